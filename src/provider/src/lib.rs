@@ -9,6 +9,7 @@
 
 pub mod previews;
 pub mod request;
+pub mod schema;
 pub mod schema_cost;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

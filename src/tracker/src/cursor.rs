@@ -1,29 +1,30 @@
-//! Opaque cursors of listings: where a page ended, bound to the filters it was made with. Pure.
+//! Opaque cursors of listings. A cursor has the row of the last entity of a page, and is bound to the filters of the
+//! listing. Pure.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::refs::invalid;
 use countersign_protocol::McpError;
+use countersign_provider::text::invalid_argument;
 
-/// A number that tells filters apart. Not secret: a forged cursor reads nothing that the filters do not allow.
-fn mark(filter: &impl Hash) -> u64 {
+/// Returns a hash of the filters. It is no secret: a forged cursor reads nothing that the filters do not allow.
+fn hash_filter(filter: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     filter.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The cursor of the page after the entity in that row.
+/// Returns the cursor of the page after the entity in that row.
 pub(super) fn encode(row: i64, filter: &impl Hash) -> String {
-    format!("{row:x}.{:016x}", mark(filter))
+    format!("{row:x}.{:016x}", hash_filter(filter))
 }
 
-/// The row that the page before ended with.
+/// Returns the last row of the previous page.
 ///
 /// # Errors
-/// `-32602` for whatever is no cursor of this listing with these filters (2026-07-28/server/utilities/pagination).
+/// `-32602` if this listing did not return the cursor for the same filters (2026-07-28/server/utilities/pagination).
 pub(super) fn decode(cursor: &str, filter: &impl Hash) -> Result<i64, McpError> {
     let bad = || {
-        invalid(
+        invalid_argument(
             "/cursor",
             "cursor",
             "cursor is not valid here: give one that this listing returned for the same filters.",
@@ -31,7 +32,7 @@ pub(super) fn decode(cursor: &str, filter: &impl Hash) -> Result<i64, McpError> 
     };
     let (row, given) = cursor.split_once('.').ok_or_else(bad)?;
     let hex = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    if !hex(row) || !hex(given) || given != format!("{:016x}", mark(filter)) {
+    if !hex(row) || !hex(given) || given != format!("{:016x}", hash_filter(filter)) {
         return Err(bad());
     }
     i64::from_str_radix(row, 16).map_err(|_| bad())
@@ -45,7 +46,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cursors_come_back_and_fit_one_filter(row in 0..i64::MAX, filter in "\\PC{0,20}", other in "\\PC{0,20}") {
+        fn cursor_is_valid_only_for_its_filter(row in 0..i64::MAX, filter in "\\PC{0,20}", other in "\\PC{0,20}") {
             let cursor = encode(row, &filter);
             prop_assert_eq!(decode(&cursor, &filter).unwrap(), row);
             if other != filter {
@@ -54,7 +55,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_else_is_refused(text in "\\PC{0,60}|[0-9a-f]{0,20}\\.[0-9a-f]{0,20}") {
+        fn only_encoded_cursors_are_decoded(text in "\\PC{0,60}|[0-9a-f]{0,20}\\.[0-9a-f]{0,20}") {
             if let Ok(row) = decode(&text, &"filter") {
                 prop_assert_eq!(encode(row, &"filter"), text);
             }

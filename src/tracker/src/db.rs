@@ -1,7 +1,7 @@
-//! A database as the tracker's statements see it: the embedded one, or that of a server.
+//! Runs statements in the embedded database or in that of a server.
 //!
-//! Statements are written once; [`prefix_tables`] gives tables the names that they have beside those of the store. Only full
-//! text is asked for in two ways.
+//! Statements are written once, and [`prefix_tables`] gives tables the names that they have beside those of the store. Only
+//! the statements of the full-text search differ.
 
 use countersign_protocol::{ErrorKind, McpError};
 pub(super) use countersign_store::{
@@ -13,9 +13,23 @@ use countersign_store::{sqlite::sql, tables::Session};
 
 use super::words;
 
+/// The result of reading a row.
 pub(super) type Sql<T> = Result<T, StoreError>;
+/// The result of a statement.
+pub(super) type DbResult<T> = Result<T, DbError>;
 
-/// The connection that the caller has, with its transaction.
+/// A failed statement. A call fails as a read does, unless the error is mapped with [`not_written`].
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) struct DbError(StoreError);
+
+impl<E: Into<StoreError>> From<E> for DbError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+/// A connection with its transaction.
 #[derive(Clone, Copy)]
 pub(super) enum Db<'a> {
     File(&'a rusqlite::Connection),
@@ -30,56 +44,52 @@ impl Db<'_> {
         }
     }
 
-    /// Hands over the rows, one after the other.
-    pub fn each(self, sql: &str, values: &[Value<'_>], each: impl FnMut(&Row) -> Sql<()>) -> Sql<()> {
-        self.rows(sql, values)?.iter().try_for_each(each)
+    /// Reads all rows.
+    pub fn all<T>(self, sql: &str, values: &[Value<'_>], read: impl FnMut(&Row) -> Sql<T>) -> DbResult<Vec<T>> {
+        Ok(self.rows(sql, values)?.iter().map(read).collect::<Sql<_>>()?)
     }
 
-    pub fn all<T>(self, sql: &str, values: &[Value<'_>], of: impl FnMut(&Row) -> Sql<T>) -> Sql<Vec<T>> {
-        self.rows(sql, values)?.iter().map(of).collect()
+    /// Reads the first row, if there is one.
+    pub fn find<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> Sql<T>) -> DbResult<Option<T>> {
+        Ok(self.rows(sql, values)?.first().map(read).transpose()?)
     }
 
-    /// Reads the first row.
-    pub fn find<T>(self, sql: &str, values: &[Value<'_>], of: impl FnOnce(&Row) -> Sql<T>) -> Sql<Option<T>> {
-        self.rows(sql, values)?.first().map(of).transpose()
+    /// Reads the first row, which must exist.
+    pub fn one<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> Sql<T>) -> DbResult<T> {
+        self.find(sql, values, read)?.ok_or_else(missing_row)
     }
 
-    /// Reads a row that is there.
-    pub fn one<T>(self, sql: &str, values: &[Value<'_>], of: impl FnOnce(&Row) -> Sql<T>) -> Sql<T> {
-        self.find(sql, values, of)?.ok_or_else(missing_row)
+    /// Runs a statement, and returns how many rows were written.
+    pub fn execute(self, sql: &str, values: &[Value<'_>]) -> DbResult<u64> {
+        Ok(match self {
+            Self::File(conn) => sql::execute(conn, sql, values)?,
+            Self::Server(session) => session.execute(&prefix_tables(sql), values)?,
+        })
     }
 
-    /// Returns how many rows were written.
-    pub fn execute(self, sql: &str, values: &[Value<'_>]) -> Sql<u64> {
-        match self {
-            Self::File(conn) => sql::execute(conn, sql, values),
-            Self::Server(session) => session.execute(&prefix_tables(sql), values),
-        }
-    }
-
-    /// Whether the gateway that runs the change still has it, as long as the transaction lasts: in a database that several
-    /// share. The embedded one is one gateway's alone.
-    pub fn is_claimed(self, change: &str) -> Sql<bool> {
+    /// Returns `true` if this gateway still has the claim on the change, until the transaction ends. Nobody else has
+    /// claims on changes in an embedded database.
+    pub fn is_claimed(self, change: &str) -> DbResult<bool> {
         match self {
             Self::File(_) => Ok(true),
-            Self::Server(session) => session.is_claimed(change),
+            Self::Server(session) => Ok(session.is_claimed(change)?),
         }
     }
 
-    /// Lets an issue be found by its words. The embedded database sees to that by itself.
-    pub fn index_issue(self, rowid: i64, key: &str, title: &str, description: &str) -> Sql<()> {
-        self.index("issues", rowid, &[('A', key), ('B', title), ('D', description)])
+    /// Adds an issue to the full-text index. The embedded database does so itself.
+    pub fn index_issue(self, row: i64, key: &str, title: &str, description: &str) -> DbResult<()> {
+        self.index("issues", row, &[('A', key), ('B', title), ('D', description)])
     }
 
-    /// As [`Self::index_issue`].
-    pub fn index_comment(self, rowid: i64, content: &str) -> Sql<()> {
-        self.index("comments", rowid, &[('D', content)])
+    /// Adds a comment to the full-text index, as [`Self::index_issue`] does.
+    pub fn index_comment(self, row: i64, content: &str) -> DbResult<()> {
+        self.index("comments", row, &[('D', content)])
     }
 
-    fn index(self, table: &str, rowid: i64, parts: &[(char, &str)]) -> Sql<()> {
+    fn index(self, table: &str, row: i64, parts: &[(char, &str)]) -> DbResult<()> {
         if let Self::Server(_) = self {
             let sql = format!("UPDATE {table} SET words = CAST(?2 AS text)::tsvector WHERE id = ?1");
-            self.execute(&sql, values![rowid, &words::vector(parts)])?;
+            self.execute(&sql, values![row, &words::vector(parts)])?;
         }
         Ok(())
     }
@@ -87,7 +97,7 @@ impl Db<'_> {
 
 const TABLES: [&str; 6] = ["people", "projects", "issues", "comments", "history", "runs"];
 
-/// Returns the statement with the tracker's tables by the names that they have beside those of the store.
+/// Returns the statement with the names that the tracker's tables have beside those of the store.
 pub(super) fn prefix_tables(sql: &str) -> String {
     let mut out = sql.to_owned();
     for keyword in ["FROM", "JOIN", "INTO", "UPDATE"] {
@@ -98,29 +108,32 @@ pub(super) fn prefix_tables(sql: &str) -> String {
     out
 }
 
-pub(super) fn missing_row() -> StoreError {
-    StoreError::BadRecord("a row that was there is gone".to_owned())
+pub(super) fn missing_row() -> DbError {
+    StoreError::BadRecord("a row that was there is gone".to_owned()).into()
 }
 
-/// A read failed: the log says why, the client does not learn of our files.
-pub(super) fn failed(error: &StoreError) -> McpError {
-    if let StoreError::Locked = error {
-        return McpError::new(ErrorKind::Timeout, "The query took too long; narrow it.");
+/// The error of a read: the log has the cause, and the client does not learn of the gateway's files.
+impl From<DbError> for McpError {
+    fn from(DbError(error): DbError) -> Self {
+        if let StoreError::Locked = error {
+            return Self::new(ErrorKind::Timeout, "The query took too long; narrow it.");
+        }
+        tracing::error!(%error, "tracker: the database could not be read");
+        if let StoreError::Unreachable(_) = error {
+            return Self::new(ErrorKind::StoreUnavailable, "The tracker's database does not answer; try again.");
+        }
+        internal_error()
     }
-    tracing::error!(%error, "tracker: the database could not be read");
-    if let StoreError::Unreachable(_) = error {
-        return McpError::new(ErrorKind::StoreUnavailable, "The tracker's database does not answer; try again.");
-    }
-    internal()
 }
 
-/// A write failed before its commit, so nothing was changed.
-pub(super) fn not_written(error: &StoreError) -> McpError {
+/// The error of a write that failed before its commit, so that nothing was changed.
+pub(super) fn not_written(error: impl Into<DbError>) -> McpError {
+    let DbError(error) = error.into();
     tracing::error!(%error, "tracker: the database could not be written");
     McpError::new(ErrorKind::StoreUnavailable, "The tracker's database could not be written; nothing was changed.")
 }
 
-pub(super) fn internal() -> McpError {
+pub(super) fn internal_error() -> McpError {
     McpError::new(ErrorKind::Internal, "The tracker failed; see the gateway's log.")
 }
 
@@ -129,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_of_a_server_have_a_prefix() {
+    fn tables_on_a_server_are_prefixed() {
         for (here, there) in [
             ("SELECT id FROM issues WHERE key = ?1", "SELECT id FROM tracker_issues WHERE key = ?1"),
             (

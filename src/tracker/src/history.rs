@@ -1,38 +1,37 @@
-//! What happened to each issue: who, when, what, through which change. It outlives the issue.
+//! The history of each issue: who changed what, when, and through which change. It outlives the issue.
 
-use serde::{Deserialize, Serialize};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    db::{Db, Sql, values},
-    model::FieldChange,
-    refs::EntityRef,
+    arguments::EntityRef,
+    db::{Db, DbResult, values},
+    model::{FieldChange, IssueKey, Time, Uuid},
 };
 
-/// Characters kept of a value, so that a history of long texts stays readable; the diff of the change has all.
-const KEPT: usize = 4_000;
+/// The maximum number of characters of a recorded value. The diff of the change has the whole value.
+const MAX_VALUE: usize = 4_000;
 
-/// On whose behalf a write runs, and when.
+/// The proposer of a write, and its time.
 #[derive(Clone, Debug)]
 pub(super) struct Actor {
-    /// The name of the principal who proposed it.
     pub name: String,
     pub change_id: Option<String>,
-    /// UTC with milliseconds.
-    pub at: String,
+    pub at: Time,
 }
 
-#[derive(Serialize)]
-struct KeptChange<'a> {
+#[derive(Serialize, JsonSchema)]
+struct RecordedChange<'a> {
     field: &'a str,
     before: Option<&'a str>,
     after: Option<&'a str>,
 }
 
-/// Which entity an entry is about; `issue` is its id and key, none for the project itself.
+/// The entity of an entry: an issue by its id and key, or the project itself.
 pub(super) struct Subject<'a> {
     pub project: i64,
-    pub issue: Option<(&'a str, &'a str)>,
+    pub issue: Option<(&'a Uuid, &'a IssueKey)>,
 }
 
 pub(super) fn record(
@@ -41,16 +40,16 @@ pub(super) fn record(
     actor: &Actor,
     action: &str,
     changes: &[FieldChange],
-) -> Sql<()> {
-    let kept: Vec<KeptChange<'_>> = changes
+) -> DbResult<()> {
+    let changes: Vec<RecordedChange<'_>> = changes
         .iter()
-        .map(|c| KeptChange {
-            field: c.field,
-            before: c.before.as_deref().map(cut),
-            after: c.after.as_deref().map(cut),
+        .map(|change| RecordedChange {
+            field: change.field,
+            before: change.before.as_deref().map(cut),
+            after: change.after.as_deref().map(cut),
         })
         .collect();
-    let json = serde_json::to_string(&kept)?;
+    let changes = serde_json::to_string(&changes)?;
     db.execute(
         "INSERT INTO history (project, issue_uuid, issue_key, at, actor, change_id, action, changes) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -62,52 +61,45 @@ pub(super) fn record(
             &actor.name,
             actor.change_id.as_ref(),
             action,
-            &json
+            &changes
         ],
     )?;
     Ok(())
 }
 
 fn cut(text: &str) -> &str {
-    text.char_indices().nth(KEPT).map_or(text, |(end, _)| &text[..end])
+    text.char_indices().nth(MAX_VALUE).map_or(text, |(end, _)| &text[..end])
 }
 
-/// One entry, as it is shown.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct HistoryEntry {
-    pub at: String,
+    pub at: Time,
     pub actor: String,
     pub action: String,
     pub change_id: Option<String>,
+    #[schemars(with = "Vec<RecordedChange<'static>>")]
     pub changes: Box<RawValue>,
 }
 
-/// The history of an issue that may be gone.
+/// The history of an issue, which may be deleted.
 pub(super) struct History {
-    pub id: String,
-    pub key: String,
-    /// Oldest first; the newest if there are more than were asked for.
+    pub id: Uuid,
+    pub key: IssueKey,
+    /// The newest entries, the oldest of them first.
     pub entries: Vec<HistoryEntry>,
     pub total: i64,
 }
 
-/// `None` if there never was such an issue.
-pub(super) fn of_issue(db: Db<'_>, issue: &EntityRef, limit: i64) -> Sql<Option<History>> {
-    let (sql, count) = match issue {
-        EntityRef::Id(_) => (
-            "SELECT issue_uuid, issue_key, at, actor, action, change_id, changes FROM history \
-             WHERE issue_uuid = ?1 ORDER BY id DESC LIMIT ?2",
-            "SELECT COUNT(*) FROM history WHERE issue_uuid = ?1",
-        ),
-        EntityRef::Key(_) => (
-            "SELECT issue_uuid, issue_key, at, actor, action, change_id, changes FROM history \
-             WHERE issue_key = ?1 ORDER BY id DESC LIMIT ?2",
-            "SELECT COUNT(*) FROM history WHERE issue_key = ?1",
-        ),
-    };
+/// Returns the newest `limit` entries of an issue; `None` if it never existed.
+pub(super) fn of_issue(db: Db<'_>, issue: &EntityRef, limit: i64) -> DbResult<Option<History>> {
+    let column = if let EntityRef::Id(_) = issue { "issue_uuid" } else { "issue_key" };
+    let sql = format!(
+        "SELECT issue_uuid, issue_key, at, actor, action, change_id, changes FROM history \
+         WHERE {column} = ?1 ORDER BY id DESC LIMIT ?2"
+    );
     let mut subject = None;
-    let mut entries: Vec<HistoryEntry> = db.all(sql, values![issue.text(), limit], |row| {
+    let mut entries: Vec<HistoryEntry> = db.all(&sql, values![issue.as_str(), limit], |row| {
         if subject.is_none() {
             subject = Some((row.get(0)?, row.get(1)?));
         }
@@ -121,6 +113,7 @@ pub(super) fn of_issue(db: Db<'_>, issue: &EntityRef, limit: i64) -> Sql<Option<
     })?;
     let Some((id, key)) = subject else { return Ok(None) };
     entries.reverse();
-    let total = db.one(count, values![issue.text()], |row| row.get(0))?;
+    let count = format!("SELECT COUNT(*) FROM history WHERE {column} = ?1");
+    let total = db.one(&count, values![issue.as_str()], |row| row.get(0))?;
     Ok(Some(History { id, key, entries, total }))
 }

@@ -1,13 +1,13 @@
-//! The built-in issue tracker: projects, issues, comments, people, their history.
+//! The built-in issue tracker: projects, issues, comments, people, and their history.
 //!
-//! It previews writes and runs them, and knows nothing of policy, sessions or who decides. A write runs in one
-//! transaction, after everything that the preview checked has been checked again.
+//! It previews and runs writes, and knows nothing about policy, sessions or reviewers. A write runs in one transaction,
+//! which repeats all checks of the preview.
 //!
-//! `tools.rs` defines the tools, `args.rs` parses writes, `plan.rs` checks one against the live state and makes its
-//! diff, `writes.rs` does it. `queries.rs` and `reads.rs` are the reads; `reading.rs` says which of them show what a
-//! preview shows.
+//! `tools.rs` defines the tools and `arguments.rs` their arguments. `plan.rs` checks a write against the live state and
+//! makes its diff, and `writes.rs` carries it out. `reads.rs` and `search.rs` answer reads, and `preview_reads.rs` says
+//! which of them show what a preview shows.
 
-mod args;
+mod arguments;
 mod checks;
 mod cursor;
 mod db;
@@ -15,20 +15,17 @@ mod history;
 mod inserts;
 mod model;
 mod plan;
+mod preview_reads;
 mod project_keys;
-mod queries;
-mod reading;
 mod reads;
-mod refs;
 mod render;
 mod resources;
 mod rows;
 mod sample;
 mod sample_data;
-mod schema;
 mod search;
 mod storage;
-// One suite, which does not name a database, on both of them: it looks up which one it is told to be on.
+// The suite does not name a database. It is compiled once for each, and finds the database by its module path.
 #[cfg(test)]
 #[path = "suite/mod.rs"]
 mod on_a_file;
@@ -50,10 +47,9 @@ use serde_json::{Value, value::RawValue};
 use tokio::sync::broadcast;
 
 use self::{
-    args::Write,
+    arguments::{GetIssue, ListIssues, ListProjects, SearchIssues, Write},
     db::{Db, not_written},
     history::Actor,
-    queries::{GetIssue, ListIssues, ListProjects, Search},
     storage::Storage,
     uri::{Resource, SCHEME, Touched},
 };
@@ -67,89 +63,95 @@ use countersign_domain::changes::Preview;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, Module, Permit, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ResourceText, ToolDef,
-    ToolResult,
+    ToolResult, schema::parse_arguments,
 };
 use countersign_store::Room;
 
-/// Events held for a receiver that is slow; beyond that it re-reads.
-const EVENTS: usize = 1024;
-/// Bytes of arguments up to which a preview is worked out on the caller's thread: no long text, no costly diff.
-const QUICK_ARGUMENTS: usize = 2048;
+/// The number of events held for a slow receiver; if there are more, it reads everything again.
+const EVENT_CAPACITY: usize = 1024;
+/// The maximum number of bytes of arguments with which a preview is made on the caller's thread, so that it has no long
+/// text and no costly diff.
+const MAX_QUICK_ARGUMENTS: usize = 2048;
 
-/// The module. Named `tracker` in routes and changes.
+/// The tracker as a module, named `tracker` in routes and changes.
 pub struct Tracker {
     storage: Storage,
     workflow: Arc<Workflow>,
     events: broadcast::Sender<ProviderEvent>,
 }
 
-/// A time as the database keeps it: UTC with milliseconds, so that it sorts as text.
-fn now_text(at: Timestamp) -> String {
-    format!("{at:.3}")
-}
-
 impl Tracker {
-    /// What it offers, without its data.
+    /// Returns the tools without opening any data.
     ///
     /// # Errors
-    /// A workflow that names no status.
+    /// Fails if the workflow is invalid.
     pub fn offers(config: &TrackerConfig) -> Result<Vec<ToolDef>, TrackerError> {
         Workflow::from_config(&config.workflow).map(|workflow| tools::tools(&workflow)).map_err(TrackerError::Workflow)
     }
 
-    /// Opens or creates `tracker.db` in the data directory, or the tracker's tables on a server; new ones get the sample
-    /// project if configured. Blocks for a few milliseconds.
+    /// Opens or creates `tracker.db` in the data directory, or the tracker's tables on a server. A new tracker gets the
+    /// sample project if that is configured. Blocks for a few milliseconds.
     ///
     /// # Errors
-    /// A workflow that names no status, a database that cannot be opened, or one of a newer version.
+    /// Fails if the workflow is invalid, or the database cannot be opened or is of a newer version.
     pub fn open(room: &Room, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
         let workflow = Workflow::from_config(&config.workflow).map_err(TrackerError::Workflow)?;
         let now = Timestamp::now();
-        let (events, _) = broadcast::channel(EVENTS);
-        let told = events.clone();
+        let (events, _) = broadcast::channel(EVENT_CAPACITY);
+        let sender = events.clone();
+        // It is fine if nobody listens.
         let announce = move |touched: Touched| {
-            // Nobody listening is no failure.
             let list_changed = touched.list_changed;
             if !touched.uris().is_empty() {
-                let _ = told.send(ProviderEvent::ResourcesUpdated(touched.into_uris()));
+                let _ = sender.send(ProviderEvent::ResourcesUpdated(touched.into_uris()));
             }
             if list_changed {
-                let _ = told.send(ProviderEvent::ResourceListChanged);
+                let _ = sender.send(ProviderEvent::ResourceListChanged);
             }
         };
-        let storage = Storage::open(room, Box::new(announce), |db, new| {
-            if new && config.sample_project {
+        let storage = Storage::open(room, Box::new(announce), |db, is_new| {
+            if is_new && config.sample_project {
                 sample::fill(db, now)?;
             }
-            config.people.iter().try_for_each(|name| inserts::name_person(db, name, &now_text(now)))
+            config.people.iter().try_for_each(|name| inserts::ensure_named_person(db, name, &now.into()))
         })?;
         Ok(Arc::new(Self { storage, workflow: Arc::new(workflow), events }))
     }
 
-    async fn search(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args = Search::parse(arguments)?;
-        self.storage.read_slow(&ctx.cancel, move |db| search::search(db, &args)).await
+    async fn list_projects(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let args: ListProjects = parse_arguments(arguments)?;
+        let is_quick = !args.include_people;
+        self.read(is_quick, ctx, move |db| reads::list_projects(db, &args)).await
     }
 
     async fn list_issues(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args = ListIssues::parse(arguments)?;
-        if args.filter.is_quick() {
-            return self.storage.read(move |db| reads::list_issues(db, &args)).await;
-        }
-        self.storage.read_slow(&ctx.cancel, move |db| reads::list_issues(db, &args)).await
+        let args: ListIssues = parse_arguments(arguments)?;
+        let is_quick = args.is_quick();
+        self.read(is_quick, ctx, move |db| reads::list_issues(db, &args)).await
     }
 
     async fn get_issue(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args = GetIssue::parse(arguments)?;
-        let (workflow, alone) = (Arc::clone(&self.workflow), args.include.is_empty());
-        let read = move |db: Db<'_>| reads::get_issue(db, &workflow, &args);
-        if alone {
-            return self.storage.read(read).await;
-        }
-        self.storage.read_slow(&ctx.cancel, read).await
+        let args: GetIssue = parse_arguments(arguments)?;
+        let (workflow, is_quick) = (Arc::clone(&self.workflow), args.include.is_empty());
+        self.read(is_quick, ctx, move |db| reads::get_issue(db, &workflow, &args)).await
     }
 
-    /// Runs a write: checks it against the live state once more, does it, and commits, all in one transaction.
+    async fn search(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let args: SearchIssues = parse_arguments(arguments)?;
+        self.read(false, ctx, move |db| search::search(db, &args)).await
+    }
+
+    /// Reads from one state of the database. Only short reads that an index leads to are quick.
+    async fn read<T: Send + 'static>(
+        &self,
+        is_quick: bool,
+        ctx: &CallContext,
+        read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
+    ) -> Result<T, McpError> {
+        if is_quick { self.storage.read(read).await } else { self.storage.read_slow(&ctx.cancel, read).await }
+    }
+
+    /// Checks a write against the live state again, carries it out, and commits, all in one transaction.
     async fn write(&self, tool: &str, write: Write, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let workflow = Arc::clone(&self.workflow);
         let (tool, ctx) = (tool.to_owned(), ctx.clone());
@@ -163,18 +165,18 @@ impl Tracker {
             if let Some(permit) = permit {
                 Permit::check(Some(permit))?;
                 if let Some(id) = change_id
-                    && !db.is_claimed(id).map_err(|error| not_written(&error))?
+                    && !db.is_claimed(id).map_err(not_written)?
                 {
                     return Err(Permit::expired_error());
                 }
             }
             let actor =
-                Actor { name: principal.name.clone(), change_id: change_id.clone(), at: now_text(Timestamp::now()) };
+                Actor { name: principal.name.clone(), change_id: change_id.clone(), at: Timestamp::now().into() };
             let plan = plan::plan(db, &workflow, &write)?;
             ctx.check_state(&plan.fingerprint())?;
-            let applied = writes::apply(db, &workflow, &plan, principal, &actor)?;
-            writes::remember_run(db, &tool, &actor, &applied.result)?;
-            Ok((applied.result, applied.touched))
+            let (result, touched) = writes::apply(db, &workflow, &plan, principal, &actor)?;
+            writes::remember_run(db, &tool, &actor, &result)?;
+            Ok((result, touched))
         };
         self.storage.write(run).await
     }
@@ -215,13 +217,7 @@ impl Provider for Tracker {
         Box::pin(async move {
             match tool {
                 "get_issue" => self.get_issue(arguments, ctx).await,
-                "list_projects" => {
-                    let args = ListProjects::parse(arguments)?;
-                    if args.include_people {
-                        return self.storage.read_slow(&ctx.cancel, move |c| reads::list_projects(c, &args)).await;
-                    }
-                    self.storage.read(move |db| reads::list_projects(db, &args)).await
-                }
+                "list_projects" => self.list_projects(arguments, ctx).await,
                 "list_issues" => self.list_issues(arguments, ctx).await,
                 "search_issues" => self.search(arguments, ctx).await,
                 _ => {
@@ -243,16 +239,14 @@ impl Provider for Tracker {
             let workflow = Arc::clone(&self.workflow);
             let work = move |db: Db<'_>| plan::plan(db, &workflow, &write).map(|p| p.preview());
             // The old texts of an update or a deletion may be long although the arguments are short.
-            let quick = arguments.get().len() <= QUICK_ARGUMENTS && !matches!(tool, "update_issue" | "delete_issue");
-            if quick {
-                return self.storage.read_whole(work).await;
-            }
-            self.storage.read_slow(&ctx.cancel, work).await
+            let is_quick =
+                arguments.get().len() <= MAX_QUICK_ARGUMENTS && !matches!(tool, "update_issue" | "delete_issue");
+            self.read(is_quick, ctx, work).await
         })
     }
 
     fn preview_reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
-        reading::reads(tool, arguments)
+        preview_reads::preview_reads(tool, arguments)
     }
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
@@ -267,14 +261,11 @@ impl Module for Tracker {
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
         Box::pin(async move {
-            let resource = Resource::parse(uri).ok_or_else(|| resources::unknown(uri))?;
+            let resource = Resource::parse(uri).ok_or_else(|| resources::unknown_resource(uri))?;
             let (workflow, uri) = (Arc::clone(&self.workflow), uri.to_owned());
-            let quick = matches!(resource, Resource::Issue(_));
+            let is_quick = matches!(resource, Resource::Issue(_));
             let read = move |db: Db<'_>| resources::read(db, &workflow, &resource, &uri).map(|text| vec![text]);
-            if quick {
-                return self.storage.read_whole(read).await;
-            }
-            self.storage.read_slow(&ctx.cancel, read).await
+            self.read(is_quick, ctx, read).await
         })
     }
 }

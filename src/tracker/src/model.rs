@@ -1,30 +1,38 @@
-//! What the tracker holds: the closed sets of values, and the entities as a write needs them.
+//! The entities of the tracker, as the database holds them and as answers show them, and the closed sets of their values.
 
+use std::ops::Deref;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::db::{Column, Value};
+use countersign_provider::schema::{ArgumentError, Text};
 
-/// Characters.
+/// The maximum number of characters of a title, and of a label in a sentence.
 pub(super) const TITLE_MAX: usize = 200;
-pub(super) const NAME_MAX: usize = 100;
-pub(super) const TEXT_MAX: usize = 65_536;
-pub(super) const PROJECT_TEXT_MAX: usize = 10_000;
-pub(super) const HOURS_MAX: f64 = 100_000.0;
+
+pub(super) type Title = Text<1, TITLE_MAX>;
+pub(super) type ProjectName = Text<1, 100>;
+pub(super) type ProjectDescription = Text<0, 10_000>;
+pub(super) type Description = Text<0, 65_536>;
+pub(super) type CommentText = Text<1, 65_536>;
 
 macro_rules! closed_set {
     ($(#[$doc:meta])* $name:ident { $($variant:ident),* $(,)? }) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[schemars(description = "")]
         pub enum $name { $($variant),* }
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-            /// The name on the wire and in the database.
+            /// Returns the name on the wire and in the database.
             #[must_use]
             pub const fn as_str(self) -> &'static str { match self { $(Self::$variant => stringify!($variant)),* } }
-            /// The value of that name, if there is one. Case counts.
+            /// Returns the value of that name, if there is one. Case matters.
             #[must_use]
             pub fn parse(text: &str) -> Option<Self> { Self::ALL.iter().copied().find(|v| v.as_str() == text) }
-            /// All names, for schemas and messages.
+            /// Returns all names, for messages.
             #[must_use]
             pub fn names() -> Vec<&'static str> { Self::ALL.iter().map(|v| v.as_str()).collect() }
         }
@@ -41,19 +49,20 @@ macro_rules! closed_set {
 }
 
 closed_set! {
-    /// What kind of work an issue is.
+    /// The kind of work of an issue.
     IssueType { Epic, Story, Task, Bug }
 }
 closed_set! {
-    /// Where an issue stands in the workflow.
+    /// The place of an issue in the workflow.
     Status { Backlog, Todo, InProgress, Review, Done, Cancelled }
 }
 closed_set! {
+    /// The urgency of an issue.
     Priority { Low, Medium, High, Critical }
 }
 
 impl IssueType {
-    /// The types that a parent of this type may have.
+    /// Returns the types that a parent of this type may have.
     #[must_use]
     pub const fn parents(self) -> &'static [Self] {
         match self {
@@ -64,7 +73,7 @@ impl IssueType {
         }
     }
 
-    /// A Task belongs to a Story or an Epic; the others may stand alone.
+    /// Returns `true` for a Task, which belongs to a Story or an Epic; issues of other types may have no parent.
     #[must_use]
     pub const fn needs_parent(self) -> bool {
         matches!(self, Self::Task)
@@ -72,20 +81,129 @@ impl IssueType {
 }
 
 impl Status {
-    /// No more work is expected.
+    /// Returns `true` if no more work is expected.
     #[must_use]
     pub const fn is_closed(self) -> bool {
         matches!(self, Self::Done | Self::Cancelled)
     }
 }
 
-/// Hours of estimated work: written as an integer where it is one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hours(pub f64);
+#[expect(clippy::derivable_impls, reason = "the macro has no place for an attribute of a variant")]
+impl Default for Priority {
+    fn default() -> Self {
+        Self::Medium
+    }
+}
+
+macro_rules! text_type {
+    ($(#[$meta:meta])* $name:ident) => {
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+        $(#[$meta])*
+        pub(super) struct $name(pub String);
+        impl Deref for $name {
+            type Target = String;
+            fn deref(&self) -> &String { &self.0 }
+        }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str(self) }
+        }
+        impl Column<'_> for $name {
+            fn read(value: Value<'_>) -> Option<Self> { String::read(value).map(Self) }
+        }
+        impl<'a> From<&'a $name> for Value<'a> {
+            fn from(text: &'a $name) -> Self { Self::Text(text) }
+        }
+    };
+}
+
+text_type! {
+    /// A UUID in its usual form with hyphens, in lower case.
+    #[derive(Deserialize)]
+    #[serde(try_from = "String")]
+    #[schemars(description = "", extend("format" = "uuid"))]
+    Uuid
+}
+text_type! {
+    /// The key of a project: 2 to 10 capital letters, such as `CORE`.
+    #[derive(Deserialize)]
+    #[serde(try_from = "String")]
+    #[schemars(description = "", extend("pattern" = "^[A-Z]{2,10}$"))]
+    ProjectKey
+}
+text_type! {
+    /// The key of an issue, such as `CORE-12`.
+    #[schemars(description = "", extend("pattern" = "^[A-Z]{2,10}-[1-9][0-9]*$"))]
+    IssueKey
+}
+text_type! {
+    /// A time in UTC with milliseconds.
+    #[schemars(description = "", extend("format" = "date-time"))]
+    Time
+}
+
+impl From<Timestamp> for Time {
+    fn from(at: Timestamp) -> Self {
+        Self(format!("{at:.3}"))
+    }
+}
+
+impl Uuid {
+    pub fn new() -> Self {
+        Self(uuid::Uuid::new_v4().to_string())
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        let id = (text.len() == 36).then(|| uuid::Uuid::try_parse(text).ok()).flatten()?;
+        Some(Self(id.hyphenated().to_string()))
+    }
+}
+
+impl TryFrom<String> for Uuid {
+    type Error = ArgumentError;
+
+    fn try_from(text: String) -> Result<Self, ArgumentError> {
+        Self::parse(&text).ok_or_else(|| ArgumentError::new("format", "must be a UUID."))
+    }
+}
+
+impl TryFrom<String> for ProjectKey {
+    type Error = ArgumentError;
+
+    fn try_from(text: String) -> Result<Self, ArgumentError> {
+        let is_key = (2..=10).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_uppercase());
+        is_key
+            .then_some(Self(text))
+            .ok_or_else(|| ArgumentError::new("pattern", "must be 2 to 10 capital letters, such as CORE."))
+    }
+}
+
+/// Hours of estimated work.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(try_from = "f64")]
+#[schemars(description = "", extend("minimum" = 0, "maximum" = Hours::MAX))]
+pub(super) struct Hours(pub f64);
+
+impl Hours {
+    pub const MAX: f64 = 100_000.0;
+}
+
+impl TryFrom<f64> for Hours {
+    type Error = ArgumentError;
+
+    fn try_from(hours: f64) -> Result<Self, ArgumentError> {
+        match hours {
+            h if !h.is_finite() || h < 0.0 => Err(ArgumentError::new("minimum", "must be 0 or more.")),
+            h if h > Self::MAX => Err(ArgumentError::new("maximum", format_args!("must be at most {}.", Self::MAX))),
+            // Negative zero becomes zero.
+            h => Ok(Self(h + 0.0)),
+        }
+    }
+}
 
 impl Serialize for Hours {
+    /// Writes an integer if the number is one.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Estimates are bounded far below 2^53, so the conversion is exact.
+        // Estimates are far below 2^53, so the conversion is exact.
         #[allow(clippy::cast_possible_truncation)]
         if self.0.fract() == 0.0 && self.0.abs() < 1e15 {
             serializer.serialize_i64(self.0 as i64)
@@ -101,70 +219,140 @@ impl std::fmt::Display for Hours {
     }
 }
 
-/// A project as a write sees it.
-#[derive(Clone, Debug)]
-pub(super) struct Project {
-    pub rowid: i64,
-    pub id: String,
-    pub key: String,
-    pub name: String,
+impl Column<'_> for Hours {
+    fn read(value: Value<'_>) -> Option<Self> {
+        f64::read(value).map(Self)
+    }
 }
 
-/// Somebody who can be assigned.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl From<Hours> for Value<'_> {
+    fn from(hours: Hours) -> Self {
+        Self::Real(hours.0)
+    }
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Project {
+    #[serde(skip)]
+    pub row: i64,
+    pub id: Uuid,
+    pub key: ProjectKey,
+    pub name: String,
+    pub description: String,
+    pub issue_count: u64,
+    pub open_issue_count: u64,
+    pub created_at: Time,
+    pub created_by: String,
+}
+
+/// A person or an agent to whom issues can be assigned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(description = "")]
 pub(super) struct Person {
-    pub rowid: i64,
-    pub id: String,
+    #[serde(skip)]
+    pub row: i64,
+    pub id: Uuid,
     pub name: String,
 }
 
 /// An issue as another one refers to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(description = "")]
 pub(super) struct Parent {
-    pub rowid: i64,
-    pub id: String,
-    pub key: String,
-    pub title: String,
-    pub kind: IssueType,
+    #[serde(skip)]
+    pub row: i64,
+    #[serde(skip)]
     pub project: i64,
+    pub id: Uuid,
+    pub key: IssueKey,
+    pub title: String,
+    #[serde(rename = "type")]
+    pub kind: IssueType,
 }
 
-/// An issue as a write sees it.
-#[derive(Clone, Debug)]
+/// An issue with all its fields.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(description = "")]
 pub(super) struct Issue {
-    pub rowid: i64,
-    pub id: String,
-    pub key: String,
-    pub project: Project,
+    #[serde(skip)]
+    pub row: i64,
+    #[serde(skip)]
+    pub project: i64,
+    pub id: Uuid,
+    pub key: IssueKey,
+    pub project_id: Uuid,
+    pub project_key: ProjectKey,
     pub title: String,
+    #[serde(rename = "type")]
     pub kind: IssueType,
     pub status: Status,
     pub priority: Priority,
     pub description: String,
     pub assignee: Option<Person>,
     pub parent: Option<Parent>,
-    pub hours: Option<f64>,
-    pub version: i64,
+    pub estimated_hours: Option<Hours>,
+    pub comment_count: u64,
+    pub child_count: u64,
+    pub allowed_transitions: Vec<Status>,
+    #[schemars(range(min = 1))]
+    pub version: u64,
+    pub created_at: Time,
+    pub created_by: String,
+    pub updated_at: Time,
+}
+
+/// An issue on one line of a list.
+#[derive(Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(description = "")]
+pub(super) struct IssueLine {
+    #[serde(skip)]
+    pub row: i64,
+    pub id: Uuid,
+    pub key: IssueKey,
+    pub title: String,
+    #[serde(rename = "type")]
+    pub kind: IssueType,
+    pub status: Status,
+    pub priority: Priority,
+    pub assignee: Option<Person>,
+    pub parent_key: Option<IssueKey>,
+    pub estimated_hours: Option<Hours>,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Comment {
+    pub id: Uuid,
+    pub author: String,
+    pub author_id: Option<Uuid>,
+    pub content: String,
+    pub change_id: Option<String>,
+    pub created_at: Time,
 }
 
 impl Issue {
-    /// What people call it.
+    /// Returns the key and the title.
     pub fn label(&self) -> String {
         format!("{} {}", self.key, self.title)
     }
 
-    /// The same as it stands in a sentence.
-    pub fn shown_label(&self) -> String {
-        format!("{} {}", self.key, shown(&self.title))
+    /// Returns the label for a sentence.
+    pub fn display_label(&self) -> String {
+        format!("{} {}", self.key, display_text(&self.title))
     }
 }
 
-/// A title or name as it stands in a sentence: on one line, nothing in it hidden. The diff has it as it is.
-pub(super) fn shown(text: &str) -> std::borrow::Cow<'_, str> {
+/// Returns a title or name for a sentence: on one line, with hidden characters escaped. The diff has it unchanged.
+pub(super) fn display_text(text: &str) -> std::borrow::Cow<'_, str> {
     countersign_provider::text::one_line(text, TITLE_MAX)
 }
 
-/// One field that a write sets, as text before and after: what the diff shows and the history keeps.
+/// One field that a write sets, as text before and after, for the diff and the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FieldChange {
     pub field: &'static str,
@@ -176,5 +364,27 @@ pub(super) struct FieldChange {
 impl FieldChange {
     pub fn new(field: &'static str, label: &'static str, before: Option<String>, after: Option<String>) -> Self {
         Self { field, label, before, after }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_canonical_uuids_are_accepted() {
+        assert_eq!(
+            Uuid::parse("67E55044-10B1-426F-9247-BB680E5FE0C8").unwrap().as_str(),
+            "67e55044-10b1-426f-9247-bb680e5fe0c8"
+        );
+        for bad in [
+            "67e5504410b1426f9247bb680e5fe0c8",
+            "{67e55044-10b1-426f-9247-bb680e5fe0c8}",
+            "",
+            "CORE-1",
+            "urn:uuid:67e55044-10b1-426f-9247-bb680e5fe0c8",
+        ] {
+            assert_eq!(Uuid::parse(bad), None, "{bad}");
+        }
     }
 }

@@ -1,23 +1,27 @@
-//! Keys of projects: derived from the name where the caller gives none.
+//! Derives the key of a project from its name if the caller gives none.
 
 use serde_json::{Value, json};
 
 use super::{
-    db::{Db, Sql, failed, values},
-    refs::EntityRef,
+    arguments::EntityRef,
+    db::{Db, DbResult, values},
+    model::ProjectKey,
     rows::find_project,
 };
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Tried before giving up.
+/// The number of keys that are tried.
 const ATTEMPTS: usize = 26 * 27;
 
-/// A free key that people will recognize: initials of the name, or its first letters, with letters added while
-/// it is taken. The same state always gives the same key.
-pub(super) fn derive(db: Db<'_>, name: &str) -> Result<String, McpError> {
+/// Returns a free key that people recognize: the initials of the name or its first letters, with letters added while it is
+/// taken. The same state always gives the same key.
+///
+/// # Errors
+/// Fails if all these keys are taken.
+pub(super) fn derive(db: Db<'_>, name: &str) -> Result<ProjectKey, McpError> {
     for key in candidates(name).take(ATTEMPTS) {
-        if find_project(db, &EntityRef::Key(key.clone())).map_err(|e| failed(&e))?.is_none() {
-            return Ok(key);
+        if find_project(db, &EntityRef::Key(key.clone()))?.is_none() {
+            return Ok(ProjectKey(key));
         }
     }
     Err(McpError::new(ErrorKind::ToolExecution, "No key could be derived from the name; give one.")
@@ -47,8 +51,8 @@ fn base(name: &str) -> String {
     if key.len() < 2 { "PROJ".to_owned() } else { key }
 }
 
-/// Projects to name in an error.
-pub(super) fn known(db: Db<'_>, limit: i64) -> Sql<Vec<Value>> {
+/// Returns projects to name in an error.
+pub(super) fn known(db: Db<'_>, limit: i64) -> DbResult<Vec<Value>> {
     db.all("SELECT uuid, key, name FROM projects ORDER BY key LIMIT ?1", values![limit], |row| {
         Ok(json!({ "id": row.get::<&str>(0)?, "key": row.get::<&str>(1)?, "name": row.get::<&str>(2)? }))
     })
@@ -61,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_resemble_names() {
+    fn key_is_derived_from_name() {
         for (name, key) in [
             ("Core", "CORE"),
             ("Mobile app", "MA"),

@@ -1,12 +1,12 @@
-//! The text of the tracker's answers: short lines that a model reads, with every id that it needs next.
+//! Writes the texts of answers: short lines for a model, with every id that it needs next.
 //!
-//! What people and agents wrote stays on its own line or in its own block, so that it cannot pass for ours.
+//! What people and agents wrote stays on a line or in a block of its own, so that it cannot be taken for the tracker's words.
 
 use std::{borrow::Cow, fmt::Write as _};
 
 use serde::Serialize;
 
-use super::rows::{CommentView, IssueLine, IssueView, ProjectView};
+use super::model::{Comment, Issue, IssueLine, Project};
 use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
@@ -14,11 +14,11 @@ use countersign_provider::{
     text::{one_line, tool_result},
 };
 
-/// Titles are at most 200 characters; summaries hold a title and some words.
-const LINE: usize = 400;
+/// The maximum number of characters of a line. Titles have at most 200, and summaries a title and some words.
+const MAX_LINE: usize = 400;
 
 pub(super) fn summary_line(text: &str) -> Cow<'_, str> {
-    one_line(text, LINE)
+    one_line(text, MAX_LINE)
 }
 
 pub(super) fn answer(text: &str, structured: &impl Serialize) -> Result<ToolResult, McpError> {
@@ -28,48 +28,31 @@ pub(super) fn answer(text: &str, structured: &impl Serialize) -> Result<ToolResu
     })
 }
 
-/// An issue in full.
-pub(super) fn issue(issue: &IssueView<'_>) -> String {
-    let mut out = String::with_capacity(512 + issue.description.len());
-    let _ = write!(
-        out,
-        "{} {}\nType: {} | Status: {} | Priority: {}",
-        issue.key,
-        one_line(issue.title, LINE),
-        issue.kind,
-        issue.status,
-        issue.priority
-    );
+pub(super) fn issue(issue: &Issue) -> String {
+    let Issue { id, key, kind, status, priority, project_key, project_id, comment_count, child_count, .. } = issue;
+    let mut out =
+        format!("{key} {}\nType: {kind} | Status: {status} | Priority: {priority}", summary_line(&issue.title));
     if let Some(hours) = issue.estimated_hours {
         let _ = write!(out, " | Estimate: {hours} h");
     }
-    let _ = write!(out, "\nId: {} | Project: {} ({})", issue.id, issue.project_key, issue.project_id);
-    match issue.assignee {
-        Some(person) => {
-            let _ = write!(out, "\nAssignee: {} ({})", one_line(person.name, LINE), person.id);
-        }
-        None => out.push_str("\nAssignee: none"),
+    let _ = write!(out, "\nId: {id} | Project: {project_key} ({project_id})\nAssignee: ");
+    match &issue.assignee {
+        Some(person) => drop(write!(out, "{} ({})", summary_line(&person.name), person.id)),
+        None => out.push_str("none"),
     }
-    if let Some(parent) = issue.parent {
+    if let Some(parent) = &issue.parent {
         let _ =
-            write!(out, "\nParent: {} {} ({}, {})", parent.key, one_line(parent.title, LINE), parent.kind, parent.id);
+            write!(out, "\nParent: {} {} ({}, {})", parent.key, summary_line(&parent.title), parent.kind, parent.id);
     }
-    out.push_str("\nMay go to: ");
-    if issue.allowed_transitions.is_empty() {
-        out.push_str("nowhere");
-    }
-    for (at, status) in issue.allowed_transitions.iter().enumerate() {
-        out.push_str(if at > 0 { ", " } else { "" });
-        out.push_str(status.as_str());
-    }
+    let allowed: Vec<&str> = issue.allowed_transitions.iter().map(|status| status.as_str()).collect();
+    let allowed = if allowed.is_empty() { "nowhere".to_owned() } else { allowed.join(", ") };
     let _ = write!(
         out,
-        "\nComments: {} | Children: {} | Version: {}\nCreated: {} by {} | Updated: {}",
-        issue.comment_count,
-        issue.child_count,
+        "\nMay go to: {allowed}\nComments: {comment_count} | Children: {child_count} | Version: {}\nCreated: {} by {} | \
+         Updated: {}",
         issue.version,
         issue.created_at,
-        one_line(issue.created_by, LINE),
+        summary_line(&issue.created_by),
         issue.updated_at
     );
     if !issue.description.is_empty() {
@@ -78,46 +61,33 @@ pub(super) fn issue(issue: &IssueView<'_>) -> String {
     out
 }
 
-/// An issue on one line of a list.
-pub(super) fn issue_line<T: AsRef<str>>(out: &mut String, issue: &IssueLine<T>) {
-    let _ = write!(
-        out,
-        "- {} [{}, {}, {}] {}",
-        issue.key.as_ref(),
-        issue.kind,
-        issue.status,
-        issue.priority,
-        one_line(issue.title.as_ref(), LINE)
-    );
+pub(super) fn issue_line(out: &mut String, issue: &IssueLine) {
+    let IssueLine { id, key, title, kind, status, priority, .. } = issue;
+    let _ = write!(out, "- {key} [{kind}, {status}, {priority}] {}", summary_line(title));
     if let Some(person) = &issue.assignee {
-        let _ = write!(out, " | {}", one_line(person.name.as_ref(), LINE));
+        let _ = write!(out, " | {}", summary_line(&person.name));
     }
     if let Some(parent) = &issue.parent_key {
-        let _ = write!(out, " | under {}", parent.as_ref());
+        let _ = write!(out, " | under {parent}");
     }
-    let _ = writeln!(out, " | {}", issue.id.as_ref());
+    let _ = writeln!(out, " | {id}");
 }
 
-pub(super) fn project(project: &ProjectView<'_>) -> String {
-    let mut out = format!(
-        "{} {} | {}, {} open | {}",
-        project.key,
-        one_line(project.name, LINE),
-        plural(project.issue_count, "issue"),
-        project.open_issue_count,
-        project.id
-    );
-    if !project.description.is_empty() {
-        let _ = write!(out, "\n  {}", one_line(project.description, LINE));
+pub(super) fn project(project: &Project) -> String {
+    let Project { id, key, name, description, issue_count, open_issue_count, .. } = project;
+    let issues = plural(*issue_count, "issue");
+    let mut out = format!("{key} {} | {issues}, {open_issue_count} open | {id}", summary_line(name));
+    if !description.is_empty() {
+        let _ = write!(out, "\n  {}", summary_line(description));
     }
     out
 }
 
-/// Comments as quoted blocks.
-pub(super) fn comments(out: &mut String, comments: &[CommentView], total: i64) {
+/// Writes comments as quoted blocks.
+pub(super) fn comments(out: &mut String, comments: &[Comment], total: u64) {
     let _ = write!(out, "\n\nComments ({} of {total}, oldest first):", comments.len());
     for comment in comments {
-        let _ = write!(out, "\n{} at {}:", one_line(&comment.author, LINE), comment.created_at);
+        let _ = write!(out, "\n{} at {}:", summary_line(&comment.author), comment.created_at);
         for line in comment.content.split('\n') {
             let _ = write!(out, "\n> {line}");
         }

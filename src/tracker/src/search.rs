@@ -1,59 +1,61 @@
-//! `search_issues`: full text over keys, titles, descriptions and comments.
+//! `search_issues`: the full-text search over keys, titles, descriptions and comments.
 //!
-//! A query is words, never the database's syntax: each word is quoted, so that no text a caller sends can be a syntax
-//! error.
+//! A query consists of words. Each word is quoted, so that no text of a caller can be a syntax error of the database.
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    db::{Db, Sql, failed, values},
-    queries::Search,
-    refs::not_found,
+    arguments::{ProjectRef, SearchIssues},
+    checks::not_found,
+    db::{Db, DbResult, values},
+    model::IssueLine,
     render::{self, answer},
-    rows::{IssueLine, find_project, line_sql},
-    words::Wanted,
+    rows::{LINE_COLUMNS, find_project, line_query, read_line},
+    words::Terms,
 };
 use countersign_protocol::McpError;
 use countersign_provider::{ToolResult, text::one_line};
 
-/// Words of a query that count.
-const WORDS: usize = 24;
+/// The maximum number of words of a query; further ones are ignored.
+const MAX_WORDS: usize = 24;
 
-/// A query as the database takes it: every word must occur (or any, if not all), the last one may be a beginning.
+/// A parsed query. The last word may be the beginning of one.
 pub(super) enum Expression<'q> {
     /// FTS5.
     File(Vec<&'q str>),
-    Server(Wanted),
+    Server(Terms),
 }
 
 impl<'q> Expression<'q> {
-    /// `None` if nothing in it can be searched for.
-    pub fn of(db: Db<'_>, query: &'q str) -> Option<Self> {
+    /// Parses a query; `None` if it has no word.
+    pub fn parse(db: Db<'_>, query: &'q str) -> Option<Self> {
         let words: Vec<&str> = query
             .split(|c: char| c.is_whitespace() || c.is_control())
             .filter(|word| word.chars().any(char::is_alphanumeric))
-            .take(WORDS)
+            .take(MAX_WORDS)
             .collect();
         match db {
             Db::File(_) => (!words.is_empty()).then_some(Self::File(words)),
-            Db::Server(_) => Wanted::of(&words).map(Self::Server),
+            Db::Server(_) => Terms::parse(&words).map(Self::Server),
         }
     }
 
+    /// Returns the query in the syntax of the database; all its words must occur, or any of them.
     pub fn text(&self, all: bool) -> String {
         match self {
             Self::File(words) => match_expression(words, all),
-            Self::Server(wanted) => wanted.expression(all),
+            Self::Server(terms) => terms.expression(all),
         }
     }
 
-    /// Returns the condition that the words of `issues i` fit the text in that place.
-    pub fn condition(&self, place: &str) -> String {
+    /// Returns the condition that `issues i` match the text of the parameter.
+    pub fn condition(&self, parameter: &str) -> String {
         match self {
-            Self::File(_) => format!("i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH {place})"),
-            Self::Server(_) => format!("i.words @@ CAST({place} AS text)::tsquery"),
+            Self::File(_) => format!("i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH {parameter})"),
+            Self::Server(_) => format!("i.words @@ CAST({parameter} AS text)::tsquery"),
         }
     }
 }
@@ -74,46 +76,46 @@ fn match_expression(words: &[&str], all: bool) -> String {
     out
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Hit {
-    #[serde(flatten)]
-    issue: IssueLine,
-    /// Where it was found, with the words in brackets.
-    snippet: String,
-    matched_in: &'static str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SearchAnswer {
+pub(super) struct SearchAnswer {
     results: Vec<Hit>,
-    /// No issue has all words; these have some.
+    /// # Partial
+    /// No issue has all words.
     partial: bool,
     has_more: bool,
 }
 
-/// Best first.
-pub(super) fn search(db: Db<'_>, args: &Search) -> Result<ToolResult, McpError> {
-    let project = match &args.project {
-        Some(by) => {
-            let found = find_project(db, by).map_err(|e| failed(&e))?;
-            Some(found.ok_or_else(|| not_found("project", by.text()).with("pointer", "/projectId"))?.rowid)
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Hit {
+    #[serde(flatten)]
+    issue: IssueLine,
+    /// # Snippet
+    /// Where it was found; the words stand in brackets.
+    snippet: String,
+    #[schemars(extend("enum" = ["text", "comments"]))]
+    matched_in: &'static str,
+}
+
+/// Answers with the best matches first.
+pub(super) fn search(db: Db<'_>, args: &SearchIssues) -> Result<ToolResult, McpError> {
+    let project = match &args.project_id {
+        Some(ProjectRef(by)) => {
+            Some(find_project(db, by)?.ok_or_else(|| not_found("project", by.as_str(), "/projectId"))?.row)
         }
         None => None,
     };
     let (mut results, mut partial) = (Vec::new(), false);
-    let wanted = Expression::of(db, &args.query);
-    for all in [true, false] {
-        let Some(wanted) = &wanted else { break };
-        results = find(db, wanted, all, project, args.limit + 1).map_err(|e| failed(&e))?;
-        if !results.is_empty() {
-            partial = !all;
-            break;
+    if let Some(expression) = Expression::parse(db, &args.query) {
+        results = find_hits(db, &expression, true, project, args.limit.0 + 1)?;
+        if results.is_empty() {
+            results = find_hits(db, &expression, false, project, args.limit.0 + 1)?;
+            partial = !results.is_empty();
         }
     }
-    let has_more = results.len() > args.limit;
-    results.truncate(args.limit);
+    let has_more = results.len() > args.limit.0;
+    results.truncate(args.limit.0);
     let mut text = String::new();
     if results.is_empty() {
         text.push_str("Nothing found.\n");
@@ -130,71 +132,69 @@ pub(super) fn search(db: Db<'_>, args: &Search) -> Result<ToolResult, McpError> 
     answer(&text, &SearchAnswer { results, partial, has_more })
 }
 
-fn find(db: Db<'_>, wanted: &Expression<'_>, all: bool, project: Option<i64>, limit: usize) -> Sql<Vec<Hit>> {
+fn find_hits(
+    db: Db<'_>,
+    expression: &Expression<'_>,
+    all: bool,
+    project: Option<i64>,
+    limit: usize,
+) -> DbResult<Vec<Hit>> {
     // A hit in a key weighs most, then titles, then descriptions; comments come after them.
-    let sql = match wanted {
-        Expression::File(_) => concat!(
-            line_sql!(
-                "WITH found AS ( \
-                     SELECT rowid AS issue, bm25(issue_fts, 12.0, 6.0, 1.0) * 2.0 AS score, 0 AS place, rowid AS source \
-                     FROM issue_fts WHERE issue_fts MATCH ?1 \
-                     UNION ALL \
-                     SELECT c.issue, bm25(comment_fts), 1, c.id \
-                     FROM comment_fts JOIN comments c ON c.id = comment_fts.rowid WHERE comment_fts MATCH ?1), \
-                 hits AS (SELECT issue, MIN(score) AS score, place, source FROM found GROUP BY issue) ",
-                ", h.place, h.source",
-                "hits h JOIN issues i ON i.id = h.issue"
-            ),
-            "WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
-        ),
-        Expression::Server(_) => concat!(
-            line_sql!(
-                "WITH found AS ( \
-                     SELECT id AS issue, -2 * ts_rank('{0.08, 0.1, 0.5, 1.0}', words, CAST(?1 AS text)::tsquery) AS score, \
-                     0 AS place, id AS source FROM issues WHERE words @@ CAST(?1 AS text)::tsquery \
-                     UNION ALL \
-                     SELECT issue, -ts_rank('{0.08, 0.1, 0.5, 1.0}', words, CAST(?1 AS text)::tsquery), 1, id \
-                     FROM comments WHERE words @@ CAST(?1 AS text)::tsquery), \
-                 hits AS (SELECT DISTINCT ON (issue) issue, score, place, source FROM found \
-                     ORDER BY issue, score, place, source) ",
-                ", h.place, h.source",
-                "hits h JOIN issues i ON i.id = h.issue"
-            ),
-            "WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
-        ),
+    let hits = match expression {
+        Expression::File(_) => {
+            "WITH found AS ( \
+                 SELECT rowid AS issue, bm25(issue_fts, 12.0, 6.0, 1.0) * 2.0 AS score, 0 AS place, rowid AS source \
+                 FROM issue_fts WHERE issue_fts MATCH ?1 \
+                 UNION ALL \
+                 SELECT c.issue, bm25(comment_fts), 1, c.id \
+                 FROM comment_fts JOIN comments c ON c.id = comment_fts.rowid WHERE comment_fts MATCH ?1), \
+             hits AS (SELECT issue, MIN(score) AS score, place, source FROM found GROUP BY issue)"
+        }
+        Expression::Server(_) => {
+            "WITH found AS ( \
+                 SELECT id AS issue, -2 * ts_rank('{0.08, 0.1, 0.5, 1.0}', words, CAST(?1 AS text)::tsquery) AS score, \
+                 0 AS place, id AS source FROM issues WHERE words @@ CAST(?1 AS text)::tsquery \
+                 UNION ALL \
+                 SELECT issue, -ts_rank('{0.08, 0.1, 0.5, 1.0}', words, CAST(?1 AS text)::tsquery), 1, id \
+                 FROM comments WHERE words @@ CAST(?1 AS text)::tsquery), \
+             hits AS (SELECT DISTINCT ON (issue) issue, score, place, source FROM found \
+                 ORDER BY issue, score, place, source)"
+        }
     };
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let expression = wanted.text(all);
-    let lines: Vec<(IssueLine, i64, i64)> = db.all(sql, values![&expression, project, limit], |row| {
-        Ok((IssueLine::from_row(row)?, row.get(13)?, row.get(14)?))
+    let lines = line_query(", h.place, h.source", "hits h JOIN issues i ON i.id = h.issue");
+    let sql = format!(
+        "{hits} {lines} WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
+    );
+    let text = expression.text(all);
+    let found: Vec<(IssueLine, i64, i64)> = db.all(&sql, values![&text, project, limit], |row| {
+        Ok((read_line(row)?, row.get(LINE_COLUMNS)?, row.get(LINE_COLUMNS + 1)?))
     })?;
-    let mut hits = Vec::with_capacity(lines.len());
-    for (issue, place, source) in lines {
-        // Only of what is shown: snippets cost more than the search.
-        let snippet = snippet(db, wanted, &expression, place == 0, source)?;
+    let mut hits = Vec::with_capacity(found.len());
+    for (issue, place, source) in found {
+        // Only hits that are returned get a snippet, which costs more than the search.
+        let snippet = snippet(db, expression, &text, place == 0, source)?;
         hits.push(Hit { issue, snippet, matched_in: if place == 0 { "text" } else { "comments" } });
     }
     Ok(hits)
 }
 
-fn snippet(db: Db<'_>, wanted: &Expression<'_>, expression: &str, in_text: bool, source: i64) -> Sql<String> {
-    match wanted {
+/// Returns the part of an issue or a comment, given by its row, that has the words.
+fn snippet(db: Db<'_>, expression: &Expression<'_>, text: &str, is_issue: bool, row: i64) -> DbResult<String> {
+    match expression {
         Expression::File(_) => {
-            let sql = if in_text {
-                "SELECT snippet(issue_fts, -1, '[', ']', '…', 16) FROM issue_fts WHERE issue_fts MATCH ?1 AND rowid = ?2"
-            } else {
-                "SELECT snippet(comment_fts, -1, '[', ']', '…', 16) FROM comment_fts \
-                 WHERE comment_fts MATCH ?1 AND rowid = ?2"
-            };
-            db.one(sql, values![expression, source], |row| row.get(0))
+            let table = if is_issue { "issue_fts" } else { "comment_fts" };
+            let sql = format!(
+                "SELECT snippet({table}, -1, '[', ']', '…', 16) FROM {table} WHERE {table} MATCH ?1 AND rowid = ?2"
+            );
+            db.one(&sql, values![text, row], |row| row.get(0))
         }
-        Expression::Server(wanted) => {
-            let sql = if in_text {
+        Expression::Server(terms) => {
+            let sql = if is_issue {
                 "SELECT key, title, description FROM issues WHERE id = ?1"
             } else {
                 "SELECT content, '', '' FROM comments WHERE id = ?1"
             };
-            db.one(sql, values![source], |row| Ok(wanted.snippet(&[row.get(0)?, row.get(1)?, row.get(2)?])))
+            db.one(sql, values![row], |row| Ok(terms.snippet(&[row.get(0)?, row.get(1)?, row.get(2)?])))
         }
     }
 }

@@ -1,17 +1,14 @@
-//! The tracker's resource URIs: parsed as hostile input, and collected when what they name has changed. Pure.
+//! Parses the URIs of resources as hostile input, and collects the URIs of resources that a write changes. Pure.
 
 use percent_encoding::percent_decode_str;
 
-use super::{
-    model::{Parent, Project},
-    refs::EntityRef,
-};
+use super::{arguments::EntityRef, model::Parent};
 
 pub(super) const SCHEME: &str = "tracker://";
-/// Bytes of a URI that is looked at.
-const URI_MAX: usize = 256;
+/// The maximum number of bytes of a URI that is parsed.
+const MAX_URI: usize = 256;
 
-/// What a URI names.
+/// A resource that a URI names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
     Projects,
@@ -25,9 +22,10 @@ pub(super) enum Resource {
 }
 
 impl Resource {
-    /// `None` for whatever is not exactly one of ours: another scheme, a query, an empty segment, a bad escape.
+    /// Parses a URI; `None` if it is not exactly that of a resource, for instance with another scheme, a query, an empty
+    /// segment or an invalid escape.
     pub fn parse(uri: &str) -> Option<Self> {
-        if uri.len() > URI_MAX {
+        if uri.len() > MAX_URI {
             return None;
         }
         let segments: Vec<String> = uri.strip_prefix(SCHEME)?.split('/').map(decode).collect::<Option<_>>()?;
@@ -35,18 +33,18 @@ impl Resource {
         match segments[..] {
             ["projects"] => Some(Self::Projects),
             ["people"] => Some(Self::People),
-            ["projects", key] => EntityRef::project(key).map(Self::Project),
-            ["projects", key, "issues"] => EntityRef::project(key).map(Self::ProjectIssues),
-            ["projects", key, "board"] => EntityRef::project(key).map(Self::Board),
-            ["issues", key] => EntityRef::issue(key).map(Self::Issue),
-            ["issues", key, "comments"] => EntityRef::issue(key).map(Self::Comments),
-            ["issues", key, "history"] => EntityRef::issue(key).map(Self::History),
+            ["projects", key] => EntityRef::parse_project(key).map(Self::Project),
+            ["projects", key, "issues"] => EntityRef::parse_project(key).map(Self::ProjectIssues),
+            ["projects", key, "board"] => EntityRef::parse_project(key).map(Self::Board),
+            ["issues", key] => EntityRef::parse_issue(key).map(Self::Issue),
+            ["issues", key, "comments"] => EntityRef::parse_issue(key).map(Self::Comments),
+            ["issues", key, "history"] => EntityRef::parse_issue(key).map(Self::History),
             _ => None,
         }
     }
 }
 
-/// One segment, decoded. A `?` or `#` would begin a query or fragment, which no resource has.
+/// Decodes one segment. No resource has a query or a fragment, which begin with `?` and `#`.
 fn decode(segment: &str) -> Option<String> {
     if segment.contains(['?', '#']) {
         return None;
@@ -61,11 +59,12 @@ fn decode(segment: &str) -> Option<String> {
     percent_decode_str(segment).decode_utf8().ok().map(std::borrow::Cow::into_owned)
 }
 
-/// Resources that read differently after a write; under the key and under the id, since both can be subscribed to.
+/// The resources that read differently after a write, each under its key and under its id, since clients subscribe to
+/// both.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     uris: Vec<String>,
-    /// `resources/list` answers differently too.
+    /// Set if `resources/list` changes, too.
     pub list_changed: bool,
 }
 
@@ -76,7 +75,7 @@ impl Touched {
         }
     }
 
-    /// The issue as such, without its comments and history.
+    /// Adds an issue without its comments and history.
     pub fn issue_itself(&mut self, id: &str, key: &str) {
         for name in [key, id] {
             self.add(format!("{SCHEME}issues/{name}"));
@@ -102,19 +101,14 @@ impl Touched {
         }
     }
 
-    /// Something in the project has changed: its counts, its issues, its board.
-    pub fn project(&mut self, project: &Project) {
+    /// Adds a project with its counts, issues and board.
+    pub fn project(&mut self, id: &str, key: &str) {
         self.add(format!("{SCHEME}projects"));
-        for name in [&project.key, &project.id] {
+        for name in [key, id] {
             for part in ["", "/issues", "/board"] {
                 self.add(format!("{SCHEME}projects/{name}{part}"));
             }
         }
-    }
-
-    pub fn new_project(&mut self, project: &Project) {
-        self.project(project);
-        self.list_changed = true;
     }
 
     pub fn people(&mut self) {
@@ -129,13 +123,13 @@ impl Touched {
         self.uris
     }
 
-    /// What may have been missed cannot be told: whoever holds a list reads it anew.
+    /// Returns the announcement for changes that may have been missed: clients read their lists again.
     pub fn all() -> Self {
         Self { uris: Vec::new(), list_changed: true }
     }
 
-    /// As another gateway tells it.
-    pub fn told(uris: Vec<String>, list_changed: bool) -> Self {
+    /// Returns the resources that another gateway announced.
+    pub fn from_announcement(uris: Vec<String>, list_changed: bool) -> Self {
         Self { uris, list_changed }
     }
 }
@@ -145,6 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::Uuid;
 
     #[test]
     fn uris_are_decoded_strictly() {
@@ -154,7 +149,7 @@ mod tests {
         assert_eq!(Resource::parse("tracker://issues/%43ORE-1%32"), Some(Resource::Issue(key("CORE-12"))));
         assert_eq!(
             Resource::parse("tracker://issues/67e55044-10b1-426f-9247-bb680e5fe0c8/history"),
-            Some(Resource::History(EntityRef::Id("67e55044-10b1-426f-9247-bb680e5fe0c8".into())))
+            Some(Resource::History(EntityRef::Id(Uuid("67e55044-10b1-426f-9247-bb680e5fe0c8".into()))))
         );
         for bad in [
             "",
@@ -184,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_uri_makes_it_panic(uri in "\\PC{0,80}", tail in "[a-zA-Z0-9%/?#.-]{0,60}") {
+        fn no_uri_panics(uri in "\\PC{0,80}", tail in "[a-zA-Z0-9%/?#.-]{0,60}") {
             let _ = Resource::parse(&uri);
             let _ = Resource::parse(&format!("tracker://{uri}"));
             let _ = Resource::parse(&format!("tracker://issues/{tail}"));

@@ -1,4 +1,4 @@
-//! Which status may follow which. Pure.
+//! The transitions between statuses. Pure.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub struct Workflow {
 }
 
 impl Default for Workflow {
-    /// Forward one step at a time, back one step, cancelled at any time, reopened when closed.
+    /// Allows steps forward, steps back, cancelling an open issue at any time, and reopening a closed one.
     fn default() -> Self {
         use Status::{Backlog, Cancelled, Done, InProgress, Review, Todo};
         Self {
@@ -32,11 +32,11 @@ impl Default for Workflow {
 }
 
 impl Workflow {
-    /// From the configuration: allowed transitions by status name; empty is the default workflow, and a status
-    /// that is not named has no way out.
+    /// Reads the allowed transitions by the name of the status that they leave. No transitions at all are the default
+    /// workflow; otherwise a status that is not named has no way out.
     ///
     /// # Errors
-    /// A name that is no status, a transition of a status to itself, or one named twice: a sentence that says which.
+    /// Describes a name that is no status, a transition of a status to itself, or one that is named twice.
     pub fn from_config(config: &BTreeMap<String, Vec<String>>) -> Result<Self, String> {
         if config.is_empty() {
             return Ok(Self::default());
@@ -62,7 +62,7 @@ impl Workflow {
         Ok(Self { next })
     }
 
-    /// Where an issue in that status may go.
+    /// Returns the statuses that an issue in this status may go to.
     #[must_use]
     pub fn allowed(&self, from: Status) -> &[Status] {
         self.next.get(from as usize).map_or(&[], Vec::as_slice)
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_reaches_every_status_and_never_skips_review() {
+    fn default_reaches_every_status_and_requires_review() {
         let workflow = Workflow::default();
         let mut reached = vec![Status::Backlog];
         let mut at = 0;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_workflow_replaces_the_default() {
+    fn configured_workflow_replaces_default() {
         let workflow = Workflow::from_config(&config(&[("Backlog", &["Done"])])).unwrap();
         assert!(workflow.allows(Status::Backlog, Status::Done));
         assert!(workflow.allowed(Status::Done).is_empty());
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_names_and_loops_are_named() {
+    fn unknown_statuses_and_loops_are_refused() {
         for (entries, says) in [
             (config(&[("Backlog", &["Finished"])]), "`Finished` is not a status"),
             (config(&[("backlog", &[])]), "`backlog` is not a status"),

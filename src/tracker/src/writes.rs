@@ -1,20 +1,20 @@
-//! Carries out a plan in one transaction: rows, history, the answer, and which resources now read differently.
+//! Carries out a plan in one transaction: rows, history, the answer, and the resources that now read differently.
 //!
-//! Reached only after approval, or where policy allows the write directly. The same change never runs twice.
+//! This is reached only after approval, or if policy allows the write directly. The same change never runs twice.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    args::{NewIssue, Patch},
-    db::{Db, Sql, missing_row, not_written, values},
+    arguments::{CreateIssue, CreateProject, EntityRef, UpdateIssue},
+    db::{Db, DbResult, missing_row, not_written, values},
     history::{Actor, Subject, record},
     inserts::{IssueRow, ensure_person, insert_comment, insert_issue, insert_project},
-    model::{Issue, Parent, Person, Project, Status},
+    model::{Comment, Issue, IssueKey, Parent, Person, Project, ProjectKey, Status, Uuid},
     plan::{Action, Plan},
-    refs::EntityRef,
     render,
-    rows::{CommentView, IssueView, PROJECT_COLUMNS, ProjectView, children, with_issue},
+    rows::{children, find_issue, find_project},
     uri::Touched,
     workflow::Workflow,
 };
@@ -22,18 +22,11 @@ use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ToolResult, text::tool_result};
 
-/// What a write did.
-pub(super) struct Applied {
-    pub result: ToolResult,
-    /// Resources that read differently now.
-    pub touched: Touched,
-}
-
-/// The answer of an earlier run of this change, if it has run.
+/// Returns the answer of an earlier run of this change, if it has run.
 pub(super) fn earlier_run(db: Db<'_>, change_id: &str) -> Result<Option<ToolResult>, McpError> {
     let sql = "SELECT content, structured FROM runs WHERE change_id = ?1";
     let found: Option<(String, String)> =
-        db.find(sql, values![change_id], |row| Ok((row.get(0)?, row.get(1)?))).map_err(|e| not_written(&e))?;
+        db.find(sql, values![change_id], |row| Ok((row.get(0)?, row.get(1)?))).map_err(not_written)?;
     let Some((content, structured)) = found else { return Ok(None) };
     let broken = |_| McpError::new(ErrorKind::Internal, "The answer of the earlier run cannot be read.");
     Ok(Some(ToolResult {
@@ -43,38 +36,41 @@ pub(super) fn earlier_run(db: Db<'_>, change_id: &str) -> Result<Option<ToolResu
     }))
 }
 
-/// Remembers that a change has run, in the same transaction.
+/// Stores in the same transaction that a change has run.
 pub(super) fn remember_run(db: Db<'_>, tool: &str, actor: &Actor, result: &ToolResult) -> Result<(), McpError> {
     let Some(change_id) = &actor.change_id else { return Ok(()) };
     let structured = result.structured_content.as_deref().map_or("{}", RawValue::get);
     let sql = "INSERT INTO runs (change_id, tool, at, content, structured) VALUES (?1, ?2, ?3, ?4, ?5)";
     let given = values![change_id, tool, &actor.at, result.content.get(), structured];
-    db.execute(sql, given).map(drop).map_err(|e| not_written(&e))
+    db.execute(sql, given).map(drop).map_err(not_written)
 }
 
-/// Carries out the plan. The caller commits.
+/// Carries out the plan, and returns the answer and the resources that read differently. The caller commits.
 pub(super) fn apply(
     db: Db<'_>,
     workflow: &Workflow,
     plan: &Plan,
     principal: &Principal,
     actor: &Actor,
-) -> Result<Applied, McpError> {
-    let mut touched = Touched::default();
-    let author = ensure_person(db, principal, &actor.at, &mut touched).map_err(|e| not_written(&e))?;
-    let run = Run { db, workflow, plan, actor, author };
-    let result = match &plan.action {
-        Action::CreateProject { key, name, description } => run.create_project(key, name, description, &mut touched),
-        Action::CreateIssue { project, new, assignee, parent } => {
-            run.create_issue(project, new, assignee.as_ref(), parent.as_ref(), &mut touched)
-        }
-        Action::UpdateIssue { issue, patch, parent } => run.update_issue(issue, patch, parent.as_ref(), &mut touched),
-        Action::UpdateStatus { issue, to } => run.update_status(issue, *to, &mut touched),
-        Action::Assign { issue, assignee } => run.assign(issue, assignee.as_ref(), &mut touched),
-        Action::Comment { issue, content } => run.comment(issue, content, &mut touched),
-        Action::Delete { issue, comments } => run.delete(issue, *comments, &mut touched),
+) -> Result<(ToolResult, Touched), McpError> {
+    let run = || -> DbResult<(ToolResult, Touched)> {
+        let mut touched = Touched::default();
+        let author = ensure_person(db, principal, &actor.at, &mut touched)?;
+        let mut run = Run { db, workflow, plan, actor, author, touched };
+        let result = match &plan.action {
+            Action::CreateProject { key, new } => run.create_project(key, new),
+            Action::CreateIssue { project, new, assignee, parent } => {
+                run.create_issue(project, new, assignee.as_ref(), parent.as_ref())
+            }
+            Action::UpdateIssue { issue, update, parent } => run.update_issue(issue, update, parent.as_ref()),
+            Action::UpdateStatus { issue, to } => run.update_status(issue, *to),
+            Action::Assign { issue, assignee } => run.assign(issue, assignee.as_ref()),
+            Action::Comment { issue, content } => run.comment(issue, content),
+            Action::Delete { issue } => run.delete(issue),
+        };
+        Ok((result?, run.touched))
     };
-    Ok(Applied { result: result.map_err(|e| not_written(&e))?, touched })
+    run().map_err(not_written)
 }
 
 struct Run<'a> {
@@ -84,193 +80,188 @@ struct Run<'a> {
     actor: &'a Actor,
     /// The row of the proposer among the people.
     author: i64,
+    touched: Touched,
 }
 
-#[derive(Serialize)]
-struct IssueAnswer<'a> {
-    issue: IssueView<'a>,
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CreatedProject {
+    project: Project,
 }
 
-#[derive(Serialize)]
-struct UpdateAnswer<'a> {
-    issue: IssueView<'a>,
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CreatedIssue {
+    issue: Issue,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ChangedIssue {
+    issue: Issue,
+    /// # Changed fields
+    /// The fields that changed.
     changed: Vec<&'static str>,
 }
 
-#[derive(Serialize)]
-struct ProjectAnswer<'a> {
-    project: ProjectView<'a>,
-}
-
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct CommentAnswer<'a> {
-    comment: CommentView,
-    issue_id: &'a str,
-    issue_key: &'a str,
+pub(super) struct CreatedComment {
+    comment: Comment,
+    issue_id: Uuid,
+    issue_key: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct DeleteAnswer<'a> {
-    deleted: DeletedIssue<'a>,
-    deleted_comments: i64,
+pub(super) struct DeletedIssue {
+    deleted: IssueName,
+    deleted_comments: u64,
 }
 
-#[derive(Serialize)]
-struct DeletedIssue<'a> {
-    id: &'a str,
-    key: &'a str,
-    title: &'a str,
+#[derive(Serialize, JsonSchema)]
+struct IssueName {
+    id: Uuid,
+    key: IssueKey,
+    title: String,
 }
 
 impl Run<'_> {
-    fn record(&self, project: i64, issue: Option<(&str, &str)>, action: &str) -> Sql<()> {
-        record(self.db, &Subject { project, issue }, self.actor, action, &self.plan.changes)
+    /// Records the plan's changes of an issue, and notes that the issue and its project read differently.
+    fn record(&mut self, issue: &Issue, action: &str) -> DbResult<()> {
+        let subject = Subject { project: issue.project, issue: Some((&issue.id, &issue.key)) };
+        record(self.db, &subject, self.actor, action, &self.plan.changes)?;
+        self.touched.issue(&issue.id, &issue.key);
+        self.touched.project(&issue.project_id, &issue.project_key);
+        Ok(())
     }
 
-    /// The answer of a write that left an issue behind, read back from the database.
-    fn issue_answer(&self, id: &str, changed: Option<Vec<&'static str>>) -> Sql<ToolResult> {
-        let by = EntityRef::Id(id.to_owned());
-        let read = with_issue(self.db, &by, |row| {
-            let issue = IssueView::from_row(row, self.workflow)?;
-            let done = if changed.is_some() { "Done" } else { "Created" };
-            let text = format!("{done}: {}\n{}", render::summary_line(&self.plan.summary), render::issue(&issue));
-            match changed {
-                Some(changed) => answer(&text, &UpdateAnswer { issue, changed }),
-                None => answer(&text, &IssueAnswer { issue }),
-            }
-        })?;
-        read.ok_or_else(missing_row)
+    fn read_back(&self, id: &Uuid) -> DbResult<Issue> {
+        find_issue(self.db, self.workflow, &EntityRef::Id(id.clone()))?.ok_or_else(missing_row)
     }
 
-    fn create_project(&self, key: &str, name: &str, description: &str, touched: &mut Touched) -> Sql<ToolResult> {
-        let project = insert_project(self.db, key, name, description, &self.actor.name, &self.actor.at)?;
-        self.record(project.rowid, None, "created")?;
-        touched.new_project(&project);
-        self.db.one(&format!("{PROJECT_COLUMNS} WHERE id = ?1"), values![project.rowid], |row| {
-            let project = ProjectView::from_row(row)?;
-            let text = format!("Created: {}", render::project(&project));
-            answer(&text, &ProjectAnswer { project })
-        })
+    /// Returns the text that begins with what was done.
+    fn text(&self, verb: &str, rest: &str) -> String {
+        format!("{verb}: {}\n{rest}", render::summary_line(&self.plan.summary))
+    }
+
+    fn changed_issue(&self, issue: &Issue, changed: Vec<&'static str>) -> DbResult<ToolResult> {
+        let issue = self.read_back(&issue.id)?;
+        let text = self.text("Done", &render::issue(&issue));
+        Ok(tool_result(&text, &ChangedIssue { issue, changed })?)
+    }
+
+    fn create_project(&mut self, key: &ProjectKey, new: &CreateProject) -> DbResult<ToolResult> {
+        let row = insert_project(self.db, key, &new.name, &new.description, &self.actor.name, &self.actor.at)?;
+        record(self.db, &Subject { project: row, issue: None }, self.actor, "created", &self.plan.changes)?;
+        let project = find_project(self.db, &EntityRef::Key(key.to_string()))?.ok_or_else(missing_row)?;
+        self.touched.project(&project.id, &project.key);
+        self.touched.list_changed = true;
+        let text = format!("Created: {}", render::project(&project));
+        Ok(tool_result(&text, &CreatedProject { project })?)
     }
 
     fn create_issue(
-        &self,
+        &mut self,
         project: &Project,
-        new: &NewIssue,
+        new: &CreateIssue,
         assignee: Option<&Person>,
         parent: Option<&Parent>,
-        touched: &mut Touched,
-    ) -> Sql<ToolResult> {
+    ) -> DbResult<ToolResult> {
         let row = IssueRow {
-            project,
-            new,
+            project: (project.row, &project.key),
+            kind: new.kind,
+            title: &new.title,
+            description: &new.description,
             status: Status::Backlog,
-            assignee: assignee.map(|p| p.rowid),
-            parent: parent.map(|p| p.rowid),
+            priority: new.priority,
+            assignee: assignee.map(|person| person.row),
+            parent: parent.map(|parent| parent.row),
+            estimated_hours: new.estimated_hours,
         };
         let (_, id, key) = insert_issue(self.db, &row, &self.actor.name, &self.actor.at)?;
-        let mut set = self.plan.changes.clone();
-        if let Some(allotted) = set.iter_mut().find(|c| c.field == "key") {
-            allotted.after = Some(key.clone());
+        let mut changes = self.plan.changes.clone();
+        if let Some(allotted) = changes.iter_mut().find(|change| change.field == "key") {
+            allotted.after = Some(key.to_string());
         }
-        let subject = Subject { project: project.rowid, issue: Some((&id, &key)) };
-        record(self.db, &subject, self.actor, "created", &set)?;
-        touched.issue(&id, &key);
-        touched.project(project);
-        touched.parent(parent);
+        let subject = Subject { project: project.row, issue: Some((&id, &key)) };
+        record(self.db, &subject, self.actor, "created", &changes)?;
+        self.touched.issue(&id, &key);
+        self.touched.project(&project.id, &project.key);
+        self.touched.parent(parent);
         if assignee.is_some() {
-            touched.people();
+            self.touched.people();
         }
-        self.issue_answer(&id, None)
+        let issue = self.read_back(&id)?;
+        let text = self.text("Created", &render::issue(&issue));
+        Ok(tool_result(&text, &CreatedIssue { issue })?)
     }
 
     fn update_issue(
-        &self,
+        &mut self,
         issue: &Issue,
-        patch: &Patch,
-        parent: Option<&Option<Parent>>,
-        touched: &mut Touched,
-    ) -> Sql<ToolResult> {
-        let kept = parent.map_or(issue.parent.as_ref(), Option::as_ref);
-        let title = patch.title.as_ref().unwrap_or(&issue.title);
-        let description = patch.description.as_ref().unwrap_or(&issue.description);
+        update: &UpdateIssue,
+        new_parent: Option<&Option<Parent>>,
+    ) -> DbResult<ToolResult> {
+        let parent = new_parent.unwrap_or(&issue.parent).as_ref();
+        let title = update.title.as_deref().unwrap_or(&issue.title);
+        let description = update.description.as_deref().unwrap_or(&issue.description);
         self.db.execute(
             "UPDATE issues SET title = ?2, description = ?3, type = ?4, priority = ?5, estimated_hours = ?6, \
              parent = ?7, version = version + 1, updated_at = ?8 WHERE id = ?1",
             values![
-                issue.rowid,
+                issue.row,
                 title,
                 description,
-                patch.kind.unwrap_or(issue.kind),
-                patch.priority.unwrap_or(issue.priority),
-                patch.hours.unwrap_or(issue.hours),
-                kept.map(|p| p.rowid),
+                update.kind.unwrap_or(issue.kind),
+                update.priority.unwrap_or(issue.priority),
+                update.estimated_hours.0.unwrap_or(issue.estimated_hours),
+                parent.map(|parent| parent.row),
                 &self.actor.at
             ],
         )?;
-        self.db.index_issue(issue.rowid, &issue.key, title, description)?;
-        self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "updated")?;
-        touched.issue(&issue.id, &issue.key);
-        touched.project(&issue.project);
-        if parent.is_some() {
-            touched.parent(issue.parent.as_ref());
+        self.db.index_issue(issue.row, &issue.key, title, description)?;
+        self.record(issue, "updated")?;
+        if new_parent.is_some() {
+            self.touched.parent(issue.parent.as_ref());
         }
-        touched.parent(kept);
-        let changed: Vec<&'static str> = self.plan.changes.iter().map(|c| c.field).collect();
+        self.touched.parent(parent);
+        let changed: Vec<&'static str> = self.plan.changes.iter().map(|change| change.field).collect();
         if changed.iter().any(|field| matches!(*field, "title" | "type")) {
             // Children show the key, title and type of their parent.
-            for (key, id) in self.child_names(issue.rowid)? {
-                touched.issue_itself(&id, &key);
+            let sql = "SELECT key, uuid FROM issues WHERE parent = ?1";
+            let children: Vec<(IssueKey, Uuid)> =
+                self.db.all(sql, values![issue.row], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            for (key, id) in children {
+                self.touched.issue_itself(&id, &key);
             }
         }
-        self.issue_answer(&issue.id, Some(changed))
+        self.changed_issue(issue, changed)
     }
 
-    fn child_names(&self, issue: i64) -> Sql<Vec<(String, String)>> {
-        let sql = "SELECT key, uuid FROM issues WHERE parent = ?1";
-        self.db.all(sql, values![issue], |row| Ok((row.get(0)?, row.get(1)?)))
-    }
-
-    fn update_status(&self, issue: &Issue, to: Status, touched: &mut Touched) -> Sql<ToolResult> {
+    fn update_status(&mut self, issue: &Issue, to: Status) -> DbResult<ToolResult> {
         let sql = "UPDATE issues SET status = ?2, version = version + 1, updated_at = ?3 WHERE id = ?1";
-        self.db.execute(sql, values![issue.rowid, to, &self.actor.at])?;
-        self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "status")?;
-        touched.issue(&issue.id, &issue.key);
-        touched.project(&issue.project);
+        self.db.execute(sql, values![issue.row, to, &self.actor.at])?;
+        self.record(issue, "status")?;
         if issue.status.is_closed() != to.is_closed() && issue.assignee.is_some() {
-            touched.people();
+            self.touched.people();
         }
-        self.issue_answer(&issue.id, Some(vec!["status"]))
+        self.changed_issue(issue, vec!["status"])
     }
 
-    fn assign(&self, issue: &Issue, assignee: Option<&Person>, touched: &mut Touched) -> Sql<ToolResult> {
+    fn assign(&mut self, issue: &Issue, assignee: Option<&Person>) -> DbResult<ToolResult> {
         let sql = "UPDATE issues SET assignee = ?2, version = version + 1, updated_at = ?3 WHERE id = ?1";
-        self.db.execute(sql, values![issue.rowid, assignee.map(|p| p.rowid), &self.actor.at])?;
-        self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "assigned")?;
-        touched.issue(&issue.id, &issue.key);
-        touched.project(&issue.project);
-        touched.people();
-        self.issue_answer(&issue.id, Some(vec!["assignee"]))
+        self.db.execute(sql, values![issue.row, assignee.map(|person| person.row), &self.actor.at])?;
+        self.record(issue, "assigned")?;
+        self.touched.people();
+        self.changed_issue(issue, vec!["assignee"])
     }
 
-    fn comment(&self, issue: &Issue, content: &str, touched: &mut Touched) -> Sql<ToolResult> {
-        let id = insert_comment(self.db, issue.rowid, self.author, content, self.actor)?;
-        self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "commented")?;
-        touched.issue(&issue.id, &issue.key);
-        touched.comments(&issue.id, &issue.key);
-        touched.project(&issue.project);
-        let author_id: String =
-            self.db.one("SELECT uuid FROM people WHERE id = ?1", values![self.author], |row| row.get(0))?;
-        let text = format!(
-            "Done: {}\nComment {id} by {} on {} ({}).",
-            render::summary_line(&self.plan.summary),
-            render::summary_line(&self.actor.name),
-            issue.key,
-            issue.id
-        );
-        let comment = CommentView {
+    fn comment(&mut self, issue: &Issue, content: &str) -> DbResult<ToolResult> {
+        let id = insert_comment(self.db, issue.row, self.author, content, self.actor)?;
+        self.record(issue, "commented")?;
+        self.touched.comments(&issue.id, &issue.key);
+        let author_id = self.db.one("SELECT uuid FROM people WHERE id = ?1", values![self.author], |row| row.get(0))?;
+        let author = render::summary_line(&self.actor.name);
+        let text = self.text("Done", &format!("Comment {id} by {author} on {} ({}).", issue.key, issue.id));
+        let comment = Comment {
             id,
             author: self.actor.name.clone(),
             author_id: Some(author_id),
@@ -278,32 +269,25 @@ impl Run<'_> {
             change_id: self.actor.change_id.clone(),
             created_at: self.actor.at.clone(),
         };
-        answer(&text, &CommentAnswer { comment, issue_id: &issue.id, issue_key: &issue.key })
+        let (issue_id, issue_key) = (issue.id.clone(), issue.key.to_string());
+        Ok(tool_result(&text, &CreatedComment { comment, issue_id, issue_key })?)
     }
 
-    fn delete(&self, issue: &Issue, comments: i64, touched: &mut Touched) -> Sql<ToolResult> {
-        debug_assert!(children(self.db, issue.rowid, 1)?.is_empty(), "a plan to delete a parent was accepted");
-        self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "deleted")?;
-        // Explicitly, so that the search index loses them through the triggers.
-        self.db.execute("DELETE FROM comments WHERE issue = ?1", values![issue.rowid])?;
-        self.db.execute("DELETE FROM issues WHERE id = ?1", values![issue.rowid])?;
-        touched.issue(&issue.id, &issue.key);
-        touched.comments(&issue.id, &issue.key);
-        touched.project(&issue.project);
-        touched.parent(issue.parent.as_ref());
+    fn delete(&mut self, issue: &Issue) -> DbResult<ToolResult> {
+        debug_assert!(children(self.db, issue.row, 1)?.is_empty(), "a plan to delete a parent was accepted");
+        self.record(issue, "deleted")?;
+        // Comments are deleted explicitly, so that the triggers remove them from the search index.
+        self.db.execute("DELETE FROM comments WHERE issue = ?1", values![issue.row])?;
+        self.db.execute("DELETE FROM issues WHERE id = ?1", values![issue.row])?;
+        self.touched.comments(&issue.id, &issue.key);
+        self.touched.parent(issue.parent.as_ref());
         if issue.assignee.is_some() {
-            touched.people();
+            self.touched.people();
         }
-        let text = format!(
-            "Done: {}\nIts key is not given again; its history stays at tracker://issues/{}/history.",
-            render::summary_line(&self.plan.summary),
-            issue.key
-        );
-        let deleted = DeletedIssue { id: &issue.id, key: &issue.key, title: &issue.title };
-        answer(&text, &DeleteAnswer { deleted, deleted_comments: comments })
+        let key = &issue.key;
+        let text = self
+            .text("Done", &format!("Its key is not given again; its history stays at tracker://issues/{key}/history."));
+        let deleted = IssueName { id: issue.id.clone(), key: key.clone(), title: issue.title.clone() };
+        Ok(tool_result(&text, &DeletedIssue { deleted, deleted_comments: issue.comment_count })?)
     }
-}
-
-fn answer(text: &str, structured: &impl Serialize) -> Sql<ToolResult> {
-    Ok(tool_result(text, structured)?)
 }

@@ -1,84 +1,68 @@
-//! Copying the tracker's data from one database into another: row by row, in one transaction of the latter.
+//! Copies the tracker's data from one database into another: row by row, in one transaction of the latter.
 
-use super::{FILE, Storage, TrackerError};
-use crate::db::{Cell, Db, Row, Sql, StoreError, Value, values};
+use super::{FILE_NAME, Storage, TrackerError};
+use crate::db::{Cell, Db, DbResult, Row, Value};
 use countersign_domain::changes::digest::PartHasher;
 use countersign_store::Room;
 
-/// Rows read at a time.
-const PAGE: i64 = 500;
+/// The number of rows that are read at a time.
+const PAGE_SIZE: i64 = 500;
 
-/// Tables in an order in which each row finds what it refers to, but for parents; each with its columns, by the first of
-/// which it is read. Counts of a project's issues are made anew by their insertion.
-const TABLES: [(&str, &[&str]); 6] = [
-    ("people", &["id", "uuid", "name", "kind", "principal", "created_at"]),
-    ("projects", &["id", "uuid", "key", "name", "description", "next_number", "created_at", "created_by"]),
+/// The tables with their columns, each after those that it refers to. A table is read in the order of its first column.
+/// The counts of a project's issues are derived when the issues are inserted.
+const TABLES: [(&str, &str); 6] = [
+    ("people", "id, uuid, name, kind, principal, created_at"),
+    ("projects", "id, uuid, key, name, description, next_number, created_at, created_by"),
     (
         "issues",
-        &[
-            "id",
-            "uuid",
-            "project",
-            "number",
-            "key",
-            "type",
-            "title",
-            "description",
-            "status",
-            "priority",
-            "assignee",
-            "parent",
-            "estimated_hours",
-            "version",
-            "created_at",
-            "created_by",
-            "updated_at",
-        ],
+        "id, uuid, project, number, key, type, title, description, status, priority, assignee, parent, \
+         estimated_hours, version, created_at, created_by, updated_at",
     ),
-    ("comments", &["id", "uuid", "issue", "author", "person", "content", "change_id", "created_at"]),
-    ("history", &["id", "project", "issue_uuid", "issue_key", "at", "actor", "change_id", "action", "changes"]),
-    ("runs", &["change_id", "tool", "at", "content", "structured"]),
+    ("comments", "id, uuid, issue, author, person, content, change_id, created_at"),
+    ("history", "id, project, issue_uuid, issue_key, at, actor, change_id, action, changes"),
+    ("runs", "change_id, tool, at, content, structured"),
 ];
 
-/// Older files may have a character in their texts that a server takes in none: its picture stands for it.
+/// Replaces the character that older files may have in their texts and PostgreSQL does not accept, as the store does.
 fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
 
-/// How far a copy is, in rows.
+/// Receives the number of copied rows and the total.
 pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 
-/// Hands on everything that a table has, in the order of its first column; nothing at last.
-fn pages(from: Db<'_>, table: &str, columns: &[&str], mut each: impl FnMut(&[Row]) -> Sql<()>) -> Sql<()> {
-    let (names, first) = (columns.join(", "), columns[0]);
-    let begin = format!("SELECT {names} FROM {table} ORDER BY {first} LIMIT ?1");
-    let go_on = format!("SELECT {names} FROM {table} WHERE {first} > ?2 ORDER BY {first} LIMIT ?1");
-    let mut last: Option<Cell> = None;
+/// Calls `each` with all rows of a table, page by page.
+fn each_page(from: Db<'_>, table: &str, columns: &str, mut each: impl FnMut(&[Row]) -> DbResult<()>) -> DbResult<()> {
+    let (first, _) = columns.split_once(',').unwrap_or((columns, ""));
+    let mut after: Option<Cell> = None;
     loop {
-        let mut rows = match &last {
-            None => from.all(&begin, values![PAGE], |row| Ok(row.clone()))?,
-            Some(last) => from.all(&go_on, &[Value::Int(PAGE), last.as_value()], |row| Ok(row.clone()))?,
+        let (condition, values) = match &after {
+            None => ("", vec![Value::Int(PAGE_SIZE)]),
+            Some(last) => ("> ?2", vec![Value::Int(PAGE_SIZE), last.as_value()]),
         };
+        let filter = if condition.is_empty() { String::new() } else { format!("WHERE {first} {condition}") };
+        let sql = format!("SELECT {columns} FROM {table} {filter} ORDER BY {first} LIMIT ?1");
+        let mut rows = from.all(&sql, &values, |row| Ok(row.clone()))?;
         each(&rows)?;
-        let Some(Row(mut end)) = rows.pop() else { return Ok(()) };
-        last = Some(end.swap_remove(0));
+        let Some(Row(mut last)) = rows.pop() else { return Ok(()) };
+        after = Some(last.swap_remove(0));
     }
 }
 
-/// Copies everything into tables that have nothing. How many rows there are.
-pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> Sql<u64> {
+/// Copies everything into empty tables, and returns the number of rows.
+pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbResult<u64> {
     match to {
         Db::File(conn) => conn.pragma_update(None, "defer_foreign_keys", true)?,
         Db::Server(session) => session.batch("SET CONSTRAINTS ALL DEFERRED")?,
     }
-    let (mut copied, all) = (0, count(from)?);
+    let (mut copied, total) = (0, count(from)?);
     for (table, columns) in TABLES {
-        let places: Vec<String> = (1..=columns.len()).map(|place| format!("?{place}")).collect();
-        let insert = format!("INSERT INTO {table} ({}) VALUES ({})", columns.join(", "), places.join(", "));
-        pages(from, table, columns, |rows| {
+        let places: Vec<String> = (1..=columns.split(", ").count()).map(|place| format!("?{place}")).collect();
+        let insert = format!("INSERT INTO {table} ({columns}) VALUES ({})", places.join(", "));
+        each_page(from, table, columns, |rows| {
             for row in rows {
-                let given: Vec<Value<'_>> = row.0.iter().map(Cell::as_value).collect();
-                to.execute(&insert, &given)?;
+                let values: Vec<Value<'_>> = row.0.iter().map(Cell::as_value).collect();
+                to.execute(&insert, &values)?;
                 match table {
                     "issues" => to.index_issue(row.get(0)?, row.get(4)?, row.get(6)?, row.get(7)?)?,
                     "comments" => to.index_comment(row.get(0)?, row.get(5)?)?,
@@ -86,10 +70,12 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> Sql
                 }
             }
             copied += rows.len() as u64;
-            progress(copied, all);
+            progress(copied, total);
             Ok(())
         })?;
-        if let (Db::Server(_), "id") = (to, columns[0]) {
+        if let Db::Server(_) = to
+            && columns.starts_with("id,")
+        {
             let next = format!(
                 "SELECT setval(pg_get_serial_sequence('tracker_{table}', 'id'), COALESCE(MAX(id), 0) + 1, false) \
                  FROM {table}"
@@ -100,20 +86,19 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> Sql
     Ok(copied)
 }
 
-fn count(db: Db<'_>) -> Sql<u64> {
-    TABLES.iter().try_fold(0, |all, (table, _)| {
-        let rows: i64 = db.one(&format!("SELECT COUNT(*) FROM {table}"), &[], |row| row.get(0))?;
-        Ok(all + u64::try_from(rows).unwrap_or(0))
+fn count(db: Db<'_>) -> DbResult<u64> {
+    TABLES.iter().try_fold(0, |total, (table, _)| {
+        Ok(total + db.one(&format!("SELECT COUNT(*) FROM {table}"), &[], |row| row.get::<u64>(0))?)
     })
 }
 
-/// Of everything that is there: the same where one is a copy of the other, each of which orders texts in its own way.
-fn fingerprint(db: Db<'_>) -> Sql<String> {
+/// Hashes all data. Copies have the same hash, although databases order texts differently.
+fn fingerprint(db: Db<'_>) -> DbResult<String> {
     let mut whole = PartHasher::new("countersign.tracker.1");
     for (table, columns) in TABLES {
         let mut hashes = Vec::new();
-        pages(db, table, columns, |rows| {
-            hashes.extend(rows.iter().map(hash));
+        each_page(db, table, columns, |rows| {
+            hashes.extend(rows.iter().map(hash_row));
             Ok(())
         })?;
         hashes.sort_unstable();
@@ -123,59 +108,51 @@ fn fingerprint(db: Db<'_>) -> Sql<String> {
     Ok(whole.finish())
 }
 
-fn hash(row: &Row) -> [u8; 32] {
+fn hash_row(row: &Row) -> [u8; 32] {
     let mut hasher = PartHasher::new("countersign.tracker.row.1");
     for value in &row.0 {
-        match value {
-            Cell::Null => hasher.add_part(b"null").add_part(b""),
-            Cell::Int(number) => hasher.add_part(b"int").add_part(&number.to_be_bytes()),
-            Cell::Real(number) => hasher.add_part(b"real").add_part(&number.to_be_bytes()),
-            Cell::Text(text) => hasher.add_part(b"text").add_part(without_nul(text).as_bytes()),
-            Cell::Bool(is) => hasher.add_part(b"bool").add_part(&[u8::from(*is)]),
-            Cell::Blob(bytes) => hasher.add_part(b"blob").add_part(bytes),
+        // Texts of both databases are compared as a server has them.
+        let value = match value {
+            Cell::Text(text) => Cell::Text(without_nul(text)),
+            value => value.clone(),
         };
+        hasher.add_part(format!("{value:?}").as_bytes());
     }
     hasher.finish_bytes()
 }
 
-/// Moves what the tracker has from one room into another, all or nothing; what is there already is kept where it is the same
-/// in every row, and replaced if `over`. How many rows; `None` where something else is there.
+/// Copies the tracker's data from one room into another, all or nothing. Equal data that is there already is kept;
+/// different data is replaced if `replace`. Returns the number of copied rows; `None` if there is different data.
 ///
 /// # Errors
-/// Files and connections that fail.
-pub fn move_data(from: &Room, to: &Room, over: bool, progress: &mut Progress<'_>) -> Result<Option<u64>, TrackerError> {
+/// Fails if a file or a connection fails.
+pub fn move_data(
+    from: &Room,
+    to: &Room,
+    replace: bool,
+    progress: &mut Progress<'_>,
+) -> Result<Option<u64>, TrackerError> {
     if let Room::Directory(dir) = from
-        && !dir.join(FILE).exists()
+        && !dir.join(FILE_NAME).exists()
     {
         return Ok(Some(0));
     }
     let source = Storage::open(from, Box::new(|_| {}), |_, _| Ok(()))?;
     let target = Storage::open(to, Box::new(|_| {}), |_, _| Ok(()))?;
-    let failed = |error: StoreError| TrackerError::Data(error.to_string());
-    source.blocking(|from| {
-        target.blocking(|to| {
-            if count(to).map_err(failed)? > 0 {
-                if fingerprint(to).map_err(failed)? == fingerprint(from).map_err(failed)? {
+    source.copy_within(|from| {
+        target.copy_within(|to| {
+            if count(to)? > 0 {
+                if fingerprint(to)? == fingerprint(from)? {
                     return Ok(Some(0));
                 }
-                if !over {
+                if !replace {
                     return Ok(None);
                 }
                 for (table, _) in TABLES.iter().rev() {
-                    to.execute(&format!("DELETE FROM {table}"), &[]).map_err(failed)?;
+                    to.execute(&format!("DELETE FROM {table}"), &[])?;
                 }
             }
-            copy(from, to, progress).map(Some).map_err(failed)
+            Ok(copy(from, to, progress).map(Some)?)
         })
     })
-}
-
-impl Storage {
-    /// In one transaction, with nobody else at the database.
-    fn blocking<T>(&self, f: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
-        match self {
-            Self::File(file) => file.blocking(f),
-            Self::Server(server) => server.blocking(f),
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Where the tracker's data are: a SQLite file of the data directory, or tables beside the store's in the database of a
+//! Keeps the tracker's data: in a SQLite file of the data directory, or in tables beside the store's in the database of a
 //! server, which any number of gateways share.
 
 mod copying;
@@ -8,12 +8,14 @@ mod server;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    db::{Db, Sql},
+    db::{Db, DbError, DbResult, internal_error},
     uri::Touched,
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -22,10 +24,12 @@ use countersign_store::{Room, StoreError};
 pub use self::copying::move_data;
 use self::{file::File, server::Server};
 
-/// The file in the data directory.
-const FILE: &str = "tracker.db";
+/// The name of the file in the data directory.
+const FILE_NAME: &str = "tracker.db";
+/// The time limit of a slow read, and of the wait for its turn.
+const SLOW_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why the tracker could not be opened.
+/// Why the tracker cannot be opened or copied.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackerError {
     #[error("{path}: {source}")]
@@ -44,114 +48,167 @@ pub enum TrackerError {
     Workflow(String),
 }
 
-/// What others hear of a write once it is durable.
+impl From<DbError> for TrackerError {
+    fn from(error: DbError) -> Self {
+        Self::Data(error.to_string())
+    }
+}
+
+/// Receives the changes of a write once it is durable.
 pub(super) type Announce = Box<dyn Fn(Touched) + Send + Sync>;
 
-/// The database. Cheap to copy.
-#[derive(Clone)]
-pub(super) enum Storage {
-    File(Arc<File>),
-    Server(Arc<Server>),
+/// The open database.
+pub(super) struct Storage(Arc<Inner>);
+
+struct Inner {
+    database: Database,
+    announce: Arc<Announce>,
+    /// Writes wait here instead of on a thread of the blocking pool.
+    write_turn: Arc<Semaphore>,
+    slow_turn: Arc<Semaphore>,
+}
+
+enum Database {
+    File(File),
+    Server(Server),
 }
 
 impl Storage {
-    /// Opens it, and creates it where there is none. `fill` is called in the transaction that brings the schema up to date,
-    /// and told whether the tracker is new. New tables of a server take over what the data directory's file has.
+    /// Opens the database, or creates it. `fill` is called in the transaction that migrates the schema, with whether the
+    /// tracker is new. New tables of a server receive the data of the data directory's file.
     ///
     /// # Errors
-    /// Files and connections that fail, and schemas of newer versions.
+    /// Fails if a file or a connection fails, or the schema is of a newer version.
     pub fn open(
         room: &Room,
         announce: Announce,
-        fill: impl FnOnce(Db<'_>, bool) -> Sql<()>,
+        fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
-        match room {
-            Room::Directory(dir) => Ok(Self::File(Arc::new(File::open(dir, announce, fill)?))),
+        let announce = Arc::new(announce);
+        let (database, slow_reads) = match room {
+            Room::Directory(dir) => (Database::File(File::open(dir, fill)?), file::SLOW_READS),
             Room::Server { tables, dir } => {
-                let old = dir.as_deref().map(|dir| dir.join(FILE));
-                Ok(Self::Server(Server::open(Arc::clone(tables), announce, |db, new| match &old {
-                    Some(old) if new && old.exists() => take_over(old, db).and_then(|()| fill(db, false)),
-                    _ => fill(db, new),
-                })?))
+                let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
+                let server = Server::open(Arc::clone(tables), Arc::clone(&announce), |db, is_new| match &file {
+                    Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
+                    _ => fill(db, is_new),
+                })?;
+                (Database::Server(server), server::SLOW_READS)
             }
-        }
+        };
+        let (write_turn, slow_turn) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
+        Ok(Self(Arc::new(Inner { database, announce, write_turn, slow_turn })))
     }
 
-    /// A short, indexed read of a single statement, or of several that need not see one state. From a file on this thread.
+    /// Runs a short, indexed read of one state. A file is read on the caller's thread.
     pub async fn read<T: Send + 'static>(
         &self,
-        f: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
+        read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        match self {
-            Self::File(file) => file.read(f),
-            Self::Server(server) => server.read(f).await,
+        match &self.0.database {
+            Database::File(file) => file.read(read),
+            Database::Server(server) => server.read(read).await,
         }
     }
 
-    /// As [`Self::read`], of several statements on one state.
-    pub async fn read_whole<T: Send + 'static>(
-        &self,
-        f: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
-    ) -> Result<T, McpError> {
-        match self {
-            Self::File(file) => file.read(|db| file::snapshot(db, f)),
-            Self::Server(server) => server.read_whole(f).await,
-        }
-    }
-
-    /// A read of one state that may take long: a few at a time, ended when it is cancelled or over time.
+    /// Runs a read of one state that may take long: a few at a time, each until it is cancelled or the time is over.
     pub async fn read_slow<T: Send + 'static>(
         &self,
         cancel: &CancellationToken,
-        f: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
+        read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        match self {
-            Self::File(file) => file.read_slow(cancel, f).await,
-            Self::Server(server) => server.read_slow(cancel, f).await,
+        let turn = tokio::select! {
+            turn = Arc::clone(&self.0.slow_turn).acquire_owned() => turn.map_err(|_| shutting_down_error())?,
+            () = cancel.cancelled() => return Err(cancelled_error()),
+            () = tokio::time::sleep(SLOW_READ_TIMEOUT) => {
+                return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
+            }
+        };
+        // Also cancelled when this future is dropped; a query of a file then stops within moments. A server stops its
+        // queries by their time limit.
+        let stop = cancel.child_token();
+        let _stop = stop.clone().drop_guard();
+        let inner = Arc::clone(&self.0);
+        let done = async {
+            match &self.0.database {
+                Database::Server(server) => {
+                    let read = move |db: Db<'_>| {
+                        let _turn = turn;
+                        read(db)
+                    };
+                    server.read(read).await
+                }
+                Database::File(_) => {
+                    let task = tokio::task::spawn_blocking(move || {
+                        let _turn = turn;
+                        let Database::File(file) = &inner.database else { return Err(internal_error()) };
+                        file.read_until(&stop, read)
+                    });
+                    task.await.map_err(|_| internal_error())?
+                }
+            }
+        };
+        tokio::select! {
+            done = done => done,
+            () = cancel.cancelled() => Err(cancelled_error()),
         }
     }
 
-    /// One transaction, after all others that write. Once it has begun it runs to its end, also when the caller goes away.
-    /// What was touched is announced after the commit and before the next write here can begin.
+    /// Runs one transaction after all other writes. Once it has begun, it runs to its end even if the caller stops waiting.
+    /// The changes are announced after the commit and before the next write here.
     pub async fn write<T: Send + 'static>(
         &self,
-        f: impl FnOnce(Db<'_>) -> Result<(T, Touched), McpError> + Send + 'static,
+        write: impl FnOnce(Db<'_>) -> Result<(T, Touched), McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        match self {
-            Self::File(file) => file.write(f).await,
-            Self::Server(server) => server.write(f).await,
+        let turn = Arc::clone(&self.0.write_turn).acquire_owned().await.map_err(|_| shutting_down_error())?;
+        let inner = Arc::clone(&self.0);
+        let task = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            // An error here rolls the transaction back.
+            let write = |db: Db<'_>| write(db).map_err(mark_not_applied);
+            let (value, touched) = match &inner.database {
+                Database::File(file) => file.write(write)?,
+                Database::Server(server) => server.write(write)?,
+            };
+            (inner.announce)(touched);
+            Ok(value)
+        });
+        task.await.map_err(|_| internal_error().with("outcome", "unknown"))?
+    }
+
+    /// Runs one transaction on this thread and announces nothing.
+    fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
+        match &self.0.database {
+            Database::File(file) => file.copy_within(copy),
+            Database::Server(server) => server.copy_within(copy),
         }
     }
 }
 
-/// What a file has, copied into tables that have nothing.
-fn take_over(file: &Path, db: Db<'_>) -> Sql<()> {
+/// Copies the data of a file into empty tables.
+fn import(file: &Path, db: Db<'_>) -> DbResult<()> {
     let rows = copying::copy(Db::File(&file::connect(file, true)?), db, &mut |_, _| {})?;
-    tracing::info!(rows, file = %file.display(), "tracker: what the data directory had is in the database from now on");
+    tracing::info!(rows, file = %file.display(), "tracker: copied the file's data into the database; the file is no longer used");
     Ok(())
 }
 
-fn cancelled() -> McpError {
+fn cancelled_error() -> McpError {
     McpError::new(ErrorKind::Cancelled, "The request was cancelled.")
 }
 
-fn shutting_down() -> McpError {
+fn shutting_down_error() -> McpError {
     McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down.")
 }
 
-fn busy() -> McpError {
-    McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again.")
+/// Adds that nothing was changed if the error's kind leaves that open.
+fn mark_not_applied(error: McpError) -> McpError {
+    let is_open = matches!(error.kind, ErrorKind::Internal | ErrorKind::Timeout | ErrorKind::Cancelled);
+    if is_open { error.with("outcome", "not_applied") } else { error }
 }
 
-/// Says that nothing was changed where the error's kind leaves that open.
-fn certainly_aborted(error: McpError) -> McpError {
-    let open = matches!(error.kind, ErrorKind::Internal | ErrorKind::Timeout | ErrorKind::Cancelled);
-    if open { error.with("outcome", "not_applied") } else { error }
-}
-
-/// Of a commit whose outcome cannot be told.
-fn unknown(error: &dyn std::fmt::Display) -> McpError {
-    tracing::error!(%error, "tracker: a commit failed; whether it is durable is unknown");
+/// The error for a commit with an unknown outcome.
+fn unknown_outcome(error: &dyn std::fmt::Display) -> McpError {
+    tracing::error!(%error, "tracker: a commit failed, and it is unknown whether it is durable");
     let message = "The tracker's database failed while it committed; whether the write was made is unknown.";
     McpError::new(ErrorKind::StoreUnavailable, message).with("outcome", "unknown")
 }

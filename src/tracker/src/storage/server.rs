@@ -1,6 +1,6 @@
-//! Tables in the database of a server: writes of all gateways one after the other, each told to the others.
+//! Tables in the database of a server. The gateways write one after the other, and each announces its writes to the others.
 //!
-//! Statements are waited for on the blocking pool.
+//! Statements block, so they run on the blocking pool.
 
 use std::{
     sync::{Arc, mpsc},
@@ -8,12 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
-
-use super::{Announce, TrackerError, busy, cancelled, certainly_aborted, shutting_down, unknown};
+use super::{Announce, TrackerError, unknown_outcome};
 use crate::{
-    db::{Db, Sql, failed, internal, not_written, values},
+    db::{Db, DbError, DbResult, internal_error, not_written, values},
     uri::Touched,
 };
 use countersign_protocol::McpError;
@@ -22,198 +19,140 @@ use countersign_store::{
     tables::{Session, Tables},
 };
 
-/// Schema changes in order. Never alter one that was released.
+/// Schema changes in order. Never change one that was released.
 const MIGRATIONS: &[&str] = &[include_str!("schema_server.sql")];
 const MODULE: &str = "tracker";
-/// Slow reads at a time: the connections that are left are for quick ones and for the writer.
-const SLOW_READS: usize = 3;
-/// For a turn.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often other gateways' writes are looked for.
-const LOOK: Duration = Duration::from_secs(1);
-/// Without a look for longer than that, something may have been missed: it is kept for twice as long.
-const MISSED: Duration = Duration::from_secs(300);
-/// How long it is tried to find out what came of a commit.
-const SETTLING: Duration = Duration::from_secs(20);
+/// The number of concurrent slow reads. The other connections are for quick reads and for the writer.
+pub(super) const SLOW_READS: usize = 3;
+/// The interval at which the writes of other gateways are read.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The time without a successful poll after which announcements may have been missed. They are kept for twice as long.
+const MAX_POLL_GAP: Duration = Duration::from_secs(300);
+/// The time for finding out the outcome of a commit.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The pause between two attempts to find out the outcome of a commit.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// It may stand still longer than what others wait for.
-const READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 10000;
+/// Begins a read, which may be idle longer than a write that others wait for.
+const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 10000;
     SET LOCAL idle_in_transaction_session_timeout = '30s'";
-/// Others that write wait for that, and nobody that reads.
-const WRITE: &str = "BEGIN; LOCK TABLE tracker_touched IN SHARE ROW EXCLUSIVE MODE";
-/// As [`WRITE`], of what reads something else in between.
-const COPY: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s';
+/// Begins a write. Other writers wait for the lock, and readers do not.
+const BEGIN_WRITE: &str = "BEGIN; LOCK TABLE tracker_touched IN SHARE ROW EXCLUSIVE MODE";
+/// Begins a write that reads another database in between.
+const BEGIN_COPY: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s';
     LOCK TABLE tracker_touched IN SHARE ROW EXCLUSIVE MODE";
 
-/// See the module.
-pub struct Server {
+pub(super) struct Server {
     tables: Arc<Tables>,
-    /// As which its writes are told.
+    /// The name under which this gateway announces its writes.
     gateway: String,
-    /// Writers wait here, not on a thread of the blocking pool.
-    write_turn: Arc<Semaphore>,
-    slow_turn: Arc<Semaphore>,
-    announce: Arc<Announce>,
-    /// Dropped, it ends the thread that follows others.
+    /// Ends the thread that follows the other gateways when it is dropped.
     _end: mpsc::Sender<()>,
     _follower: JoinHandle<()>,
 }
 
 impl Server {
-    /// See [`super::Storage::open`].
+    /// Opens or creates the tables, as [`super::Storage::open`] does.
     pub fn open(
         tables: Arc<Tables>,
-        announce: Announce,
-        fill: impl FnOnce(Db<'_>, bool) -> Sql<()>,
-    ) -> Result<Arc<Self>, TrackerError> {
+        announce: Arc<Announce>,
+        fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
+    ) -> Result<Self, TrackerError> {
         let mut session = tables.wait_for_session()?;
-        prepare(&mut session, fill)?;
+        migrate(&mut session, fill)?;
         session.commit()?;
-        let announce = Arc::new(announce);
         let gateway = uuid::Uuid::new_v4().simple().to_string();
-        let mut follower = Follower {
-            tables: Arc::clone(&tables),
-            announce: Arc::clone(&announce),
-            gateway: gateway.clone(),
-            last: 0,
-        };
+        let mut follower = Follower { tables: Arc::clone(&tables), announce, gateway: gateway.clone(), last: 0 };
         follower.last = follower.newest()?;
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name("tracker-follow".into());
         let thread = thread.spawn(move || follower.run(&ended));
         let thread = thread.map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        Ok(Arc::new(Self {
-            tables,
-            gateway,
-            write_turn: Arc::new(Semaphore::new(1)),
-            slow_turn: Arc::new(Semaphore::new(SLOW_READS)),
-            announce,
-            _end: end,
-            _follower: thread,
-        }))
+        Ok(Self { tables, gateway, _end: end, _follower: thread })
     }
 
-    async fn with<T: Send + 'static>(
-        &self,
-        f: impl FnOnce(Session) -> Result<T, McpError> + Send + 'static,
-    ) -> Result<T, McpError> {
-        let session = self.tables.session().await.map_err(|error| failed(&error))?;
-        tokio::task::spawn_blocking(move || f(session)).await.map_err(|_| internal())?
-    }
-
+    /// Reads one state.
     pub async fn read<T: Send + 'static>(
         &self,
-        f: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
+        read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        self.with(move |session| f(Db::Server(&session))).await
-    }
-
-    pub async fn read_whole<T: Send + 'static>(
-        &self,
-        f: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
-    ) -> Result<T, McpError> {
-        self.with(move |mut session| {
-            session.begin(READ).map_err(|error| failed(&error))?;
-            let result = f(Db::Server(&session));
-            // A transaction that failed ends like any other; a connection that did not end it goes with it.
+        let mut session = self.tables.session().await.map_err(DbError::from)?;
+        let task = tokio::task::spawn_blocking(move || {
+            session.begin(BEGIN_READ).map_err(DbError::from)?;
+            let result = read(Db::Server(&session));
+            // A connection whose transaction could not be ended is closed.
             let _ = session.commit();
             result
-        })
-        .await
-    }
-
-    pub async fn read_slow<T: Send + 'static>(
-        &self,
-        cancel: &CancellationToken,
-        f: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
-    ) -> Result<T, McpError> {
-        let turn = Arc::clone(&self.slow_turn).acquire_owned();
-        tokio::select! {
-            turn = tokio::time::timeout(PATIENCE, turn) => {
-                let turn = turn.map_err(|_| busy())?.map_err(|_| shutting_down())?;
-                // The server ends by itself what nobody waits for any more, in its time.
-                tokio::select! {
-                    done = self.read_whole(move |db| { let _turn = turn; f(db) }) => done,
-                    () = cancel.cancelled() => Err(cancelled()),
-                }
-            }
-            () = cancel.cancelled() => Err(cancelled()),
-        }
-    }
-
-    pub async fn write<T: Send + 'static>(
-        self: &Arc<Self>,
-        f: impl FnOnce(Db<'_>) -> Result<(T, Touched), McpError> + Send + 'static,
-    ) -> Result<T, McpError> {
-        let turn = Arc::clone(&self.write_turn).acquire_owned().await.map_err(|_| shutting_down())?;
-        let mut session = self.tables.session().await.map_err(|error| not_written(&error))?;
-        let server = Arc::clone(self);
-        let task = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            session.begin(WRITE).map_err(|error| not_written(&error))?;
-            // Whatever fails in here ends with the transaction.
-            let (value, touched) = f(Db::Server(&session)).map_err(certainly_aborted)?;
-            let told = server.tell(Db::Server(&session), &touched).map_err(|error| not_written(&error))?;
-            if let Err(error) = session.commit() {
-                // What the server refused was not made; where the connection ended, nobody has said.
-                let StoreError::Unreachable(_) = error else { return Err(not_written(&error)) };
-                match server.was_told(told) {
-                    Some(true) => {}
-                    Some(false) => return Err(not_written(&error)),
-                    None => return Err(unknown(&error)),
-                }
-            }
-            (server.announce)(touched);
-            Ok(value)
         });
-        task.await.map_err(|_| internal().with("outcome", "unknown"))?
+        task.await.map_err(|_| internal_error())?
     }
 
-    /// As [`Self::write`], on this thread, telling nobody.
-    pub fn blocking<T>(&self, f: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
+    /// Runs one transaction, and blocks.
+    pub fn write<T>(
+        &self,
+        write: impl FnOnce(Db<'_>) -> Result<(T, Touched), McpError>,
+    ) -> Result<(T, Touched), McpError> {
+        let mut session = self.tables.wait_for_session().map_err(not_written)?;
+        session.begin(BEGIN_WRITE).map_err(not_written)?;
+        let (value, touched) = write(Db::Server(&session))?;
+        let announcement = self.announce(Db::Server(&session), &touched).map_err(not_written)?;
+        if let Err(error) = session.commit() {
+            // The server has not made what it refused. If the connection ended, the outcome must be found out.
+            let StoreError::Unreachable(_) = error else { return Err(not_written(error)) };
+            match self.is_announced(announcement) {
+                Some(true) => {}
+                Some(false) => return Err(not_written(error)),
+                None => return Err(unknown_outcome(&error)),
+            }
+        }
+        Ok((value, touched))
+    }
+
+    pub fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
         let mut session = self.tables.wait_for_session()?;
-        session.begin(COPY)?;
-        let value = f(Db::Server(&session))?;
+        session.begin(BEGIN_COPY)?;
+        let value = copy(Db::Server(&session))?;
         session.commit()?;
         Ok(value)
     }
 
-    /// In the transaction of the write. Its number.
-    fn tell(&self, db: Db<'_>, touched: &Touched) -> Sql<i64> {
+    /// Announces changes to the other gateways in the transaction of the write, and returns the id of the announcement.
+    fn announce(&self, db: Db<'_>, touched: &Touched) -> DbResult<i64> {
         db.execute("DELETE FROM tracker_touched WHERE at < now() - interval '10 minutes'", &[])?;
         let uris = serde_json::to_string(touched.uris())?;
         let sql = "INSERT INTO tracker_touched (gateway, uris, listed) VALUES (?1, ?2, ?3) RETURNING id";
         db.one(sql, values![&self.gateway, &uris, touched.list_changed], |row| row.get(0))
     }
 
-    /// Whether the write with that number was made, as soon as it is known: no earlier than it has ended.
-    fn was_told(&self, number: i64) -> Option<bool> {
-        let look = || -> Sql<bool> {
+    /// Returns whether the write with this announcement was committed, once its transaction has ended; `None` if that
+    /// cannot be found out.
+    fn is_announced(&self, announcement: i64) -> Option<bool> {
+        let look = || -> DbResult<bool> {
             let mut session = self.tables.wait_for_session()?;
-            session.begin(WRITE)?;
+            session.begin(BEGIN_WRITE)?;
             let sql = "SELECT 1 FROM tracker_touched WHERE id = ?1 AND gateway = ?2";
-            let found = Db::Server(&session).find(sql, values![number, &self.gateway], |_| Ok(()))?;
-            // Its numbers are not used again while this gateway writes nothing.
+            let found = Db::Server(&session).find(sql, values![announcement, &self.gateway], |_| Ok(()))?;
+            // The id is not used again while this gateway writes nothing.
             let _ = session.commit();
             Ok(found.is_some())
         };
-        let end = Instant::now() + SETTLING;
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
             match look() {
-                Ok(made) => return Some(made),
-                Err(error) if Instant::now() > end => {
-                    tracing::error!(%error, "tracker: what came of a commit cannot be found out");
+                Ok(is_made) => return Some(is_made),
+                Err(error) if Instant::now() > deadline => {
+                    tracing::error!(%error, "tracker: the outcome of a commit cannot be found out");
                     return None;
                 }
-                Err(_) => std::thread::sleep(Duration::from_millis(200)),
+                Err(_) => std::thread::sleep(SETTLE_INTERVAL),
             }
         }
     }
 }
 
-/// Brings the schema up to date, in a transaction that the caller ends.
-fn prepare(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> Sql<()>) -> Result<(), TrackerError> {
-    // What is taken over is read from a file meanwhile.
+/// Migrates the schema in a transaction that the caller commits.
+fn migrate(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>) -> Result<(), TrackerError> {
+    // The transaction is idle while an imported file is read.
     session.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'")?;
     session.migrating()?;
     session.batch(
@@ -223,8 +162,8 @@ fn prepare(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> Sql<()>) ->
     let db = Db::Server(session);
     let known = MIGRATIONS.len();
     let version = "SELECT version FROM countersign_modules WHERE name = ?1";
-    let found: Option<i64> = db.find(version, values![MODULE], |row| row.get(0))?;
-    let found = usize::try_from(found.unwrap_or(0)).unwrap_or(usize::MAX);
+    let found: Option<usize> = db.find(version, values![MODULE], |row| row.get(0))?;
+    let found = found.unwrap_or(0);
     if found > known {
         return Err(TrackerError::NewerTables { found, known });
     }
@@ -232,51 +171,53 @@ fn prepare(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> Sql<()>) ->
         session.batch(sql)?;
     }
     fill(db, found == 0)?;
-    let told = "INSERT INTO countersign_modules (name, version) VALUES (?1, ?2)
-                ON CONFLICT (name) DO UPDATE SET version = excluded.version";
-    db.execute(told, values![MODULE, known])?;
+    let set_version = "INSERT INTO countersign_modules (name, version) VALUES (?1, ?2)
+                       ON CONFLICT (name) DO UPDATE SET version = excluded.version";
+    db.execute(set_version, values![MODULE, known])?;
     Ok(())
 }
 
-/// Hears what other gateways wrote.
+/// Follows the writes of other gateways.
 struct Follower {
     tables: Arc<Tables>,
     announce: Arc<Announce>,
     gateway: String,
+    /// The id of the last announcement that was read.
     last: i64,
 }
 
 impl Follower {
-    fn newest(&self) -> Result<i64, StoreError> {
+    fn newest(&self) -> DbResult<i64> {
         let session = self.tables.wait_for_session()?;
         Db::Server(&session).one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
     }
 
     fn run(mut self, ended: &mpsc::Receiver<()>) {
-        let mut looked = Instant::now();
-        while ended.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
-            match self.look() {
+        let mut polled_at = Instant::now();
+        while ended.recv_timeout(POLL_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+            match self.poll() {
                 Ok(()) => {
-                    if looked.elapsed() > MISSED {
+                    if polled_at.elapsed() > MAX_POLL_GAP {
                         (self.announce)(Touched::all());
                     }
-                    looked = Instant::now();
+                    polled_at = Instant::now();
                 }
-                Err(error) => tracing::debug!(%error, "tracker: what others wrote cannot be read"),
+                Err(error) => tracing::debug!(%error, "tracker: the writes of other gateways cannot be read"),
             }
         }
     }
 
-    fn look(&mut self) -> Sql<()> {
+    fn poll(&mut self) -> DbResult<()> {
         let session = self.tables.wait_for_session()?;
         let sql = "SELECT id, gateway, uris, listed FROM tracker_touched WHERE id > ?1 ORDER BY id";
-        let told: Vec<(i64, String, String, bool)> = Db::Server(&session)
-            .all(sql, values![self.last], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+        let announcements: Vec<(i64, String, String, bool)> =
+            Db::Server(&session)
+                .all(sql, values![self.last], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
         drop(session);
-        for (number, gateway, uris, listed) in told {
-            self.last = number;
+        for (id, gateway, uris, list_changed) in announcements {
+            self.last = id;
             if gateway != self.gateway {
-                (self.announce)(Touched::told(serde_json::from_str(&uris)?, listed));
+                (self.announce)(Touched::from_announcement(serde_json::from_str(&uris)?, list_changed));
             }
         }
         Ok(())

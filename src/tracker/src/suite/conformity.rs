@@ -16,7 +16,7 @@ fn tools(t: &Fixture) -> BTreeMap<String, ToolDef> {
 }
 
 #[tokio::test]
-async fn the_tools_are_those_of_the_specification() {
+async fn tools_match_the_specification() {
     let t = Fixture::empty();
     let tools = tools(&t);
     let reads = ["get_issue", "list_issues", "list_projects", "search_issues"];
@@ -60,7 +60,7 @@ async fn the_tools_are_those_of_the_specification() {
 }
 
 #[tokio::test]
-async fn every_answer_fits_its_output_schema() {
+async fn answers_match_output_schemas() {
     let t = Fixture::sample();
     let tools = tools(&t);
     let people = t.call("list_projects", json!({ "includePeople": true })).await.unwrap();
@@ -111,7 +111,7 @@ async fn every_answer_fits_its_output_schema() {
 }
 
 #[tokio::test]
-async fn input_schemas_refuse_what_they_should() {
+async fn invalid_arguments_break_input_schemas() {
     let t = Fixture::empty();
     let tools = tools(&t);
     let id = "67e55044-10b1-426f-9247-bb680e5fe0c8";

@@ -46,7 +46,7 @@ fn no_query_is_a_syntax_error() {
 }
 
 #[test]
-fn texts_come_back_as_they_were_written() {
+fn texts_are_returned_unchanged() {
     let t = Fixture::empty();
     let project = block_on(t.project("CORE"));
     let mut runner =
@@ -72,7 +72,7 @@ fn texts_come_back_as_they_were_written() {
 }
 
 #[tokio::test]
-async fn a_cancelled_search_is_said_to_be_cancelled() {
+async fn cancelled_search_is_reported_as_cancelled() {
     let t = Fixture::sample();
     let ctx = context("agent-1", None);
     ctx.cancel.cancel();
@@ -85,7 +85,7 @@ async fn a_cancelled_search_is_said_to_be_cancelled() {
 }
 
 #[tokio::test]
-async fn markup_and_quotes_are_only_text() {
+async fn markup_is_stored_as_text() {
     let t = Fixture::empty();
     let project = t.project("CORE").await;
     for title in

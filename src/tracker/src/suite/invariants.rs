@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::Fixture;
 use crate::{
-    db::{Db, Sql, values},
+    db::{Db, DbResult, values},
     uri::Touched,
     words::vector,
 };
@@ -90,7 +90,7 @@ async fn none(t: &Fixture, what: &str, sql: &str) -> Result<(), TestCaseError> {
 }
 
 /// Whether the index of words is that of the rows.
-fn is_indexed(db: Db<'_>) -> Sql<()> {
+fn is_indexed(db: Db<'_>) -> DbResult<()> {
     if let Db::File(_) = db {
         for index in ["issue_fts", "comment_fts"] {
             // With a rank of 1 it is compared with the table that it indexes.
@@ -151,7 +151,7 @@ async fn check(t: &Fixture) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn what_always_holds_holds_after_any_writes() {
+fn invariants_hold_after_any_writes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
     TestRunner::new(config)

@@ -5,7 +5,7 @@ use countersign_protocol::ErrorKind;
 use countersign_provider::Provider;
 
 #[tokio::test]
-async fn every_listed_resource_can_be_read() {
+async fn listed_resources_are_readable() {
     let t = Fixture::sample();
     let ctx = context("agent-1", None);
     let list = t.tracker.resources(&ctx).await.unwrap();
@@ -32,7 +32,7 @@ async fn every_listed_resource_can_be_read() {
 }
 
 #[tokio::test]
-async fn boards_hold_every_issue_in_its_column() {
+async fn board_has_each_issue_in_its_column() {
     let t = Fixture::sample();
     let board = t.read("tracker://projects/CORE/board").await.unwrap();
     let project = t.read("tracker://projects/CORE").await.unwrap();
@@ -51,7 +51,7 @@ async fn boards_hold_every_issue_in_its_column() {
 }
 
 #[tokio::test]
-async fn an_issue_reads_as_get_issue_answers() {
+async fn issue_resource_equals_get_issue() {
     let t = Fixture::sample();
     let issue = t.read("tracker://issues/CORE-7").await.unwrap();
     assert_eq!(issue, t.call("get_issue", json!({ "issueId": "CORE-7" })).await.unwrap()["issue"]);
@@ -63,7 +63,7 @@ async fn an_issue_reads_as_get_issue_answers() {
 }
 
 #[tokio::test]
-async fn unknown_resources_are_named() {
+async fn unknown_resources_are_refused() {
     let t = Fixture::sample();
     for uri in [
         "tracker://issues/CORE-99",

@@ -17,7 +17,7 @@ use countersign_store::{
 };
 
 #[tokio::test]
-async fn history_says_who_what_when_and_through_which_change() {
+async fn history_records_actor_change_and_time() {
     let t = Fixture::empty();
     let project = t.project("CORE").await;
     let alice = context("alice", Some("chg_create"));
@@ -50,7 +50,7 @@ async fn history_says_who_what_when_and_through_which_change() {
 }
 
 #[tokio::test]
-async fn a_change_runs_once_however_often_it_is_run() {
+async fn repeated_run_returns_the_first_answer() {
     let t = Fixture::empty();
     let project = t.project("CORE").await;
     let issue = t.issue(&project, "Bug", "A bug", None).await;
@@ -71,7 +71,7 @@ async fn a_change_runs_once_however_often_it_is_run() {
 }
 
 #[tokio::test]
-async fn runs_at_the_same_time_take_turns() {
+async fn concurrent_runs_are_serialized() {
     let t = Fixture::empty();
     let project = t.project("CORE").await;
     let issue = t.issue(&project, "Bug", "A bug", None).await;
@@ -108,7 +108,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn two_deletions_and_a_child_cannot_cross() {
+async fn deletion_and_new_child_exclude_each_other() {
     let t = Fixture::empty();
     let project = t.project("CORE").await;
     for _ in 0..10 {
@@ -122,7 +122,7 @@ async fn two_deletions_and_a_child_cannot_cross() {
 }
 
 #[tokio::test]
-async fn watchers_hear_of_every_resource_that_reads_differently() {
+async fn changed_resources_are_announced() {
     let t = Fixture::empty();
     let mut events = t.tracker.events();
     let project = t.project("CORE").await;
@@ -190,7 +190,7 @@ async fn people_of_the_configuration_can_be_assigned() {
 }
 
 #[tokio::test]
-async fn the_sample_is_made_once() {
+async fn sample_is_created_once() {
     let t = Fixture::sample();
     let projects = t.call("list_projects", json!({})).await.unwrap();
     let core = &projects["projects"][0];
@@ -205,7 +205,7 @@ async fn the_sample_is_made_once() {
 }
 
 #[tokio::test]
-async fn everything_is_moved_into_any_other_database() {
+async fn data_is_copied_between_databases() {
     let t = Fixture::sample();
     let project = t.project("MOVED").await;
     let child = t.issue(&project, "Story", "Naïve \u{1f600} it's", None).await;
@@ -242,7 +242,7 @@ async fn everything_is_moved_into_any_other_database() {
 
 /// As a gateway leaves it that wrote between two tries.
 #[tokio::test]
-async fn what_differs_is_not_taken_for_a_copy_though_there_is_as_much_of_it() {
+async fn different_data_is_not_taken_for_a_copy() {
     let (here, there) = (Fixture::empty(), Fixture::empty());
     for (t, title) in [(&here, "said here"), (&there, "said there")] {
         let project = t.project("SAME").await;
@@ -259,7 +259,7 @@ async fn what_differs_is_not_taken_for_a_copy_though_there_is_as_much_of_it() {
 }
 
 #[tokio::test]
-async fn new_tables_take_over_the_file_that_was_there() {
+async fn new_tables_import_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = Tracker::open(&Room::Directory(dir.path().to_owned()), &config(true)).unwrap();
     let old = Fixture { tracker: file, dir };
@@ -277,7 +277,7 @@ async fn new_tables_take_over_the_file_that_was_there() {
 
 /// Several gateways at one database: what one writes the others tell their subscribers.
 #[tokio::test]
-async fn what_one_gateway_writes_all_of_them_tell() {
+async fn writes_are_announced_by_other_gateways() {
     let t = Fixture::empty();
     let room = place(t.dir.path()).room().unwrap();
     if let Room::Directory(_) = room {
@@ -304,7 +304,7 @@ async fn what_one_gateway_writes_all_of_them_tell() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_done_any_more_is_not() {
+async fn withdrawn_permit_stops_the_write() {
     let t = Fixture::empty();
     let project = t.project("CORE").await;
     let issue = t.issue(&project, "Bug", "A bug", None).await;
@@ -342,7 +342,7 @@ async fn what_may_not_be_done_any_more_is_not() {
 }
 
 #[tokio::test]
-async fn write_is_refused_where_the_state_is_not_the_approved_one() {
+async fn write_is_refused_if_state_differs_from_approval() {
     let t = Fixture::empty();
     let project = t.project("CORE").await;
     let issue = t.issue(&project, "Bug", "A bug", None).await;
@@ -360,7 +360,7 @@ async fn write_is_refused_where_the_state_is_not_the_approved_one() {
 
 /// Of a server: what was committed before the connection ended was written, and what was not was not.
 #[tokio::test]
-async fn a_commit_that_nobody_answers_is_looked_up() {
+async fn unanswered_commit_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
     if let Room::Directory(_) = place(dir.path()).room().unwrap() {
         return;

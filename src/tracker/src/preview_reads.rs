@@ -1,15 +1,15 @@
-//! Says which reads would show a client what the preview of a write shows: whoever may not make them does not see it.
+//! Returns the reads that show what the preview of a write shows. A client that may not make them does not see the preview.
 
 use serde_json::{Value, json, value::RawValue};
 
-use super::args::Write;
+use super::arguments::Write;
 use countersign_protocol::McpError;
 
-/// Tools and their arguments.
+/// Returns tools with their arguments.
 ///
 /// # Errors
-/// Where the arguments of the write are wrong, whatever the tracker holds.
-pub(super) fn reads(tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
+/// Fails if the arguments of the write are invalid.
+pub(super) fn preview_reads(tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
     let Some(write) = Write::parse(tool, arguments) else { return Ok(Vec::new()) };
     let write = write?;
     let given: Value = serde_json::from_str(arguments.get()).unwrap_or_default();
@@ -19,7 +19,7 @@ pub(super) fn reads(tool: &str, arguments: &RawValue) -> Result<Vec<(&'static st
     match write {
         Write::CreateProject { .. } => reads.push(("list_projects", json!({}))),
         Write::CreateIssue(_) | Write::Assign { .. } => reads.push(people()),
-        // The issue that they name shows all of it.
+        // The issue that they name shows everything.
         Write::UpdateIssue { .. } | Write::UpdateStatus { .. } | Write::Comment { .. } | Write::Delete { .. } => {}
     }
     reads.extend(
@@ -34,10 +34,10 @@ mod tests {
     use crate::{tools::tools, workflow::Workflow};
 
     #[test]
-    fn each_write_is_seen_by_who_may_read_what_it_rests_on() {
+    fn preview_reads_are_listed_for_each_write() {
         let of = |tool: &str, arguments: Value| {
             let raw = RawValue::from_string(arguments.to_string()).unwrap();
-            reads(tool, &raw)
+            preview_reads(tool, &raw)
                 .map(|reads| reads.into_iter().map(|(tool, args)| format!("{tool} {args}")).collect::<Vec<_>>())
         };
         let (id, project) = ("CORE-1", "67e55044-10b1-426f-9247-bb680e5fe0c8");

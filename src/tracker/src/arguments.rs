@@ -1,0 +1,442 @@
+//! The arguments of the tools. Their types check all that can be checked without the database.
+
+use std::{collections::BTreeSet, hash::Hash};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::model::{
+    CommentText, Description, Hours, IssueType, Priority, ProjectDescription, ProjectKey, ProjectName, Status, Title,
+    Uuid,
+};
+use countersign_protocol::McpError;
+use countersign_provider::{
+    schema::{ArgumentError, Limit, Text, Update, parse_arguments},
+    text::invalid_argument,
+};
+
+pub(super) type PageSize = Limit<20, 100>;
+/// The maximum number of characters of a query.
+const QUERY_MAX: usize = 500;
+
+/// A UUID or a key that is well-formed. The entity may not exist.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum EntityRef {
+    Id(Uuid),
+    Key(String),
+}
+
+impl EntityRef {
+    pub fn parse_issue(text: &str) -> Option<Self> {
+        Uuid::parse(text).map(Self::Id).or_else(|| issue_key(text).map(Self::Key))
+    }
+
+    pub fn parse_project(text: &str) -> Option<Self> {
+        Uuid::parse(text).map(Self::Id).or_else(|| project_key(text).map(Self::Key))
+    }
+
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Id(Uuid(text)) | Self::Key(text) => text,
+        }
+    }
+}
+
+/// Returns the key of a project in capital letters.
+fn project_key(text: &str) -> Option<String> {
+    let is_key = (2..=10).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphabetic());
+    is_key.then(|| text.to_ascii_uppercase())
+}
+
+/// Returns the key of an issue, such as `CORE-12`, in capital letters.
+fn issue_key(text: &str) -> Option<String> {
+    let (project, number) = text.split_once('-')?;
+    let project = project_key(project)?;
+    let is_number =
+        (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit()) && !number.starts_with('0');
+    is_number.then(|| format!("{project}-{number}"))
+}
+
+#[derive(Clone, Debug, Hash, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(extend("anyOf" = [
+    { "format": "uuid", "minLength": 36, "maxLength": 36 }, { "pattern": "^[A-Za-z]{2,10}-[1-9][0-9]{0,8}$" }
+]))]
+pub(super) struct IssueRef(#[schemars(with = "String")] pub EntityRef);
+
+impl TryFrom<String> for IssueRef {
+    type Error = ArgumentError;
+
+    fn try_from(text: String) -> Result<Self, ArgumentError> {
+        let refused = || ArgumentError::new("anyOf", "must be an issue's UUID or its key, such as CORE-12.");
+        EntityRef::parse_issue(&text).map(Self).ok_or_else(refused)
+    }
+}
+
+#[derive(Clone, Debug, Hash, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(extend("anyOf" = [
+    { "format": "uuid", "minLength": 36, "maxLength": 36 }, { "pattern": "^[A-Za-z]{2,10}$" }
+]))]
+pub(super) struct ProjectRef(#[schemars(with = "String")] pub EntityRef);
+
+impl TryFrom<String> for ProjectRef {
+    type Error = ArgumentError;
+
+    fn try_from(text: String) -> Result<Self, ArgumentError> {
+        let refused = || ArgumentError::new("anyOf", "must be a project's UUID or its key, such as CORE.");
+        EntityRef::parse_project(&text).map(Self).ok_or_else(refused)
+    }
+}
+
+/// Allowed values, each once; empty if all are allowed.
+#[derive(Clone, Debug, Deserialize, Hash, JsonSchema)]
+#[serde(from = "OneOrMany<T>", bound(deserialize = "T: Ord + Deserialize<'de>"))]
+pub(super) struct Choices<T>(pub BTreeSet<T>);
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged, bound(deserialize = "T: Ord + Deserialize<'de>"))]
+enum OneOrMany<T> {
+    One(T),
+    Many(#[schemars(length(min = 1, max = 10))] BTreeSet<T>),
+}
+
+impl<T: Ord> From<OneOrMany<T>> for Choices<T> {
+    fn from(values: OneOrMany<T>) -> Self {
+        match values {
+            OneOrMany::One(value) => Self(BTreeSet::from([value])),
+            OneOrMany::Many(values) => Self(values),
+        }
+    }
+}
+
+impl<T> Default for Choices<T> {
+    fn default() -> Self {
+        Self(BTreeSet::new())
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ListProjects {
+    /// # Include people
+    /// Also list the people whom issues can be assigned to, with their ids.
+    #[serde(default)]
+    pub include_people: bool,
+    /// # Limit
+    /// How many to answer with at most.
+    #[serde(default)]
+    pub limit: PageSize,
+    /// # Cursor
+    /// The `nextCursor` of the page before, with the same filters.
+    pub cursor: Option<Text<0, 128>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ListIssues {
+    /// # Project
+    /// Only issues of this project: its UUID, or its key such as CORE.
+    pub project_id: Option<ProjectRef>,
+    /// # Status
+    /// Only issues in this status, or in one of these.
+    #[serde(default)]
+    pub status: Choices<Status>,
+    /// # Type
+    /// Only issues of this type, or of one of these.
+    #[serde(default, rename = "type")]
+    pub kind: Choices<IssueType>,
+    /// # Priority
+    /// Only issues of this priority, or of one of these.
+    #[serde(default)]
+    pub priority: Choices<Priority>,
+    /// # Assignee
+    /// Only issues assigned to this person; null: those without an assignee.
+    #[serde(default)]
+    pub assignee_id: Update<Uuid>,
+    /// # Parent
+    /// Only children of this issue (UUID or key); null: those without a parent.
+    #[serde(default)]
+    pub parent_id: Update<IssueRef>,
+    /// # Text
+    /// Only issues with all these words in key, title or description.
+    pub text: Option<Text<0, QUERY_MAX>>,
+    /// # Limit
+    /// How many to answer with at most.
+    #[serde(default)]
+    pub limit: PageSize,
+    /// # Cursor
+    /// The `nextCursor` of the page before, with the same filters.
+    pub cursor: Option<Text<0, 128>>,
+}
+
+impl ListIssues {
+    /// Returns the words that issues must have, if any.
+    pub fn words(&self) -> Option<&str> {
+        self.text.as_deref().map(|text| text.trim()).filter(|text| !text.is_empty())
+    }
+
+    /// Returns the arguments to which a cursor is bound.
+    pub fn filters(&self) -> impl Hash {
+        let Self { project_id, status, kind, priority, assignee_id, parent_id, .. } = self;
+        (project_id, status, kind, priority, &assignee_id.0, &parent_id.0, self.words())
+    }
+
+    /// Returns `true` if an index leads straight to the page, so that it may be read on the caller's thread.
+    pub fn is_quick(&self) -> bool {
+        let people_or_parents = usize::from(self.assignee_id.0.is_some()) + usize::from(self.parent_id.0.is_some());
+        let statuses = self.status.0.len();
+        let scans = !self.kind.0.is_empty() || !self.priority.0.is_empty() || self.words().is_some();
+        let by_status = statuses == 0 || (statuses == 1 && self.project_id.is_some());
+        let by_project = self.project_id.is_none() || people_or_parents == 0;
+        !scans && by_status && by_project && people_or_parents <= 1 && (people_or_parents == 0 || statuses == 0)
+    }
+}
+
+/// What `get_issue` adds to the issue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(description = "")]
+pub(super) enum Include {
+    Comments,
+    Children,
+    History,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct GetIssue {
+    /// # Issue
+    /// The issue: its UUID, or its key such as CORE-12.
+    pub issue_id: IssueRef,
+    /// # Include
+    /// What to add to the issue.
+    #[serde(default)]
+    #[schemars(length(max = 3))]
+    pub include: BTreeSet<Include>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct SearchIssues {
+    /// # Query
+    /// Words to look for.
+    pub query: Text<1, QUERY_MAX>,
+    /// # Project
+    /// Only issues of this project: its UUID, or its key such as CORE.
+    pub project_id: Option<ProjectRef>,
+    /// # Limit
+    /// How many to answer with at most.
+    #[serde(default)]
+    pub limit: Limit<20, 50>,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct CreateProject {
+    /// # Name
+    /// What people call the project.
+    pub name: ProjectName,
+    /// # Key
+    /// 2 to 10 capital letters, not used by another project.
+    pub key: Option<ProjectKey>,
+    /// # Description
+    /// What the project is for, in Markdown.
+    #[serde(default)]
+    pub description: ProjectDescription,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct CreateIssue {
+    /// # Project
+    /// The UUID of the project (see list_projects).
+    pub project_id: Uuid,
+    /// # Title
+    /// What it is about, in one line.
+    pub title: Title,
+    /// # Type
+    /// What kind of work it is. A Task needs a parent that is a Story or an Epic.
+    #[serde(rename = "type")]
+    pub kind: IssueType,
+    /// # Description
+    /// The details, in Markdown.
+    #[serde(default)]
+    pub description: Description,
+    /// # Priority
+    /// How urgent it is.
+    #[serde(default)]
+    pub priority: Priority,
+    /// # Assignee
+    /// The UUID of the person who does it (see list_projects with includePeople).
+    pub assignee_id: Option<Uuid>,
+    /// # Estimated hours
+    /// How much work it is thought to be.
+    pub estimated_hours: Option<Hours>,
+    /// # Parent
+    /// The UUID of the issue that this one is part of, in the same project. A Task needs one.
+    pub parent_id: Option<Uuid>,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("minProperties" = 2))]
+pub(super) struct UpdateIssue {
+    /// # Issue
+    /// The issue: its UUID, or its key such as CORE-12.
+    pub issue_id: IssueRef,
+    /// # Title
+    /// What it is about, in one line.
+    pub title: Option<Title>,
+    /// # Description
+    /// The whole new description, in Markdown; empty clears it.
+    pub description: Option<Description>,
+    /// # Type
+    /// The new type; parent and children must still fit.
+    #[serde(rename = "type")]
+    pub kind: Option<IssueType>,
+    /// # Priority
+    /// The new priority.
+    pub priority: Option<Priority>,
+    /// # Estimated hours
+    /// The new estimate; null clears it.
+    #[serde(default)]
+    pub estimated_hours: Update<Hours>,
+    /// # Parent
+    /// The UUID of the new parent; null for none.
+    #[serde(default)]
+    pub parent_id: Update<Uuid>,
+}
+
+impl UpdateIssue {
+    fn is_empty(&self) -> bool {
+        self.title.is_none()
+            && self.description.is_none()
+            && self.kind.is_none()
+            && self.priority.is_none()
+            && self.estimated_hours.0.is_none()
+            && self.parent_id.0.is_none()
+    }
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct UpdateStatus {
+    /// # Issue
+    /// The issue: its UUID, or its key such as CORE-12.
+    pub issue_id: IssueRef,
+    /// # New status
+    /// The status to move it to.
+    pub new_status: Status,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct AssignIssue {
+    /// # Issue
+    /// The issue: its UUID, or its key such as CORE-12.
+    pub issue_id: IssueRef,
+    /// # Assignee
+    /// The UUID of the person; null for nobody.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schemars(with = "Update<Uuid>")]
+    pub assignee_id: Option<Uuid>,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct AddComment {
+    /// # Issue
+    /// The issue: its UUID, or its key such as CORE-12.
+    pub issue_id: IssueRef,
+    /// # Content
+    /// What to say, in Markdown.
+    pub content: CommentText,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct DeleteIssue {
+    /// # Issue
+    /// The issue: its UUID, or its key such as CORE-12.
+    pub issue_id: IssueRef,
+}
+
+/// The arguments of a tool that writes.
+#[derive(Clone, Debug)]
+pub(super) enum Write {
+    CreateProject(CreateProject),
+    CreateIssue(Box<CreateIssue>),
+    UpdateIssue(Box<UpdateIssue>),
+    UpdateStatus(UpdateStatus),
+    Assign(AssignIssue),
+    Comment(AddComment),
+    Delete(DeleteIssue),
+}
+
+impl Write {
+    /// Parses the arguments of a write; `None` if the tracker has no writing tool of that name.
+    pub fn parse(tool: &str, arguments: &RawValue) -> Option<Result<Self, McpError>> {
+        Some(match tool {
+            "create_project" => parse_arguments(arguments).map(Self::CreateProject),
+            "create_issue" => parse_arguments(arguments).map(Self::CreateIssue),
+            "update_issue" => parse_arguments(arguments).and_then(|update: Box<UpdateIssue>| {
+                if update.is_empty() {
+                    let message =
+                        "Give at least one of title, description, type, priority, estimatedHours and parentId.";
+                    return Err(invalid_argument("", "minProperties", message));
+                }
+                Ok(Self::UpdateIssue(update))
+            }),
+            "update_status" => parse_arguments(arguments).map(Self::UpdateStatus),
+            "assign_issue" => parse_arguments(arguments).map(Self::Assign),
+            "add_comment" => parse_arguments(arguments).map(Self::Comment),
+            "delete_issue" => parse_arguments(arguments).map(Self::Delete),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_well_formed_issue_keys_are_accepted() {
+        assert_eq!(issue_key("core-12").as_deref(), Some("CORE-12"));
+        for bad in [
+            "",
+            "CORE",
+            "CORE-",
+            "CORE-0",
+            "CORE-01",
+            "C-1",
+            "CORE-1 ",
+            "COREXXXXXXX-1",
+            "CORE-1234567890",
+            "CÖRE-1",
+            "CORE--1",
+            "CORE-1-2",
+            "CORE-٣",
+            "CO1E-1",
+        ] {
+            assert_eq!(issue_key(bad), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn accepted_keys_are_canonical(text in "\\PC{0,40}|[a-zA-Z]{1,11}-[0-9]{0,10}") {
+            if let Some(key) = issue_key(&text) {
+                prop_assert_eq!(issue_key(&key), Some(key.clone()));
+                prop_assert_eq!(key, text.to_ascii_uppercase());
+            }
+            if let Some(id) = Uuid::parse(&text) {
+                prop_assert_eq!(id.len(), 36);
+            }
+        }
+    }
+}
