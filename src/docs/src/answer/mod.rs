@@ -10,6 +10,7 @@ mod sampling;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{model::Hit, remote::Generator};
@@ -29,16 +30,16 @@ pub(crate) struct Source {
 }
 
 /// The author of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AnswerMode {
-    /// The model that the operator configured.
+    // The model that the operator configured.
     Generated,
-    /// The client's own model.
+    // The client's own model.
     Sampled,
-    /// No model: the documents are quoted.
+    // No model: the documents are quoted.
     Extractive,
-    /// There is nothing to answer from.
+    // There is nothing to answer from.
     None,
 }
 

@@ -35,6 +35,12 @@ pub(crate) struct Counts {
     pub by_type: BTreeMap<Option<String>, usize>,
 }
 
+impl Counts {
+    pub fn count_of_type(&self, name: &str) -> usize {
+        self.by_type.get(&Some(name.to_owned())).copied().unwrap_or_default()
+    }
+}
+
 /// The overall state of the documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Health {
@@ -110,22 +116,17 @@ impl Index {
         )
     }
 
-    /// Removes documents, and returns how many existed.
-    pub fn remove(&self, paths: &[String]) -> Result<usize, IndexError> {
+    /// Removes documents.
+    pub fn remove(&self, paths: &[String]) -> Result<(), IndexError> {
         self.write(
             |tx| {
-                let (mut gone, mut count) = (Vec::new(), 0);
+                let mut removed = Vec::new();
                 for path in paths {
-                    let passages = delete_document(tx, path)?;
-                    count += usize::from(passages.is_some());
-                    gone.extend(passages.into_iter().flatten());
+                    removed.extend(delete_document(tx, path)?);
                 }
-                Ok((gone, count))
+                Ok(removed)
             },
-            |index, (gone, count)| {
-                index.drop_vectors(gone);
-                count
-            },
+            |index, gone: Vec<Vec<PassageId>>| index.drop_vectors(gone.into_iter().flatten()),
         )
     }
 

@@ -78,12 +78,6 @@ pub(super) struct SyncState {
     pub total: usize,
 }
 
-/// The numbers of documents that a forgotten tenant had.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RemovedCounts {
-    pub documents: usize,
-}
-
 /// A project of the configuration.
 pub(crate) struct Project {
     pub name: String,
@@ -244,7 +238,7 @@ impl Project {
     }
 
     fn open_shelf(&self, tenant: Tenant) -> Result<Arc<Shelf>, McpError> {
-        let books = self.indexes_of(&tenant).map_err(|error| index_error(&error))?;
+        let books = self.indexes_of(&tenant)?;
         let current = tenant == self.current_tenant();
         Ok(Arc::new(Shelf { tenant, docs: books.docs, external: books.external, is_current: current }))
     }
@@ -342,7 +336,7 @@ impl Project {
         };
         let Some(embedder) = &self.embedder else { return Err(failed("none is configured".to_owned())) };
         let index = self.tenant(None)?.docs.clone();
-        let pending = index.without_vectors_of(path, embedder.model()).map_err(|error| index_error(&error))?;
+        let pending = index.without_vectors_of(path, embedder.model())?;
         let (ids, texts): (Vec<_>, Vec<String>) = pending.into_iter().unzip();
         if !texts.is_empty() {
             let vectors = embedder.embed_passages(&texts).await.map_err(|error| {
@@ -350,26 +344,24 @@ impl Project {
                 failed(error.agent_message())
             })?;
             let all: Vec<_> = ids.into_iter().zip(vectors).collect();
-            index.set_vectors(embedder.model(), &all).map_err(|error| index_error(&error))?;
+            index.set_vectors(embedder.model(), &all)?;
         }
-        index.dimensions().map_err(|error| index_error(&error))
+        Ok(index.dimensions()?)
     }
 
     /// Removes documents, or all of them, from the index of a tenant whose files are not in the folder now.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
-    pub fn forget(&self, shelf: &Shelf, paths: Option<&[String]>) -> Result<RemovedCounts, McpError> {
-        let documents = match paths {
-            Some(paths) => shelf.docs.remove(paths).map_err(|error| index_error(&error))?,
+    pub fn forget(&self, shelf: &Shelf, paths: Option<&[String]>) -> Result<(), McpError> {
+        match paths {
+            Some(paths) => shelf.docs.remove(paths)?,
             None => {
-                let counts = shelf.docs.counts().map_err(|error| index_error(&error))?;
                 self.open_indexes.lock().remove(&shelf.tenant);
                 self.shelves.forget(&shelf.tenant).map_err(|error| index_error(&error))?;
-                counts.documents
             }
-        };
-        Ok(RemovedCounts { documents })
+        }
+        Ok(())
     }
 
     /// Returns the URI of a document.

@@ -1,9 +1,8 @@
 //! Parses the YAML between two lines of `---` at the beginning of a document.
 
-use std::{fmt, ops::Range};
+use std::ops::Range;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use crate::model::Level;
 
@@ -21,14 +20,9 @@ pub(crate) struct Parts {
 }
 
 /// Why a front matter cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct FrontMatterError(pub String);
-
-impl fmt::Display for FrontMatterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Returns each line with its offset, including its line break.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -83,78 +77,12 @@ pub(crate) fn parse_yaml(yaml: &str) -> Result<Value, FrontMatterError> {
             max_aliases: 20,
         },
     };
-    serde_saphyr::from_str_with_options::<JsonCompatible>(yaml, options).map(|plain| plain.0).map_err(|error| {
+    serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
         let message = error.to_string();
         let line = message.lines().next().unwrap_or_default();
         let end = line.find(", set DuplicateKeyPolicy").unwrap_or(line.len());
         FrontMatterError(line.get(..end).unwrap_or(line).trim_start_matches("error: ").chars().take(200).collect())
     })
-}
-
-/// A YAML value as JSON: keys are strings, numbers are finite, and dates stay as written.
-struct JsonCompatible(Value);
-
-impl<'de> Deserialize<'de> for JsonCompatible {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
-    }
-}
-
-struct JsonVisitor;
-
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = JsonCompatible;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a YAML value")
-    }
-    fn visit_unit<E>(self) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(Value::Null))
-    }
-    fn visit_none<E>(self) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(Value::Null))
-    }
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<JsonCompatible, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-    fn visit_bool<E>(self, value: bool) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(Value::Bool(value)))
-    }
-    fn visit_i64<E>(self, value: i64) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(value.into()))
-    }
-    fn visit_u64<E>(self, value: u64) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(value.into()))
-    }
-    fn visit_i128<E>(self, value: i128) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(Value::String(value.to_string())))
-    }
-    fn visit_u128<E>(self, value: u128) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(Value::String(value.to_string())))
-    }
-    fn visit_f64<E>(self, value: f64) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(Number::from_f64(value).map_or_else(|| Value::String(value.to_string()), Value::Number)))
-    }
-    fn visit_str<E>(self, value: &str) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(value.into()))
-    }
-    fn visit_string<E>(self, value: String) -> Result<JsonCompatible, E> {
-        Ok(JsonCompatible(value.into()))
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonCompatible, A::Error> {
-        let mut all = Vec::new();
-        while let Some(JsonCompatible(item)) = items.next_element()? {
-            all.push(item);
-        }
-        Ok(JsonCompatible(Value::Array(all)))
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<JsonCompatible, A::Error> {
-        let mut all = Map::new();
-        while let Some((key, JsonCompatible(value))) = entries.next_entry::<String, JsonCompatible>()? {
-            all.insert(key, value);
-        }
-        Ok(JsonCompatible(Value::Object(all)))
-    }
 }
 
 /// Returns the document with this level in its front matter: one line is replaced or added, and every other byte stays.

@@ -4,6 +4,8 @@ use jsonschema::{
     Validator,
     error::{ValidationError, ValidationErrorKind},
 };
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{budget::Budget, document, front_matter, schemas};
@@ -45,7 +47,8 @@ pub(crate) struct DocTypes {
 }
 
 /// A mismatch between a front matter and its type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(description = "")]
 pub(crate) struct Fault {
     /// A JSON pointer; empty for the whole.
     pub pointer: String,

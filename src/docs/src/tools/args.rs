@@ -3,92 +3,178 @@
 //! The input schema has been checked before; everything is checked again here, so that the module does not depend on
 //! its callers.
 
-use serde::{Deserialize, de::DeserializeOwned};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::model::Level;
-use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::text::invalid_argument;
+use countersign_protocol::McpError;
+use countersign_provider::{
+    schema::{ArgumentError, Limit, Text, parse_arguments},
+    text::invalid_argument,
+};
 
-/// Characters of a query.
-pub(crate) const QUERY_MAX: usize = 2000;
-/// Bytes of a path.
-pub(crate) const PATH_MAX: usize = 1000;
-/// Paths in one call.
-pub(crate) const PATHS_MAX: usize = 500;
-/// Documents in one answer.
-pub(crate) const LIMIT_MAX: usize = 50;
-pub(crate) const SOURCES_MAX: usize = 10;
-/// Bytes of a document that is written.
-pub(crate) const CONTENT_MAX: usize = 1 << 20;
+/// The maximum number of bytes of a path.
+const PATH_MAX: usize = 1000;
+/// The maximum number of paths in one call.
+const PATHS_MAX: usize = 500;
+/// The maximum number of bytes of a document that is written.
+const CONTENT_MAX: usize = 1 << 20;
+
+type Query = Text<1, 2000>;
+type TypeName = Text<1, 64>;
+
+/// A relevance from 0 to 1, or `DEFAULT_PERCENT` if it is left out.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(try_from = "f64")]
+#[schemars(description = "", extend("minimum" = 0, "maximum" = 1))]
+pub(crate) struct Relevance<const DEFAULT_PERCENT: u8>(pub f64);
+
+impl<const DEFAULT_PERCENT: u8> Default for Relevance<DEFAULT_PERCENT> {
+    fn default() -> Self {
+        Self(f64::from(DEFAULT_PERCENT) / 100.0)
+    }
+}
+
+impl<const DEFAULT_PERCENT: u8> TryFrom<f64> for Relevance<DEFAULT_PERCENT> {
+    type Error = ArgumentError;
+
+    fn try_from(number: f64) -> Result<Self, ArgumentError> {
+        let refused = || ArgumentError::new("maximum", "must be from 0 to 1.");
+        (0.0..=1.0).contains(&number).then_some(Self(number)).ok_or_else(refused)
+    }
+}
 
 /// The project and branch that a call names.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub(crate) struct TenantSelector {
+    /// # Project
+    /// The project, by its name. May be left out once activate_project was called in this session; stateless clients name
+    /// it in each call.
+    #[schemars(length(min = 1, max = 64))]
     pub project_name: Option<String>,
+    /// # Branch
+    /// A git branch, where the project tells branches apart. Left out: the one that is checked out.
+    #[schemars(length(min = 1, max = 250))]
     pub branch_name: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Activate {
+    /// # Path
+    /// The path of a file below the project's root on the gateway's machine, in place of project_name.
+    #[schemars(length(min = 1, max = PATH_MAX))]
     pub config_path: Option<String>,
     #[serde(flatten)]
     pub tenant: TenantSelector,
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct ListTypes {
-    #[serde(flatten)]
-    pub tenant: TenantSelector,
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Search {
-    pub query: String,
-    pub doc_types: Option<Vec<String>>,
-    pub limit: Option<usize>,
-    pub min_relevance_score: Option<f64>,
+    /// # Query
+    /// What is looked for: a question, key words, an identifier or an error message.
+    pub query: Query,
+    /// # Types
+    /// Only documents of these types (list_doc_types names them). Left out: all.
+    #[schemars(length(max = 64))]
+    pub doc_types: Option<Vec<TypeName>>,
+    /// # Limit
+    /// How many at most.
+    #[serde(default)]
+    pub limit: Limit<10, 50>,
+    /// # Least relevance
+    /// Leaves out what is less relevant, from 0 to 1.
+    #[serde(default)]
+    pub min_relevance_score: Relevance<50>,
+    /// # Levels
+    /// Only documents of these levels. Left out: all.
+    #[schemars(length(max = 3))]
     pub promotion_levels: Option<Vec<Level>>,
     #[serde(flatten)]
     pub tenant: TenantSelector,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Ask {
-    pub query: String,
-    pub doc_types: Option<Vec<String>>,
-    pub max_sources: Option<usize>,
-    pub min_relevance_score: Option<f64>,
+    /// # Query
+    /// The question.
+    pub query: Query,
+    /// # Types
+    /// Only documents of these types (list_doc_types names them). Left out: all.
+    #[schemars(length(max = 64))]
+    pub doc_types: Option<Vec<TypeName>>,
+    /// # Sources
+    /// How many at most.
+    #[serde(default)]
+    pub max_sources: Limit<3, 10>,
+    /// # Least relevance
+    /// Leaves out what is less relevant, from 0 to 1.
+    #[serde(default)]
+    pub min_relevance_score: Relevance<70>,
+    /// # Least level
+    /// Only documents of this level or a higher one.
     pub min_promotion_level: Option<Level>,
-    pub include_critical: Option<bool>,
+    /// # Include critical documents
+    /// Puts critical documents first, whatever their relevance.
+    #[serde(default = "include_critical")]
+    pub include_critical: bool,
     #[serde(flatten)]
     pub tenant: TenantSelector,
 }
 
-#[derive(Debug, Deserialize)]
-struct IndexArgs {
+const fn include_critical() -> bool {
+    true
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct IndexDocument {
+    /// # Path
+    /// Where the document lies, relative to the folder of the documents, in its type's folder:
+    /// problems/pool-exhaustion.md.
+    #[schemars(length(min = 1, max = PATH_MAX))]
     path: String,
+    /// # Content
+    /// The whole document: YAML front matter between lines of ---, then Markdown.
+    #[schemars(length(max = CONTENT_MAX))]
     content: Option<String>,
     #[serde(flatten)]
     tenant: TenantSelector,
 }
 
-#[derive(Debug, Deserialize)]
-struct PromoteArgs {
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct UpdateLevel {
+    /// # Path
+    /// The document, relative to the folder of the documents.
+    #[schemars(length(min = 1, max = PATH_MAX))]
     document_path: String,
+    /// # Level
     promotion_level: Level,
     #[serde(flatten)]
     tenant: TenantSelector,
 }
 
-#[derive(Debug, Deserialize)]
-struct DeleteArgs {
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct DeleteDocuments {
+    /// # Project
+    /// The project's name.
+    #[schemars(length(min = 1, max = 64))]
+    project_name: String,
+    /// # Branch
+    /// Only documents of this branch. Left out: of all.
+    #[schemars(length(min = 1, max = 250))]
+    branch_name: Option<String>,
+    /// # Root
+    /// Only documents of the root with this hash (activate_project tells it). Left out: of all.
+    #[schemars(extend("pattern" = "^[0-9a-f]{16}$"))]
     path_hash: Option<String>,
+    /// # Paths
+    /// Only these documents. Left out: all.
+    #[schemars(length(min = 1, max = PATHS_MAX), inner(length(min = 1, max = PATH_MAX)))]
     paths: Option<Vec<String>>,
+    /// # Dry run
+    /// Only says what would be deleted. Nobody has to approve that.
     #[serde(default)]
     dry_run: bool,
-    #[serde(flatten)]
-    tenant: TenantSelector,
 }
 
 /// The documents to delete.
@@ -133,35 +219,24 @@ pub(crate) enum ToolCall {
     Read(ReadCall),
 }
 
-pub(crate) fn parse<T: DeserializeOwned>(arguments: &RawValue) -> Result<T, McpError> {
-    serde_json::from_str(arguments.get()).map_err(|error| {
-        invalid_argument("", "type", format!("The arguments do not fit the tool's input schema: {error}."))
-    })
-}
-
 impl ToolCall {
     /// Parses a call; `None` for a tool that never writes.
     pub fn parse(tool: &str, arguments: &RawValue) -> Option<Result<Self, McpError>> {
         match tool {
-            "index_document" => Some(parse::<IndexArgs>(arguments).and_then(|args| {
-                let IndexArgs { path, content, tenant: selector } = args;
+            "index_document" => Some(parse_arguments(arguments).and_then(|args| {
+                let IndexDocument { path, content, tenant } = args;
                 check_length(&path, PATH_MAX, "/path")?;
-                let Some(content) = content else {
-                    return Ok(Self::Read(ReadCall::Refresh { tenant: selector, path }));
-                };
+                let Some(content) = content else { return Ok(Self::Read(ReadCall::Refresh { tenant, path })) };
                 check_length(&content, CONTENT_MAX, "/content")?;
-                Ok(Self::Write(WriteCall::Put { tenant: selector, path, content }))
+                Ok(Self::Write(WriteCall::Put { tenant, path, content }))
             })),
-            "update_promotion_level" => Some(parse::<PromoteArgs>(arguments).and_then(|args| {
-                let PromoteArgs { document_path: path, promotion_level: level, tenant: selector } = args;
+            "update_promotion_level" => Some(parse_arguments(arguments).and_then(|args| {
+                let UpdateLevel { document_path: path, promotion_level: level, tenant } = args;
                 check_length(&path, PATH_MAX, "/document_path")?;
-                Ok(Self::Write(WriteCall::Promote { tenant: selector, path, level }))
+                Ok(Self::Write(WriteCall::Promote { tenant, path, level }))
             })),
-            "delete_documents" => Some(parse::<DeleteArgs>(arguments).and_then(|args| {
-                let DeleteArgs { path_hash, paths, dry_run, tenant: selector } = args;
-                let project = selector.project_name.ok_or_else(|| {
-                    McpError::new(ErrorKind::ProjectNotActive, "delete_documents needs project_name.")
-                })?;
+            "delete_documents" => Some(parse_arguments(arguments).and_then(|args| {
+                let DeleteDocuments { project_name: project, branch_name: branch, path_hash, paths, dry_run } = args;
                 if paths.as_ref().is_some_and(|paths| paths.is_empty() || paths.len() > PATHS_MAX) {
                     let message = format!("`paths` has 1 to {PATHS_MAX} paths.");
                     return Err(invalid_argument("/paths", "maxItems", message));
@@ -169,7 +244,7 @@ impl ToolCall {
                 for path in paths.iter().flatten() {
                     check_length(path, PATH_MAX, "/paths")?;
                 }
-                let delete = Delete { project, branch: selector.branch_name, path_hash, paths };
+                let delete = Delete { project, branch, path_hash, paths };
                 Ok(if dry_run { Self::Read(ReadCall::DryRun(delete)) } else { Self::Write(WriteCall::Delete(delete)) })
             })),
             _ => None,
@@ -184,33 +259,5 @@ fn check_length(text: &str, max: usize, pointer: &str) -> Result<(), McpError> {
             Err(invalid_argument(pointer, "maxLength", format!("It has {len} bytes, and {max} are allowed.")))
         }
         _ => Ok(()),
-    }
-}
-
-/// Checks the length of a query, and trims it.
-pub(crate) fn check_query(text: &str) -> Result<&str, McpError> {
-    let trimmed = text.trim();
-    if trimmed.is_empty() {
-        return Err(invalid_argument("/query", "minLength", "The query is empty."));
-    }
-    if trimmed.chars().nth(QUERY_MAX).is_some() {
-        return Err(invalid_argument("/query", "maxLength", format!("A query has at most {QUERY_MAX} characters.")));
-    }
-    Ok(trimmed)
-}
-
-/// Checks that a count is within its bounds.
-pub(crate) fn check_count(value: Option<usize>, default: usize, max: usize, pointer: &str) -> Result<usize, McpError> {
-    match value.unwrap_or(default) {
-        value if (1..=max).contains(&value) => Ok(value),
-        _ => Err(invalid_argument(pointer, "maximum", format!("Write a number from 1 to {max}."))),
-    }
-}
-
-/// Checks that a relevance is between 0 and 1.
-pub(crate) fn check_score(value: Option<f64>, default: f64) -> Result<f64, McpError> {
-    match value.unwrap_or(default) {
-        value if (0.0..=1.0).contains(&value) => Ok(value),
-        _ => Err(invalid_argument("/min_relevance_score", "maximum", "Write a number from 0 to 1.")),
     }
 }

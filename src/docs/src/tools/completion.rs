@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    blocking, plan,
+    blocking,
     resources::{TEMPLATE, active_tenant},
     tenant,
 };
@@ -129,8 +129,7 @@ pub(crate) async fn complete(
             let typed = typed.to_owned();
             blocking(move || {
                 let shelf = project.tenant(None)?;
-                let (entries, total) =
-                    shelf.docs.list(&typed, MAX_VALUES).map_err(|error| plan::index_error(&error))?;
+                let (entries, total) = shelf.docs.list(&typed, MAX_VALUES)?;
                 let values: Vec<String> = entries.into_iter().map(|entry| entry.path).collect();
                 Ok(Completion { has_more: total > values.len(), values, total: Some(total as u64) })
             })

@@ -1,22 +1,25 @@
 //! The interface for clients: tools, their arguments, previews, resources and the prompt.
 //!
-//! `definitions.rs` defines the tools with the schemas in `schemas.rs`, `args.rs` parses their arguments, and
+//! `definitions.rs` defines the tools with the schemas of their arguments (`args.rs`) and answers (`answers.rs`), and
 //! `tenant.rs` resolves the tenant of a call. `reads.rs` answers reads, `plan.rs` checks a write and makes its diff,
 //! and `run.rs` carries it out.
 
+pub(crate) mod answers;
 pub(crate) mod args;
 pub(crate) mod completion;
 pub(crate) mod definitions;
-mod hits;
 pub(crate) mod plan;
 pub(crate) mod reads;
 pub(crate) mod refusal;
 pub(crate) mod resources;
 pub(crate) mod run;
-mod schemas;
 pub(crate) mod tenant;
 
+use serde::Serialize;
+
+use crate::index::IndexError;
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{ToolResult, text::tool_result};
 
 /// Runs work on files and databases on the blocking pool. Once started, it runs to its end.
 pub(crate) async fn blocking<T: Send + 'static>(
@@ -25,4 +28,16 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| McpError::new(ErrorKind::Internal, "The work on the documents failed."))?
+}
+
+/// Returns a result with a text for models and a structured answer.
+fn result(text: &str, structured: &impl Serialize) -> Result<ToolResult, McpError> {
+    tool_result(text, structured).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
+}
+
+impl From<IndexError> for McpError {
+    fn from(error: IndexError) -> Self {
+        tracing::error!(%error, "an index of documents failed");
+        Self::new(ErrorKind::StoreUnavailable, "The index of the documents cannot be used.")
+    }
 }

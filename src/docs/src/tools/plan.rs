@@ -16,7 +16,6 @@ use super::{
     tenant::{ensure_checked_out, require_project, resolve_checked_out},
 };
 use crate::{
-    index::IndexError,
     library::{Library, Project, Shelf},
     model::Level,
     text::{self, front_matter},
@@ -325,7 +324,7 @@ fn live_documents(
     wanted: Option<&BTreeSet<String>>,
     cancel: &CancellationToken,
 ) -> Result<TenantDeletion, McpError> {
-    let stamps = shelf.docs.stamps().map_err(|error| index_error(&error))?;
+    let stamps = shelf.docs.stamps()?;
     let mut from = TenantDeletion { shelf: Arc::clone(shelf), documents: Vec::new(), chunks: 0 };
     let paths = match wanted {
         Some(wanted) => wanted.iter().cloned().collect(),
@@ -345,7 +344,7 @@ fn live_documents(
         let Ok(text) = String::from_utf8(bytes) else { continue };
         // The index has counted its chunks already, if the content is the same.
         let known = stamps.get(&path).filter(|stamp| stamp.hash == hash);
-        let counted = known.map(|_| shelf.docs.document(&path).map_err(|error| index_error(&error))).transpose()?;
+        let counted = known.map(|_| shelf.docs.document(&path)).transpose()?;
         from.chunks += match counted.flatten() {
             Some(entry) => entry.chunks,
             None => text::parse(&path, &text, &project.types()).map_or(0, |document| document.chunks.len()),
@@ -357,7 +356,7 @@ fn live_documents(
 
 /// Returns the indexed documents of a branch or root that is not in the folder; only their index would be deleted.
 fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> Result<TenantDeletion, McpError> {
-    let stamps = shelf.docs.stamps().map_err(|error| index_error(&error))?.into_iter();
+    let stamps = shelf.docs.stamps()?.into_iter();
     let mut documents: Vec<(String, Hash)> = stamps
         .filter(|(path, _)| wanted.is_none_or(|wanted| wanted.contains(path)))
         .map(|(path, stamp)| (path, stamp.hash))
@@ -365,15 +364,9 @@ fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> R
     documents.sort();
     let mut chunks = 0;
     for (path, _) in &documents {
-        chunks += shelf.docs.document(path).map_err(|error| index_error(&error))?.map_or(0, |entry| entry.chunks);
+        chunks += shelf.docs.document(path)?.map_or(0, |entry| entry.chunks);
     }
     Ok(TenantDeletion { shelf: Arc::clone(shelf), documents, chunks })
-}
-
-/// The error for an index that cannot be read.
-pub(crate) fn index_error(error: &IndexError) -> McpError {
-    tracing::error!(%error, "an index of documents failed");
-    McpError::new(ErrorKind::StoreUnavailable, "The index of the documents cannot be read.")
 }
 
 fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {

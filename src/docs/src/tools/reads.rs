@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json, value::RawValue};
+use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
-    args::{self, Activate, Ask, Delete, LIMIT_MAX, ListTypes, SOURCES_MAX, Search, TenantSelector},
+    answers::{
+        ActivatedProject, AnsweredQuestion, CountedType, DeletedDocuments, FoundDocument, IndexedDocument,
+        LinkedDocument, ListedType, ListedTypes, Location, SearchResults,
+    },
+    args::{Activate, Ask, Delete, Search, TenantSelector},
     blocking,
-    hits::{hit_json, hit_line, location_json},
     plan::{self, Deletion},
-    refusal,
+    refusal, result,
     tenant::{ActiveTenant, TenantRef, project_of_path, require_project, resolve_checked_out, resolve_tenant},
 };
 use crate::{
@@ -23,7 +26,11 @@ use crate::{
 };
 use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, ToolResult, text};
+use countersign_provider::{
+    CallContext, ToolResult,
+    schema::{Text, parse_arguments},
+    text,
+};
 
 /// Critical documents at the beginning of an answer.
 const MAX_CRITICAL: usize = 3;
@@ -46,14 +53,9 @@ pub(crate) struct Reader {
 /// The number of concurrent searches.
 pub(crate) const MAX_CONCURRENT_SEARCHES: usize = 4;
 
-fn result(text: &str, structured: &Value) -> Result<ToolResult, McpError> {
-    text::tool_result(text, structured)
-        .map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
-}
-
 impl Reader {
     pub async fn activate(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let Activate { config_path, tenant: selector } = args::parse(arguments)?;
+        let Activate { config_path, tenant: selector } = parse_arguments(arguments)?;
         let project = match (&selector.project_name, &config_path) {
             (None, Some(path)) => project_of_path(&self.library, path)?,
             (name, None) => require_project(&self.library, name.as_deref())?,
@@ -78,24 +80,24 @@ impl Reader {
         project.wait_until_synchronized(&*ctx.progress, &ctx.cancel).await?;
         let shelf = project.tenant(branch.as_deref())?;
         let (index, types) = (Arc::clone(&shelf.docs), project.types());
-        let counts = blocking(move || index.counts().map_err(|error| plan::index_error(&error))).await?;
-        let types: Vec<Value> = types
-            .all()
-            .map(|kind| {
-                let count = counts.by_type.get(&Some(kind.name.clone())).copied().unwrap_or_default();
-                json!({ "name": kind.name, "doc_count": count, "custom": kind.schema_path.is_some() })
-            })
-            .collect();
-        let tenant = &shelf.tenant;
-        let mut answer = json!({
-            "status": "activated",
-            "project_name": tenant.project,
-            "branch_name": tenant.branch,
-            "branches": if project.is_by_branch() { "git" } else { "none" },
-            "path_hash": tenant.path_hash,
-            "doc_types": types,
-            "total_docs": counts.documents,
+        let counts = blocking(move || Ok(index.counts()?)).await?;
+        let doc_types = types.all().map(|kind| CountedType {
+            name: kind.name.clone(),
+            doc_count: counts.count_of_type(&kind.name),
+            custom: kind.schema_path.is_some(),
         });
+        let tenant = &shelf.tenant;
+        let mut answer = ActivatedProject {
+            status: "activated",
+            project_name: tenant.project.clone(),
+            branch_name: tenant.branch.clone(),
+            branches: if project.is_by_branch() { "git" } else { "none" },
+            path_hash: tenant.path_hash.clone(),
+            doc_types: doc_types.collect(),
+            total_docs: counts.documents,
+            warnings: Vec::new(),
+            note: None,
+        };
         let mut line = format!(
             "{} is active{}: {}.",
             tenant.project,
@@ -113,7 +115,7 @@ impl Reader {
                 lines.push(format!("{more} more, which the gateway's log has"));
             }
             line = format!("{line}\nWarnings:\n- {}\n", lines.join("\n- "));
-            answer["warnings"] = lines.into();
+            answer.warnings = lines;
         }
         let mut notes = Vec::new();
         if let Some(called) = &called {
@@ -134,19 +136,19 @@ impl Reader {
         if !notes.is_empty() {
             let note = notes.join(" ");
             line = format!("{line} {note}");
-            answer["note"] = note.into();
+            answer.note = Some(note);
         }
         result(&line, &answer)
     }
 
     pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
-        let ListTypes { tenant: selector } = args::parse(arguments)?;
+        let selector: TenantSelector = parse_arguments(arguments)?;
         let TenantRef { project, shelf } = resolve_tenant(&self.library, &selector)?;
-        let counts = blocking(move || shelf.docs.counts().map_err(|error| plan::index_error(&error))).await?;
+        let counts = blocking(move || Ok(shelf.docs.counts()?)).await?;
         let mut lines = Vec::new();
-        let mut all = Vec::new();
+        let mut doc_types = Vec::new();
         for kind in project.types().all() {
-            let count = counts.by_type.get(&Some(kind.name.clone())).copied().unwrap_or_default();
+            let count = counts.count_of_type(&kind.name);
             let schema = kind.schema_path.as_deref().unwrap_or("built-in");
             lines.push(format!(
                 "{} ({count} in {}/): {}",
@@ -154,28 +156,32 @@ impl Reader {
                 kind.folder,
                 text::one_line(&kind.description, MAX_LINE)
             ));
-            all.push(json!({
-                "name": kind.name, "description": kind.description, "folder": kind.folder, "schema": schema,
-                "doc_count": count, "custom": kind.schema_path.is_some(), "front_matter": kind.schema,
-            }));
+            doc_types.push(ListedType {
+                name: kind.name.clone(),
+                description: kind.description.clone(),
+                folder: kind.folder.clone(),
+                schema: schema.to_owned(),
+                doc_count: count,
+                custom: kind.schema_path.is_some(),
+                front_matter: kind.schema.clone(),
+            });
         }
-        result(&lines.join("\n"), &json!({ "doc_types": all }))
+        result(&lines.join("\n"), &ListedTypes { doc_types })
     }
 
     pub async fn search(&self, arguments: &RawValue, collection: Collection) -> Result<ToolResult, McpError> {
-        let args: Search = args::parse(arguments)?;
-        let query = args::check_query(&args.query)?.to_owned();
-        let limit = args::check_count(args.limit, 10, LIMIT_MAX, "/limit")?;
-        let min_score = args::check_score(args.min_relevance_score, 0.5)?;
+        let args: Search = parse_arguments(arguments)?;
+        let (query, limit, min_score) = (args.query.trim(), args.limit.0, args.min_relevance_score.0);
         let shelf = self.search_scope(&args.tenant, collection)?;
         let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels: args.promotion_levels };
-        let (found, note) = self.find(&shelf.index, &query, filter, limit, min_score).await?;
-        let mut answer = json!({
-            "results": found.hits.iter().map(|hit| hit_json(hit, collection)).collect::<Vec<_>>(),
-            "total_matches": found.total,
-            "ranking": found.ranking,
-        });
-        shelf.describe(&mut answer, note.as_deref());
+        let (found, note) = self.find(&shelf.index, query, filter, limit, min_score).await?;
+        let answer = SearchResults {
+            results: found.hits.iter().map(|hit| FoundDocument::new(hit, collection)).collect(),
+            total_matches: found.total,
+            ranking: found.ranking,
+            note: note.clone(),
+            external_docs_path: shelf.external,
+        };
         let mut lines: Vec<String> = found.hits.iter().map(hit_line).collect();
         if lines.is_empty() {
             lines.push(format!("Nothing in {} is that relevant to the query.", shelf.project.name));
@@ -190,32 +196,33 @@ impl Reader {
         collection: Collection,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let args: Ask = args::parse(arguments)?;
-        let query = args::check_query(&args.query)?.to_owned();
-        let limit = args::check_count(args.max_sources, 3, SOURCES_MAX, "/max_sources")?;
-        let min_score = args::check_score(args.min_relevance_score, 0.7)?;
+        let args: Ask = parse_arguments(arguments)?;
+        let (query, limit, min_score) = (args.query.trim(), args.max_sources.0, args.min_relevance_score.0);
         let shelf = self.search_scope(&args.tenant, collection)?;
         let levels =
             args.min_promotion_level.map(|least| Level::ALL.into_iter().filter(|level| *level >= least).collect());
         let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels };
-        let (found, note) = self.find(&shelf.index, &query, filter.clone(), limit, min_score).await?;
+        let (found, note) = self.find(&shelf.index, query, filter.clone(), limit, min_score).await?;
         let mut hits = found.hits;
-        if collection == Collection::Docs && args.include_critical.unwrap_or(true) {
-            hits = self.critical_first(&shelf.index, &query, filter, hits).await?;
+        if collection == Collection::Docs && args.include_critical {
+            hits = self.critical_first(&shelf.index, query, filter, hits).await?;
         }
         let sources: Vec<Source> = hits.into_iter().map(Source::new).collect();
-        let Answer { text: answer, mode, note: said } = self.answerer.answer(&query, &sources, ctx).await?;
-        let mut structured = json!({
-            "answer": answer,
-            "answer_mode": mode,
-            "sources": sources.iter().map(|source| location_json(&source.hit)).collect::<Vec<_>>(),
-            "ranking": found.ranking,
-        });
-        if collection == Collection::Docs {
-            structured["linked_docs"] = self.linked_documents(&shelf.index, &sources).await?;
-        }
+        let Answer { text: answer, mode, note: said } = self.answerer.answer(query, &sources, ctx).await?;
+        let linked_docs = match collection {
+            Collection::Docs => Some(self.linked_documents(&shelf.index, &sources).await?),
+            Collection::External => None,
+        };
         let notes: Vec<String> = [note, said].into_iter().flatten().collect();
-        shelf.describe(&mut structured, (!notes.is_empty()).then(|| notes.join(" ")).as_deref());
+        let structured = AnsweredQuestion {
+            answer: answer.clone(),
+            answer_mode: mode,
+            sources: sources.iter().map(|source| Location::new(&source.hit)).collect(),
+            ranking: found.ranking,
+            linked_docs,
+            note: (!notes.is_empty()).then(|| notes.join(" ")),
+            external_docs_path: shelf.external,
+        };
         let cited = sources.iter().enumerate().map(|(at, source)| {
             let Hit { path, passage, .. } = &source.hit;
             format!(
@@ -254,28 +261,21 @@ impl Reader {
         let ctx = ctx.clone();
         let (checked, entry) = blocking(move || {
             let checked = ctx.run_charged(|| types.check_fields(&at, &text)).err();
-            shelf.docs.document(&at).map(|entry| (checked, entry)).map_err(|error| plan::index_error(&error))
+            Ok((checked, shelf.docs.document(&at)?))
         })
         .await?;
         let chunks = entry.map_or(0, |entry| entry.chunks);
-        let mut answer = json!({
-            "status": "indexed", "path": path, "chunks": chunks, "embedding_dimensions": dimensions,
-        });
         let mut line = format!("{} is indexed: {}.", text::one_line(&path, MAX_LINE), plural(chunks, "chunk"));
-        if let Some(why) = checked {
-            let error = refusal::to_error(
-                &path,
-                match why {
-                    Refusal::Schema { faults } => {
-                        answer["faults"] = refusal::faults_json(&faults);
-                        Refusal::Schema { faults }
-                    }
-                    other => other,
-                },
-            );
-            answer["note"] = error.message.as_ref().into();
-            line = format!("{line} {}", error.message);
+        let faults = match &checked {
+            Some(Refusal::Schema { faults }) => faults.clone(),
+            _ => Vec::new(),
+        };
+        let note = checked.map(|why| refusal::to_error(&path, why).message.to_string());
+        if let Some(note) = &note {
+            line = format!("{line} {note}");
         }
+        let answer =
+            IndexedDocument { status: "indexed", path, chunks, embedding_dimensions: dimensions, faults, note };
         result(&line, &answer)
     }
 
@@ -337,7 +337,7 @@ impl Reader {
         let found = blocking(move || {
             let _turn = turn;
             let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_score };
-            index.search(&query).map_err(|error| plan::index_error(&error))
+            Ok(index.search(&query)?)
         })
         .await?;
         if note.is_none() && self.embedder.is_some() && found.ranking == Ranking::Lexical {
@@ -355,9 +355,7 @@ impl Reader {
         hits: Vec<Hit>,
     ) -> Result<Vec<Hit>, McpError> {
         let (index, text) = (Arc::clone(index), query.to_owned());
-        let critical =
-            blocking(move || index.critical(&filter, &text, MAX_CRITICAL).map_err(|error| plan::index_error(&error)))
-                .await?;
+        let critical = blocking(move || Ok(index.critical(&filter, &text, MAX_CRITICAL)?)).await?;
         let (mut first, mut rest): (Vec<Hit>, Vec<Hit>) =
             hits.into_iter().partition(|hit| hit.level == Level::Critical);
         for hit in critical {
@@ -370,30 +368,33 @@ impl Reader {
     }
 
     /// Returns existing documents that the sources link to, each once.
-    async fn linked_documents(&self, index: &Arc<Index>, sources: &[Source]) -> Result<Value, McpError> {
+    async fn linked_documents(&self, index: &Arc<Index>, sources: &[Source]) -> Result<Vec<LinkedDocument>, McpError> {
         let paths: Vec<String> = sources.iter().map(|source| source.hit.path.clone()).collect();
         let index = Arc::clone(index);
         blocking(move || {
             let mut seen = paths.clone();
             let mut linked = Vec::new();
             for from in &paths {
-                let Some(entry) = index.document(from).map_err(|error| plan::index_error(&error))? else { continue };
+                let Some(entry) = index.document(from)? else { continue };
                 for link in entry.links {
                     if linked.len() >= MAX_LINKED {
-                        return Ok(linked.into());
+                        return Ok(linked);
                     }
                     if seen.contains(&link) {
                         continue;
                     }
-                    if let Some(to) = index.document(&link).map_err(|error| plan::index_error(&error))? {
-                        linked.push(json!({
-                            "path": link, "title": to.title, "char_count": to.char_count, "linked_from": from,
-                        }));
+                    if let Some(to) = index.document(&link)? {
+                        linked.push(LinkedDocument {
+                            path: link.clone(),
+                            title: to.title,
+                            char_count: to.char_count,
+                            linked_from: from.clone(),
+                        });
                     }
                     seen.push(link);
                 }
             }
-            Ok(linked.into())
+            Ok(linked)
         })
         .await
     }
@@ -407,29 +408,31 @@ struct SearchScope {
     external: Option<String>,
 }
 
-impl SearchScope {
-    fn describe(&self, answer: &mut Value, note: Option<&str>) {
-        if let Some(folder) = &self.external {
-            answer["external_docs_path"] = folder.as_str().into();
-        }
-        if let Some(note) = note {
-            answer["note"] = note.into();
-        }
-    }
+fn hit_line(hit: &Hit) -> String {
+    let Hit { path, title, score, passage, level, .. } = hit;
+    let level = if *level == Level::Standard { String::new() } else { format!(", {level}") };
+    format!(
+        "{} — {} (relevance {score:.2}{level}, lines {}–{})\n{}",
+        text::one_line(title, MAX_LINE),
+        text::one_line(path, MAX_LINE),
+        passage.first_line,
+        passage.last_line,
+        passage.text
+    )
 }
 
 /// Checks that the project has the types.
 ///
 /// # Errors
 /// `INVALID_DOC_TYPE` if it lacks one.
-fn check_types(project: &Project, asked: Option<Vec<String>>) -> Result<Option<Vec<String>>, McpError> {
+fn check_types(project: &Project, asked: Option<Vec<Text<1, 64>>>) -> Result<Option<Vec<String>>, McpError> {
     let types = project.types();
     match asked.iter().flatten().find(|name| types.get(name).is_none()) {
         Some(name) => {
             let known = types.all().map(|kind| kind.name.clone()).collect();
-            Err(refusal::to_error("", Refusal::UnknownType { name: name.clone(), known }))
+            Err(refusal::to_error("", Refusal::UnknownType { name: name.to_string(), known }))
         }
-        None => Ok(asked),
+        None => Ok(asked.map(|names| names.iter().map(|name| name.to_string()).collect())),
     }
 }
 
@@ -438,16 +441,6 @@ pub(crate) fn deletion_result(deletion: &Deletion, dry_run: bool) -> Result<Tool
     let (documents, chunks) = (deletion.documents(), deletion.chunks());
     let named = deletion.named_paths();
     let asked = &deletion.request;
-    let answer = json!({
-        "status": if dry_run { "preview" } else { "deleted" },
-        "deleted_count": documents,
-        "deleted_chunks": chunks,
-        "documents": named,
-        "project_name": asked.project,
-        "branch_name": asked.branch,
-        "path_hash": asked.path_hash,
-        "dry_run": dry_run,
-    });
     let verb = if dry_run { "would be deleted" } else { "deleted" };
     let (documents_named, chunks_named) = (plural(documents, "document"), plural(chunks, "chunk"));
     let mut lines = vec![format!("{documents_named} ({chunks_named}) of {} {verb}.", asked.project)];
@@ -455,5 +448,15 @@ pub(crate) fn deletion_result(deletion: &Deletion, dry_run: bool) -> Result<Tool
     if documents > named.len() {
         lines.push(format!("… and {} more", documents - named.len()));
     }
+    let answer = DeletedDocuments {
+        status: if dry_run { "preview" } else { "deleted" },
+        deleted_count: documents,
+        deleted_chunks: chunks,
+        documents: named,
+        project_name: asked.project.clone(),
+        branch_name: asked.branch.clone(),
+        path_hash: asked.path_hash.clone(),
+        dry_run,
+    };
     result(&lines.join("\n"), &answer)
 }

@@ -1,8 +1,8 @@
 //! Errors that explain to the proposer why a document is refused.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::text::{Fault, Refusal};
+use crate::text::Refusal;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::one_line;
 
@@ -23,7 +23,7 @@ pub(crate) fn to_error(path: &str, why: Refusal) -> McpError {
                 more => format!(" ({} faults in all)", more),
             };
             let message = format!("The front matter does not fit the document's type{first}{many}");
-            McpError::new(ErrorKind::SchemaValidationFailed, message).with("errors", self::faults_json(&faults))
+            McpError::new(ErrorKind::SchemaValidationFailed, message).with("errors", json!(faults))
         }
         Refusal::NotText { why } => {
             let message = format!("This is not a document: {why}.");
@@ -31,12 +31,4 @@ pub(crate) fn to_error(path: &str, why: Refusal) -> McpError {
         }
     };
     error.with("path", path)
-}
-
-/// Lists faults, each with its JSON pointer into the front matter, the violated rule and a message.
-pub(crate) fn faults_json(faults: &[Fault]) -> Value {
-    faults
-        .iter()
-        .map(|fault| json!({ "pointer": fault.pointer, "rule": fault.rule, "message": fault.message }))
-        .collect()
 }

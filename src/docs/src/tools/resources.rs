@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
 
-use super::{blocking, plan, tenant::ActiveTenant};
+use super::{blocking, tenant::ActiveTenant};
 use crate::library::{Library, Project};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ResourceDef, ResourceTemplateDef, ResourceText};
@@ -39,7 +39,7 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
         let (project, room) = (Arc::clone(project), MAX_LISTED - all.len());
         let defs = blocking(move || {
             let shelf = project.tenant(None)?;
-            let (entries, _) = shelf.docs.list("", room).map_err(|error| plan::index_error(&error))?;
+            let (entries, _) = shelf.docs.list("", room)?;
             let def = |entry: crate::index::Entry| ResourceDef {
                 uri: project.uri(&entry.path),
                 name: entry.path,

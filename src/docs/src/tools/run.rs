@@ -4,13 +4,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::json;
-
 use super::{
+    answers::{IndexedDocument, UpdatedLevel},
     args::WriteCall,
     blocking,
     plan::{self, Action, Deletion, MAX_NAMED, TenantDeletion, hash},
     reads::deletion_result,
+    result,
     tenant::require_project,
 };
 use crate::{
@@ -19,10 +19,7 @@ use crate::{
 };
 use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{
-    CallContext, Permit, ToolResult,
-    text::{one_line, tool_result},
-};
+use countersign_provider::{CallContext, Permit, ToolResult, text::one_line};
 
 /// The time that the answer to a write waits for the embedding; it continues in the background.
 const EMBEDDING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,8 +51,8 @@ pub(crate) async fn run(
         Action::Put { path, .. } => write_result(&project, &path, embeds).await,
         Action::Promote { path, from, to, .. } => {
             refresh_index(&project, vec![path.clone()]).await;
-            let answer = json!({ "status": "updated", "document_path": path, "previous_level": from, "new_level": to });
-            result(&format!("The level of {} is {to} now, and was {from}.", one_line(&path, MAX_LINE)), &answer)
+            let line = format!("The level of {} is {to} now, and was {from}.", one_line(&path, MAX_LINE));
+            result(&line, &UpdatedLevel { status: "updated", document_path: path, previous_level: from, new_level: to })
         }
         Action::Delete(deletion) => {
             let gone = deletion.shelves.iter().filter(|from| from.shelf.is_current).flat_map(TenantDeletion::paths);
@@ -107,8 +104,8 @@ fn partial_deletion(error: McpError, removed: &[String], all: usize) -> McpError
         return error;
     }
     let message = format!("{} of {all} documents were deleted, and then: {}", removed.len(), error.message);
-    let named: Vec<&String> = removed.iter().take(MAX_NAMED).collect();
-    McpError::new(error.kind, message).with("deleted", json!(named)).with("outcome", "unknown")
+    let named: Vec<String> = removed.iter().take(MAX_NAMED).cloned().collect();
+    McpError::new(error.kind, message).with("deleted", named).with("outcome", "unknown")
 }
 
 /// Updates the index at once. If that fails, the files are still correct, and the watcher updates it later.
@@ -129,21 +126,16 @@ async fn write_result(project: &Arc<Project>, path: &str, embeds: bool) -> Resul
     };
     let shelf = project.tenant(None)?;
     let at = path.to_owned();
-    let entry = blocking(move || shelf.docs.document(&at).map_err(|error| plan::index_error(&error))).await;
+    let entry = blocking(move || Ok(shelf.docs.document(&at)?)).await;
     let chunks = entry.ok().flatten().map_or(0, |entry| entry.chunks);
-    let mut answer = json!({
-        "status": "written", "path": path, "chunks": chunks, "embedding_dimensions": dimensions.as_ref().ok(),
-    });
+    let embedding_dimensions = dimensions.as_ref().ok().copied();
     let mut line = format!("{} is written and indexed: {}.", one_line(path, MAX_LINE), plural(chunks, "chunk"));
     // The file is written whatever the model answers; it is embedded later.
-    if let Some(error) = dimensions.err().filter(|_| embeds) {
-        let note = format!("It is not embedded yet: {}", error.message);
+    let error = dimensions.err().filter(|_| embeds);
+    let note = error.map(|error| format!("It is not embedded yet: {}", error.message));
+    if let Some(note) = &note {
         line = format!("{line} {note}");
-        answer["note"] = note.into();
     }
-    result(&line, &answer)
-}
-
-fn result(text: &str, structured: &serde_json::Value) -> Result<ToolResult, McpError> {
-    tool_result(text, structured).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
+    let (path, faults) = (path.to_owned(), Vec::new());
+    result(&line, &IndexedDocument { status: "written", path, chunks, embedding_dimensions, faults, note })
 }
