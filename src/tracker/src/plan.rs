@@ -36,7 +36,7 @@ pub(super) struct Plan {
 
 pub(super) enum Action {
     CreateProject { key: ProjectKey, new: CreateProject },
-    CreateIssue { project: Project, new: Box<CreateIssue>, assignee: Option<Person>, parent: Option<Parent> },
+    CreateIssue { project: Box<Project>, new: Box<CreateIssue>, assignee: Option<Person>, parent: Option<Parent> },
     UpdateIssue { issue: Box<Issue>, update: Box<UpdateIssue>, parent: Option<Option<Parent>> },
     UpdateStatus { issue: Box<Issue>, to: Status },
     Assign { issue: Box<Issue>, assignee: Option<Person> },
@@ -206,7 +206,7 @@ fn create_issue(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> {
         changes: fields.into_iter().chain(optional).map(added).collect(),
         state: vec![("project", project.id.to_string()), ("project.label", project_label)],
         action: Action::CreateIssue {
-            project,
+            project: Box::new(project),
             new: Box::new(new.clone()),
             assignee: assignee.clone(),
             parent: parent.clone(),

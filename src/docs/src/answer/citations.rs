@@ -9,7 +9,8 @@ use std::{borrow::Cow, collections::HashSet, ops::Range, sync::LazyLock};
 use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
 use regex::Regex;
 
-use super::Source;
+use super::prompt_text;
+use crate::model::Hit;
 
 /// The number of times that an answer is cleaned. An honest one takes two rounds, the second of which finds nothing.
 const MAX_ROUNDS: usize = 8;
@@ -23,7 +24,7 @@ const TRAILING_PUNCTUATION: &[char] =
 
 /// Returns the answer without numbers of passages that do not exist, addresses that no passage names, and raw HTML;
 /// `None` if it is not clean after [`MAX_ROUNDS`].
-pub(super) fn sanitize(answer: &str, sources: &[Source]) -> Option<String> {
+pub(super) fn sanitize(answer: &str, sources: &[Hit]) -> Option<String> {
     let given = GivenAddresses::new(sources, PATTERNS.as_ref()?);
     let mut text = answer.trim().to_owned();
     for _ in 0..MAX_ROUNDS {
@@ -85,11 +86,11 @@ struct GivenAddresses<'a> {
 }
 
 impl<'a> GivenAddresses<'a> {
-    fn new(sources: &[Source], patterns: &'a Patterns) -> Self {
+    fn new(sources: &[Hit], patterns: &'a Patterns) -> Self {
         let mut all = HashSet::new();
         for source in sources {
-            all.insert(normalize_address(&source.hit.path));
-            let text = source.prompt_text();
+            all.insert(normalize_address(&source.path));
+            let text = prompt_text(source);
             all.extend(
                 patterns.addresses(&text, true).map(|range| normalize_address(text.get(range).unwrap_or_default())),
             );

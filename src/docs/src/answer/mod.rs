@@ -23,12 +23,6 @@ const MAX_GIVEN_PASSAGE: usize = 4000;
 /// The maximum number of characters of a model's answer.
 const MAX_ANSWER: usize = 20_000;
 
-/// A passage that an answer rests on.
-#[derive(Debug)]
-pub(crate) struct Source {
-    pub hit: Hit,
-}
-
 /// The author of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -57,15 +51,9 @@ pub(crate) struct Answerer {
     pub generator: Option<Arc<Generator>>,
 }
 
-impl Source {
-    pub fn new(hit: Hit) -> Self {
-        Self { hit }
-    }
-
-    /// Returns the passage as the model is given it.
-    fn prompt_text(&self) -> String {
-        cut(&self.hit.passage.text, MAX_GIVEN_PASSAGE)
-    }
+/// Returns the passage of a source as the model is given it.
+fn prompt_text(source: &Hit) -> String {
+    cut(&source.passage.text, MAX_GIVEN_PASSAGE)
 }
 
 fn cut(text: &str, max: usize) -> String {
@@ -80,7 +68,7 @@ impl Answerer {
     ///
     /// # Errors
     /// `CANCELLED`
-    pub async fn answer(&self, query: &str, sources: &[Source], ctx: &CallContext) -> Result<Answer, McpError> {
+    pub async fn answer(&self, query: &str, sources: &[Hit], ctx: &CallContext) -> Result<Answer, McpError> {
         if sources.is_empty() {
             let text = "Nothing in the documents is relevant enough to answer this.".to_owned();
             return Ok(Answer { text, mode: AnswerMode::None, note: None });
@@ -120,9 +108,9 @@ impl Answerer {
 }
 
 /// Quotes the passages themselves as the answer.
-fn quote_passages(sources: &[Source]) -> String {
+fn quote_passages(sources: &[Hit]) -> String {
     let quotes = sources.iter().enumerate().map(|(at, source)| {
-        let Hit { title, path, passage, .. } = &source.hit;
+        let Hit { title, path, passage, .. } = source;
         let place = format!(
             "{} ({}, lines {}–{})",
             one_line(title, 200),

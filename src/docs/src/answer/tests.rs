@@ -8,8 +8,8 @@ use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{capabilities::ClientCapabilities, rpc_error::RpcError};
 use countersign_provider::{Inquirer, request::UpstreamRequest, testing};
 
-fn source(path: &str, text: &str) -> Source {
-    Source::new(Hit {
+fn source(path: &str, text: &str) -> Hit {
+    Hit {
         path: path.into(),
         title: format!("Title of {path}"),
         summary: String::new(),
@@ -20,10 +20,10 @@ fn source(path: &str, text: &str) -> Source {
         score: 0.9,
         header_path: String::new(),
         passage: Passage { first_line: 3, last_line: 4, text: text.into() },
-    })
+    }
 }
 
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<Hit> {
     vec![source("a.md", "The pool is closed.\nSee https://example.com/pool"), source("b.md", "Second")]
 }
 

@@ -15,6 +15,6 @@ mod tests;
 mod vectors;
 mod words;
 
-pub(crate) use documents::{Entry, FileStamp, Health};
+pub(crate) use documents::{Entry, FileStamp, Health, PassageId};
 pub(crate) use search::{Query, SearchResult};
 pub(crate) use storage::{Index, IndexError};

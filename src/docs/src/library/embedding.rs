@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::project::Project;
-use crate::{index::Index, remote::Embedder};
+use crate::{
+    index::{Index, PassageId},
+    remote::{Embedder, RemoteError},
+};
 
 /// The number of passages between two checks whether to stop.
 const BATCH_SIZE: usize = 64;
@@ -31,6 +34,15 @@ pub(super) async fn run(project: Arc<Project>, embedder: Arc<Embedder>) {
     }
 }
 
+/// Returns the vectors of passages.
+pub(super) async fn embed_passages(
+    embedder: &Arc<Embedder>,
+    passages: Vec<(PassageId, String)>,
+) -> Result<Vec<(PassageId, Vec<f32>)>, RemoteError> {
+    let (ids, texts): (Vec<_>, Vec<String>) = passages.into_iter().unzip();
+    Ok(ids.into_iter().zip(embedder.embed_passages(&texts).await?).collect())
+}
+
 async fn embed(project: &Project, index: &Arc<Index>, embedder: &Arc<Embedder>) -> Result<(), String> {
     let mut before = None;
     while !project.is_stopped() {
@@ -41,12 +53,10 @@ async fn embed(project: &Project, index: &Arc<Index>, embedder: &Arc<Embedder>) 
             return Ok(());
         }
         before = first;
-        let (ids, texts): (Vec<_>, Vec<String>) = pending.into_iter().unzip();
-        let vectors = tokio::select! {
-            vectors = embedder.embed_passages(&texts) => vectors.map_err(|error| error.to_string())?,
+        let all = tokio::select! {
+            all = embed_passages(embedder, pending) => all.map_err(|error| error.to_string())?,
             () = project.stopped() => return Ok(()),
         };
-        let all: Vec<_> = ids.into_iter().zip(vectors).collect();
         index.set_vectors(embedder.model(), &all).map_err(|error| error.to_string())?;
     }
     Ok(())

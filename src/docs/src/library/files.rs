@@ -12,7 +12,8 @@ use cap_std::{
 };
 use rustix::fs::OFlags;
 
-use super::paths::{self, MAX_DEPTH, file_error, is_document, stale_error};
+use super::paths::{self, MAX_DEPTH, file_error, stale_error};
+use crate::text::is_document;
 use countersign_protocol::McpError;
 use countersign_provider::text::invalid_argument;
 

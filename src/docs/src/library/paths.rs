@@ -1,5 +1,6 @@
 //! Rules for the paths of documents.
 
+use crate::text::is_document;
 use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
@@ -9,12 +10,6 @@ const MAX_PATH_BYTES: usize = 1000;
 const MAX_PART_BYTES: usize = 200;
 /// The maximum depth of folders.
 pub(super) const MAX_DEPTH: usize = 32;
-
-/// Returns `true` for the name of a Markdown file.
-pub(super) fn is_document(name: &str) -> bool {
-    let lower = name.to_ascii_lowercase();
-    lower.ends_with(".md") || lower.ends_with(".markdown")
-}
 
 /// Normalizes a path below the folder of the documents: its parts with one slash between them.
 ///

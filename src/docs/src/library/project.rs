@@ -337,13 +337,11 @@ impl Project {
         let Some(embedder) = &self.embedder else { return Err(failed("none is configured".to_owned())) };
         let index = self.tenant(None)?.docs.clone();
         let pending = index.without_vectors_of(path, embedder.model())?;
-        let (ids, texts): (Vec<_>, Vec<String>) = pending.into_iter().unzip();
-        if !texts.is_empty() {
-            let vectors = embedder.embed_passages(&texts).await.map_err(|error| {
+        if !pending.is_empty() {
+            let all = embedding::embed_passages(embedder, pending).await.map_err(|error| {
                 tracing::warn!(project = %self.name, path, %error, "a document is not embedded");
                 failed(error.agent_message())
             })?;
-            let all: Vec<_> = ids.into_iter().zip(vectors).collect();
             index.set_vectors(embedder.model(), &all)?;
         }
         Ok(index.dimensions()?)

@@ -45,9 +45,7 @@ impl Shelves {
         let list = connect().or_else(|error| {
             // The tenants in use are registered again.
             tracing::warn!(%error, "the list of document indexes is made anew");
-            for end in ["", "-wal", "-shm"] {
-                let _ = std::fs::remove_file(folder.join(format!("shelves.db{end}")));
-            }
+            let _ = Index::delete(&path);
             connect()
         })?;
         Ok(Self { folder: folder.to_owned(), list: Mutex::new(list) })

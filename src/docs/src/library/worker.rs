@@ -19,11 +19,10 @@ use tokio::sync::oneshot;
 
 use super::{
     files::Files,
-    paths::is_document,
     project::{Project, SyncState},
     synchronize::{FolderIndex, IndexChanges, SyncError},
 };
-use crate::model::Collection;
+use crate::{model::Collection, text::is_document};
 
 /// The pause before changes are scanned, so that several are scanned together.
 const DEBOUNCE: Duration = Duration::from_millis(100);

@@ -13,6 +13,5 @@ mod http;
 mod tests;
 
 pub(crate) use embedder::Embedder;
-#[cfg(test)]
 pub(crate) use error::RemoteError;
 pub(crate) use generator::Generator;

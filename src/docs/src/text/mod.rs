@@ -11,4 +11,5 @@ mod schemas;
 mod types;
 
 pub(crate) use document::{level, parse};
+pub(crate) use links::is_document;
 pub(crate) use types::{DocType, DocTypes, Fault, MAX_SCHEMA, Refusal};

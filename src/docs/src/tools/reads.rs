@@ -17,7 +17,7 @@ use super::{
     tenant::{ActiveTenant, TenantRef, project_of_path, require_project, resolve_checked_out, resolve_tenant},
 };
 use crate::{
-    answer::{Answer, Answerer, Source},
+    answer::{Answer, Answerer},
     index::{Index, Query, SearchResult},
     library::{Library, Project},
     model::{Collection, Filter, Hit, Level, Ranking},
@@ -203,11 +203,10 @@ impl Reader {
             args.min_promotion_level.map(|least| Level::ALL.into_iter().filter(|level| *level >= least).collect());
         let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels };
         let (found, note) = self.find(&shelf.index, query, filter.clone(), limit, min_score).await?;
-        let mut hits = found.hits;
+        let mut sources = found.hits;
         if collection == Collection::Docs && args.include_critical {
-            hits = self.critical_first(&shelf.index, query, filter, hits).await?;
+            sources = self.critical_first(&shelf.index, query, filter, sources).await?;
         }
-        let sources: Vec<Source> = hits.into_iter().map(Source::new).collect();
         let Answer { text: answer, mode, note: said } = self.answerer.answer(query, &sources, ctx).await?;
         let linked_docs = match collection {
             Collection::Docs => Some(self.linked_documents(&shelf.index, &sources).await?),
@@ -217,14 +216,14 @@ impl Reader {
         let structured = AnsweredQuestion {
             answer: answer.clone(),
             answer_mode: mode,
-            sources: sources.iter().map(|source| Location::new(&source.hit)).collect(),
+            sources: sources.iter().map(Location::new).collect(),
             ranking: found.ranking,
             linked_docs,
             note: (!notes.is_empty()).then(|| notes.join(" ")),
             external_docs_path: shelf.external,
         };
         let cited = sources.iter().enumerate().map(|(at, source)| {
-            let Hit { path, passage, .. } = &source.hit;
+            let Hit { path, passage, .. } = source;
             format!(
                 "[{}] {} (lines {}–{})",
                 at + 1,
@@ -368,8 +367,8 @@ impl Reader {
     }
 
     /// Returns existing documents that the sources link to, each once.
-    async fn linked_documents(&self, index: &Arc<Index>, sources: &[Source]) -> Result<Vec<LinkedDocument>, McpError> {
-        let paths: Vec<String> = sources.iter().map(|source| source.hit.path.clone()).collect();
+    async fn linked_documents(&self, index: &Arc<Index>, sources: &[Hit]) -> Result<Vec<LinkedDocument>, McpError> {
+        let paths: Vec<String> = sources.iter().map(|source| source.path.clone()).collect();
         let index = Arc::clone(index);
         blocking(move || {
             let mut seen = paths.clone();
