@@ -3,18 +3,15 @@
 //! Two parsers of `{"a":1,"a":2}` may see two different values: the reviewer one and the provider the other. Duplicate
 //! keys are therefore refused at any depth, in one pass over the text without recursion.
 
-use std::{borrow::Cow, collections::HashSet, io};
+use std::{borrow::Cow, collections::HashSet, fmt::Write};
 
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use super::{
     ErrorKind, McpError,
-    json::{Token, string, tokens},
+    json::{Token, push_quoted, string, tokens},
 };
-
-mod text_hash;
-pub use text_hash::canonical_text_hash;
 
 /// Rejects duplicate keys at any depth (compared after unescaping) and nesting deeper than `max_depth`.
 ///
@@ -23,20 +20,20 @@ pub use text_hash::canonical_text_hash;
 pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
     let invalid = |message| McpError::new(ErrorKind::InvalidParams, message).with("member", "arguments");
     // The keys of each open container; an array has none.
-    let mut open: Vec<SeenKeys<'_>> = Vec::new();
+    let mut open: Vec<HashSet<Cow<'_, str>>> = Vec::new();
     for token in tokens(raw.get()) {
         match token {
             Token::Open(_) if open.len() >= max_depth => {
                 let message = format!("`params.arguments` are nested deeper than {max_depth} levels");
                 return Err(invalid(Cow::Owned(message)).with("maxDepth", max_depth));
             }
-            Token::Open(_) => open.push(SeenKeys::default()),
+            Token::Open(_) => open.push(HashSet::new()),
             Token::Close(_) => _ = open.pop(),
             Token::Key(key) => {
                 let Some(key) = string(key) else {
                     return Err(invalid("`params.arguments` have a key that is not valid Unicode".into()));
                 };
-                if let Some(key) = open.last_mut().and_then(|keys| keys.insert(key)) {
+                if let Some(key) = open.last_mut().and_then(|keys| keys.replace(key)) {
                     let shortened: String = key.chars().take(128).collect();
                     let message = "`params.arguments` have a key more than once in one object";
                     return Err(invalid(message.into()).with("key", shortened));
@@ -48,133 +45,70 @@ pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
     Ok(())
 }
 
-/// Keys seen so far in one object. Most objects have few keys, and comparing them is faster than hashing.
-enum SeenKeys<'a> {
-    Few(Vec<Cow<'a, str>>),
-    Many(HashSet<Cow<'a, str>>),
+/// Returns `sha256:<hex>` of JSON text whose object members are sorted by key. Texts that differ only in spacing,
+/// escapes and member order have equal hashes. Duplicate members count twice, and numbers count as written. Text that
+/// is not JSON is hashed unchanged.
+#[must_use]
+pub fn canonical_text_hash(text: &str) -> String {
+    let canonical = serde_json::from_str::<&RawValue>(text).ok().and_then(|_| canonicalize(text));
+    text_hash(canonical.as_deref().unwrap_or(text))
 }
 
-impl Default for SeenKeys<'_> {
-    fn default() -> Self {
-        Self::Few(Vec::new())
+fn text_hash(text: &str) -> String {
+    let mut out = String::from("sha256:");
+    for byte in Sha256::digest(text) {
+        // Writing to a string does not fail.
+        let _ = write!(out, "{byte:02x}");
     }
+    out
 }
 
-impl<'a> SeenKeys<'a> {
-    const MAX_LINEAR_KEYS: usize = 12;
-
-    /// Adds a key, or returns it if it was added before.
-    fn insert(&mut self, key: Cow<'a, str>) -> Option<Cow<'a, str>> {
-        match self {
-            Self::Few(keys) if keys.contains(&key) => Some(key),
-            Self::Few(keys) if keys.len() < Self::MAX_LINEAR_KEYS => {
-                keys.push(key);
-                None
+/// Returns `None` if a string is not valid Unicode.
+fn canonicalize(text: &str) -> Option<String> {
+    let mut out = String::with_capacity(text.len());
+    // The members of each open container, as key and start offset in `out`. An array has none.
+    let mut open: Vec<Vec<(Cow<'_, str>, usize)>> = Vec::new();
+    for token in tokens(text) {
+        match token {
+            Token::Open(brace) => {
+                out.push(brace);
+                open.push(Vec::new());
             }
-            Self::Few(keys) => {
-                let mut set: HashSet<_> = std::mem::take(keys).into_iter().collect();
-                set.insert(key);
-                *self = Self::Many(set);
-                None
+            Token::Key(key) => {
+                let key = string(key)?;
+                let start = out.len();
+                push_quoted(&mut out, &key);
+                out.push(':');
+                open.last_mut()?.push((key, start));
             }
-            Self::Many(keys) => match keys.contains(&key) {
-                true => Some(key),
-                false => {
-                    keys.insert(key);
-                    None
-                }
-            },
+            Token::String(text) => push_quoted(&mut out, &string(text)?),
+            Token::Scalar(text) => out.push_str(text),
+            Token::Comma => out.push(','),
+            Token::Close(brace) => {
+                sort_trailing_members(&mut out, &open.pop()?);
+                out.push(brace);
+            }
         }
     }
+    Some(out)
 }
 
-/// Returns `sha256:<hex>` of a JSON value with the keys of its objects sorted. Equal values have equal hashes, whatever
-/// their formatting; numbers are compared as written (`1` and `1.0` differ).
-#[must_use]
-pub fn canonical_hash(value: &Value) -> String {
-    let mut sink = HashWriter(Sha256::new());
-    write_canonical(&mut sink, value);
-    format_digest(sink.0)
-}
-
-/// Returns `sha256:<hex>` of the bytes, unchanged.
-#[must_use]
-pub fn text_hash(bytes: &[u8]) -> String {
-    format_digest(Sha256::new().chain_update(bytes))
-}
-
-fn format_digest(hash: Sha256) -> String {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(71);
-    text.push_str("sha256:");
-    for byte in hash.finalize() {
-        text.push(char::from(HEX[usize::from(byte >> 4)]));
-        text.push(char::from(HEX[usize::from(byte & 15)]));
-    }
-    text
-}
-
-/// Feeds everything that is written to it into a hash.
-struct HashWriter(Sha256);
-
-impl io::Write for HashWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Writes a value with sorted keys. It uses an explicit stack because deeply nested values would overflow the call
-/// stack.
-fn write_canonical(sink: &mut HashWriter, value: &Value) {
-    enum Step<'a> {
-        Text(&'static [u8]),
-        Key(&'a str),
-        Value(&'a Value),
-    }
-    let mut steps = vec![Step::Value(value)];
-    while let Some(step) = steps.pop() {
-        match step {
-            Step::Text(text) => sink.0.update(text),
-            Step::Key(key) => {
-                write_scalar(sink, key);
-                sink.0.update(b":");
-            }
-            Step::Value(Value::Array(items)) => {
-                sink.0.update(b"[");
-                steps.push(Step::Text(b"]"));
-                for (i, item) in items.iter().enumerate().rev() {
-                    steps.push(Step::Value(item));
-                    if i > 0 {
-                        steps.push(Step::Text(b","));
-                    }
-                }
-            }
-            Step::Value(Value::Object(members)) => {
-                sink.0.update(b"{");
-                steps.push(Step::Text(b"}"));
-                let mut members: Vec<_> = members.iter().collect();
-                members.sort_unstable_by_key(|(key, _)| *key);
-                for (i, (key, value)) in members.into_iter().enumerate().rev() {
-                    steps.push(Step::Value(value));
-                    steps.push(Step::Key(key));
-                    if i > 0 {
-                        steps.push(Step::Text(b","));
-                    }
-                }
-            }
-            Step::Value(scalar) => write_scalar(sink, scalar),
+/// Sorts the members that stand at the end of `out`.
+fn sort_trailing_members(out: &mut String, members: &[(Cow<'_, str>, usize)]) {
+    let Some((_, first)) = members.first().filter(|_| !members.is_sorted_by_key(|(key, _)| key)) else { return };
+    let first = *first;
+    let end = out.split_off(first);
+    // One comma separates each member from the next.
+    let ends = members.iter().skip(1).map(|(_, start)| start - 1 - first).chain([end.len()]);
+    let mut sorted: Vec<_> = members.iter().zip(ends).map(|((key, start), stop)| (key, start - first..stop)).collect();
+    // A stable sort, so that duplicate members keep their order.
+    sorted.sort_by_key(|(key, _)| *key);
+    for (index, (_, range)) in sorted.into_iter().enumerate() {
+        if index > 0 {
+            out.push(',');
         }
+        out.push_str(&end[range]);
     }
-}
-
-fn write_scalar<T: serde::Serialize + ?Sized>(sink: &mut HashWriter, value: &T) {
-    // Serializing strings, numbers, booleans and null cannot fail, and neither can writing to a hash.
-    let _ = serde_json::to_writer(sink, value);
 }
 
 #[cfg(test)]

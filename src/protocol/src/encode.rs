@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::{McpError, RequestId, Revision, json::one_line};
+use super::{McpError, PassthroughError, RequestId, Revision, json::one_line};
 
 /// Returns the response to a request that succeeded. `result` is JSON text and is not changed.
 #[must_use]
@@ -34,37 +34,21 @@ pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> By
     Bytes::from(out)
 }
 
-/// Returns the `error` object alone as JSON text, as `tasks/get` and the feed embed it in other messages.
-#[must_use]
-pub fn error_object(error: &McpError, revision: Revision) -> String {
-    let mut out = Vec::new();
-    write_error_object(&mut out, error, revision);
-    String::from_utf8(out).unwrap_or_default()
-}
-
 fn write_error_object(out: &mut Vec<u8>, error: &McpError, revision: Revision) {
-    out.extend_from_slice(br#"{"code":"#);
-    out.extend_from_slice(error.number(revision).to_string().as_bytes());
-    out.extend_from_slice(br#","message":"#);
-    write_string(out, &error.message);
-    if let Some(foreign) = &error.passthrough {
-        if let Some(data) = &foreign.data {
+    out.extend_from_slice(format!(r#"{{"code":{},"message":"#, error.number(revision)).as_bytes());
+    write_json(out, &*error.message);
+    match &error.passthrough {
+        Some(PassthroughError { data: None, .. }) => {}
+        Some(PassthroughError { data: Some(data), .. }) => {
             out.extend_from_slice(br#","data":"#);
             out.extend_from_slice(data.as_bytes());
         }
-        out.push(b'}');
-        return;
+        None => {
+            out.extend_from_slice(br#","data":"#);
+            write_json(out, &error.data());
+        }
     }
-    out.extend_from_slice(br#","data":{"code":""#);
-    out.extend_from_slice(error.kind.code().as_bytes());
-    out.push(b'"');
-    for (key, value) in error.data.iter().filter(|(key, _)| *key != "code") {
-        out.push(b',');
-        write_string(out, key);
-        out.push(b':');
-        write_json(out, value);
-    }
-    out.extend_from_slice(b"}}");
+    out.push(b'}');
 }
 
 /// Returns a notification, which is never answered. `params` is the JSON text of an object.
@@ -117,10 +101,6 @@ fn concat(parts: &[&str]) -> Bytes {
     }
     one_line(&mut out);
     Bytes::from(out)
-}
-
-fn write_string(out: &mut Vec<u8>, text: &str) {
-    write_json(out, text);
 }
 
 fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {

@@ -54,25 +54,6 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Returns the id of a request. Notifications have none, and the id of a response must not be answered.
-    #[must_use]
-    pub fn request_id(&self) -> Option<&RequestId> {
-        match self {
-            Self::Request(request) => Some(&request.id),
-            Self::Notification(_) | Self::Response(_) => None,
-        }
-    }
-
-    /// Returns the method of a request or notification.
-    #[must_use]
-    pub fn method(&self) -> Option<&str> {
-        match self {
-            Self::Request(request) => Some(&request.method),
-            Self::Notification(notification) => Some(&notification.method),
-            Self::Response(_) => None,
-        }
-    }
-
     /// Returns the parameters of a request or notification.
     #[must_use]
     pub fn params(&self) -> Option<&'a RawValue> {
@@ -181,52 +162,50 @@ fn parse_with_serde<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, 
     if json::has_lone_surrogate(text) {
         return Err(EnvelopeFault::parse("The message has an escape that is half of a surrogate pair"));
     }
-    match text.bytes().find(|b| !matches!(b, b' ' | b'\t' | b'\n' | b'\r')) {
-        Some(b'{') => message(text, limits).map(Incoming::Single),
-        Some(b'[') => batch(text, limits).map(Incoming::Batch),
-        Some(0xEF) if text.starts_with('\u{feff}') => {
-            Err(EnvelopeFault::parse("The message starts with a byte order mark"))
-        }
-        Some(_) => match serde_json::from_str::<serde::de::IgnoredAny>(text) {
-            Ok(_) => Err(EnvelopeFault::invalid("A message must be a JSON object")),
-            Err(e) => Err(not_json(&e)),
-        },
-        None => Err(EnvelopeFault::parse("The message is empty")),
+    if text.starts_with('\u{feff}') {
+        return Err(EnvelopeFault::parse("The message starts with a byte order mark"));
+    }
+    if text.trim_ascii().is_empty() {
+        return Err(EnvelopeFault::parse("The message is empty"));
+    }
+    let value = serde_json::from_str::<&RawValue>(text)
+        .map_err(|error| EnvelopeFault::parse(format!("The message is not JSON: {error}")))?
+        .get();
+    if value.starts_with('[') {
+        batch(value, limits).map(Incoming::Batch)
+    } else {
+        message(value, limits).map(Incoming::Single)
     }
 }
 
-fn not_json(error: &serde_json::Error) -> EnvelopeFault {
-    EnvelopeFault::parse(format!("The message is not JSON: {error}"))
-}
-
-fn batch<'a>(text: &'a str, limits: &Limits) -> Result<Vec<Result<Message<'a>, EnvelopeFault>>, EnvelopeFault> {
-    let members = members::batch(text, limits.max_batch).map_err(|e| not_json(&e))?;
-    match members {
-        None => {
-            let max = limits.max_batch;
-            let mut fault = EnvelopeFault::invalid(format!("A batch may have at most {max} members"));
-            fault.error = fault.error.with("maxBatch", max);
-            Err(fault)
-        }
-        Some(members) if members.is_empty() => Err(EnvelopeFault::invalid("A batch must not be empty")),
-        Some(members) => Ok(members.into_iter().map(|member| message(member.get(), limits)).collect()),
+/// Parses the members of a JSON array.
+fn batch<'a>(array: &'a str, limits: &Limits) -> Result<Vec<Result<Message<'a>, EnvelopeFault>>, EnvelopeFault> {
+    let max = limits.max_batch;
+    let members: Vec<_> = json::elements(array).take(max.saturating_add(1)).collect();
+    if members.is_empty() {
+        return Err(EnvelopeFault::invalid("A batch must not be empty"));
     }
+    if members.len() > max {
+        let mut fault = EnvelopeFault::invalid(format!("A batch may have at most {max} members"));
+        fault.error = fault.error.with("maxBatch", max);
+        return Err(fault);
+    }
+    Ok(members.into_iter().map(|(_, member)| message(member, limits)).collect())
 }
 
-/// Parses one message from JSON text that may be any value.
-fn message<'a>(text: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
-    if !text.trim_start_matches([' ', '\t', '\n', '\r']).starts_with('{') {
+/// Parses one message from a JSON value.
+fn message<'a>(value: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
+    if !value.starts_with('{') {
         return Err(EnvelopeFault::invalid("A message must be a JSON object"));
     }
-    let members: Members<'a> = serde_json::from_str(text).map_err(|e| not_json(&e))?;
-    build_message(text, members, limits)
+    build_message(value, Members::read(value), limits)
 }
 
 /// Builds the message from its members.
 fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
     let id = match members.id {
         None => IdMember::Absent,
-        Some(raw) if members.repeated != Some("id") => {
+        Some(raw) if members.repeated.as_deref() != Some("id") => {
             RequestId::from_json(raw.get()).map_or(IdMember::Invalid, IdMember::Valid)
         }
         Some(_) => IdMember::Invalid,

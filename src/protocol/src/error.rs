@@ -241,10 +241,8 @@ impl McpError {
     /// Returns the `data` member: `code` first, then the added members.
     #[must_use]
     pub fn data(&self) -> Value {
-        let mut data = Map::with_capacity(self.data.len() + 1);
-        data.insert("code".into(), self.kind.code().into());
-        data.extend(self.data.iter().map(|(k, v)| (k.clone(), v.clone())));
-        Value::Object(data)
+        let more = self.data.iter().filter(|(key, _)| *key != "code").map(|(key, value)| (key.clone(), value.clone()));
+        std::iter::once(("code".to_owned(), self.kind.code().into())).chain(more).collect()
     }
 }
 

@@ -27,6 +27,7 @@ impl Event {
 pub struct EventTooLong;
 
 /// A parser of an event stream, which holds the unfinished part of its input.
+#[derive(Default)]
 pub struct EventReader {
     max: usize,
     input: BytesMut,
@@ -48,19 +49,7 @@ impl EventReader {
     /// Creates a parser that accepts at most `max` bytes for one event, including its unfinished line.
     #[must_use]
     pub fn new(max: usize) -> Self {
-        Self {
-            max,
-            input: BytesMut::new(),
-            searched: 0,
-            after_cr: false,
-            mark_checked: false,
-            name: String::new(),
-            data: Vec::new(),
-            has_data: false,
-            id: None,
-            last_id: None,
-            retry_millis: None,
-        }
+        Self { max, ..Self::default() }
     }
 
     /// Prepares for a new connection: drops the unfinished event, keeps the last id and the retry time.

@@ -2,7 +2,6 @@
 
 use std::{
     borrow::Cow,
-    cmp::Ordering,
     fmt,
     hash::{Hash, Hasher},
 };
@@ -32,12 +31,6 @@ impl RequestId {
     #[must_use]
     pub fn from_json(raw: &str) -> Option<Self> {
         is_string_or_integer(raw).then(|| Self::from_raw(raw))
-    }
-
-    /// Creates the id that is this string.
-    #[must_use]
-    pub fn from_text(text: &str) -> Self {
-        Self::from_raw(&serde_json::Value::from(text).to_string())
     }
 
     /// Returns the JSON text of the id, as the client wrote it.
@@ -82,18 +75,6 @@ impl Eq for RequestId {}
 impl Hash for RequestId {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.canonical().hash(state);
-    }
-}
-
-impl PartialOrd for RequestId {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for RequestId {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.canonical().cmp(&other.canonical())
     }
 }
 
@@ -147,15 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn hash_and_order_agree_with_equality() {
+    fn hash_agrees_with_equality() {
         let set: HashSet<_> = [id(r#""a""#), id(r#""\u0061""#), id("1"), id("\"1\"")].into_iter().collect();
         assert_eq!(set.len(), 3);
-        assert_eq!(id(r#""a""#).cmp(&id(r#""\u0061""#)), Ordering::Equal);
-    }
-
-    #[test]
-    fn text_is_escaped() {
-        assert_eq!(RequestId::from_text("a\"b\n").as_json(), r#""a\"b\n""#);
-        assert_eq!(RequestId::from(-7).as_json(), "-7");
     }
 }

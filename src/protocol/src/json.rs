@@ -7,13 +7,13 @@
 use std::{borrow::Cow, fmt::Write};
 
 mod edits;
-mod known;
+mod raw_value;
 pub(crate) mod scanner;
 pub use edits::{
     MemberAction, MemberEdit, add_members, edit, edit_into, edit_members, map_elements, merge_meta, replace_strings,
 };
 pub(crate) use edits::{edit_object_into, max_growth};
-pub use known::trusted_raw_value;
+pub use raw_value::trusted_raw_value;
 pub use scanner::{Token, tokens};
 pub(crate) use scanner::{has_lone_surrogate, is_deeper_than};
 

@@ -7,7 +7,7 @@
 //! understand, [`headers`] compares them with the HTTP headers, and [`encode`] writes the response around a result that
 //! stays text ([`json`] changes single members). [`error`] holds the one table of error codes.
 
-pub mod alike;
+pub mod ambiguous_keys;
 pub mod annotations;
 pub mod arguments;
 pub mod capabilities;

@@ -17,21 +17,8 @@ enum Availability {
     Only2025Nov,
 }
 
-/// The direction of a message and whether it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A client sends it, the gateway answers.
-    Request,
-    /// A client sends it.
-    ClientNotification,
-    /// The gateway sends it.
-    ServerNotification,
-    /// Both sides send it.
-    Notification,
-}
-
 macro_rules! methods {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal, $kind:ident, $availability:ident, $session:literal;)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $availability:ident, $session:literal;)*) => {
         /// A method that the gateway knows.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Method { $($(#[$doc])* $variant,)* }
@@ -51,11 +38,6 @@ macro_rules! methods {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            #[must_use]
-            pub const fn kind(self) -> Kind {
-                match self { $(Self::$variant => Kind::$kind,)* }
-            }
-
             const fn availability(self) -> Availability {
                 match self { $(Self::$variant => Availability::$availability,)* }
             }
@@ -70,46 +52,46 @@ macro_rules! methods {
 }
 
 methods! {
-    Initialize = "initialize", Request, Legacy, false;
-    Discover = "server/discover", Request, Modern, false;
-    Ping = "ping", Request, Legacy, false;
-    ToolsList = "tools/list", Request, All, false;
-    ToolsCall = "tools/call", Request, All, true;
-    ResourcesList = "resources/list", Request, All, true;
-    ResourceTemplatesList = "resources/templates/list", Request, All, true;
-    ResourcesRead = "resources/read", Request, All, true;
-    ResourcesSubscribe = "resources/subscribe", Request, Legacy, true;
-    ResourcesUnsubscribe = "resources/unsubscribe", Request, Legacy, true;
-    PromptsList = "prompts/list", Request, All, true;
-    PromptsGet = "prompts/get", Request, All, true;
-    Complete = "completion/complete", Request, All, true;
-    SetLevel = "logging/setLevel", Request, Legacy, true;
-    Listen = "subscriptions/listen", Request, Modern, false;
+    Initialize = "initialize", Legacy, false;
+    Discover = "server/discover", Modern, false;
+    Ping = "ping", Legacy, false;
+    ToolsList = "tools/list", All, false;
+    ToolsCall = "tools/call", All, true;
+    ResourcesList = "resources/list", All, true;
+    ResourceTemplatesList = "resources/templates/list", All, true;
+    ResourcesRead = "resources/read", All, true;
+    ResourcesSubscribe = "resources/subscribe", Legacy, true;
+    ResourcesUnsubscribe = "resources/unsubscribe", Legacy, true;
+    PromptsList = "prompts/list", All, true;
+    PromptsGet = "prompts/get", All, true;
+    Complete = "completion/complete", All, true;
+    SetLevel = "logging/setLevel", Legacy, true;
+    Listen = "subscriptions/listen", Modern, false;
     /// 2025-11-25/basic/utilities/tasks, and the extension `io.modelcontextprotocol/tasks`.
-    TasksGet = "tasks/get", Request, Since2025Nov, true;
+    TasksGet = "tasks/get", Since2025Nov, true;
     /// Only in the extension.
-    TasksUpdate = "tasks/update", Request, Modern, true;
-    TasksCancel = "tasks/cancel", Request, Since2025Nov, true;
-    TasksResult = "tasks/result", Request, Only2025Nov, true;
-    TasksList = "tasks/list", Request, Only2025Nov, true;
+    TasksUpdate = "tasks/update", Modern, true;
+    TasksCancel = "tasks/cancel", Since2025Nov, true;
+    TasksResult = "tasks/result", Only2025Nov, true;
+    TasksList = "tasks/list", Only2025Nov, true;
     /// An extension of the gateway: the health of the gateway and its store.
-    HealthCheck = "health/check", Request, All, false;
+    HealthCheck = "health/check", All, false;
     /// An extension of the gateway: its name, version, revisions and transports.
-    ServerInfo = "info/server", Request, All, false;
+    ServerInfo = "info/server", All, false;
     /// An extension of the gateway: the counters of `GET /metrics`.
-    MetricsGet = "metrics/get", Request, All, false;
-    Initialized = "notifications/initialized", ClientNotification, Legacy, false;
-    RootsListChanged = "notifications/roots/list_changed", ClientNotification, Legacy, true;
-    Cancelled = "notifications/cancelled", Notification, All, false;
-    Progress = "notifications/progress", Notification, All, true;
-    LogMessage = "notifications/message", ServerNotification, All, true;
-    ToolsListChanged = "notifications/tools/list_changed", ServerNotification, All, true;
-    PromptsListChanged = "notifications/prompts/list_changed", ServerNotification, All, true;
-    ResourcesListChanged = "notifications/resources/list_changed", ServerNotification, All, true;
-    ResourcesUpdated = "notifications/resources/updated", ServerNotification, All, true;
-    TaskStatus = "notifications/tasks/status", ServerNotification, Only2025Nov, true;
-    TaskChanged = "notifications/tasks", ServerNotification, Modern, false;
-    SubscriptionsAcknowledged = "notifications/subscriptions/acknowledged", ServerNotification, Modern, false;
+    MetricsGet = "metrics/get", All, false;
+    Initialized = "notifications/initialized", Legacy, false;
+    RootsListChanged = "notifications/roots/list_changed", Legacy, true;
+    Cancelled = "notifications/cancelled", All, false;
+    Progress = "notifications/progress", All, true;
+    LogMessage = "notifications/message", All, true;
+    ToolsListChanged = "notifications/tools/list_changed", All, true;
+    PromptsListChanged = "notifications/prompts/list_changed", All, true;
+    ResourcesListChanged = "notifications/resources/list_changed", All, true;
+    ResourcesUpdated = "notifications/resources/updated", All, true;
+    TaskStatus = "notifications/tasks/status", Only2025Nov, true;
+    TaskChanged = "notifications/tasks", Modern, false;
+    SubscriptionsAcknowledged = "notifications/subscriptions/acknowledged", Modern, false;
 }
 
 impl Method {
@@ -127,8 +109,8 @@ impl Method {
 
     /// Returns `true` if messages with this method are answered.
     #[must_use]
-    pub const fn is_request(self) -> bool {
-        matches!(self.kind(), Kind::Request)
+    pub fn is_request(self) -> bool {
+        !self.as_str().starts_with("notifications/")
     }
 
     /// Parses the name of a request that a client of `revision` may send.
@@ -145,18 +127,10 @@ impl Method {
             _ => Err(method_not_found(name)),
         }
     }
-
-    /// Parses the name of a notification that a client of `revision` may send. Others return `None` and are ignored.
-    #[must_use]
-    pub fn parse_client_notification(name: &str, revision: Revision) -> Option<Self> {
-        Self::parse(name)
-            .filter(|m| matches!(m.kind(), Kind::ClientNotification | Kind::Notification) && m.exists_in(revision))
-    }
 }
 
 /// Creates the `-32601` error, which names at most 128 characters of the method.
-#[must_use]
-pub fn method_not_found(name: &str) -> McpError {
+fn method_not_found(name: &str) -> McpError {
     let shortened: String = name.chars().take(128).collect();
     McpError::new(ErrorKind::MethodNotFound, "Method not found").with("method", shortened)
 }

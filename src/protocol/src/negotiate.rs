@@ -37,14 +37,6 @@ pub fn supported_versions(era: Option<Era>) -> Vec<&'static str> {
     Revision::ALL.iter().rev().filter(|r| era.is_none_or(|era| r.era() == era)).map(|r| r.as_str()).collect()
 }
 
-/// Creates the `-32021` error of the stateless era: the request needs a capability that its client did not declare.
-/// `required` is a `ClientCapabilities` object with the missing ones (2026-07-28/basic/index, "`_meta`").
-#[must_use]
-pub fn missing_capability(required: serde_json::Value) -> McpError {
-    McpError::new(ErrorKind::MissingCapability, "The client lacks a capability that this request needs")
-        .with("requiredCapabilities", required)
-}
-
 /// Creates an error with `data: {supported, requested}`, where `supported` lists the versions of `era` or all.
 pub(super) fn unsupported_version(kind: ErrorKind, requested: &str, era: Option<Era>) -> McpError {
     // A hostile client could send a huge version; no real one is longer than this.

@@ -3,12 +3,11 @@
 
 use std::borrow::Cow;
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::{
     McpError,
-    headers::{HeaderField, Headers, decode_value, mismatch},
+    headers::{HeaderField, Headers, decode_value, encode_value, mismatch},
     json,
 };
 
@@ -169,17 +168,6 @@ pub fn for_call(annotated: &[ParamHeader], arguments: Option<&str>) -> Vec<(Box<
         Some((param.header.as_str().into(), encode_value(&text).into()))
     };
     annotated.iter().filter_map(header).collect()
-}
-
-/// Encodes a value for a header: unchanged if it is plain ASCII, else in the Base64 form ("Value Encoding").
-#[must_use]
-pub fn encode_value(text: &str) -> Cow<'_, str> {
-    let plain = text.bytes().all(|b| matches!(b, b'\t' | b' '..=b'~'));
-    let marked = text.starts_with("=?base64?") && text.ends_with("?=");
-    if plain && !marked && text.trim_ascii().len() == text.len() {
-        return Cow::Borrowed(text);
-    }
-    Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(text)))
 }
 
 /// Returns `true` if a decoded header equals the argument; integers compare as numbers (`42.0` is `42`).

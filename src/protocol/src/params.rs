@@ -23,11 +23,14 @@ pub use types::{Implementation, LoggingLevel};
 /// # Errors
 /// `InvalidParams` naming the member that is missing, duplicated or of the wrong type.
 pub fn parse<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Result<T, McpError> {
-    let text = params.map_or("{}", RawValue::get);
-    if !text.starts_with('{') {
-        return Err(McpError::invalid_param("params", "`params` must be an object"));
-    }
+    let text = object_text(params)?;
     serde_json::from_str(text).map_err(|_| describe_error::<T>(text))
+}
+
+/// Returns the text of `params`, which must be an object.
+fn object_text(params: Option<&RawValue>) -> Result<&str, McpError> {
+    let text = params.map_or("{}", RawValue::get);
+    if text.starts_with('{') { Ok(text) } else { Err(McpError::invalid_param("params", "`params` must be an object")) }
 }
 
 /// Parses failed input again while tracking the path, so that only failures pay for it.
@@ -66,7 +69,7 @@ fn parse_serde_message(reason: &str) -> (Option<&str>, String) {
     (None, expected.map_or_else(|| "is invalid".to_owned(), |expected| format!("must be {expected}")))
 }
 
-/// `handshake_revision` (2025-11-25/basic/lifecycle, "Initialization").
+/// `initialize` (2025-11-25/basic/lifecycle, "Initialization").
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Initialize<'a> {
@@ -114,16 +117,10 @@ pub struct ListParams<'a> {
     pub cursor: Option<Cow<'a, str>>,
 }
 
-/// `resources/read` (2026-07-28/server/resources).
+/// `resources/read` (2026-07-28/server/resources), `resources/subscribe` and `resources/unsubscribe`
+/// (2025-11-25/server/resources, "Subscriptions").
 #[derive(Debug, Deserialize)]
-pub struct ReadResource<'a> {
-    #[serde(borrow)]
-    pub uri: Cow<'a, str>,
-}
-
-/// `resources/subscribe` and `resources/unsubscribe` (2025-11-25/server/resources, "Subscriptions").
-#[derive(Debug, Deserialize)]
-pub struct Subscribe<'a> {
+pub struct ResourceUri<'a> {
     #[serde(borrow)]
     pub uri: Cow<'a, str>,
 }
@@ -213,26 +210,10 @@ pub struct ListenFilter<'a> {
 /// `notifications/cancelled` (2025-11-25/basic/utilities/cancellation, 2026-07-28/basic/patterns/cancellation).
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Cancelled<'a> {
+pub struct Cancelled {
     /// Optional in the schema of 2025-11-25 because of tasks; without it there is nothing to cancel here.
     #[serde(deserialize_with = "fields::request_id")]
     pub request_id: RequestId,
-    #[serde(borrow, default)]
-    pub reason: Option<Cow<'a, str>>,
-}
-
-/// `notifications/progress` (2026-07-28/basic/patterns/progress).
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Progress<'a> {
-    /// A string or an integer, as written in the request's `_meta`.
-    #[serde(deserialize_with = "fields::request_id")]
-    pub progress_token: RequestId,
-    pub progress: f64,
-    #[serde(default)]
-    pub total: Option<f64>,
-    #[serde(borrow, default)]
-    pub message: Option<Cow<'a, str>>,
 }
 
 #[cfg(test)]

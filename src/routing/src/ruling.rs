@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::target::RouteTarget;
 use countersign_domain::policy::{DefinitionStatus, Policy, Ruling, ToolFacts, pins::Definition};
-use countersign_protocol::arguments::{canonical_hash, canonical_text_hash};
+use countersign_protocol::arguments::canonical_text_hash;
 use countersign_provider::ToolDef;
 
 /// Returns `sha256:…` of a definition, independent of the order of members. It covers all members that an upstream
@@ -13,10 +13,13 @@ use countersign_provider::ToolDef;
 pub fn definition_hash(def: &ToolDef) -> String {
     match &def.raw {
         Some(raw) => canonical_text_hash(raw.get()),
-        None => canonical_hash(&json!({
-            "name": def.name, "description": def.description, "inputSchema": def.input_schema,
-            "annotations": def.annotations,
-        })),
+        None => {
+            let definition = json!({
+                "name": def.name, "description": def.description, "inputSchema": def.input_schema,
+                "annotations": def.annotations,
+            });
+            canonical_text_hash(&definition.to_string())
+        }
     }
 }
 

@@ -188,7 +188,7 @@ impl MessageSource {
         match Method::parse(&notification.method) {
             Some(Method::Initialized) => self.session.mark_initialized(),
             Some(Method::Cancelled) => {
-                if let Ok(cancelled) = params::parse::<params::Cancelled<'_>>(notification.params) {
+                if let Ok(cancelled) = params::parse::<params::Cancelled>(notification.params) {
                     // Neither id nor reason: both are the client's own text, of any length.
                     tracing::debug!(session = %self.session.short_id(), "a request is cancelled by its client");
                     self.session.cancel(&cancelled.request_id);

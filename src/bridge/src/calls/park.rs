@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::ready::Ready;
@@ -16,12 +15,7 @@ use crate::{
 };
 use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::{context::Exchange, reply::Reply};
-use countersign_protocol::{
-    Era, McpError,
-    arguments::{canonical_hash, canonical_text_hash, text_hash},
-    json::MemberEdit,
-    outline::OutlinedObject,
-};
+use countersign_protocol::{Era, McpError, arguments::canonical_text_hash, json::MemberEdit, outline::OutlinedObject};
 use countersign_upstream::Upstream;
 
 /// Parked calls of one principal at an upstream where each of them holds a link. One more ends the oldest: there are 4 of
@@ -114,19 +108,14 @@ fn input_required(ready: &Ready<'_>, call: [u8; 16], ticket: u64, asked: &[Asked
 /// What a state is good for: this principal, this method of this upstream, this name or URI, these arguments.
 pub(super) fn binding(ready: &Ready<'_>) -> Binding {
     let call = &ready.call;
-    let arguments = ready.params.object.member("arguments").unwrap_or("{}");
-    // Written in another order they are the same; numbers that no double holds count as they are written.
-    let arguments = match serde_json::from_str::<Value>(arguments) {
-        Ok(value) => canonical_hash(&value),
-        Err(_) => text_hash(arguments.as_bytes()),
-    };
-    // The parameters of a method that is not known have no arguments that could be told from the rest.
+    // Arguments in another order are the same.
     let arguments = match call.verb {
+        // The parameters of a method that is not known have no arguments that could be told from the rest.
         Verb::Extension => {
             let parts = ["_meta", "inputResponses", "requestState"].map(|key| (key, MemberEdit::Drop));
             canonical_text_hash(&ready.params.object.edit(&parts))
         }
-        _ => arguments,
+        _ => canonical_text_hash(ready.params.object.member("arguments").unwrap_or("{}")),
     };
     let parts = [
         ready.caller.principal.name.as_str(),

@@ -51,7 +51,7 @@ impl<'a> Ready<'a> {
             capabilities: None,
             log_level: caller.log_level,
         };
-        countersign_protocol::alike::check(&params)?;
+        countersign_protocol::ambiguous_keys::check(&params)?;
         let wants_task = call.verb == Verb::Tool && tasks::wanted(call.exchange, &params.object);
         let mut ready = Self { call, negotiated, caller, params, speaker, task: None, wants_task, question: None };
         ready.speaker.capabilities = ready.declared(less);

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::condition::ConditionFault;
 use countersign_protocol::{
-    alike::fold_case,
+    ambiguous_keys::fold_case,
     json::{Token, tokens},
 };
 

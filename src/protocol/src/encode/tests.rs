@@ -12,6 +12,13 @@ fn text(bytes: &Bytes) -> &str {
     std::str::from_utf8(bytes).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// The `error` object of a response.
+fn object(error: &McpError, revision: Revision) -> String {
+    let response = super::error(Some(&id("1")), error, revision);
+    let object = text(&response).strip_prefix(r#"{"jsonrpc":"2.0","id":1,"error":"#);
+    object.and_then(|object| object.strip_suffix('}')).expect("an error response").to_owned()
+}
+
 fn id(raw: &str) -> RequestId {
     RequestId::from_json(raw).unwrap_or_else(|| panic!("{raw} is an id"))
 }
@@ -43,7 +50,7 @@ fn errors_on_the_wire() {
         r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"No \"x\"","data":{"code":"RESOURCE_NOT_FOUND","uri":"a://b"}}}"#
     );
     assert_eq!(
-        error_object(&error, Revision::V2026_07_28),
+        object(&error, Revision::V2026_07_28),
         r#"{"code":-32602,"message":"No \"x\"","data":{"code":"RESOURCE_NOT_FOUND","uri":"a://b"}}"#
     );
 }
@@ -81,19 +88,20 @@ fn unknown_id_depends_on_revision() {
 #[test]
 fn data_code_cannot_be_overwritten() {
     let error = McpError::new(ErrorKind::Forbidden, "no").with("code", "OTHER");
-    let text = error_object(&error, Revision::MODERN);
+    let text = object(&error, Revision::MODERN);
     assert_eq!(text, r#"{"code":-31002,"message":"no","data":{"code":"FORBIDDEN"}}"#);
 }
 
 #[test]
 fn version_errors_match_schema() {
     let error = negotiate::stateless_revision("1900-01-01").expect_err("unsupported");
-    let value: Value = serde_json::from_str(&error_object(&error, Revision::MODERN)).expect("JSON");
+    let value: Value = serde_json::from_str(&object(&error, Revision::MODERN)).expect("JSON");
     assert_eq!(value["code"], -32022);
     assert_eq!(value["data"]["requested"], "1900-01-01");
     assert!(value["data"]["supported"].as_array().is_some_and(|s| s.contains(&json!("2026-07-28"))));
-    let error = negotiate::missing_capability(json!({ "elicitation": {} }));
-    let value: Value = serde_json::from_str(&error_object(&error, Revision::MODERN)).expect("JSON");
+    let error =
+        McpError::new(ErrorKind::MissingCapability, "").with("requiredCapabilities", json!({ "elicitation": {} }));
+    let value: Value = serde_json::from_str(&object(&error, Revision::MODERN)).expect("JSON");
     assert_eq!(
         (&value["code"], &value["data"]["requiredCapabilities"]),
         (&json!(-32021), &json!({ "elicitation": {} }))
@@ -128,7 +136,7 @@ proptest! {
     #[test]
     fn written_messages_are_read_back(number: i64, name in ".{0,20}", method in ".{0,30}", key in ".{0,10}") {
         let payload = json!({ key: [number, "x"] }).to_string();
-        for id in [RequestId::from(number), RequestId::from_text(&name)] {
+        for id in [RequestId::from(number), RequestId::from_raw(&Value::from(name).to_string())] {
             let bytes = request(&id, &method, Some(&payload));
             match parse(&bytes, &Limits::default()) {
                 Ok(Incoming::Single(Message::Request(r))) => {

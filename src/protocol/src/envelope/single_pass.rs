@@ -21,21 +21,13 @@ pub(super) fn members(text: &str, max_depth: usize) -> Option<Members<'_>> {
     let mut scanner = Scanner::new(text);
     scanner.skip_space();
     scanner.check_object(|scanner, key, _| {
-        let slot = match key {
-            "jsonrpc" => &mut members.jsonrpc,
-            "id" => &mut members.id,
-            "method" => &mut members.method,
-            "params" => &mut members.params,
-            "result" => &mut members.result,
-            "error" => &mut members.error,
-            _ => return scanner.check_value(levels),
-        };
         let start = scanner.position();
         if key == "params" && scanner.peek() == b'{' {
             members.outline = Some(outline_params(scanner, levels.checked_sub(1)?)?);
         } else {
             scanner.check_value(levels)?;
         }
+        let Some(slot) = members.slot(key) else { return Some(()) };
         // A duplicate member is rejected here; the fallback reports it.
         slot.replace(trusted_raw_value(scanner.text_since(start)?)?).is_none().then_some(())
     })?;

@@ -47,19 +47,6 @@ fn request_has_method_and_id() {
 }
 
 #[test]
-fn accessors_return_parts_of_message() {
-    for (text, id, method, params) in [
-        (r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{}}"#, Some("1"), Some("a"), Some("{}")),
-        (r#"{"jsonrpc":"2.0","method":"b","params":{"x":1}}"#, None, Some("b"), Some(r#"{"x":1}"#)),
-        (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, None, None, None),
-    ] {
-        let message = one(text).unwrap_or_else(|fault| panic!("{fault:?}"));
-        assert_eq!(message.request_id().map(RequestId::as_json), id);
-        assert_eq!((message.method(), message.params().map(RawValue::get)), (method, params));
-    }
-}
-
-#[test]
 fn ids_are_kept_byte_for_byte() {
     for id in [
         "0",

@@ -61,26 +61,6 @@ fn every_method_in_every_revision() {
 }
 
 #[test]
-fn clients_may_send_only_some_notifications() {
-    let accepted = |revision| -> Vec<&str> {
-        TABLE
-            .iter()
-            .filter_map(|(name, ..)| Method::parse_client_notification(name, revision).map(Method::as_str))
-            .collect()
-    };
-    assert_eq!(accepted(Revision::MODERN), ["notifications/cancelled", "notifications/progress"]);
-    assert_eq!(
-        accepted(Revision::V2025_11_25),
-        [
-            "notifications/initialized",
-            "notifications/roots/list_changed",
-            "notifications/cancelled",
-            "notifications/progress"
-        ]
-    );
-}
-
-#[test]
 fn unknown_methods_are_echoed_truncated() {
     for name in ["", "Ping", "ping ", "tools", "tools/call/x", "rpc.discover", "sampling/createMessage"] {
         assert_eq!(Method::parse(name), None, "{name}");

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{Implementation, LoggingLevel};
 use crate::{
-    McpError, RequestId,
+    McpError,
     id::is_string_or_integer,
     json::{self, Member},
     outline::OutlinedParams,
@@ -21,7 +21,6 @@ pub mod keys {
     pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
-    pub const TRACEPARENT: &str = "traceparent";
     /// A key of the gateway: a repeated proposal with the same key returns the same change.
     pub const IDEMPOTENCY_KEY: &str = "dev.countersign/idempotencyKey";
 }
@@ -39,17 +38,9 @@ pub struct Meta<'a> {
     pub client_capabilities: Option<&'a str>,
     pub log_level: Option<Cow<'a, str>>,
     pub idempotency_key: Option<Cow<'a, str>>,
-    /// W3C trace context, not validated here.
-    pub traceparent: Option<Cow<'a, str>>,
 }
 
 impl Meta<'_> {
-    /// Returns the progress token as an owned id that can be compared.
-    #[must_use]
-    pub fn progress_token(&self) -> Option<RequestId> {
-        self.progress_token.map(RequestId::from_raw)
-    }
-
     /// Returns the name and version of the client.
     ///
     /// # Errors
@@ -85,11 +76,8 @@ pub fn is_modern(meta: &Meta<'_>) -> bool {
 /// `InvalidParams` whose `data.member` starts with `_meta`, if it is not an object, or if a member that the gateway
 /// reads is duplicated or of the wrong type.
 pub fn parse_meta<'a>(params: Option<&'a RawValue>) -> Result<Meta<'a>, McpError> {
-    let Some(params) = params else { return Ok(Meta::default()) };
-    if !params.get().starts_with('{') {
-        return Err(McpError::invalid_param("params", "`params` must be an object"));
-    }
-    let mut metas = json::members(params.get()).filter(|member| member.key == "_meta").map(|member| member.value);
+    let text = super::object_text(params)?;
+    let mut metas = json::members(text).filter(|member| member.key == "_meta").map(|member| member.value);
     let first = metas.next();
     if metas.next().is_some() {
         return Err(McpError::repeated_member("_meta"));
@@ -111,65 +99,32 @@ fn read_members<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Re
     if !text.starts_with('{') {
         return Err(McpError::invalid_param("_meta", "`params._meta` must be an object"));
     }
-    let mut values: [Option<&'a str>; KEYS.len()] = Default::default();
-    let mut repeated = None;
+    let mut meta = Meta::default();
     for member in members {
-        if let Some(index) = KEYS.iter().position(|key| *key == member.key)
-            && values[index].replace(member.value).is_some()
-        {
-            repeated = Some(KEYS[index]);
+        let (key, raw) = (&*member.key, member.value);
+        let string = || json::string(raw).ok_or_else(|| invalid_member(key, "must be a string"));
+        let is_repeated = match key {
+            keys::PROGRESS_TOKEN if !is_string_or_integer(raw) => {
+                return Err(invalid_member(key, "must be a string or an integer"));
+            }
+            keys::CLIENT_INFO | keys::CLIENT_CAPABILITIES if !raw.starts_with('{') => {
+                return Err(invalid_member(key, "must be an object"));
+            }
+            keys::PROGRESS_TOKEN => meta.progress_token.replace(raw).is_some(),
+            keys::CLIENT_INFO => meta.client_info.replace(raw).is_some(),
+            keys::CLIENT_CAPABILITIES => meta.client_capabilities.replace(raw).is_some(),
+            keys::PROTOCOL_VERSION => meta.protocol_version.replace(string()?).is_some(),
+            keys::LOG_LEVEL => meta.log_level.replace(string()?).is_some(),
+            keys::IDEMPOTENCY_KEY => meta.idempotency_key.replace(string()?).is_some(),
+            _ => false,
+        };
+        if is_repeated {
+            return Err(invalid_member(key, "is given more than once"));
         }
     }
-    if let Some(key) = repeated {
-        return Err(invalid_member(key, "is given more than once"));
-    }
-    let object = |slot: Slot| match values[slot as usize] {
-        Some(raw) if !raw.starts_with('{') => Err(invalid_member(KEYS[slot as usize], "must be an object")),
-        other => Ok(other),
-    };
-    let text = |slot: Slot| match values[slot as usize] {
-        Some(raw) => json::string(raw).map(Some).ok_or_else(|| invalid_member(KEYS[slot as usize], "must be a string")),
-        None => Ok(None),
-    };
-    let progress_token = match values[Slot::ProgressToken as usize] {
-        Some(raw) if !is_string_or_integer(raw) => {
-            return Err(invalid_member(keys::PROGRESS_TOKEN, "must be a string or an integer"));
-        }
-        other => other,
-    };
-    Ok(Meta {
-        progress_token,
-        protocol_version: text(Slot::ProtocolVersion)?,
-        client_info: object(Slot::ClientInfo)?,
-        client_capabilities: object(Slot::ClientCapabilities)?,
-        log_level: text(Slot::LogLevel)?,
-        idempotency_key: text(Slot::IdempotencyKey)?,
-        traceparent: text(Slot::Traceparent)?,
-    })
+    Ok(meta)
 }
 
 fn invalid_member(key: &str, what: &str) -> McpError {
     McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` {what}"))
 }
-
-/// Indices into [`KEYS`].
-#[derive(Clone, Copy)]
-enum Slot {
-    ProgressToken,
-    ProtocolVersion,
-    ClientInfo,
-    ClientCapabilities,
-    LogLevel,
-    IdempotencyKey,
-    Traceparent,
-}
-
-const KEYS: [&str; 7] = [
-    keys::PROGRESS_TOKEN,
-    keys::PROTOCOL_VERSION,
-    keys::CLIENT_INFO,
-    keys::CLIENT_CAPABILITIES,
-    keys::LOG_LEVEL,
-    keys::IDEMPOTENCY_KEY,
-    keys::TRACEPARENT,
-];

@@ -8,7 +8,7 @@ use countersign_domain::changes::{
     diff::DiffBuilder,
     visible::{escape_hidden, is_hidden},
 };
-use countersign_protocol::{McpError, arguments::canonical_hash, json};
+use countersign_protocol::{McpError, arguments::canonical_text_hash, json};
 
 /// Returns a preview with the arguments of the call, because only the upstream knows its effect.
 ///
@@ -133,7 +133,7 @@ fn title_text(value: &str) -> Option<String> {
 /// Hashes the definition, so that a changed definition makes its proposals stale.
 fn definition_fingerprint(def: &ToolDef) -> String {
     let value = def.raw.as_ref().and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-    canonical_hash(&value.unwrap_or_default())
+    canonical_text_hash(&value.unwrap_or_default().to_string())
 }
 
 /// Pretty-prints a nested value, unless parsing would alter a number.

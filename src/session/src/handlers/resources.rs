@@ -105,7 +105,7 @@ pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>)
 
 /// `resources/read`.
 pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
-    let params: params::ReadResource<'_> = params::parse(request.params)?;
+    let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
     let provider = arrival::resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
     admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&params.uri))?;
@@ -138,7 +138,7 @@ pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
 /// `resources/subscribe`. The resource need not exist yet: a client may wait for one to appear. What not everybody may read
 /// answers as reading it does.
 pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
-    let params: params::Subscribe<'_> = params::parse(request.params)?;
+    let params: params::ResourceUri<'_> = params::parse(request.params)?;
     let server = &exchange.server;
     check_uri(server.limits.max_uri, "uri", &params.uri)?;
     arrival::of_resource(exchange, &params.uri).await;
@@ -183,7 +183,7 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
 
 /// `resources/unsubscribe`; unknown subscriptions are none any more.
 pub async fn unsubscribe(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
-    let params: params::Subscribe<'_> = params::parse(request.params)?;
+    let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
     let provider = exchange.server.routing.routes.load().provider_for_uri(&params.uri);

@@ -141,7 +141,7 @@ mod tests {
 
     fn question() -> UpstreamRequest {
         UpstreamRequest {
-            id: RequestId::from_text("1"),
+            id: RequestId::from_raw("\"1\""),
             method: "elicitation/create".into(),
             params: None,
             reply: Replier::new(|_| {}),

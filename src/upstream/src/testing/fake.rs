@@ -295,7 +295,7 @@ pub fn notification(method: &str, params: Value) -> UpstreamNotification {
 pub fn question() -> (UpstreamRequest, tokio::sync::oneshot::Receiver<Result<Box<RawValue>, RpcError>>) {
     let (told, answer) = tokio::sync::oneshot::channel();
     let request = UpstreamRequest {
-        id: countersign_protocol::RequestId::from_text("q"),
+        id: countersign_protocol::RequestId::from_raw("\"q\""),
         method: "elicitation/create".into(),
         params: None,
         reply: countersign_provider::request::Replier::new(move |answer| drop(told.send(answer))),

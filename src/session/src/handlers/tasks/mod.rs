@@ -53,7 +53,7 @@ pub async fn handle(exchange: &Handling, method: Method, request: &Request<'_>) 
         return list(exchange, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
-    countersign_protocol::alike::check(&request.outlined_params())?;
+    countersign_protocol::ambiguous_keys::check(&request.outlined_params())?;
     let id = foreign::id(params)?;
     if let Some(task) = exchange.server.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
         return task.handle(exchange, method, &exchange.server.long_requests).await;
