@@ -111,7 +111,7 @@ pub async fn start(
     let shutdown = CancellationToken::new();
     let users = Users::default();
 
-    let routes: Arc<PublishedTable> = Arc::new(PublishedTable::from_pointee(RouteTable::empty()));
+    let routes: Arc<PublishedTable> = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(RouteDirectory(Arc::clone(&routes)));
     let pins = Arc::new(PinStore::open(Arc::clone(&store)).await?);

@@ -26,7 +26,10 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module, Provider, ToolDef, ToolResult};
 use countersign_rest::policy::{TestBody, Tested};
 use countersign_review::gateway_tools::GatewayTools;
-use countersign_routing::{RouteTable, RouteTarget, table::Aliases};
+use countersign_routing::{
+    RouteTable, RouteTarget,
+    table::{Aliases, TableInputs},
+};
 use countersign_store::{Place, Said, StoreError};
 use countersign_tracker::Tracker;
 use countersign_upstream::{Names, is_tool_allowed};
@@ -97,7 +100,15 @@ impl<'a> OfflinePolicy<'a> {
         let build = |servers: &[PinnedProvider]| {
             let providers: Vec<RouteTarget> =
                 servers.iter().map(|server| RouteTarget::Module(Arc::new(server.clone()))).collect();
-            RouteTable::build(1, &providers, &self.policy, &aliases, &json!({})).map_err(|error| config_error(&error))
+            let inputs = TableInputs {
+                providers: &providers,
+                policy: &self.policy,
+                aliases: &aliases,
+                pending_schema: &Arc::new(json!({})),
+                previous: None,
+                strict: true,
+            };
+            RouteTable::build(&inputs).map_err(|error| config_error(&error))
         };
         let table = build(&servers)?;
         if let Some(route) = table.find_tool(tool) {

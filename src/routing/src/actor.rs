@@ -61,7 +61,7 @@ impl Router {
         rulings_changed: bool,
     ) -> Result<(), RouteError> {
         let old = self.published.load_full();
-        let table = Arc::new(RouteTable::rebuild(&TableInputs {
+        let table = Arc::new(RouteTable::build(&TableInputs {
             providers,
             policy: &self.policy,
             aliases: &self.aliases,
@@ -72,7 +72,7 @@ impl Router {
         self.published.store(table.clone());
         old.superseded.cancel();
         self.subscribers.move_sources(|uri| find_source(&table, uri));
-        let varies = old.varies_by_principal() || table.varies_by_principal();
+        let varies = old.varies_by_principal || table.varies_by_principal;
         let may_refuse = old.refusing_policy().is_some() || table.refusing_policy().is_some();
         if old.generation > 0 {
             for (list, before, after) in [
@@ -285,34 +285,18 @@ impl Handler<Subscribe> for Router {
     }
 }
 
-/// Sent by a session for `resources/unsubscribe`.
+/// Sent by a session for `resources/unsubscribe`, and when it ends with open subscriptions.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Unsubscribe {
-    pub session: String,
-    pub uri: String,
+    pub session: Arc<str>,
+    pub uris: Vec<String>,
 }
 
 impl Handler<Unsubscribe> for Router {
     type Result = ();
 
-    fn handle(&mut self, Unsubscribe { session, uri }: Unsubscribe, _: &mut Self::Context) {
-        self.subscribers.unsubscribe(&session, &uri);
-    }
-}
-
-/// Sent by a session that ended with open subscriptions, which are removed.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct SessionClosed {
-    pub session: String,
-    pub uris: Vec<String>,
-}
-
-impl Handler<SessionClosed> for Router {
-    type Result = ();
-
-    fn handle(&mut self, SessionClosed { session, uris }: SessionClosed, _: &mut Self::Context) {
+    fn handle(&mut self, Unsubscribe { session, uris }: Unsubscribe, _: &mut Self::Context) {
         for uri in uris {
             self.subscribers.unsubscribe(&session, &uri);
         }

@@ -3,6 +3,7 @@
 //! A resource of an upstream is watched there once, regardless of the number of subscribers.
 
 use std::{
+    cell::LazyCell,
     collections::{HashMap, HashSet},
     sync::{Arc, Weak},
 };
@@ -226,22 +227,21 @@ impl Subscribers {
             let params = format!(r#"{{{meta}"uri":{}}}"#, quoted(uri));
             encode::notification("notifications/resources/updated", Some(&params))
         };
+        let for_sessions = LazyCell::new(|| message(""));
         let exact = by_uri.get(uri).into_iter();
         let containing =
             containing_uris(uri).filter_map(|whole| by_uri.get(whole).filter(|watch| watch.source.is_some()));
-        let mut notified = HashSet::new();
+        let (mut notified_sessions, mut notified_listeners) = (HashSet::new(), HashSet::new());
         for watch in exact.chain(containing) {
             for session in watch.sessions.values().filter_map(Weak::upgrade) {
-                if is_allowed(session.principal()) && notified.insert(Err(session.id().clone())) {
-                    session.send(message(""));
+                if is_allowed(session.principal()) && notified_sessions.insert(session.id().clone()) {
+                    session.send(for_sessions.clone());
                 }
             }
             for key in &watch.listeners {
                 let Some(listener) = listeners.get(key).filter(|listener| listener.acknowledged) else { continue };
-                if !is_allowed(&listener.principal) {
-                    continue;
-                }
-                if notified.insert(Ok(*key))
+                if is_allowed(&listener.principal)
+                    && notified_listeners.insert(*key)
                     && !(listener.sink)(message(&format!("{},", subscription_meta(&listener.id))))
                 {
                     closed.push(*key);

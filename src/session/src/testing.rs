@@ -51,7 +51,7 @@ impl Gateway {
         let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
         let loaded = load(&flags, &Environment::new(dir.path(), &[])).unwrap_or_else(|error| panic!("{error}"));
         let config = Arc::new(loaded.config);
-        let routes = Arc::new(PublishedTable::from_pointee(RouteTable::empty()));
+        let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
         let review_config = review::config(&Arc::new(AtomicI64::new(0)));
         let changes = review::start(dir.path(), Arc::new(RouteDirectory(Arc::clone(&routes))), review_config).await;
         let registry = Arc::new(Registry::default());

@@ -47,7 +47,10 @@ use countersign_provider::{
 };
 use countersign_reload::{ConfigSource, InitialConfig, ReloadCause, testing::UnchangingGateway};
 use countersign_review::{PendingConfig, Proposal, testing::proposal};
-use countersign_routing::{PublishedTable, RouteTable, table::Aliases};
+use countersign_routing::{
+    PublishedTable, RouteTable,
+    table::{Aliases, TableInputs},
+};
 use countersign_rulings::standing_rules::{StandingRuleCache, StandingRules, StandingRulesDeps};
 use countersign_session::registry::SessionInfo;
 use countersign_store::{PinStore, Place, Store};
@@ -68,9 +71,15 @@ fn build(
             .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
         people.set_groups(&config.groups);
         let providers = [countersign_routing::RouteTarget::Module(Arc::clone(&provider) as _)];
-        let generation = routes.load().generation + 1;
-        let table = RouteTable::build(generation, &providers, &rules, &Aliases::default(), &json!({})).unwrap();
-        routes.store(Arc::new(table));
+        let table = RouteTable::build(&TableInputs {
+            providers: &providers,
+            policy: &rules,
+            aliases: &Aliases::default(),
+            pending_schema: &Arc::new(json!({})),
+            previous: Some(&routes.load()),
+            strict: true,
+        });
+        routes.store(Arc::new(table.unwrap()));
     })
 }
 
@@ -169,7 +178,7 @@ impl Endpoints {
         let provider = Arc::new(FakeProvider { is_module: false, ..FakeProvider::new("pretend") });
         let policy = Arc::new(Mutex::new(PolicyConfig::from(PolicyDefault::ReviewWrites)));
         let pins = Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap());
-        let routes = Arc::new(PublishedTable::from_pointee(RouteTable::empty()));
+        let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
         let board = StandingRuleCache::open(&store).await.unwrap();
         let stored = Arc::new(StoredCredentials::open(&Place::directory(dir.path())).unwrap());
         let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));

@@ -2,9 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use serde_json::value::RawValue;
+use serde_json::{to_value, value::RawValue};
 
-use super::{listing, revision_filter};
+use super::{
+    listing::{entry, prompt_entry},
+    revision_filter::{filter_prompt, filter_resource},
+};
 use crate::target::RouteTarget;
 use countersign_protocol::Revision;
 use countersign_provider::{PromptDef, ResourceDef, ResourceTemplateDef};
@@ -20,11 +23,11 @@ impl RenderedEntry {
         &'a self,
         revision: Revision,
         raw: Option<&'a Arc<RawValue>>,
-        filter: impl FnOnce(&str) -> Option<String>,
+        filter: impl FnOnce(&str, Revision) -> Option<String>,
         write: impl FnOnce() -> String,
     ) -> &'a str {
         let text = self.0[revision as usize].get_or_init(|| match raw {
-            Some(raw) => filter(raw.get()).map(Into::into),
+            Some(raw) => filter(raw.get(), revision).map(Into::into),
             None => Some(write().into()),
         });
         text.as_deref().or_else(|| raw.map(|raw| raw.get())).unwrap_or_default()
@@ -37,80 +40,47 @@ impl RenderedEntry {
     }
 }
 
-/// A prompt and its provider.
-pub struct PromptRoute {
+/// A prompt, resource or template with its provider.
+pub struct ListedRoute<D> {
     pub provider: RouteTarget,
-    pub def: PromptDef,
+    pub def: D,
     rendered: RenderedEntry,
+}
+
+pub type PromptRoute = ListedRoute<PromptDef>;
+/// A resource that an upstream lists.
+pub type ResourceRoute = ListedRoute<ResourceDef>;
+pub type TemplateRoute = ListedRoute<ResourceTemplateDef>;
+
+impl<D> ListedRoute<D> {
+    #[must_use]
+    pub fn new(provider: RouteTarget, def: D) -> Self {
+        Self { provider, def, rendered: RenderedEntry::default() }
+    }
 }
 
 impl PromptRoute {
-    #[must_use]
-    pub fn new(provider: RouteTarget, def: PromptDef) -> Self {
-        Self { provider, def, rendered: RenderedEntry::default() }
-    }
-
     /// Returns the prompt's entry in `prompts/list`.
     #[must_use]
     pub fn list_entry(&self, revision: Revision) -> &str {
-        let write = || listing::prompt_entry(&self.def, revision);
-        self.rendered.get_or_write(
-            revision,
-            self.def.raw.as_ref(),
-            |raw| revision_filter::filter_prompt(raw, revision),
-            write,
-        )
+        self.rendered.get_or_write(revision, self.def.raw.as_ref(), filter_prompt, || prompt_entry(&self.def, revision))
     }
-}
-
-/// A resource that an upstream lists.
-pub struct ResourceRoute {
-    pub provider: RouteTarget,
-    pub def: ResourceDef,
-    rendered: RenderedEntry,
 }
 
 impl ResourceRoute {
-    #[must_use]
-    pub fn new(provider: RouteTarget, def: ResourceDef) -> Self {
-        Self { provider, def, rendered: RenderedEntry::default() }
-    }
-
     /// Returns the resource's entry in `resources/list`.
     #[must_use]
     pub fn list_entry(&self, revision: Revision) -> &str {
-        let write = || listing::resource_entry(&self.def, revision);
-        self.rendered.get_or_write(
-            revision,
-            self.def.raw.as_ref(),
-            |raw| revision_filter::filter_resource(raw, revision),
-            write,
-        )
+        self.rendered
+            .get_or_write(revision, self.def.raw.as_ref(), filter_resource, || entry(to_value(&self.def), revision))
     }
-}
-
-/// A resource template and its provider.
-pub struct TemplateRoute {
-    pub provider: RouteTarget,
-    pub def: ResourceTemplateDef,
-    rendered: RenderedEntry,
 }
 
 impl TemplateRoute {
-    #[must_use]
-    pub fn new(provider: RouteTarget, def: ResourceTemplateDef) -> Self {
-        Self { provider, def, rendered: RenderedEntry::default() }
-    }
-
     /// Returns the template's entry in `resources/templates/list`.
     #[must_use]
     pub fn list_entry(&self, revision: Revision) -> &str {
-        let write = || listing::template_entry(&self.def, revision);
-        self.rendered.get_or_write(
-            revision,
-            self.def.raw.as_ref(),
-            |raw| revision_filter::filter_resource(raw, revision),
-            write,
-        )
+        self.rendered
+            .get_or_write(revision, self.def.raw.as_ref(), filter_resource, || entry(to_value(&self.def), revision))
     }
 }

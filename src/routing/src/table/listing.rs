@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use countersign_protocol::Revision;
-use countersign_provider::{PromptDef, ResourceDef, ResourceTemplateDef, ToolDef};
+use countersign_provider::{PromptDef, ToolDef};
 
 /// Renders one tool of `tools/list`. `pending` is the output schema of a pending answer, if the tool may be put under
 /// review.
@@ -64,18 +64,9 @@ pub fn prompt_entry(def: &PromptDef, revision: Revision) -> String {
     out.to_string()
 }
 
-/// Renders one resource of `resources/list`.
-pub fn resource_entry(def: &ResourceDef, revision: Revision) -> String {
-    entry_text(serde_json::to_value(def), revision)
-}
-
-/// Renders one template of `resources/templates/list`.
-pub fn template_entry(def: &ResourceTemplateDef, revision: Revision) -> String {
-    entry_text(serde_json::to_value(def), revision)
-}
-
-fn entry_text(value: serde_json::Result<Value>, revision: Revision) -> String {
-    let mut value = value.unwrap_or_default();
+/// Renders one resource of `resources/list` or template of `resources/templates/list`. `def` is the definition as a JSON value.
+pub fn entry(def: serde_json::Result<Value>, revision: Revision) -> String {
+    let mut value = def.unwrap_or_default();
     if !revision.rules().structured_content
         && let Some(object) = value.as_object_mut()
     {

@@ -81,7 +81,7 @@ impl ToolRoute {
         self.rendered.get_or_write(
             revision,
             self.def.raw.as_ref(),
-            |raw| revision_filter::filter_tool(raw, pending_schema, revision),
+            |raw, revision| revision_filter::filter_tool(raw, pending_schema, revision),
             || listing::tool_entry(&self.def, &self.name, pending_schema, revision),
         )
     }
@@ -194,7 +194,8 @@ pub struct ListVersions {
     pub resources: u64,
 }
 
-/// An immutable table of all tools, prompts, resources and their providers.
+/// An immutable table of all tools, prompts, resources and their providers. The default is an empty one.
+#[derive(Default)]
 pub struct RouteTable {
     /// Increases with every table.
     pub generation: u64,
@@ -205,16 +206,17 @@ pub struct RouteTable {
     pub(super) resources: Resources,
     aliases: Aliases,
     /// `None` in an empty table.
-    policy: Option<Policy>,
+    pub policy: Option<Policy>,
     warnings: Warnings,
     server_instructions: ServerInstructions,
     /// A hash of each list, to detect changes.
     list_fingerprints: [u64; 3],
-    varies_by_principal: bool,
-    /// A tool wants arguments mirrored into headers.
-    mirrors_arguments: bool,
+    /// Principals see different lists of tools ([`ToolRoute::is_visible_to`]).
+    pub varies_by_principal: bool,
+    /// A tool wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
+    pub mirrors_arguments: bool,
     /// Names of request headers that are forwarded to some upstream, without duplicates.
-    forwarded_headers: Vec<String>,
+    pub forwarded_headers: Vec<String>,
     alias_cache: RwLock<HashMap<String, Arc<ToolRoute>>>,
     pub(super) unreached: UnreachedUpstreams,
     /// Cancelled when another table has replaced this one.
@@ -235,51 +237,11 @@ pub struct TableInputs<'a> {
 }
 
 impl RouteTable {
-    /// Returns the empty table used before the first provider is published.
-    #[must_use]
-    pub fn empty() -> Self {
-        Self {
-            generation: 0,
-            versions: ListVersions::default(),
-            providers: Vec::new(),
-            tools: ResolvedNames::default(),
-            prompts: ResolvedNames::default(),
-            resources: Resources::default(),
-            aliases: Aliases::default(),
-            policy: None,
-            warnings: Warnings::default(),
-            server_instructions: ServerInstructions::default(),
-            list_fingerprints: [0; 3],
-            varies_by_principal: false,
-            mirrors_arguments: false,
-            forwarded_headers: Vec::new(),
-            alias_cache: RwLock::default(),
-            unreached: UnreachedUpstreams::default(),
-            superseded: CancellationToken::new(),
-        }
-    }
-
-    /// Builds the first table.
-    ///
-    /// # Errors
-    /// Fails if two providers claim one name, or if a module's schema does not compile.
-    pub fn build(
-        generation: u64,
-        providers: &[RouteTarget],
-        policy: &Policy,
-        aliases: &Aliases,
-        pending_schema: &Value,
-    ) -> Result<Self, RouteError> {
-        let pending_schema = &Arc::new(pending_schema.clone());
-        let inputs = TableInputs { providers, policy, aliases, pending_schema, previous: None, strict: true };
-        Ok(Self { generation, ..Self::rebuild(&inputs)? })
-    }
-
     /// Builds the table that follows the previous one.
     ///
     /// # Errors
-    /// As [`RouteTable::build`]; conflicts of names fail only if the build is strict.
-    pub fn rebuild(inputs: &TableInputs<'_>) -> Result<Self, RouteError> {
+    /// Fails if a module's schema does not compile, and, if the build is strict, if two providers claim one name.
+    pub fn build(inputs: &TableInputs<'_>) -> Result<Self, RouteError> {
         let TableInputs { providers, policy, aliases, pending_schema, previous, strict } = *inputs;
         let rules = ConflictRules { providers, aliases, strict };
         let mut warnings = Warnings::default();
@@ -335,7 +297,7 @@ impl RouteTable {
             mirrors_arguments,
             forwarded_headers: collect_forwarded_headers(providers),
             unreached,
-            ..Self::empty()
+            ..Self::default()
         };
         table.warnings.log_new(previous.map_or(&Warnings::default(), |table| &table.warnings));
         table.list_fingerprints = table.compute_fingerprints();
@@ -362,10 +324,10 @@ impl RouteTable {
             route.list_entry(Revision::MODERN).hash(&mut prompts);
         }
         let mut resources = DefaultHasher::new();
-        for route in self.resources.resources() {
+        for route in self.resources() {
             route.list_entry(Revision::MODERN).hash(&mut resources);
         }
-        for route in self.resources.templates() {
+        for route in self.templates() {
             route.list_entry(Revision::MODERN).hash(&mut resources);
         }
         [tools, prompts, resources].map(|hasher| hasher.finish())
@@ -448,12 +410,6 @@ impl RouteTable {
         self.policy.as_ref().is_some_and(|policy| policy.allows_method(server, method, asker, gated))
     }
 
-    /// Returns the policy; `None` in an empty table.
-    #[must_use]
-    pub fn policy(&self) -> Option<&Policy> {
-        self.policy.as_ref()
-    }
-
     /// Returns the policy if it could refuse a resource or prompt to some principal.
     #[must_use]
     pub fn refusing_policy(&self) -> Option<&Policy> {
@@ -512,16 +468,12 @@ impl RouteTable {
     /// Returns the resources that upstreams list. Modules are asked for theirs on each request.
     #[must_use]
     pub fn resources(&self) -> &[Arc<ResourceRoute>] {
-        self.resources.resources()
+        &self.resources.resources.order
     }
 
     #[must_use]
     pub fn templates(&self) -> &[Arc<TemplateRoute>] {
-        self.resources.templates()
-    }
-
-    pub(super) fn aliases(&self) -> &Aliases {
-        &self.aliases
+        &self.resources.templates.order
     }
 
     #[must_use]
@@ -563,24 +515,6 @@ impl RouteTable {
     #[must_use]
     pub fn has_upstreams(&self) -> bool {
         self.providers.iter().any(|provider| provider.upstream().is_some())
-    }
-
-    /// Returns `true` if a tool wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
-    #[must_use]
-    pub fn mirrors_arguments(&self) -> bool {
-        self.mirrors_arguments
-    }
-
-    /// Returns the request headers that are forwarded to some upstream.
-    #[must_use]
-    pub fn forwarded_headers(&self) -> &[String] {
-        &self.forwarded_headers
-    }
-
-    /// Returns `true` if principals see different lists of tools ([`ToolRoute::is_visible_to`]).
-    #[must_use]
-    pub fn varies_by_principal(&self) -> bool {
-        self.varies_by_principal
     }
 
     /// Returns `true` if every upstream has been reached, so that the lists are complete.

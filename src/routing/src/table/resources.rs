@@ -21,8 +21,8 @@ use countersign_upstream::Upstream;
 pub struct Resources {
     scheme_owners: Vec<(String, RouteTarget)>,
     unprefixed: Vec<UnprefixedUpstream>,
-    resources: ResolvedNames<ResourceRoute>,
-    templates: ResolvedNames<TemplateRoute>,
+    pub(super) resources: ResolvedNames<ResourceRoute>,
+    pub(super) templates: ResolvedNames<TemplateRoute>,
 }
 
 /// An upstream without a prefix, whose URIs are used unmodified.
@@ -76,15 +76,10 @@ impl Resources {
             };
             routes.add(index, provider, upstream, (&mut listed, &mut templates), warnings);
         }
-        let previous_holder = |find: fn(&Self, &str) -> Option<String>| {
-            move |name: &str| previous.and_then(|table| find(&table.resources, name))
-        };
-        let of_uri =
-            previous_holder(|of, uri| of.resources.by_name.get(uri).map(|route| route.provider.name().to_owned()));
-        routes.resources = listed.resolve(rules, of_uri, warnings)?;
-        let of_template =
-            previous_holder(|of, uri| of.templates.by_name.get(uri).map(|route| route.provider.name().to_owned()));
-        routes.templates = templates.resolve(rules, of_template, warnings)?;
+        let holder = |uri: &str| Some(previous?.resources.resources.by_name.get(uri)?.provider.name().to_owned());
+        routes.resources = listed.resolve(rules, holder, warnings)?;
+        let holder = |uri: &str| Some(previous?.resources.templates.by_name.get(uri)?.provider.name().to_owned());
+        routes.templates = templates.resolve(rules, holder, warnings)?;
         Ok(routes)
     }
 
@@ -179,17 +174,6 @@ impl Resources {
     fn scheme_owner(&self, uri: &str) -> Option<&RouteTarget> {
         let begins = |with: &str| uri.get(..with.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(with));
         self.scheme_owners.iter().find(|(scheme, _)| begins(scheme)).map(|(_, provider)| provider)
-    }
-
-    /// Returns the resources that upstreams list.
-    #[must_use]
-    pub fn resources(&self) -> &[Arc<ResourceRoute>] {
-        &self.resources.order
-    }
-
-    #[must_use]
-    pub fn templates(&self) -> &[Arc<TemplateRoute>] {
-        &self.templates.order
     }
 }
 

@@ -26,7 +26,13 @@ fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
     let tracker = RouteTarget::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
     let policy = Policy::new(&PolicyDefault::ReviewWrites.into());
     let aliases = Aliases::new(routes).unwrap();
-    (RouteTable::build(1, &[tracker], &policy, &aliases, &serde_json::json!({})).unwrap(), dir)
+    (build_first(&[tracker], &policy, &aliases).unwrap(), dir)
+}
+
+/// Builds the first table.
+fn build_first(providers: &[RouteTarget], policy: &Policy, aliases: &Aliases) -> Result<RouteTable, RouteError> {
+    let pending_schema = &Arc::new(serde_json::json!({}));
+    RouteTable::build(&TableInputs { providers, policy, aliases, pending_schema, previous: None, strict: true })
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -71,7 +77,7 @@ fn name_collision_error_names_both_providers() {
     let tracker = RouteTarget::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
     let policy = Policy::new(&PolicyDefault::Allow.into());
     let twice = [tracker.clone(), tracker];
-    let error = RouteTable::build(1, &twice, &policy, &Aliases::default(), &serde_json::json!({})).err().unwrap();
+    let error = build_first(&twice, &policy, &Aliases::default()).err().unwrap();
     assert!(matches!(&error, RouteError::Collision { first, second, .. } if first == "tracker" && second == "tracker"));
 }
 
@@ -143,7 +149,7 @@ impl<'a> TableFixture<'a> {
     }
 
     fn build(&self, strict: bool) -> Result<RouteTable, RouteError> {
-        RouteTable::rebuild(&TableInputs {
+        RouteTable::build(&TableInputs {
             providers: &self.providers,
             policy: &Policy::new(&PolicyDefault::Allow.into()).with_pins(Arc::new(FixedPins(self.pins.clone()))),
             aliases: &self.aliases,
@@ -578,9 +584,7 @@ fn instructions_are_limited_to_visible_servers() {
     };
     let rules = vec![deny("secret", vec![Role::Agent]), deny("off", Vec::new())];
     let policy = Policy::new(&PolicyConfig { rules, ..PolicyDefault::ReviewWrites.into() });
-    let build = |providers: &[RouteTarget]| {
-        RouteTable::build(1, providers, &policy, &Aliases::default(), &serde_json::json!({})).unwrap()
-    };
+    let build = |providers: &[RouteTarget]| build_first(providers, &policy, &Aliases::default()).unwrap();
     let some = || tools(&[&tool("a")]);
     let table = build(&[
         upstream_saying("one", "Ask first.\nThen act.", some(), true),

@@ -23,7 +23,7 @@ pub fn for_filtered_list(table: &RouteTable) -> CacheHint {
 /// `tools/list`, which leaves out what a principal may not call.
 #[must_use]
 pub fn for_tools(table: &RouteTable) -> CacheHint {
-    CacheHint { public: !table.varies_by_principal(), ..for_list(table) }
+    CacheHint { public: !table.varies_by_principal, ..for_list(table) }
 }
 
 #[cfg(test)]

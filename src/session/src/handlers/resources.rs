@@ -63,7 +63,7 @@ pub async fn list(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
         match exchange.server.limits.in_time(provider.resources(&context)).await {
             Ok(resources) => {
                 let shown = resources.iter().filter(|r| lists.shows(&**provider, Subject::Resource(&r.uri)));
-                items.extend(shown.map(|r| Item::Live(listing::resource_entry(r, revision))));
+                items.extend(shown.map(|r| Item::Live(listing::entry(serde_json::to_value(r), revision))));
             }
             // One bad provider never spoils the others.
             Err(error) => tracing::warn!(provider = provider.name(), %error, "resources left out of a list"),
@@ -165,7 +165,7 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
     {
         // Its server does not tell of changes: then there is no subscription.
         session.unsubscribe(&params.uri);
-        server.routing.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
+        server.routing.router.do_send(Unsubscribe { session: session.id.clone(), uris: vec![params.uri.into_owned()] });
         return Err(error);
     }
     if let Some(provider) = server.routing.routes.load().provider_for_uri(&params.uri)
@@ -176,7 +176,7 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
     }
     // The session may have ended while an upstream was asked, after its subscriptions were taken down.
     if session.ended.is_cancelled() {
-        server.routing.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
+        server.routing.router.do_send(Unsubscribe { session: session.id.clone(), uris: vec![params.uri.into_owned()] });
     }
     Ok(Reply::new("{}".into()))
 }
@@ -192,7 +192,7 @@ pub async fn unsubscribe(exchange: &Handling, request: &Request<'_>) -> Result<R
     {
         countersign_bridge::subscribe_own(exchange, upstream, own, "resources/unsubscribe").await;
     }
-    let unsubscribe = Unsubscribe { session: exchange.session.id.to_string(), uri: params.uri.into_owned() };
+    let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uris: vec![params.uri.into_owned()] };
     exchange.server.routing.router.send(unsubscribe).await.map_err(|_| gone())?;
     Ok(Reply::new("{}".into()))
 }

@@ -19,7 +19,7 @@ use countersign_exchange::{
     shared::{Channel, SessionShared},
 };
 use countersign_protocol::ErrorKind;
-use countersign_routing::actor::SessionClosed;
+use countersign_routing::actor::Unsubscribe;
 use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
 use countersign_telemetry::{ConnectionGuard, metrics::Transport};
 
@@ -28,7 +28,6 @@ pub mod close {
     pub const GOING_AWAY: u16 = 1001;
     pub const POLICY: u16 = 1008;
     pub const TIMEOUT: u16 = 4000;
-    pub const REPLACED: u16 = 4001;
 }
 
 /// The connection that serves a session at the moment.
@@ -182,7 +181,7 @@ impl Actor for Session {
         self.sessions.server.routing.upstreams.session_ended(&self.shared.id);
         let uris = self.shared.take_subscriptions();
         if !uris.is_empty() {
-            self.sessions.server.routing.router.do_send(SessionClosed { session: self.shared.id.to_string(), uris });
+            self.sessions.server.routing.router.do_send(Unsubscribe { session: self.shared.id.clone(), uris });
         }
         self.sessions.announce("session.closed", &self.shared);
     }

@@ -37,7 +37,7 @@ pub struct Large {
 pub async fn read(post: &Post, body: &Bytes) -> Result<Result<Read, EnvelopeFault>, Box<HttpResponse>> {
     let (endpoint, body) = (post.endpoint.clone().into_inner(), body.clone());
     let table = endpoint.server.routing.routes.load_full();
-    let headers = (table.mirrors_arguments() || !table.was_built_complete()).then(|| post.request.headers().clone());
+    let headers = (table.mirrors_arguments || !table.was_built_complete()).then(|| post.request.headers().clone());
     let lanes = Arc::clone(&endpoint.server.lanes);
     let work = move || async move {
         Ok(match envelope::parse(&body, &endpoint.server.limits.envelope)? {

@@ -198,7 +198,7 @@ fn refuse_head(request: &HttpRequest, error: &McpError) -> HttpResponse {
 /// The headers that the configuration of some upstream has passed on; none of them otherwise, whatever they are.
 #[must_use]
 pub fn forwarded(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
-    let names = table.forwarded_headers();
+    let names = &table.forwarded_headers;
     if names.is_empty() {
         return None;
     }

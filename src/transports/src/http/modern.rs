@@ -202,7 +202,7 @@ pub fn check_param_headers(table: &RouteTable, view: &View<'_>, request: &Reques
     if request.method != "tools/call" {
         return Ok(Headers::Fine);
     }
-    if !table.mirrors_arguments() && table.was_built_complete() {
+    if !table.mirrors_arguments && table.was_built_complete() {
         return Ok(Headers::Fine);
     }
     let params = request.outlined_params().object;
