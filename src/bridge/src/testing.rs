@@ -79,7 +79,7 @@ impl Fixture {
 }
 
 pub fn value(reply: &Reply) -> Value {
-    serde_json::from_str(reply.json()).unwrap()
+    serde_json::from_str(&reply.json).unwrap()
 }
 
 /// The next request of the gateway to that client.

@@ -139,7 +139,7 @@ async fn a_principal_has_only_so_many_parked_calls() {
     let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ASKED);
     assert_eq!(fixture.result(&bob, &params).await["resultType"], "input_required");
     // Their parameters take its memory while they wait.
-    assert!(fixture.bench.memory.of("ann") > 8 * 4096);
+    assert!(fixture.bench.memory.used_by("ann") > 8 * 4096);
 }
 
 #[actix::test]

@@ -59,31 +59,18 @@ impl ClientCapabilities {
     /// Formats the capabilities for an upstream of `revision`, without those that the revision does not know.
     #[must_use]
     pub fn to_json(&self, revision: Revision) -> Value {
+        // Modes are newer than elicitation itself (2025-11-25/changelog).
+        let has_modes = revision >= Revision::V2025_11_25;
+        let modes = |modes: [(&str, bool); 2]| -> Value {
+            let declared = modes.into_iter().filter(|(_, has)| has_modes && *has);
+            declared.map(|(mode, _)| (mode.to_owned(), json!({}))).collect()
+        };
         let mut out = json!({});
-        if (self.elicitation_form || self.elicitation_url) && revision >= Revision::V2025_06_18 {
-            out["elicitation"] = json!({});
-            // Modes are newer than elicitation itself (2025-11-25/changelog).
-            if revision >= Revision::V2025_11_25 {
-                if self.elicitation_form {
-                    out["elicitation"]["form"] = json!({});
-                }
-                if self.elicitation_url {
-                    out["elicitation"]["url"] = json!({});
-                }
-            } else if !self.elicitation_form {
-                out = json!({});
-            }
+        if (self.elicitation_form && revision >= Revision::V2025_06_18) || (self.elicitation_url && has_modes) {
+            out["elicitation"] = modes([("form", self.elicitation_form), ("url", self.elicitation_url)]);
         }
         if self.sampling {
-            out["sampling"] = json!({});
-            if revision >= Revision::V2025_11_25 {
-                if self.sampling_tools {
-                    out["sampling"]["tools"] = json!({});
-                }
-                if self.sampling_context {
-                    out["sampling"]["context"] = json!({});
-                }
-            }
+            out["sampling"] = modes([("tools", self.sampling_tools), ("context", self.sampling_context)]);
         }
         if self.roots {
             out["roots"] = json!({});
@@ -99,14 +86,9 @@ impl ClientCapabilities {
 
 #[derive(Default, Deserialize)]
 struct CapabilitiesMember {
-    #[serde(default)]
     elicitation: Option<Map<String, Value>>,
-    #[serde(default)]
     sampling: Option<Map<String, Value>>,
-    #[serde(default)]
     roots: Option<Map<String, Value>>,
-    #[serde(default)]
     extensions: Option<Map<String, Value>>,
-    #[serde(default)]
     experimental: Option<Map<String, Value>>,
 }

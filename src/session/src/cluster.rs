@@ -115,7 +115,7 @@ pub async fn answer(
 ) -> Option<WireResponse> {
     let revision = exchange.revision();
     let error = |error: &McpError| Some(WireResponse::error(Some(&request.id), error, revision));
-    let in_flight = match InFlight::admit(slots, &exchange.session, &request.id) {
+    let mut in_flight = match InFlight::admit(slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(refused) => return error(&refused),
     };
@@ -124,7 +124,7 @@ pub async fn answer(
         answer = cluster.call(target, exchange, mirrored, request) => answer,
         () = in_flight.cancel.cancelled() => return None,
     };
-    in_flight.answered();
+    in_flight.is_answered = true;
     answer.map_or_else(|failed| error(&failed), Some)
 }
 

@@ -379,7 +379,7 @@ enum Served {
 
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
 async fn serve(exchange: &Handling, request: &Request<'_>) -> Served {
-    let in_flight = match InFlight::admit(&exchange.server.slots, &exchange.session, &request.id) {
+    let mut in_flight = match InFlight::admit(&exchange.server.slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(error) => return Served::Reply(Err(error)),
     };
@@ -389,8 +389,9 @@ async fn serve(exchange: &Handling, request: &Request<'_>) -> Served {
         reply = middleware::run(exchange, request, cancel) => Served::Reply(reply),
         () = cancel.cancelled() => Served::Cancelled,
     };
-    in_flight.answered();
-    if cancel.is_cancelled() { Served::Cancelled } else { served }
+    let is_cancelled = cancel.is_cancelled();
+    in_flight.is_answered = true;
+    if is_cancelled { Served::Cancelled } else { served }
 }
 
 #[cfg(test)]

@@ -268,7 +268,7 @@ mod tests {
     fn passed(verb: Verb, (client, upstream): (Revision, Revision), result: &str) -> String {
         let upstream = negotiated(upstream);
         let dress = Dress { verb, client, upstream: &upstream, scheme: "" };
-        dress.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json().to_owned()
+        dress.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json
     }
 
     #[test]

@@ -108,16 +108,18 @@ impl Memory {
         Err(McpError::new(ErrorKind::Overloaded, why).with("limit", max as u64))
     }
 
-    /// What a principal has taken.
+    /// Returns the bytes that are kept for a principal.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
-    pub fn of(&self, principal: &str) -> usize {
+    pub fn used_by(&self, principal: &str) -> usize {
         let account = self.accounts.lock().get(principal).and_then(Weak::upgrade);
         account.map_or(0, |account| account.bytes.load(Ordering::Relaxed))
     }
 
-    /// What all have taken.
+    /// Returns the bytes that are kept for all principals.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
-    pub fn of_all(&self) -> usize {
+    pub fn used_total(&self) -> usize {
         self.all.load(Ordering::Relaxed)
     }
 
@@ -309,9 +311,9 @@ mod tests {
         assert_eq!(memory.take("alice", 41).err().unwrap().kind, ErrorKind::Overloaded);
         let bob = memory.take("bob", 100).unwrap();
         let more = memory.take("alice", 40).unwrap();
-        assert_eq!((memory.of("alice"), memory.of("bob")), (100, 100));
+        assert_eq!((memory.used_by("alice"), memory.used_by("bob")), (100, 100));
         drop((alice, bob));
-        assert_eq!((memory.of("alice"), memory.of("bob")), (40, 0));
+        assert_eq!((memory.used_by("alice"), memory.used_by("bob")), (40, 0));
         drop(more);
         assert!(memory.accounts.lock().is_empty());
     }
@@ -324,11 +326,11 @@ mod tests {
         assert!(!share.grow(1));
         assert!(!share.grow(usize::MAX));
         share.shrink_to(30);
-        assert_eq!((share.bytes(), memory.of("alice")), (30, 30));
+        assert_eq!((share.bytes(), memory.used_by("alice")), (30, 30));
         share.shrink_to(50);
         assert_eq!(share.bytes(), 30);
         drop(share);
-        assert_eq!(memory.of("alice"), 0);
+        assert_eq!(memory.used_by("alice"), 0);
     }
 
     #[test]
@@ -339,7 +341,7 @@ mod tests {
         assert!(!ring.cover(5 * STEP + 1));
         let rest = memory.take("alice", 5 * STEP).unwrap();
         assert!(ring.cover(0));
-        assert_eq!(memory.of("alice"), rest.bytes());
+        assert_eq!(memory.used_by("alice"), rest.bytes());
         assert!(!ring.cover(1), "there is no half left");
     }
 
@@ -392,10 +394,10 @@ mod tests {
         let _alice = memory.take("alice", 100).unwrap();
         let full = memory.take("bob", 51).err().unwrap();
         assert_eq!((full.kind, full.data["limit"].as_u64()), (ErrorKind::Overloaded, Some(150)));
-        assert_eq!((memory.of("bob"), memory.of_all()), (0, 100));
+        assert_eq!((memory.used_by("bob"), memory.used_total()), (0, 100));
         let bob = memory.take("bob", 50).unwrap();
         drop(bob);
-        assert_eq!(memory.of_all(), 100);
+        assert_eq!(memory.used_total(), 100);
         // Where the bound of all is less, one principal still has its own.
         assert!(Memory::new(100, 1).take("alice", 100).is_ok());
     }
@@ -420,7 +422,7 @@ mod tests {
         let mut others = memory.share("bob");
         assert!(others.cover_messages(STEP, at, none));
         closed([true, true, true]);
-        assert_eq!(memory.of_all(), 4 * STEP);
+        assert_eq!(memory.used_total(), 4 * STEP);
     }
 
     #[test]
@@ -430,7 +432,7 @@ mod tests {
         let mut reads = memory.share("alice");
         assert!(reads.cover_messages(4 * STEP, now(), none));
         assert!(!silent.is_closed());
-        assert_eq!(memory.of("alice"), 6 * STEP);
+        assert_eq!(memory.used_by("alice"), 6 * STEP);
         assert!(!memory.share("alice").grow(1), "what cannot be forgotten keeps to the bound");
     }
 }

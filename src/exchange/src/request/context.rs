@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicUsize, Ordering},
 };
 
 use bytes::Bytes;
@@ -215,7 +215,8 @@ pub struct InFlight<'a> {
     session: &'a SessionShared,
     key: Key,
     pub cancel: Cancel,
-    answered: AtomicBool,
+    /// The handler has finished: dropping this no longer means that the request was given up.
+    pub is_answered: bool,
 }
 
 impl<'a> InFlight<'a> {
@@ -232,18 +233,13 @@ impl<'a> InFlight<'a> {
             }
         })?;
         slots.running.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { slots, session, key, cancel, answered: AtomicBool::new(false) })
-    }
-
-    /// The handler has finished: dropping this no longer means that the request was given up.
-    pub fn answered(&self) {
-        self.answered.store(true, Ordering::Relaxed);
+        Ok(Self { slots, session, key, cancel, is_answered: false })
     }
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        if !self.answered.load(Ordering::Relaxed) {
+        if !self.is_answered {
             self.cancel.cancel();
         }
         self.session.release(&self.key);
@@ -311,13 +307,13 @@ mod tests {
         let admit = |n| InFlight::admit(&slots, &exchange.session, &id(n));
         let first = admit(1).unwrap();
         assert_eq!(admit(1).err().unwrap().kind, ErrorKind::InvalidRequest);
-        let second = admit(2).unwrap();
+        let mut second = admit(2).unwrap();
         let error = admit(3).err().unwrap();
         assert_eq!((error.kind, error.data["limit"].as_u64()), (ErrorKind::Overloaded, Some(2)));
         assert_eq!((slots.running(), exchange.session.in_flight()), (2, 2));
         // One that is dropped unanswered was given up; one that was answered was not.
         let (given_up, answered) = (first.cancel.clone(), second.cancel.clone());
-        second.answered();
+        second.is_answered = true;
         drop((first, second));
         assert!(given_up.is_cancelled() && !answered.is_cancelled());
         assert_eq!((slots.running(), exchange.session.in_flight()), (0, 0));

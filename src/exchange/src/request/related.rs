@@ -210,10 +210,10 @@ mod tests {
         let queue = ResponseQueue::counted(100, 1 << 20, Arc::clone(&memory), principal);
         let message = || Bytes::from(vec![b'x'; 30 << 10]);
         assert!(queue.push(message()));
-        assert_eq!(memory.of("ann"), (30 << 10) - FREE);
+        assert_eq!(memory.used_by("ann"), (30 << 10) - FREE);
         assert!(!queue.push(message()), "there is no memory for another one");
         assert_eq!(queue.take().len(), 1);
-        assert_eq!(memory.of("ann"), 0);
+        assert_eq!(memory.used_by("ann"), 0);
         assert!(queue.push(message()));
     }
 

@@ -27,13 +27,13 @@ impl CacheHint {
 }
 
 /// The result of a request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reply {
     /// A JSON object without what only some revisions have.
-    json: String,
-    cache: Option<CacheHint>,
+    pub json: String,
+    pub cache: Option<CacheHint>,
     /// Further entries of `_meta`, as raw JSON.
-    meta: Option<(&'static str, String)>,
+    pub meta: Option<(&'static str, String)>,
     /// The revision that the handshake has just fixed.
     pub revision: Option<Revision>,
     /// A failure that is told in-band.
@@ -43,40 +43,19 @@ pub struct Reply {
     /// The id of the change that was proposed for the request.
     pub change_id: Option<String>,
     /// It is an upstream's, already as the client's revision wants it.
-    finished: bool,
+    pub finished: bool,
 }
 
 impl Reply {
     #[must_use]
     pub fn new(json: String) -> Self {
-        Self {
-            json,
-            cache: None,
-            meta: None,
-            revision: None,
-            failure: None,
-            pending: false,
-            change_id: None,
-            finished: false,
-        }
+        Self { json, ..Self::default() }
     }
 
     /// A result that goes to its client as it is.
     #[must_use]
     pub fn passed_on(json: String) -> Self {
         Self { finished: true, ..Self::new(json) }
-    }
-
-    /// The result as it is so far.
-    #[must_use]
-    pub fn json(&self) -> &str {
-        &self.json
-    }
-
-    /// The same with another result.
-    #[must_use]
-    pub fn with_json(self, json: String) -> Self {
-        Self { json, ..self }
     }
 
     /// It tells of a failure.
@@ -86,36 +65,9 @@ impl Reply {
         self
     }
 
-    /// Whether a person has to approve it.
-    #[must_use]
-    pub fn pending(mut self, pending: bool) -> Self {
-        self.pending = pending;
-        self
-    }
-
-    /// Names the change that was proposed for the request.
-    #[must_use]
-    pub fn with_change(mut self, id: Option<String>) -> Self {
-        self.change_id = id;
-        self
-    }
-
-    /// The handshake has just fixed the revision.
-    #[must_use]
-    pub fn negotiated(mut self, revision: Revision) -> Self {
-        self.revision = Some(revision);
-        self
-    }
-
     #[must_use]
     pub fn cached(mut self, hint: CacheHint) -> Self {
         self.cache = Some(hint);
-        self
-    }
-
-    #[must_use]
-    pub fn with_meta(mut self, key: &'static str, value: String) -> Self {
-        self.meta = Some((key, value));
         self
     }
 
@@ -153,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_result_says_what_its_revision_wants_of_it() {
-        let reply = Reply::new(r#"{"n":1}"#.into()).cached(CacheHint::STATIC).with_meta("id", "7".into());
+        let reply =
+            Reply { meta: Some(("id", "7".into())), ..Reply::new(r#"{"n":1}"#.into()).cached(CacheHint::STATIC) };
         assert_eq!(reply.finish(Revision::V2025_11_25), r#"{"n":1}"#, "the handshake era has none of it");
         let mut meta: Value = serde_json::from_str(SERVER_META).unwrap();
         meta["id"] = 7.into();

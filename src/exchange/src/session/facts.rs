@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value};
 
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
@@ -114,12 +114,6 @@ fn too_long(member: &str, what: &'static str, bytes: usize, limit: usize) -> Res
     }
     let details = serde_json::json!({ "bytes": bytes, "limit": limit });
     Err(McpError::new(ErrorKind::InvalidParams, what).with("member", member).with("details", details))
-}
-
-/// The `clientInfo` of a handshake's parameters.
-#[must_use]
-pub fn info_of(params: Option<&RawValue>) -> Option<&str> {
-    countersign_protocol::json::member(params?.get(), "clientInfo")
 }
 
 #[cfg(test)]

@@ -324,20 +324,17 @@ impl Outbox {
         shrink(state);
     }
 
-    /// Whether there is memory for what it holds, where frames that were sent are forgotten first.
+    /// Returns `true` if there is memory for the held frames. Frames that were sent are forgotten first.
     fn covers_messages(&self, state: &mut State) -> bool {
-        let Some(mut share) = state.share.take() else { return true };
-        let weak = || {
-            let state: Weak<Mutex<State>> = Arc::downgrade(&self.state);
-            state as Weak<dyn Unread>
-        };
-        let mut covered = share.cover_messages(counted(state), state.since, weak);
-        while !covered && state.base < state.sent {
+        loop {
+            let (bytes, since) = (counted(state), state.since);
+            let weak = || Arc::downgrade(&self.state) as Weak<dyn Unread>;
+            let is_covered = state.share.as_mut().is_none_or(|share| share.cover_messages(bytes, since, weak));
+            if is_covered || state.base >= state.sent {
+                return is_covered;
+            }
             drop_front(state);
-            covered = share.cover_messages(counted(state), state.since, weak);
         }
-        state.share = Some(share);
-        covered
     }
 }
 
@@ -367,11 +364,12 @@ fn counted(state: &State) -> usize {
 
 /// Forgets frames below that number for which there is no memory.
 fn forget_uncovered(state: &mut State, below: u64) {
-    if let Some(mut share) = state.share.take() {
-        while !share.cover(counted(state)) && state.base < below {
-            drop_front(state);
+    loop {
+        let bytes = counted(state);
+        if state.share.as_mut().is_none_or(|share| share.cover(bytes)) || state.base >= below {
+            return;
         }
-        state.share = Some(share);
+        drop_front(state);
     }
 }
 
@@ -503,11 +501,11 @@ mod tests {
             assert_eq!(outbox.drain(0, 1 << 20).unwrap().frames.len(), 1);
         }
         // What is free holds one of them, and half of what there is two more.
-        assert_eq!(memory.of("alice"), 32 << 10);
+        assert_eq!(memory.used_by("alice"), 32 << 10);
         assert_eq!(outbox.rewind(0), Err(ResumeFault::TooLate));
         assert_eq!(outbox.rewind(1), Ok(1));
         drop(outbox);
-        assert_eq!(memory.of("alice"), 0);
+        assert_eq!(memory.used_by("alice"), 0);
     }
 
     #[test]
@@ -618,10 +616,10 @@ mod tests {
         let push = || outbox.push(Bytes::from(vec![b'x'; 10_000]));
         (0..50).for_each(|_| push().unwrap());
         assert_eq!(outbox.drain(0, 20_000).unwrap().frames.len(), 2);
-        assert!(memory.of("alice") > 400_000);
+        assert!(memory.used_by("alice") > 400_000);
         outbox.detach();
         assert_eq!(outbox.bytes(), 30_000);
-        assert!(memory.of("alice") <= 32 << 10, "{}", memory.of("alice"));
+        assert!(memory.used_by("alice") <= 32 << 10, "{}", memory.used_by("alice"));
         push().unwrap();
         assert_eq!(outbox.bytes(), 30_000);
         assert_eq!(outbox.rewind(47), Err(ResumeFault::TooLate));
@@ -646,14 +644,14 @@ mod tests {
         for _ in 0..50 {
             for (outbox, _) in &outboxes {
                 let _ = outbox.push(Bytes::from(vec![b'x'; 10_000]));
-                assert!(memory.of_all() <= 512 << 10);
+                assert!(memory.used_total() <= 512 << 10);
             }
         }
         let ended = |(outbox, end): &&(Outbox, CancellationToken)| outbox.overflowed() || end.is_cancelled();
         assert!(outboxes.iter().filter(ended).count() >= 10);
         assert!(outboxes.iter().filter(ended).all(|(outbox, _)| outbox.is_empty()), "what waited is dropped at once");
         drop(outboxes);
-        assert_eq!(memory.of_all(), 0);
+        assert_eq!(memory.used_total(), 0);
     }
 
     #[test]
@@ -665,8 +663,8 @@ mod tests {
         assert!(outbox.attach(0, wake));
         outbox.push(Bytes::from(vec![b'x'; 200_000])).unwrap();
         assert!(outbox.drain(0, 1).is_some() && outbox.is_empty());
-        assert!(memory.of("alice") >= 200_000 - FREE);
+        assert!(memory.used_by("alice") >= 200_000 - FREE);
         outbox.taken(0);
-        assert!(memory.of("alice") <= 16 << 10);
+        assert!(memory.used_by("alice") <= 16 << 10);
     }
 }

@@ -136,12 +136,6 @@ impl SessionShared {
         }
     }
 
-    /// Other nodes may be asked on its behalf.
-    #[must_use]
-    pub fn authorized_by(self, authorization: Option<Box<str>>) -> Self {
-        Self { authorization, ..self }
-    }
-
     /// What the client said in its handshake (or, for a stateless connection, in its latest request).
     pub fn facts(&self) -> Option<Arc<ClientFacts>> {
         self.facts.read().as_ref().map(|told| Arc::clone(&told.facts))
@@ -476,14 +470,14 @@ mod tests {
         let subscribe = |uri: &str, max| session.subscribe(uri, max, || memory.take("ann", 60));
         subscribe("a:1", 2).unwrap();
         subscribe("a:1", 2).unwrap();
-        assert_eq!(memory.of("ann"), 60, "it is subscribed to once");
+        assert_eq!(memory.used_by("ann"), 60, "it is subscribed to once");
         assert_eq!(subscribe("a:2", 2).unwrap_err().kind, ErrorKind::Overloaded, "it has no memory left");
         assert_eq!(subscribe("a:2", 1).unwrap_err().data["limit"], 1);
         session.unsubscribe("a:1");
-        assert_eq!(memory.of("ann"), 0);
+        assert_eq!(memory.used_by("ann"), 0);
         subscribe("a:3", 1).unwrap();
         assert_eq!(session.take_subscriptions(), ["a:3"]);
-        assert_eq!(memory.of("ann"), 0);
+        assert_eq!(memory.used_by("ann"), 0);
     }
 
     #[test]
@@ -492,6 +486,6 @@ mod tests {
         session.set_facts(facts(Revision::MODERN, "{}").into(), memory.take("ann", 10).unwrap());
         assert_eq!((session.legacy_revision(), session.is_established()), (None, true));
         session.set_facts(facts(Revision::V2025_06_18, "{}").into(), memory.take("ann", 20).unwrap());
-        assert_eq!((session.legacy_revision(), memory.of("ann")), (Some(Revision::V2025_06_18), 20));
+        assert_eq!((session.legacy_revision(), memory.used_by("ann")), (Some(Revision::V2025_06_18), 20));
     }
 }

@@ -81,6 +81,15 @@ struct State {
     share: Option<Share>,
 }
 
+impl State {
+    fn remove(&mut self, stream: u32) {
+        if let Some(log) = self.logs.remove(&stream) {
+            self.events -= log.events.len();
+            self.bytes -= log.events.iter().map(|(_, message)| message.len()).sum::<usize>();
+        }
+    }
+}
+
 /// See the module's page.
 pub struct Streams {
     max_events: usize,
@@ -137,11 +146,7 @@ impl Streams {
 
     /// Forgets a stream that was answered without SSE.
     pub fn forget(&self, stream: u32) {
-        let mut state = self.state.lock();
-        if let Some(log) = state.logs.remove(&stream) {
-            state.events -= log.events.len();
-            state.bytes -= log.events.iter().map(|(_, m)| m.len()).sum::<usize>();
-        }
+        self.state.lock().remove(stream);
     }
 
     /// Somebody reads one of them at the moment.
@@ -227,26 +232,19 @@ impl Streams {
                 open.max_by_key(|(_, log)| log.events.len()).map(|(n, _)| *n)
             };
             // Else there are only answers on their way, as many as there are requests in flight.
-            let Some(victim) = finished.or_else(busiest) else { return };
-            let Some(log) = state.logs.get_mut(&victim) else { return };
-            let dropped: Vec<_> = if finished.is_some() {
-                log.events.drain(..).collect()
-            } else {
-                log.events.pop_front().into_iter().collect()
-            };
-            if finished.is_some() {
-                state.logs.remove(&victim);
+            if let Some(victim) = finished {
+                state.remove(victim);
+                continue;
             }
-            state.events -= dropped.len();
-            state.bytes -= dropped.iter().map(|(_, m)| m.len()).sum::<usize>();
+            let Some(log) = busiest().and_then(|victim| state.logs.get_mut(&victim)) else { return };
+            let Some((_, dropped)) = log.events.pop_front() else { return };
+            state.events -= 1;
+            state.bytes -= dropped.len();
         }
         // Streams that finished without a single event left would pile up otherwise.
         while state.logs.len() > self.max_events.max(2) {
             let Some(number) = state.logs.iter().find(|(_, log)| log.is_spent()).map(|(n, _)| *n) else { break };
-            if let Some(log) = state.logs.remove(&number) {
-                state.events -= log.events.len();
-                state.bytes -= log.events.iter().map(|(_, m)| m.len()).sum::<usize>();
-            }
+            state.remove(number);
         }
     }
 }

@@ -238,9 +238,9 @@ mod tests {
         ] {
             for slice in slices {
                 assert_eq!(next(&mut body).await.unwrap().unwrap().len(), *slice);
-                assert_eq!(memory.of("ann") >= long.len(), *slice != 5);
+                assert_eq!(memory.used_by("ann") >= long.len(), *slice != 5);
             }
-            assert_eq!((next(&mut body).await, memory.of("ann")), (None, 0));
+            assert_eq!((next(&mut body).await, memory.used_by("ann")), (None, 0));
         }
     }
 
@@ -258,8 +258,8 @@ mod tests {
         let mut read = counted(&memory, Some(&long), Vec::new());
         assert_eq!(next(&mut unread).await, Some(Err("the client did not read".into())));
         assert!(next(&mut read).await.unwrap().is_ok());
-        assert_eq!(memory.of_all(), with_buffers(10 * SLICE));
+        assert_eq!(memory.used_total(), with_buffers(10 * SLICE));
         drop((unread, read));
-        assert_eq!(memory.of_all(), 0);
+        assert_eq!(memory.used_total(), 0);
     }
 }

@@ -173,7 +173,7 @@ fn levels_are_ordered_by_severity() {
     assert!(LoggingLevel::ALL.windows(2).all(|pair| pair[0] < pair[1]));
     for level in LoggingLevel::ALL {
         assert_eq!(LoggingLevel::parse(level.as_str()), Some(level));
-        assert_eq!(to_raw_value(&level).expect("JSON").get(), format!("\"{level}\""));
+        assert_eq!(to_raw_value(&level).expect("JSON").get(), format!("\"{}\"", level.as_str()));
     }
     for text in ["Debug", "warn", "", "trace"] {
         assert_eq!(LoggingLevel::parse(text), None);

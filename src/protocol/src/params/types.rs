@@ -1,7 +1,5 @@
 //! Owned types that outlive the message that they came from.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// The name and version that a client or server reports (`Implementation` in all schemas). It must not be trusted.
@@ -58,11 +56,5 @@ impl LoggingLevel {
             Self::Alert => "alert",
             Self::Emergency => "emergency",
         }
-    }
-}
-
-impl fmt::Display for LoggingLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }

@@ -8,11 +8,7 @@ use serde_json::{Value, json};
 use super::cache_hint;
 use crate::{Handling, extension::SERVED_HERE, status::GatewayStatus};
 use countersign_bridge::tasks;
-use countersign_exchange::{
-    context::Exchange,
-    facts::{self, ClientFacts},
-    reply::Reply,
-};
+use countersign_exchange::{context::Exchange, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params};
 use countersign_routing::RouteTable;
 
@@ -95,7 +91,7 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
     let facts = Arc::new(ClientFacts {
         revision,
         client: Some(limits.cut(params.client_info)),
-        client_info: facts::info_of(request.params).map(|info| limits.info(info).into()),
+        client_info: request.outlined_params().object.member("clientInfo").map(|info| limits.info(info).into()),
         capabilities: params.capabilities.get().into(),
     });
     let share = exchange.server.memory.take(&exchange.identity.principal.name, facts.size())?;
@@ -108,7 +104,7 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
     });
     let capabilities = capabilities_with(&table, revision, params.capabilities.get());
     let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
-    Ok(Reply::new(result).negotiated(revision))
+    Ok(Reply { revision: Some(revision), ..Reply::new(result) })
 }
 
 /// 2026-07-28/server/discover.

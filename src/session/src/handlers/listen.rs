@@ -130,7 +130,8 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
         () = tasks::watch(exchange, tasks, request.id.as_json(), &*sink) => {}
         revoked = server.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
     }
-    Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))
+    let meta = Some((keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()));
+    Ok(Reply { meta, ..Reply::new("{}".into()) })
 }
 
 /// Takes out what the client may not read: the acknowledgement leaves it out, as what is not there.

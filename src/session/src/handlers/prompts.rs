@@ -180,8 +180,8 @@ async fn complete_upstream(
         reads: true,
     };
     let reply = countersign_bridge::call(call).await?;
-    Ok(match cut_values(reply.json()) {
-        Some(cut) => reply.with_json(cut),
+    Ok(match cut_values(&reply.json) {
+        Some(json) => Reply { json, ..reply },
         None => reply,
     })
 }

@@ -295,10 +295,10 @@ async fn finish(
     let revision = exchange.revision();
     let json = match outcome {
         ToolOutcome::Pending(change) if call.task => {
-            return Ok(tasks::created(exchange, &change, call.progress_token).pending(pending));
+            return Ok(Reply { pending, ..tasks::created(exchange, &change, call.progress_token) });
         }
         ToolOutcome::Lacks(question) => return Ok(Reply::passed_on(question)),
-        ToolOutcome::Asks(question, _) => return Ok(Reply::passed_on(question).pending(pending)),
+        ToolOutcome::Asks(question, _) => return Ok(Reply { pending, ..Reply::passed_on(question) }),
         ToolOutcome::Failed(error) => return Err(error),
         ToolOutcome::Settled(settled, _) => encode(&settled.result, revision, settled.structured),
         ToolOutcome::Done(result, failure) => {
@@ -307,7 +307,7 @@ async fn finish(
         }
         ToolOutcome::Pending(change) => encode(&pending_result(&change), revision, true),
     };
-    Ok(Reply::new(json).failing(failure).pending(pending).with_change(change_id))
+    Ok(Reply { failure, pending, change_id, ..Reply::new(json) })
 }
 
 /// Decides on a call. While its tool's server is not tried, the tool that the configuration has answer in its place gets

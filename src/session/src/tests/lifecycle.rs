@@ -52,14 +52,14 @@ async fn what_a_client_says_of_itself_is_bounded_and_counts() {
     let long = json!({ "experimental": { "x": "x".repeat(2000) } });
     let (number, _, data) = refused(&client, "initialize", &initialize("2025-11-25", &long)).await;
     assert_eq!((number, &data["member"]), (-32602, &json!("capabilities")));
-    let before = bench.server.memory.of("ann");
+    let before = bench.server.memory.used_by("ann");
     ask(&client, "initialize", &initialize("2025-11-25", &json!({ "roots": {} }))).await;
-    assert!(bench.server.memory.of("ann") > before);
+    assert!(bench.server.memory.used_by("ann") > before);
     let facts = client.session.facts().unwrap();
     assert_eq!((&*facts.capabilities, facts.client.as_ref().unwrap().name.as_str()), (r#"{"roots":{}}"#, "c"));
     // Nothing is kept for a principal that has no memory left.
     let late = newcomer(&bench);
-    let all = bench.config.limits.principal_memory - bench.server.memory.of("ann");
+    let all = bench.config.limits.principal_memory - bench.server.memory.used_by("ann");
     let _full = bench.server.memory.take("ann", all).unwrap();
     assert_eq!(refused(&late, "initialize", &initialize("2025-11-25", &json!({}))).await.1, "OVERLOADED");
     assert!(late.session.facts().is_none());

@@ -30,14 +30,14 @@ async fn told(client: &Handling, method: &str) -> Value {
 async fn a_subscriber_hears_of_its_resource_until_it_unsubscribes() {
     let bench = Bench::new("").await;
     let (client, other) = (bench.client(OLD, "{}"), bench.client(OLD, "{}"));
-    let before = bench.server.memory.of("ann");
+    let before = bench.server.memory.used_by("ann");
     let uri = json!({ "uri": "f://a" });
     ask(&client, "resources/subscribe", &uri).await;
-    assert!(bench.server.memory.of("ann") > before, "it takes its principal's memory");
+    assert!(bench.server.memory.used_by("ann") > before, "it takes its principal's memory");
     changed(&bench);
     assert_eq!(told(&client, "notifications/resources/updated").await["uri"], "f://a");
     ask(&client, "resources/unsubscribe", &uri).await;
-    assert_eq!(bench.server.memory.of("ann"), before);
+    assert_eq!(bench.server.memory.used_by("ann"), before);
     ask(&other, "resources/subscribe", &uri).await;
     changed(&bench);
     told(&other, "notifications/resources/updated").await;

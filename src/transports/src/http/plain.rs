@@ -140,7 +140,7 @@ async fn try_call(
 
 /// Returns the HTTP response for the result of a `tools/call`.
 fn response(reply: &Reply) -> Result<HttpResponse, McpError> {
-    let result = ToolResult::from_answer(reply.json()).map_err(|fault| match fault {
+    let result = ToolResult::from_answer(&reply.json).map_err(|fault| match fault {
         AnswerFault::InputRequired => {
             McpError::new(ErrorKind::InputRequired, "the tool needs input, and this endpoint cannot ask for any")
         }
@@ -204,9 +204,9 @@ async fn call_tool(
         outline: Outline::new(params.get()),
     };
     let exchange = exchange(endpoint, identity);
-    let in_flight = InFlight::admit(&exchange.server.slots, &exchange.session, &request.id)?;
+    let mut in_flight = InFlight::admit(&exchange.server.slots, &exchange.session, &request.id)?;
     let reply = middleware::run(&exchange, &request, &in_flight.cancel).await?;
-    in_flight.answered();
+    in_flight.is_answered = true;
     Ok(reply)
 }
 
