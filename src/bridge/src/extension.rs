@@ -26,19 +26,8 @@ pub async fn call(
         return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
     }
     tracing::debug!(upstream = %upstream.config.name, "a request of an extension is passed on");
-    let call = Call {
-        exchange,
-        bridge,
-        upstream,
-        verb: Verb::Extension,
-        subject: Subject::Method(&request.method),
-        uri: None,
-        request,
-        definition: None,
-        headers: &[],
-        reads: false,
-    };
-    calls::call(call).await
+    let subject = Subject::Method(&request.method);
+    calls::call(Call::new(exchange, bridge, upstream, Verb::Extension, subject, request)).await
 }
 
 #[cfg(test)]

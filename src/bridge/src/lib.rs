@@ -21,7 +21,7 @@ mod testing;
 mod tests;
 mod translation;
 
-pub use calls::{Bridge, Call, call, failed, park::takes_up, response_cache::is_retry, subscribe_own};
+pub use calls::{Bridge, Call, call, failed, plan::CallPlan, subscribe_own};
 pub use request_state::carried;
 pub use translation::{
     request::{self, Verb},

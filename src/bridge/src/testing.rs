@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{Bridge, Call, Verb, call, request::Subject, request_state::carried::Carrier};
+use crate::{Bridge, Call, CallPlan, Verb, call, request::Subject, request_state::carried::Carrier};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{
     context::Exchange,
@@ -60,11 +60,10 @@ impl Fixture {
     pub async fn call(&self, exchange: &Exchange, params: &Value) -> Result<Reply, McpError> {
         let text = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
         let request = request(&text);
-        let (bridge, upstream) = (&self.bridge, &self.upstream);
+        let plan = CallPlan::for_tool(exchange, &request.outlined_params().object, Some((&self.upstream, None)));
         let subject = Subject::Name("echo");
-        let (verb, uri, definition, headers, reads) = (Verb::Tool, None, None, &[], true);
-        call(Call { exchange, bridge, upstream, verb, subject, uri, request: &request, definition, headers, reads })
-            .await
+        let base = Call::new(exchange, &self.bridge, &self.upstream, Verb::Tool, subject, &request);
+        call(Call { plan, ..base }).await
     }
 
     /// The same, which must succeed.

@@ -89,9 +89,6 @@ pub struct CallTool<'a> {
     /// A JSON object.
     #[serde(borrow, default, deserialize_with = "fields::optional_object")]
     pub arguments: Option<&'a RawValue>,
-    /// Asks for a task (2025-11-25/basic/utilities/tasks): a JSON object, ignored in other revisions.
-    #[serde(borrow, default)]
-    pub task: Option<&'a RawValue>,
 }
 
 impl<'a> CallTool<'a> {
@@ -101,10 +98,9 @@ impl<'a> CallTool<'a> {
         // A fast path for well-formed calls. For others the full parser reports the error.
         if let Some(name) = sole("name").and_then(json::string)
             && let Some(arguments) = sole("arguments").filter(|arguments| arguments.starts_with('{'))
-            && object.member("task").is_none()
             && let Some(arguments) = json::trusted_raw_value(arguments)
         {
-            return Ok(Self { name, arguments: Some(arguments), task: None });
+            return Ok(Self { name, arguments: Some(arguments) });
         }
         parse(params)
     }

@@ -40,7 +40,7 @@ pub fn augmentation(ready: &Ready<'_>) -> Result<Option<(&'static str, &'static 
     if ready.call.verb != Verb::Tool {
         return Ok(None);
     }
-    if ready.wants_task {
+    if ready.call.plan.wants_task {
         return match has_tasks(&ready.negotiated) {
             true => Ok(None),
             false => Err(McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")),
@@ -78,7 +78,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             let status = Status::of(text).unwrap_or(Status::Working);
             Ok(Some(wrapped(&task_shape::legacy(text, &task.alias, status))))
         }
-        Era::Modern if !stateless && ready.wants_task => {
+        Era::Modern if !stateless && ready.call.plan.wants_task => {
             // It was quicker than a task; the client wants one all the same.
             let (times, outcome) = (Times::now(), Ok(result.to_owned()));
             let task = insert(
@@ -92,7 +92,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             let Some(created) = member(text, "task").filter(|task| task_shape::id(task).is_some()) else {
                 return Ok(None);
             };
-            if !stateless && ready.wants_task {
+            if !stateless && ready.call.plan.wants_task {
                 let task = register(ready, created, Mode::Same)?;
                 let renamed = task_shape::renamed(created, &task.alias);
                 let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
@@ -142,7 +142,7 @@ fn insert(ready: &Ready<'_>, task: Task) -> std::sync::Arc<Task> {
 /// As the task fails.
 pub async fn for_legacy(ready: &Ready<'_>, response: Response) -> Result<Reply, McpError> {
     match &response {
-        Response::Result(result) if !ready.wants_task => follow(ready, result.get()).await,
+        Response::Result(result) if !ready.call.plan.wants_task => follow(ready, result.get()).await,
         _ => ready.reply(response),
     }
 }

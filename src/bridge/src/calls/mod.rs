@@ -2,10 +2,11 @@
 
 mod handshake;
 mod into_task;
-pub mod park;
+mod park;
+pub mod plan;
 mod ready;
 mod reply;
-pub mod response_cache;
+mod response_cache;
 mod rounds;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use countersign_exchange::{context::Exchange, memory::Memory, reply::Reply};
 use countersign_protocol::{Era, McpError, envelope::Request, param_headers::ParamHeader, params::LoggingLevel};
 use countersign_provider::ToolResult;
 use countersign_upstream::{Caller, LinkChoice, Outgoing, Upstream};
+use plan::CallPlan;
 use ready::Ready;
 
 /// The log messages that a handshake-era client gets from upstreams if it never set a level.
@@ -71,6 +73,35 @@ pub struct Call<'a> {
     pub headers: &'a [ParamHeader],
     /// It changes nothing: asking twice does no harm.
     pub reads: bool,
+    pub plan: CallPlan,
+}
+
+impl<'a> Call<'a> {
+    /// Creates a call of anything but a tool. Requests of extensions may write.
+    #[must_use]
+    pub fn new(
+        exchange: &'a Exchange,
+        bridge: &'a Arc<Bridge>,
+        upstream: &'a Arc<Upstream>,
+        verb: Verb,
+        subject: Subject<'a>,
+        request: &'a Request<'a>,
+    ) -> Self {
+        let (plan, reads) = (CallPlan::new(&request.outlined_params().object), verb != Verb::Extension);
+        Self {
+            exchange,
+            bridge,
+            upstream,
+            verb,
+            subject,
+            uri: None,
+            request,
+            definition: None,
+            headers: &[],
+            reads,
+            plan,
+        }
+    }
 }
 
 /// Takes a call to its upstream and brings the answer back.

@@ -14,9 +14,8 @@ use crate::{
     translation::{request::Verb, result::input_result},
 };
 use countersign_domain::changes::digest::PartHasher;
-use countersign_exchange::{context::Exchange, reply::Reply};
-use countersign_protocol::{Era, McpError, arguments::canonical_text_hash, json::MemberEdit, outline::OutlinedObject};
-use countersign_upstream::Upstream;
+use countersign_exchange::reply::Reply;
+use countersign_protocol::{McpError, arguments::canonical_text_hash, json::MemberEdit};
 
 /// Parked calls of one principal at an upstream where each of them holds a link. One more ends the oldest: there are 4 of
 /// those links, and the next call needs one.
@@ -24,13 +23,6 @@ const MAX_ON_NARROW_LINKS: usize = 3;
 
 /// Bytes that a parked call takes beside its parameters.
 const PARKED: usize = 4096;
-
-/// Whether a request takes up a parked call, or is refused: no call is made of it, since that was made before.
-#[must_use]
-pub fn takes_up(exchange: &Exchange, upstream: &Upstream, params: &OutlinedObject<'_>) -> bool {
-    let legacy = || upstream.negotiated().is_some_and(|negotiated| negotiated.revision.era() == Era::Legacy);
-    exchange.is_modern() && params.member("requestState").is_some() && legacy()
-}
 
 /// Calls a stateless client's upstream.
 ///

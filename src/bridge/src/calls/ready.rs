@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Call, caller, response_cache};
+use super::{Call, caller};
 use crate::{
     questions::relay::Hearer,
     tasks,
@@ -28,8 +28,6 @@ pub struct Ready<'a> {
     pub(super) speaker: Speaker<'a>,
     /// What makes the upstream run the call as a task, where the client cannot say so itself.
     pub(super) task: Option<(&'static str, &'static str)>,
-    /// The client itself wants the call to be a task.
-    pub(super) wants_task: bool,
     /// Its answer may be kept.
     pub(super) question: Option<CacheLookup>,
 }
@@ -52,8 +50,7 @@ impl<'a> Ready<'a> {
             log_level: caller.log_level,
         };
         countersign_protocol::ambiguous_keys::check(&params)?;
-        let wants_task = call.verb == Verb::Tool && tasks::wanted(call.exchange, &params.object);
-        let mut ready = Self { call, negotiated, caller, params, speaker, task: None, wants_task, question: None };
+        let mut ready = Self { call, negotiated, caller, params, speaker, task: None, question: None };
         ready.speaker.capabilities = ready.declared(less);
         Ok(ready)
     }
@@ -101,7 +98,7 @@ impl<'a> Ready<'a> {
             more,
         };
         let mut outgoing = request::for_upstream(self.call.upstream.next_request_id(), revision, &draft);
-        outgoing.repeatable = self.call.reads && more.is_empty() && !response_cache::is_retry(&self.params.object);
+        outgoing.repeatable = self.call.reads && more.is_empty() && !self.call.plan.is_retry;
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = self.params.object.member("arguments");
             outgoing.headers = countersign_protocol::param_headers::for_call(self.call.headers, arguments);
@@ -155,7 +152,7 @@ impl<'a> Ready<'a> {
     /// Whether a result can be a task at all, or has to become one: most calls are spared the look.
     pub(super) fn may_be_task(&self) -> bool {
         match (self.negotiated.revision.era(), self.speaker.modern) {
-            (_, false) => self.wants_task,
+            (_, false) => self.call.plan.wants_task,
             (Era::Legacy, true) => self.augmented(),
             (Era::Modern, true) => self.shares_an_extension(),
         }

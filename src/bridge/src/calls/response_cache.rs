@@ -15,7 +15,6 @@ use countersign_protocol::{
     Era, McpError,
     arguments::canonical_text_hash,
     json::{MemberEdit, edit, string},
-    outline::OutlinedObject,
     params::keys,
 };
 use countersign_upstream::{
@@ -34,12 +33,6 @@ const WITHOUT_EFFECT: [&str; 7] = [
     "baggage",
 ];
 
-/// Whether the client goes on with a call for which it was asked for input.
-#[must_use]
-pub fn is_retry(params: &OutlinedObject<'_>) -> bool {
-    params.members().any(|member| matches!(&*member.key, "inputResponses" | "requestState"))
-}
-
 /// The request, if its answer may be one that was kept, or may be kept.
 #[must_use]
 pub fn question(ready: &Ready<'_>) -> Option<CacheLookup> {
@@ -49,7 +42,7 @@ pub fn question(ready: &Ready<'_>) -> Option<CacheLookup> {
         && matches!(verb, Verb::Tool | Verb::Resource)
         && ready.negotiated.revision.era() == Era::Modern
         && !ready.augmented()
-        && !is_retry(&ready.params.object);
+        && !ready.call.plan.is_retry;
     if !may || ready.params.object.members().any(|member| member.key == "task") {
         return None;
     }

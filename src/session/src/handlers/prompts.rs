@@ -9,7 +9,7 @@ use crate::{
     Handling,
     policy::{Lists, admit},
 };
-use countersign_bridge::{self, request};
+use countersign_bridge::{self, Call, Verb, request};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{cancel::Cancel, context::Exchange, facts::check_uri, reply::Reply};
 use countersign_protocol::{
@@ -48,21 +48,10 @@ pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) ->
     admit(exchange, &exchange.server.routing.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
         RouteTarget::Upstream(upstream) => {
-            let own = upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name);
-            let verb = countersign_bridge::Verb::Prompt;
-            let call = countersign_bridge::Call {
-                exchange,
-                bridge: &exchange.server.bridge,
-                upstream,
-                verb,
-                subject: request::Subject::Name(own),
-                uri: None,
-                request,
-                definition: None,
-                headers: &[],
-                reads: true,
-            };
-            return countersign_bridge::call(call).await;
+            let subject = request::Subject::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name));
+            let bridge = &exchange.server.bridge;
+            return countersign_bridge::call(Call::new(exchange, bridge, upstream, Verb::Prompt, subject, request))
+                .await;
         }
         RouteTarget::Module(module) => module,
     };
@@ -167,18 +156,8 @@ async fn complete_upstream(
     }
     let own = request.params.map(|params| upstream.names.own_params(params));
     let reference = own.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
-    let call = countersign_bridge::Call {
-        exchange,
-        bridge: &exchange.server.bridge,
-        upstream,
-        verb: countersign_bridge::Verb::Complete,
-        subject: request::Subject::Reference(reference),
-        uri: None,
-        request,
-        definition: None,
-        headers: &[],
-        reads: true,
-    };
+    let (bridge, subject) = (&exchange.server.bridge, request::Subject::Reference(reference));
+    let call = Call::new(exchange, bridge, upstream, Verb::Complete, subject, request);
     let reply = countersign_bridge::call(call).await?;
     Ok(match cut_values(&reply.json) {
         Some(json) => Reply { json, ..reply },

@@ -9,7 +9,7 @@ use crate::{
     Handling,
     policy::{Lists, admit},
 };
-use countersign_bridge::{self, request};
+use countersign_bridge::{self, Call, Verb, request};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     cancel::Cancel,
@@ -111,22 +111,10 @@ pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
     admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
-            let own = upstream.names.own_uri(&params.uri).unwrap_or(&params.uri);
-            let verb = countersign_bridge::Verb::Resource;
-            let uri = Some(params.uri.as_ref());
-            let call = countersign_bridge::Call {
-                exchange,
-                bridge: &exchange.server.bridge,
-                upstream,
-                verb,
-                subject: request::Subject::Uri(own),
-                uri,
-                request,
-                definition: None,
-                headers: &[],
-                reads: true,
-            };
-            return countersign_bridge::call(call).await;
+            let subject = request::Subject::Uri(upstream.names.own_uri(&params.uri).unwrap_or(&params.uri));
+            let bridge = &exchange.server.bridge;
+            let call = Call::new(exchange, bridge, upstream, Verb::Resource, subject, request);
+            return countersign_bridge::call(Call { uri: Some(&params.uri), ..call }).await;
         }
         RouteTarget::Module(module) => module,
     };

@@ -9,11 +9,7 @@ use super::{
     asking::Asking,
     cache_hint,
     page::page,
-    reviewed::{
-        self,
-        ending::Settled,
-        missing_arguments::{self, Missing},
-    },
+    reviewed::{self, ending::FinishedCall},
     tasks,
 };
 use crate::{
@@ -21,7 +17,11 @@ use crate::{
     owned::OwnedRequest,
     policy::{self, Admitted, Counted, Gate, Judged},
 };
-use countersign_bridge::{self, request::Subject, tasks as foreign};
+use countersign_bridge::{
+    self, CallPlan,
+    request::{Subject, Verb},
+    tasks as foreign,
+};
 use countersign_domain::{changes::Change, policy::Verdict};
 use countersign_exchange::{cancel::Cancel, context::Exchange, reply::Reply};
 use countersign_protocol::{
@@ -49,7 +49,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
 }
 
 /// A call whose arguments the gateway checks.
-pub(super) struct Call<'a> {
+pub(super) struct ToolCall<'a> {
     /// A JSON object; absent is an empty one.
     pub arguments: Option<&'a RawValue>,
     pub idempotency_key: Option<&'a str>,
@@ -63,61 +63,16 @@ pub(super) struct Call<'a> {
     pub responses: Option<&'a str>,
 }
 
-/// What became of a call.
+/// The outcome of a call that the gateway runs or puts under review.
 pub(super) enum ToolOutcome {
-    /// It ran; a failure of the tool itself is in here too.
-    Done(ToolResult, Option<ErrorKind>),
+    /// It ran, or its change has ended: also with the id of that change.
+    Finished(FinishedCall, Option<String>),
     /// It waits for a person.
     Pending(Arc<Change>),
-    /// Its change is over: it ran, or a person said no.
-    Settled(Box<Settled>, Arc<Change>),
     /// Its change ran, and the call ended with an error of the protocol.
     Failed(McpError),
-    /// It lacks arguments, which the client is asked for: a result of the stateless era. Nothing was proposed.
-    Lacks(String),
-    /// It waits for a person, and the client is asked something meanwhile: a result of the stateless era.
-    Asks(String, Arc<Change>),
-}
-
-impl ToolOutcome {
-    /// What went wrong, if the call itself failed.
-    fn failure(&self) -> Option<ErrorKind> {
-        match self {
-            Self::Done(_, failure) => *failure,
-            Self::Settled(settled, _) => settled.failure,
-            Self::Failed(error) => Some(error.kind),
-            Self::Pending(_) | Self::Asks(..) | Self::Lacks(_) => None,
-        }
-    }
-
-    /// The change that was proposed for it.
-    fn change(&self) -> Option<&Arc<Change>> {
-        match self {
-            Self::Pending(change) | Self::Asks(_, change) | Self::Settled(_, change) => Some(change),
-            Self::Done(..) | Self::Failed(_) | Self::Lacks(_) => None,
-        }
-    }
-
-    /// A person has to approve it.
-    const fn is_pending(&self) -> bool {
-        matches!(self, Self::Pending(_) | Self::Asks(..))
-    }
-}
-
-/// How far a call has come.
-enum Stage {
-    Found(Arc<ToolRoute>),
-    Decided(Gate),
-}
-
-impl Stage {
-    fn route(&self) -> &Arc<ToolRoute> {
-        match self {
-            Self::Found(route) => route,
-            Self::Decided(Gate::Review(judged)) => &judged.route,
-            Self::Decided(Gate::Open(admitted)) => admitted.route(),
-        }
-    }
+    /// The result that asks a stateless client for input. `pending` tells whether a person has to approve the call, too.
+    NeedsInput { question: String, pending: bool },
 }
 
 /// `tools/call`. It is found, decided on and carried out, each once. A module's arguments are checked before policy is
@@ -130,7 +85,10 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
     let completed;
     let completed_request;
     let (request, params) = match is_module.then(|| in_session(exchange, &route, request, params.arguments)) {
-        Some(Err(error)) if is_the_tools_own(error.kind) => return Ok(failed(exchange, &route, &error)),
+        Some(Err(error)) if is_the_tools_own(error.kind) => {
+            let FinishedCall { result, failure, structured } = FinishedCall::failed(&error, &route);
+            return Ok(Reply::new(encode(&result, exchange.revision(), structured)).failing(failure));
+        }
         Some(Err(error)) => return Err(error),
         Some(Ok(Some(whole))) => {
             completed = whole;
@@ -139,9 +97,13 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
         }
         Some(Ok(None)) | None => (request, params),
     };
-    let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.outlined_params().object);
-    if is_module && !wants_task {
-        return finish(exchange, request, Stage::Found(route), params.arguments, cancel).await;
+    let classify = |route: &ToolRoute| {
+        let upstream = route.provider.upstream().map(|upstream| (&**upstream, route.def.raw.as_deref()));
+        CallPlan::for_tool(exchange, &request.outlined_params().object, upstream)
+    };
+    let plan = classify(&route);
+    if is_module && !plan.wants_task {
+        return finish(exchange, request, &route, None, params.arguments, cancel).await;
     }
     if is_module && !route.ruling.may_review() {
         return Err(tasks::local::refused());
@@ -151,33 +113,22 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
         validate::check_arguments(&route, arguments)?;
     }
     // Where a server has asked for input, the answers go to this very server, and the call goes on.
-    let retry = countersign_bridge::is_retry(&request.outlined_params().object);
-    let judged = match retry {
+    let judged = match plan.is_retry {
         true => policy::judge(exchange, &route, arguments).await?,
         false => judge(exchange, &route, arguments).await?,
     };
-    let counted = match judged.route.provider.upstream() {
-        Some(upstream)
-            if retry && countersign_bridge::takes_up(exchange, upstream, &request.outlined_params().object) =>
-        {
-            Counted::Before
-        }
-        _ => Counted::NotYet,
-    };
+    let counted = if plan.resumes_parked_call { Counted::Before } else { Counted::NotYet };
     let admitted = match judged.carry_out(exchange, counted) {
         Ok(Gate::Open(admitted)) => admitted,
-        Ok(review) => return finish(exchange, request, Stage::Decided(review), params.arguments, cancel).await,
+        Ok(review) => return finish(exchange, request, &route, Some(review), params.arguments, cancel).await,
         Err(error) => return Ok(countersign_bridge::failed(&error)),
     };
-    let route = admitted.route();
-    let runs_here = match route.provider.upstream() {
-        Some(upstream) => route.ruling.may_review() && !foreign::runs_there(upstream, route.def.raw.as_deref()),
-        None => true,
-    };
-    if wants_task && runs_here {
-        return tasks::local::start(exchange, request, admitted);
+    let plan = if Arc::ptr_eq(admitted.route(), &route) { plan } else { classify(admitted.route()) };
+    let may_run_here = admitted.route().ruling.may_review() || admitted.route().provider.is_module();
+    if plan.wants_task && !plan.is_upstream_task && may_run_here {
+        return tasks::local::start(exchange, request, admitted, plan);
     }
-    call_admitted(exchange, request, admitted, cancel).await
+    call_admitted(exchange, request, admitted, plan, cancel).await
 }
 
 fn note_key(exchange: &Handling) {
@@ -206,12 +157,6 @@ fn in_session(
     })))
 }
 
-/// The result of a module's call that failed.
-fn failed(exchange: &Handling, route: &ToolRoute, error: &McpError) -> Reply {
-    let json = encode(&ToolResult::error(error), exchange.revision(), route.allows_structured_error());
-    Reply::new(json).failing(Some(error.kind))
-}
-
 /// Runs a call that policy has let through: it is not asked again.
 ///
 /// # Errors
@@ -220,11 +165,26 @@ pub async fn call_admitted(
     exchange: &Handling,
     request: &Request<'_>,
     admitted: Admitted,
+    plan: CallPlan,
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
-    let Some(call) = bridged(exchange, admitted.route(), request) else {
+    let route = Arc::clone(admitted.route());
+    let Some(upstream) = route.provider.upstream() else {
         let params = request.tool_call()?;
-        return finish(exchange, request, Stage::Decided(Gate::Open(admitted)), params.arguments, cancel).await;
+        return finish(exchange, request, &route, Some(Gate::Open(admitted)), params.arguments, cancel).await;
+    };
+    let call = countersign_bridge::Call {
+        exchange,
+        bridge: &exchange.server.bridge,
+        upstream,
+        verb: Verb::Tool,
+        subject: Subject::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name)),
+        uri: None,
+        request,
+        definition: route.def.raw.as_deref(),
+        headers: &route.param_headers,
+        reads: route.is_read_only(),
+        plan,
     };
     match countersign_bridge::call(call).await {
         Err(error) if error.passthrough.is_none() && is_the_tools_own(error.kind) => {
@@ -234,32 +194,12 @@ pub async fn call_admitted(
     }
 }
 
-/// The call as the bridge takes it; `None` where the tool is a module's.
-fn bridged<'a>(
-    exchange: &'a Handling,
-    route: &'a ToolRoute,
-    request: &'a Request<'a>,
-) -> Option<countersign_bridge::Call<'a>> {
-    let upstream = route.provider.upstream()?;
-    Some(countersign_bridge::Call {
-        exchange,
-        bridge: &exchange.server.bridge,
-        upstream,
-        verb: countersign_bridge::Verb::Tool,
-        subject: Subject::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name)),
-        uri: None,
-        request,
-        definition: route.def.raw.as_deref(),
-        headers: &route.param_headers,
-        reads: route.is_read_only(),
-    })
-}
-
 /// A call that the gateway itself runs or puts under review.
 async fn finish(
     exchange: &Handling,
     request: &Request<'_>,
-    stage: Stage,
+    route: &Arc<ToolRoute>,
+    gate: Option<Gate>,
     arguments: Option<&RawValue>,
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
@@ -268,7 +208,7 @@ async fn finish(
     let modern = exchange.is_modern();
     let of_retry = |key: &str| if modern { object.member(key) } else { None };
     let state = of_retry("requestState").and_then(string);
-    let call = Call {
+    let call = ToolCall {
         arguments,
         idempotency_key: meta.idempotency_key.as_deref(),
         progress_token: meta.progress_token,
@@ -278,36 +218,30 @@ async fn finish(
     };
     // Bad arguments are an error of the protocol in old revisions and for one-shot clients, and a result that a model can
     // read in newer ones (2025-11-25/server/tools#error-handling).
-    let lists_errors = stage.route().allows_structured_error();
-    let outcome = match self::call(exchange, &call, stage, cancel).await {
+    let outcome = match self::call(exchange, &call, route, gate, cancel).await {
         Err(error)
             if error.kind == ErrorKind::ValidationFailed
                 && exchange.transport != Transport::Rest
                 && exchange.revision().rules().invalid_arguments_are_tool_errors =>
         {
-            ToolOutcome::Done(ToolResult::error(&error), Some(error.kind))
+            ToolOutcome::Finished(FinishedCall::failed(&error, route), None)
         }
         outcome => outcome?,
     };
-    let failure = outcome.failure();
-    let pending = outcome.is_pending();
-    let change_id = outcome.change().map(|change| change.id.clone());
-    let revision = exchange.revision();
-    let json = match outcome {
+    let encode = |result, structured| Reply::new(encode(result, exchange.revision(), structured));
+    Ok(match outcome {
+        ToolOutcome::Finished(FinishedCall { result, failure, structured }, change_id) => {
+            Reply { failure, change_id, ..encode(&result, structured) }
+        }
         ToolOutcome::Pending(change) if call.task => {
-            return Ok(Reply { pending, ..tasks::created(exchange, &change, call.progress_token) });
+            Reply { pending: true, ..tasks::created(exchange, &change, call.progress_token) }
         }
-        ToolOutcome::Lacks(question) => return Ok(Reply::passed_on(question)),
-        ToolOutcome::Asks(question, _) => return Ok(Reply { pending, ..Reply::passed_on(question) }),
+        ToolOutcome::Pending(change) => {
+            Reply { pending: true, change_id: Some(change.id.clone()), ..encode(&pending_result(&change), true) }
+        }
+        ToolOutcome::NeedsInput { question, pending } => Reply { pending, ..Reply::passed_on(question) },
         ToolOutcome::Failed(error) => return Err(error),
-        ToolOutcome::Settled(settled, _) => encode(&settled.result, revision, settled.structured),
-        ToolOutcome::Done(result, failure) => {
-            // Where an error's shape would break the tool's own output schema, its text says it all.
-            encode(&result, revision, failure.is_none() || lists_errors)
-        }
-        ToolOutcome::Pending(change) => encode(&pending_result(&change), revision, true),
-    };
-    Ok(Reply { failure, pending, change_id, ..Reply::new(json) })
+    })
 }
 
 /// Decides on a call. While its tool's server is not tried, the tool that the configuration has answer in its place gets
@@ -353,34 +287,18 @@ async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpErro
 }
 
 /// Checks the arguments of a call, decides on it unless that was done, and lets it run or puts it under review.
-async fn call(exchange: &Handling, call: &Call<'_>, stage: Stage, cancel: &Cancel) -> Result<ToolOutcome, McpError> {
-    let raw = given(call.arguments)?;
-    let filled;
-    let (stage, raw) = match validate::check_arguments(stage.route(), raw) {
-        Ok(()) => (stage, raw),
-        Err(wrong) => {
-            let route = Arc::clone(stage.route());
-            let judged = match stage {
-                // What runs already as a task asks for nothing any more.
-                Stage::Decided(Gate::Open(_)) => return Err(wrong),
-                Stage::Decided(Gate::Review(judged)) => Some(judged),
-                Stage::Found(_) => None,
-            };
-            match missing_arguments::ask_for(exchange, &route, judged, raw, call).await {
-                Some(Missing::Asks(question)) => return Ok(ToolOutcome::Lacks(question)),
-                Some(Missing::Filled(whole)) => {
-                    validate::check_arguments(&route, &whole)?;
-                    filled = whole;
-                    // With other arguments it is another call.
-                    (Stage::Found(route), &*filled)
-                }
-                None => return Err(wrong),
-            }
-        }
-    };
-    match carry_out(exchange, call, stage, raw, cancel).await {
+async fn call(
+    exchange: &Handling,
+    call: &ToolCall<'_>,
+    route: &Arc<ToolRoute>,
+    gate: Option<Gate>,
+    cancel: &Cancel,
+) -> Result<ToolOutcome, McpError> {
+    let arguments = given(call.arguments)?;
+    validate::check_arguments(route, arguments)?;
+    match carry_out(exchange, call, route, gate, arguments, cancel).await {
         Err(error) if is_the_tools_own(error.kind) => {
-            Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind)))
+            Ok(ToolOutcome::Finished(FinishedCall::failed(&error, route), None))
         }
         outcome => outcome,
     }
@@ -389,26 +307,20 @@ async fn call(exchange: &Handling, call: &Call<'_>, stage: Stage, cancel: &Cance
 /// Carries out a call whose arguments fit.
 async fn carry_out(
     exchange: &Handling,
-    call: &Call<'_>,
-    stage: Stage,
-    raw: &RawValue,
+    call: &ToolCall<'_>,
+    route: &Arc<ToolRoute>,
+    gate: Option<Gate>,
+    arguments: &RawValue,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let gate = match stage {
-        Stage::Decided(gate) => gate,
-        Stage::Found(route) => {
-            let judged = judge(exchange, &route, raw).await?;
-            // Another server answers for its own, and may want other arguments.
-            if !Arc::ptr_eq(&judged.route, &route) {
-                validate::check_arguments(&judged.route, raw)?;
-            }
-            judged.carry_out(exchange, Counted::NotYet)?
-        }
+    let gate = match gate {
+        Some(gate) => gate,
+        None => policy::judge(exchange, route, arguments).await?.carry_out(exchange, Counted::NotYet)?,
     };
     match gate {
-        Gate::Open(admitted) => run(exchange, &admitted, raw, call, cancel).await,
+        Gate::Open(admitted) => run(exchange, &admitted, arguments, call, cancel).await,
         // Boxed, so that calls which are let through need not carry its room.
-        Gate::Review(judged) => Box::pin(reviewed::review(exchange, &judged, raw, call, cancel)).await,
+        Gate::Review(judged) => Box::pin(reviewed::review(exchange, &judged, arguments, call, cancel)).await,
     }
 }
 
@@ -437,7 +349,7 @@ async fn run(
     exchange: &Handling,
     admitted: &Admitted,
     arguments: &RawValue,
-    call: &Call<'_>,
+    call: &ToolCall<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     let route = admitted.route();
@@ -458,7 +370,7 @@ async fn run(
         };
         tokio::select! {
             result = work => result?,
-            asks = asks => return Ok(ToolOutcome::Lacks(asks)),
+            question = asks => return Ok(ToolOutcome::NeedsInput { question, pending: false }),
             // It waits for a person, who will not hurry because the gateway ends.
             () = server.long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
@@ -469,7 +381,9 @@ async fn run(
         exchange.server.limits.in_time(work).await?
     };
     let failure = result.is_error.then_some(ErrorKind::ToolExecution);
-    Ok(ToolOutcome::Done(result, failure))
+    // Where an error's shape would break the tool's own output schema, its text says it all.
+    let structured = failure.is_none() || route.allows_structured_error();
+    Ok(ToolOutcome::Finished(FinishedCall { result, failure, structured }, None))
 }
 
 /// A tool result in the client's revision.

@@ -1,32 +1,31 @@
 //! Changes whose clients have answered whether they open the page.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-/// Clients of how many changes are remembered to have answered.
-const MAX: usize = 10_000;
+/// Maximum number of changes that are remembered.
+const MAX: usize = 1000;
 
-/// Changes whose clients have answered, in memory: asked again after a restart at worst.
+/// Changes whose clients have answered, in memory. After a restart clients are asked again.
 #[derive(Default)]
-pub struct OpenedPages(Mutex<(HashSet<String>, VecDeque<String>)>);
+pub struct OpenedPages(Mutex<VecDeque<String>>);
 
 impl OpenedPages {
+    /// Notes an answer. Beyond [`MAX`] changes, the oldest one is forgotten.
     pub fn insert(&self, id: &str) {
         let mut opened = self.0.lock();
-        if opened.0.insert(id.to_owned()) {
-            opened.1.push_back(id.to_owned());
-            if opened.1.len() > MAX
-                && let Some(oldest) = opened.1.pop_front()
-            {
-                opened.0.remove(&oldest);
+        if !opened.iter().any(|known| known == id) {
+            opened.push_back(id.to_owned());
+            if opened.len() > MAX {
+                opened.pop_front();
             }
         }
     }
 
     #[must_use]
     pub fn has(&self, id: &str) -> bool {
-        self.0.lock().0.contains(id)
+        self.0.lock().iter().any(|known| known == id)
     }
 }
 
@@ -42,6 +41,6 @@ mod tests {
             opened.insert(&format!("chg_{n}"));
         }
         assert!(!opened.has("chg_0") && opened.has("chg_1") && opened.has(&format!("chg_{MAX}")));
-        assert_eq!(opened.0.lock().0.len(), MAX);
+        assert_eq!(opened.0.lock().len(), MAX);
     }
 }

@@ -17,9 +17,6 @@ use countersign_provider::{
 };
 use countersign_review::{ChangeFilter, testing::decision};
 
-/// Can fill in forms.
-pub const FORMS: &str = r#"{"elicitation":{"form":{}}}"#;
-
 /// A gateway with the module `f`, which has the tools `read`, `write` (reviewed unless policy says otherwise) and `wait`, two
 /// resources and a prompt.
 pub struct Bench {

@@ -4,20 +4,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::bench::{Bench, FORMS, ask, pause, refused};
-use crate::{
-    Handling,
-    handlers::reviewed::long_poll::{self, Waited},
-};
+use super::bench::{Bench, ask, pause, refused};
+use crate::handlers::reviewed::long_poll::{self, Waited};
 use countersign_domain::changes::{ChangeState, Verdict};
-use countersign_exchange::testing::sent;
-use countersign_protocol::{ErrorKind, RequestId, Revision, envelope::Response};
+use countersign_protocol::{ErrorKind, Revision};
 use countersign_provider::NoProgress;
 
 const OLD: Revision = Revision::V2025_11_25;
 const NEW: Revision = Revision::MODERN;
 const HOLDS: &str = "policy: { rules: [{ tools: write, then: review, on_review: hold, hold_for: 10m }] }";
-const ASKS: &str = "policy: { rules: [{ tools: write, then: review, questions: ask }] }";
 
 fn write() -> Value {
     json!({ "name": "write", "arguments": { "target": "t" } })
@@ -147,55 +142,6 @@ async fn a_state_that_names_a_change_is_one_of_this_very_call() {
         assert_eq!((number, &data["member"]), (-32602, &json!("params.requestState")));
     }
     assert_eq!(bench.changes().await.len(), 1);
-}
-
-/// Answers the next question to a client of the handshake era.
-async fn fill_in(client: &Handling, answer: Value) -> Value {
-    let question = loop {
-        if let Some(question) = sent(client).into_iter().find(|message| message.get("id").is_some()) {
-            break question;
-        }
-        pause().await;
-    };
-    let answer = serde_json::value::to_raw_value(&answer).unwrap();
-    let id = Some(RequestId::from_raw(&question["id"].to_string()));
-    client.session.questions.answered(&Response { id, outcome: Ok(&answer) });
-    question
-}
-
-#[actix::test]
-async fn arguments_that_are_missing_are_asked_for_before_anything_is_proposed() {
-    let bench = Bench::new(ASKS).await;
-    let lacking = json!({ "name": "write", "arguments": {} });
-    let accepted = json!({ "action": "accept", "content": { "target": "t", "more": 1 } });
-    let client = bench.client(OLD, FORMS);
-    let (result, question) = tokio::join!(ask(&client, "tools/call", &lacking), fill_in(&client, accepted.clone()));
-    assert_eq!(question["params"]["requestedSchema"]["required"], json!(["target"]));
-    pending(&result);
-    assert_eq!(bench.change().await.arguments.get(), r#"{"target":"t"}"#, "what was asked for, and nothing else");
-    // Whoever declines, or cannot be asked, is told what is wrong.
-    let (result, _) =
-        tokio::join!(ask(&client, "tools/call", &lacking), fill_in(&client, json!({ "action": "decline" })));
-    assert_eq!(result["isError"], true);
-    assert_eq!(ask(&bench.client(OLD, "{}"), "tools/call", &lacking).await["isError"], true);
-    // A stateless client is asked by a result, and nothing is kept meanwhile.
-    let client = bench.client(NEW, FORMS);
-    let asked = ask(&client, "tools/call", &lacking).await;
-    assert_eq!(asked["resultType"], "input_required");
-    assert_eq!(bench.changes().await.len(), 1);
-    let mut retry = lacking.clone();
-    retry["inputResponses"] = json!({ "missing-arguments": accepted });
-    pending(&ask(&client, "tools/call", &retry).await);
-    assert_eq!(bench.changes().await.len(), 2);
-}
-
-#[actix::test]
-async fn nothing_is_asked_where_the_rule_does_not_say_so() {
-    let bench = Bench::new("").await;
-    let lacking = json!({ "name": "write", "arguments": {} });
-    let client = bench.client(OLD, FORMS);
-    assert_eq!(ask(&client, "tools/call", &lacking).await["isError"], true);
-    assert!(sent(&client).is_empty());
 }
 
 #[actix::test]

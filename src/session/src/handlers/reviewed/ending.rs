@@ -7,10 +7,11 @@ use countersign_domain::changes::{Change, ChangeState};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ToolResult;
 use countersign_review::gateway_tools;
+use countersign_routing::ToolRoute;
 
 /// The call's answer.
 #[derive(Debug)]
-pub struct Settled {
+pub struct FinishedCall {
     pub result: ToolResult,
     /// What went wrong, if it did not run, or failed.
     pub failure: Option<ErrorKind>,
@@ -18,10 +19,20 @@ pub struct Settled {
     pub structured: bool,
 }
 
+impl FinishedCall {
+    /// Creates the answer to a call that failed.
+    #[must_use]
+    pub fn failed(error: &McpError, route: &ToolRoute) -> Self {
+        // Where an error's shape would break the tool's own output schema, its text says it all.
+        let structured = route.allows_structured_error();
+        Self { result: ToolResult::error(error), failure: Some(error.kind), structured }
+    }
+}
+
 /// How a change ended.
 #[derive(Debug)]
 pub enum Ending {
-    Result(Settled),
+    Result(FinishedCall),
     /// The call ended with an error of the protocol, as it would have without a review.
     Error(McpError),
 }
@@ -31,7 +42,7 @@ pub enum Ending {
 pub fn ending(change: &Change) -> Option<Ending> {
     let told = |kind| {
         let result = ToolResult { is_error: true, ..gateway_tools::pending_result(change) };
-        Some(Ending::Result(Settled { result, failure: Some(kind), structured: true }))
+        Some(Ending::Result(FinishedCall { result, failure: Some(kind), structured: true }))
     };
     match change.state {
         ChangeState::Applied => Some(Ending::Result(applied(change))),
@@ -48,11 +59,11 @@ fn own(change: &Change) -> Option<ToolResult> {
     serde_json::from_str(change.result.as_deref()?.get()).ok()
 }
 
-fn applied(change: &Change) -> Settled {
+fn applied(change: &Change) -> FinishedCall {
     match own(change) {
-        Some(result) => Settled { result: with_edits(result, change), failure: None, structured: true },
+        Some(result) => FinishedCall { result: with_edits(result, change), failure: None, structured: true },
         // A person said that it was done, or the answer is not kept any more.
-        None => Settled { result: gateway_tools::pending_result(change), failure: None, structured: true },
+        None => FinishedCall { result: gateway_tools::pending_result(change), failure: None, structured: true },
     }
 }
 
@@ -78,7 +89,7 @@ fn failed(change: &Change) -> Ending {
         Some(result) => with_edits(ToolResult { is_error: true, ..result }, change),
         None => ToolResult { is_error: true, ..gateway_tools::pending_result(change) },
     };
-    Ending::Result(Settled { result, failure: Some(kind), structured })
+    Ending::Result(FinishedCall { result, failure: Some(kind), structured })
 }
 
 /// Tells, after all that the tool itself says, that a reviewer has changed what the agent asked for.

@@ -7,7 +7,6 @@ pub mod approval_page;
 pub mod ask_client;
 pub mod ending;
 pub mod long_poll;
-pub mod missing_arguments;
 
 use std::{
     sync::Arc,
@@ -16,7 +15,7 @@ use std::{
 
 use serde_json::{json, value::RawValue};
 
-use super::tools::{Call, ToolOutcome};
+use super::tools::{ToolCall, ToolOutcome};
 use crate::{Handling, policy::Judged};
 use countersign_bridge::tasks;
 use countersign_domain::{
@@ -39,7 +38,7 @@ pub(super) async fn review(
     exchange: &Handling,
     judged: &Judged,
     raw: &RawValue,
-    call: &Call<'_>,
+    call: &ToolCall<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     let Judged { route, decision } = judged;
@@ -84,7 +83,7 @@ fn needs_tasks(exchange: &Handling) -> McpError {
     McpError::new(ErrorKind::PolicyDenied, format!("Calls of this tool are reviewed as tasks only: {remedy}"))
 }
 
-async fn answer(exchange: &Handling, call: &Call<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
+async fn answer(exchange: &Handling, call: &ToolCall<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
     if call.task || (ending(&change).is_none() && !may_follow(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
@@ -92,7 +91,7 @@ async fn answer(exchange: &Handling, call: &Call<'_>, change: Arc<Change>) -> Re
         && may_follow(&change)
         && let Some(question) = approval_page::asked_by_result(exchange, &change)
     {
-        return Ok(ToolOutcome::Asks(question, change));
+        return Ok(ToolOutcome::NeedsInput { question, pending: true });
     }
     let asks = call.state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
     let holds = change.terms.on_review == OnReview::Hold;
@@ -118,7 +117,7 @@ async fn answer(exchange: &Handling, call: &Call<'_>, change: Arc<Change>) -> Re
     };
     let (Waited::Over(change) | Waited::NotYet(change)) = waited;
     Ok(match ask_client::by_result(exchange, &change) {
-        Some(question) => ToolOutcome::Asks(question, change),
+        Some(question) => ToolOutcome::NeedsInput { question, pending: true },
         None => told(change),
     })
 }
@@ -161,7 +160,7 @@ fn may_follow(change: &Change) -> bool {
 /// The answer to a call whose change is where it is.
 fn told(change: Arc<Change>) -> ToolOutcome {
     match ending(&change) {
-        Some(Ending::Result(settled)) => ToolOutcome::Settled(Box::new(settled), change),
+        Some(Ending::Result(settled)) => ToolOutcome::Finished(settled, Some(change.id.clone())),
         Some(Ending::Error(error)) => ToolOutcome::Failed(error),
         None => ToolOutcome::Pending(change),
     }
@@ -186,7 +185,7 @@ async fn propose(
     exchange: &Handling,
     route: &ToolRoute,
     raw: &RawValue,
-    call: &Call<'_>,
+    call: &ToolCall<'_>,
     decision: &Decision,
     cancel: &Cancel,
 ) -> Result<Arc<Change>, McpError> {

@@ -12,6 +12,7 @@ use crate::{
     policy::Admitted,
     state::local_tasks::{Local, TASK, TaskOutcome},
 };
+use countersign_bridge::CallPlan;
 use countersign_exchange::{cancel::Cancel, related::Related, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -24,7 +25,12 @@ use countersign_protocol::{
 ///
 /// # Errors
 /// `OVERLOADED` for one too many.
-pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> Result<Reply, McpError> {
+pub fn start(
+    exchange: &Handling,
+    request: &Request<'_>,
+    admitted: Admitted,
+    plan: CallPlan,
+) -> Result<Reply, McpError> {
     let bytes = TASK + 2 * request.params.map_or(0, |params| params.get().len());
     let share = exchange.server.memory.take(&exchange.identity.principal.name, bytes)?;
     let task =
@@ -45,11 +51,12 @@ pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> 
         params: Some(&params),
         outline: Outline::new(params.get()),
     });
+    let plan = CallPlan { wants_task: false, ..plan };
     let cancel = task.cancel.clone();
     actix::spawn(async move {
         let request = owned.as_request();
         let handed_on = Cancel::from(cancel.clone());
-        let work = Box::pin(tools::call_admitted(&exchange, &request, admitted, &handed_on));
+        let work = Box::pin(tools::call_admitted(&exchange, &request, admitted, plan, &handed_on));
         let outcome = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.outcome(reply.finish(exchange.revision()).into_owned()),
