@@ -22,10 +22,7 @@ use countersign_auth::{
     Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::FailedAttempts,
     stored_credentials::StoredCredentials,
 };
-use countersign_bridge::{
-    Bridge,
-    carried::{Carrier, key_of},
-};
+use countersign_bridge::{Bridge, Carrier, key_of};
 use countersign_cluster::StoreNodes;
 use countersign_config::{Config, LoadedConfig};
 use countersign_docs::Docs;

@@ -10,12 +10,12 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -24,10 +24,7 @@ use crate::{
         self,
         relay::{Declined, Hearer, Relay},
     },
-    request_state::{
-        refused,
-        seal::{Binding, Claim, Sealer},
-    },
+    request_state::{Binding, Carrier, StateKind, refused},
 };
 use countersign_protocol::{
     ErrorKind, McpError, RequestId,
@@ -294,20 +291,30 @@ pub async fn keep(mut course: RunningCall, relay: Arc<Relay>, mut place: Slot, m
         };
         let done = matches!(event, Event::Done(_));
         place.renew(answered);
-        if reply.send((event, place.ticket)).is_err() || done {
+        if reply.send((event, place.claim.ticket)).is_err() || done {
             return;
         }
     }
 }
 
+/// The parked call that a `requestState` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub call: CallId,
+    /// Each is good once.
+    pub ticket: u64,
+}
+
+type CallId = [u8; 16];
+
 /// All parked calls of the process.
-#[derive(Default)]
 pub struct ParkedCalls {
-    sealer: Sealer,
+    carrier: Arc<Carrier>,
     /// What this gateway is called among those that serve its store, where there may be several.
     node: Option<String>,
-    calls: Mutex<HashMap<[u8; 16], Parked>>,
-    started: Option<Instant>,
+    /// Distinguishes this process from earlier ones with the same key.
+    run: [u8; 16],
+    calls: Mutex<HashMap<CallId, Parked>>,
     parked: AtomicU64,
 }
 
@@ -324,8 +331,9 @@ struct Parked {
 
 impl ParkedCalls {
     #[must_use]
-    pub fn new(node: Option<String>) -> Arc<Self> {
-        Arc::new(Self { started: Some(Instant::now()), node, ..Self::default() })
+    pub fn new(node: Option<String>, carrier: Arc<Carrier>) -> Arc<Self> {
+        let (run, calls) = (*uuid::Uuid::new_v4().as_bytes(), Mutex::default());
+        Arc::new(Self { carrier, node, run, calls, parked: AtomicU64::new(0) })
     }
 
     /// Calls that are parked now.
@@ -344,18 +352,12 @@ impl ParkedCalls {
     ///
     /// # Errors
     /// `INTERNAL_ERROR` where no random numbers are to be had.
-    pub fn state(&self, call: [u8; 16], ticket: u64, binding: &Binding) -> Result<String, McpError> {
-        let patience = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
-        let claim = Claim { call, ticket, expires: self.now().saturating_add(patience) };
-        let sealed = self.sealer.seal(&claim, binding).map(|sealed| match &self.node {
+    pub fn state(&self, claim: Claim, binding: &Binding) -> Result<String, McpError> {
+        let claim = json!([self.run, claim.call, claim.ticket]).to_string();
+        let sealed = self.carrier.seal(StateKind::ParkedCall, &claim, binding)?;
+        Ok(match &self.node {
             Some(node) => format!("{node}.{sealed}"),
             None => sealed,
-        });
-        sealed.map_err(|_| {
-            McpError::new(
-                ErrorKind::Internal,
-                "the call cannot be parked: the operating system gives no random numbers",
-            )
         })
     }
 
@@ -365,7 +367,13 @@ impl ParkedCalls {
     /// `-32602` for one that was not given for this request.
     pub fn open(&self, state: &str, binding: &Binding) -> Result<Claim, McpError> {
         let named = self.node.as_ref().and_then(|node| state.strip_prefix(node.as_str())?.strip_prefix('.'));
-        self.sealer.open(named.unwrap_or(state), binding).map_err(|broken| refused(broken.why()))
+        let claim = self.carrier.open(StateKind::ParkedCall, named.unwrap_or(state), binding)?;
+        let (run, call, ticket): ([u8; 16], _, _) =
+            serde_json::from_str(&claim).map_err(|_| refused("it names no call"))?;
+        if run != self.run {
+            return Err(refused("the gateway has been restarted, and the outcome of the call is unknown"));
+        }
+        Ok(Claim { call, ticket })
     }
 
     /// A place for one more. Beyond `most` at this upstream the oldest of them ends that nobody is there for.
@@ -404,7 +412,7 @@ impl ParkedCalls {
         };
         calls.insert(call, parked);
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        Ok((Slot { lot: Arc::clone(self), call, ticket: 1, deadline, given_up }, receiver))
+        Ok((Slot { lot: Arc::clone(self), claim: Claim { call, ticket: 1 }, deadline, given_up }, receiver))
     }
 
     /// Takes a ticket, which is good once.
@@ -413,26 +421,19 @@ impl ParkedCalls {
     /// `-32602` for one that is not good any more.
     pub fn redeem(&self, claim: &Claim) -> Result<mpsc::Sender<Resume>, McpError> {
         let mut calls = self.calls.lock();
-        let parked = calls.get_mut(&claim.call).filter(|_| claim.expires >= self.now());
-        let parked = parked.ok_or_else(ended)?;
+        let parked = calls.get_mut(&claim.call).ok_or_else(ended)?;
         if parked.ticket != Some(claim.ticket) {
             return Err(refused("it has been used already"));
         }
         parked.ticket = None;
         Ok(parked.visits.clone())
     }
-
-    /// Milliseconds since the start.
-    fn now(&self) -> u64 {
-        self.started.map_or(0, |started| u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX))
-    }
 }
 
 /// A parked call's place in the [`ParkedCalls`], given back when it is dropped.
 pub struct Slot {
     lot: Arc<ParkedCalls>,
-    pub call: [u8; 16],
-    pub ticket: u64,
+    pub claim: Claim,
     deadline: tokio::time::Instant,
     /// Its place is wanted by another call.
     given_up: CancellationToken,
@@ -441,19 +442,19 @@ pub struct Slot {
 impl Slot {
     /// Gives out the next ticket; the client has its time anew if it has answered something.
     fn renew(&mut self, answered: bool) {
-        self.ticket += 1;
+        self.claim.ticket += 1;
         if answered {
             self.deadline = tokio::time::Instant::now() + PATIENCE;
         }
-        if let Some(parked) = self.lot.calls.lock().get_mut(&self.call) {
-            parked.ticket = Some(self.ticket);
+        if let Some(parked) = self.lot.calls.lock().get_mut(&self.claim.call) {
+            parked.ticket = Some(self.claim.ticket);
         }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.lot.calls.lock().remove(&self.call);
+        self.lot.calls.lock().remove(&self.claim.call);
     }
 }
 

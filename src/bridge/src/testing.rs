@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{Bridge, Call, CallPlan, Verb, call, request::Subject, request_state::carried::Carrier};
+use crate::{Bridge, Call, CallPlan, Verb, call, request::Subject, request_state::Carrier};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{
     context::Exchange,

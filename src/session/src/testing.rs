@@ -19,7 +19,7 @@ use crate::{
     status::GatewayStatus,
 };
 use countersign_auth::{Authenticator, stored_credentials::StoredCredentials};
-use countersign_bridge::{Bridge, carried::Carrier};
+use countersign_bridge::{Bridge, Carrier};
 use countersign_config::{Config, Environment, Flags, load};
 use countersign_domain::policy::Policy;
 use countersign_exchange::{memory::Memory, slots::StreamSlots, testing::Bench as Clients};

@@ -19,7 +19,7 @@ use crate::{
         self,
         relay::{Hearer, Relay},
     },
-    request_state::carried::Carrier,
+    request_state::Carrier,
     tasks::Tasks,
     translation::request::{Subject, Verb},
 };
@@ -40,8 +40,8 @@ pub struct Bridge {
     pub tasks: Tasks,
     /// Calls that wait for what their stateless clients answer.
     pub parked: Arc<ParkedCalls>,
-    /// Seals what stateless upstreams have their clients carry.
-    pub carrier: Carrier,
+    /// Seals what clients carry to their next request.
+    pub carrier: Arc<Carrier>,
     /// The memory of each principal, of which parked calls take a share.
     memory: Arc<Memory>,
 }
@@ -50,7 +50,9 @@ impl Bridge {
     /// `node` is what this gateway is called among those that serve its store, where there may be several.
     #[must_use]
     pub fn new(carrier: Carrier, memory: Arc<Memory>, node: Option<String>) -> Self {
-        Self { tasks: Tasks::new(node.clone()), parked: ParkedCalls::new(node), carrier, memory }
+        let carrier = Arc::new(carrier);
+        let parked = ParkedCalls::new(node.clone(), Arc::clone(&carrier));
+        Self { tasks: Tasks::new(node), parked, carrier, memory }
     }
 }
 

@@ -8,9 +8,9 @@ use tokio::sync::oneshot;
 
 use super::ready::Ready;
 use crate::{
-    parked::{Answers, Asked, Event, Input, Resume, RunningCall, ended, keep},
+    parked::{Answers, Asked, Claim, Event, Input, Resume, RunningCall, ended, keep},
     questions::relay::Relay,
-    request_state::seal::Binding,
+    request_state::Binding,
     translation::{request::Verb, result::input_result},
 };
 use countersign_domain::changes::digest::PartHasher;
@@ -65,7 +65,7 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
             let bytes = PARKED + 2 * ready.call.request.params.map_or(0, |params| params.get().len());
             let share = ready.call.bridge.memory.take(&ready.caller.principal.name, bytes)?;
             let (place, visits) = lot.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
-            let answer = input_required(ready, place.call, place.ticket, &asked)?;
+            let answer = input_required(ready, place.claim, &asked)?;
             actix::spawn(async move {
                 let _share = share;
                 keep(course, relay, place, visits).await;
@@ -86,13 +86,13 @@ async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Repl
     visits.send(visit).await.map_err(|_| ended())?;
     match event.await.map_err(|_| ended())? {
         (Event::Done(response), _) => ready.reply(response?),
-        (Event::Input(asked), ticket) => input_required(ready, claim.call, ticket, &asked),
+        (Event::Input(asked), ticket) => input_required(ready, Claim { ticket, ..claim }, &asked),
     }
 }
 
 /// `InputRequiredResult` (2026-07-28/basic/patterns/mrtr).
-fn input_required(ready: &Ready<'_>, call: [u8; 16], ticket: u64, asked: &[Asked]) -> Result<Reply, McpError> {
-    let state = ready.call.bridge.parked.state(call, ticket, &binding(ready))?;
+fn input_required(ready: &Ready<'_>, claim: Claim, asked: &[Asked]) -> Result<Reply, McpError> {
+    let state = ready.call.bridge.parked.state(claim, &binding(ready))?;
     let requests = asked.iter().map(|asked| (asked.key.as_str(), asked.method.as_str(), asked.params.as_deref()));
     Ok(Reply::passed_on(input_result(requests, Some(&state), &ready.server_meta())))
 }

@@ -12,7 +12,7 @@ use crate::{
         self,
         relay::{Relay, tell_completed},
     },
-    request_state::refused,
+    request_state::{StateKind, refused},
     tasks,
     translation::{
         request::Verb,
@@ -22,7 +22,7 @@ use crate::{
 use countersign_exchange::{ask::ask, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
-    json::{Member, MemberEdit, edit, member, members, string},
+    json::{Member, MemberEdit, edit, member, members, quoted, string},
 };
 use countersign_upstream::{
     Response,
@@ -76,8 +76,7 @@ fn brought(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
         return Err(refused("it is given more than once"));
     }
     let sealed = string(member.value).ok_or_else(|| refused("it must be a string"))?;
-    let state = ready.call.bridge.carrier.open_sealed(&sealed, &binding(ready));
-    state.map(Some).ok_or_else(|| refused("it is not valid for this client and this request"))
+    ready.call.bridge.carrier.open(StateKind::Upstream, &sealed, &binding(ready)).map(Some)
 }
 
 /// What an upstream needs as its client gets it: the state sealed, and questions of people with who asks them.
@@ -87,14 +86,7 @@ fn handed_out(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError
         requests = questions::attribute_requests(&ready.call.upstream.config.name, asked);
     }
     if let Some(bare) = member(result, "requestState") {
-        let sealed = ready.call.bridge.carrier.seal(bare, &binding(ready));
-        let no = || {
-            McpError::new(
-                ErrorKind::Internal,
-                "the gateway cannot seal the state: the system gives it no random numbers",
-            )
-        };
-        state = Some(sealed.ok_or_else(no)?);
+        state = Some(quoted(&ready.call.bridge.carrier.seal(StateKind::Upstream, bare, &binding(ready))?));
     }
     let values = [("inputRequests", &requests), ("requestState", &state)];
     let edits: Vec<_> =

@@ -126,7 +126,7 @@ fn visit(answers: &str) -> (Resume, oneshot::Receiver<(Event, u64)>) {
 fn parked(course: RunningCall, lot: &Arc<ParkedCalls>) -> mpsc::Sender<Resume> {
     let (relay, _requests) = Relay::asking(Hearer::nobody(), false);
     let (place, visits) = lot.admit("alice", "u", usize::MAX).unwrap();
-    let sender = lot.calls.lock()[&place.call].visits.clone();
+    let sender = lot.calls.lock()[&place.claim.call].visits.clone();
     actix::spawn(keep(course, relay, place, visits));
     sender
 }
@@ -137,7 +137,7 @@ async fn a_parked_call_goes_from_question_to_question_to_its_result() {
     let (first, told, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     course.advance().await;
-    let lot = ParkedCalls::new(None);
+    let lot = ParkedCalls::new(None, Arc::new(Carrier::new([7; 32]).unwrap()));
     let visits = parked(course, &lot);
 
     let (incomplete, event) = visit("{}");
@@ -169,7 +169,7 @@ async fn a_retry_that_is_given_up_cancels_the_call() {
     let (first, _told, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     course.advance().await;
-    let lot = ParkedCalls::new(None);
+    let lot = ParkedCalls::new(None, Arc::new(Carrier::new([7; 32]).unwrap()));
     let visits = parked(course, &lot);
     let (answered, event) = visit(r#"{"inputResponses":{"a":{}}}"#);
     visits.send(answered).await.ok().unwrap();
@@ -180,36 +180,47 @@ async fn a_retry_that_is_given_up_cancels_the_call() {
 
 #[actix::test]
 async fn tickets_are_good_once_and_places_are_few() {
-    let started = Instant::now().checked_sub(Duration::from_secs(1));
-    let lot = Arc::new(ParkedCalls { started, ..ParkedCalls::default() });
+    let lot = ParkedCalls::new(None, Arc::new(Carrier::new([7; 32]).unwrap()));
     let mut held: Vec<_> = (0..MAX_PER_PRINCIPAL).map(|_| lot.admit("alice", "u", usize::MAX).unwrap()).collect();
     assert_eq!(lot.admit("alice", "v", usize::MAX).err().unwrap().kind, ErrorKind::Overloaded);
     assert!(lot.admit("bob", "u", usize::MAX).is_ok());
     let (place, _) = &mut held[0];
-    let claim = Claim { call: place.call, ticket: place.ticket, expires: u64::MAX };
-    assert!(lot.redeem(&Claim { expires: 0, ..claim }).is_err());
+    let claim = place.claim;
     assert!(lot.redeem(&Claim { ticket: 9, ..claim }).is_err());
     assert!(lot.redeem(&claim).is_ok());
     assert!(lot.redeem(&claim).is_err());
     place.renew(true);
     assert!(lot.redeem(&claim).is_err());
-    assert!(lot.redeem(&Claim { ticket: place.ticket, ..claim }).is_ok());
+    assert!(lot.redeem(&place.claim).is_ok());
     drop(held);
     assert!(lot.is_empty() && lot.redeem(&claim).is_err());
 }
 
 #[actix::test]
+async fn state_of_earlier_run_says_that_outcome_is_unknown() {
+    let carrier = Arc::new(Carrier::new([7; 32]).unwrap());
+    let calls = [Some("a".to_owned()), None].map(|node| ParkedCalls::new(node, Arc::clone(&carrier)));
+    let claim = Claim { call: [1; 16], ticket: 2 };
+    for calls in &calls {
+        let state = calls.state(claim, &[1; 32]).unwrap();
+        assert_eq!(calls.open(&state, &[1; 32]), Ok(claim));
+        let later = ParkedCalls::new(calls.node.clone(), Arc::clone(&carrier));
+        assert!(later.open(&state, &[1; 32]).unwrap_err().message.contains("has been restarted"));
+    }
+    assert!(calls[0].state(claim, &[1; 32]).unwrap().starts_with("a.cp1."));
+}
+
+#[actix::test]
 async fn where_links_are_few_the_oldest_call_that_nobody_is_there_for_makes_room() {
-    let lot = ParkedCalls::new(None);
-    let claim = |place: &Slot| Claim { call: place.call, ticket: place.ticket, expires: u64::MAX };
+    let lot = ParkedCalls::new(None, Arc::new(Carrier::new([7; 32]).unwrap()));
     let held: Vec<_> = (0..3).map(|_| lot.admit("alice", "u", 3).unwrap().0).collect();
     // Somebody is there for the first.
-    lot.redeem(&claim(&held[0])).unwrap();
+    lot.redeem(&held[0].claim).unwrap();
     let _other = lot.admit("alice", "v", 3).unwrap();
     assert_eq!(held.iter().map(|place| place.given_up.is_cancelled()).collect::<Vec<_>>(), [false; 3]);
     let _fourth = lot.admit("alice", "u", 3).unwrap();
     assert_eq!(held.iter().map(|p| p.given_up.is_cancelled()).collect::<Vec<_>>(), [false, true, false]);
-    assert!(lot.redeem(&claim(&held[1])).is_err() && lot.redeem(&claim(&held[2])).is_ok());
+    assert!(lot.redeem(&held[1].claim).is_err() && lot.redeem(&held[2].claim).is_ok());
 }
 
 #[test]
