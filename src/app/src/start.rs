@@ -22,7 +22,7 @@ use countersign_auth::{
     Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::FailedAttempts,
     stored_credentials::StoredCredentials,
 };
-use countersign_bridge::{Bridge, Carrier, key_of};
+use countersign_bridge::{Bridge, StateSealer, key_of};
 use countersign_cluster::StoreNodes;
 use countersign_config::{Config, LoadedConfig};
 use countersign_docs::Docs;
@@ -96,10 +96,10 @@ pub async fn start(
     location.claim_directory(loaded.source_file("store.url"))?;
     let credentials = Arc::new(StoredCredentials::open(&location)?);
     let (salt, carrier) = match store.nodes().secret() {
-        Some(secret) => (nodes::consent_salt(&secret), Carrier::new(nodes::state_key(&secret))),
+        Some(secret) => (nodes::consent_salt(&secret), StateSealer::new(nodes::state_key(&secret))),
         None => {
             let key = key_of(&config.data).map_err(ServeError::StateKey)?;
-            (nodes::consent_salt(&key), Carrier::new(key))
+            (nodes::consent_salt(&key), StateSealer::new(key))
         }
     };
     let carrier = carrier.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;

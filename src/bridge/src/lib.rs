@@ -5,13 +5,13 @@
 //!
 //! Each part uses only those before it. `translation`: what one era has and the other lacks, in [`parse_request`], [`result`],
 //! errors and tasks; nothing else is changed. [`questions`]: what upstreams ask clients. `request_state`: what clients carry
-//! to their next request ([`Carrier`]). `parked`: calls that wait for their clients' answers. [`tasks`] takes tasks across.
+//! to their next request ([`StateSealer`]). `parked_calls`: calls that wait for their clients' answers. [`tasks`] takes tasks across.
 //! `calls` is the way of a [`call`]: its client is asked, the call parked, or made again with the answers. [`extension`]
 //! passes unknown methods on.
 
 mod calls;
 pub mod extension;
-mod parked;
+mod parked_calls;
 pub mod questions;
 mod request_state;
 pub mod tasks;
@@ -22,7 +22,7 @@ mod tests;
 mod translation;
 
 pub use calls::{Bridge, Call, call, failed, plan::CallPlan, subscribe_own};
-pub use request_state::{Carrier, key_of};
+pub use request_state::{StateSealer, key_of};
 pub use translation::{
     request::{self, Verb},
     result, task_shape,

@@ -47,11 +47,11 @@ pub fn refused(why: &str) -> McpError {
 }
 
 /// Seals and opens states.
-pub struct Carrier {
+pub struct StateSealer {
     key: LessSafeKey,
 }
 
-impl Carrier {
+impl StateSealer {
     /// Returns `None` for a key that the cipher refuses.
     #[must_use]
     pub fn new(key: [u8; KEY_LEN]) -> Option<Self> {
@@ -132,8 +132,8 @@ mod tests {
 
     use super::*;
 
-    fn open(data: &Path) -> Carrier {
-        Carrier::new(key_of(data).unwrap()).unwrap()
+    fn open(data: &Path) -> StateSealer {
+        StateSealer::new(key_of(data).unwrap()).unwrap()
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn changed_state_is_refused() {
-        let carrier = Carrier::new([7; 32]).unwrap();
+        let carrier = StateSealer::new([7; 32]).unwrap();
         let text = carrier.seal(StateKind::ParkedCall, "state", &[1; 32]).unwrap();
         let bytes = URL_SAFE_NO_PAD.decode(&text[4..]).unwrap();
         for at in 0..bytes.len() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{Bridge, Call, CallPlan, Verb, call, request::Subject, request_state::Carrier};
+use crate::{Bridge, Call, CallPlan, Verb, call, request::Subject, request_state::StateSealer};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{
     context::Exchange,
@@ -18,9 +18,9 @@ use countersign_upstream::{
 };
 
 /// Can be asked by forms and pages.
-pub const ASKED: &str = r#"{"elicitation":{"form":{},"url":{}}}"#;
+pub const ELICITATION_CAPABILITIES: &str = r#"{"elicitation":{"form":{},"url":{}}}"#;
 
-/// See the module's page.
+/// A client and a server with the bridge between them.
 pub struct Fixture {
     pub bench: Bench,
     pub bridge: Arc<Bridge>,
@@ -52,7 +52,7 @@ impl Fixture {
     pub async fn with(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
         let bench = Bench::default();
         let (server, upstream) = serve(era, capabilities, adjust).await;
-        let bridge = Arc::new(Bridge::new(Carrier::new([7; 32]).unwrap(), Arc::clone(&bench.memory), None));
+        let bridge = Arc::new(Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&bench.memory), None));
         Self { bench, bridge, server, upstream }
     }
 
@@ -71,7 +71,7 @@ impl Fixture {
         value(&self.call(exchange, params).await.unwrap())
     }
 
-    /// How often the server was called.
+    /// Returns the number of tool calls that the server received.
     pub fn calls(&self) -> usize {
         self.server.request_count("tools/call")
     }
@@ -82,7 +82,7 @@ pub fn value(reply: &Reply) -> Value {
 }
 
 /// The next request of the gateway to that client.
-pub async fn asked(exchange: &Exchange) -> Value {
+pub async fn next_question(exchange: &Exchange) -> Value {
     loop {
         let told = sent(exchange).into_iter().find(|message| message.get("id").is_some());
         if let Some(question) = told {

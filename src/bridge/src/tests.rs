@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::testing::{ASKED, Fixture, answer, asked, value};
+use crate::testing::{ELICITATION_CAPABILITIES, Fixture, answer, next_question, value};
 use countersign_exchange::{context::Exchange, testing::sent};
 use countersign_protocol::{Era, ErrorKind, Revision, rpc_error::RpcError};
 use countersign_upstream::{
@@ -56,11 +56,11 @@ fn modern(fixture: &Fixture, capabilities: &str) -> Exchange {
 async fn a_question_goes_to_the_client_whose_call_it_is_and_its_answer_back() {
     let fixture = Fixture::new(Era::Legacy).await;
     fixture.server.answers(asks);
-    let (client, other) = (legacy(&fixture, ASKED), legacy(&fixture, ASKED));
+    let (client, other) = (legacy(&fixture, ELICITATION_CAPABILITIES), legacy(&fixture, ELICITATION_CAPABILITIES));
     let params = json!({ "name": "s__echo" });
     let accepted = json!({ "action": "accept", "content": { "n": 1 } });
     let answering = async {
-        let question = asked(&client).await;
+        let question = next_question(&client).await;
         assert_eq!(question["method"], "elicitation/create");
         answer(&client, &question, Ok(accepted.clone()));
     };
@@ -68,7 +68,8 @@ async fn a_question_goes_to_the_client_whose_call_it_is_and_its_answer_back() {
     assert_eq!(result["heard"], accepted);
     assert!(sent(&other).is_empty());
     // What the client refuses is told as it said it.
-    let refusing = async { answer(&client, &asked(&client).await, Err(json!({ "code": -32000, "message": "no" }))) };
+    let refusing =
+        async { answer(&client, &next_question(&client).await, Err(json!({ "code": -32000, "message": "no" }))) };
     let (result, ()) = tokio::join!(fixture.result(&client, &params), refusing);
     assert_eq!(result["heard"]["code"], -32000);
 }
@@ -102,7 +103,7 @@ async fn a_client_that_offers_nothing_is_asked_nothing() {
 async fn a_parked_call_is_taken_up_by_its_client_once_and_never_made_twice() {
     let fixture = Fixture::new(Era::Legacy).await;
     fixture.server.answers(asks);
-    let client = modern(&fixture, ASKED);
+    let client = modern(&fixture, ELICITATION_CAPABILITIES);
     let params = json!({ "name": "s__echo", "arguments": { "n": 1 } });
     let asked = fixture.result(&client, &params).await;
     assert_eq!((&asked["resultType"], fixture.bridge.parked.len()), (&json!("input_required"), 1));
@@ -114,7 +115,7 @@ async fn a_parked_call_is_taken_up_by_its_client_once_and_never_made_twice() {
         retry
     };
     // Neither somebody else nor another call brings it.
-    let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ASKED);
+    let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
     let other = json!({ "name": "s__echo", "arguments": { "n": 2 } });
     for (exchange, params) in [(&bob, &params), (&client, &other)] {
         let error = fixture.call(exchange, &retry(params)).await.unwrap_err();
@@ -130,13 +131,13 @@ async fn a_parked_call_is_taken_up_by_its_client_once_and_never_made_twice() {
 async fn a_principal_has_only_so_many_parked_calls() {
     let fixture = Fixture::new(Era::Legacy).await;
     fixture.server.answers(asks);
-    let client = modern(&fixture, ASKED);
+    let client = modern(&fixture, ELICITATION_CAPABILITIES);
     let params = json!({ "name": "s__echo" });
     for _ in 0..8 {
         assert_eq!(fixture.result(&client, &params).await["resultType"], "input_required");
     }
     assert_eq!(fixture.call(&client, &params).await.unwrap_err().kind, ErrorKind::Overloaded);
-    let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ASKED);
+    let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
     assert_eq!(fixture.result(&bob, &params).await["resultType"], "input_required");
     // Their parameters take its memory while they wait.
     assert!(fixture.bench.memory.used_by("ann") > 8 * 4096);
@@ -146,11 +147,11 @@ async fn a_principal_has_only_so_many_parked_calls() {
 async fn a_handshake_client_is_asked_what_a_stateless_server_needs() {
     let fixture = Fixture::new(Era::Modern).await;
     fixture.server.answers(|request| Box::pin(ready(ok(needs_input(&request)))));
-    let client = legacy(&fixture, ASKED);
+    let client = legacy(&fixture, ELICITATION_CAPABILITIES);
     let params = json!({ "name": "s__echo" });
     let accepted = json!({ "action": "accept", "content": {} });
     let answering = async {
-        let question = asked(&client).await;
+        let question = next_question(&client).await;
         let message = question["params"]["message"].as_str().unwrap();
         assert!(message.contains("\"s\"") && message.ends_with("m"), "who asks stands in it: {message}");
         answer(&client, &question, Ok(accepted.clone()));
@@ -160,7 +161,7 @@ async fn a_handshake_client_is_asked_what_a_stateless_server_needs() {
     assert!(result.get("resultType").is_none(), "its era has none");
     assert_eq!(fixture.calls(), 2);
     // A dialogue that its client cannot show was cancelled.
-    let refusing = async { answer(&client, &asked(&client).await, Err(json!({ "code": 1, "message": "" }))) };
+    let refusing = async { answer(&client, &next_question(&client).await, Err(json!({ "code": 1, "message": "" }))) };
     let (result, ()) = tokio::join!(fixture.result(&client, &params), refusing);
     assert_eq!(result["heard"], json!({ "k": { "action": "cancel" } }));
 }
@@ -172,7 +173,7 @@ async fn what_a_client_cannot_give_ends_the_call() {
         let result = json!({ "resultType": "input_required", "inputRequests": requests });
         fixture.server.answers(move |_| Box::pin(ready(ok(result.clone()))));
     };
-    let client = legacy(&fixture, ASKED);
+    let client = legacy(&fixture, ELICITATION_CAPABILITIES);
     for requests in [
         json!({ "k": { "method": "roots/list" } }),
         json!({ "k": { "method": "acme/ask" } }),
@@ -193,7 +194,7 @@ async fn what_a_client_cannot_give_ends_the_call() {
 async fn a_state_of_a_server_is_carried_sealed_and_comes_back_as_it_was() {
     let fixture = Fixture::new(Era::Modern).await;
     fixture.server.answers(|request| Box::pin(ready(ok(needs_input(&request)))));
-    let client = modern(&fixture, ASKED);
+    let client = modern(&fixture, ELICITATION_CAPABILITIES);
     let params = json!({ "name": "s__echo", "arguments": {} });
     let asked = fixture.result(&client, &params).await;
     let sealed = asked["requestState"].as_str().unwrap();
@@ -201,7 +202,7 @@ async fn a_state_of_a_server_is_carried_sealed_and_comes_back_as_it_was() {
     let mut retry = params.clone();
     retry["requestState"] = sealed.into();
     retry["inputResponses"] = json!({ "k": { "action": "decline" } });
-    let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ASKED);
+    let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
     assert_eq!(fixture.call(&bob, &retry).await.unwrap_err().kind, ErrorKind::InvalidParams);
     assert_eq!(fixture.calls(), 1, "the server hears nothing of it");
     let result = fixture.result(&client, &retry).await;
@@ -259,7 +260,7 @@ async fn an_equal_read_is_answered_from_what_was_kept() {
     }
     // Another client may be answered otherwise.
     let before = fixture.calls();
-    fixture.result(&modern(&fixture, ASKED), &params).await;
+    fixture.result(&modern(&fixture, ELICITATION_CAPABILITIES), &params).await;
     assert_eq!(fixture.calls(), before + 1);
 }
 
@@ -298,18 +299,22 @@ async fn pages_to_open_first_are_input_for_stateless_clients_and_an_error_for_ot
     };
     urls("https://a.example/x");
     let params = json!({ "name": "s__echo" });
-    let result = fixture.result(&modern(&fixture, ASKED), &params).await;
+    let result = fixture.result(&modern(&fixture, ELICITATION_CAPABILITIES), &params).await;
     let asked = &result["inputRequests"]["e"]["params"];
     assert_eq!((&asked["url"], asked.get("elicitationId")), (&json!("https://a.example/x"), None));
     assert!(result.get("requestState").is_none(), "the retry is the first call");
     let error = fixture.call(&modern(&fixture, r#"{"elicitation":{}}"#), &params).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::MissingCapability, "it opens no pages");
-    let error = fixture.call(&legacy(&fixture, ASKED), &params).await.unwrap_err();
+    let error = fixture.call(&legacy(&fixture, ELICITATION_CAPABILITIES), &params).await.unwrap_err();
     let foreign = error.passthrough.as_ref().unwrap();
     assert!(foreign.data.as_ref().unwrap().contains("asks you to open a page at a.example"));
     urls("https://user@a.example/");
-    let failed =
-        value(&fixture.call(&legacy(&fixture, ASKED), &params).await.unwrap_or_else(|error| crate::failed(&error)));
+    let failed = value(
+        &fixture
+            .call(&legacy(&fixture, ELICITATION_CAPABILITIES), &params)
+            .await
+            .unwrap_or_else(|error| crate::failed(&error)),
+    );
     assert_eq!(failed["isError"], true, "nobody is sent to a page that hides where it is");
 }
 

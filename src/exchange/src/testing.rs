@@ -94,7 +94,7 @@ pub fn identity(principal: &str, role: Role) -> Identity {
     Identity { principal: Arc::new(principal), credential: Credential::Loopback }
 }
 
-/// What a client `test` says of itself.
+/// Returns the facts that a client named `test` states.
 #[must_use]
 pub fn facts(revision: Revision, capabilities: &str) -> ClientFacts {
     ClientFacts {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Caller, Problem, Query, json_ok, page};
 use countersign_domain::principal::Principal;
-use countersign_exchange::shared::shown;
+use countersign_exchange::shared::short_session_id;
 use countersign_provider::{CallContext, Report};
 use countersign_routing::{PublishedTable, RouteTarget};
 use countersign_session::{Registry, registry::SessionInfo};
@@ -20,7 +20,7 @@ struct Place(Reverse<i128>, String);
 
 impl Place {
     fn of(session: &SessionInfo) -> Self {
-        Self(Reverse(session.created_at.as_nanosecond()), shown(&session.id))
+        Self(Reverse(session.created_at.as_nanosecond()), short_session_id(&session.id))
     }
 }
 

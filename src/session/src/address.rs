@@ -1,10 +1,10 @@
-//! Where people reach the gateway, for links to its pages.
+//! The address at which people reach the gateway, for links to its pages.
 
 use std::{net::SocketAddr, sync::OnceLock};
 
 use countersign_config::Config;
 
-/// Where people reach the gateway, once its address is bound.
+/// The address at which people reach the gateway.
 pub struct GatewayAddress {
     config: Config,
     /// The address that is really bound, once it is.

@@ -16,7 +16,7 @@ use countersign_routing::RouteTable;
 /// The node that owns what a request is about.
 pub struct ForwardTarget {
     pub node: String,
-    /// Where it is reached.
+    /// The URL at which the node is reached.
     pub url: String,
     /// The fingerprint of the certificate that it shows there; empty without TLS.
     pub certificate: String,

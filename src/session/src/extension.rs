@@ -1,4 +1,4 @@
-//! Where requests with methods that the gateway does not know go ([`countersign_bridge::extension`]).
+//! Finds the server for requests with methods that the gateway does not know ([`countersign_bridge::extension`]).
 //!
 //! Nothing can be said of what such a request does, so it passes only where nothing is reviewed or a rule names it: see
 //! [`countersign_domain::policy::subjects`]. Notifications of clients never pass.
@@ -63,7 +63,7 @@ pub fn target(
 /// Extensions that take more than to be passed on: declaring one is for who serves it.
 pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
 
-/// Whether both declare the same extension or experimental capability, but for those that the gateway itself serves.
+/// Returns `true` if both declare an extension or experimental capability that the gateway does not serve itself.
 fn shares(client: &str, server: &Negotiated) -> bool {
     ["extensions", "experimental"].into_iter().any(|kind| {
         let declared = member(client, kind).unwrap_or("{}");
@@ -76,7 +76,7 @@ fn shares(client: &str, server: &Negotiated) -> bool {
 /// Passes a request on to the server that it belongs to, if policy lets it.
 ///
 /// # Errors
-/// As [`target`] and [`extension::call`].
+/// The errors of [`target`] and [`extension::call`].
 pub async fn call(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let upstream = target(&exchange.table, &exchange.facts, &asker(exchange), &request.method)?;
     extension::call(&exchange.server.bridge, exchange, &upstream, request).await

@@ -6,7 +6,8 @@ use crate::server::McpServer;
 use countersign_exchange::context::Exchange;
 use countersign_routing::RouteTable;
 
-/// See the module's page. Whatever needs no more than an [`Exchange`] takes that.
+/// A request with the parts of the gateway that its handler may use. Functions that need only the [`Exchange`] take
+/// that.
 #[derive(Clone)]
 pub struct Handling {
     pub exchange: Exchange,

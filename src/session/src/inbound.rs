@@ -28,7 +28,7 @@ use countersign_telemetry::{
     metrics::{Cache, CacheMetrics, Transport},
 };
 
-/// Where a message came in: everything about it but its own text.
+/// The origin of a message: everything about it except its text.
 #[derive(Clone)]
 pub struct MessageSource {
     pub server: Arc<McpServer>,
@@ -36,7 +36,7 @@ pub struct MessageSource {
     pub identity: Identity,
     pub transport: Transport,
     pub related: Related,
-    /// What a handshake-era message means before (or without) a handshake.
+    /// The revision of a handshake-era message before or without a handshake.
     pub assumed: Revision,
     /// See [`Exchange::headers`].
     pub headers: Option<Arc<ForwardedHeaders>>,
@@ -119,7 +119,7 @@ impl MessageSource {
         self.session.legacy_revision().unwrap_or(self.assumed)
     }
 
-    /// What is said of a message that is none; `None` for a bad notification, which nobody waits for.
+    /// Returns the response to an invalid message; `None` for an invalid notification, which is not answered.
     pub fn fault(&self, fault: &EnvelopeFault) -> Option<WireResponse> {
         RequestMetrics::get().error(fault.error.kind);
         (!fault.is_notification).then(|| WireResponse::error(fault.id.as_ref(), &fault.error, self.revision()))
@@ -276,14 +276,14 @@ impl MessageSource {
         cache.miss();
         group.iter().skip(1).for_each(|_| cache.hit());
         match serve(&exchange, first).await {
-            Served::Reply(Ok(reply)) => {
+            ServeOutcome::Reply(Ok(reply)) => {
                 let result = reply.finish(revision);
                 group.iter().map(|(at, r)| (*at, encode::result(&r.id, &result))).collect()
             }
-            Served::Reply(Err(error)) => {
+            ServeOutcome::Reply(Err(error)) => {
                 group.iter().map(|(at, r)| (*at, WireResponse::error(Some(&r.id), &error, revision).bytes)).collect()
             }
-            Served::Cancelled => Vec::new(),
+            ServeOutcome::Cancelled => Vec::new(),
         }
     }
 }
@@ -304,18 +304,18 @@ pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireRe
         }
     }
     match serve(exchange, request).await {
-        Served::Reply(Ok(reply)) => {
+        ServeOutcome::Reply(Ok(reply)) => {
             // The handshake has just fixed it, or the request itself names it.
             let revision = reply.revision.unwrap_or(exchange.revision());
             let result = reply.finish(revision);
             Some(WireResponse::result(encode::result(&request.id, &result)))
         }
-        Served::Reply(Err(error)) => Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
-        Served::Cancelled => None,
+        ServeOutcome::Reply(Err(error)) => Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
+        ServeOutcome::Cancelled => None,
     }
 }
 
-/// As [`answer`], of a large request: on the principal's thread for such ones ([`countersign_runtime::lanes`]).
+/// Like [`answer`], for a large request, on the principal's thread for such requests ([`countersign_runtime::lanes`]).
 pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Option<WireResponse> {
     let (lanes, revision, id) = (Arc::clone(&exchange.server.lanes), exchange.revision(), request.id.clone());
     let principal = Arc::clone(&exchange.identity.principal);
@@ -326,31 +326,32 @@ pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Opt
         .unwrap_or_else(|error| Some(WireResponse::error(Some(&id), &error, revision)))
 }
 
-/// What a modern request says of its client (2026-07-28/basic/index, "Per-request protocol fields").
+/// Reads the facts that a modern request states about its client (2026-07-28/basic/index, "Per-request protocol
+/// fields").
 ///
 /// # Errors
 /// `-32602` without the required members or for capabilities that are too long, `-32022` for a version that is not served statelessly.
 pub fn modern_facts(meta: &Meta<'_>, limits: FactLimits) -> Result<Arc<ClientFacts>, McpError> {
     let revision = headers::check_envelope(meta)?;
     let capabilities = meta.client_capabilities.unwrap_or("{}");
-    if let Some(facts) = LATEST.with_borrow(|latest| latest.of(revision, meta.client_info, capabilities)) {
+    if let Some(facts) = LATEST.with_borrow(|latest| latest.find(revision, meta.client_info, capabilities)) {
         return Ok(facts);
     }
     limits.check(CAPABILITIES, capabilities)?;
     let client = meta.client_info()?.map(|client| limits.cut(client));
     // Its own words travel on in the request itself.
     let facts = Arc::new(ClientFacts { revision, client, client_info: None, capabilities: capabilities.into() });
-    if meta.client_info.map_or(0, str::len) + capabilities.len() <= REMEMBERED {
+    if meta.client_info.map_or(0, str::len) + capabilities.len() <= MAX_CACHED_FACTS_BYTES {
         LATEST.set(Latest { info: meta.client_info.map(Into::into), facts: Some(Arc::clone(&facts)) });
     }
     Ok(facts)
 }
 
-/// Where a stateless request has them in its `params`.
+/// The path of the capabilities in the `params` of a stateless request.
 const CAPABILITIES: &str = "_meta.io.modelcontextprotocol/clientCapabilities";
 
 /// Bytes of what a client says of itself that are kept for its next request.
-const REMEMBERED: usize = 4096;
+const MAX_CACHED_FACTS_BYTES: usize = 4096;
 
 thread_local!(static LATEST: RefCell<Latest> = RefCell::default());
 
@@ -364,34 +365,34 @@ struct Latest {
 
 impl Latest {
     /// The facts, if these very words were said.
-    fn of(&self, revision: Revision, info: Option<&str>, capabilities: &str) -> Option<Arc<ClientFacts>> {
+    fn find(&self, revision: Revision, info: Option<&str>, capabilities: &str) -> Option<Arc<ClientFacts>> {
         let facts = self.facts.as_ref()?;
         let same = facts.revision == revision && self.info.as_deref() == info && *facts.capabilities == *capabilities;
         same.then(|| Arc::clone(facts))
     }
 }
 
-enum Served {
+enum ServeOutcome {
     Reply(Result<Reply, McpError>),
     /// By its client: nothing is answered (2025-11-25/basic/utilities/cancellation).
     Cancelled,
 }
 
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
-async fn serve(exchange: &Handling, request: &Request<'_>) -> Served {
+async fn serve(exchange: &Handling, request: &Request<'_>) -> ServeOutcome {
     let mut in_flight = match InFlight::admit(&exchange.server.slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
-        Err(error) => return Served::Reply(Err(error)),
+        Err(error) => return ServeOutcome::Reply(Err(error)),
     };
     let cancel = &in_flight.cancel;
     let served = tokio::select! {
         biased;
-        reply = middleware::run(exchange, request, cancel) => Served::Reply(reply),
-        () = cancel.cancelled() => Served::Cancelled,
+        reply = middleware::run(exchange, request, cancel) => ServeOutcome::Reply(reply),
+        () = cancel.cancelled() => ServeOutcome::Cancelled,
     };
     let is_cancelled = cancel.is_cancelled();
     in_flight.is_answered = true;
-    if is_cancelled { Served::Cancelled } else { served }
+    if is_cancelled { ServeOutcome::Cancelled } else { served }
 }
 
 #[cfg(test)]
@@ -423,7 +424,7 @@ mod tests {
         assert_eq!(other.client.as_ref().unwrap().name, "b");
         assert!(facts(&meta(None, r#"{"sampling":{}}"#)).unwrap().client.is_none());
         // Too long to be kept.
-        let long = format!(r#"{{"x":"{}"}}"#, "x".repeat(REMEMBERED));
+        let long = format!(r#"{{"x":"{}"}}"#, "x".repeat(MAX_CACHED_FACTS_BYTES));
         let once = facts(&meta(Some(a), &long)).unwrap();
         assert_eq!(*once.capabilities, *long);
         assert!(!Arc::ptr_eq(&once, &facts(&meta(Some(a), &long)).unwrap()));

@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Nodes;
 
-/// See the module's page.
+/// The lifetimes of all sessions.
 pub struct SessionLifetimes {
     pub nodes: Arc<dyn Nodes>,
     /// Cancelled when the gateway ends: sessions that are still there are cut.
     pub ended: CancellationToken,
-    /// What ends the sessions that clients reach through any node, and the epoch of this node in which they live.
+    /// The token that ends sessions which clients reach through any node, and the epoch of this node in which they
+    /// live.
     epoch: Mutex<(u64, CancellationToken)>,
 }
 

@@ -6,7 +6,7 @@ use countersign_config::{Config, LimitsConfig, TransportsConfig};
 use countersign_exchange::{facts::FactLimits, inflow::Inflow, outbox::OutboxLimits};
 use countersign_protocol::{ErrorKind, McpError, envelope};
 
-/// What one request may be, and how long it may take.
+/// The limits of one request.
 #[derive(Clone, Copy)]
 pub struct RequestLimits {
     pub envelope: envelope::Limits,
@@ -17,7 +17,7 @@ pub struct RequestLimits {
     pub max_subscriptions: usize,
     /// Members of a batch that run at a time.
     pub batch_concurrency: usize,
-    /// How long the work of a request may take that does not stay open.
+    /// The longest time for the work of a request that does not stay open.
     pub timeout: Duration,
     /// A client's protocol version must be one that is known.
     pub strict_versions: bool,
@@ -54,12 +54,12 @@ const fn fact_limits(limits: &LimitsConfig) -> FactLimits {
     FactLimits { text: limits.max_client_text, capabilities: limits.max_capabilities }
 }
 
-/// How many sessions there may be, what they keep and for how long.
+/// The limits of sessions.
 #[derive(Clone, Copy)]
 pub struct SessionLimits {
     /// Sessions of one principal that hold state.
     pub max_sessions: usize,
-    /// How long a session lives whose client is not heard of.
+    /// The time after which an idle session ends.
     pub idle: Duration,
     /// An outbox of a connection that replays nothing.
     pub outbox: OutboxLimits,

@@ -10,7 +10,7 @@ use countersign_domain::principal::{Identity, Principal};
 use countersign_exchange::slots::{Evictable, StreamSlot, StreamSlots};
 use countersign_protocol::McpError;
 
-/// See the module's page.
+/// Admits requests that stay open, and ends them.
 #[derive(Clone)]
 pub struct LongRequests {
     pub slots: Arc<StreamSlots>,

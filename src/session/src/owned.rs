@@ -21,7 +21,7 @@ pub struct OwnedRequest {
 
 impl OwnedRequest {
     #[must_use]
-    pub fn of(request: &Request<'_>) -> Self {
+    pub fn from_request(request: &Request<'_>) -> Self {
         Self {
             id: request.id.clone(),
             method: (&*request.method).into(),
@@ -57,9 +57,9 @@ impl Default for OwnedMessage {
 
 impl OwnedMessage {
     #[must_use]
-    pub fn of(message: &Message<'_>) -> Self {
+    pub fn from_message(message: &Message<'_>) -> Self {
         match message {
-            Message::Request(request) => Self::Request(Arc::new(OwnedRequest::of(request))),
+            Message::Request(request) => Self::Request(Arc::new(OwnedRequest::from_request(request))),
             Message::Notification(Notification { method, params }) => {
                 Self::Notification { method: (&**method).into(), params: params.map(ToOwned::to_owned) }
             }

@@ -16,30 +16,30 @@ use countersign_runtime::crash::crash_point;
 use countersign_telemetry::metrics as telemetry;
 
 /// A call that policy was asked about: where it goes, and what was decided. It travels with the call; what it means is
-/// carried out, and counted, in [`Judged::carry_out`] alone.
-pub struct Judged {
+/// carried out, and counted, in [`JudgedCall::carry_out`] alone.
+pub struct JudgedCall {
     pub route: Arc<ToolRoute>,
     pub decision: Arc<Decision>,
 }
 
-/// A tool that policy has let one call through to. Nothing is called without it, and only [`Judged::carry_out`] makes it.
+/// A tool that policy has let one call through to. Nothing is called without it, and only [`JudgedCall::carry_out`] makes it.
 #[derive(Clone)]
-pub struct Admitted(Arc<ToolRoute>);
+pub struct AdmittedCall(Arc<ToolRoute>);
 
-impl Admitted {
+impl AdmittedCall {
     #[must_use]
     pub fn route(&self) -> &Arc<ToolRoute> {
         &self.0
     }
 }
 
-/// Whether a call goes through or becomes a change.
+/// The verdict on a call that was not refused.
 pub enum Gate {
-    Open(Admitted),
-    Review(Judged),
+    Open(AdmittedCall),
+    Review(JudgedCall),
 }
 
-/// How often a call was counted before.
+/// Tells whether a call was counted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     NotYet,
@@ -52,8 +52,8 @@ pub enum Counted {
 ///
 /// # Errors
 /// `INTERNAL_ERROR` where the policy could not be asked.
-pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<Judged, McpError> {
-    let judged = |decision| Judged { route: Arc::clone(route), decision };
+pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<JudgedCall, McpError> {
+    let judged = |decision| JudgedCall { route: Arc::clone(route), decision };
     let ruling = route.ruling_for(arguments);
     if let Some(decision) = ruling.fixed_decision() {
         return Ok(judged(Arc::clone(decision)));
@@ -74,7 +74,7 @@ fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decis
     route.ruling_for(arguments).decide(&CallFacts { principal, transport, revision, client, arguments })
 }
 
-impl Judged {
+impl JudgedCall {
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.decision.verdict
@@ -93,7 +93,7 @@ impl Judged {
         let (tool, rule) = (&self.route.name, self.decision.rule.as_deref().unwrap_or("policy.default"));
         let reason = &self.decision.reason;
         match self.verdict() {
-            Verdict::Allow => Ok(Gate::Open(Admitted(self.route))),
+            Verdict::Allow => Ok(Gate::Open(AdmittedCall(self.route))),
             Verdict::Review => Ok(Gate::Review(self)),
             Verdict::Deny => {
                 let principal = &exchange.identity.principal.name;
@@ -185,7 +185,7 @@ pub struct Lists<'a>(Option<(&'a Policy, Requester<'a>)>);
 
 impl<'a> Lists<'a> {
     #[must_use]
-    pub fn of(exchange: &'a Exchange, table: &'a RouteTable) -> Self {
+    pub fn for_requester(exchange: &'a Exchange, table: &'a RouteTable) -> Self {
         Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, asker(exchange))))
     }
 

@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer};
 
 use countersign_exchange::{
     eviction::{Hold, Queue},
-    shared::{Channel, SessionShared, shown},
+    shared::{Channel, SessionShared, short_session_id},
 };
 use countersign_routing::subscribers::Clients;
 
@@ -23,7 +23,7 @@ struct Own {
     queue: Queue<Arc<str>>,
 }
 
-/// See the module's page.
+/// All live sessions.
 #[derive(Default)]
 pub struct Registry {
     sessions: DashMap<String, Arc<SessionShared>, foldhash::fast::RandomState>,
@@ -120,7 +120,7 @@ impl Registry {
     /// Describes all sessions that live now.
     pub fn infos(&self) -> Vec<SessionInfo> {
         let mut all = Vec::new();
-        self.for_each(|session| all.push(SessionInfo::of(session)));
+        self.for_each(|session| all.push(SessionInfo::new(session)));
         all
     }
 }
@@ -150,7 +150,7 @@ pub struct SessionInfo {
 
 impl SessionInfo {
     #[must_use]
-    pub fn of(session: &SessionShared) -> Self {
+    pub fn new(session: &SessionShared) -> Self {
         let facts = session.facts();
         let client = facts.as_ref().and_then(|f| f.client.as_ref());
         Self {
@@ -169,5 +169,5 @@ impl SessionInfo {
 }
 
 fn beginning<S: Serializer>(id: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{}…", shown(id)))
+    serializer.collect_str(&format_args!("{}…", short_session_id(id)))
 }

@@ -13,7 +13,7 @@ use crate::{
     cluster::Cluster,
     limits::RequestLimits,
     long_requests::LongRequests,
-    state::{deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::Locals, opened_pages::OpenedPages},
+    state::{deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::LocalTasks, opened_pages::OpenedPages},
     status::GatewayStatus,
 };
 use countersign_bridge::Bridge;
@@ -33,7 +33,7 @@ pub struct Routing {
     pub routes: Arc<PublishedTable>,
     pub router: Addr<Router>,
     pub upstreams: Arc<Upstreams>,
-    /// How long a server may take until its first answer (`limits.first_connection`).
+    /// The longest time until a server's first answer (`limits.first_connection`).
     pub first_connection: Duration,
     /// When the gateway was started.
     pub started: Instant,
@@ -43,7 +43,7 @@ pub struct Routing {
 pub struct Reviews {
     pub changes: Changes,
     pub feed: Feed,
-    /// How long a change waits for a decision where its rule does not say.
+    /// The time that a change waits for a decision if its rule does not set one.
     pub expire_after: Duration,
     pub retention: RetentionConfig,
     pub address: Arc<GatewayAddress>,
@@ -68,22 +68,22 @@ impl Reviews {
     }
 }
 
-/// See the module's page.
+/// The parts of the gateway that answer MCP requests.
 pub struct McpServer {
     pub limits: RequestLimits,
     /// Requests that are being answered.
     pub slots: RequestSlots,
     pub limiter: Arc<Limiter>,
     pub long_requests: LongRequests,
-    /// What is kept for each principal.
+    /// The memory of each principal.
     pub memory: Arc<Memory>,
-    /// Where large messages are handled.
+    /// The threads for large messages.
     pub lanes: Arc<LargeMessageThreads>,
     pub routing: Routing,
     pub reviews: Reviews,
     pub bridge: Arc<Bridge>,
     /// Calls that run here as tasks.
-    pub local_tasks: Locals,
+    pub local_tasks: LocalTasks,
     pub status: Arc<GatewayStatus>,
     /// The other nodes, where several gateways serve the store.
     pub cluster: Option<Box<dyn Cluster>>,
@@ -110,7 +110,7 @@ impl McpServer {
             routing,
             reviews,
             bridge: Arc::new(bridge),
-            local_tasks: Locals::default(),
+            local_tasks: LocalTasks::default(),
             status,
             cluster: None,
         }

@@ -1,4 +1,4 @@
-//! What the gateway tells of itself: its health, what it is, and its metrics.
+//! The health, the description and the metrics of the gateway.
 
 use std::{sync::Arc, time::Instant};
 
@@ -17,7 +17,7 @@ use countersign_telemetry::{
 };
 use countersign_upstream::Upstreams;
 
-/// See the module's page.
+/// The sources of the gateway's health, description and metrics.
 pub struct GatewayStatus {
     pub started: Instant,
     /// Cancelled when the gateway begins to drain.
@@ -70,7 +70,7 @@ impl GatewayStatus {
         health
     }
 
-    /// What `GET /info` says too. Nothing in it is private.
+    /// Returns the description that `GET /info` serves. It is not private.
     #[must_use]
     pub fn info(&self) -> Value {
         let table = self.routes.load();
@@ -108,7 +108,7 @@ impl GatewayStatus {
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
         queue_length(Queue::Outbox).set(queued as f64);
         #[expect(clippy::cast_precision_loss, reason = "so are bodies")]
-        body_bytes().set(self.inflow.held() as f64);
+        body_bytes().set(self.inflow.held_bytes() as f64);
         self.upstreams.update_gauges();
         self.metrics.render()
     }

@@ -19,7 +19,7 @@ use crate::{
     status::GatewayStatus,
 };
 use countersign_auth::{Authenticator, stored_credentials::StoredCredentials};
-use countersign_bridge::{Bridge, Carrier};
+use countersign_bridge::{Bridge, StateSealer};
 use countersign_config::{Config, Environment, Flags, load};
 use countersign_domain::policy::Policy;
 use countersign_exchange::{memory::Memory, slots::StreamSlots, testing::Bench as Clients};
@@ -43,7 +43,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Of a configuration in YAML.
+    /// Creates a gateway from a configuration in YAML.
     pub async fn new(config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");
@@ -76,7 +76,7 @@ impl Gateway {
         let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(changes.nodes())));
         let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
         let clients = Clients { memory: Arc::clone(&memory), ended: lifetimes.ended.clone() };
-        let bridge = Bridge::new(Carrier::new([7; 32]).unwrap(), Arc::clone(&memory), None);
+        let bridge = Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&memory), None);
         let long_requests = LongRequests {
             slots: StreamSlots::new(config.limits.max_streams),
             authenticator: Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _)),

@@ -2,7 +2,7 @@
 //! client on that very request.
 
 use super::ready::Ready;
-use crate::questions::{asking::Asks, relay::Relay};
+use crate::questions::{client_asker::ClientAsker, relay::Relay};
 use countersign_protocol::McpError;
 use countersign_upstream::Response;
 
@@ -15,7 +15,7 @@ pub async fn call(ready: &Ready<'_>) -> Result<Response, McpError> {
     }
     let (relay, requests) = Relay::asking(ready.hearer(), true);
     let (exchange, server) = (ready.call.exchange, ready.call.upstream.config.name.as_str());
-    let asks = Asks { exchange, server, capabilities: &ready.caller.capabilities, task: None };
+    let asks = ClientAsker { exchange, server, capabilities: &ready.caller.capabilities, task: None };
     // Boxed: it would be there twice, as what is handed over and as what is pinned.
     asks.run(Box::pin(upstream.call(&ready.caller, &outgoing, relay)), requests).await
 }

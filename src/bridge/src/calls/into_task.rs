@@ -7,15 +7,15 @@ use serde_json::value::RawValue;
 use super::ready::Ready;
 use crate::{
     tasks::{
-        ask::About,
-        augmented::Augmented,
+        ask::TaskRequest,
+        awaited_task::AwaitedTask,
         declares, has_tasks, legacy,
         table::{Mode, Task},
         task_support, undeclared,
     },
     translation::{
         request::Verb,
-        result::Glance,
+        result::ResultMembers,
         task_shape::{self, Status, Times},
     },
 };
@@ -31,7 +31,7 @@ fn wants_task(definition: &str) -> bool {
     task_support(definition).is_some_and(|support| support == "required")
 }
 
-/// What a call gets beside the client's own parameters so that it becomes a task.
+/// Returns the member that turns the call into a task, in addition to the client's own parameters.
 ///
 /// # Errors
 /// `-32601` where a client wants a task of an upstream that has none; `-32021` for a stateless client that cannot have
@@ -56,7 +56,7 @@ pub fn augmentation(ready: &Ready<'_>) -> Result<Option<(&'static str, &'static 
     if declares(&ready.call.exchange.facts.capabilities) { Ok(Some(("task", "{}"))) } else { Err(undeclared()) }
 }
 
-/// What becomes of a call's result that is a task, or has to become one; `None` where neither is so.
+/// Returns the reply for a result that is a task or has to become one; `None` for any other result.
 ///
 /// # Errors
 /// [`ErrorKind::NotBridgeable`] for a task without an id.
@@ -70,12 +70,12 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
         Era::Modern if is_task(text) => {
             if stateless {
                 let task = register(ready, text, Mode::Same)?;
-                let renamed = task_shape::renamed(text, &task.alias);
+                let renamed = task_shape::with_task_id(text, &task.alias);
                 // What it asks stands in `tasks/get`, where it says who does.
                 return Ok(Some(Reply::passed_on(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
             }
             let task = register(ready, text, Mode::Extension(parking_lot::Mutex::new(false)))?;
-            let status = Status::of(text).unwrap_or(Status::Working);
+            let status = Status::parse(text).unwrap_or(Status::Working);
             Ok(Some(wrapped(&task_shape::legacy(text, &task.alias, status))))
         }
         Era::Modern if !stateless && ready.call.plan.wants_task => {
@@ -94,7 +94,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             };
             if !stateless && ready.call.plan.wants_task {
                 let task = register(ready, created, Mode::Same)?;
-                let renamed = task_shape::renamed(created, &task.alias);
+                let renamed = task_shape::with_task_id(created, &task.alias);
                 let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
                 return Ok(Some(Reply::passed_on(json)));
             }
@@ -103,11 +103,11 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             }
             let declared = std::sync::Arc::clone(&ready.call.exchange.facts.capabilities);
             let server = ready.call.upstream.config.name.clone();
-            let waiting = Augmented::new(created, ready.caller.capabilities.clone(), declared, server);
-            let task = register(ready, created, Mode::Augmented(waiting.clone()))?;
+            let waiting = AwaitedTask::new(created, ready.caller.capabilities.clone(), declared, server);
+            let task = register(ready, created, Mode::AwaitedTask(waiting.clone()))?;
             waiting.wait(&task, ready.call.upstream);
             let described = task_shape::modern(created, &task.alias, Status::Working, None);
-            let json = task_shape::typed(&described, "task");
+            let json = task_shape::with_result_type(&described, "task");
             let meta = ("_meta", MemberEdit::Set(SERVER_META));
             Ok(Some(Reply::passed_on(edit(&json, &[meta]))))
         }
@@ -117,7 +117,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
 /// A result of the extension that creates a task.
 #[must_use]
 pub fn is_task(result: &str) -> bool {
-    Glance::at(result).result_type.and_then(string).is_some_and(|kind| kind == "task")
+    ResultMembers::parse(result).result_type.and_then(string).is_some_and(|kind| kind == "task")
 }
 
 /// `CreateTaskResult` of 2025-11-25.
@@ -151,10 +151,10 @@ pub async fn for_legacy(ready: &Ready<'_>, response: Response) -> Result<Reply, 
 async fn follow(ready: &Ready<'_>, created: &str) -> Result<Reply, McpError> {
     let exchange = ready.call.exchange;
     let task = register(ready, created, Mode::Extension(parking_lot::Mutex::new(false)))?;
-    let about = About::new(exchange, task)?;
-    let mut abandoned = legacy::Abandon::new(&about);
+    let about = TaskRequest::new(exchange, task)?;
+    let mut abandoned = legacy::CancelOnDrop::new(&about);
     let result = legacy::extension_result(&about, None).await;
-    abandoned.over();
+    abandoned.disarm();
     ready.call.bridge.tasks.forget(&about.task.alias);
     let result = result?;
     let failed = member(&result, "isError") == Some("true");

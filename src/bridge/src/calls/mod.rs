@@ -14,12 +14,12 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::{
-    parked::ParkedCalls,
+    parked_calls::ParkedCalls,
     questions::{
         self,
         relay::{Hearer, Relay},
     },
-    request_state::Carrier,
+    request_state::StateSealer,
     tasks::Tasks,
     translation::request::{Subject, Verb},
 };
@@ -34,14 +34,14 @@ use ready::Ready;
 /// The log messages that a handshake-era client gets from upstreams if it never set a level.
 const DEFAULT_LEVEL: LoggingLevel = LoggingLevel::Info;
 
-/// What the bridge keeps from one request to the next.
+/// The state that the bridge keeps from one request to the next.
 pub struct Bridge {
     /// Tasks of upstreams that clients may ask for.
     pub tasks: Tasks,
     /// Calls that wait for what their stateless clients answer.
     pub parked: Arc<ParkedCalls>,
     /// Seals what clients carry to their next request.
-    pub carrier: Arc<Carrier>,
+    pub carrier: Arc<StateSealer>,
     /// The memory of each principal, of which parked calls take a share.
     memory: Arc<Memory>,
 }
@@ -49,7 +49,7 @@ pub struct Bridge {
 impl Bridge {
     /// `node` is what this gateway is called among those that serve its store, where there may be several.
     #[must_use]
-    pub fn new(carrier: Carrier, memory: Arc<Memory>, node: Option<String>) -> Self {
+    pub fn new(carrier: StateSealer, memory: Arc<Memory>, node: Option<String>) -> Self {
         let carrier = Arc::new(carrier);
         let parked = ParkedCalls::new(node.clone(), Arc::clone(&carrier));
         Self { tasks: Tasks::new(node), parked, carrier, memory }
@@ -63,7 +63,7 @@ pub struct Call<'a> {
     pub bridge: &'a Arc<Bridge>,
     pub upstream: &'a Arc<Upstream>,
     pub verb: Verb,
-    /// What is asked for, as the upstream calls it.
+    /// The requested item, under the upstream's own name.
     pub subject: Subject<'a>,
     /// The URI that the client named, where it read a resource.
     pub uri: Option<&'a str>,
@@ -132,7 +132,7 @@ pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
     }
 }
 
-/// As whom an upstream is called for a client, and whether the configuration keeps something of it back.
+/// Returns the caller for whom an upstream is called, and whether the configuration withholds some of its capabilities.
 fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
     let stateless = exchange.is_modern();
     let (capabilities, less) = questions::capabilities(exchange, config);
@@ -159,7 +159,7 @@ pub async fn subscribe_own(exchange: &Exchange, upstream: &Arc<Upstream>, own_ur
     }
     let params = serde_json::json!({ "uri": own_uri }).to_string();
     let outgoing = Outgoing::new(upstream.next_request_id(), method, Some(&params));
-    let relay = Relay::new(Hearer::of(exchange, None, None), false);
+    let relay = Relay::new(Hearer::for_exchange(exchange, None, None), false);
     if let Err(error) = upstream.call(&caller, &outgoing, relay).await {
         tracing::debug!(upstream = %upstream.config.name, %error, method, "not on the client's own connection");
     }

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::ready::Ready;
 use crate::{
-    parked::{Answers, Asked, Claim, Event, Input, Resume, RunningCall, ended, keep},
+    parked_calls::{Answers, Claim, ClientQuestion, Event, Input, Resume, RunningCall, ended, keep},
     questions::relay::Relay,
     request_state::Binding,
     translation::{request::Verb, result::input_result},
@@ -22,7 +22,7 @@ use countersign_protocol::{McpError, arguments::canonical_text_hash, json::Membe
 const MAX_ON_NARROW_LINKS: usize = 3;
 
 /// Bytes that a parked call takes beside its parameters.
-const PARKED: usize = 4096;
+const PARKED_CALL_BYTES: usize = 4096;
 
 /// Calls a stateless client's upstream.
 ///
@@ -30,7 +30,7 @@ const PARKED: usize = 4096;
 /// Those of [`super::call`]; `-32602` for a `requestState` that is none of this request; `OVERLOADED` for one parked call
 /// too many.
 pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
-    let input = Input::of(ready.params())?;
+    let input = Input::parse(ready.params())?;
     if let Some(state) = input.state {
         return resume(ready, &state, input.answers).await;
     }
@@ -47,7 +47,7 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
     }
     let (relay, requests) = Relay::asking(ready.hearer(), false);
     let (caller, listener) = (ready.caller.clone(), Arc::clone(&relay));
-    let mut course = RunningCall::new(
+    let mut running_call = RunningCall::new(
         Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
         requests,
         ready.caller.capabilities.clone(),
@@ -55,20 +55,20 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
         ready.call.upstream.config.name.clone(),
         input.answers,
     );
-    match course.advance().await {
+    match running_call.advance().await {
         Event::Done(response) => ready.reply(response?),
         Event::Input(asked) => {
             relay.turn_to(None);
-            let lot = &ready.call.bridge.parked;
+            let parked_calls = &ready.call.bridge.parked;
             let upstream = ready.call.upstream;
             let most = if upstream.needs_exclusive_links() { MAX_ON_NARROW_LINKS } else { usize::MAX };
-            let bytes = PARKED + 2 * ready.call.request.params.map_or(0, |params| params.get().len());
+            let bytes = PARKED_CALL_BYTES + 2 * ready.call.request.params.map_or(0, |params| params.get().len());
             let share = ready.call.bridge.memory.take(&ready.caller.principal.name, bytes)?;
-            let (place, visits) = lot.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
+            let (place, resumes) = parked_calls.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
             let answer = input_required(ready, place.claim, &asked)?;
             actix::spawn(async move {
                 let _share = share;
-                keep(course, relay, place, visits).await;
+                keep(running_call, relay, place, resumes).await;
             });
             Ok(answer)
         }
@@ -77,13 +77,13 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
 
 /// Takes up a parked call with what its client answers.
 async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Reply, McpError> {
-    let lot = &ready.call.bridge.parked;
-    let claim = lot.open(state, &binding(ready))?;
-    let visits = lot.redeem(&claim)?;
+    let parked_calls = &ready.call.bridge.parked;
+    let claim = parked_calls.open(state, &binding(ready))?;
+    let resumes = parked_calls.redeem(&claim)?;
     let (reply, event) = oneshot::channel();
-    let visit = Resume { answers, hearer: ready.hearer(), reply };
+    let resume = Resume { answers, hearer: ready.hearer(), reply };
     // A call that ends just now takes its channel with it.
-    visits.send(visit).await.map_err(|_| ended())?;
+    resumes.send(resume).await.map_err(|_| ended())?;
     match event.await.map_err(|_| ended())? {
         (Event::Done(response), _) => ready.reply(response?),
         (Event::Input(asked), ticket) => input_required(ready, Claim { ticket, ..claim }, &asked),
@@ -91,13 +91,13 @@ async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Repl
 }
 
 /// `InputRequiredResult` (2026-07-28/basic/patterns/mrtr).
-fn input_required(ready: &Ready<'_>, claim: Claim, asked: &[Asked]) -> Result<Reply, McpError> {
+fn input_required(ready: &Ready<'_>, claim: Claim, asked: &[ClientQuestion]) -> Result<Reply, McpError> {
     let state = ready.call.bridge.parked.state(claim, &binding(ready))?;
     let requests = asked.iter().map(|asked| (asked.key.as_str(), asked.method.as_str(), asked.params.as_deref()));
     Ok(Reply::passed_on(input_result(requests, Some(&state), &ready.server_meta())))
 }
 
-/// What a state is good for: this principal, this method of this upstream, this name or URI, these arguments.
+/// Returns the hash to which a state is bound: principal, upstream, method, name or URI, and arguments.
 pub(super) fn binding(ready: &Ready<'_>) -> Binding {
     let call = &ready.call;
     // Arguments in another order are the same.

@@ -26,7 +26,7 @@ pub struct Ready<'a> {
     pub caller: Caller,
     pub(super) params: OutlinedParams<'a>,
     pub(super) speaker: Speaker<'a>,
-    /// What makes the upstream run the call as a task, where the client cannot say so itself.
+    /// The member that makes the upstream run the call as a task, if the client cannot ask for one itself.
     pub(super) task: Option<(&'static str, &'static str)>,
     /// Its answer may be kept.
     pub(super) question: Option<CacheLookup>,
@@ -55,7 +55,7 @@ impl<'a> Ready<'a> {
         Ok(ready)
     }
 
-    /// What a stateless upstream is told that the client can do, where that is not what the client itself says.
+    /// Returns the capabilities that a stateless upstream is told, if they differ from the client's own declaration.
     fn declared(&self, less: bool) -> Option<std::borrow::Cow<'a, str>> {
         if self.negotiated.revision.era() == Era::Legacy {
             return None;
@@ -126,12 +126,12 @@ impl<'a> Ready<'a> {
 
     pub(super) fn hearer(&self) -> Hearer {
         let token = self.params.meta.and_then(|meta| meta.member(countersign_protocol::params::keys::PROGRESS_TOKEN));
-        Hearer::of(self.call.exchange, token, self.caller.log_level)
+        Hearer::for_exchange(self.call.exchange, token, self.caller.log_level)
     }
 
-    /// Between whom a result passes.
-    pub(super) fn dress(&self) -> result::Dress<'_> {
-        result::Dress {
+    /// Returns the adapter for results of this call.
+    pub(super) fn result_adapter(&self) -> result::ResultAdapter<'_> {
+        result::ResultAdapter {
             verb: self.call.verb,
             client: self.call.exchange.revision(),
             upstream: &self.negotiated,
@@ -149,7 +149,7 @@ impl<'a> Ready<'a> {
         }
     }
 
-    /// Whether a result can be a task at all, or has to become one: most calls are spared the look.
+    /// Returns `true` if a result can be a task or has to become one. Most results are not examined for it.
     pub(super) fn may_be_task(&self) -> bool {
         match (self.negotiated.revision.era(), self.speaker.modern) {
             (_, false) => self.call.plan.wants_task,

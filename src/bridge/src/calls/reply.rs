@@ -1,4 +1,4 @@
-//! What the client of a call is answered.
+//! Turns an upstream's response into the reply to the client.
 
 use serde_json::value::RawValue;
 
@@ -16,7 +16,7 @@ use countersign_protocol::{
 use countersign_upstream::Response;
 
 impl Ready<'_> {
-    /// What the client is answered.
+    /// Returns the reply for an upstream's response.
     pub(super) fn reply(&self, response: Response) -> Result<Reply, McpError> {
         let client = self.call.exchange.revision();
         if self.may_be_task()
@@ -26,7 +26,7 @@ impl Ready<'_> {
             return Ok(reply);
         }
         match response {
-            Response::Result(result) => self.dress().reply(result),
+            Response::Result(result) => self.result_adapter().reply(result),
             Response::Error(rpc) => {
                 if rpc.code == error::URL_ELICITATION_REQUIRED
                     && let Some(reply) = self.urls_required(&rpc)

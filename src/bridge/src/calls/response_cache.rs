@@ -8,7 +8,7 @@
 use super::{Call, ready::Ready};
 use crate::translation::{
     request::Verb,
-    result::{Glance, Kind},
+    result::{Kind, ResultMembers},
 };
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
@@ -74,7 +74,7 @@ pub fn question(ready: &Ready<'_>) -> Option<CacheLookup> {
 /// The answer that was kept, as this client gets it; how long it may be reused is what is left of its time.
 ///
 /// # Errors
-/// As [`Ready::reply`], which gave it once already.
+/// The errors of [`Ready::reply`].
 pub fn answer(ready: &Ready<'_>) -> Result<Option<Reply>, McpError> {
     let Some((question, cache)) = ready.question.as_ref().zip(ready.call.upstream.cache()) else { return Ok(None) };
     let Some(FreshResult { result, remaining_ttl: left }) = cache.get(question) else { return Ok(None) };
@@ -92,7 +92,7 @@ pub fn keep(ready: &Ready<'_>, response: &Response) {
     else {
         return;
     };
-    let glance = Glance::at(result.get());
+    let glance = ResultMembers::parse(result.get());
     // A whole number that is not negative; anything else says nothing.
     let ttl = glance.ttl.and_then(|ttl| ttl.parse::<u64>().ok()).unwrap_or(0);
     if glance.kind() == Kind::Complete && !glance.is_error && result.get().starts_with('{') {

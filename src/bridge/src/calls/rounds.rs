@@ -16,7 +16,7 @@ use crate::{
     tasks,
     translation::{
         request::Verb,
-        result::{Glance, Kind},
+        result::{Kind, ResultMembers},
     },
 };
 use countersign_exchange::{ask::ask, reply::Reply};
@@ -32,12 +32,12 @@ use countersign_upstream::{
 /// A stateless client before a stateless upstream: each speaks for itself.
 pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let relay = Relay::new(ready.hearer(), true);
-    let state = brought(ready)?;
+    let state = unseal_state(ready)?;
     let more = state.as_deref().map(|state| [("requestState", state)]);
     let outgoing = ready.outgoing(more.as_ref().map_or(&[], |more| more.as_slice()));
     let response = ready.call.upstream.call(&ready.caller, &outgoing, relay).await?;
     let Response::Result(result) = &response else { return ready.reply(response) };
-    let glance = Glance::at(result.get());
+    let glance = ResultMembers::parse(result.get());
     match glance.kind() {
         Kind::Complete if ready.may_be_task() || ready.call.verb == Verb::Extension => {
             response_cache::keep(ready, &response);
@@ -45,7 +45,7 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
         }
         Kind::Complete => {
             response_cache::keep(ready, &response);
-            let outcome = ready.dress().outcome(result.get(), &glance)?;
+            let outcome = ready.result_adapter().outcome(result.get(), &glance)?;
             match response {
                 Response::Result(result) => Ok(outcome.reply(result)),
                 response => ready.reply(response),
@@ -53,7 +53,7 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
         }
         Kind::InputRequired => {
             check_input(ready, result.get())?;
-            ready.reply(Response::Result(handed_out(ready, result.get())?))
+            ready.reply(Response::Result(seal_input_result(ready, result.get())?))
         }
         Kind::Other(kind) => {
             if ready.shares_an_extension() {
@@ -69,7 +69,7 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
 ///
 /// # Errors
 /// `-32602` for one that was not given to this client for this request.
-fn brought(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
+fn unseal_state(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
     let mut found = ready.params.object.members().filter(|member| member.key == "requestState");
     let Some(member) = found.next() else { return Ok(None) };
     if found.next().is_some() {
@@ -79,8 +79,8 @@ fn brought(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
     ready.call.bridge.carrier.open(StateKind::Upstream, &sealed, &binding(ready)).map(Some)
 }
 
-/// What an upstream needs as its client gets it: the state sealed, and questions of people with who asks them.
-fn handed_out(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError> {
+/// Seals the state of an upstream's result that needs input, and names the upstream in its questions.
+fn seal_input_result(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError> {
     let (mut requests, mut state) = (None, None);
     if let Some(asked) = member(result, "inputRequests") {
         requests = questions::attribute_requests(&ready.call.upstream.config.name, asked);
@@ -105,7 +105,7 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
         let outgoing = ready.outgoing(&brings);
         let response = ready.call.upstream.call(&ready.caller, &outgoing, relay.clone()).await?;
         let Response::Result(result) = &response else { return ready.reply(response) };
-        match Glance::at(result.get()).kind() {
+        match ResultMembers::parse(result.get()).kind() {
             Kind::Complete => {
                 for elicitation in &opened {
                     tell_completed(&ready.call.exchange.related, elicitation);
@@ -138,7 +138,7 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
     }
 }
 
-/// Asks the client everything at once.
+/// ClientAsker the client everything at once.
 async fn answers(
     ready: &Ready<'_>,
     requests: &[Member<'_>],

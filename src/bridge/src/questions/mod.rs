@@ -1,7 +1,7 @@
 //! What servers ask clients: elicitation, sampling, roots. Which client may be asked what, and in which words
-//! (2025-11-25/client/*, 2026-07-28/client/*). [`relay`] brings it to the client of a call, [`asking`] asks it there.
+//! (2025-11-25/client/*, 2026-07-28/client/*). [`relay`] brings it to the client of a call, [`client_asker`] asks it there.
 
-pub mod asking;
+pub mod client_asker;
 pub mod relay;
 
 use serde_json::value::RawValue;
@@ -50,7 +50,7 @@ pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapa
     (can, less)
 }
 
-/// What an upstream is told when its question was not answered with a result.
+/// Converts a client's failure to answer into the error for the upstream.
 #[must_use]
 pub fn refusal(error: &AskError) -> RpcError {
     match error {

@@ -1,4 +1,4 @@
-//! What an upstream sends while it works on a call, brought to the client whose call it is.
+//! Relays notifications and requests of an upstream to the client whose call it works on.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::lacking;
-use crate::translation::result::Glance;
+use crate::translation::result::ResultMembers;
 use countersign_exchange::{context::Exchange, related::Related, shared::Transport};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
@@ -22,7 +22,7 @@ use countersign_upstream::{Listener, Response, UpstreamNotification};
 /// Questions of an upstream that may wait to be looked at.
 const MAX_WAITING: usize = 64;
 
-/// Who hears what belongs to a call.
+/// The client that receives the messages of a call.
 #[derive(Clone)]
 pub struct Hearer {
     related: Related,
@@ -38,7 +38,7 @@ pub struct Hearer {
 impl Hearer {
     /// The client of an exchange. `token` is its progress token.
     #[must_use]
-    pub fn of(exchange: &Exchange, token: Option<&str>, log_level: Option<LoggingLevel>) -> Self {
+    pub fn for_exchange(exchange: &Exchange, token: Option<&str>, log_level: Option<LoggingLevel>) -> Self {
         let revision = exchange.revision();
         let related = if exchange.transport == Transport::Rest { Related::Nowhere } else { exchange.related.clone() };
         Self {
@@ -67,15 +67,15 @@ struct State {
 
 /// Questions of an upstream that were declined because their client cannot be asked.
 #[derive(Default)]
-pub struct Declined(OnceLock<Mutex<Vec<DeclinedQuestion>>>);
+pub struct DeclinedQuestions(OnceLock<Mutex<Vec<DeclinedQuestion>>>);
 
 /// Its method and parameters.
 type DeclinedQuestion = (String, Option<Box<RawValue>>);
 
-/// Declined questions that are remembered: there are three things to ask for, one of them in two ways.
+/// DeclinedQuestions questions that are remembered: there are three things to ask for, one of them in two ways.
 const MAX_DECLINED: usize = 8;
 
-impl Declined {
+impl DeclinedQuestions {
     pub fn note(&self, method: &str, params: Option<Box<RawValue>>) {
         let mut all = self.0.get_or_init(Mutex::default).lock();
         if all.len() < MAX_DECLINED {
@@ -117,7 +117,7 @@ impl Declined {
         }
         let lacking = self.lacking(&ClientCapabilities::from_declaration(declared))?;
         if let Response::Result(result) = response
-            && !Glance::at(result.get()).is_error
+            && !ResultMembers::parse(result.get()).is_error
         {
             return None;
         }
@@ -143,10 +143,10 @@ fn merge(into: &mut Value, more: Value) {
 /// The listener of a call.
 pub struct Relay {
     state: Mutex<State>,
-    /// Where questions go; without it all are declined.
+    /// The receiver of questions. Without it all questions are declined.
     questions: Option<mpsc::Sender<UpstreamRequest>>,
-    /// What was asked where nothing could be.
-    declined: Declined,
+    /// The questions that were declined because the client cannot be asked.
+    declined: DeclinedQuestions,
     /// Both sides are of one era: methods that the gateway does not know may mean something to the client.
     same_era: bool,
 }
@@ -154,7 +154,7 @@ pub struct Relay {
 impl Relay {
     #[must_use]
     pub fn new(hearer: Hearer, same_era: bool) -> Arc<Self> {
-        let (state, declined) = (Mutex::new(State::of(hearer)), Declined::default());
+        let (state, declined) = (Mutex::new(State::new(hearer)), DeclinedQuestions::default());
         Arc::new(Self { state, questions: None, declined, same_era })
     }
 
@@ -162,14 +162,14 @@ impl Relay {
     #[must_use]
     pub fn asking(hearer: Hearer, same_era: bool) -> (Arc<Self>, mpsc::Receiver<UpstreamRequest>) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
-        let (state, declined) = (Mutex::new(State::of(hearer)), Declined::default());
+        let (state, declined) = (Mutex::new(State::new(hearer)), DeclinedQuestions::default());
         let relay = Self { state, questions: Some(sender), declined, same_era };
         (Arc::new(relay), receiver)
     }
 
-    /// What was asked although nothing can be.
+    /// Returns the questions that were declined.
     #[must_use]
-    pub fn declined(&self) -> &Declined {
+    pub fn declined(&self) -> &DeclinedQuestions {
         &self.declined
     }
 
@@ -180,7 +180,7 @@ impl Relay {
 }
 
 impl State {
-    fn of(hearer: Hearer) -> Self {
+    fn new(hearer: Hearer) -> Self {
         Self { hearer: Some(hearer), progress: f64::NEG_INFINITY }
     }
 }
@@ -264,13 +264,13 @@ mod tests {
         relay.notification(UpstreamNotification { method: method.into(), params });
     }
 
-    fn heard(queue: &ResponseQueue) -> Vec<String> {
+    fn take_sent(queue: &ResponseQueue) -> Vec<String> {
         queue.take().iter().map(|message| String::from_utf8(message.to_vec()).unwrap()).collect()
     }
 
     #[test]
     fn what_was_declined_names_what_the_client_lacked() {
-        let declined = Declined::default();
+        let declined = DeclinedQuestions::default();
         let sampling = ClientCapabilities { sampling: true, ..ClientCapabilities::default() };
         assert_eq!(declined.lacking(&sampling), None);
         declined.note("vendor/ask", None);
@@ -300,7 +300,7 @@ mod tests {
                 r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":"t\u0041","progress":{progress},"message":"m","vendor":[1.0]}}}}"#
             )
         };
-        assert_eq!(heard(&queue), ["0", "1.50", "2e0"].map(message));
+        assert_eq!(take_sent(&queue), ["0", "1.50", "2e0"].map(message));
         // Another request of the client: another token, from the beginning.
         let mut next = relay.state.lock().hearer.clone().unwrap();
         next.token = Some("2".into());
@@ -308,12 +308,12 @@ mod tests {
         relay.turn_to(Some(next));
         tell(&relay, "notifications/progress", r#"{"progressToken":17,"progress":1,"message":"m"}"#);
         assert_eq!(
-            heard(&queue),
+            take_sent(&queue),
             [r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2,"progress":1}}"#]
         );
         relay.turn_to(None);
         tell(&relay, "notifications/progress", r#"{"progressToken":17,"progress":9}"#);
-        assert!(heard(&queue).is_empty());
+        assert!(take_sent(&queue).is_empty());
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         {
             tell(&relay, method, "{}");
         }
-        assert!(heard(&queue).is_empty());
+        assert!(take_sent(&queue).is_empty());
     }
 
     #[test]
@@ -337,7 +337,7 @@ mod tests {
         }
         tell(&relay, "notifications/elicitation/complete", r#"{"elicitationId":"e"}"#);
         tell(&relay, "notifications/vendor/thing", r#"{"n":1e400}"#);
-        let told = heard(&queue);
+        let told = take_sent(&queue);
         assert_eq!(told.len(), 4);
         assert!(told[0].ends_with(r#""params":{ "level":"warning", "data":1.0 }}"#) && told[1].contains("alert"));
         assert!(told[3].contains("1e400"));

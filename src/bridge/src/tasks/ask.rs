@@ -10,7 +10,7 @@ use crate::{
     translation::{
         error,
         request::{self, Draft, Speaker, Subject, Verb, client_info},
-        result::Dress,
+        result::ResultAdapter,
     },
 };
 use countersign_exchange::context::Exchange;
@@ -23,14 +23,14 @@ use countersign_upstream::{Listener, Negotiated, Outgoing, Response, Upstream};
 pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// A client's request about a task, with all that is known of both sides.
-pub struct About<'a> {
+pub struct TaskRequest<'a> {
     pub exchange: &'a Exchange,
     pub task: Arc<Task>,
     pub upstream: Arc<Upstream>,
     pub negotiated: Arc<Negotiated>,
 }
 
-impl<'a> About<'a> {
+impl<'a> TaskRequest<'a> {
     /// # Errors
     /// `UPSTREAM_UNAVAILABLE`
     pub fn new(exchange: &'a Exchange, task: Arc<Task>) -> Result<Self, McpError> {
@@ -46,12 +46,12 @@ impl<'a> About<'a> {
         outgoing(&self.upstream, &self.task, method, params, self.exchange.is_modern())
     }
 
-    /// What the client hears meanwhile.
+    /// Returns the receiver of messages that the upstream sends meanwhile.
     pub fn hearer(&self, level: Option<LoggingLevel>) -> Hearer {
-        Hearer::of(self.exchange, None, level)
+        Hearer::for_exchange(self.exchange, None, level)
     }
 
-    /// Asks the upstream, which has nothing to ask back.
+    /// ClientAsker the upstream, which has nothing to ask back.
     ///
     /// # Errors
     /// Those of [`Upstream::call`].
@@ -66,7 +66,7 @@ impl<'a> About<'a> {
         }
     }
 
-    /// As [`Self::ask`], with the upstream's error as the client's era has it.
+    /// Like [`Self::ask`], with the upstream's error translated into the client's era.
     ///
     /// # Errors
     /// Those of the upstream too.
@@ -83,8 +83,8 @@ impl<'a> About<'a> {
     ///
     /// # Errors
     /// [`ErrorKind::NotBridgeable`] for one that is no object.
-    pub fn dressed(&self, result: &str) -> Result<String, McpError> {
-        Dress {
+    pub fn adapted_result(&self, result: &str) -> Result<String, McpError> {
+        ResultAdapter {
             verb: Verb::Tool,
             client: self.exchange.revision(),
             upstream: &self.negotiated,

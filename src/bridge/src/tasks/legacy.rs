@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 
 use super::{
     Tasks,
-    ask::About,
+    ask::TaskRequest,
     table::{Mode, Task},
 };
 use crate::{
-    questions::{self, asking::Asks, relay::Relay},
+    questions::{self, client_asker::ClientAsker, relay::Relay},
     translation::task_shape::{self, Status},
 };
 use countersign_exchange::{ask::ask, context::Exchange, reply::Reply};
@@ -39,9 +39,9 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>) -> Result<Reply, McpError
 
 async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpError> {
     if let Mode::Done(outcome, times) = &task.mode {
-        return Ok(task_shape::local(&task.alias, done(outcome), times));
+        return Ok(task_shape::local(&task.alias, status_of_outcome(outcome), times));
     }
-    let about = About::new(exchange, task)?;
+    let about = TaskRequest::new(exchange, task)?;
     let alias = &about.task.alias;
     let described = about.ask_or_fail("tasks/get", "{}").await?;
     let status = status(described.get())?;
@@ -51,11 +51,11 @@ async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpErr
             let status = if *cancelled.lock() { Status::Cancelled } else { status };
             task_shape::legacy(described.get(), alias, status)
         }
-        _ => task_shape::renamed(described.get(), alias),
+        _ => task_shape::with_task_id(described.get(), alias),
     })
 }
 
-fn done(outcome: &Result<Box<RawValue>, countersign_protocol::rpc_error::RpcError>) -> Status {
+fn status_of_outcome(outcome: &Result<Box<RawValue>, countersign_protocol::rpc_error::RpcError>) -> Status {
     match outcome {
         Ok(result) if member(result.get(), "isError") != Some("true") => Status::Completed,
         _ => Status::Failed,
@@ -63,35 +63,36 @@ fn done(outcome: &Result<Box<RawValue>, countersign_protocol::rpc_error::RpcErro
 }
 
 fn status(task: &str) -> Result<Status, McpError> {
-    Status::of(task).ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no state"))
+    Status::parse(task).ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no state"))
 }
 
 /// `tasks/result`: waits for the task's end, and gives exactly what the call itself would have given.
 ///
 /// # Errors
-/// As [`get`], and the error that the task ended with.
+/// The errors of [`get`], and the error with which the task ended.
 pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
     let params = request.params.map_or("{}", |params| params.get());
-    let about = About::new(exchange, task)?;
+    let about = TaskRequest::new(exchange, task)?;
     let alias = &about.task.alias;
     let result = match &about.task.mode {
-        Mode::Done(Ok(result), _) => about.dressed(result.get())?,
+        Mode::Done(Ok(result), _) => about.adapted_result(result.get())?,
         Mode::Done(Err(error), _) => return Err(about.error(error)),
         Mode::Extension(cancelled) => extension_result(&about, Some(cancelled)).await?,
-        Mode::Same | Mode::Augmented(_) => {
+        Mode::Same | Mode::AwaitedTask(_) => {
             let outgoing = about.outgoing("tasks/result", params);
             let (relay, requests) = Relay::asking(about.hearer(about.task.caller.log_level), true);
             let work = about.upstream.call(&about.task.caller, &outgoing, relay);
             let (server, task) = (about.upstream.config.name.as_str(), Some(alias.as_str()));
-            let asks = Asks { exchange, server, capabilities: &about.task.caller.capabilities, task };
+            let asks = ClientAsker { exchange, server, capabilities: &about.task.caller.capabilities, task };
             match asks.run(work, requests).await? {
-                Response::Result(result) => about.dressed(result.get())?,
+                Response::Result(result) => about.adapted_result(result.get())?,
                 Response::Error(error) => return Err(about.error(&error)),
             }
         }
     };
     let failed = member(&result, "isError") == Some("true");
-    Ok(Reply::passed_on(task_shape::related(&result, alias)).failing(failed.then_some(ErrorKind::ToolExecution)))
+    Ok(Reply::passed_on(task_shape::with_related_task(&result, alias))
+        .failing(failed.then_some(ErrorKind::ToolExecution)))
 }
 
 /// Follows a task of the extension to its end, and asks the client what the upstream wants to know.
@@ -99,7 +100,7 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
 /// # Errors
 /// As the task fails.
 pub async fn extension_result(
-    about: &About<'_>,
+    about: &TaskRequest<'_>,
     cancelled: Option<&parking_lot::Mutex<bool>>,
 ) -> Result<String, McpError> {
     let mut answered: HashSet<String> = HashSet::new();
@@ -110,7 +111,7 @@ pub async fn extension_result(
         let task = about.ask_or_fail("tasks/get", "{}").await?;
         let text = task.get();
         match status(text)? {
-            Status::Completed => return about.dressed(member(text, "result").unwrap_or("{}")),
+            Status::Completed => return about.adapted_result(member(text, "result").unwrap_or("{}")),
             Status::Failed => return Err(failure(member(text, "error"))),
             Status::Cancelled => return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled")),
             Status::InputRequired => {
@@ -127,21 +128,21 @@ pub async fn extension_result(
 }
 
 /// Cancels a task that nobody waits for any more, unless it is over.
-pub struct Abandon<'a> {
-    about: Option<&'a About<'a>>,
+pub struct CancelOnDrop<'a> {
+    about: Option<&'a TaskRequest<'a>>,
 }
 
-impl<'a> Abandon<'a> {
-    pub fn new(about: &'a About<'a>) -> Self {
+impl<'a> CancelOnDrop<'a> {
+    pub fn new(about: &'a TaskRequest<'a>) -> Self {
         Self { about: Some(about) }
     }
 
-    pub fn over(&mut self) {
+    pub fn disarm(&mut self) {
         self.about = None;
     }
 }
 
-impl Drop for Abandon<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         let Some(about) = self.about else { return };
         let (upstream, task) = (Arc::clone(&about.upstream), Arc::clone(&about.task));
@@ -155,9 +156,9 @@ impl Drop for Abandon<'_> {
     }
 }
 
-/// What the client answers to what it was not asked yet; `None` if that is nothing.
+/// Asks the client what it was not asked before. Returns its answers, or `None` if there is nothing new to ask.
 async fn answers(
-    about: &About<'_>,
+    about: &TaskRequest<'_>,
     requests: &str,
     answered: &mut HashSet<String>,
 ) -> Result<Option<String>, McpError> {
@@ -176,7 +177,7 @@ async fn answers(
         let elicitation = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
         let server = &about.upstream.config.name;
         let params = questions::params_for_client(server, &method, params, exchange.revision(), elicitation.as_deref());
-        let params = task_shape::related(params.as_deref().unwrap_or("{}"), &about.task.alias);
+        let params = task_shape::with_related_task(params.as_deref().unwrap_or("{}"), &about.task.alias);
         let answer = ask(&exchange.session, &exchange.related, &method, Some(&params)).await;
         let answer = questions::answer(&method, answer)?;
         responses.push(if responses.is_empty() { '{' } else { ',' });
@@ -202,7 +203,7 @@ fn failure(error: Option<&str>) -> McpError {
 pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
     let params = request.params.map_or("{}", |params| params.get());
     let ended = || McpError::new(ErrorKind::InvalidParams, "the task has ended already");
-    let about = About::new(exchange, task)?;
+    let about = TaskRequest::new(exchange, task)?;
     let alias = &about.task.alias;
     match &about.task.mode {
         Mode::Done(..) => Err(ended()),
@@ -215,9 +216,9 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
             *cancelled.lock() = true;
             Ok(Reply::new(task_shape::legacy(task.get(), alias, Status::Cancelled)))
         }
-        Mode::Same | Mode::Augmented(_) => {
+        Mode::Same | Mode::AwaitedTask(_) => {
             let task = about.ask_or_fail("tasks/cancel", params).await?;
-            Ok(Reply::new(task_shape::renamed(task.get(), alias)))
+            Ok(Reply::new(task_shape::with_task_id(task.get(), alias)))
         }
     }
 }

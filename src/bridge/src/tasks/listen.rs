@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{Tasks, ask::About, augmented, declares, modern, table::Task, undeclared};
+use super::{Tasks, ask::TaskRequest, awaited_task, declares, modern, table::Task, undeclared};
 use crate::translation::task_shape::{self, Status};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::McpError;
@@ -33,7 +33,7 @@ pub fn honoured(
     }
     let mut seen: HashSet<&str> = HashSet::new();
     let known = named.iter().map(AsRef::as_ref).filter(|alias: &&str| seen.insert(alias)).filter_map(|alias| {
-        let task = tasks.of(&exchange.identity.principal.name, alias).ok()?;
+        let task = tasks.find(&exchange.identity.principal.name, alias).ok()?;
         task.caller.stateless.then_some(task)
     });
     Ok(known.take(MAX_TASKS).collect())
@@ -47,18 +47,18 @@ pub async fn watch(exchange: &Exchange, tasks: Vec<Arc<Task>>, subscription: &st
 }
 
 async fn one(exchange: &Exchange, task: Arc<Task>, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
-    let Ok(about) = About::new(exchange, task) else { return };
+    let Ok(about) = TaskRequest::new(exchange, task) else { return };
     let mut told = String::new();
     loop {
         match modern::describe(&about, "{}").await {
             Ok(described) => {
-                let ended = Status::of(&described).is_none_or(Status::is_terminal);
+                let ended = Status::parse(&described).is_none_or(Status::is_terminal);
                 let described = countersign_protocol::json::edit(
                     &described,
                     &[("_meta", countersign_protocol::json::MemberEdit::Drop)],
                 );
                 if described != told {
-                    if !sink(augmented::notification(&described, subscription)) {
+                    if !sink(awaited_task::notification(&described, subscription)) {
                         return;
                     }
                     told = described;

@@ -4,12 +4,12 @@
 //! | | upstream of 2025-11-25 | stateless upstream |
 //! |---|---|---|
 //! | client of 2025-11-25 | passed on under another id | the old verbs over the extension; a client that wants no task gets the result once it is there |
-//! | stateless client | the gateway augments the call where the tool wants that, and waits for its result ([`augmented`]) | passed on under another id |
+//! | stateless client | the gateway augments the call where the tool wants that, and waits for its result ([`awaited_task`]) | passed on under another id |
 //!
 //! Ids towards clients are the gateway's own: unguessable, and of use to one principal only ([`table`]).
 
 pub mod ask;
-pub mod augmented;
+pub mod awaited_task;
 pub mod legacy;
 pub mod listen;
 mod modern;
@@ -33,13 +33,13 @@ use countersign_upstream::{Negotiated, Upstream};
 pub use legacy::list;
 pub use table::Tasks;
 
-/// Whether capabilities, as JSON text, declare the extension.
+/// Returns `true` if capabilities, as JSON text, declare the extension.
 #[must_use]
 pub fn declares(capabilities: &str) -> bool {
     member(capabilities, "extensions").is_some_and(|extensions| member(extensions, EXTENSION).is_some())
 }
 
-/// Whether tools of that upstream may run as tasks.
+/// Returns `true` if tools of that upstream may run as tasks.
 #[must_use]
 pub fn has_tasks(negotiated: &Negotiated) -> bool {
     let capabilities = negotiated.capabilities.get();
@@ -73,7 +73,7 @@ pub fn task_support(definition: &str) -> Option<std::borrow::Cow<'_, str>> {
     member(definition, "execution").and_then(|execution| member(execution, "taskSupport")).and_then(string)
 }
 
-/// Whether a stateless upstream is told of the extension on behalf of a client that cannot know it.
+/// Returns `true` if the gateway declares the extension to a stateless upstream for a client that cannot know it.
 #[must_use]
 pub fn speaks_for(client: Revision, upstream: &Negotiated) -> bool {
     client.era() == Era::Legacy && upstream.revision.era() == Era::Modern && has_tasks(upstream)
@@ -86,7 +86,7 @@ pub fn undeclared() -> McpError {
         .with("requiredCapabilities", json!({ "extensions": { EXTENSION: {} } }))
 }
 
-/// Whether the client may speak of tasks.
+/// Checks that the client may send requests about tasks.
 ///
 /// # Errors
 /// `-32021` for a stateless client that does not declare the extension.
@@ -118,7 +118,7 @@ pub async fn handle(
     request: &Request<'_>,
     alias: &str,
 ) -> Result<Reply, McpError> {
-    let task = tasks.of(&exchange.identity.principal.name, alias)?;
+    let task = tasks.find(&exchange.identity.principal.name, alias)?;
     // Ids of one kind of task mean nothing among the other.
     if task.caller.stateless != exchange.is_modern() {
         return Err(McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", alias.to_owned()));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    ask::About,
+    ask::TaskRequest,
     table::{Mode, Task},
 };
 use crate::{
@@ -23,24 +23,26 @@ use countersign_protocol::{
 /// `UPSTREAM_UNAVAILABLE`, and what the upstream answers.
 pub async fn get(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
     let params = request.params.map_or("{}", |params| params.get());
-    Ok(Reply::new(describe(&About::new(exchange, task)?, params).await?))
+    Ok(Reply::new(describe(&TaskRequest::new(exchange, task)?, params).await?))
 }
 
 /// The task as it is now, without what every result has.
 ///
 /// # Errors
-/// As [`get`].
-pub async fn describe(about: &About<'_>, params: &str) -> Result<String, McpError> {
+/// The errors of [`get`].
+pub async fn describe(about: &TaskRequest<'_>, params: &str) -> Result<String, McpError> {
     let alias = &about.task.alias;
-    if let Mode::Augmented(augmented) = &about.task.mode {
-        return Ok(augmented.describe(alias, |result| about.dressed(result).unwrap_or_else(|_| result.to_owned())));
+    if let Mode::AwaitedTask(augmented) = &about.task.mode {
+        return Ok(
+            augmented.describe(alias, |result| about.adapted_result(result).unwrap_or_else(|_| result.to_owned()))
+        );
     }
     let task = about.ask_or_fail("tasks/get", params).await?;
-    if Status::of(task.get()).is_none() {
+    if Status::parse(task.get()).is_none() {
         return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no state"));
     }
     let result = match member(task.get(), "result") {
-        Some(result) => Some(about.dressed(result)?),
+        Some(result) => Some(about.adapted_result(result)?),
         None => None,
     };
     let server = about.upstream.config.name.as_str();
@@ -58,12 +60,12 @@ pub async fn describe(about: &About<'_>, params: &str) -> Result<String, McpErro
     if let Some(result) = &result {
         edits.push(("result", MemberEdit::Set(result)));
     }
-    Ok(edit(&task_shape::renamed(task.get(), alias), &edits))
+    Ok(edit(&task_shape::with_task_id(task.get(), alias), &edits))
 }
 
 /// # Errors
 /// [`ErrorKind::NotBridgeable`] where a person would be sent to what is no page of the web.
-fn asks_properly(about: &About<'_>, requests: &str) -> Result<(), McpError> {
+fn asks_properly(about: &TaskRequest<'_>, requests: &str) -> Result<(), McpError> {
     for request in members(requests) {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
@@ -80,7 +82,7 @@ fn asks_properly(about: &About<'_>, requests: &str) -> Result<(), McpError> {
 /// `tasks/update`: acknowledged at once, taken when it can be.
 ///
 /// # Errors
-/// As [`get`].
+/// The errors of [`get`].
 pub async fn update(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
     let params = request.params.map_or("{}", |params| params.get());
     let responses = member(params, "inputResponses").filter(|responses| responses.starts_with('{'));
@@ -88,10 +90,10 @@ pub async fn update(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
         return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
             .with("member", "params.inputResponses"));
     };
-    if let Mode::Augmented(augmented) = &task.mode {
+    if let Mode::AwaitedTask(augmented) = &task.mode {
         augmented.update(responses);
     } else {
-        About::new(exchange, task)?.ask_or_fail("tasks/update", params).await?;
+        TaskRequest::new(exchange, task)?.ask_or_fail("tasks/update", params).await?;
     }
     Ok(Reply::new("{}".into()))
 }
@@ -99,12 +101,12 @@ pub async fn update(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
 /// `tasks/cancel`: always acknowledged, and done if it can be.
 ///
 /// # Errors
-/// As [`get`].
+/// The errors of [`get`].
 pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
     let params = request.params.map_or("{}", |params| params.get());
-    let about = About::new(exchange, task)?;
+    let about = TaskRequest::new(exchange, task)?;
     match &about.task.mode {
-        Mode::Augmented(augmented) => {
+        Mode::AwaitedTask(augmented) => {
             // A task that has ended is refused there, and acknowledged here.
             if let Err(error) = about.ask("tasks/cancel", params).await? {
                 tracing::debug!(code = error.code, "the upstream does not cancel a task");

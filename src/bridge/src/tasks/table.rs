@@ -9,7 +9,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
-use super::augmented::Augmented;
+use super::awaited_task::AwaitedTask;
 use crate::translation::task_shape::Times;
 use countersign_protocol::{ErrorKind, McpError, rpc_error::RpcError};
 use countersign_upstream::{Caller, Upstream};
@@ -17,29 +17,30 @@ use countersign_upstream::{Caller, Upstream};
 /// Tasks of one principal that are remembered; beyond it the oldest is forgotten.
 const MAX_TASKS: usize = 1000;
 
-/// How long a task is remembered that names no end of its own, or a later one.
+/// The longest time that a task is remembered, also if it names no end of its own.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Where a task's state is kept, and in which words it is asked for.
+/// The place where a task's state is kept, which decides how it is requested.
 pub enum Mode {
     /// At an upstream of its client's era.
     Same,
     /// At a stateless upstream, for a client of 2025-11-25. Holds whether that client has cancelled it.
     Extension(Mutex<bool>),
     /// At an upstream of 2025-11-25, for a stateless client: the gateway waits for its result.
-    Augmented(Arc<Augmented>),
+    AwaitedTask(Arc<AwaitedTask>),
     /// Here: a client of 2025-11-25 wanted a task, and the stateless upstream answered at once.
     Done(Result<Box<RawValue>, RpcError>, Times),
 }
 
 /// One task.
 pub struct Task {
-    /// What its client knows it by: unguessable. Where there are several gateways, it begins with the name of this one and a dot.
+    /// The id that the client uses, which cannot be guessed. If there are several gateways, it begins with this one's
+    /// name and a dot.
     pub alias: String,
     /// The upstream's own id.
     pub own: String,
     pub upstream: Weak<Upstream>,
-    /// As whom its upstream was called: its further requests belong on the same link.
+    /// The caller of the upstream. Further requests about the task use the same link.
     pub caller: Caller,
     pub mode: Mode,
     made: Instant,
@@ -119,7 +120,7 @@ impl Tasks {
     ///
     /// # Errors
     /// `-32602` for any other, as for one that does not exist.
-    pub fn of(&self, principal: &str, alias: &str) -> Result<Arc<Task>, McpError> {
+    pub fn find(&self, principal: &str, alias: &str) -> Result<Arc<Task>, McpError> {
         let task = self.by_alias.get(alias).map(|task| Arc::clone(&task));
         task.filter(|task| task.caller.principal.name == principal && task.ends > Instant::now()).ok_or_else(|| {
             let shown: String = alias.chars().take(128).collect();
@@ -132,7 +133,7 @@ impl Tasks {
         self.by_alias.remove(alias);
     }
 
-    /// What a principal has, oldest first.
+    /// Returns the tasks of a principal, oldest first.
     #[must_use]
     pub fn all_of(&self, principal: &str) -> Vec<Arc<Task>> {
         let now = Instant::now();
@@ -181,15 +182,15 @@ mod tests {
             aliases.flat_map(String::into_bytes).all(|byte| byte.is_ascii_alphanumeric()),
             "selected by a double click"
         );
-        assert!(tasks.of("ann", &first.alias).is_ok());
-        let (foreign, unknown) = (tasks.of("bob", &first.alias), tasks.of("ann", "none"));
+        assert!(tasks.find("ann", &first.alias).is_ok());
+        let (foreign, unknown) = (tasks.find("bob", &first.alias), tasks.find("ann", "none"));
         let said = |error: McpError| (error.kind, error.message.to_string());
         assert_eq!(said(foreign.err().unwrap()), said(unknown.err().unwrap()), "nobody learns that there is one");
-        assert!(tasks.of("ann", "own").is_err());
+        assert!(tasks.find("ann", "own").is_err());
         let names = tasks.all_of("ann").iter().map(|task| task.alias.clone()).collect::<Vec<_>>();
         assert_eq!((names, tasks.all_of("bob").len()), (vec![first.alias.clone(), second.alias.clone()], 0));
         tasks.forget(&first.alias);
-        assert!(tasks.of("ann", &first.alias).is_err());
+        assert!(tasks.find("ann", &first.alias).is_err());
     }
 
     #[test]
@@ -197,7 +198,7 @@ mod tests {
         let (tasks, upstream) = (Tasks::new(Some("a".into())), upstream());
         let task = tasks.insert(task(&upstream, "ann", None));
         assert_eq!(task.alias.split_once('.').map(|(node, rest)| (node, rest.len())), Some(("a", 32)));
-        assert!(tasks.of("ann", &task.alias).is_ok());
+        assert!(tasks.find("ann", &task.alias).is_ok());
     }
 
     #[test]
@@ -210,8 +211,8 @@ mod tests {
             tasks.insert(task(&upstream, "ann", None));
         }
         assert_eq!(tasks.all_of("ann").len(), MAX_TASKS);
-        assert!(tasks.of("ann", &oldest.alias).is_err() && tasks.of("ann", &next.alias).is_ok());
-        assert!(tasks.of("bob", &bobs.alias).is_ok());
+        assert!(tasks.find("ann", &oldest.alias).is_err() && tasks.find("ann", &next.alias).is_ok());
+        assert!(tasks.find("bob", &bobs.alias).is_ok());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Content in results: URIs as clients know them, and nothing that the client's revision lacks.
 //!
-//! What is not to change is never written anew.
+//! Content that stays unchanged is not copied.
 
 use std::borrow::Cow;
 
@@ -11,16 +11,16 @@ use countersign_protocol::{
     json::{MemberEdit, edit, map_elements, member, string},
 };
 
-/// How content has to be changed on its way to one client.
+/// Changes content for one client.
 #[derive(Clone, Copy, Debug)]
-pub struct Tailor<'a> {
-    /// What exposed URIs begin with; empty where the upstream's own are used.
+pub struct ContentAdapter<'a> {
+    /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
     pub scheme: &'a str,
     /// The client's revision, if the upstream's has more than it.
     pub older: Option<Revision>,
 }
 
-impl Tailor<'_> {
+impl ContentAdapter<'_> {
     /// Nothing has to be changed.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -141,8 +141,8 @@ fn dropped(object: &str, key: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn tailor(scheme: &str, older: Option<Revision>) -> Tailor<'_> {
-        Tailor { scheme, older }
+    fn tailor(scheme: &str, older: Option<Revision>) -> ContentAdapter<'_> {
+        ContentAdapter { scheme, older }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use countersign_protocol::{
 };
 use countersign_upstream::Outgoing;
 
-/// What is asked of an upstream.
+/// The kind of a request to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Tool,
@@ -39,7 +39,7 @@ impl Verb {
     }
 }
 
-/// What is asked for, under the upstream's own name.
+/// The requested item, under the upstream's own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
     /// `params.name`
@@ -56,7 +56,7 @@ pub enum Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// What names it.
+    /// Returns the text that names the item.
     #[must_use]
     pub const fn text(self) -> &'a str {
         match self {
@@ -80,7 +80,7 @@ pub struct Speaker<'a> {
     pub log_level: Option<LoggingLevel>,
 }
 
-/// How the gateway names itself to upstreams for clients that do not name themselves.
+/// Returns the gateway's own `clientInfo`, for clients that do not name themselves.
 #[must_use]
 pub fn client_info() -> &'static str {
     concat!(r#"{"name":"countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, value::RawValue};
 
-use super::{content::Tailor, request::Verb};
+use super::{content::ContentAdapter, request::Verb};
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
@@ -13,7 +13,7 @@ use countersign_protocol::{
 };
 use countersign_upstream::Negotiated;
 
-/// What `resultType` says of a result (2026-07-28/basic/index, "ResultType").
+/// The meaning of `resultType` (2026-07-28/basic/index, "ResultType").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind<'a> {
     Complete,
@@ -24,7 +24,7 @@ pub enum Kind<'a> {
 
 /// The members of a result that decide what becomes of it.
 #[derive(Debug, Default)]
-pub struct Glance<'a> {
+pub struct ResultMembers<'a> {
     pub result_type: Option<&'a str>,
     pub is_error: bool,
     content: Option<&'a str>,
@@ -37,10 +37,10 @@ pub struct Glance<'a> {
     pub scope: Option<&'a str>,
 }
 
-impl<'a> Glance<'a> {
+impl<'a> ResultMembers<'a> {
     /// One pass over the result.
     #[must_use]
-    pub fn at(result: &'a str) -> Self {
+    pub fn parse(result: &'a str) -> Self {
         let mut glance = Self::default();
         for member in members(result) {
             let value = Some(member.value);
@@ -72,18 +72,18 @@ impl<'a> Glance<'a> {
     }
 }
 
-/// Between whom a result passes.
-pub struct Dress<'a> {
+/// Adapts results of an upstream to a client's revision.
+pub struct ResultAdapter<'a> {
     pub verb: Verb,
     pub client: Revision,
     pub upstream: &'a Negotiated,
-    /// What exposed URIs begin with; empty where the upstream's own are used.
+    /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
     pub scheme: &'a str,
 }
 
-impl<'a> Dress<'a> {
-    fn tailor(&self) -> Tailor<'a> {
-        Tailor { scheme: self.scheme, older: (self.client < self.upstream.revision).then_some(self.client) }
+impl<'a> ResultAdapter<'a> {
+    fn tailor(&self) -> ContentAdapter<'a> {
+        ContentAdapter { scheme: self.scheme, older: (self.client < self.upstream.revision).then_some(self.client) }
     }
 
     /// The reply that a result becomes.
@@ -96,35 +96,35 @@ impl<'a> Dress<'a> {
             // What its members mean is known to the two sides only.
             return Ok(Reply::passed_on(String::from(Box::<str>::from(result))));
         }
-        let outcome = self.outcome(text, &Glance::at(text))?;
+        let outcome = self.outcome(text, &ResultMembers::parse(text))?;
         Ok(outcome.reply(result))
     }
 
-    /// What becomes of a result at which somebody has had a glance; of no extension's.
+    /// Adapts a result whose members were parsed before. The result must not be that of an extension.
     ///
     /// # Errors
-    /// As [`Self::reply`].
-    pub fn outcome(&self, text: &str, glance: &Glance<'_>) -> Result<DressedResult, McpError> {
+    /// The errors of [`Self::reply`].
+    pub fn outcome(&self, text: &str, glance: &ResultMembers<'_>) -> Result<AdaptedResult, McpError> {
         if !text.starts_with('{') {
             return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
         }
         let failure = (self.verb == Verb::Tool && glance.is_error).then_some(ErrorKind::ToolExecution);
-        Ok(DressedResult { changed: self.changed(text, glance), failure })
+        Ok(AdaptedResult { changed: self.changed(text, glance), failure })
     }
 
     /// The same for a result that stands inside another.
     ///
     /// # Errors
-    /// As [`Self::reply`].
+    /// The errors of [`Self::reply`].
     pub fn text(&self, result: &str) -> Result<String, McpError> {
         if !result.starts_with('{') {
             return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
         }
-        Ok(self.changed(result, &Glance::at(result)).unwrap_or_else(|| result.to_owned()))
+        Ok(self.changed(result, &ResultMembers::parse(result)).unwrap_or_else(|| result.to_owned()))
     }
 
     /// `None` where nothing has to change.
-    fn changed(&self, text: &str, glance: &Glance<'_>) -> Option<String> {
+    fn changed(&self, text: &str, glance: &ResultMembers<'_>) -> Option<String> {
         let (from, to) = (self.upstream.revision.era(), self.client.era());
         let tailor = self.tailor();
         let (content, structured) = self.content(&tailor, glance);
@@ -169,7 +169,7 @@ impl<'a> Dress<'a> {
     }
 
     /// The blocks, and whether `structuredContent` goes: it is then told as text, if nothing else is.
-    fn content(&self, tailor: &Tailor<'_>, glance: &Glance<'_>) -> (Option<String>, Structured) {
+    fn content(&self, tailor: &ContentAdapter<'_>, glance: &ResultMembers<'_>) -> (Option<String>, Structured) {
         let rules = self.client.rules();
         let structured = glance.structured.filter(|value| {
             tailor.older.is_some()
@@ -185,7 +185,7 @@ impl<'a> Dress<'a> {
     }
 
     /// `_meta` with who answers in it (2026-07-28/basic/index, "Per-response protocol fields").
-    fn server_info(&self, glance: &Glance<'_>) -> Option<String> {
+    fn server_info(&self, glance: &ResultMembers<'_>) -> Option<String> {
         let meta = glance.meta.filter(|meta| meta.starts_with('{'));
         match (&self.upstream.server_info, meta) {
             (Some(info), None) => Some(add_members("{}", &[(keys::SERVER_INFO, info.get())])),
@@ -196,14 +196,14 @@ impl<'a> Dress<'a> {
     }
 }
 
-/// See [`Dress::outcome`].
-pub struct DressedResult {
+/// See [`ResultAdapter::outcome`].
+pub struct AdaptedResult {
     /// `None` for a result that stays as it is.
     changed: Option<String>,
     failure: Option<ErrorKind>,
 }
 
-impl DressedResult {
+impl AdaptedResult {
     /// The reply; `result` is the one that it is the outcome of.
     #[must_use]
     pub fn reply(self, result: Box<RawValue>) -> Reply {
@@ -265,9 +265,9 @@ mod tests {
     const OLD: Revision = Revision::V2025_11_25;
     const NEW: Revision = Revision::MODERN;
 
-    fn passed(verb: Verb, (client, upstream): (Revision, Revision), result: &str) -> String {
+    fn translate(verb: Verb, (client, upstream): (Revision, Revision), result: &str) -> String {
         let upstream = negotiated(upstream);
-        let dress = Dress { verb, client, upstream: &upstream, scheme: "" };
+        let dress = ResultAdapter { verb, client, upstream: &upstream, scheme: "" };
         dress.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json
     }
 
@@ -291,7 +291,7 @@ mod tests {
                 ),
             ),
         ] {
-            assert_eq!(passed(verb, eras, result), expected, "{eras:?}");
+            assert_eq!(translate(verb, eras, result), expected, "{eras:?}");
         }
     }
 
@@ -299,7 +299,7 @@ mod tests {
     fn a_server_that_names_itself_is_named_and_no_other() {
         let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
         let upstream = Negotiated { server_info: Some(Arc::from(info)), ..negotiated(OLD) };
-        let dress = Dress { verb: Verb::Tool, client: NEW, upstream: &upstream, scheme: "" };
+        let dress = ResultAdapter { verb: Verb::Tool, client: NEW, upstream: &upstream, scheme: "" };
         let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
         assert_eq!(dress.text("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
         let own = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
@@ -317,7 +317,7 @@ mod tests {
             (OLD, r#"{"content":[],"structuredContent":{"a":1}}"#, r#"{"content":[],"structuredContent":{"a":1}}"#),
             (NEW, silent, r#"{"content":[],"structuredContent":[1,2],"resultType":"complete"}"#),
         ] {
-            assert_eq!(passed(Verb::Tool, (client, NEW), result), expected, "{client:?}");
+            assert_eq!(translate(Verb::Tool, (client, NEW), result), expected, "{client:?}");
         }
     }
 
@@ -325,7 +325,7 @@ mod tests {
     fn a_failure_is_one_of_tools_only_and_a_result_is_an_object() {
         let upstream = negotiated(NEW);
         for (verb, failure) in [(Verb::Tool, Some(ErrorKind::ToolExecution)), (Verb::Prompt, None)] {
-            let dress = Dress { verb, client: NEW, upstream: &upstream, scheme: "" };
+            let dress = ResultAdapter { verb, client: NEW, upstream: &upstream, scheme: "" };
             let reply = |text: &str| dress.reply(RawValue::from_string(text.to_owned()).unwrap());
             assert_eq!(reply(r#"{"isError":true}"#).unwrap().failure, failure);
             assert_eq!(reply(r#"{"isError":"true"}"#).unwrap().failure, None);
@@ -342,7 +342,7 @@ mod tests {
             (r#"{"resultType":"input\u005frequired"}"#, Kind::InputRequired),
             (r#"{"resultType":"task"}"#, Kind::Other("task".into())),
         ] {
-            assert_eq!(Glance::at(result).kind(), kind, "{result}");
+            assert_eq!(ResultMembers::parse(result).kind(), kind, "{result}");
         }
     }
 }

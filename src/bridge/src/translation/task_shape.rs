@@ -9,12 +9,12 @@ use serde_json::json;
 use countersign_protocol::json::{MemberEdit, edit, member, members, quoted, string};
 
 /// `_meta` of everything that belongs to a task of 2025-11-25.
-pub const RELATED: &str = "io.modelcontextprotocol/related-task";
+pub const RELATED_TASK_KEY: &str = "io.modelcontextprotocol/related-task";
 
-/// How soon to ask again where nobody says.
+/// The polling interval if the server suggests none.
 const POLL: Duration = Duration::from_secs(1);
 
-/// How often a task is asked for at most and at least, whatever its server suggests.
+/// The bounds of the polling interval, whatever the server suggests.
 const SOONEST: Duration = Duration::from_millis(50);
 const LATEST: Duration = Duration::from_secs(15);
 
@@ -31,7 +31,7 @@ pub enum Status {
 impl Status {
     /// The state that a task says it is in.
     #[must_use]
-    pub fn of(task: &str) -> Option<Self> {
+    pub fn parse(task: &str) -> Option<Self> {
         Some(match member(task, "status").and_then(string)?.as_ref() {
             "working" => Self::Working,
             "input_required" => Self::InputRequired,
@@ -88,7 +88,7 @@ pub fn millis(task: &str, key: &str) -> Option<Duration> {
     Some(Duration::try_from_secs_f64(value / 1000.0).unwrap_or(Duration::MAX))
 }
 
-/// How long to wait before a task is asked for again.
+/// Returns the time to wait before a task is requested again.
 #[must_use]
 pub fn pause(task: &str) -> Duration {
     millis(task, "pollIntervalMs").or_else(|| millis(task, "pollInterval")).unwrap_or(POLL).clamp(SOONEST, LATEST)
@@ -96,7 +96,7 @@ pub fn pause(task: &str) -> Duration {
 
 /// The same object under another id.
 #[must_use]
-pub fn renamed(task: &str, alias: &str) -> String {
+pub fn with_task_id(task: &str, alias: &str) -> String {
     edit(task, &[("taskId", MemberEdit::Replace(&quoted(alias)))])
 }
 
@@ -167,27 +167,27 @@ pub fn local(alias: &str, status: Status, times: &Times) -> String {
 
 /// `map_value` with that task named in its `_meta` (2025-11-25/basic/utilities/tasks, "Associating Task-Related Messages").
 #[must_use]
-pub fn related(object: &str, alias: &str) -> String {
+pub fn with_related_task(object: &str, alias: &str) -> String {
     let task = json!({ "taskId": alias }).to_string();
     let meta = member(object, "_meta").filter(|meta| meta.starts_with('{')).unwrap_or("{}");
-    let meta = edit(meta, &[(RELATED, MemberEdit::Set(&task))]);
+    let meta = edit(meta, &[(RELATED_TASK_KEY, MemberEdit::Set(&task))]);
     edit(object, &[("_meta", MemberEdit::Set(&meta))])
 }
 
 /// `map_value` without the task in its `_meta`, which another era does not know.
 #[must_use]
-pub fn unrelated(object: &str) -> String {
-    let Some(meta) = member(object, "_meta").filter(|meta| member(meta, RELATED).is_some()) else {
+pub fn without_related_task(object: &str) -> String {
+    let Some(meta) = member(object, "_meta").filter(|meta| member(meta, RELATED_TASK_KEY).is_some()) else {
         return object.to_owned();
     };
-    let meta = edit(meta, &[(RELATED, MemberEdit::Drop)]);
+    let meta = edit(meta, &[(RELATED_TASK_KEY, MemberEdit::Drop)]);
     let op = if members(&meta).next().is_none() { MemberEdit::Drop } else { MemberEdit::Set(&meta) };
     edit(object, &[("_meta", op)])
 }
 
 /// `resultType` beside what a result has.
 #[must_use]
-pub fn typed(object: &str, kind: &str) -> String {
+pub fn with_result_type(object: &str, kind: &str) -> String {
     edit(object, &[("resultType", MemberEdit::Set(&quoted(kind)))])
 }
 
@@ -232,9 +232,9 @@ mod tests {
 
     #[test]
     fn the_task_of_a_message() {
-        let with = related(r#"{"content":[],"_meta":{"k":1}}"#, "a");
+        let with = with_related_task(r#"{"content":[],"_meta":{"k":1}}"#, "a");
         assert_eq!(with, r#"{"content":[],"_meta":{"k":1,"io.modelcontextprotocol/related-task":{"taskId":"a"}}}"#);
-        assert_eq!(unrelated(&with), r#"{"content":[],"_meta":{"k":1}}"#);
-        assert_eq!(unrelated(&related("{}", "a")), "{}");
+        assert_eq!(without_related_task(&with), r#"{"content":[],"_meta":{"k":1}}"#);
+        assert_eq!(without_related_task(&with_related_task("{}", "a")), "{}");
     }
 }

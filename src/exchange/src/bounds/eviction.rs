@@ -1,5 +1,5 @@
 //! Chooses who is evicted when every place is taken: first who never finished a handshake, then who was idle longest.
-//! Who has a call in flight keeps it.
+//! A holder with a call in flight keeps its place.
 
 use std::{collections::VecDeque, sync::OnceLock, time::Instant};
 
@@ -13,7 +13,7 @@ pub fn now() -> u64 {
     u64::try_from(BEGAN.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How firmly something holds its place.
+/// The claim of a holder to its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// It never got past its handshake.
@@ -47,7 +47,7 @@ impl<K> Queue<K> {
         self.fresh.push_back(key);
     }
 
-    /// Who goes next. `all` is asked for everybody when nobody else is known to be idle.
+    /// Returns the next holder to evict. `all` lists all holders, and is called only if no idle one is known.
     pub fn next(&mut self, hold: impl Fn(&K) -> Option<Hold>, all: impl FnOnce() -> Vec<K>) -> Option<K> {
         for _ in 0..self.fresh.len() {
             let key = self.fresh.pop_front()?;

@@ -16,12 +16,12 @@ use tokio::sync::Semaphore;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Bytes of each connection that are not counted in the sum of all: as many as its buffers may hold anyway.
-const FREE: usize = 64 << 10;
+const EXEMPT_BYTES: usize = 64 << 10;
 
 /// Lines and messages that come whole in so few bytes are not counted at all.
 pub const SMALL: usize = 1024;
 
-/// What all connections hold together.
+/// The bytes that all connections hold together.
 pub struct Inflow {
     room: Semaphore,
     /// Bytes of all, and of one connection.
@@ -41,11 +41,11 @@ impl Inflow {
 
     /// Bytes that count in the sum of all.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn held_bytes(&self) -> usize {
         self.max.saturating_sub(self.room.available_permits())
     }
 
-    /// What one more connection holds of it.
+    /// Opens the account of one more connection.
     #[must_use]
     pub fn intake(self: &Arc<Self>) -> Arc<Intake> {
         let room = Semaphore::new(self.max_connection);
@@ -53,7 +53,7 @@ impl Inflow {
     }
 }
 
-/// What one connection holds.
+/// The bytes that one connection holds.
 pub struct Intake {
     all: Arc<Inflow>,
     room: Semaphore,
@@ -97,7 +97,7 @@ impl Held {
             // It counts for the connection while it waits for all, or several of its bodies would count none.
             self.bytes += bytes;
             let before = of.held.fetch_add(bytes, Ordering::Relaxed);
-            let counted = over(before, bytes);
+            let counted = counted_bytes(before, bytes);
             take(&of.all.room, counted).await;
             self.counted += counted;
         });
@@ -116,7 +116,7 @@ impl Held {
         let of = &*self.of;
         let Some(own) = permits(bytes).and_then(|n| of.room.try_acquire_many(n).ok()) else { return false };
         let before = of.held.fetch_add(bytes, Ordering::Relaxed);
-        let counted = over(before, bytes);
+        let counted = counted_bytes(before, bytes);
         if counted > 0 {
             let Some(all) = permits(counted).and_then(|n| of.all.room.try_acquire_many(n).ok()) else {
                 of.held.fetch_sub(bytes, Ordering::Relaxed);
@@ -131,9 +131,9 @@ impl Held {
     }
 }
 
-/// How many of so many more count in the sum of all.
-fn over(before: usize, bytes: usize) -> usize {
-    bytes.min((before + bytes).saturating_sub(FREE))
+/// Returns how many of `bytes` more bytes count in the total.
+fn counted_bytes(before: usize, bytes: usize) -> usize {
+    bytes.min((before + bytes).saturating_sub(EXEMPT_BYTES))
 }
 
 fn permits(bytes: usize) -> Option<u32> {
@@ -179,7 +179,7 @@ mod tests {
         let all = inflow(100 * KIB, 1000 * KIB);
         let intakes: Vec<_> = (0..10).map(|_| all.intake()).collect();
         let mut free: Vec<_> = intakes.iter().map(Intake::hold).collect();
-        assert!(free.iter_mut().all(|held| held.try_grow(FREE)));
+        assert!(free.iter_mut().all(|held| held.try_grow(EXEMPT_BYTES)));
         assert_eq!(all.room.available_permits(), 100 * KIB);
         let mut more = intakes[0].hold();
         assert!(more.try_grow(60 * KIB));
@@ -209,7 +209,7 @@ mod tests {
         let all = inflow(100 * KIB, 200 * KIB);
         let (one, other) = (all.intake(), all.intake());
         let mut first = one.hold();
-        assert!(first.try_grow(FREE + 90 * KIB));
+        assert!(first.try_grow(EXEMPT_BYTES + 90 * KIB));
         // Its connection has room for this, and nearly none is left then.
         assert_eq!(told(&mut other.hold(), 150 * KIB).await, Some(100 * KIB as u64));
         assert_eq!(told(&mut one.hold(), 150 * KIB).await, Some(200 * KIB as u64));
@@ -220,16 +220,16 @@ mod tests {
         let all = inflow(100 * KIB, 1000 * KIB);
         let (one, other) = (all.intake(), all.intake());
         let mut first = one.hold();
-        assert!(first.try_grow(FREE + 100 * KIB));
+        assert!(first.try_grow(EXEMPT_BYTES + 100 * KIB));
         let mut second = other.hold();
-        let error = second.grow(FREE + KIB).await.unwrap_err();
+        let error = second.grow(EXEMPT_BYTES + KIB).await.unwrap_err();
         assert_eq!((error.kind, error.data["retryAfter"].as_u64()), (ErrorKind::Overloaded, Some(1)));
         // It gives back what it had got until then.
         drop(second);
         assert_eq!((other.room.available_permits(), other.held.load(Ordering::Relaxed)), (1000 * KIB, 0));
         let mut third = other.hold();
-        let (grown, ()) = tokio::join!(third.grow(FREE + KIB), async { drop(first) });
+        let (grown, ()) = tokio::join!(third.grow(EXEMPT_BYTES + KIB), async { drop(first) });
         grown.unwrap();
-        assert_eq!((third.bytes(), all.room.available_permits()), (FREE + KIB, 99 * KIB));
+        assert_eq!((third.bytes(), all.room.available_permits()), (EXEMPT_BYTES + KIB, 99 * KIB));
     }
 }

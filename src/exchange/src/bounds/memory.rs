@@ -25,7 +25,7 @@ use countersign_protocol::{ErrorKind, McpError};
 const STEP: usize = 16 << 10;
 
 /// Bytes of one connection's messages that are not counted: no more than its buffers may hold anyway.
-pub const FREE: usize = 16 << 10;
+pub const EXEMPT_BYTES: usize = 16 << 10;
 
 /// Milliseconds for which a connection may leave a message unread before its principal's other connections count more.
 const GRACE: u64 = 1000;
@@ -39,7 +39,7 @@ pub trait Unread: Send + Sync {
     fn close(&self) -> bool;
 }
 
-/// What is kept for principals, of each up to `limits.principal_memory` and of all up to `limits.total_memory`.
+/// The memory of all principals: each has up to `limits.principal_memory`, all together up to `limits.total_memory`.
 pub struct Memory {
     max: usize,
     max_all: usize,
@@ -47,12 +47,12 @@ pub struct Memory {
     accounts: Mutex<HashMap<Arc<str>, Weak<Account>>>,
 }
 
-/// What is kept for one principal.
+/// The memory of one principal.
 struct Account {
     memory: Arc<Memory>,
     principal: Arc<str>,
     bytes: AtomicUsize,
-    /// Its connections with more than [`FREE`] bytes of messages, now or earlier.
+    /// Its connections with more than [`EXEMPT_BYTES`] bytes of messages, now or earlier.
     connections: Mutex<Vec<Weak<dyn Unread>>>,
 }
 
@@ -195,7 +195,7 @@ fn take(taken: &AtomicUsize, bytes: usize, max: usize) -> Result<(), ()> {
 pub struct Share {
     memory: Arc<Memory>,
     principal: Arc<str>,
-    /// From its first bytes on.
+    /// `None` until the first bytes are taken.
     account: Option<Arc<Account>>,
     bytes: usize,
 }
@@ -376,7 +376,7 @@ mod tests {
         }
     }
 
-    fn none() -> Weak<dyn Unread> {
+    fn no_connection() -> Weak<dyn Unread> {
         Weak::<Silent>::new()
     }
 
@@ -409,18 +409,18 @@ mod tests {
         let silent = [7, 3, 5].map(|since| Silent::new(&memory, "alice", STEP, since));
         let closed = |expected: [bool; 3]| assert_eq!(silent.each_ref().map(|silent| silent.is_closed()), expected);
         let mut reads = memory.share("alice");
-        assert!(reads.cover_messages(STEP, at, none));
+        assert!(reads.cover_messages(STEP, at, no_connection));
         closed([false, false, false]);
-        assert!(reads.cover_messages(2 * STEP, at, none));
+        assert!(reads.cover_messages(2 * STEP, at, no_connection));
         closed([false, true, false]);
         // One that was itself left unread for longer than all others is the one to go.
-        assert!(!reads.cover_messages(3 * STEP, 4, none));
+        assert!(!reads.cover_messages(3 * STEP, 4, no_connection));
         closed([false, true, false]);
-        assert!(reads.cover_messages(3 * STEP, at, none));
+        assert!(reads.cover_messages(3 * STEP, at, no_connection));
         closed([false, true, true]);
         // Nor are those of another principal spared.
         let mut others = memory.share("bob");
-        assert!(others.cover_messages(STEP, at, none));
+        assert!(others.cover_messages(STEP, at, no_connection));
         closed([true, true, true]);
         assert_eq!(memory.used_total(), 4 * STEP);
     }
@@ -430,7 +430,7 @@ mod tests {
         let memory = Memory::new(2 * STEP, 6 * STEP);
         let silent = Silent::new(&memory, "alice", 2 * STEP, now());
         let mut reads = memory.share("alice");
-        assert!(reads.cover_messages(4 * STEP, now(), none));
+        assert!(reads.cover_messages(4 * STEP, now(), no_connection));
         assert!(!silent.is_closed());
         assert_eq!(memory.used_by("alice"), 6 * STEP);
         assert!(!memory.share("alice").grow(1), "what cannot be forgotten keeps to the bound");

@@ -15,7 +15,7 @@ pub struct StreamSlots {
     open: Mutex<HashMap<String, Own>>,
 }
 
-/// What one principal has open.
+/// The open streams and waits of one principal.
 #[derive(Default)]
 struct Own {
     count: usize,
@@ -27,7 +27,7 @@ struct Own {
 
 /// A stream that may have to make room for another.
 pub struct Evictable {
-    /// How firmly it holds its place.
+    /// Returns the stream's claim to its place.
     hold: Box<dyn Fn() -> Hold + Send + Sync>,
     /// Ends it.
     end: CancellationToken,
@@ -55,10 +55,10 @@ impl StreamSlots {
         self.take_for(principal, None)
     }
 
-    /// As [`Self::take`]; the stream may have to give its place up for another.
+    /// Like [`Self::take`], for a stream that may lose its place to another one.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// The errors of [`Self::take`].
     pub fn take_for(self: &Arc<Self>, principal: &str, stream: Option<Evictable>) -> Result<StreamSlot, McpError> {
         let mut open = self.open.lock();
         let own = open.entry(principal.to_owned()).or_default();
@@ -98,7 +98,7 @@ impl Own {
 pub struct StreamSlot {
     slots: Arc<StreamSlots>,
     principal: String,
-    /// Of those whose place may be taken.
+    /// The number of the stream, if its place may be taken.
     number: Option<u64>,
 }
 

@@ -9,7 +9,7 @@ use super::related::Related;
 use crate::session::shared::SessionShared;
 use countersign_protocol::{RequestId, encode};
 
-/// How long a client has for an answer: there may be a person behind it.
+/// The time that a client has for an answer, which may come from a person.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Why a client did not answer a question with a result.

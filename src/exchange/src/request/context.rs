@@ -28,7 +28,7 @@ use countersign_telemetry::metrics::Transport;
 #[derive(Clone)]
 pub struct Exchange {
     pub session: Arc<SessionShared>,
-    /// What the client said: of this request (modern), or in its handshake.
+    /// The facts that the client stated: in this request (modern), or in its handshake.
     pub facts: Arc<ClientFacts>,
     pub identity: Identity,
     pub transport: Transport,
@@ -80,13 +80,13 @@ impl Exchange {
         }
     }
 
-    /// What modules noted of its session; none of a request that belongs to no session of the handshake era.
+    /// Returns the notes of modules about the session; `None` for a request outside a handshake-era session.
     #[must_use]
     pub fn notes(&self) -> Option<&Arc<SessionNotes>> {
         (!self.is_modern() && self.transport != Transport::Rest).then_some(&self.session.notes)
     }
 
-    /// Where a call tells of its progress.
+    /// Returns the receiver of a call's progress.
     #[must_use]
     pub fn progress(&self, token: Option<&str>) -> Arc<dyn ProgressSink> {
         match token {
@@ -112,13 +112,13 @@ impl Exchange {
     }
 }
 
-/// Who makes this request, as rules see it.
+/// Returns the requester as rules see it.
 #[must_use]
 pub fn asker(exchange: &Exchange) -> Requester<'_> {
     asker_of(&exchange.identity.principal, exchange.transport, &exchange.facts)
 }
 
-/// As [`asker`], before there is an exchange.
+/// Like [`asker`], for a request that has no exchange yet.
 #[must_use]
 pub fn asker_of<'a>(principal: &'a Principal, transport: Transport, facts: &'a ClientFacts) -> Requester<'a> {
     Requester {
@@ -168,7 +168,7 @@ impl ProgressSink for Progress {
 #[derive(Clone, Debug)]
 pub struct WireResponse {
     pub bytes: Bytes,
-    /// What went wrong, if it was not a result: some endpoints speak of it in their status.
+    /// The kind of the error, if the response is one. Some endpoints choose their HTTP status by it.
     pub error: Option<ErrorKind>,
     /// Seconds after which it may be tried again.
     pub retry_after: Option<u64>,

@@ -1,4 +1,4 @@
-//! Where what belongs to one request goes before its answer.
+//! Delivers the messages that belong to one request and precede its answer.
 
 use std::{
     collections::VecDeque,
@@ -11,12 +11,12 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 
 use crate::{
-    bounds::memory::{FREE, Memory, Share},
+    bounds::memory::{EXEMPT_BYTES, Memory, Share},
     session::shared::{Channel, SessionShared},
 };
 use countersign_domain::principal::Principal;
 
-/// Where notifications that belong to one request go: always with the request, never to another stream.
+/// The channel for notifications of one request. They are never sent on the stream of another request.
 #[derive(Clone)]
 pub enum Related {
     /// The session's one ordered stream.
@@ -90,14 +90,14 @@ impl PostStream {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingMessages {
     messages: VecDeque<Bytes>,
     bytes: usize,
-    /// What they take of their principal's memory.
+    /// The memory of the principal that the messages take.
     share: Option<Share>,
 }
 
-impl Waiting {
+impl PendingMessages {
     fn take(&mut self) -> Vec<Bytes> {
         self.bytes = 0;
         self.share = None;
@@ -111,7 +111,7 @@ pub struct ResponseQueue {
     max_bytes: usize,
     /// Whose they are, where they count.
     owner: Option<(Arc<Memory>, Arc<Principal>)>,
-    messages: Mutex<Waiting>,
+    messages: Mutex<PendingMessages>,
     reader: AtomicWaker,
 }
 
@@ -121,7 +121,7 @@ impl ResponseQueue {
         Self { max, max_bytes, owner: None, messages: Mutex::default(), reader: AtomicWaker::new() }
     }
 
-    /// As [`Self::new`]; what waits counts as that principal's.
+    /// Like [`Self::new`], for messages that count as memory of the principal.
     #[must_use]
     pub fn counted(max: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
         Self { owner: Some((memory, principal)), ..Self::new(max, max_bytes) }
@@ -134,7 +134,7 @@ impl ResponseQueue {
             if waiting.messages.len() >= self.max || (bytes > self.max_bytes && waiting.bytes > 0) {
                 return false;
             }
-            if let (Some((memory, principal)), more @ 1..) = (&self.owner, bytes.saturating_sub(FREE)) {
+            if let (Some((memory, principal)), more @ 1..) = (&self.owner, bytes.saturating_sub(EXEMPT_BYTES)) {
                 let share = waiting.share.get_or_insert_with(|| memory.share(&principal.name));
                 if !share.grow(more.saturating_sub(share.bytes())) {
                     return false;
@@ -161,7 +161,7 @@ impl ResponseQueue {
         taken.into_iter().rev().for_each(|message| waiting.messages.push_front(message));
     }
 
-    /// What waits now.
+    /// Takes the messages that wait now.
     pub fn take(&self) -> Vec<Bytes> {
         self.messages.lock().take()
     }
@@ -210,7 +210,7 @@ mod tests {
         let queue = ResponseQueue::counted(100, 1 << 20, Arc::clone(&memory), principal);
         let message = || Bytes::from(vec![b'x'; 30 << 10]);
         assert!(queue.push(message()));
-        assert_eq!(memory.used_by("ann"), (30 << 10) - FREE);
+        assert_eq!(memory.used_by("ann"), (30 << 10) - EXEMPT_BYTES);
         assert!(!queue.push(message()), "there is no memory for another one");
         assert_eq!(queue.take().len(), 1);
         assert_eq!(memory.used_by("ann"), 0);

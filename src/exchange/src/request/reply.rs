@@ -11,7 +11,7 @@ pub const SERVER_META: &str = concat!(
     r#"","title":"Countersign"}}"#
 );
 
-/// How long a client may reuse an answer (2026-07-28/server/utilities/caching).
+/// The time for which a client may reuse an answer (2026-07-28/server/utilities/caching).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheHint {
     pub ttl_ms: u32,

@@ -13,7 +13,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// See the module's page.
+/// The cancellation of one request.
 ///
 /// Every request has one, and few need more of it than that whoever runs it wakes up: a [`CancellationToken`], which
 /// takes locks and a place among the children of another, is made only for handlers that hand it on.

@@ -16,7 +16,7 @@ const MAX_WEBSITE: usize = 2048;
 /// Bytes of members of `clientInfo` that no revision has.
 const MAX_UNKNOWN: usize = 1024;
 
-/// See the module's page.
+/// The facts that a client states about itself.
 #[derive(Clone, Debug)]
 pub struct ClientFacts {
     pub revision: Revision,
@@ -39,7 +39,7 @@ impl ClientFacts {
     }
 }
 
-/// How much of a client's words is kept.
+/// The limits on the facts that are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct FactLimits {
     /// Characters of a name, a title, a version or a description.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bounds::{
     eviction,
-    memory::{FREE, Share, Unread},
+    memory::{EXEMPT_BYTES, Share, Unread},
 };
 
 /// More bytes than that, drained at a time, count until the next drain, or until they are [`Outbox::taken`].
@@ -24,7 +24,7 @@ pub const LARGE_HANDOVER: usize = 32 << 10;
 /// Wakes the pump that drains an outbox. Called at most once between two drains.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// What a pump should do next.
+/// The next work of a pump.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     pub frames: Vec<Bytes>,
@@ -89,13 +89,13 @@ struct State {
     overflowed: bool,
     /// Counts the clients that came back; only the pump of the latest turn drains.
     turn: u64,
-    /// What it takes of its principal's memory.
+    /// The memory of the principal that the frames take.
     share: Option<Share>,
     /// Ends the session.
     end: Option<CancellationToken>,
 }
 
-/// See the module's page.
+/// The outgoing messages of one connection.
 pub struct Outbox {
     limits: OutboxLimits,
     state: Arc<Mutex<State>>,
@@ -107,7 +107,7 @@ impl Outbox {
         Self { limits, state: Arc::default() }
     }
 
-    /// As [`Self::new`]; what it holds counts.
+    /// Like [`Self::new`], with frames that count as memory of a principal.
     #[must_use]
     pub fn counted(limits: OutboxLimits, share: Share) -> Self {
         Self { limits, state: Arc::new(Mutex::new(State { share: Some(share), ..State::default() })) }
@@ -162,7 +162,7 @@ impl Outbox {
         wake(state);
     }
 
-    /// As [`Self::close`], without what is queued: that is dropped.
+    /// Like [`Self::close`], but drops the queued messages.
     pub fn abandon(&self, code: u16, reason: &'static str) {
         let mut state = self.state.lock();
         let sent = state.frames.len() - queued_len(&state);
@@ -357,9 +357,9 @@ impl Unread for Mutex<State> {
     }
 }
 
-/// What counts as its principal's memory.
+/// Returns the bytes that count as memory of the principal.
 fn counted(state: &State) -> usize {
-    (state.queued_bytes + state.replay_bytes + state.handed_bytes).saturating_sub(FREE)
+    (state.queued_bytes + state.replay_bytes + state.handed_bytes).saturating_sub(EXEMPT_BYTES)
 }
 
 /// Forgets frames below that number for which there is no memory.
@@ -387,7 +387,7 @@ fn give_up(state: &mut State) {
     state.sent = state.base;
     state.frames = VecDeque::new();
     (state.queued_bytes, state.replay_bytes) = (0, 0);
-    let handed = state.handed_bytes.saturating_sub(FREE);
+    let handed = state.handed_bytes.saturating_sub(EXEMPT_BYTES);
     if let Some(share) = &mut state.share {
         share.shrink_to(handed);
     }
@@ -663,7 +663,7 @@ mod tests {
         assert!(outbox.attach(0, wake));
         outbox.push(Bytes::from(vec![b'x'; 200_000])).unwrap();
         assert!(outbox.drain(0, 1).is_some() && outbox.is_empty());
-        assert!(memory.used_by("alice") >= 200_000 - FREE);
+        assert!(memory.used_by("alice") >= 200_000 - EXEMPT_BYTES);
         outbox.taken(0);
         assert!(memory.used_by("alice") <= 16 << 10);
     }

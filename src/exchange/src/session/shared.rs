@@ -1,4 +1,4 @@
-//! What a session's requests share, readable from any thread without a hop to its actor.
+//! The state that a session's requests share. Any thread reads it without a message to the actor.
 
 use std::{
     collections::HashMap,
@@ -31,7 +31,7 @@ use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params
 use countersign_provider::{SessionNotes, Subscriber};
 pub use countersign_telemetry::Transport;
 
-/// Where messages that belong to no request go.
+/// The channel for messages that belong to no request.
 pub enum Channel {
     /// One ordered stream both for answers and for everything else: WebSocket, stdio, the 2024-11-05 pair.
     Outbox(Outbox),
@@ -41,7 +41,7 @@ pub enum Channel {
     None,
 }
 
-/// See the module's page.
+/// The state of one session.
 pub struct SessionShared {
     /// 32 characters of a nanoid from a cryptographic source; before it, where several gateways serve one store, the node
     /// where the session lives, and a dot.
@@ -54,11 +54,11 @@ pub struct SessionShared {
     pub channel: Channel,
     /// Cancelled when the session ends ([`SessionShared::end`]), or the gateway.
     pub ended: CancellationToken,
-    /// What the client was asked and has not answered yet.
+    /// The questions that the client has not answered yet.
     pub questions: Questions,
-    /// What modules note of it, where it is one of the handshake era.
+    /// The notes of modules about a handshake-era session.
     pub notes: Arc<SessionNotes>,
-    facts: RwLock<Option<Told>>,
+    facts: RwLock<Option<KeptFacts>>,
     initialized: AtomicBool,
     /// When its client was last heard of, or read on, by [`eviction::now`].
     last_active: AtomicU64,
@@ -68,12 +68,12 @@ pub struct SessionShared {
     /// By ids that clients choose, of which there are few at a time.
     in_flight: Mutex<HashMap<Key, Cancel>>,
     numbered: AtomicU64,
-    /// With what each takes of its principal's memory.
+    /// The subscribed URIs, each with the memory of the principal that it takes.
     subscriptions: Mutex<HashMap<String, Share>>,
 }
 
-/// What the client said of itself, and what that takes of its principal's memory.
-struct Told {
+/// The facts that the client stated, and the memory of the principal that they take.
+struct KeptFacts {
     facts: Arc<ClientFacts>,
     _share: Share,
 }
@@ -81,7 +81,7 @@ struct Told {
 /// No log level: the client has set none.
 const UNSET: u8 = u8::MAX;
 
-/// What a request in flight is known by in its session.
+/// The key of a request in flight within its session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// By its client's id, which cancels it.
@@ -136,32 +136,32 @@ impl SessionShared {
         }
     }
 
-    /// What the client said in its handshake (or, for a stateless connection, in its latest request).
+    /// Returns the facts of the handshake, or of the latest request on a stateless connection.
     pub fn facts(&self) -> Option<Arc<ClientFacts>> {
-        self.facts.read().as_ref().map(|told| Arc::clone(&told.facts))
+        self.facts.read().as_ref().map(|kept| Arc::clone(&kept.facts))
     }
 
     /// Keeps what the client said.
     pub fn set_facts(&self, facts: Arc<ClientFacts>, share: Share) {
         // What is let go of takes a lock of its own.
-        let _before = self.facts.write().replace(Told { facts, _share: share });
+        let _before = self.facts.write().replace(KeptFacts { facts, _share: share });
     }
 
-    /// Whether these are the very facts that are kept.
+    /// Returns `true` if exactly these facts are kept.
     pub fn has_facts(&self, facts: &Arc<ClientFacts>) -> bool {
-        self.facts.read().as_ref().is_some_and(|told| Arc::ptr_eq(&told.facts, facts))
+        self.facts.read().as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.facts, facts))
     }
 
-    /// Whether its client has got past its handshake; in the stateless era there is none, and any request counts.
+    /// Returns `true` if the client has completed its handshake, or has sent a stateless request.
     pub fn is_established(&self) -> bool {
         matches!(self.channel, Channel::None)
             || self.is_initialized()
-            || self.facts.read().as_ref().is_some_and(|told| told.facts.revision.era() == Era::Modern)
+            || self.facts.read().as_ref().is_some_and(|kept| kept.facts.revision.era() == Era::Modern)
     }
 
     /// The negotiated handshake revision, once there is one.
     pub fn legacy_revision(&self) -> Option<Revision> {
-        self.facts.read().as_ref().map(|told| told.facts.revision).filter(|r| r.era() == Era::Legacy)
+        self.facts.read().as_ref().map(|kept| kept.facts.revision).filter(|r| r.era() == Era::Legacy)
     }
 
     /// The client has sent `notifications/initialized` (or anything that only comes after it).
@@ -190,7 +190,7 @@ impl SessionShared {
         Duration::from_millis(eviction::now().saturating_sub(self.last_active.load(Ordering::Relaxed)))
     }
 
-    /// How firmly it holds its place.
+    /// Returns the session's claim to its place.
     pub fn hold(&self) -> Hold {
         if self.in_flight() > 0 {
             Hold::Busy
@@ -218,7 +218,7 @@ impl SessionShared {
         }
     }
 
-    /// For people: by the wall clock as it is now.
+    /// Returns the time of the last activity by the wall clock, for people.
     pub fn last_active(&self) -> Timestamp {
         Timestamp::now().saturating_sub(self.idle()).unwrap_or(self.created)
     }
@@ -292,7 +292,7 @@ impl SessionShared {
     /// Remembers a resource subscription.
     ///
     /// # Errors
-    /// What `share` says, which takes memory for it; `OVERLOADED` if it is one too many.
+    /// The errors of `share`, which takes the memory; `OVERLOADED` beyond `max` subscriptions.
     pub fn subscribe(
         &self,
         uri: &str,
@@ -338,21 +338,21 @@ impl SessionShared {
         }
     }
 
-    /// Who opened it.
+    /// Returns the principal that opened the session.
     pub fn principal(&self) -> &Arc<Principal> {
         &self.identity.principal
     }
 
-    /// What may be shown of the id: it is a bearer of the session, so never the whole of it.
+    /// Returns the part of the id that may be shown. The whole id would let others use the session.
     #[must_use]
     pub fn short_id(&self) -> String {
-        format!("{}…", shown(&self.id))
+        format!("{}…", short_session_id(&self.id))
     }
 }
 
 /// As much of a session's id as may be shown. Its node is the same for all sessions of a gateway, and left out.
 #[must_use]
-pub fn shown(id: &str) -> String {
+pub fn short_session_id(id: &str) -> String {
     id.split_once('.').map_or(id, |(_, own)| own).chars().take(8).collect()
 }
 
@@ -436,7 +436,7 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(session.admit(&id(), 2).err(), Some(AdmitFault::TooMany));
         session.cancel(&id());
-        assert!(!cancel.is_cancelled(), "whose it is cannot be told");
+        assert!(!cancel.is_cancelled(), "the ids of several clients may be equal");
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl std::fmt::Display for EventId {
     }
 }
 
-/// What a reader finds after the last event it has seen.
+/// The result of reading a stream after the last event that the reader has seen.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     Events(Vec<(u64, Bytes)>),
@@ -77,7 +77,7 @@ struct State {
     last: u32,
     events: usize,
     bytes: usize,
-    /// What they take of their principal's memory.
+    /// The memory of the principal that the events take.
     share: Option<Share>,
 }
 
@@ -90,7 +90,7 @@ impl State {
     }
 }
 
-/// See the module's page.
+/// The streams of one session.
 pub struct Streams {
     max_events: usize,
     max_bytes: usize,
@@ -106,7 +106,7 @@ impl Streams {
         Self { max_events, max_bytes, state: Mutex::new(state) }
     }
 
-    /// As [`Self::new`]; what is kept counts.
+    /// Like [`Self::new`], with events that count as memory of a principal.
     #[must_use]
     pub fn counted(max_events: usize, max_bytes: usize, share: Share) -> Self {
         let streams = Self::new(max_events, max_bytes);
@@ -176,7 +176,7 @@ impl Streams {
         Some((log.reader, watch, log.next - 1))
     }
 
-    /// What came after event `after`.
+    /// Returns the events after event `after`.
     pub fn read(&self, stream: u32, reader: u64, after: u64) -> Read {
         let mut state = self.state.lock();
         let Some(log) = state.logs.get_mut(&stream) else { return Read::End };

@@ -27,7 +27,7 @@ use crate::{
 };
 use countersign_exchange::{
     eviction::now,
-    memory::{FREE, Memory, Share, Unread},
+    memory::{EXEMPT_BYTES, Memory, Share, Unread},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
@@ -44,7 +44,7 @@ pub fn count(
     let size = response.response().body().size();
     let is_long = match size {
         BodySize::None => false,
-        BodySize::Sized(bytes) => bytes > FREE as u64,
+        BodySize::Sized(bytes) => bytes > EXEMPT_BYTES as u64,
         // A WebSocket has an outbox, which counts.
         BodySize::Stream => response.status() != StatusCode::SWITCHING_PROTOCOLS,
     };
@@ -196,7 +196,7 @@ impl MessageBody for Counted {
             drop(waiting);
             let Some(source) = &mut this.source else { return Poll::Ready(None) };
             match ready!(Pin::new(source).poll_next(cx)) {
-                Some(Ok(piece)) if piece.len() <= FREE => return Poll::Ready(Some(Ok(piece))),
+                Some(Ok(piece)) if piece.len() <= EXEMPT_BYTES => return Poll::Ready(Some(Ok(piece))),
                 Some(Ok(piece)) if this.waiting.hold(&piece) => {}
                 Some(Ok(_)) => return Poll::Ready(Some(Err("there is no memory for the answer".into()))),
                 other => return Poll::Ready(other),

@@ -1,4 +1,4 @@
-//! How long clients may reuse lists of what providers offer.
+//! Cache hints for the lists of providers.
 
 use countersign_exchange::reply::CacheHint;
 use countersign_routing::RouteTable;

@@ -12,14 +12,14 @@ use countersign_exchange::{context::Exchange, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params};
 use countersign_routing::RouteTable;
 
-/// What a model is told of this server.
+/// The gateway's own instructions for models.
 pub const INSTRUCTIONS: &str = "Countersign lets you read freely and puts a person between you and every write. \
 A tool that writes answers at once with a pending change and its id: nothing has happened yet. A person sees the \
 change as a diff and approves or rejects it. Call `wait_for_change` with the id to wait for the decision, or \
 `get_change` to look; a rejection carries the reviewer's reason. Do not repeat a write because it is pending; \
 withdraw it with `withdraw_change` if you no longer want it.";
 
-/// What the gateway can do, for one revision: exactly what works.
+/// Returns the capabilities of the gateway in one revision.
 #[must_use]
 pub fn capabilities(revision: Revision) -> Value {
     let mut out = json!({
@@ -119,7 +119,7 @@ pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
     Reply::new(result).cached(cache_hint::for_tools(table))
 }
 
-/// What a model is told of the gateway, and of the servers that it sees behind it.
+/// Returns the instructions of the gateway and of the servers that the principal sees.
 fn instructions(exchange: &Exchange, table: &RouteTable) -> String {
     let servers = table.instructions_for(&exchange.identity.principal);
     [INSTRUCTIONS, &*servers].concat()

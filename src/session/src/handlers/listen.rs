@@ -13,7 +13,7 @@ use actix::Addr;
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::{arrival, resources::remember, tasks::listen as tasks};
+use super::{resources::remember, tasks::listen as tasks, upstream_wait};
 use crate::{Handling, policy::admit};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
@@ -53,7 +53,7 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
         check_uri(server.limits.max_uri, "notifications.resourceSubscriptions", uri)?;
     }
     for uri in &asked.resource_subscriptions {
-        arrival::of_resource(exchange, uri).await;
+        upstream_wait::wait_for_resource(exchange, uri).await;
     }
     let table = server.routing.routes.load_full();
     let mut uris: HashSet<String> = asked

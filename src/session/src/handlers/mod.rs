@@ -1,9 +1,8 @@
 //! What each method does. A handler gives a [`Reply`] in the plainest form; [`Reply::finish`] makes of it what the
 //! client's revision wants.
 
-pub mod arrival;
-mod asking;
 mod cache_hint;
+mod client_questions;
 pub mod lifecycle;
 pub mod listen;
 pub mod page;
@@ -12,6 +11,7 @@ pub mod resources;
 pub mod reviewed;
 pub mod tasks;
 pub mod tools;
+pub mod upstream_wait;
 
 use std::time::Duration;
 
@@ -65,22 +65,22 @@ const fn is_list(method: Method) -> bool {
     matches!(method, Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::ResourceTemplatesList)
 }
 
-/// How long after the gateway's start its first clients wait for servers that are still on their way.
-const EARLY: Duration = Duration::from_secs(10);
-/// What lists wait at most for them.
-const AT_MOST: Duration = Duration::from_secs(5);
+/// The time after the gateway's start in which lists wait for servers that have not connected yet.
+const STARTUP_PERIOD: Duration = Duration::from_secs(10);
+/// The longest time that a list waits for them.
+const MAX_LIST_WAIT: Duration = Duration::from_secs(5);
 /// From a server's answer to a table that has it.
-const PUBLISHED: Duration = Duration::from_millis(150);
+const PUBLISH_DELAY: Duration = Duration::from_millis(150);
 
 /// Many clients list once, when they start, which is often when the gateway does: then servers have not answered yet.
 async fn wait_for_first_answers(routing: &Routing) {
-    if routing.started.elapsed() < EARLY && !routing.routes.load().is_complete() {
-        routing.upstreams.wait_until_settled(AT_MOST).await;
-        tokio::time::sleep(PUBLISHED).await;
+    if routing.started.elapsed() < STARTUP_PERIOD && !routing.routes.load().is_complete() {
+        routing.upstreams.wait_until_settled(MAX_LIST_WAIT).await;
+        tokio::time::sleep(PUBLISH_DELAY).await;
     }
 }
 
-/// Whether one call may answer several equal requests of a batch: it reads, and takes no progress token.
+/// Returns `true` if one call may answer several equal requests of a batch: it only reads and has no progress token.
 #[must_use]
 pub fn is_shareable_read(table: &RouteTable, request: &Request<'_>) -> bool {
     if !request.meta().is_ok_and(|meta| meta.progress_token.is_none()) {

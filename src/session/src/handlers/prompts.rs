@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{arrival, cache_hint, page::page};
+use super::{cache_hint, page::page, upstream_wait};
 use crate::{
     Handling,
     policy::{Lists, admit},
@@ -33,7 +33,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let params: params::ListParams<'_> = params::parse(request.params)?;
     table.refresh_stale_lists();
     let revision = exchange.revision();
-    let lists = Lists::of(exchange, table);
+    let lists = Lists::for_requester(exchange, table);
     let shown = |route: &&Arc<PromptRoute>| lists.shows(&*route.provider, Subject::Prompt(&route.def.name));
     let prompts: Vec<_> = table.prompts().iter().filter(shown).collect();
     let cursor = params.cursor.as_deref();
@@ -44,7 +44,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
 /// `prompts/get`.
 pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
-    let route = arrival::prompt(exchange, &params.name).await?.ok_or_else(|| not_found(&params.name))?;
+    let route = upstream_wait::find_prompt(exchange, &params.name).await?.ok_or_else(|| not_found(&params.name))?;
     admit(exchange, &exchange.server.routing.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
         RouteTarget::Upstream(upstream) => {
@@ -81,12 +81,12 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
     let (target, subject) = match &params.reference {
         params::Reference::Prompt { name } => {
             let of = |route: Arc<PromptRoute>| (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone()));
-            (arrival::prompt(exchange, name).await?.map(of), Subject::Prompt(name))
+            (upstream_wait::find_prompt(exchange, name).await?.map(of), Subject::Prompt(name))
         }
         params::Reference::Resource { uri } => {
             check_uri(exchange.server.limits.max_uri, "ref.uri", uri)?;
             let of = |provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()));
-            (arrival::resource(exchange, uri).await?.map(of), Subject::Resource(uri))
+            (upstream_wait::find_resource(exchange, uri).await?.map(of), Subject::Resource(uri))
         }
     };
     let Some((provider, reference)) = target else {
@@ -97,7 +97,7 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
     admit(exchange, &exchange.server.routing.routes.load(), &*provider, subject)?;
     if let Subject::Resource(template) = subject {
         // Whoever may not read what it would become is told nothing of it either.
-        let begun = begun(template, &params);
+        let begun = expand_template(template, &params);
         admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&begun))?;
     }
     let module = match &provider {
@@ -121,7 +121,7 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
 }
 
 /// The template with what is known of its variables, and what was typed, in their places.
-fn begun(template: &str, params: &params::Complete<'_>) -> String {
+fn expand_template(template: &str, params: &params::Complete<'_>) -> String {
     let mut begun = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, from)) = rest.split_once('{') {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{arrival, cache_hint, page::page};
+use super::{cache_hint, page::page, upstream_wait};
 use crate::{
     Handling,
     policy::{Lists, admit},
@@ -29,7 +29,7 @@ use countersign_routing::{
 /// Bytes that a subscription takes beside its URI, which stands in the session, in the router and, of an upstream, in
 /// what it is asked to tell of.
 const SUBSCRIPTION: usize = 512;
-/// How often the URI stands there.
+/// The number of copies of a subscribed URI.
 const COPIES: usize = 4;
 
 /// Takes what subscriptions to those resources take of their principal's memory.
@@ -48,7 +48,7 @@ pub async fn list(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
     let revision = exchange.revision();
     table.refresh_stale_lists();
     let context = exchange.call_context(cancel, None);
-    let lists = Lists::of(exchange, &table);
+    let lists = Lists::for_requester(exchange, &table);
     let mut items: Vec<Item<'_>> = Vec::new();
     let mut known = table.resources().iter().peekable();
     for provider in table.providers() {
@@ -95,7 +95,7 @@ pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>)
     let revision = exchange.revision();
     table.refresh_stale_lists();
     let cursor = params.cursor.as_deref();
-    let lists = Lists::of(exchange, table);
+    let lists = Lists::for_requester(exchange, table);
     let shown = |route: &&Arc<TemplateRoute>| lists.shows(&*route.provider, Subject::Resource(&route.def.uri_template));
     let templates: Vec<_> = table.templates().iter().filter(shown).collect();
     let json =
@@ -107,7 +107,7 @@ pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>)
 pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
-    let provider = arrival::resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
+    let provider = upstream_wait::find_resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
     admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
@@ -129,7 +129,7 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     let server = &exchange.server;
     check_uri(server.limits.max_uri, "uri", &params.uri)?;
-    arrival::of_resource(exchange, &params.uri).await;
+    upstream_wait::wait_for_resource(exchange, &params.uri).await;
     let provider = {
         let table = server.routing.routes.load();
         let provider = table.provider_for_uri(&params.uri);
@@ -147,7 +147,7 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
     exchange.session.subscribe(&params.uri, max, || remember(exchange, std::iter::once(&*params.uri)))?;
     let session = exchange.session.clone();
     let subscribe = Subscribe { session: session.clone() as _, uri: params.uri.to_string() };
-    let ready = server.routing.router.send(subscribe).await.map_err(|_| gone())?;
+    let ready = server.routing.router.send(subscribe).await.map_err(|_| shutting_down())?;
     if let Some(ready) = ready
         && let Err(error) = ready.await
     {
@@ -181,7 +181,7 @@ pub async fn unsubscribe(exchange: &Handling, request: &Request<'_>) -> Result<R
         countersign_bridge::subscribe_own(exchange, upstream, own, "resources/unsubscribe").await;
     }
     let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uris: vec![params.uri.into_owned()] };
-    exchange.server.routing.router.send(unsubscribe).await.map_err(|_| gone())?;
+    exchange.server.routing.router.send(unsubscribe).await.map_err(|_| shutting_down())?;
     Ok(Reply::new("{}".into()))
 }
 
@@ -190,6 +190,6 @@ fn not_found(uri: &str) -> McpError {
     McpError::new(ErrorKind::ResourceNotFound, "Resource not found").with("uri", uri)
 }
 
-fn gone() -> McpError {
+fn shutting_down() -> McpError {
     McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down")
 }

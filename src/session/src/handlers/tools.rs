@@ -5,17 +5,16 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::{
-    arrival,
-    asking::Asking,
     cache_hint,
+    client_questions::ClientQuestions,
     page::page,
-    reviewed::{self, ending::FinishedCall},
-    tasks,
+    reviewed::{self, finished_call::FinishedCall},
+    tasks, upstream_wait,
 };
 use crate::{
     Handling,
     owned::OwnedRequest,
-    policy::{self, Admitted, Counted, Gate, Judged},
+    policy::{self, AdmittedCall, Counted, Gate, JudgedCall},
 };
 use countersign_bridge::{
     self, CallPlan,
@@ -108,7 +107,7 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
     if is_module && !route.ruling.may_review() {
         return Err(tasks::local::refused());
     }
-    let arguments = given(params.arguments)?;
+    let arguments = arguments_or_empty(params.arguments)?;
     if exchange.transport == Transport::Rest {
         validate::check_arguments(&route, arguments)?;
     }
@@ -143,13 +142,13 @@ fn in_session(
     arguments: Option<&RawValue>,
 ) -> Result<Option<OwnedRequest>, McpError> {
     let Some(notes) = exchange.notes() else { return Ok(None) };
-    let Some(whole) = route.provider.complete_arguments(&route.def.name, given(arguments)?, notes)? else {
+    let Some(whole) = route.provider.complete_arguments(&route.def.name, arguments_or_empty(arguments)?, notes)? else {
         return Ok(None);
     };
     let params = request.params.map_or("{}", RawValue::get);
     let params = RawValue::from_string(edit(params, &[("arguments", MemberEdit::Set(whole.get()))]))
         .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
-    Ok(Some(OwnedRequest::of(&Request {
+    Ok(Some(OwnedRequest::from_request(&Request {
         id: request.id.clone(),
         method: request.method.clone(),
         params: Some(&params),
@@ -164,7 +163,7 @@ fn in_session(
 pub async fn call_admitted(
     exchange: &Handling,
     request: &Request<'_>,
-    admitted: Admitted,
+    admitted: AdmittedCall,
     plan: CallPlan,
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
@@ -247,7 +246,7 @@ async fn finish(
 /// Decides on a call. While its tool's server is not tried, the tool that the configuration has answer in its place gets
 /// it, if the policy lets this very call through there too. What is reviewed never goes anywhere else than where it was
 /// shown to go.
-async fn judge(exchange: &Handling, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<Judged, McpError> {
+async fn judge(exchange: &Handling, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<JudgedCall, McpError> {
     let judged = policy::judge(exchange, route, arguments).await?;
     let refuses = |route: &ToolRoute| route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
     if judged.verdict() == Verdict::Allow
@@ -264,7 +263,7 @@ async fn judge(exchange: &Handling, route: &Arc<ToolRoute>, arguments: &RawValue
 }
 
 /// The arguments of a call, which may be left out where a tool takes none.
-fn given(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
+fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
     arguments
         .or_else(|| trusted_raw_value("{}"))
         .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
@@ -274,7 +273,7 @@ async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpErro
     if let Some(route) = exchange.table.find_tool(name) {
         return Ok(route);
     }
-    Box::pin(arrival::tool(exchange, name)).await?.ok_or_else(|| {
+    Box::pin(upstream_wait::find_tool(exchange, name)).await?.ok_or_else(|| {
         let near = exchange.server.routing.routes.load().nearest_tool(name, &exchange.identity.principal);
         let name: String = name.chars().take(128).collect();
         let meant = near.as_ref().map(|near| format!(". Did you mean {near}?")).unwrap_or_default();
@@ -294,7 +293,7 @@ async fn call(
     gate: Option<Gate>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let arguments = given(call.arguments)?;
+    let arguments = arguments_or_empty(call.arguments)?;
     validate::check_arguments(route, arguments)?;
     match carry_out(exchange, call, route, gate, arguments, cancel).await {
         Err(error) if is_the_tools_own(error.kind) => {
@@ -347,13 +346,13 @@ pub fn is_the_tools_own(kind: ErrorKind) -> bool {
 
 async fn run(
     exchange: &Handling,
-    admitted: &Admitted,
+    admitted: &AdmittedCall,
     arguments: &RawValue,
     call: &ToolCall<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     let route = admitted.route();
-    let asking = route.def.long_running.then(|| Asking::of(exchange, call.responses)).flatten();
+    let asking = route.def.long_running.then(|| ClientQuestions::for_call(exchange, call.responses)).flatten();
     let (inquirer, mut asking) = asking.unzip();
     let meter = Some(exchange.server.meter(&exchange.identity.principal));
     let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };

@@ -10,7 +10,7 @@ pub fn check(exchange: &Exchange) -> Result<(), McpError> {
     role(&exchange.identity)
 }
 
-/// As [`check`], before there is an exchange.
+/// Like [`check`], for a request that has no exchange yet.
 ///
 /// # Errors
 /// `FORBIDDEN` for a role that only watches.

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::Ended;
+use super::RequestEnd;
 use countersign_exchange::context::Exchange;
 
 /// A request that is under way.
@@ -20,7 +20,7 @@ impl<'a> RequestLog<'a> {
         Self { exchange, method, started: tracing::enabled!(tracing::Level::DEBUG).then(Instant::now) }
     }
 
-    pub fn finish(self, ended: Ended) {
+    pub fn finish(self, ended: RequestEnd) {
         let Some(started) = self.started else { return };
         tracing::debug!(
             // What a client sends as a method is its own text.
@@ -30,8 +30,8 @@ impl<'a> RequestLog<'a> {
             transport = self.exchange.transport.as_str(),
             revision = self.exchange.revision().as_str(),
             outcome = match ended {
-                Ended { failure: Some(kind), .. } => kind.code(),
-                Ended { pending: true, .. } => "pending",
+                RequestEnd { failure: Some(kind), .. } => kind.code(),
+                RequestEnd { pending: true, .. } => "pending",
                 _ => "ok",
             },
             duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),

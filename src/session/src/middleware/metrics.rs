@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Ended;
+use super::RequestEnd;
 use countersign_exchange::context::Exchange;
 use countersign_telemetry::{Method, RequestMetrics, RequestOutcome, Transport};
 
@@ -25,15 +25,15 @@ impl Timer {
         }
     }
 
-    pub fn finish(mut self, ended: Ended) {
+    pub fn finish(mut self, ended: RequestEnd) {
         self.finished = true;
         let outcome = match ended {
-            Ended { failure: Some(kind), in_band, .. } => {
+            RequestEnd { failure: Some(kind), in_band, .. } => {
                 RequestMetrics::get().error(kind);
                 if in_band { RequestOutcome::ToolError } else { RequestOutcome::from_error_kind(kind) }
             }
-            Ended { pending: true, .. } => RequestOutcome::Pending,
-            Ended { .. } => RequestOutcome::Ok,
+            RequestEnd { pending: true, .. } => RequestOutcome::Pending,
+            RequestEnd { .. } => RequestOutcome::Ok,
         };
         self.record(outcome);
     }

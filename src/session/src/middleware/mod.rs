@@ -14,7 +14,7 @@ use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Metho
 /// Runs a JSON-RPC request through the chain to its handler.
 ///
 /// # Errors
-/// Whatever the first layer that refuses it says, or its handler.
+/// The error of the first layer that refuses the request, or of its handler.
 pub async fn run(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let method = Method::parse(&request.method);
     let log = log::RequestLog::new(exchange, &request.method);
@@ -28,17 +28,17 @@ pub async fn run(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) ->
         (Ok(()), _) => extension::call(exchange, request).await,
     };
     let ended = match &outcome {
-        Ok(reply) => Ended { failure: reply.failure, in_band: true, pending: reply.pending },
-        Err(error) => Ended::error(error),
+        Ok(reply) => RequestEnd { failure: reply.failure, in_band: true, pending: reply.pending },
+        Err(error) => RequestEnd::error(error),
     };
     metrics.finish(ended);
     log.finish(ended);
     outcome
 }
 
-/// How a request ended, for logs and metrics.
+/// The end of a request, for logs and metrics.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
+pub struct RequestEnd {
     pub failure: Option<ErrorKind>,
     /// The failure is told in a result.
     pub in_band: bool,
@@ -46,7 +46,7 @@ pub struct Ended {
     pub pending: bool,
 }
 
-impl Ended {
+impl RequestEnd {
     fn error(error: &McpError) -> Self {
         Self { failure: Some(error.kind), in_band: false, pending: false }
     }

@@ -23,7 +23,7 @@ use countersign_routing::actor::Unsubscribe;
 use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
 use countersign_telemetry::{ConnectionGuard, metrics::Transport};
 
-/// How a connection that closes is told why (RFC 6455 close codes).
+/// The close codes of connections (RFC 6455).
 pub mod close {
     pub const GOING_AWAY: u16 = 1001;
     pub const POLICY: u16 = 1008;
@@ -34,14 +34,14 @@ pub mod close {
 pub struct Pump {
     /// Unique among all pumps of the process; a message of an old one is told apart by it.
     pub id: u64,
-    /// What [`countersign_exchange::outbox::Outbox::rewind`] gave for it; 0 for the first.
+    /// The turn that [`countersign_exchange::outbox::Outbox::rewind`] returned; 0 for the first connection.
     pub turn: u64,
     pub wake: Wake,
     /// Breaks the connection without waiting for its peer.
     pub cut: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// See the module's page.
+/// The actor of one session.
 pub struct Session {
     shared: Arc<SessionShared>,
     sessions: Arc<Sessions>,
@@ -57,13 +57,13 @@ pub struct Session {
     waiting: Option<OwnedSemaphorePermit>,
 }
 
-/// How long a WebSocket session waits for its client to come back.
+/// The time that a WebSocket session waits for its client to return.
 const RESUME_WINDOW: Duration = Duration::from_secs(120);
 
-/// How long a session waits for its first connection, which opened it.
-const OPENING: Duration = Duration::from_secs(30);
+/// The time that a session waits for its first connection.
+const MAX_OPENING_TIME: Duration = Duration::from_secs(30);
 
-/// How long a closing connection may take to read its last frames.
+/// The time in which a closing connection may read its last frames.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 impl Session {
@@ -148,7 +148,7 @@ impl Actor for Session {
     fn started(&mut self, ctx: &mut Self::Context) {
         if matches!(self.shared.channel, Channel::Outbox(_)) {
             // A connection that breaks off in the middle of its opening never says that it is gone.
-            self.farewell = Some(ctx.run_later(OPENING, |session, ctx| {
+            self.farewell = Some(ctx.run_later(MAX_OPENING_TIME, |session, ctx| {
                 session.end(ctx, close::GOING_AWAY, "its connection never came");
             }));
         }
@@ -192,7 +192,7 @@ impl Actor for Session {
 #[rtype(result = "()")]
 pub struct Inbound {
     pub frame: Bytes,
-    /// What it takes of the room for bodies, until it is answered.
+    /// The reserved bytes of the body, held until the message is answered.
     pub held: Option<Held>,
 }
 

@@ -31,14 +31,14 @@ pub struct RegisteredSession {
     pub addr: Addr<Session>,
 }
 
-/// See the module's page.
+/// The live sessions and their actors.
 pub struct Sessions {
     /// Answers what comes in by them.
     pub server: Arc<McpServer>,
     pub registry: Arc<Registry>,
     pub lifetimes: Arc<SessionLifetimes>,
     pub limits: SessionLimits,
-    /// Of the actors of those that hold state of their own.
+    /// The addresses of the actors of sessions that hold state.
     addresses: DashMap<Arc<str>, Addr<Session>, foldhash::fast::RandomState>,
     /// One permit for each WebSocket session that waits for its client to come back: as many as may be connected.
     waiting: Arc<Semaphore>,
@@ -88,7 +88,7 @@ impl Sessions {
     /// Makes room for one more session that clients reach through any node.
     ///
     /// # Errors
-    /// As [`Self::room_for_session`]; `STORE_UNAVAILABLE` while other nodes may count this one as gone.
+    /// The errors of [`Self::room_for_session`]; `STORE_UNAVAILABLE` while other nodes may count this one as gone.
     pub fn admit(&self, principal: &Principal) -> Result<(), McpError> {
         self.lifetimes.check_lease()?;
         self.room_for_session(principal)
@@ -99,7 +99,7 @@ impl Sessions {
         if matches!(session.channel, Channel::None) && session.facts().is_none() {
             return;
         }
-        let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": SessionInfo::of(session) });
+        let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": SessionInfo::new(session) });
         self.server.reviews.feed.publish_session(&event);
     }
 

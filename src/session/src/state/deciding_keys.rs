@@ -10,7 +10,7 @@ use countersign_domain::principal::Principal;
 /// Keys that are remembered. Those beyond are not logged.
 const MAX_KEYS: usize = 1000;
 
-/// See the module's page.
+/// The keys that were logged.
 #[derive(Default)]
 pub struct DecidingKeys(Mutex<HashSet<String>>);
 

@@ -43,7 +43,7 @@ impl Limiter {
         }
     }
 
-    /// Where several nodes share the limit, a call takes as many at once as there are nodes.
+    /// Admits a call. If several nodes share the limit, a call counts once for each node.
     ///
     /// # Errors
     /// The seconds after which it may be tried again.

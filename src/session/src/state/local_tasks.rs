@@ -21,12 +21,12 @@ use countersign_protocol::{ErrorKind, McpError, json::member, method::Method};
 const MAX: usize = 100;
 
 /// Bytes that a task takes beside its parameters or its result.
-pub const TASK: usize = 1024;
+pub const TASK_BYTES: usize = 1024;
 
-/// How long a task is remembered once it is over.
-const KEPT: Duration = Duration::from_secs(3600);
+/// The time that a finished task is remembered.
+const RETENTION: Duration = Duration::from_secs(3600);
 
-/// How far a task is.
+/// The progress of a task.
 #[derive(Clone)]
 pub enum TaskOutcome {
     Working,
@@ -37,23 +37,23 @@ pub enum TaskOutcome {
 }
 
 /// One task.
-pub struct Local {
+pub struct LocalTask {
     id: String,
     principal: String,
     state: watch::Sender<(TaskOutcome, Times, Instant)>,
     pub cancel: CancellationToken,
-    /// What it takes of its principal's memory.
+    /// The memory of the principal that the task takes.
     share: Mutex<Share>,
 }
 
 /// All of them.
 #[derive(Default)]
-pub struct Locals(DashMap<String, Arc<Local>>);
+pub struct LocalTasks(DashMap<String, Arc<LocalTask>>);
 
-impl Locals {
+impl LocalTasks {
     /// A task of that principal; the stateless era has none.
     #[must_use]
-    pub fn of(&self, principal: &str, id: &str, modern: bool) -> Option<Arc<Local>> {
+    pub fn find(&self, principal: &str, id: &str, modern: bool) -> Option<Arc<LocalTask>> {
         let task = self.0.get(id).map(|task| Arc::clone(&task))?;
         (!modern && task.principal == principal && !task.is_forgotten()).then_some(task)
     }
@@ -61,7 +61,7 @@ impl Locals {
     /// As `tasks/list` shows them, oldest first.
     #[must_use]
     pub fn all_of(&self, principal: &str) -> Vec<String> {
-        let mut mine: Vec<Arc<Local>> = self
+        let mut mine: Vec<Arc<LocalTask>> = self
             .0
             .iter()
             .filter(|task| task.principal == principal && !task.is_forgotten())
@@ -73,7 +73,7 @@ impl Locals {
 
     /// # Errors
     /// `OVERLOADED` where all that its principal may have run.
-    pub fn insert(&self, task: Arc<Local>) -> Result<(), McpError> {
+    pub fn insert(&self, task: Arc<LocalTask>) -> Result<(), McpError> {
         let mut oldest: Option<(Instant, String)> = None;
         let mut count = 0;
         self.0.retain(|id, other| {
@@ -98,7 +98,7 @@ impl Locals {
     }
 }
 
-impl Local {
+impl LocalTask {
     /// One of that principal that begins now, and ends when `cancel` is cancelled.
     #[must_use]
     pub fn new(principal: &str, share: Share, cancel: CancellationToken) -> Arc<Self> {
@@ -115,7 +115,7 @@ impl Local {
     #[must_use]
     pub fn outcome(&self, result: String) -> TaskOutcome {
         let mut share = self.share.lock();
-        share.shrink_to(TASK);
+        share.shrink_to(TASK_BYTES);
         if share.grow(result.len()) {
             return TaskOutcome::Done(result.into());
         }
@@ -136,7 +136,7 @@ impl Local {
 
     fn is_forgotten(&self) -> bool {
         let (outcome, _, since) = &*self.state.borrow();
-        !matches!(outcome, TaskOutcome::Working) && since.elapsed() > KEPT
+        !matches!(outcome, TaskOutcome::Working) && since.elapsed() > RETENTION
     }
 
     fn status(&self) -> Status {
@@ -159,7 +159,7 @@ impl Local {
     /// `tasks/get`, `tasks/result` and `tasks/cancel`.
     ///
     /// # Errors
-    /// What the call failed with; `-32602` for one that has ended and is to be cancelled.
+    /// The error of the call; `-32602` for an ended task that is to be cancelled.
     pub async fn handle(
         &self,
         exchange: &Exchange,
@@ -193,7 +193,7 @@ impl Local {
         match outcome {
             TaskOutcome::Done(result) => {
                 let failed = member(&result, "isError") == Some("true");
-                let json = task_shape::related(&result, &self.id);
+                let json = task_shape::with_related_task(&result, &self.id);
                 Ok(Reply::passed_on(json).failing(failed.then_some(ErrorKind::ToolExecution)))
             }
             TaskOutcome::Failed(error) => Err(*error),

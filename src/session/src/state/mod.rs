@@ -1,4 +1,4 @@
-//! What is kept from one request to the next, beside what a session keeps of its own.
+//! State that outlives a request and belongs to no session.
 
 pub mod deciding_keys;
 pub mod limiter;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, pause, refused};
-use crate::handlers::reviewed::long_poll::{self, Waited};
+use crate::handlers::reviewed::long_poll::{self, WaitOutcome};
 use countersign_domain::changes::{ChangeState, Verdict};
 use countersign_protocol::{ErrorKind, Revision};
 use countersign_provider::NoProgress;
@@ -153,18 +153,18 @@ async fn a_wait_ends_with_the_decision_its_time_or_the_gateway() {
         long_poll::wait(&client, change, limit, &NoProgress, long_poll::is_over).await.unwrap()
     };
     ask(&client, "tools/call", &write()).await;
-    assert!(matches!(wait(Some(Duration::ZERO)).await, Waited::NotYet(_)));
+    assert!(matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::NotYet(_)));
     let change = bench.change().await;
     let (over, ()) = tokio::join!(wait(None), bench.decide(&change, Verdict::Reject));
-    assert!(matches!(over, Waited::Over(change) if change.state == ChangeState::Rejected));
-    assert!(matches!(wait(Some(Duration::ZERO)).await, Waited::Over(_)), "what is over needs no time");
+    assert!(matches!(over, WaitOutcome::Over(change) if change.state == ChangeState::Rejected));
+    assert!(matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::Over(_)), "what is over needs no time");
     ask(&client, "tools/call", &write()).await;
     let ending = async {
         pause().await;
         bench.server.long_requests.shutdown.cancel();
     };
     let (waited, ()) = tokio::join!(wait(None), ending);
-    assert!(matches!(waited, Waited::NotYet(change) if change.state == ChangeState::Pending));
+    assert!(matches!(waited, WaitOutcome::NotYet(change) if change.state == ChangeState::Pending));
     let change = bench.changes().await.remove(0);
     let error = long_poll::moved(&client, change.clone(), change.version).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::ShuttingDown);

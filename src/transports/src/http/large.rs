@@ -49,7 +49,7 @@ pub async fn read(post: &Post, body: &Bytes) -> Result<Result<Read, EnvelopeFaul
                     }
                     _ => Ok(modern::Headers::Fine),
                 };
-                Read::Single(DropOnOwnerThread::on_current_thread(OwnedMessage::of(&message)), checked)
+                Read::Single(DropOnOwnerThread::on_current_thread(OwnedMessage::from_message(&message)), checked)
             }
         })
     };

@@ -30,7 +30,7 @@ use countersign_session::{
     Handling, Session,
     actor::{EndSession, close},
     extension,
-    handlers::arrival,
+    handlers::upstream_wait,
     inbound,
     owned::OwnedRequest,
 };
@@ -85,7 +85,7 @@ pub async fn serve(
     let held = post.held.take();
     let mut work: Work = match large {
         None => {
-            let owned = OwnedRequest::of(request);
+            let owned = OwnedRequest::from_request(request);
             Box::pin(async move {
                 let _held = held;
                 let request = owned.as_request();
@@ -224,7 +224,7 @@ pub fn check_param_headers(table: &RouteTable, view: &View<'_>, request: &Reques
 async fn arrived(post: &Post, request: &Request<'_>) {
     if let Some(name) = request.outlined_params().object.member("name").and_then(string) {
         let server = &post.endpoint.server;
-        arrival::of_tool(&server.routing, &server.long_requests, &post.identity.principal, &name).await;
+        upstream_wait::wait_for_tool(&server.routing, &server.long_requests, &post.identity.principal, &name).await;
     }
 }
 

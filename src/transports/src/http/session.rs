@@ -80,7 +80,7 @@ pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<La
     let held = post.held.take();
     let work: Work = match large {
         None => {
-            let owned = OwnedRequest::of(request);
+            let owned = OwnedRequest::from_request(request);
             Box::pin(async move {
                 let _held = held;
                 source.request(&owned.as_request()).await

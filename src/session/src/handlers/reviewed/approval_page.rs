@@ -1,7 +1,7 @@
 //! Asking a client to open the page of a change, where somebody decides with a credential of their own
 //! (2025-11-25/client/elicitation, "URL Mode"; 2026-07-28/client/elicitation).
 //!
-//! What the client answers is only heard: to decline leaves the change pending, to accept decides nothing.
+//! The client's answer decides nothing: the change stays pending until a reviewer decides on its page.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,25 +18,25 @@ use countersign_exchange::{ask, reply::SERVER_META};
 use countersign_protocol::{Revision, capabilities::ClientCapabilities, encode};
 use countersign_provider::NoProgress;
 
-/// What the request is known by in `inputRequests`.
+/// The key of the request in `inputRequests`.
 pub const KEY: &str = "open-change";
 
-/// How long a client that was asked is told when its page has served its purpose.
+/// The time for which a client that was asked is told that the page is no longer needed.
 const TELL_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// Whether the client can be asked to open a URL.
+/// Returns `true` if the client can be asked to open a URL.
 fn shows_urls(exchange: &Handling) -> bool {
     exchange.revision() >= Revision::V2025_11_25
         && ClientCapabilities::from_declaration(&exchange.facts.capabilities).elicitation_url
 }
 
-/// Whether the client can be asked with a request of ours while its own one is open.
+/// Returns `true` if the client can be asked with a request of the gateway while its own request is open.
 #[must_use]
 pub fn can_ask(exchange: &Handling) -> bool {
     exchange.revision() == Revision::V2025_11_25 && shows_urls(exchange)
 }
 
-/// Whether somebody still has to look.
+/// Returns `true` if the change waits for a decision on its page.
 fn is_open(change: &Change) -> bool {
     change.terms.open_page && matches!(change.state, ChangeState::Pending | ChangeState::Stale)
 }
@@ -77,7 +77,7 @@ pub async fn ask(exchange: &Handling, change: &Arc<Change>, task: Option<&str>) 
     params["elicitationId"] = elicitation.as_str().into();
     let mut params = params.to_string();
     if let Some(task) = task {
-        params = task_shape::related(&params, task);
+        params = task_shape::with_related_task(&params, task);
     }
     match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
         Ok(answer) => {
@@ -99,7 +99,7 @@ fn tell_when_decided(exchange: &Handling, change: &Arc<Change>, elicitation: Str
             waited = long_poll::wait(&exchange, change, Some(TELL_FOR), &NoProgress, decided) => waited,
             () = exchange.session.ended.cancelled() => return,
         };
-        if matches!(waited, Ok(long_poll::Waited::Over(_))) {
+        if matches!(waited, Ok(long_poll::WaitOutcome::Over(_))) {
             let params = json!({ "elicitationId": elicitation }).to_string();
             exchange
                 .session

@@ -38,14 +38,14 @@ pub fn client(exchange: &Handling, route: &ToolRoute, terms: &Terms, follows: bo
     to_raw_value(&can.to_json(Revision::V2025_11_25)).ok().map(Arc::from)
 }
 
-/// Whether anything is asked now.
+/// Returns `true` if the tool of the change asks something now.
 #[must_use]
 pub fn is_asking(change: &Change) -> bool {
     change.state == ChangeState::Executing
         && change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open_questions().next().is_some())
 }
 
-/// What is asked now and this client can answer.
+/// Returns the open questions that this client can answer.
 #[must_use]
 pub fn open<'c>(exchange: &Handling, change: &'c Change) -> Vec<&'c Question> {
     if !is_asking(change) {
@@ -87,7 +87,7 @@ pub fn by_result(exchange: &Handling, change: &Change) -> Option<String> {
 /// for nothing.
 ///
 /// # Errors
-/// Where the answers could not be stored, and so did not reach the tool.
+/// Fails if the answers could not be stored, and so did not reach the tool.
 pub async fn deliver(exchange: &Handling, change: &Change, responses: &str) -> Result<(), McpError> {
     if !is_asking(change) {
         return Ok(());
@@ -112,7 +112,7 @@ pub async fn ask_all(exchange: &Handling, change: &Change, task: Option<&str>) {
         let id = is_url_elicitation(&question.method, params(question)).then(|| nanoid::nanoid!(24));
         let mut params = adapt_params(&question.method, params(question), exchange.revision(), id.as_deref());
         if let Some(task) = task {
-            params = Some(task_shape::related(params.as_deref().unwrap_or("{}"), task));
+            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
         }
         let answer = match ask(&exchange.session, &exchange.related, &question.method, params.as_deref()).await {
             Ok(answer) => Ok(Arc::from(answer)),

@@ -11,15 +11,15 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ProgressSink;
 use countersign_review::gateway_tools;
 
-/// How often somebody who waits hears that the wait goes on.
+/// The interval at which a waiting client is told that the wait goes on.
 const TICK: Duration = Duration::from_secs(5);
 
 /// One look at the change at least this often, whatever is announced.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(Debug)]
-pub enum Waited {
+pub enum WaitOutcome {
     Over(Arc<Change>),
     /// The time is up, the gateway is ending, or too many wait.
     NotYet(Arc<Change>),
@@ -41,12 +41,12 @@ pub async fn wait(
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
     over: fn(&Change) -> bool,
-) -> Result<Waited, McpError> {
+) -> Result<WaitOutcome, McpError> {
     let server = &exchange.server;
     let before = Arc::clone(&change);
     tokio::select! {
         waited = follow(exchange, change, limit, progress, over) => waited,
-        () = server.long_requests.shutdown.cancelled() => Ok(Waited::NotYet(now(exchange, before).await)),
+        () = server.long_requests.shutdown.cancelled() => Ok(WaitOutcome::NotYet(now(exchange, before).await)),
         revoked = server.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
     }
 }
@@ -54,7 +54,7 @@ pub async fn wait(
 /// Waits until the change is at another version than that.
 ///
 /// # Errors
-/// As [`wait`]; `SHUTTING_DOWN`, `OVERLOADED`.
+/// The errors of [`wait`]; `SHUTTING_DOWN`, `OVERLOADED`.
 pub async fn moved(exchange: &Handling, change: Arc<Change>, version: u64) -> Result<Arc<Change>, McpError> {
     let server = &exchange.server;
     loop {
@@ -79,16 +79,16 @@ async fn follow(
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
     over: fn(&Change) -> bool,
-) -> Result<Waited, McpError> {
+) -> Result<WaitOutcome, McpError> {
     let began = Instant::now();
     loop {
         if over(&change) {
-            return Ok(Waited::Over(change));
+            return Ok(WaitOutcome::Over(change));
         }
         let elapsed = began.elapsed();
         let left = limit.map_or(LOOK, |limit| limit.saturating_sub(elapsed));
         if left.is_zero() {
-            return Ok(Waited::NotYet(change));
+            return Ok(WaitOutcome::NotYet(change));
         }
         let wanted = progress.has_listener();
         if wanted {
@@ -99,15 +99,15 @@ async fn follow(
         let asked = Instant::now();
         let news = match exchange.server.reviews.changes.wait(&change.id, change.version, pause).await {
             Ok(Some(news)) => news,
-            Ok(None) => return Ok(Waited::NotYet(change)),
-            Err(error) if error.kind == ErrorKind::Overloaded => return Ok(Waited::NotYet(change)),
+            Ok(None) => return Ok(WaitOutcome::NotYet(change)),
+            Err(error) if error.kind == ErrorKind::Overloaded => return Ok(WaitOutcome::NotYet(change)),
             Err(error) => return Err(error),
         };
         // It comes back early without news only when the gateway is shutting down.
         let early = news.version <= change.version && asked.elapsed() < pause;
         change = news;
         if early && !over(&change) {
-            return Ok(Waited::NotYet(change));
+            return Ok(WaitOutcome::NotYet(change));
         }
     }
 }

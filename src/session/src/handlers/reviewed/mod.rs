@@ -5,7 +5,7 @@
 
 pub mod approval_page;
 pub mod ask_client;
-pub mod ending;
+pub mod finished_call;
 pub mod long_poll;
 
 use std::{
@@ -16,7 +16,7 @@ use std::{
 use serde_json::{json, value::RawValue};
 
 use super::tools::{ToolCall, ToolOutcome};
-use crate::{Handling, policy::Judged};
+use crate::{Handling, policy::JudgedCall};
 use countersign_bridge::tasks;
 use countersign_domain::{
     changes::{Change, OnReview, arguments::are_equal},
@@ -27,21 +27,21 @@ use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::Log
 use countersign_provider::{CallContext, ProgressSink, previews};
 use countersign_review::Proposal;
 use countersign_routing::{RouteDirectory, ToolRoute};
-use ending::{Ending, ending};
-use long_poll::Waited;
+use finished_call::{ChangeOutcome, outcome_of};
+use long_poll::WaitOutcome;
 
 /// Proposes a call, or finds the change that its `requestState` names, and answers as its client can take it.
 ///
 /// # Errors
-/// What keeps it from being previewed or stored; `-32602` for a state that is not of this call.
+/// Fails if the call cannot be previewed or stored; `-32602` for a state that does not belong to this call.
 pub(super) async fn review(
     exchange: &Handling,
-    judged: &Judged,
+    judged: &JudgedCall,
     raw: &RawValue,
     call: &ToolCall<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let Judged { route, decision } = judged;
+    let JudgedCall { route, decision } = judged;
     tracing::debug!(
         tool = %route.name,
         rule = decision.rule.as_deref().unwrap_or("policy.default"),
@@ -55,7 +55,7 @@ pub(super) async fn review(
     }
     let change = match call.state {
         Some(state) => {
-            let change = named(exchange, route, raw, state).await?;
+            let change = find_named_change(exchange, route, raw, state).await?;
             match call.responses {
                 Some(responses) => {
                     ask_client::deliver(exchange, &change, responses).await?;
@@ -84,7 +84,7 @@ fn needs_tasks(exchange: &Handling) -> McpError {
 }
 
 async fn answer(exchange: &Handling, call: &ToolCall<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
-    if call.task || (ending(&change).is_none() && !may_follow(&change)) {
+    if call.task || (outcome_of(&change).is_none() && !may_follow(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
     if call.state.is_none()
@@ -96,40 +96,42 @@ async fn answer(exchange: &Handling, call: &ToolCall<'_>, change: Arc<Change>) -
     let asks = call.state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
     let holds = change.terms.on_review == OnReview::Hold;
     if !asks && !holds {
-        return Ok(told(change));
+        return Ok(outcome_of_change(change));
     }
     let progress = exchange.progress(call.progress_token);
     let limit = Duration::from_secs(change.terms.hold_for);
     // Without a place of their own they are not held at all: it is pending all the same.
-    let Ok(_slot) = exchange.server.long_requests.admit(&exchange.identity.principal) else { return Ok(told(change)) };
-    let wait = held(exchange, Arc::clone(&change), limit, &*progress);
+    let Ok(_slot) = exchange.server.long_requests.admit(&exchange.identity.principal) else {
+        return Ok(outcome_of_change(change));
+    };
+    let wait = wait_while_held(exchange, Arc::clone(&change), limit, &*progress);
     let waited = if asks {
         let mut wait = std::pin::pin!(wait);
         tokio::select! {
             waited = &mut wait => waited?,
             () = approval_page::ask(exchange, &change, None) => match holds {
                 true => wait.await?,
-                false => Waited::NotYet(long_poll::now(exchange, Arc::clone(&change)).await),
+                false => WaitOutcome::NotYet(long_poll::now(exchange, Arc::clone(&change)).await),
             },
         }
     } else {
         wait.await?
     };
-    let (Waited::Over(change) | Waited::NotYet(change)) = waited;
+    let (WaitOutcome::Over(change) | WaitOutcome::NotYet(change)) = waited;
     Ok(match ask_client::by_result(exchange, &change) {
         Some(question) => ToolOutcome::NeedsInput { question, pending: true },
-        None => told(change),
+        None => outcome_of_change(change),
     })
 }
 
 /// Waits until the change is over, or its stateless client has to be asked something. A client of the handshake era is
 /// asked meanwhile, for as long as that takes.
-async fn held(
+async fn wait_while_held(
     exchange: &Handling,
     mut change: Arc<Change>,
     mut limit: Duration,
     progress: &dyn ProgressSink,
-) -> Result<Waited, McpError> {
+) -> Result<WaitOutcome, McpError> {
     // A client that cannot be asked just waits.
     let asks = change.dialogue.is_some();
     let over: fn(&Change) -> bool =
@@ -137,14 +139,14 @@ async fn held(
     loop {
         let began = Instant::now();
         change = match long_poll::wait(exchange, Arc::clone(&change), Some(limit), progress, over).await? {
-            Waited::Over(change) if ask_client::is_asking(&change) => change,
+            WaitOutcome::Over(change) if ask_client::is_asking(&change) => change,
             waited => return Ok(waited),
         };
         if ask_client::open(exchange, &change).is_empty() {
             return long_poll::wait(exchange, change, Some(limit), progress, long_poll::is_over).await;
         }
         if exchange.is_modern() {
-            return Ok(Waited::Over(change));
+            return Ok(WaitOutcome::Over(change));
         }
         limit = limit.saturating_sub(began.elapsed());
         ask_client::ask_all(exchange, &change, None).await;
@@ -152,22 +154,27 @@ async fn held(
     }
 }
 
-/// Whether something may still happen that a caller could wait for.
+/// Returns `true` if a caller could still wait for something.
 fn may_follow(change: &Change) -> bool {
     !long_poll::is_over(change)
 }
 
 /// The answer to a call whose change is where it is.
-fn told(change: Arc<Change>) -> ToolOutcome {
-    match ending(&change) {
-        Some(Ending::Result(settled)) => ToolOutcome::Finished(settled, Some(change.id.clone())),
-        Some(Ending::Error(error)) => ToolOutcome::Failed(error),
+fn outcome_of_change(change: Arc<Change>) -> ToolOutcome {
+    match outcome_of(&change) {
+        Some(ChangeOutcome::Result(settled)) => ToolOutcome::Finished(settled, Some(change.id.clone())),
+        Some(ChangeOutcome::Error(error)) => ToolOutcome::Failed(error),
         None => ToolOutcome::Pending(change),
     }
 }
 
 /// The change that a client was asked about before: its own, and of this very call.
-async fn named(exchange: &Handling, route: &ToolRoute, raw: &RawValue, id: &str) -> Result<Arc<Change>, McpError> {
+async fn find_named_change(
+    exchange: &Handling,
+    route: &ToolRoute,
+    raw: &RawValue,
+    id: &str,
+) -> Result<Arc<Change>, McpError> {
     let change = exchange.server.reviews.changes.get(id).await?.filter(|change| {
         change.proposer.principal == exchange.identity.principal.name
             && change.provider == route.provider.name()

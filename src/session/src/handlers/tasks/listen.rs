@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{find, view};
 use crate::Handling;
-use countersign_bridge::tasks::{self as foreign, augmented, table::Task};
+use countersign_bridge::tasks::{self as foreign, awaited_task, table::Task};
 use countersign_domain::changes::Change;
 use countersign_protocol::McpError;
 
@@ -63,7 +63,7 @@ async fn follow(
     subscription: &str,
     sink: &dyn Fn(Bytes) -> bool,
 ) {
-    let tell = |change: &Change| sink(augmented::notification(&view::detailed(exchange, change), subscription));
+    let tell = |change: &Change| sink(awaited_task::notification(&view::detailed(exchange, change), subscription));
     let mut open: HashMap<String, u64> = HashMap::new();
     for change in changes.values() {
         if !tell(change) {

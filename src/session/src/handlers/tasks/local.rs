@@ -9,8 +9,8 @@ use super::super::tools;
 use crate::{
     Handling,
     owned::OwnedRequest,
-    policy::Admitted,
-    state::local_tasks::{Local, TASK, TaskOutcome},
+    policy::AdmittedCall,
+    state::local_tasks::{LocalTask, TASK_BYTES, TaskOutcome},
 };
 use countersign_bridge::CallPlan;
 use countersign_exchange::{cancel::Cancel, related::Related, reply::Reply};
@@ -28,13 +28,13 @@ use countersign_protocol::{
 pub fn start(
     exchange: &Handling,
     request: &Request<'_>,
-    admitted: Admitted,
+    admitted: AdmittedCall,
     plan: CallPlan,
 ) -> Result<Reply, McpError> {
-    let bytes = TASK + 2 * request.params.map_or(0, |params| params.get().len());
+    let bytes = TASK_BYTES + 2 * request.params.map_or(0, |params| params.get().len());
     let share = exchange.server.memory.take(&exchange.identity.principal.name, bytes)?;
     let task =
-        Local::new(&exchange.identity.principal.name, share, exchange.server.long_requests.shutdown.child_token());
+        LocalTask::new(&exchange.identity.principal.name, share, exchange.server.long_requests.shutdown.child_token());
     exchange.server.local_tasks.insert(Arc::clone(&task))?;
     let seed = task.describe();
     let params = request.params.map_or("{}", RawValue::get);
@@ -45,7 +45,7 @@ pub fn start(
         // The stream of a request that is answered at once ends with it.
         exchange.exchange.related = Related::Nowhere;
     }
-    let owned = OwnedRequest::of(&Request {
+    let owned = OwnedRequest::from_request(&Request {
         id: request.id.clone(),
         method: request.method.clone(),
         params: Some(&params),

@@ -14,8 +14,8 @@ use serde_json::{Value, json, value::RawValue};
 use super::{
     reviewed::{
         approval_page, ask_client,
-        ending::{Ending, ending},
-        long_poll::{self, Waited},
+        finished_call::{ChangeOutcome, outcome_of},
+        long_poll::{self, WaitOutcome},
     },
     tools::encode as encoded,
 };
@@ -37,10 +37,10 @@ use countersign_runtime::crash::crash_point;
 /// Tasks in one page of a list.
 const PAGE: usize = 50;
 
-/// How long one wait for news of a task lasts.
+/// The time after which a wait for news of a task is renewed.
 const TELL: Duration = Duration::from_secs(600);
 
-/// What a list's cursor begins with where changes come next.
+/// The prefix of a list's cursor once changes follow.
 const CHANGES: &str = "changes";
 
 /// `tasks/*` of any client.
@@ -55,7 +55,7 @@ pub async fn handle(exchange: &Handling, method: Method, request: &Request<'_>) 
     let params = request.params.map_or("{}", RawValue::get);
     countersign_protocol::ambiguous_keys::check(&request.outlined_params())?;
     let id = foreign::id(params)?;
-    if let Some(task) = exchange.server.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
+    if let Some(task) = exchange.server.local_tasks.find(&exchange.identity.principal.name, &id, exchange.is_modern()) {
         return task.handle(exchange, method, &exchange.server.long_requests).await;
     }
     match find(exchange, &id).await? {
@@ -103,7 +103,7 @@ async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, par
 pub fn created(exchange: &Handling, change: &Change, progress_token: Option<&str>) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
-        let task = task_shape::typed(&view::seed(exchange, change), "task");
+        let task = task_shape::with_result_type(&view::seed(exchange, change), "task");
         let meta = ("_meta", MemberEdit::Set(SERVER_META));
         return Reply::passed_on(edit(&task, &[meta]));
     }
@@ -144,11 +144,11 @@ fn tell_of(exchange: &Handling, change: &Change, progress_token: Option<&str>) {
     });
 }
 
-/// How far a change has come. Nobody knows how many steps it will take, but each is one more.
+/// Returns the progress of a change. The number of steps is unknown, so each version counts as one more.
 fn progress(change: &Change, token: &str) -> bytes::Bytes {
     let message = Value::from(countersign_review::gateway_tools::state_message(change));
     let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
-    encode::notification("notifications/progress", Some(&task_shape::related(&params, &change.id)))
+    encode::notification("notifications/progress", Some(&task_shape::with_related_task(&params, &change.id)))
 }
 
 /// `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"): waits for the end, in one of the principal's
@@ -170,12 +170,14 @@ async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
             wait.await?
         };
         change = match waited {
-            Waited::Over(change) if ask_client::is_asking(&change) => ask_while_running(exchange, change, &id).await?,
-            Waited::Over(change) => change,
-            Waited::NotYet(_) if exchange.server.long_requests.shutdown.is_cancelled() => {
+            WaitOutcome::Over(change) if ask_client::is_asking(&change) => {
+                ask_while_running(exchange, change, &id).await?
+            }
+            WaitOutcome::Over(change) => change,
+            WaitOutcome::NotYet(_) if exchange.server.long_requests.shutdown.is_cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
-            Waited::NotYet(_) => {
+            WaitOutcome::NotYet(_) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "too many requests wait for changes; use tasks/get"));
             }
         };
@@ -183,12 +185,12 @@ async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
     if change.state == ChangeState::Withdrawn {
         return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", id));
     }
-    match ending(&change) {
-        Some(Ending::Result(settled)) => {
+    match outcome_of(&change) {
+        Some(ChangeOutcome::Result(settled)) => {
             let json = encoded(&settled.result, exchange.revision(), settled.structured);
-            Ok(Reply::passed_on(task_shape::related(&json, &id)).failing(settled.failure))
+            Ok(Reply::passed_on(task_shape::with_related_task(&json, &id)).failing(settled.failure))
         }
-        Some(Ending::Error(error)) => Err(error),
+        Some(ChangeOutcome::Error(error)) => Err(error),
         None => Err(McpError::new(ErrorKind::Internal, "the change has ended without a result")),
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::super::{
     reviewed::{
         approval_page, ask_client,
-        ending::{Ending, ending},
+        finished_call::{ChangeOutcome, outcome_of},
     },
     tools::encode,
 };
@@ -19,7 +19,7 @@ use countersign_protocol::{
 };
 use countersign_review::gateway_tools;
 
-/// How soon to ask again, in milliseconds: a person takes longer than a program.
+/// The polling intervals in milliseconds: a decision takes longer than a run.
 const POLL_DECISION: u64 = 2_000;
 const POLL_RUN: u64 = 500;
 
@@ -57,7 +57,7 @@ fn common(exchange: &Handling, change: &Change, status: Status, keys: (&str, &st
 const MODERN: (&str, &str) = ("ttlMs", "pollIntervalMs");
 const LEGACY: (&str, &str) = ("ttl", "pollInterval");
 
-/// What a result that creates a task says of it. Its result stands in `tasks/get` only.
+/// Returns the task for a result that creates it. The outcome stands in `tasks/get` only.
 #[must_use]
 pub fn seed(exchange: &Handling, change: &Change) -> String {
     Value::Object(common(exchange, change, modern_status(change), MODERN)).to_string()
@@ -66,10 +66,10 @@ pub fn seed(exchange: &Handling, change: &Change) -> String {
 /// The state in the words of the extension: `failed` is for errors of the protocol only.
 #[must_use]
 pub fn modern_status(change: &Change) -> Status {
-    match (change.state, ending(change)) {
+    match (change.state, outcome_of(change)) {
         (ChangeState::Withdrawn, _) => Status::Cancelled,
-        (ChangeState::Expired, _) | (_, Some(Ending::Error(_))) => Status::Failed,
-        (_, Some(Ending::Result(_))) => Status::Completed,
+        (ChangeState::Expired, _) | (_, Some(ChangeOutcome::Error(_))) => Status::Failed,
+        (_, Some(ChangeOutcome::Result(_))) => Status::Completed,
         (_, None) => Status::Working,
     }
 }
@@ -89,13 +89,13 @@ pub fn legacy_status(change: &Change) -> Status {
 #[must_use]
 pub fn detailed(exchange: &Handling, change: &Change) -> String {
     let mut status = modern_status(change);
-    let more = match (status, ending(change)) {
-        (Status::Completed, Some(Ending::Result(settled))) => {
+    let more = match (status, outcome_of(change)) {
+        (Status::Completed, Some(ChangeOutcome::Result(settled))) => {
             let result = encode(&settled.result, exchange.revision(), settled.structured);
-            Some(("result", task_shape::typed(&result, "complete")))
+            Some(("result", task_shape::with_result_type(&result, "complete")))
         }
-        (Status::Failed, Some(Ending::Error(error))) => Some(("error", rpc(exchange, &error))),
-        (Status::Failed, Some(Ending::Result(settled))) => {
+        (Status::Failed, Some(ChangeOutcome::Error(error))) => Some(("error", rpc(exchange, &error))),
+        (Status::Failed, Some(ChangeOutcome::Result(settled))) => {
             let kind = settled.failure.unwrap_or(countersign_protocol::ErrorKind::ChangeExpired);
             let message = gateway_tools::pending_text(change);
             Some(("error", rpc(exchange, &McpError::new(kind, message).with("changeId", change.id.as_str()))))

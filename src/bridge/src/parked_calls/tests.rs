@@ -16,9 +16,9 @@ fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
 }
 
-type Told = oneshot::Receiver<Result<Box<RawValue>, RpcError>>;
+type AnswerReceiver = oneshot::Receiver<Result<Box<RawValue>, RpcError>>;
 
-fn question(id: &str, method: &str, params: Option<&str>) -> (UpstreamRequest, Told, CancellationToken) {
+fn question(id: &str, method: &str, params: Option<&str>) -> (UpstreamRequest, AnswerReceiver, CancellationToken) {
     let (sender, told) = oneshot::channel();
     let cancelled = CancellationToken::new();
     let request = UpstreamRequest {
@@ -31,33 +31,33 @@ fn question(id: &str, method: &str, params: Option<&str>) -> (UpstreamRequest, T
     (request, told, cancelled)
 }
 
-/// A course, where its upstream's questions go in, and what ends it.
-fn course() -> (RunningCall, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Response, McpError>>) {
+/// A running_call, where its upstream's questions go in, and what ends it.
+fn running_call() -> (RunningCall, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Response, McpError>>) {
     let (questions, requests) = mpsc::channel(64);
     let (end, ended) = oneshot::channel();
-    let course = RunningCall {
+    let running_call = RunningCall {
         work: Box::pin(async move { ended.await.unwrap() }),
         requests,
         capabilities: URL_AND_ALL,
         declared: r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#.into(),
         server: "s".to_owned(),
-        declined: Declined::default(),
+        declined: DeclinedQuestions::default(),
         open: Vec::new(),
         outcome: None,
         finished: false,
         ahead: Answers::new(),
     };
-    (course, questions, end)
+    (running_call, questions, end)
 }
 
 #[actix::test]
 async fn a_call_that_fails_names_what_its_client_lacked_also_where_nobody_had_heard_the_question_yet() {
     for (result, lacks) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"content":[]}"#, false)] {
-        let (mut course, questions, end) = course();
+        let (mut running_call, questions, end) = running_call();
         let (asked, _told, _) = question("1", "roots/list", None);
         questions.send(asked).await.unwrap();
         end.send(Ok(Response::Result(raw(result)))).ok().unwrap();
-        let Event::Done(outcome) = course.advance().await else { panic!("it is over") };
+        let Event::Done(outcome) = running_call.advance().await else { panic!("it is over") };
         let kind = outcome.err().map(|error| (error.kind, error.data["requiredCapabilities"].to_string()));
         let missing = Some((ErrorKind::MissingCapability, r#"{"roots":{}}"#.to_owned()));
         assert_eq!(kind, missing.filter(|_| lacks));
@@ -72,12 +72,12 @@ fn keys(event: &Event) -> Vec<String> {
 }
 
 fn input(params: &str) -> Answers {
-    Input::of(params).unwrap().answers
+    Input::parse(params).unwrap().answers
 }
 
 #[actix::test]
 async fn questions_asked_at_once_come_together_under_their_own_names() {
-    let (mut course, questions, _end) = course();
+    let (mut running_call, questions, _end) = running_call();
     let (first, mut told, _) = question("\"user_name\"", "elicitation/create", Some(r#"{"message":"?","task":{}}"#));
     let (second, _t, _) = question("7", "sampling/createMessage", Some("{}"));
     let (third, _t3, _) = question("\"7\"", "elicitation/create", None);
@@ -86,67 +86,67 @@ async fn questions_asked_at_once_come_together_under_their_own_names() {
     for request in [first, second, third, roots] {
         questions.try_send(request).ok().unwrap();
     }
-    let event = course.advance().await;
+    let event = running_call.advance().await;
     assert_eq!(keys(&event), ["user_name", "7", "7'"]);
     let Event::Input(asked) = event else { unreachable!() };
     assert_eq!(asked[0].params.as_deref(), Some(r#"{"message":"The server \"s\" asks, not Countersign: ?"}"#));
     assert_eq!(refused.await.unwrap().unwrap_err().code, -32601);
-    course.answer(input(r#"{"inputResponses":{"user_name":{"n":1.0},"extra":{},"7":3}}"#));
+    running_call.answer(input(r#"{"inputResponses":{"user_name":{"n":1.0},"extra":{},"7":3}}"#));
     assert_eq!(told.try_recv().unwrap().unwrap().get(), r#"{"n":1.0}"#);
-    assert_eq!(course.asked().len(), 2, "no object is no answer");
+    assert_eq!(running_call.open_questions().len(), 2, "no object is no answer");
 }
 
 #[actix::test]
 async fn answers_that_came_before_their_questions_are_given_by_name_not_by_number() {
-    let (mut course, questions, _end) = course();
-    course.ahead = input(r#"{"inputResponses":{"user_name":{"a":1},"7":{"a":2}}}"#);
+    let (mut running_call, questions, _end) = running_call();
+    running_call.ahead = input(r#"{"inputResponses":{"user_name":{"a":1},"7":{"a":2}}}"#);
     let (first, told, _) = question("\"user_name\"", "elicitation/create", None);
     let (second, _t, _) = question("7", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     questions.try_send(second).ok().unwrap();
-    assert_eq!(keys(&course.advance().await), ["7"]);
+    assert_eq!(keys(&running_call.advance().await), ["7"]);
     assert_eq!(told.await.unwrap().unwrap().get(), r#"{"a":1}"#);
 }
 
 #[actix::test]
 async fn a_question_that_was_taken_back_is_not_asked_and_the_end_is_told() {
-    let (mut course, questions, end) = course();
+    let (mut running_call, questions, end) = running_call();
     let (first, _told, cancelled) = question("1", "elicitation/create", None);
     cancelled.cancel();
     questions.try_send(first).ok().unwrap();
     end.send(Ok(Response::Result(raw("{}")))).ok().unwrap();
-    assert!(matches!(course.advance().await, Event::Done(Ok(_))));
+    assert!(matches!(running_call.advance().await, Event::Done(Ok(_))));
 }
 
-fn visit(answers: &str) -> (Resume, oneshot::Receiver<(Event, u64)>) {
+fn resume(answers: &str) -> (Resume, oneshot::Receiver<(Event, u64)>) {
     let (reply, event) = oneshot::channel();
     (Resume { answers: input(answers), hearer: Hearer::nobody(), reply }, event)
 }
 
-fn parked(course: RunningCall, lot: &Arc<ParkedCalls>) -> mpsc::Sender<Resume> {
+fn parked(running_call: RunningCall, parked_calls: &Arc<ParkedCalls>) -> mpsc::Sender<Resume> {
     let (relay, _requests) = Relay::asking(Hearer::nobody(), false);
-    let (place, visits) = lot.admit("alice", "u", usize::MAX).unwrap();
-    let sender = lot.calls.lock()[&place.claim.call].visits.clone();
-    actix::spawn(keep(course, relay, place, visits));
+    let (place, resumes) = parked_calls.admit("alice", "u", usize::MAX).unwrap();
+    let sender = parked_calls.calls.lock()[&place.claim.call].resumes.clone();
+    actix::spawn(keep(running_call, relay, place, resumes));
     sender
 }
 
 #[actix::test]
 async fn a_parked_call_goes_from_question_to_question_to_its_result() {
-    let (mut course, questions, end) = course();
+    let (mut running_call, questions, end) = running_call();
     let (first, told, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
-    course.advance().await;
-    let lot = ParkedCalls::new(None, Arc::new(Carrier::new([7; 32]).unwrap()));
-    let visits = parked(course, &lot);
+    running_call.advance().await;
+    let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
+    let resumes = parked(running_call, &parked_calls);
 
-    let (incomplete, event) = visit("{}");
-    visits.send(incomplete).await.ok().unwrap();
+    let (incomplete, event) = resume("{}");
+    resumes.send(incomplete).await.ok().unwrap();
     let (event, ticket) = event.await.unwrap();
     assert_eq!((keys(&event), ticket), (vec!["a".to_owned()], 2));
 
-    let (answered, event) = visit(r#"{"inputResponses":{"a":{}}}"#);
-    visits.send(answered).await.ok().unwrap();
+    let (answered, event) = resume(r#"{"inputResponses":{"a":{}}}"#);
+    resumes.send(answered).await.ok().unwrap();
     assert_eq!(told.await.unwrap().unwrap().get(), "{}");
     let (second, _told, _) = question("\"b\"", "sampling/createMessage", None);
     questions.try_send(second).ok().unwrap();
@@ -155,50 +155,51 @@ async fn a_parked_call_goes_from_question_to_question_to_its_result() {
 
     // The upstream goes on without the answer, while nobody is there.
     end.send(Ok(Response::Result(raw(r#"{"n":1.0}"#)))).ok().unwrap();
-    let (late, event) = visit(r#"{"inputResponses":{"b":{}}}"#);
-    visits.send(late).await.ok().unwrap();
+    let (late, event) = resume(r#"{"inputResponses":{"b":{}}}"#);
+    resumes.send(late).await.ok().unwrap();
     let (Event::Done(Ok(Response::Result(result))), _) = event.await.unwrap() else { unreachable!() };
     assert_eq!(result.get(), r#"{"n":1.0}"#);
-    visits.closed().await;
-    assert!(lot.is_empty());
+    resumes.closed().await;
+    assert!(parked_calls.is_empty());
 }
 
 #[actix::test]
 async fn a_retry_that_is_given_up_cancels_the_call() {
-    let (mut course, questions, end) = course();
+    let (mut running_call, questions, end) = running_call();
     let (first, _told, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
-    course.advance().await;
-    let lot = ParkedCalls::new(None, Arc::new(Carrier::new([7; 32]).unwrap()));
-    let visits = parked(course, &lot);
-    let (answered, event) = visit(r#"{"inputResponses":{"a":{}}}"#);
-    visits.send(answered).await.ok().unwrap();
+    running_call.advance().await;
+    let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
+    let resumes = parked(running_call, &parked_calls);
+    let (answered, event) = resume(r#"{"inputResponses":{"a":{}}}"#);
+    resumes.send(answered).await.ok().unwrap();
     drop(event);
-    visits.closed().await;
-    assert!(end.is_closed() && lot.is_empty());
+    resumes.closed().await;
+    assert!(end.is_closed() && parked_calls.is_empty());
 }
 
 #[actix::test]
 async fn tickets_are_good_once_and_places_are_few() {
-    let lot = ParkedCalls::new(None, Arc::new(Carrier::new([7; 32]).unwrap()));
-    let mut held: Vec<_> = (0..MAX_PER_PRINCIPAL).map(|_| lot.admit("alice", "u", usize::MAX).unwrap()).collect();
-    assert_eq!(lot.admit("alice", "v", usize::MAX).err().unwrap().kind, ErrorKind::Overloaded);
-    assert!(lot.admit("bob", "u", usize::MAX).is_ok());
+    let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
+    let mut held: Vec<_> =
+        (0..MAX_PER_PRINCIPAL).map(|_| parked_calls.admit("alice", "u", usize::MAX).unwrap()).collect();
+    assert_eq!(parked_calls.admit("alice", "v", usize::MAX).err().unwrap().kind, ErrorKind::Overloaded);
+    assert!(parked_calls.admit("bob", "u", usize::MAX).is_ok());
     let (place, _) = &mut held[0];
     let claim = place.claim;
-    assert!(lot.redeem(&Claim { ticket: 9, ..claim }).is_err());
-    assert!(lot.redeem(&claim).is_ok());
-    assert!(lot.redeem(&claim).is_err());
+    assert!(parked_calls.redeem(&Claim { ticket: 9, ..claim }).is_err());
+    assert!(parked_calls.redeem(&claim).is_ok());
+    assert!(parked_calls.redeem(&claim).is_err());
     place.renew(true);
-    assert!(lot.redeem(&claim).is_err());
-    assert!(lot.redeem(&place.claim).is_ok());
+    assert!(parked_calls.redeem(&claim).is_err());
+    assert!(parked_calls.redeem(&place.claim).is_ok());
     drop(held);
-    assert!(lot.is_empty() && lot.redeem(&claim).is_err());
+    assert!(parked_calls.is_empty() && parked_calls.redeem(&claim).is_err());
 }
 
 #[actix::test]
 async fn state_of_earlier_run_says_that_outcome_is_unknown() {
-    let carrier = Arc::new(Carrier::new([7; 32]).unwrap());
+    let carrier = Arc::new(StateSealer::new([7; 32]).unwrap());
     let calls = [Some("a".to_owned()), None].map(|node| ParkedCalls::new(node, Arc::clone(&carrier)));
     let claim = Claim { call: [1; 16], ticket: 2 };
     for calls in &calls {
@@ -212,15 +213,15 @@ async fn state_of_earlier_run_says_that_outcome_is_unknown() {
 
 #[actix::test]
 async fn where_links_are_few_the_oldest_call_that_nobody_is_there_for_makes_room() {
-    let lot = ParkedCalls::new(None, Arc::new(Carrier::new([7; 32]).unwrap()));
-    let held: Vec<_> = (0..3).map(|_| lot.admit("alice", "u", 3).unwrap().0).collect();
+    let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
+    let held: Vec<_> = (0..3).map(|_| parked_calls.admit("alice", "u", 3).unwrap().0).collect();
     // Somebody is there for the first.
-    lot.redeem(&held[0].claim).unwrap();
-    let _other = lot.admit("alice", "v", 3).unwrap();
+    parked_calls.redeem(&held[0].claim).unwrap();
+    let _other = parked_calls.admit("alice", "v", 3).unwrap();
     assert_eq!(held.iter().map(|place| place.given_up.is_cancelled()).collect::<Vec<_>>(), [false; 3]);
-    let _fourth = lot.admit("alice", "u", 3).unwrap();
+    let _fourth = parked_calls.admit("alice", "u", 3).unwrap();
     assert_eq!(held.iter().map(|p| p.given_up.is_cancelled()).collect::<Vec<_>>(), [false, true, false]);
-    assert!(lot.redeem(&held[1].claim).is_err() && lot.redeem(&held[2].claim).is_ok());
+    assert!(parked_calls.redeem(&held[1].claim).is_err() && parked_calls.redeem(&held[2].claim).is_ok());
 }
 
 #[test]
@@ -231,9 +232,9 @@ fn what_a_retry_brings_is_read_with_care() {
         r#"{"requestState":1}"#,
         r#"{"requestState":"a","requestState":"b"}"#,
     ] {
-        assert_eq!(Input::of(bad).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
+        assert_eq!(Input::parse(bad).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
     }
-    let input = Input::of(r#"{"requestState":"\u0061","inputResponses":{"\u0061":{ },"b":1}}"#).unwrap();
+    let input = Input::parse(r#"{"requestState":"\u0061","inputResponses":{"\u0061":{ },"b":1}}"#).unwrap();
     assert_eq!(input.state.as_deref(), Some("a"));
     assert_eq!(input.answers.keys().collect::<Vec<_>>(), ["a"]);
 }

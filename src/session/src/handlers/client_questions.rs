@@ -45,7 +45,7 @@ impl Inquirer for Asker {
 }
 
 /// The questions of one call, and what its client answered to them.
-pub struct Asking<'a> {
+pub struct ClientQuestions<'a> {
     exchange: &'a Handling,
     /// `inputResponses` of a stateless call that is made again.
     responses: Option<&'a str>,
@@ -53,10 +53,10 @@ pub struct Asking<'a> {
     open: FuturesUnordered<LocalBoxFuture<'a, ()>>,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> ClientQuestions<'a> {
     /// `None` where the client can be asked nothing.
     #[must_use]
-    pub fn of(exchange: &'a Handling, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
+    pub fn for_call(exchange: &'a Handling, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let capabilities = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
         if !capabilities.sampling {
             return None;
@@ -80,7 +80,7 @@ impl<'a> Asking<'a> {
                     return asks;
                 }
             } else {
-                self.open.push(put(self.exchange, question).boxed_local());
+                self.open.push(ask_by_request(self.exchange, question).boxed_local());
             }
         }
     }
@@ -114,7 +114,7 @@ fn key(method: &str, params: Option<&str>) -> String {
 }
 
 /// Asks a client of the handshake era.
-async fn put(exchange: &Handling, question: UpstreamRequest) {
+async fn ask_by_request(exchange: &Handling, question: UpstreamRequest) {
     let params = question.params.as_deref().map(RawValue::get);
     let params = adapt_params(&question.method, params, exchange.revision(), None);
     let answer = tokio::select! {

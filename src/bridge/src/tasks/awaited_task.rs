@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ask, table::Task};
 use crate::{
-    questions::{self, relay::Declined},
+    questions::{self, relay::DeclinedQuestions},
     translation::task_shape::{self, Status},
 };
 use countersign_protocol::{
@@ -27,7 +27,7 @@ use countersign_upstream::{Listener, Response, Upstream, UpstreamNotification};
 const MAX_OPEN: usize = 64;
 
 struct Question {
-    /// What its answer is known by: the upstream's own id, which is never used again.
+    /// The key of the answer: the upstream's own request id, which is never used again.
     key: String,
     /// `{"method": …, "params": …}`
     text: String,
@@ -42,22 +42,22 @@ enum TaskOutcome {
     Cancelled,
 }
 
-/// What is known of such a task.
-pub struct Augmented {
+/// The state of a task whose result the gateway awaits.
+pub struct AwaitedTask {
     /// As the upstream last described it.
     task: Mutex<Box<str>>,
     open: Mutex<Vec<Question>>,
     outcome: Mutex<Option<TaskOutcome>>,
     capabilities: ClientCapabilities,
-    /// What the client itself said, as JSON text, of which `capabilities` may be a part.
+    /// The client's own declaration as JSON text. `capabilities` may be a part of it.
     declared: Arc<str>,
-    /// Who asks.
+    /// The name of the upstream that asks.
     server: String,
-    declined: Declined,
+    declined: DeclinedQuestions,
     pub stop: CancellationToken,
 }
 
-impl Augmented {
+impl AwaitedTask {
     #[must_use]
     pub fn new(task: &str, capabilities: ClientCapabilities, declared: Arc<str>, server: String) -> Arc<Self> {
         Arc::new(Self {
@@ -67,7 +67,7 @@ impl Augmented {
             capabilities,
             declared,
             server,
-            declined: Declined::default(),
+            declined: DeclinedQuestions::default(),
             stop: CancellationToken::new(),
         })
     }
@@ -114,7 +114,7 @@ impl Augmented {
         let task = self.task.lock().clone();
         match &*self.outcome.lock() {
             Some(TaskOutcome::Result(result)) => {
-                let result = dress(&task_shape::unrelated(result.get()));
+                let result = dress(&task_shape::without_related_task(result.get()));
                 task_shape::modern(&task, alias, Status::Completed, Some(("result", &result)))
             }
             Some(TaskOutcome::Error(error)) => {
@@ -157,12 +157,12 @@ impl Augmented {
     }
 }
 
-impl Listener for Augmented {
+impl Listener for AwaitedTask {
     fn notification(&self, notification: UpstreamNotification) {
         // Neither progress nor logs exist on tasks of the extension; their state is asked for.
         if notification.method == "notifications/tasks/status"
             && let Some(params) = notification.params
-            && Status::of(params.get()).is_some()
+            && Status::parse(params.get()).is_some()
         {
             *self.task.lock() = params.get().into();
         }
@@ -180,7 +180,9 @@ impl Listener for Augmented {
         let key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
         let method_text = Value::from(method.as_str()).to_string();
         let text = match questions::params_for_client(&self.server, &method, params, Revision::MODERN, None) {
-            Some(params) => format!(r#"{{"method":{method_text},"params":{}}}"#, task_shape::unrelated(&params)),
+            Some(params) => {
+                format!(r#"{{"method":{method_text},"params":{}}}"#, task_shape::without_related_task(&params))
+            }
             None => format!(r#"{{"method":{method_text}}}"#),
         };
         let mut open = self.open.lock();

@@ -1,4 +1,4 @@
-//! Asks handshake-era clients what an upstream wants to know, while it works.
+//! ClientAsker handshake-era clients what an upstream wants to know, while it works.
 
 use std::future::Future;
 
@@ -12,17 +12,17 @@ use countersign_protocol::{McpError, capabilities::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::Response;
 
-/// Who is asked what an upstream wants to know.
-pub struct Asks<'a> {
+/// Asks the client of an exchange for an upstream.
+pub struct ClientAsker<'a> {
     pub exchange: &'a Exchange,
-    /// Who asks.
+    /// The name of the upstream that asks.
     pub server: &'a str,
     pub capabilities: &'a ClientCapabilities,
     /// The task that the questions belong to, as the client knows it.
     pub task: Option<&'a str>,
 }
 
-impl Asks<'_> {
+impl ClientAsker<'_> {
     /// Runs a call to its end, answering questions meanwhile.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Asks<'_> {
         let exchange = self.exchange;
         let mut params = super::params_for_client(self.server, &method, params, exchange.revision(), None);
         if let Some(task) = self.task {
-            params = Some(task_shape::related(params.as_deref().unwrap_or("{}"), task));
+            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
         }
         tokio::select! {
             answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()) => {

@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     questions::{
         self,
-        relay::{Declined, Hearer, Relay},
+        relay::{DeclinedQuestions, Hearer, Relay},
     },
-    request_state::{Binding, Carrier, StateKind, refused},
+    request_state::{Binding, StateKind, StateSealer, refused},
 };
 use countersign_protocol::{
     ErrorKind, McpError, RequestId,
@@ -34,14 +34,14 @@ use countersign_protocol::{
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::Response;
 
-/// How long a call waits for its client.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The time that a parked call waits for its client.
+const MAX_CLIENT_WAIT: Duration = Duration::from_secs(300);
 
 /// Parked calls of one principal at most.
 const MAX_PER_PRINCIPAL: usize = 8;
 
-/// How long more questions are waited for after one: several that are asked at once go to the client together.
-const GATHER: Duration = Duration::from_millis(30);
+/// The time to wait for further questions after one, so that they reach the client together.
+const QUESTION_GATHER_TIME: Duration = Duration::from_millis(30);
 
 /// For a client that comes back too late.
 #[must_use]
@@ -52,7 +52,7 @@ pub fn ended() -> McpError {
 /// Answers by the names of their questions.
 pub type Answers = HashMap<String, Box<RawValue>>;
 
-/// What a request brings beside its own parameters.
+/// The answers and the state that a request carries in addition to its own parameters.
 #[derive(Debug, Default)]
 pub struct Input {
     pub answers: Answers,
@@ -62,7 +62,7 @@ pub struct Input {
 impl Input {
     /// # Errors
     /// `-32602` for what cannot be read.
-    pub fn of(params: &str) -> Result<Self, McpError> {
+    pub fn parse(params: &str) -> Result<Self, McpError> {
         let invalid = |member: &str, what: &str| {
             Err(McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {what}")).with("member", member))
         };
@@ -94,21 +94,21 @@ impl Input {
 
 /// A question as the client gets it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ClientQuestion {
     pub key: String,
     pub method: String,
     pub params: Option<String>,
 }
 
-/// What happens next to a call.
+/// The next event of a call.
 pub enum Event {
     Done(Result<Response, McpError>),
-    Input(Vec<Asked>),
+    Input(Vec<ClientQuestion>),
 }
 
 /// An upstream's question that has no answer yet.
-struct Open {
-    asked: Asked,
+struct OpenQuestion {
+    asked: ClientQuestion,
     reply: Replier,
     cancelled: CancellationToken,
 }
@@ -118,12 +118,12 @@ pub struct RunningCall {
     work: LocalBoxFuture<'static, Result<Response, McpError>>,
     requests: mpsc::Receiver<UpstreamRequest>,
     capabilities: ClientCapabilities,
-    /// What the client itself said, as JSON text, of which `capabilities` may be a part.
+    /// The client's own declaration as JSON text. `capabilities` may be a part of it.
     declared: Arc<str>,
-    /// Who asks.
+    /// The name of the upstream that asks.
     server: String,
-    declined: Declined,
-    open: Vec<Open>,
+    declined: DeclinedQuestions,
+    open: Vec<OpenQuestion>,
     outcome: Option<Result<Response, McpError>>,
     finished: bool,
     /// Answers that the client brought before they were asked for.
@@ -141,7 +141,7 @@ impl RunningCall {
         server: String,
         ahead: Answers,
     ) -> Self {
-        let (declined, open) = (Declined::default(), Vec::new());
+        let (declined, open) = (DeclinedQuestions::default(), Vec::new());
         Self { work, requests, capabilities, declared, server, declined, open, outcome: None, finished: false, ahead }
     }
 
@@ -151,12 +151,12 @@ impl RunningCall {
             if let Some(outcome) = self.outcome.take() {
                 return Event::Done(outcome);
             }
-            if !self.asked().is_empty() {
+            if !self.open_questions().is_empty() {
                 break;
             }
             self.step().await;
         }
-        let mut gathered = std::pin::pin!(tokio::time::sleep(GATHER));
+        let mut gathered = std::pin::pin!(tokio::time::sleep(QUESTION_GATHER_TIME));
         loop {
             tokio::select! {
                 () = &mut gathered => break,
@@ -166,15 +166,15 @@ impl RunningCall {
                 return Event::Done(outcome);
             }
         }
-        match self.asked() {
+        match self.open_questions() {
             // All taken back meanwhile.
             asked if asked.is_empty() => Box::pin(self.advance()).await,
             asked => Event::Input(asked),
         }
     }
 
-    /// What is asked now.
-    fn asked(&mut self) -> Vec<Asked> {
+    /// Returns the questions that are open now.
+    fn open_questions(&mut self) -> Vec<ClientQuestion> {
         self.open.retain(|question| !question.cancelled.is_cancelled());
         self.open.iter().map(|question| question.asked.clone()).collect()
     }
@@ -217,7 +217,7 @@ impl RunningCall {
         let params = params.as_deref().map(RawValue::get);
         let params =
             questions::params_for_client(&self.server, &method, params, countersign_protocol::Revision::MODERN, None);
-        self.open.push(Open { asked: Asked { key, method, params }, reply, cancelled });
+        self.open.push(OpenQuestion { asked: ClientQuestion { key, method, params }, reply, cancelled });
     }
 
     /// A question has no name but its id; whether it is one.
@@ -248,18 +248,23 @@ impl RunningCall {
 pub struct Resume {
     pub answers: Answers,
     pub hearer: Hearer,
-    /// Gets what happened next and the ticket for the visit after it.
+    /// Gets what happened next and the ticket for the resume after it.
     pub reply: oneshot::Sender<(Event, u64)>,
 }
 
 /// Keeps a parked call until its client has its result, gives it up, or does not come.
-pub async fn keep(mut course: RunningCall, relay: Arc<Relay>, mut place: Slot, mut visits: mpsc::Receiver<Resume>) {
+pub async fn keep(
+    mut running_call: RunningCall,
+    relay: Arc<Relay>,
+    mut place: Slot,
+    mut resumes: mpsc::Receiver<Resume>,
+) {
     loop {
         let mut patience = std::pin::pin!(tokio::time::sleep_until(place.deadline));
-        let visit = loop {
+        let resume = loop {
             tokio::select! {
                 biased;
-                visit = visits.recv() => break visit,
+                resume = resumes.recv() => break resume,
                 () = &mut patience => {
                     tracing::debug!("a parked call was not resumed in time and is cancelled");
                     return;
@@ -269,20 +274,20 @@ pub async fn keep(mut course: RunningCall, relay: Arc<Relay>, mut place: Slot, m
                     return;
                 }
                 // It may end, or ask more, while nobody is there.
-                () = course.step() => {}
+                () = running_call.step() => {}
             }
         };
-        let Some(Resume { answers, hearer, mut reply }) = visit else { return };
-        let before = course.open.len();
-        course.answer(answers);
-        let answered = before == 0 || course.open.len() < before;
-        let event = if course.outcome.is_none() && !course.asked().is_empty() {
+        let Some(Resume { answers, hearer, mut reply }) = resume else { return };
+        let before = running_call.open.len();
+        running_call.answer(answers);
+        let answered = before == 0 || running_call.open.len() < before;
+        let event = if running_call.outcome.is_none() && !running_call.open_questions().is_empty() {
             // Incomplete: the rest is asked again.
-            Event::Input(course.asked())
+            Event::Input(running_call.open_questions())
         } else {
             relay.turn_to(Some(hearer));
             let event = tokio::select! {
-                event = course.advance() => event,
+                event = running_call.advance() => event,
                 // The stream of the retry was closed: that cancels the call (2026-07-28/basic/patterns/cancellation).
                 () = reply.closed() => return,
             };
@@ -309,29 +314,29 @@ type CallId = [u8; 16];
 
 /// All parked calls of the process.
 pub struct ParkedCalls {
-    carrier: Arc<Carrier>,
-    /// What this gateway is called among those that serve its store, where there may be several.
+    carrier: Arc<StateSealer>,
+    /// The name of this gateway, if several serve its store.
     node: Option<String>,
     /// Distinguishes this process from earlier ones with the same key.
     run: [u8; 16],
-    calls: Mutex<HashMap<CallId, Parked>>,
+    calls: Mutex<HashMap<CallId, ParkedCall>>,
     parked: AtomicU64,
 }
 
-struct Parked {
+struct ParkedCall {
     principal: String,
     upstream: String,
     /// They count up.
     number: u64,
     given_up: CancellationToken,
-    visits: mpsc::Sender<Resume>,
+    resumes: mpsc::Sender<Resume>,
     /// The one that is good now; none while its client is there.
     ticket: Option<u64>,
 }
 
 impl ParkedCalls {
     #[must_use]
-    pub fn new(node: Option<String>, carrier: Arc<Carrier>) -> Arc<Self> {
+    pub fn new(node: Option<String>, carrier: Arc<StateSealer>) -> Arc<Self> {
         let (run, calls) = (*uuid::Uuid::new_v4().as_bytes(), Mutex::default());
         Arc::new(Self { carrier, node, run, calls, parked: AtomicU64::new(0) })
     }
@@ -361,7 +366,7 @@ impl ParkedCalls {
         })
     }
 
-    /// What that state names.
+    /// Returns the claim in a state.
     ///
     /// # Errors
     /// `-32602` for one that was not given for this request.
@@ -388,7 +393,7 @@ impl ParkedCalls {
     ) -> Result<(Slot, mpsc::Receiver<Resume>), McpError> {
         let call = *uuid::Uuid::new_v4().as_bytes();
         let mut calls = self.calls.lock();
-        let here = |parked: &Parked| parked.principal == principal && parked.upstream == upstream;
+        let here = |parked: &ParkedCall| parked.principal == principal && parked.upstream == upstream;
         if calls.values().filter(|parked| here(parked)).count() >= most {
             let idle = calls.iter().filter(|(_, parked)| here(parked) && parked.ticket.is_some());
             let oldest = idle.min_by_key(|(_, parked)| parked.number).map(|(call, _)| *call);
@@ -400,19 +405,19 @@ impl ParkedCalls {
             let why = "too many calls wait for input already; answer one or let it expire";
             return Err(McpError::new(ErrorKind::Overloaded, why).with("limit", MAX_PER_PRINCIPAL));
         }
-        let (visits, receiver) = mpsc::channel(1);
+        let (resumes, receiver) = mpsc::channel(1);
         let given_up = CancellationToken::new();
-        let parked = Parked {
+        let parked = ParkedCall {
             principal: principal.to_owned(),
             upstream: upstream.to_owned(),
             number: self.parked.fetch_add(1, Ordering::Relaxed),
             given_up: given_up.clone(),
-            visits,
+            resumes,
             ticket: Some(1),
         };
         calls.insert(call, parked);
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        Ok((Slot { lot: Arc::clone(self), claim: Claim { call, ticket: 1 }, deadline, given_up }, receiver))
+        let deadline = tokio::time::Instant::now() + MAX_CLIENT_WAIT;
+        Ok((Slot { parked_calls: Arc::clone(self), claim: Claim { call, ticket: 1 }, deadline, given_up }, receiver))
     }
 
     /// Takes a ticket, which is good once.
@@ -426,13 +431,13 @@ impl ParkedCalls {
             return Err(refused("it has been used already"));
         }
         parked.ticket = None;
-        Ok(parked.visits.clone())
+        Ok(parked.resumes.clone())
     }
 }
 
 /// A parked call's place in the [`ParkedCalls`], given back when it is dropped.
 pub struct Slot {
-    lot: Arc<ParkedCalls>,
+    parked_calls: Arc<ParkedCalls>,
     pub claim: Claim,
     deadline: tokio::time::Instant,
     /// Its place is wanted by another call.
@@ -444,9 +449,9 @@ impl Slot {
     fn renew(&mut self, answered: bool) {
         self.claim.ticket += 1;
         if answered {
-            self.deadline = tokio::time::Instant::now() + PATIENCE;
+            self.deadline = tokio::time::Instant::now() + MAX_CLIENT_WAIT;
         }
-        if let Some(parked) = self.lot.calls.lock().get_mut(&self.claim.call) {
+        if let Some(parked) = self.parked_calls.calls.lock().get_mut(&self.claim.call) {
             parked.ticket = Some(self.claim.ticket);
         }
     }
@@ -454,7 +459,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.lot.calls.lock().remove(&self.claim.call);
+        self.parked_calls.calls.lock().remove(&self.claim.call);
     }
 }
 

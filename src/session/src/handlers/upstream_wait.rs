@@ -27,18 +27,18 @@ const AGAIN: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// `UPSTREAM_UNAVAILABLE` where its server was not reached yet.
-pub async fn tool(exchange: &Handling, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
-    lookup(exchange, |table| named(table, name)).await
+pub async fn find_tool(exchange: &Handling, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
+    lookup(exchange, |table| lookup_tool(table, name)).await
 }
 
 /// The prompt of that name.
 ///
 /// # Errors
-/// As [`find_tool`].
-pub async fn prompt(exchange: &Handling, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
+/// The errors of [`find_tool`].
+pub async fn find_prompt(exchange: &Handling, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
     let find = |table: &RouteTable| match table.prompt(name) {
-        Some(route) => Found::There(route),
-        None => Found::missing(table.unreached_upstream(name, NameKind::Prompt)),
+        Some(route) => Lookup::There(route),
+        None => Lookup::missing(table.unreached_upstream(name, NameKind::Prompt)),
     };
     lookup(exchange, find).await
 }
@@ -46,54 +46,54 @@ pub async fn prompt(exchange: &Handling, name: &str) -> Result<Option<Arc<Prompt
 /// Whose a resource is.
 ///
 /// # Errors
-/// As [`find_tool`].
-pub async fn resource(exchange: &Handling, uri: &str) -> Result<Option<RouteTarget>, McpError> {
+/// The errors of [`find_tool`].
+pub async fn find_resource(exchange: &Handling, uri: &str) -> Result<Option<RouteTarget>, McpError> {
     let find = |table: &RouteTable| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
-        (Some(expected), guessed) => Found::Awaited(expected.clone(), guessed.filter(|_| !expected.is_certain)),
-        (None, Some(provider)) => Found::There(provider),
-        (None, None) => Found::Nowhere,
+        (Some(expected), guessed) => Lookup::Awaited(expected.clone(), guessed.filter(|_| !expected.is_certain)),
+        (None, Some(provider)) => Lookup::There(provider),
+        (None, None) => Lookup::Nowhere,
     };
     lookup(exchange, find).await
 }
 
 /// Waits for the server of a resource that is to be subscribed to. One that does not come has no say in what happens.
-pub async fn of_resource(exchange: &Handling, uri: &str) {
-    let _ = resource(exchange, uri).await;
+pub async fn wait_for_resource(exchange: &Handling, uri: &str) {
+    let _ = find_resource(exchange, uri).await;
 }
 
 /// Waits, before anything else is looked at, for the server of a tool that is not there yet. Whether it came says the call
 /// itself.
-pub async fn of_tool(routing: &Routing, long_requests: &LongRequests, principal: &Principal, name: &str) {
+pub async fn wait_for_tool(routing: &Routing, long_requests: &LongRequests, principal: &Principal, name: &str) {
     let table = routing.routes.load_full();
-    let _ = wait(routing, long_requests, principal, table, |table| named(table, name)).await;
+    let _ = wait(routing, long_requests, principal, table, |table| lookup_tool(table, name)).await;
 }
 
-fn named(table: &RouteTable, name: &str) -> Found<Arc<ToolRoute>> {
+fn lookup_tool(table: &RouteTable, name: &str) -> Lookup<Arc<ToolRoute>> {
     match table.find_tool(name) {
-        Some(route) => Found::There(route),
-        None => Found::missing(table.unreached_upstream(name, NameKind::Tool)),
+        Some(route) => Lookup::There(route),
+        None => Lookup::missing(table.unreached_upstream(name, NameKind::Tool)),
     }
 }
 
-enum Found<T> {
+enum Lookup<T> {
     There(T),
     Nowhere,
     /// Also what it leads to if the server does not come.
     Awaited(AwaitedUpstream, Option<T>),
 }
 
-impl<T> Found<T> {
+impl<T> Lookup<T> {
     fn missing(expected: Option<AwaitedUpstream>) -> Self {
         expected.map_or(Self::Nowhere, |expected| Self::Awaited(expected, None))
     }
 }
 
-async fn lookup<T>(exchange: &Handling, find: impl Fn(&RouteTable) -> Found<T>) -> Result<Option<T>, McpError> {
+async fn lookup<T>(exchange: &Handling, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
     // Nearly always it is there.
     match find(&exchange.table) {
-        Found::There(found) => return Ok(Some(found)),
-        Found::Nowhere => return Ok(None),
-        Found::Awaited(..) => {}
+        Lookup::There(found) => return Ok(Some(found)),
+        Lookup::Nowhere => return Ok(None),
+        Lookup::Awaited(..) => {}
     }
     let McpServer { routing, long_requests, .. } = &*exchange.server;
     let principal = &exchange.identity.principal;
@@ -105,14 +105,14 @@ async fn wait<T>(
     long_requests: &LongRequests,
     principal: &Principal,
     mut table: Arc<RouteTable>,
-    find: impl Fn(&RouteTable) -> Found<T>,
+    find: impl Fn(&RouteTable) -> Lookup<T>,
 ) -> Result<Option<T>, McpError> {
     let mut place = None;
     loop {
         let (expected, otherwise) = match find(&table) {
-            Found::There(found) => return Ok(Some(found)),
-            Found::Nowhere => return Ok(None),
-            Found::Awaited(expected, otherwise) => (expected, otherwise),
+            Lookup::There(found) => return Ok(Some(found)),
+            Lookup::Nowhere => return Ok(None),
+            Lookup::Awaited(expected, otherwise) => (expected, otherwise),
         };
         let left = routing.first_connection.saturating_sub(expected.upstream.age());
         if place.is_none() {

@@ -13,7 +13,7 @@ use countersign_routing::ToolRoute;
 #[derive(Debug)]
 pub struct FinishedCall {
     pub result: ToolResult,
-    /// What went wrong, if it did not run, or failed.
+    /// The failure, if the call did not run or failed.
     pub failure: Option<ErrorKind>,
     /// Its `structuredContent` fits the tool's listed output schema.
     pub structured: bool,
@@ -29,9 +29,9 @@ impl FinishedCall {
     }
 }
 
-/// How a change ended.
+/// The outcome of a change.
 #[derive(Debug)]
-pub enum Ending {
+pub enum ChangeOutcome {
     Result(FinishedCall),
     /// The call ended with an error of the protocol, as it would have without a review.
     Error(McpError),
@@ -39,13 +39,13 @@ pub enum Ending {
 
 /// `None` while something may still happen to it, or while nobody knows how it ended.
 #[must_use]
-pub fn ending(change: &Change) -> Option<Ending> {
+pub fn outcome_of(change: &Change) -> Option<ChangeOutcome> {
     let told = |kind| {
         let result = ToolResult { is_error: true, ..gateway_tools::pending_result(change) };
-        Some(Ending::Result(FinishedCall { result, failure: Some(kind), structured: true }))
+        Some(ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), structured: true }))
     };
     match change.state {
-        ChangeState::Applied => Some(Ending::Result(applied(change))),
+        ChangeState::Applied => Some(ChangeOutcome::Result(applied(change))),
         ChangeState::Failed => Some(failed(change)),
         ChangeState::Rejected => told(ErrorKind::ChangeRejected),
         ChangeState::Expired => told(ErrorKind::ChangeExpired),
@@ -67,7 +67,7 @@ fn applied(change: &Change) -> FinishedCall {
     }
 }
 
-fn failed(change: &Change) -> Ending {
+fn failed(change: &Change) -> ChangeOutcome {
     let fault = change.fault.as_ref();
     let code = fault.map_or(ErrorKind::ToolExecution.code(), |fault| fault.code.as_str());
     let kind = ErrorKind::ALL.iter().copied().find(|kind| kind.code() == code).unwrap_or(ErrorKind::ToolExecution);
@@ -81,7 +81,7 @@ fn failed(change: &Change) -> Ending {
             (ErrorKind::UpstreamError, Some(number)) => McpError::from_upstream(kind, number, message, None),
             _ => McpError::new(kind, message).with("changeId", change.id.as_str()),
         };
-        return Ending::Error(error);
+        return ChangeOutcome::Error(error);
     }
     // The gateway's own shape of an error would break the tool's output schema; its text says it all.
     let structured = said["error"] != true;
@@ -89,7 +89,7 @@ fn failed(change: &Change) -> Ending {
         Some(result) => with_edits(ToolResult { is_error: true, ..result }, change),
         None => ToolResult { is_error: true, ..gateway_tools::pending_result(change) },
     };
-    Ending::Result(FinishedCall { result, failure: Some(kind), structured })
+    ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), structured })
 }
 
 /// Tells, after all that the tool itself says, that a reviewer has changed what the agent asked for.
@@ -115,8 +115,8 @@ mod tests {
     use super::*;
     use countersign_domain::changes::{ChangeFault, testing::change};
 
-    fn over(state: ChangeState, result: Option<&ToolResult>, fault: Option<ErrorKind>) -> Option<Ending> {
-        ending(&Change {
+    fn over(state: ChangeState, result: Option<&ToolResult>, fault: Option<ErrorKind>) -> Option<ChangeOutcome> {
+        outcome_of(&Change {
             result: result.map(|result| Arc::from(to_raw_value(result).unwrap())),
             fault: fault.map(|kind| ChangeFault { code: kind.code().into(), message: "why".into() }),
             ..change("chg_1", "ann", 3, state)
@@ -139,11 +139,11 @@ mod tests {
             (S::OutcomeUnknown, None),
         ] {
             let found = over(state, None, None).map(|ending| match ending {
-                Ending::Result(settled) => {
+                ChangeOutcome::Result(settled) => {
                     assert_eq!(settled.result.is_error, settled.failure.is_some(), "{state:?}");
                     settled.failure
                 }
-                Ending::Error(error) => panic!("{error}"),
+                ChangeOutcome::Error(error) => panic!("{error}"),
             });
             assert_eq!(found, failure, "{state:?}");
         }
@@ -152,13 +152,15 @@ mod tests {
     #[test]
     fn what_the_tool_said_is_the_answer() {
         let own = ToolResult::text("done", Some(&json!({ "n": 1 })));
-        let Some(Ending::Result(settled)) = over(ChangeState::Applied, Some(&own), None) else { panic!("a result") };
+        let Some(ChangeOutcome::Result(settled)) = over(ChangeState::Applied, Some(&own), None) else {
+            panic!("a result")
+        };
         assert_eq!((settled.result.content.get(), settled.structured), (own.content.get(), true));
         // The gateway's own shape of an error would break the tool's output schema.
         let error = ToolResult::error(&McpError::new(ErrorKind::ResourceNotFound, "gone"));
         for (own, structured) in [(&own, true), (&error, false)] {
             let failed = over(ChangeState::Failed, Some(own), Some(ErrorKind::ResourceNotFound));
-            let Some(Ending::Result(settled)) = failed else { panic!("a result") };
+            let Some(ChangeOutcome::Result(settled)) = failed else { panic!("a result") };
             assert_eq!((settled.failure, settled.structured), (Some(ErrorKind::ResourceNotFound), structured));
             assert!(settled.result.is_error);
         }
@@ -167,14 +169,16 @@ mod tests {
     #[test]
     fn an_error_of_the_protocol_stays_one() {
         for kind in [ErrorKind::Timeout, ErrorKind::UpstreamError] {
-            let Some(Ending::Error(error)) = over(ChangeState::Failed, None, Some(kind)) else { panic!("an error") };
+            let Some(ChangeOutcome::Error(error)) = over(ChangeState::Failed, None, Some(kind)) else {
+                panic!("an error")
+            };
             assert_eq!((error.kind, error.data["changeId"].as_str()), (kind, Some("chg_1")));
         }
         let mut foreign = McpError::new(ErrorKind::UpstreamError, "theirs");
         foreign.data.insert("upstreamCode".into(), (-4711).into());
         let own = ToolResult::error(&foreign);
         let failed = over(ChangeState::Failed, Some(&own), Some(ErrorKind::UpstreamError));
-        let Some(Ending::Error(error)) = failed else { panic!("an error") };
+        let Some(ChangeOutcome::Error(error)) = failed else { panic!("an error") };
         assert_eq!(error.passthrough.as_ref().unwrap().code, -4711, "with the server's own code");
     }
 }
