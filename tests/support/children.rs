@@ -125,7 +125,12 @@ pub fn set_env(config: &mut UpstreamConfig, name: &str, value: &str) {
 }
 
 pub fn connector(config: UpstreamConfig, data: &Path) -> ChildConnector {
-    ChildConnector::new(&Arc::new(config), data).guarded_by(&gateway())
+    limited_connector(config, data, 8 << 20)
+}
+
+/// Creates a connector that accepts messages of at most `max_message` bytes.
+pub fn limited_connector(config: UpstreamConfig, data: &Path, max_message: usize) -> ChildConnector {
+    ChildConnector::new(&Arc::new(config), data, max_message).guarded_by(&gateway())
 }
 
 impl Child {

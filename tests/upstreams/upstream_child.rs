@@ -271,7 +271,7 @@ async fn stderr_is_logged_without_secrets() {
 async fn child_that_writes_100_mib_is_ended() {
     let marker = new_marker();
     let config = config(&marker, &[]);
-    let child = Child::start_with(&marker, |data| connector(config, data).max_message(1 << 20)).await;
+    let child = Child::start_with(&marker, |data| limited_connector(config, data, 1 << 20)).await;
     // Just below the limit is fine.
     child.result("huge", &json!({ "bytes": 15 << 16 }).to_string()).await;
     let outgoing = child.new_outgoing("never", "{}");

@@ -236,11 +236,23 @@ pub struct BreakerConfig {
 }
 
 impl UpstreamConfig {
-    /// Returns the part before the `+` in URIs of the server's resources, which is used if the server has a prefix.
+    /// Returns the name in lower case, with `-` for each character other than `[a-z0-9.-]`.
+    #[must_use]
+    pub fn slug(&self) -> String {
+        let fits = |c: &char| matches!(c, 'a'..='z' | '0'..='9' | '.' | '-');
+        self.name.chars().map(|c| Some(c.to_ascii_lowercase()).filter(fits).unwrap_or('-')).collect()
+    }
+
+    /// Returns the part before the `+` in URIs of the server's resources, which is used if the server has a prefix. It is
+    /// a valid scheme (RFC 3986, section 3.1).
     #[must_use]
     pub fn uri_slug(&self) -> String {
-        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-');
-        self.name.to_lowercase().chars().map(|c| if fits(c) { c } else { '-' }).collect()
+        let mut slug = self.slug();
+        // A scheme begins with a letter, and URL parsers in clients reject a whole list otherwise.
+        if !slug.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            slug.insert(0, 'x');
+        }
+        slug
     }
 
     /// Creates a server with the defaults of all optional keys.

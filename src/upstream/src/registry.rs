@@ -36,7 +36,7 @@ impl Upstreams {
         let data: PathBuf = data.to_owned();
         Self::with_connectors(Box::new(move |config| match &config.target {
             UpstreamTarget::Command { .. } => {
-                vec![Arc::new(ChildConnector::new(config, &data).max_message(max_message))]
+                vec![Arc::new(ChildConnector::new(config, &data, max_message))]
             }
             UpstreamTarget::Url { urls, .. } => urls.iter().map(|url| http::connector(url, config)).collect(),
         }))

@@ -11,7 +11,7 @@ use futures_util::future::LocalBoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use awc::http::{
-    StatusCode,
+    Method, StatusCode,
     header::{HeaderName, HeaderValue},
 };
 
@@ -19,7 +19,7 @@ use crate::{
     catalog::{Catalog, usable_definitions::UsableDefinitions},
     link::{
         Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-        http::{Place, answer, client, head::Field},
+        http::{HttpTarget, answer, client, head::Field},
         received::MAX_MESSAGE,
     },
     server::Upstream,
@@ -94,7 +94,6 @@ impl Connector for ScriptedConnector {
     fn connect<'a>(&'a self, _: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         self.sent.lock().push("connect".to_owned());
         let link = ScriptedLink {
-            kind: self.kind,
             script: Arc::clone(&self.script),
             sent: Arc::clone(&self.sent),
             closed: CancellationToken::new(),
@@ -104,10 +103,6 @@ impl Connector for ScriptedConnector {
 
     fn kind(&self) -> LinkKind {
         self.kind
-    }
-
-    fn probe_apart(&self) -> bool {
-        self.probes_apart
     }
 
     fn era(&self) -> Option<Era> {
@@ -124,17 +119,12 @@ impl Connector for ScriptedConnector {
 }
 
 struct ScriptedLink {
-    kind: LinkKind,
     script: Arc<Script>,
     sent: Arc<Mutex<Vec<String>>>,
     closed: CancellationToken,
 }
 
 impl Link for ScriptedLink {
-    fn kind(&self) -> LinkKind {
-        self.kind
-    }
-
     fn request<'a>(
         &'a self,
         outgoing: &'a Outgoing,
@@ -210,7 +200,7 @@ pub fn mark_never_reached(upstream: &Upstream) {
 }
 
 /// The client of HTTP/1.1 by itself, for `scripts/bench client`.
-pub struct HttpPost(Arc<client::Head>);
+pub struct HttpPost(client::Head);
 
 impl HttpPost {
     /// `headers` are those of every request.
@@ -220,8 +210,8 @@ impl HttpPost {
     pub fn new(url: &url::Url, headers: &[(&str, &str)]) -> Result<Self, LinkError> {
         let configured: Vec<_> =
             headers.iter().map(|(name, value)| ((*name).to_owned(), Secret((*value).to_owned()))).collect();
-        let place = Place::new(url, &configured, None);
-        Ok(Self(client::Head::new(place.uri()?, place.headers, &place.trust)))
+        let target = HttpTarget::new(url, &configured, None);
+        Ok(Self(client::Head::new(Method::POST, target.uri()?, target.headers, &target.trust)))
     }
 
     /// Sends what a stateless link sends, and reads the whole answer.
@@ -235,6 +225,6 @@ impl HttpPost {
         let mut response = client::send(&self.0, extra, body, None).await?;
         assert_eq!(response.status(), StatusCode::OK);
         assert!(response.field(Field::ContentEncoding).is_none());
-        answer::body(&mut response, MAX_MESSAGE).await
+        answer::read_body(&mut response, MAX_MESSAGE).await
     }
 }

@@ -37,10 +37,10 @@ async fn discovering_server_is_stateless() {
     }})
     .await;
     let found = find(server.connector()).await.unwrap();
-    assert_eq!((found.era, found.negotiated.revision), (Era::Modern, Revision::MODERN));
+    assert_eq!((found.era(), found.negotiated.revision), (Era::Modern, Revision::MODERN));
     assert_eq!(found.negotiated.server_info.unwrap().get(), r#"{"name":"top"}"#);
     assert_eq!(found.connector.kind(), LinkKind::Stateless);
-    assert!(ask(&found.link.unwrap(), call(1)).await.is_ok());
+    assert!(ask(&found.link, call(1)).await.is_ok());
     assert_eq!(server.log.rpcs(), ["server/discover", "server/discover", "tools/call"]);
 }
 
@@ -77,9 +77,9 @@ async fn server_with_sessions_is_detected() {
         })
         .await;
         let found = find(server.connector()).await.unwrap_or_else(|error| panic!("{body}: {error}"));
-        assert_eq!((found.era, found.negotiated.revision), (Era::Legacy, Revision::V2025_06_18));
+        assert_eq!((found.era(), found.negotiated.revision), (Era::Legacy, Revision::V2025_06_18));
         assert_eq!(found.connector.kind(), LinkKind::Streams);
-        assert!(ask(&found.link.unwrap(), call(1)).await.is_ok());
+        assert!(ask(&found.link, call(1)).await.is_ok());
     }
 }
 
@@ -115,7 +115,7 @@ async fn sse_pair_is_detected_if_post_is_refused() {
         let outcome = find(connector(&server.url, &[], transport)).await;
         assert_eq!(outcome.is_ok(), works, "{status}: {:?}", outcome.map(|_| ()).err());
         let Ok(found) = outcome else { continue };
-        assert_eq!((found.era, found.connector.kind()), (Era::Legacy, LinkKind::Shared));
-        assert_eq!(text(ask(&found.link.unwrap(), call(1)).await), r#"{"echo":1}"#);
+        assert_eq!((found.era(), found.connector.kind()), (Era::Legacy, LinkKind::Shared));
+        assert_eq!(text(ask(&found.link, call(1)).await), r#"{"echo":1}"#);
     }
 }

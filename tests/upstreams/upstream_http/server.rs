@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::VecDeque, future::Future, rc::Rc, sync::Arc, time::Duration};
 
 use countersign_config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
-use countersign_protocol::{Era, Revision, capabilities::ClientCapabilities};
+use countersign_protocol::{Revision, capabilities::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::{
     Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification, handshake, http,
@@ -258,7 +258,7 @@ pub async fn legacy(
     unsolicited: Arc<RecordingListener>,
 ) -> Result<Arc<dyn Link>, LinkError> {
     let nothing = ClientCapabilities::default();
-    handshake::open(connector, Era::Legacy, None, &nothing, unsolicited).await.map(|(link, _)| link)
+    handshake::open(connector, None, &nothing, unsolicited).await.map(|(link, _)| link)
 }
 
 pub fn connector(url: &Url, headers: &[(&str, &str)], transport: UrlTransport) -> Arc<dyn Connector> {

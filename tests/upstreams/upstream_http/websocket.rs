@@ -65,7 +65,6 @@ async fn open(server: &Server, unsolicited: Arc<RecordingListener>) -> Result<Ar
     url.set_scheme("ws").unwrap();
     let connector = connector(&url, &[("authorization", "Bearer x")], UrlTransport::Auto);
     assert_eq!(connector.kind(), LinkKind::Shared);
-    assert!(connector.probe_apart());
     legacy(&*connector, unsolicited).await
 }
 
@@ -212,7 +211,7 @@ async fn server_that_dies_on_discovery_is_legacy() {
     url.set_scheme("ws").unwrap();
     let connector = connector(&url, &[], UrlTransport::WebSocket);
     let found = within_max_wait(detect(connector, &|| RecordingListener::new() as Arc<dyn Listener>)).await.unwrap();
-    assert_eq!(found.era, Era::Legacy);
-    assert_eq!(text(ask(&found.link.unwrap(), call(1)).await), "{}");
+    assert_eq!(found.era(), Era::Legacy);
+    assert_eq!(text(ask(&found.link, call(1)).await), "{}");
     assert_eq!(*server.connections.borrow(), 2);
 }

@@ -90,9 +90,8 @@ async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Upst
     let capabilities = if open.key == PoolKey::Plain { &plain } else { &open.capabilities };
     let connector = endpoint.connector();
     let (link, negotiated) =
-        handshake::open(&*connector, known.revision.era(), Some(&known), capabilities, Arc::clone(&traffic) as _)
-            .await?;
-    Ok(Arc::new(UpstreamConnection::new(link, traffic, &negotiated)))
+        handshake::open(&*connector, Some(&known), capabilities, Arc::clone(&traffic) as _).await?;
+    Ok(Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated)))
 }
 
 /// Sent by the Executor's thread to run an approved change, once. Fails as [`countersign_provider::Provider::call`]

@@ -18,8 +18,8 @@ use super::{
     rounds::{InputRounds, RoundError},
 };
 use crate::{
-    link::{Listener, Outgoing, Response, UpstreamNotification},
-    server::{Upstream, caller::Caller, own_requests::with_meta_for},
+    link::{Listener, Outgoing, Response, UpstreamNotification, handshake::with_meta_for},
+    server::{Upstream, caller::Caller},
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,

@@ -28,7 +28,7 @@ pub struct Names {
 impl Names {
     #[must_use]
     pub fn new(config: &UpstreamConfig) -> Self {
-        let scheme = if config.prefix.is_empty() { String::new() } else { format!("{}+", slug(&config.name)) };
+        let scheme = if config.prefix.is_empty() { String::new() } else { format!("{}+", config.uri_slug()) };
         Self { prefix: config.prefix.clone(), scheme }
     }
 
@@ -174,24 +174,6 @@ impl Names {
     fn exposed_uri(&self, value: &str) -> Option<String> {
         string(value).map(|uri| quoted(&self.expose_uri(&uri)))
     }
-}
-
-/// Returns the part before the `+` in the URIs of a server of that name, which is a valid scheme (RFC 3986 section
-/// 3.1).
-#[must_use]
-pub fn slug(name: &str) -> String {
-    let mut slug: String = name
-        .chars()
-        .map(|c| match c.to_ascii_lowercase() {
-            c @ ('a'..='z' | '0'..='9' | '.' | '-') => c,
-            _ => '-',
-        })
-        .collect();
-    // A scheme begins with a letter; URL parsers in clients reject the whole list otherwise.
-    if !slug.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        slug.insert(0, 'x');
-    }
-    slug
 }
 
 /// Returns the reason why some clients reject a tool of that name, or the whole list that contains it.

@@ -1,74 +1,70 @@
-//! Which era a server speaks (2026-07-28/basic/versioning, "Backward Compatibility with Initialization-Based
-//! Versions"; basic/transports/stdio and basic/transports/streamable-http, "Backward Compatibility").
+//! Detects the era of a server (2026-07-28/basic/versioning, "Backward Compatibility with Initialization-Based Versions";
+//! basic/transports/stdio and basic/transports/streamable-http, "Backward Compatibility").
 //!
-//! A server of both eras is spoken to in the stateless one. Only an answer is a verdict: a server that cannot be
-//! reached, asks for credentials or fails has said nothing of its era.
+//! The gateway prefers the stateless era. Only an answer determines the era: not a failed connection, a request for
+//! credentials or a server error.
 
 use std::{sync::Arc, time::Duration};
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-
 use super::{
-    Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response,
-    handshake::{self, Deaf, FIRST_ID, client_info, object},
+    Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response,
+    handshake::{
+        self, FIRST_ID, HandshakeListener, newest_revision, parse_discover_result, refusal, supported_versions,
+        with_meta_for,
+    },
+    received::escape_excerpt,
 };
-use countersign_protocol::{Era, Revision, capabilities::ClientCapabilities, rpc_error::RpcError};
+use countersign_protocol::{Era, Revision, capabilities::ClientCapabilities};
 
-/// How long a server may take to answer `server/discover` before it counts as one that does not know it.
-pub const PROBE: Duration = Duration::from_secs(5);
+/// Time limit for a server to answer `server/discover` before it is asked for a handshake too.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Over HTTP servers always answer, if only with an error; one that is slow may be starting.
-pub const PROBE_HTTP: Duration = Duration::from_secs(15);
+/// The same limit over HTTP, where servers always answer, at least with an error. A slow one may be starting.
+const HTTP_PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long `server/discover` may be answered after `handshake_revision`, where both were asked.
-const TURN: Duration = Duration::from_millis(500);
+/// Time in which `server/discover` may still be answered after `initialize`, if both were sent.
+const LATE_ANSWER_TIME: Duration = Duration::from_millis(500);
 
-/// What was found out.
+/// The error codes that only servers of the stateless era use (2026-07-28/basic/index, "Error Codes").
+const HEADER_MISMATCH: i64 = -32020;
+const MISSING_CAPABILITY: i64 = -32021;
+const UNSUPPORTED_VERSION: i64 = -32022;
+
+/// The result of the detection.
 pub struct Detected {
-    /// Makes further links; another one than was asked with where the server turned out to speak an older transport.
+    /// The connector for further links. It differs from the given one if the server speaks an older transport.
     pub connector: Arc<dyn Connector>,
-    pub era: Era,
     pub negotiated: Negotiated,
-    /// Opened and usable, declaring no capabilities, if the probe made one.
-    pub link: Option<Arc<dyn Link>>,
+    /// An open link that declares no capabilities.
+    pub link: Arc<dyn Link>,
 }
 
-enum Verdict {
-    Modern(Negotiated),
-    Legacy,
-    /// It has not answered in time; what it says to `handshake_revision` tells.
-    Unclear(LinkError),
+impl Detected {
+    #[must_use]
+    pub fn era(&self) -> Era {
+        self.negotiated.revision.era()
+    }
 }
 
-/// Finds the era of a server and opens a first link.
+/// Detects the era of a server and opens a first link.
 ///
 /// # Errors
-/// The [`LinkError`] that kept it from a verdict.
+/// The error that prevented the detection.
 pub async fn detect(
     connector: Arc<dyn Connector>,
     unsolicited: &dyn Fn() -> Arc<dyn Listener>,
 ) -> Result<Detected, LinkError> {
-    let limit = if connector.probe_apart() { PROBE } else { PROBE_HTTP };
-    detect_within(limit, connector, unsolicited).await
-}
-
-async fn detect_within(
-    limit: Duration,
-    connector: Arc<dyn Connector>,
-    unsolicited: &dyn Fn() -> Arc<dyn Listener>,
-) -> Result<Detected, LinkError> {
-    let mut unclear = None;
+    let mut unanswered = None;
     if connector.era() != Some(Era::Legacy) {
         let link = connector.connect(unsolicited()).await?;
-        let verdict = probe(&*link, connector.probe_apart(), limit).await;
-        if let Ok(Verdict::Modern(negotiated)) = verdict {
+        let outcome = probe(&*link, connector.kind()).await;
+        if let Ok(ProbeOutcome::Modern(negotiated)) = outcome {
             link.opened(&negotiated);
-            return Ok(Detected { connector, era: Era::Modern, negotiated, link: Some(link) });
+            return Ok(Detected { connector, negotiated, link });
         }
         link.close();
-        if let Verdict::Unclear(error) = verdict? {
-            unclear = Some(error);
+        if let ProbeOutcome::Unanswered(error) = outcome? {
+            unanswered = Some(error);
         }
     }
     let error = match initialize(&connector, unsolicited).await {
@@ -83,198 +79,134 @@ async fn detect_within(
             Err(e) => tracing::debug!(upstream = connector.describe(), error = %e, "nor does it speak HTTP+SSE"),
         }
     }
-    Err(unclear.unwrap_or(error))
+    Err(unanswered.unwrap_or(error))
 }
 
 async fn initialize(
     connector: &Arc<dyn Connector>,
     unsolicited: &dyn Fn() -> Arc<dyn Listener>,
 ) -> Result<Detected, LinkError> {
-    let nothing = ClientCapabilities::default();
-    let (link, negotiated) = handshake::open(&**connector, Era::Legacy, None, &nothing, unsolicited()).await?;
-    Ok(Detected { connector: Arc::clone(connector), era: Era::Legacy, negotiated, link: Some(link) })
+    let (link, negotiated) = handshake::open(&**connector, None, &ClientCapabilities::default(), unsolicited()).await?;
+    Ok(Detected { connector: Arc::clone(connector), negotiated, link })
 }
 
-/// `apart`: the link is thrown away, so that its end is an answer too.
-async fn probe(link: &dyn Link, apart: bool, limit: Duration) -> Result<Verdict, LinkError> {
-    let mut asked = std::pin::pin!(ask(link));
-    let outcome = match tokio::time::timeout(limit, &mut asked).await {
+enum ProbeOutcome {
+    Modern(Negotiated),
+    Legacy,
+    /// Only the answer to `initialize` can determine the era.
+    Unanswered(LinkError),
+}
+
+/// Sends `server/discover` on a link that is discarded unless the server is of the stateless era. A child process may die
+/// of an unknown request, so the end of a shared link counts as an answer too.
+async fn probe(link: &dyn Link, kind: LinkKind) -> Result<ProbeOutcome, LinkError> {
+    let is_shared = kind == LinkKind::Shared;
+    let limit = if is_shared { PROBE_TIMEOUT } else { HTTP_PROBE_TIMEOUT };
+    let mut discovery = std::pin::pin!(discover(link));
+    let outcome = match tokio::time::timeout(limit, &mut discovery).await {
         Ok(outcome) => outcome,
-        Err(_) if apart => {
-            // It may not know the question, or still be on its way: many install themselves at their first start, and
-            // to end them meanwhile would leave half an installation behind. What it answers first tells.
+        Err(_) if is_shared => {
+            // The server may not know the request, or still be starting: many install themselves first, and ending them
+            // would leave half an installation behind. Its first answer determines the era.
             tracing::debug!("no answer to server/discover within {} s, asking for a handshake too", limit.as_secs());
-            let second = handshake::second_question();
+            let second = handshake::second_probe();
             tokio::select! {
                 biased;
-                outcome = &mut asked => outcome,
+                outcome = &mut discovery => outcome,
                 // A server that reads both at once may answer them in any order.
-                _ = link.request(&second, Arc::new(Deaf)) => match tokio::time::timeout(TURN, &mut asked).await {
-                    Ok(outcome) => outcome,
-                    Err(_) => return Ok(Verdict::Legacy),
-                },
+                _ = link.request(&second, Arc::new(HandshakeListener)) => {
+                    match tokio::time::timeout(LATE_ANSWER_TIME, &mut discovery).await {
+                        Ok(outcome) => outcome,
+                        Err(_) => return Ok(ProbeOutcome::Legacy),
+                    }
+                }
             }
         }
         Err(_) => {
             let error = format!("no answer to `server/discover` within {} s", limit.as_secs());
-            return Ok(Verdict::Unclear(LinkError::Lost(error)));
+            return Ok(ProbeOutcome::Unanswered(LinkError::Lost(error)));
         }
     };
     match outcome {
-        Ok(Asked::Modern(negotiated)) => Ok(Verdict::Modern(negotiated)),
-        Ok(Asked::Legacy) => Ok(Verdict::Legacy),
-        Ok(Asked::Refused(error)) => Err(error),
-        Err(LinkError::Lost(why)) if apart => {
+        Ok(DiscoverOutcome::Modern(negotiated)) => Ok(ProbeOutcome::Modern(negotiated)),
+        Ok(DiscoverOutcome::Legacy) | Err(LinkError::SessionGone) => Ok(ProbeOutcome::Legacy),
+        Ok(DiscoverOutcome::Refused(error)) => Err(error),
+        Err(LinkError::Lost(why)) if is_shared => {
             tracing::debug!(%why, "no answer to server/discover: a server of the handshake era");
-            Ok(Verdict::Legacy)
+            Ok(ProbeOutcome::Legacy)
         }
         Err(LinkError::Protocol(why)) => {
             tracing::debug!(%why, "not an answer to server/discover: a server of the handshake era");
-            Ok(Verdict::Legacy)
+            Ok(ProbeOutcome::Legacy)
         }
-        Err(LinkError::SessionGone) => Ok(Verdict::Legacy),
-        Err(LinkError::Status { status, .. })
-            if (400..500).contains(&status) && !matches!(status, 401 | 403 | 407 | 429) =>
-        {
-            Ok(Verdict::Legacy)
+        Err(LinkError::Status { status, .. }) if status < 300 || is_client_error(status) => {
+            // With a success such as `202 Accepted`, the server took the request for something else.
+            Ok(ProbeOutcome::Legacy)
         }
-        // `202 Accepted` and such: it took the request for something else.
-        Err(LinkError::Status { status, .. }) if (200..300).contains(&status) => Ok(Verdict::Legacy),
         Err(error) => Err(error),
     }
 }
 
-/// What a server says of itself, in the stateless era.
-///
-/// # Errors
-/// As [`Link::parse_request`]; [`LinkError::Protocol`] if it is not a server of this era after all.
-pub async fn discover(link: &dyn Link) -> Result<Negotiated, LinkError> {
-    match ask(link).await? {
-        Asked::Modern(negotiated) => Ok(negotiated),
-        Asked::Refused(error) => Err(error),
-        Asked::Legacy => Err(LinkError::Protocol("it does not know `server/discover` any longer".to_owned())),
-    }
+/// Returns `true` for a client error that is not about access, so that the server has examined the request.
+fn is_client_error(status: u16) -> bool {
+    (400..500).contains(&status) && !matches!(status, 401 | 403 | 407 | 429)
 }
 
-enum Asked {
+enum DiscoverOutcome {
     Modern(Negotiated),
     Legacy,
-    /// Surely of the stateless era, and still there is no talking to it.
+    /// The server is of the stateless era, but no request to it can succeed.
     Refused(LinkError),
 }
 
-/// The errors that only servers of the stateless era know (2026-07-28/basic/index, "Error Codes").
-const HEADER_MISMATCH: i64 = -32020;
-const MISSING_CAPABILITY: i64 = -32021;
-const UNSUPPORTED_VERSION: i64 = -32022;
-
-async fn ask(link: &dyn Link) -> Result<Asked, LinkError> {
-    let mut capabilities = "{}";
-    let mut error = None;
-    // Once more after an error that says how to do it better; suites and restarting servers refuse the first one.
+async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
+    let mut capabilities = ClientCapabilities::default();
+    let mut earlier = None;
+    // Repeated once after an error that tells how to improve the request. Some servers refuse the first request while they
+    // restart.
     for _ in 0..2 {
-        let outgoing =
-            Outgoing { repeatable: true, ..Outgoing::new(FIRST_ID, "server/discover", Some(&envelope(capabilities))) };
-        let refusal = match link.request(&outgoing, Arc::new(Deaf)).await? {
+        let params = with_meta_for("{}", &capabilities);
+        let outgoing = Outgoing { repeatable: true, ..Outgoing::new(FIRST_ID, "server/discover", Some(&params)) };
+        let error = match link.request(&outgoing, Arc::new(HandshakeListener)).await? {
             Response::Result(result) => {
-                return Ok(match (discovered(&result), error) {
-                    (Some(negotiated), _) => Asked::Modern(negotiated),
-                    (None, None) => Asked::Legacy,
-                    (None, Some(error)) => Asked::Refused(refused(&error)),
+                return Ok(match (parse_discover_result(&result), earlier) {
+                    (Some(negotiated), _) => DiscoverOutcome::Modern(negotiated),
+                    (None, None) => DiscoverOutcome::Legacy,
+                    (None, Some(error)) => DiscoverOutcome::Refused(refusal("server/discover", &error)),
                 });
             }
-            Response::Error(refusal) => refusal,
+            Response::Error(error) => error,
         };
-        match refusal.code {
-            UNSUPPORTED_VERSION => match supported(&refusal) {
-                // What it supports is not said: it may be this one.
+        match (error.code, error.status) {
+            (UNSUPPORTED_VERSION, _) => match supported_versions(&error) {
+                // The supported versions are unknown, or include this one.
                 None => {}
-                Some(versions) if versions.iter().any(|v| v == Revision::MODERN.as_str()) => {}
-                Some(versions) if versions.iter().any(|v| is_legacy(v)) => return Ok(Asked::Legacy),
-                Some(_) => return Ok(Asked::Refused(refused(&refusal))),
+                Some(versions) if versions.iter().any(|version| version == Revision::MODERN.as_str()) => {}
+                Some(versions) if newest_revision(&versions, Era::Legacy).is_some() => {
+                    return Ok(DiscoverOutcome::Legacy);
+                }
+                Some(_) => return Ok(DiscoverOutcome::Refused(refusal("server/discover", &error))),
             },
-            MISSING_CAPABILITY => capabilities = r#"{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{}}"#,
-            HEADER_MISMATCH => {}
-            _ => match error {
-                None => return Ok(http_verdict(&refusal)),
-                Some(error) => return Ok(Asked::Refused(refused(&error))),
-            },
+            (MISSING_CAPABILITY, _) => {
+                capabilities.elicitation_form = true;
+                capabilities.elicitation_url = true;
+                capabilities.sampling = true;
+                capabilities.roots = true;
+            }
+            (HEADER_MISMATCH, _) => {}
+            (_, _) if let Some(earlier) = &earlier => {
+                return Ok(DiscoverOutcome::Refused(refusal("server/discover", earlier)));
+            }
+            // The server has not examined the request.
+            (_, Some(status @ (401 | 403 | 407 | 429 | 500..=599))) => {
+                let body = escape_excerpt(error.message.as_bytes());
+                return Ok(DiscoverOutcome::Refused(LinkError::Status { status, body }));
+            }
+            _ => return Ok(DiscoverOutcome::Legacy),
         }
-        error = Some(refusal);
+        earlier = Some(error);
     }
-    Ok(error.map_or(Asked::Legacy, |error| Asked::Refused(refused(&error))))
-}
-
-/// Any other error is a legacy server's, except with a status that says that nobody has looked at the request.
-fn http_verdict(error: &RpcError) -> Asked {
-    match error.status {
-        Some(status @ (401 | 403 | 407 | 429 | 500..=599)) => {
-            Asked::Refused(LinkError::Status { status, body: super::received::shown(error.message.as_bytes()) })
-        }
-        _ => Asked::Legacy,
-    }
-}
-
-fn refused(error: &RpcError) -> LinkError {
-    let message = super::received::shown(error.message.as_bytes());
-    LinkError::Protocol(format!("it refuses `server/discover`: {message} ({})", error.code))
-}
-
-fn envelope(capabilities: &str) -> String {
-    format!(
-        r#"{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{}","io.modelcontextprotocol/clientInfo":{},"io.modelcontextprotocol/clientCapabilities":{capabilities}}}}}"#,
-        Revision::MODERN.as_str(),
-        client_info()
-    )
-}
-
-fn is_legacy(version: &str) -> bool {
-    Revision::parse(version).is_some_and(|revision| revision.era() == Era::Legacy)
-}
-
-fn supported(error: &RpcError) -> Option<Vec<String>> {
-    #[derive(Deserialize)]
-    struct Data {
-        supported: Vec<String>,
-    }
-    let data: Data = serde_json::from_str(error.data.as_ref()?.get()).ok()?;
-    Some(data.supported)
-}
-
-/// What a `DiscoverResult` says, if it is one and has a version in common with the gateway.
-fn discovered(result: &RawValue) -> Option<Negotiated> {
-    #[derive(Deserialize)]
-    struct DiscoverResult<'a> {
-        #[serde(rename = "supportedVersions")]
-        versions: Vec<String>,
-        #[serde(borrow, default)]
-        capabilities: Option<&'a RawValue>,
-        #[serde(default)]
-        instructions: Option<String>,
-        #[serde(borrow, default, rename = "_meta")]
-        meta: Option<Meta<'a>>,
-        /// Where drafts had it.
-        #[serde(borrow, default, rename = "serverInfo")]
-        server_info: Option<&'a RawValue>,
-        #[serde(default, rename = "ttlMs")]
-        ttl_ms: Option<serde_json::Number>,
-    }
-    #[derive(Deserialize)]
-    struct Meta<'a> {
-        #[serde(borrow, default, rename = "io.modelcontextprotocol/serverInfo")]
-        server_info: Option<&'a RawValue>,
-    }
-    let result: DiscoverResult<'_> = serde_json::from_str(result.get()).ok()?;
-    let revision =
-        result.versions.iter().filter_map(|v| Revision::parse(v)).filter(|r| r.era() == Era::Modern).max()?;
-    let info = result.meta.and_then(|meta| meta.server_info).or(result.server_info);
-    Some(Negotiated {
-        revision,
-        capabilities: object(result.capabilities),
-        server_info: info.map(|info| Arc::from(info.to_owned())),
-        instructions: result.instructions,
-        ttl_ms: result.ttl_ms.and_then(|ttl| ttl.as_u64()),
-    })
+    Ok(earlier.map_or(DiscoverOutcome::Legacy, |error| DiscoverOutcome::Refused(refusal("server/discover", &error))))
 }
 
 #[cfg(test)]

@@ -1,190 +1,217 @@
-//! Opens a link of either era: what is said on it before the first request of a client.
+//! Opens a link of either era: the messages before the first request of a client.
 
 use std::{sync::Arc, time::Duration};
 
 use serde::Deserialize;
-use serde_json::{json, value::RawValue};
+use serde_json::{Number, value::RawValue};
 
-use super::{Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification};
-use countersign_protocol::{Era, Revision, capabilities::ClientCapabilities};
+use super::{
+    Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    received::escape_excerpt,
+};
+use countersign_protocol::{
+    Era, Revision,
+    capabilities::ClientCapabilities,
+    json::{MemberEdit, merge_meta},
+    params::keys,
+    rpc_error::RpcError,
+};
 use countersign_provider::request::UpstreamRequest;
 
-/// The id of `handshake_revision` and of `server/discover`; [`crate::server::Upstream::mint`] starts at 1.
-pub const FIRST_ID: u64 = 0;
+/// The id of `initialize` and of `server/discover`. [`crate::server::Upstream::next_request_id`] begins with 1.
+pub(super) const FIRST_ID: u64 = 0;
 
-/// The id of [`second_question`]: its answer may come late, on a link that is kept because the first question was
-/// answered after all, so none of the ids that calls get may be it. The greatest that every server can hold.
-pub(crate) const SECOND_ID: u64 = i32::MAX as u64;
+/// The id of [`second_probe`], the greatest one that every server can represent. No call gets it, because its answer may
+/// come late on a link that is kept after the first probe was answered.
+pub(super) const SECOND_ID: u64 = i32::MAX as u64;
 
-/// How long a server may take to answer `handshake_revision`: it may install itself first.
-pub const OPENING: Duration = Duration::from_secs(60);
+/// Time limit for a server to answer `initialize`, because it may install itself first.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How the gateway names itself to upstreams: an `Implementation`, as JSON.
-#[must_use]
-pub fn client_info() -> &'static str {
-    concat!(r#"{"name":"countersign","title":"Countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)
+/// The gateway's `Implementation` for upstreams, as JSON.
+const CLIENT_INFO: &str =
+    concat!(r#"{"name":"countersign","title":"Countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+
+/// Adds the `_meta` of a stateless request for a client with these capabilities (2026-07-28/basic/index#meta).
+pub(crate) fn with_meta_for(params: &str, capabilities: &ClientCapabilities) -> String {
+    let version = format!("\"{}\"", Revision::MODERN.as_str());
+    let capabilities = capabilities.to_json(Revision::MODERN).to_string();
+    merge_meta(
+        params,
+        &[
+            (keys::PROTOCOL_VERSION, MemberEdit::Set(&version)),
+            (keys::CLIENT_INFO, MemberEdit::Set(CLIENT_INFO)),
+            (keys::CLIENT_CAPABILITIES, MemberEdit::Set(&capabilities)),
+        ],
+    )
 }
 
-/// Connects and shakes hands: `handshake_revision` and `notifications/initialized` in the handshake era, nothing in the
-/// stateless one, where `known` is what discovery said.
+/// Opens a link. If `known` is of the stateless era, nothing is sent; otherwise the link begins with `initialize` and
+/// `notifications/initialized`.
 ///
 /// # Errors
-/// As [`Connector::connect`] and [`Link::parse_request`]; [`LinkError::Protocol`] if the server answers `handshake_revision` with an
-/// error, with a revision that the gateway does not have, or not within [`OPENING`].
+/// As [`Connector::connect`] and [`Link::request`]; [`LinkError::Protocol`] if the server answers `initialize` with an
+/// error or an unknown revision, and [`LinkError::Lost`] if it does not answer in time.
 pub async fn open(
     connector: &dyn Connector,
-    era: Era,
     known: Option<&Negotiated>,
     capabilities: &ClientCapabilities,
     unsolicited: Arc<dyn Listener>,
 ) -> Result<(Arc<dyn Link>, Negotiated), LinkError> {
-    match (era, known) {
-        (Era::Modern, Some(known)) => {
-            let link = connector.connect(unsolicited).await?;
-            link.opened(known);
-            Ok((link, known.clone()))
+    if let Some(known) = known.filter(|known| known.revision.era() == Era::Modern) {
+        let link = connector.connect(unsolicited).await?;
+        link.opened(known);
+        return Ok((link, known.clone()));
+    }
+    let mut revision = Revision::NEWEST_LEGACY;
+    loop {
+        let link = connector.connect(Arc::clone(&unsolicited)).await?;
+        let outcome = initialize(&*link, revision, capabilities).await;
+        if let Ok(HandshakeOutcome::Done(negotiated)) = outcome {
+            return Ok((link, negotiated));
         }
-        (Era::Modern, None) => {
-            let link = connector.connect(unsolicited).await?;
-            let limit = tokio::time::timeout(OPENING, super::detect::discover(&*link)).await;
-            match limit.unwrap_or_else(|_| Err(late("server/discover"))) {
-                Ok(negotiated) => {
-                    link.opened(&negotiated);
-                    Ok((link, negotiated))
-                }
-                Err(error) => {
-                    link.close();
-                    Err(error)
-                }
-            }
-        }
-        (Era::Legacy, _) => {
-            let mut revision = Revision::NEWEST_LEGACY;
-            loop {
-                let link = connector.connect(Arc::clone(&unsolicited)).await?;
-                let error = match shake(&*link, revision, capabilities).await {
-                    Ok(Shaken::Done(negotiated)) => return Ok((link, negotiated)),
-                    // Servers should offer another revision in the result; some say what they have in an error.
-                    Ok(Shaken::Wants(other)) if other < revision => {
-                        revision = other;
-                        link.close();
-                        continue;
-                    }
-                    Ok(Shaken::Wants(_)) => LinkError::Protocol("it refuses every known revision".to_owned()),
-                    Err(error) => error,
-                };
-                link.close();
-                return Err(error);
-            }
+        link.close();
+        match outcome? {
+            // Servers should offer another revision in the result, but some list their revisions in an error.
+            HandshakeOutcome::Offered(other) if other < revision => revision = other,
+            _ => return Err(LinkError::Protocol("it refuses every known revision".to_owned())),
         }
     }
 }
 
-enum Shaken {
+enum HandshakeOutcome {
     Done(Negotiated),
-    Wants(Revision),
+    Offered(Revision),
 }
 
-/// `handshake_revision` on a link on which `server/discover` was not answered in time. The link is thrown away where this one is
-/// answered first.
-pub(crate) fn second_question() -> Outgoing {
-    let params = params(Revision::NEWEST_LEGACY, &ClientCapabilities::default());
-    Outgoing::new(SECOND_ID, "initialize", Some(&params))
+/// Returns the `initialize` request for a link on which `server/discover` was not answered in time. The link is discarded
+/// if this request is answered first.
+pub(super) fn second_probe() -> Outgoing {
+    initialize_request(SECOND_ID, Revision::NEWEST_LEGACY, &ClientCapabilities::default())
 }
 
-fn params(revision: Revision, capabilities: &ClientCapabilities) -> String {
-    format!(
-        r#"{{"protocolVersion":"{}","capabilities":{},"clientInfo":{}}}"#,
+fn initialize_request(id: u64, revision: Revision, capabilities: &ClientCapabilities) -> Outgoing {
+    let params = format!(
+        r#"{{"protocolVersion":"{}","capabilities":{},"clientInfo":{CLIENT_INFO}}}"#,
         revision.as_str(),
-        capabilities.to_json(revision),
-        client_info()
-    )
+        capabilities.to_json(revision)
+    );
+    Outgoing::new(id, "initialize", Some(&params))
 }
 
-async fn shake(link: &dyn Link, revision: Revision, capabilities: &ClientCapabilities) -> Result<Shaken, LinkError> {
-    let params = params(revision, capabilities);
-    let outgoing = Outgoing::new(FIRST_ID, "initialize", Some(&params));
-    let answer = tokio::time::timeout(OPENING, link.request(&outgoing, Arc::new(Deaf))).await;
-    let error = match answer.map_err(|_| late("initialize"))?? {
+async fn initialize(
+    link: &dyn Link,
+    revision: Revision,
+    capabilities: &ClientCapabilities,
+) -> Result<HandshakeOutcome, LinkError> {
+    let outgoing = initialize_request(FIRST_ID, revision, capabilities);
+    let late = |_| {
+        let seconds = HANDSHAKE_TIMEOUT.as_secs();
+        LinkError::Lost(format!("no answer to `initialize` within {seconds} seconds"))
+    };
+    let answer = tokio::time::timeout(HANDSHAKE_TIMEOUT, link.request(&outgoing, Arc::new(HandshakeListener))).await;
+    let error = match answer.map_err(late)?? {
         Response::Result(result) => {
-            let negotiated = initialized(&result)?;
+            let negotiated = parse_initialize_result(&result)?;
             link.opened(&negotiated);
             link.notify("notifications/initialized", None).await?;
-            return Ok(Shaken::Done(negotiated));
+            return Ok(HandshakeOutcome::Done(negotiated));
         }
         Response::Error(error) => error,
     };
-    if let Some(other) = error.data.as_ref().and_then(|data| offered(data.get())) {
-        return Ok(Shaken::Wants(other));
+    if let Some(other) = supported_versions(&error).and_then(|versions| newest_revision(&versions, Era::Legacy)) {
+        return Ok(HandshakeOutcome::Offered(other));
     }
-    let status = error.status.filter(|status| !(200..300).contains(status));
-    Err(match status {
-        // With its status the error may mean another transport (see `detect`).
-        Some(status) => LinkError::Status { status, body: super::received::shown(error.message.as_bytes()) },
-        None => {
-            let message = super::received::shown(error.message.as_bytes());
-            LinkError::Protocol(format!("it refuses `initialize`: {message} ({})", error.code))
-        }
+    Err(match error.status.filter(|status| !(200..300).contains(status)) {
+        // With its status, the error may mean that the server speaks another transport (see `detect`).
+        Some(status) => LinkError::Status { status, body: escape_excerpt(error.message.as_bytes()) },
+        None => refusal("initialize", &error),
     })
 }
 
-fn late(method: &str) -> LinkError {
-    LinkError::Lost(format!("no answer to `{method}` within {} seconds", OPENING.as_secs()))
+/// Returns the error for a method that the server refuses.
+pub(super) fn refusal(method: &str, error: &RpcError) -> LinkError {
+    let message = escape_excerpt(error.message.as_bytes());
+    LinkError::Protocol(format!("it refuses `{method}`: {message} ({})", error.code))
 }
 
-/// The newest handshake-era revision in `data.supported` of an error.
-fn offered(data: &str) -> Option<Revision> {
+/// Returns `data.supported` of an error.
+pub(super) fn supported_versions(error: &RpcError) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct Data {
         supported: Vec<String>,
     }
-    let data: Data = serde_json::from_str(data).ok()?;
-    data.supported.iter().filter_map(|text| Revision::parse(text)).filter(|r| r.era() == Era::Legacy).max()
+    let data: Data = serde_json::from_str(error.data.as_ref()?.get()).ok()?;
+    Some(data.supported)
+}
+
+/// Returns the newest known revision of that era.
+pub(super) fn newest_revision(versions: &[String], era: Era) -> Option<Revision> {
+    versions.iter().filter_map(|version| Revision::parse(version)).filter(|revision| revision.era() == era).max()
+}
+
+/// The members of `InitializeResult` and `DiscoverResult`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServerDescription<'a> {
+    protocol_version: Option<String>,
+    supported_versions: Option<Vec<String>>,
+    #[serde(borrow)]
+    capabilities: Option<&'a RawValue>,
+    /// In `DiscoverResult`, drafts had it here.
+    #[serde(borrow)]
+    server_info: Option<&'a RawValue>,
+    instructions: Option<String>,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<DescriptionMeta<'a>>,
+    ttl_ms: Option<Number>,
 }
 
 #[derive(Deserialize)]
-struct InitializeResult<'a> {
-    #[serde(rename = "protocolVersion")]
-    version: String,
-    #[serde(borrow, default)]
-    capabilities: Option<&'a RawValue>,
-    #[serde(borrow, default, rename = "serverInfo")]
+struct DescriptionMeta<'a> {
+    #[serde(borrow, rename = "io.modelcontextprotocol/serverInfo")]
     server_info: Option<&'a RawValue>,
-    #[serde(default)]
-    instructions: Option<String>,
 }
 
-/// What an `InitializeResult` says.
-fn initialized(result: &RawValue) -> Result<Negotiated, LinkError> {
-    let result: InitializeResult<'_> = serde_json::from_str(result.get())
-        .map_err(|e| LinkError::Protocol(format!("its answer to `initialize` is malformed: {e}")))?;
-    let revision = Revision::parse(&result.version).filter(|revision| revision.era() == Era::Legacy);
-    let revision = revision.ok_or_else(|| {
-        let version = super::received::shown(result.version.as_bytes());
-        LinkError::Protocol(format!("it offers revision {version}, which the gateway does not have"))
-    })?;
-    Ok(Negotiated {
-        revision,
-        capabilities: object(result.capabilities),
-        server_info: result.server_info.map(|info| Arc::from(info.to_owned())),
-        instructions: result.instructions,
-        ttl_ms: None,
-    })
-}
-
-/// The object, or an empty one where there is none.
-pub(crate) fn object(raw: Option<&RawValue>) -> Arc<RawValue> {
-    match raw {
-        Some(raw) if raw.get().starts_with('{') => Arc::from(raw.to_owned()),
-        _ => Arc::from(serde_json::value::to_raw_value(&json!({})).unwrap_or_default()),
+impl ServerDescription<'_> {
+    fn into_negotiated(self, revision: Revision) -> Negotiated {
+        let capabilities = self.capabilities.filter(|capabilities| capabilities.get().starts_with('{'));
+        let server_info = self.meta.and_then(|meta| meta.server_info).or(self.server_info);
+        Negotiated {
+            revision,
+            capabilities: capabilities
+                .map_or_else(|| RawValue::from_string("{}".into()).unwrap_or_default(), RawValue::to_owned)
+                .into(),
+            server_info: server_info.map(|info| Arc::from(info.to_owned())),
+            instructions: self.instructions,
+            ttl_ms: self.ttl_ms.and_then(|ttl| ttl.as_u64()),
+        }
     }
 }
 
-/// Hears nothing: before the handshake is done a server must send nothing but logs and pings
-/// (25/basic/lifecycle, "Initialization").
-pub(crate) struct Deaf;
+fn parse_initialize_result(result: &RawValue) -> Result<Negotiated, LinkError> {
+    let description: ServerDescription<'_> = serde_json::from_str(result.get())
+        .map_err(|error| LinkError::Protocol(format!("its answer to `initialize` is malformed: {error}")))?;
+    let version = description.protocol_version.as_deref().unwrap_or("(none)");
+    let revision = Revision::parse(version).filter(|revision| revision.era() == Era::Legacy).ok_or_else(|| {
+        let version = escape_excerpt(version.as_bytes());
+        LinkError::Protocol(format!("it offers revision {version}, which the gateway does not have"))
+    })?;
+    Ok(description.into_negotiated(revision))
+}
 
-impl Listener for Deaf {
+/// Parses a `DiscoverResult`. Returns `None` if it is not one, or has no version in common with the gateway.
+pub(super) fn parse_discover_result(result: &RawValue) -> Option<Negotiated> {
+    let description: ServerDescription<'_> = serde_json::from_str(result.get()).ok()?;
+    let revision = newest_revision(description.supported_versions.as_ref()?, Era::Modern)?;
+    Some(description.into_negotiated(revision))
+}
+
+/// Ignores messages before the end of the handshake. A server must not send anything but logs and pings by then
+/// (2025-11-25/basic/lifecycle, "Initialization").
+pub(super) struct HandshakeListener;
+
+impl Listener for HandshakeListener {
     fn notification(&self, notification: UpstreamNotification) {
         tracing::debug!(method = notification.method, "a notification before the handshake is done");
     }

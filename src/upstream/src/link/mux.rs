@@ -1,12 +1,14 @@
-//! One ordered stream of messages for many requests: who gets what. Stdio, WebSocket and the 2024-11-05 pair use it.
+//! Demultiplexes one ordered stream of messages for many requests. Stdio, WebSocket and the transport of 2024-11-05 use
+//! it.
 //!
-//! Responses go by id, `notifications/progress` by its token (which is the request's id), messages of a subscription
-//! by `_meta["io.modelcontextprotocol/subscriptionId"]`, what is about the server as a whole (list changes, updated
-//! resources) to the link's own listener, and all else to the one request in flight, if it is exactly one.
+//! A response is attributed by its id, `notifications/progress` by its token, which is the id of the request, and a message
+//! of a subscription by `_meta["io.modelcontextprotocol/subscriptionId"]`. A message about the server as a whole (list
+//! changes, updated resources) goes to the link's own listener, and any other one to the only request in flight, if there
+//! is exactly one.
 //!
-//! The transport writes what [`Mux::queue`] gives it, calls [`Mux::receive`] for every message in the order of arrival, and
-//! [`Mux::end`] once. Nothing here reads, writes or waits, so nothing that a server sends can stop it; everything that a
-//! server can make grow is bounded.
+//! The transport writes the messages of [`Mux::queue`], calls [`Mux::receive`] for each message in the order of arrival, and
+//! [`Mux::end`] once. Nothing here reads, writes or waits, so a server cannot block it, and everything that a server can
+//! cause to grow is limited.
 
 use std::{
     borrow::Cow,
@@ -25,31 +27,28 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-    queue::{Queue, Refused},
-    received::{beginning, response_of},
-    server_requests::{self, Asked},
-    wire::{Line, Whose, cancelled, cancelled_id, integer, notification, only_one, own_id},
+    Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    queue::{Queue, QueueError, QueuedMessage},
+    received::{self, Malformed, escape_beginning, response_from},
+    server_requests::{OpenRequests, ReplySender},
+    wire::{Attribution, cancelled, cancelled_id, own_id, parse_own_id},
 };
 use countersign_protocol::{
-    Era, RequestId,
-    envelope::{self, Incoming, Limits, Message},
+    Era, encode,
+    envelope::{Message, Notification, Request},
 };
 
-/// Members of a batch: 2025-03-26 and older servers may answer in arrays.
-const MAX_BATCH: usize = 1000;
-/// The one request that stays open by its nature, and whose messages say that they are its own
-/// (2026-07-28/basic/patterns/subscriptions).
+/// The request that stays open by its nature, and whose messages name it (2026-07-28/basic/patterns/subscriptions).
 const LISTEN: &str = "subscriptions/listen";
 
-/// See the module's page.
+/// The requests in flight on one stream.
 pub(super) struct Mux {
     pub(super) queue: Queue,
     unsolicited: Arc<dyn Listener>,
     state: Mutex<State>,
-    asked: Asked,
-    /// Puts answers to the server's requests into the queue.
-    send: server_requests::Queue,
+    open_requests: OpenRequests,
+    /// Queues answers to the server's requests.
+    replies: ReplySender,
     /// The server speaks the stateless era.
     modern: AtomicBool,
     ended: CancellationToken,
@@ -65,13 +64,20 @@ struct State {
 struct Flight {
     listener: Arc<dyn Listener>,
     answer: oneshot::Sender<Result<Response, LinkError>>,
-    listen: bool,
+    is_listen: bool,
 }
 
 impl State {
-    /// What belongs to nobody else belongs to the one request in flight.
-    fn only(&self) -> Option<(u64, Arc<dyn Listener>)> {
-        only_one(&self.flights, |flight| flight.listen).map(|(id, flight)| (id, flight.listener.clone()))
+    /// Returns the only request in flight, if there is exactly one besides subscriptions.
+    fn only_request(&self) -> Option<(u64, Arc<dyn Listener>)> {
+        let mut calls = self.flights.iter().filter(|(_, flight)| !flight.is_listen);
+        let (id, flight) = calls.next()?;
+        calls.next().is_none().then(|| (*id, Arc::clone(&flight.listener)))
+    }
+
+    /// Fails if the link has ended.
+    fn check_open(&self) -> Result<(), LinkError> {
+        self.end.as_ref().map_or(Ok(()), |end| Err(unsent_error(end)))
     }
 }
 
@@ -79,8 +85,8 @@ impl Mux {
     pub(super) fn new(unsolicited: Arc<dyn Listener>) -> Arc<Self> {
         Arc::new_cyclic(|mux: &Weak<Self>| {
             let mux = mux.clone();
-            let send = move |line| {
-                if mux.upgrade().is_some_and(|mux| mux.queue.push(None, line) == Err(Refused::Full)) {
+            let send = move |text| {
+                if mux.upgrade().is_some_and(|mux| mux.queue.push(None, text, None) == Err(QueueError::Full)) {
                     tracing::warn!(target: "countersign_upstream", "an answer is dropped: the server reads nothing");
                 }
             };
@@ -88,72 +94,66 @@ impl Mux {
                 queue: Queue::default(),
                 unsolicited,
                 state: Mutex::default(),
-                asked: Asked::default(),
-                send: Arc::new(send),
+                open_requests: OpenRequests::default(),
+                replies: Arc::new(send),
                 modern: AtomicBool::new(false),
                 ended: CancellationToken::new(),
             }
         })
     }
 
-    pub(super) fn ended(&self) -> CancellationToken {
-        self.ended.clone()
-    }
-
-    pub(super) fn opened(&self, negotiated: &Negotiated) {
-        self.modern.store(negotiated.revision.era() == Era::Modern, Ordering::Relaxed);
-    }
-
-    /// Sends a request and waits for its answer. Dropped, it is cancelled at the server, or never sent.
-    pub(super) async fn request(
-        &self,
-        outgoing: &Outgoing,
-        listener: Arc<dyn Listener>,
-    ) -> Result<Response, LinkError> {
+    /// Sends a request and waits for its answer. If the future is dropped, the request is withdrawn or cancelled.
+    async fn request(&self, outgoing: &Outgoing, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
         let (answer, answered) = oneshot::channel();
-        let line = Line::of(outgoing.body.clone());
         {
             let mut state = self.state.lock();
-            if let Some(end) = &state.end {
-                return Err(unsent(end));
-            }
-            self.queue.push_permitted(outgoing.id, line, outgoing.permit.clone()).map_err(refused)?;
-            let listen = &*outgoing.method == LISTEN;
-            state.flights.insert(outgoing.id, Flight { listener, answer, listen });
+            state.check_open()?;
+            let queued = self.queue.push(Some(outgoing.id), outgoing.body.clone(), outgoing.permit.clone());
+            queued.map_err(queue_error)?;
+            let is_listen = &*outgoing.method == LISTEN;
+            state.flights.insert(outgoing.id, Flight { listener, answer, is_listen });
         }
-        // `handshake_revision` must not be cancelled (2025-11-25/basic/utilities/cancellation).
-        let _cancel = Cancel { mux: self, id: outgoing.id, tell: &*outgoing.method != "initialize" };
+        // `initialize` must not be cancelled (2025-11-25/basic/utilities/cancellation).
+        let _cancel = CancelOnDrop { mux: self, id: outgoing.id, notifies: &*outgoing.method != "initialize" };
         answered.await.unwrap_or_else(|_| Err(LinkError::Lost("another request took its id".to_owned())))
     }
 
-    pub(super) fn notify(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
-        if let Some(end) = &self.state.lock().end {
-            return Err(unsent(end));
-        }
-        self.queue.push(None, notification(method, params)).map_err(refused)
+    fn notify(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
+        self.state.lock().check_open()?;
+        self.queue.push(None, encode::notification(method, params), None).map_err(queue_error)
     }
 
-    /// Tells those whose requests might not be written any more when it was their turn.
-    pub(super) fn withhold(&self) {
-        for id in self.queue.withheld() {
-            self.answer(id, Err(LinkError::Withheld));
-        }
-    }
-
-    fn cancel(&self, id: u64, tell: bool) {
-        if self.state.lock().flights.remove(&id).is_none() {
-            return;
-        }
-        self.asked.release(id);
-        if !self.queue.withdraw(id) && tell {
-            // As many as there are requests that were sent: those are bounded.
-            let _ = self.queue.push_anyway(cancelled(id));
+    /// Returns the next message to write, or `None` once the queue is closed and empty.
+    pub(super) async fn next_permitted(&self) -> Option<QueuedMessage> {
+        loop {
+            if let Some(message) = self.check_permit(self.queue.pop().await?) {
+                return Some(message);
+            }
         }
     }
 
-    /// Nothing can be sent any more: whoever waits learns why. The first reason counts.
+    /// Returns the next message to write, if one is waiting.
+    pub(super) fn try_next_permitted(&self) -> Option<QueuedMessage> {
+        loop {
+            if let Some(message) = self.check_permit(self.queue.try_pop()?) {
+                return Some(message);
+            }
+        }
+    }
+
+    /// Fails a request whose permit has expired.
+    fn check_permit(&self, message: QueuedMessage) -> Option<QueuedMessage> {
+        match (Outgoing::check(message.permit.as_ref()), message.id) {
+            (Ok(()), _) => return Some(message),
+            (Err(error), Some(id)) => _ = self.answer(id, Err(error)),
+            (Err(_), None) => {}
+        }
+        None
+    }
+
+    /// Ends the link for this reason, unless it has ended before, and fails all requests.
     pub(super) fn end(&self, why: LinkError) {
-        let (flights, unsent_ids) = {
+        let (flights, unsent) = {
             let mut state = self.state.lock();
             if state.end.is_some() {
                 return;
@@ -162,154 +162,138 @@ impl Mux {
             (std::mem::take(&mut state.flights), self.queue.abandon())
         };
         for (id, flight) in flights {
-            let error = if unsent_ids.contains(&id) { unsent(&why) } else { why.clone() };
+            let error = if unsent.contains(&id) { unsent_error(&why) } else { why.clone() };
             let _ = flight.answer.send(Err(error));
         }
-        self.asked.end();
+        self.open_requests.end();
         self.ended.cancel();
     }
 
-    /// Takes what the server wrote on one line.
+    /// Handles a message or a batch of the server.
     ///
     /// # Errors
-    /// Why it is no message. Other requests are not harmed; one that it answers has failed.
-    pub(super) fn receive(&self, line: &[u8]) -> Result<(), Cow<'static, str>> {
-        // Some write it at the start of their output (RFC 8259, section 8.1, lets readers ignore it).
-        let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
-        match envelope::parse(line, &Limits { max_batch: MAX_BATCH, ..Limits::default() }) {
-            Ok(Incoming::Single(message)) => self.take(message),
-            Ok(Incoming::Batch(messages)) => {
-                let mut fault = None;
-                for (at, message) in messages.into_iter().enumerate() {
-                    let done = message.map_or_else(
-                        |broken| {
-                            let members: Vec<&RawValue> = serde_json::from_slice(line).unwrap_or_default();
-                            let member = members.get(at).map_or("", |member| member.get());
-                            Err(self.broken(member.as_bytes(), &broken.error.message))
-                        },
-                        |message| self.take(message),
-                    );
-                    fault = done.err().or(fault);
+    /// The reason why it is not a message. Only the request that it answers fails.
+    pub(super) fn receive(&self, text: &[u8]) -> Result<(), Cow<'static, str>> {
+        let mut result = Ok(());
+        received::read(text, |message| {
+            let handled = match message {
+                Ok(message) => self.handle(message),
+                Err(malformed) => {
+                    self.fail_answered_request(&malformed);
+                    Err(malformed.why)
                 }
-                fault.map_or(Ok(()), Err)
+            };
+            if handled.is_err() {
+                result = handled;
             }
-            Err(broken) => Err(self.broken(line, &broken.error.message)),
-        }
+        });
+        result
     }
 
-    /// Takes one message, and logs what is none.
+    /// Handles a message, and logs text that is not one.
     pub(super) fn receive_or_log(&self, text: &[u8]) {
         if let Err(why) = self.receive(text) {
-            tracing::warn!(target: "countersign_upstream", text = %beginning(text, 200), "not a message: {why}");
+            tracing::warn!(target: "countersign_upstream", text = %escape_beginning(text, 200), "not a message: {why}");
         }
     }
 
-    /// A message that is none may still say whose answer it was meant to be.
-    fn broken(&self, message: &[u8], why: &str) -> Cow<'static, str> {
+    /// Fails the request that a malformed message was meant to answer, if it names one.
+    fn fail_answered_request(&self, malformed: &Malformed<'_>) {
         #[derive(Deserialize)]
-        struct Loose<'a> {
+        struct Ids<'a> {
             #[serde(borrow)]
             id: Option<&'a RawValue>,
             #[serde(borrow)]
             method: Option<&'a RawValue>,
         }
-        if let Ok(Loose { id: Some(id), method: None }) = serde_json::from_slice(message)
-            && let Some(id) = integer(id)
+        if let Ok(Ids { id: Some(id), method: None }) = serde_json::from_slice(malformed.text)
+            && let Some(id) = parse_own_id(id)
         {
-            self.answer(id, Err(LinkError::Protocol(why.to_owned())));
+            self.answer(id, Err(LinkError::Protocol(malformed.why.to_string())));
         }
-        Cow::Owned(why.to_owned())
     }
 
-    fn take(&self, message: Message<'_>) -> Result<(), Cow<'static, str>> {
+    fn handle(&self, message: Message<'_>) -> Result<(), Cow<'static, str>> {
         match message {
             Message::Response(response) => {
-                let outcome = response_of(response.outcome);
                 let id = match &response.id {
                     Some(id) => own_id(id),
-                    // It could not read what it answers: with one request in flight it is clear which that was.
-                    None => self.state.lock().only().map(|(id, _)| id),
+                    // The server could not read the id of the request.
+                    None => self.state.lock().only_request().map(|(id, _)| id),
                 };
-                let known = id.is_some_and(|id| self.answer(id, Ok(outcome)));
-                if known { Ok(()) } else { Err("an answer to no request that is open".into()) }
+                let is_known = id.is_some_and(|id| self.answer(id, Ok(response_from(response.outcome))));
+                if is_known { Ok(()) } else { Err("an answer to no request that is open".into()) }
             }
             Message::Notification(notification) => {
-                self.notified(&notification.method, notification.params);
+                self.handle_notification(notification);
                 Ok(())
             }
-            Message::Request(request) => self.was_asked(request.id, request.method, request.params),
+            Message::Request(request) => self.handle_request(request),
         }
     }
 
-    /// Ends the request with that id; `false` where nobody waits for it (any more).
+    /// Ends the request with that id. Returns `false` if nobody waits for its answer.
     pub(super) fn answer(&self, id: u64, outcome: Result<Response, LinkError>) -> bool {
         let flight = self.state.lock().flights.remove(&id);
-        self.asked.release(id);
+        self.open_requests.end_call(id);
         flight.is_some_and(|flight| {
             let _ = flight.answer.send(outcome);
             true
         })
     }
 
-    fn notified(&self, method: &str, params: Option<&RawValue>) {
-        let listener = match Whose::of(method, params) {
-            Whose::Cancelled => return self.was_cancelled(params),
-            // Without its call it may still belong to a task, whose token outlives it: its owner knows.
-            Whose::Progress(id) => id.and_then(|id| self.listener(id)),
-            // For a subscription that has ended it is too late.
-            Whose::Subscription(id) => match id.and_then(|id| self.listener(id)) {
+    fn handle_notification(&self, notification: Notification<'_>) {
+        let listener = match Attribution::from_notification(&notification.method, notification.params) {
+            Attribution::Cancelled => return self.handle_cancellation(notification.params),
+            // Progress may belong to a task, whose token is valid after its call has ended.
+            Attribution::Progress(id) => id.and_then(|id| self.listener(id)),
+            // Messages of a subscription that has ended are ignored.
+            Attribution::Subscription(id) => match id.and_then(|id| self.listener(id)) {
                 None => return,
                 listener => listener,
             },
-            Whose::Server => None,
-            Whose::OnlyOne => self.state.lock().only().map(|(_, listener)| listener),
+            Attribution::Server => None,
+            Attribution::OnlyRequest => self.state.lock().only_request().map(|(_, listener)| listener),
         };
-        let notification = UpstreamNotification { method: method.to_owned(), params: params.map(RawValue::to_owned) };
-        listener.as_ref().unwrap_or(&self.unsolicited).notification(notification);
+        listener.as_ref().unwrap_or(&self.unsolicited).notification(UpstreamNotification::from(notification));
     }
 
     fn listener(&self, id: u64) -> Option<Arc<dyn Listener>> {
         self.state.lock().flights.get(&id).map(|flight| flight.listener.clone())
     }
 
-    /// The server takes back a question of its own, or ends a subscription
-    /// (2026-07-28/basic/patterns/cancellation#behavior-requirements). Anything else is ignored.
-    fn was_cancelled(&self, params: Option<&RawValue>) {
-        if self.asked.cancel(params) {
+    /// Cancels a request of the server, or ends a subscription
+    /// (2026-07-28/basic/patterns/cancellation#behavior-requirements).
+    fn handle_cancellation(&self, params: Option<&RawValue>) {
+        if self.open_requests.cancel(params) {
             return;
         }
         let mut state = self.state.lock();
-        if let Some(number) = cancelled_id(params).as_ref().and_then(own_id)
-            && state.flights.get(&number).is_some_and(|flight| flight.listen)
-            && let Some(flight) = state.flights.remove(&number)
+        if let Some(id) = cancelled_id(params).as_ref().and_then(own_id)
+            && state.flights.get(&id).is_some_and(|flight| flight.is_listen)
+            && let Some(flight) = state.flights.remove(&id)
         {
             let _ = flight.answer.send(Err(LinkError::Lost("the server ended the subscription".to_owned())));
         }
     }
 
-    fn was_asked(
-        &self,
-        id: RequestId,
-        method: Cow<'_, str>,
-        params: Option<&RawValue>,
-    ) -> Result<(), Cow<'static, str>> {
+    fn handle_request(&self, request: Request<'_>) -> Result<(), Cow<'static, str>> {
         if self.modern.load(Ordering::Relaxed) {
-            // There, neither requests nor responses to them exist (2026-07-28/basic/transports/stdio).
+            // Servers of this era send no requests, and nobody answers them (2026-07-28/basic/transports/stdio).
             return Err("a request, which servers of this revision must not send".into());
         }
-        let (call, listener) = self.state.lock().only().unzip();
-        let params = params.map(RawValue::to_owned);
-        if let Some(request) = self.asked.take(id, method.into_owned(), params, call, &self.send) {
+        let (call, listener) = self.state.lock().only_request().unzip();
+        if let Some(request) = self.open_requests.open(request, call, &self.replies) {
             listener.as_ref().unwrap_or(&self.unsolicited).request(request);
         }
         Ok(())
     }
 }
 
-/// A link whose tasks do the rest. Dropped, it is closed.
+/// A link whose tasks read and write its stream. It is closed when it is dropped.
 pub(super) struct SharedLink {
     pub mux: Arc<Mux>,
-    /// Has the tasks end the connection.
+    /// Cancelled to have the tasks end the connection.
     pub stop: CancellationToken,
 }
 
@@ -326,10 +310,6 @@ impl Drop for SharedLink {
 }
 
 impl Link for SharedLink {
-    fn kind(&self) -> LinkKind {
-        LinkKind::Shared
-    }
-
     fn request<'a>(
         &'a self,
         outgoing: &'a Outgoing,
@@ -343,11 +323,11 @@ impl Link for SharedLink {
     }
 
     fn opened(&self, negotiated: &Negotiated) {
-        self.mux.opened(negotiated);
+        self.mux.modern.store(negotiated.revision.era() == Era::Modern, Ordering::Relaxed);
     }
 
     fn closed(&self) -> CancellationToken {
-        self.mux.ended()
+        self.mux.ended.clone()
     }
 
     fn close(&self) {
@@ -360,32 +340,40 @@ impl Link for SharedLink {
     }
 }
 
-/// Returns what a request fails with that was not sent before the end of the link.
-fn unsent(end: &LinkError) -> LinkError {
+/// Returns the error of a request that was not sent before the link ended.
+fn unsent_error(end: &LinkError) -> LinkError {
     LinkError::Unreachable(match end {
         LinkError::Unreachable(why) | LinkError::Lost(why) => why.clone(),
         other => other.to_string(),
     })
 }
 
-/// Returns what a request fails with that the queue did not take.
-fn refused(refused: Refused) -> LinkError {
-    LinkError::Unreachable(match refused {
-        Refused::Full => "it reads nothing of what is sent to it".to_owned(),
-        Refused::Closed => "the gateway is ending it".to_owned(),
+/// Returns the error of a request that the queue did not accept.
+fn queue_error(error: QueueError) -> LinkError {
+    LinkError::Unreachable(match error {
+        QueueError::Full => "it reads nothing of what is sent to it".to_owned(),
+        QueueError::Closed => "the gateway is ending it".to_owned(),
     })
 }
 
-/// Cancels a request whose future is dropped; does nothing once it is answered.
-struct Cancel<'a> {
+/// Cancels a request whose future is dropped. Does nothing after the answer.
+struct CancelOnDrop<'a> {
     mux: &'a Mux,
     id: u64,
-    tell: bool,
+    /// The server is told of the cancellation.
+    notifies: bool,
 }
 
-impl Drop for Cancel<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        self.mux.cancel(self.id, self.tell);
+        if self.mux.state.lock().flights.remove(&self.id).is_none() {
+            return;
+        }
+        self.mux.open_requests.end_call(self.id);
+        if !self.mux.queue.withdraw(self.id) && self.notifies {
+            // Limited by the number of requests that were sent.
+            let _ = self.mux.queue.push_unlimited(cancelled(self.id));
+        }
     }
 }
 

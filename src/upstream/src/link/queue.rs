@@ -1,24 +1,21 @@
-//! What waits to be written to a server: bounded, so that one that does not read its stdin costs a bounded amount.
+//! The messages that wait to be written to a server. Their number of bytes is limited, in case the server does not read.
 
 use std::collections::VecDeque;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::link::wire::Line;
 use countersign_provider::Permit;
 
-/// What may wait, in bytes. One message always may, however long.
+/// Maximum bytes of all waiting messages. One message is always accepted, however long it is.
 const MAX_BYTES: usize = 16 << 20;
-/// What an entry costs beside its bytes.
-const OVERHEAD: usize = 64;
-/// What is handed to the writer at once, unless one message alone is longer.
-const BATCH: usize = 64 << 10;
+/// Bytes that a message counts in addition to its own.
+const OVERHEAD_BYTES: usize = 64;
 
-/// Why a message is not taken.
+/// The reason why a message was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum QueueError {
     Full,
     Closed,
 }
@@ -31,147 +28,105 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct Inner {
-    waiting: VecDeque<QueuedLine>,
+    waiting: VecDeque<QueuedMessage>,
     bytes: usize,
     closed: bool,
-    /// The requests of what the writer has now.
-    writing: Vec<u64>,
-    /// Those of which it could not write a byte.
-    unwritten: Vec<u64>,
-    /// Those that might not go out any more when it was their turn.
-    withheld: Vec<u64>,
 }
 
-/// One message that waits.
-pub(super) struct QueuedLine {
-    /// The request that it is, so that it can be taken back.
+/// A waiting message.
+#[derive(Debug)]
+pub(super) struct QueuedMessage {
+    /// The id of a request, by which it can be withdrawn.
     pub id: Option<u64>,
-    pub line: Bytes,
+    /// The message on one line, without a line end.
+    pub text: Bytes,
     /// See [`crate::link::Outgoing::permit`].
     pub permit: Option<Permit>,
 }
 
-impl QueuedLine {
+impl QueuedMessage {
     fn cost(&self) -> usize {
-        self.line.len() + OVERHEAD
+        self.text.len() + OVERHEAD_BYTES
     }
 }
 
 impl Queue {
-    /// Puts one message in. Callable from any thread.
-    pub(super) fn push(&self, id: Option<u64>, line: Line) -> Result<(), Refused> {
-        self.put(QueuedLine { id, line: line.into(), permit: None }, false)
+    /// Appends a message. Callable from any thread.
+    pub(super) fn push(&self, id: Option<u64>, text: Bytes, permit: Option<Permit>) -> Result<(), QueueError> {
+        self.append(QueuedMessage { id, text, permit }, MAX_BYTES)
     }
 
-    /// Puts a request in, which is written only if it may be when it is its turn.
-    pub(super) fn push_permitted(&self, id: u64, line: Line, permit: Option<Permit>) -> Result<(), Refused> {
-        self.put(QueuedLine { id: Some(id), line: line.into(), permit }, false)
+    /// Appends a message regardless of the limit, because something else limits such messages.
+    pub(super) fn push_unlimited(&self, text: Bytes) -> Result<(), QueueError> {
+        self.append(QueuedMessage { id: None, text, permit: None }, usize::MAX)
     }
 
-    /// Puts in what is bounded by something else.
-    pub(super) fn push_anyway(&self, line: Line) -> Result<(), Refused> {
-        self.put(QueuedLine { id: None, line: line.into(), permit: None }, true)
-    }
-
-    fn put(&self, entry: QueuedLine, anyway: bool) -> Result<(), Refused> {
+    fn append(&self, message: QueuedMessage, max_bytes: usize) -> Result<(), QueueError> {
         let mut inner = self.inner.lock();
         if inner.closed {
-            return Err(Refused::Closed);
+            return Err(QueueError::Closed);
         }
-        if !anyway && !inner.waiting.is_empty() && inner.bytes + entry.cost() > MAX_BYTES {
-            return Err(Refused::Full);
+        if !inner.waiting.is_empty() && inner.bytes + message.cost() > max_bytes {
+            return Err(QueueError::Full);
         }
-        inner.bytes += entry.cost();
-        inner.waiting.push_back(entry);
+        inner.bytes += message.cost();
+        inner.waiting.push_back(message);
         drop(inner);
         self.changed.notify_one();
         Ok(())
     }
 
-    /// Takes a request back of which nothing was written; `false` if it was, or may have been.
+    /// Withdraws a waiting request. Returns `false` if it was taken by the writer before.
     pub(super) fn withdraw(&self, id: u64) -> bool {
         let mut inner = self.inner.lock();
-        let Some(at) = inner.waiting.iter().position(|entry| entry.id == Some(id)) else { return false };
-        if let Some(entry) = inner.waiting.remove(at) {
-            inner.bytes -= entry.cost();
-        }
-        true
+        let at = inner.waiting.iter().position(|message| message.id == Some(id));
+        let message = at.and_then(|at| inner.waiting.remove(at));
+        inner.bytes -= message.as_ref().map_or(0, QueuedMessage::cost);
+        message.is_some()
     }
 
-    /// Nothing more is taken; what waits is still written.
+    /// Accepts no more messages. The waiting ones are still written.
     pub(super) fn close(&self) {
         self.inner.lock().closed = true;
         self.changed.notify_one();
     }
 
-    /// Nothing more is taken nor written. Returns the requests of which nothing was.
+    /// Closes the queue, and returns the ids of the requests that were not written.
     pub(super) fn abandon(&self) -> Vec<u64> {
         let mut inner = self.inner.lock();
         inner.closed = true;
         inner.bytes = 0;
-        let mut unsent = std::mem::take(&mut inner.unwritten);
-        unsent.extend(inner.waiting.drain(..).filter_map(|entry| entry.id));
+        let unsent = inner.waiting.drain(..).filter_map(|message| message.id).collect();
         drop(inner);
         self.changed.notify_one();
         unsent
     }
 
-    /// Nothing of what [`Self::next`] gave last could be written.
-    pub(super) fn unwritten(&self) {
+    /// Returns messages to the queue of which the writer could not write a byte.
+    pub(super) fn restore(&self, messages: Vec<QueuedMessage>) {
         let mut inner = self.inner.lock();
-        let writing = std::mem::take(&mut inner.writing);
-        inner.unwritten.extend(writing);
-    }
-
-    /// What could not be written any more since it was asked last.
-    pub(super) fn withheld(&self) -> Vec<u64> {
-        std::mem::take(&mut self.inner.lock().withheld)
-    }
-
-    /// Returns the next message, for a writer that looks at its permit itself; `None` once the queue is closed and empty.
-    pub(super) async fn pop(&self) -> Option<QueuedLine> {
-        loop {
-            {
-                let mut inner = self.inner.lock();
-                if let Some(entry) = inner.waiting.pop_front() {
-                    inner.bytes -= entry.cost();
-                    return Some(entry);
-                }
-                if inner.closed {
-                    return None;
-                }
-            }
-            self.changed.notified().await;
+        for message in messages.into_iter().rev() {
+            inner.bytes += message.cost();
+            inner.waiting.push_front(message);
         }
     }
 
-    /// The next lines, for the one writer, or none where some were withheld; `false` once it is closed and empty.
-    pub(super) async fn next(&self, out: &mut BytesMut) -> bool {
+    /// Returns the next message, if one is waiting.
+    pub(super) fn try_pop(&self) -> Option<QueuedMessage> {
+        let mut inner = self.inner.lock();
+        let message = inner.waiting.pop_front()?;
+        inner.bytes -= message.cost();
+        Some(message)
+    }
+
+    /// Waits for the next message. Returns `None` once the queue is closed and empty.
+    pub(super) async fn pop(&self) -> Option<QueuedMessage> {
         loop {
-            {
-                let mut inner = self.inner.lock();
-                inner.writing.clear();
-                while let Some(entry) = inner.waiting.front() {
-                    if !out.is_empty() && out.len() + entry.line.len() > BATCH {
-                        break;
-                    }
-                    let (cost, id) = (entry.cost(), entry.id);
-                    let permitted = entry.permit.as_ref().is_none_or(Permit::is_valid);
-                    if permitted {
-                        out.reserve(entry.line.len() + 1);
-                        out.put_slice(&entry.line);
-                        out.put_u8(b'\n');
-                    }
-                    inner.bytes -= cost;
-                    if permitted { &mut inner.writing } else { &mut inner.withheld }.extend(id);
-                    inner.waiting.pop_front();
-                }
-                if !out.is_empty() || !inner.withheld.is_empty() {
-                    return true;
-                }
-                if inner.closed {
-                    return false;
-                }
+            if let Some(message) = self.try_pop() {
+                return Some(message);
+            }
+            if self.inner.lock().closed {
+                return self.try_pop();
             }
             self.changed.notified().await;
         }
@@ -182,69 +137,38 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn line(text: impl Into<Bytes>) -> Line {
-        Line::of(text.into())
-    }
-
     async fn next(queue: &Queue) -> Option<String> {
-        let mut out = BytesMut::new();
-        queue.next(&mut out).await.then(|| String::from_utf8(out.to_vec()).unwrap())
+        queue.pop().await.map(|message| String::from_utf8(message.text.to_vec()).unwrap())
     }
 
     #[tokio::test]
-    async fn messages_are_lines_in_order() {
+    async fn messages_keep_their_order_until_queue_is_closed() {
         let queue = Queue::default();
-        queue.push(Some(1), line("{\"a\":\r\n 1}")).unwrap();
-        queue.push(None, line("{}")).unwrap();
-        assert_eq!(next(&queue).await.unwrap(), "{\"a\":   1}\n{}\n");
-        queue.push(Some(2), line("[2]")).unwrap();
+        queue.push(Some(1), "1".into(), None).unwrap();
+        queue.push(None, "2".into(), None).unwrap();
+        assert_eq!(next(&queue).await.unwrap(), "1");
         queue.close();
-        assert_eq!(queue.push(Some(3), line("3")), Err(Refused::Closed));
-        assert_eq!(next(&queue).await.unwrap(), "[2]\n");
+        assert_eq!(queue.push(Some(3), "3".into(), None), Err(QueueError::Closed));
+        assert_eq!(next(&queue).await.unwrap(), "2");
         assert_eq!(next(&queue).await, None);
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_and_can_be_taken_back() {
+    async fn waiting_messages_are_limited_and_can_be_withdrawn() {
         let queue = Queue::default();
-        let large = line(vec![b'1'; MAX_BYTES + 1]);
-        queue.push(Some(1), large.clone()).unwrap();
-        assert_eq!(queue.push(Some(2), line("2")), Err(Refused::Full));
-        queue.push_anyway(line("3")).unwrap();
+        let large = Bytes::from(vec![b'1'; MAX_BYTES + 1]);
+        queue.push(Some(1), large.clone(), None).unwrap();
+        assert_eq!(queue.push(Some(2), "2".into(), None), Err(QueueError::Full));
+        queue.push_unlimited("3".into()).unwrap();
         assert!(queue.withdraw(1) && !queue.withdraw(1));
-        queue.push(Some(4), line("4")).unwrap();
-        assert_eq!(queue.push(Some(5), large), Err(Refused::Full));
-        assert_eq!(next(&queue).await.unwrap(), "3\n4\n");
+        queue.push(Some(4), "4".into(), None).unwrap();
+        assert_eq!(queue.push(Some(5), large, None), Err(QueueError::Full));
+        assert_eq!(next(&queue).await.unwrap(), "3");
+        let unwritten = queue.pop().await.unwrap();
         assert!(!queue.withdraw(4));
-        queue.push(Some(6), line("6")).unwrap();
-        queue.unwritten();
+        queue.push(Some(6), "6".into(), None).unwrap();
+        queue.restore(vec![unwritten]);
         assert_eq!(queue.abandon(), [4, 6]);
         assert_eq!(next(&queue).await, None);
-    }
-
-    #[tokio::test]
-    async fn what_waits_for_its_turn_is_written_only_if_it_still_may() {
-        let queue = Queue::default();
-        let permit = |holds: bool| Some(Permit(std::sync::Arc::new(move || holds)));
-        queue.push_permitted(1, line("1"), permit(false)).unwrap();
-        assert_eq!(next(&queue).await.unwrap(), "", "whoever waits for it is told at once");
-        assert_eq!(queue.withheld(), [1]);
-        queue.push_permitted(2, line("2"), permit(false)).unwrap();
-        queue.push_permitted(3, line("3"), permit(true)).unwrap();
-        queue.push(Some(4), line("4")).unwrap();
-        assert_eq!(next(&queue).await.unwrap(), "3\n4\n");
-        assert_eq!((queue.withheld(), queue.withheld()), (vec![2], vec![]));
-        queue.unwritten();
-        assert_eq!(queue.abandon(), [3, 4]);
-    }
-
-    #[tokio::test]
-    async fn a_batch_is_not_much_longer_than_it_should_be() {
-        let queue = Queue::default();
-        for id in 0..4 {
-            queue.push(Some(id), line(vec![b'1'; BATCH / 2])).unwrap();
-        }
-        assert!(next(&queue).await.unwrap().len() <= BATCH);
-        assert!(queue.withdraw(3), "it still waits");
     }
 }

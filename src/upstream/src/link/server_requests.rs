@@ -1,54 +1,49 @@
-//! The requests of an upstream on one link that are not answered yet.
+//! The open requests of an upstream on one link.
 //!
-//! Answers go out at most once, never after the upstream took the question back, and never for more questions than
-//! a link may have open.
+//! Each request is answered at most once, and never after the upstream cancelled it. The number of open requests is
+//! limited.
 
 use std::{collections::HashMap, sync::Arc};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::wire::{Line, cancelled_id, response};
-use countersign_protocol::{RequestId, rpc_error::RpcError};
+use super::wire::{cancelled_id, response};
+use countersign_protocol::{RequestId, envelope::Request, rpc_error::RpcError};
 use countersign_provider::request::{Replier, UpstreamRequest};
 
-/// Questions of one upstream that are open on one link.
-const MAX_OPEN: usize = 256;
+/// Maximum number of open requests of one link.
+const MAX_OPEN_REQUESTS: usize = 256;
 
-/// Queues one message to the upstream; it must not block.
-pub type Queue = Arc<dyn Fn(Line) + Send + Sync>;
+/// Queues one message to the upstream. It must not block.
+pub type ReplySender = Arc<dyn Fn(Bytes) + Send + Sync>;
 
 /// The open requests of one link.
 #[derive(Clone, Default)]
-pub struct Asked(Arc<Mutex<State>>);
+pub struct OpenRequests(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    open: HashMap<RequestId, Open>,
-    /// Distinguishes two requests with one id, one after the other.
+    open: HashMap<RequestId, OpenRequest>,
+    /// Distinguishes consecutive requests with the same id.
     last_number: u64,
     has_ended: bool,
 }
 
-struct Open {
+struct OpenRequest {
     number: u64,
-    /// The call in whose course it was asked.
+    /// The call during which the request came.
     call: Option<u64>,
     cancelled: CancellationToken,
 }
 
-impl Asked {
-    /// Takes a request in, which was asked in the course of `call`. Returns `None` if it needs no answer from elsewhere: a
-    /// `ping`, one with the id of another open request, one too many, or one after the end of the link.
-    pub fn take(
-        &self,
-        id: RequestId,
-        method: String,
-        params: Option<Box<RawValue>>,
-        call: Option<u64>,
-        send: &Queue,
-    ) -> Option<UpstreamRequest> {
+impl OpenRequests {
+    /// Registers a request that came during `call`. Returns `None` if nobody else needs to answer it: a `ping`, one with
+    /// the id of another open request, one beyond the limit, or one after the end of the link.
+    pub fn open(&self, request: Request<'_>, call: Option<u64>, send: &ReplySender) -> Option<UpstreamRequest> {
+        let Request { id, method, params, .. } = request;
         if method == "ping" {
             send(response(&id, Ok("{}")));
             return None;
@@ -57,19 +52,19 @@ impl Asked {
         let number = {
             let mut state = self.0.lock();
             if state.open.contains_key(&id) {
-                // The first one's answer will end it: ids are unique (25/basic/index, "Requests").
-                tracing::warn!(%id, %method, "the server asks twice with the same id; the second is dropped");
+                // The answer to the first request ends it, because ids are unique (2025-11-25/basic/index, "Requests").
+                tracing::warn!(%id, %method, "the server sent two requests with the same id; the second one is dropped");
                 return None;
             }
-            if state.open.len() >= MAX_OPEN || state.has_ended {
+            if state.open.len() >= MAX_OPEN_REQUESTS || state.has_ended {
                 drop(state);
-                let error = RpcError::new(-32603, format!("more than {MAX_OPEN} requests of this server are open"));
-                send(response(&id, Err(&error)));
+                let message = format!("more than {MAX_OPEN_REQUESTS} requests of this server are open");
+                send(response(&id, Err(&RpcError::new(-32603, message))));
                 return None;
             }
             state.last_number += 1;
             let number = state.last_number;
-            state.open.insert(id.clone(), Open { number, call, cancelled: cancelled.clone() });
+            state.open.insert(id.clone(), OpenRequest { number, call, cancelled: cancelled.clone() });
             number
         };
         let (state, send, own) = (Arc::clone(&self.0), Arc::clone(send), id.clone());
@@ -83,10 +78,11 @@ impl Asked {
                 send(response(&own, outcome.as_ref().map(|result| result.get())));
             }
         });
+        let (method, params) = (method.into_owned(), params.map(ToOwned::to_owned));
         Some(UpstreamRequest { id, method, params, reply, cancelled })
     }
 
-    /// The upstream took a request back (`notifications/cancelled`). Whether it was open.
+    /// Handles `notifications/cancelled` of the upstream. Returns `true` if the request was open.
     pub fn cancel(&self, params: Option<&RawValue>) -> bool {
         let Some(id) = cancelled_id(params) else { return false };
         let found = self.0.lock().open.remove(&id);
@@ -96,12 +92,12 @@ impl Asked {
         found.is_some()
     }
 
-    /// The call is over: what was asked in its course needs no answer any more.
-    pub fn release(&self, call: u64) {
+    /// Cancels the requests that came during a call that has ended.
+    pub fn end_call(&self, call: u64) {
         self.0.lock().open.values().filter(|open| open.call == Some(call)).for_each(|open| open.cancelled.cancel());
     }
 
-    /// The link has ended: nobody waits for these any more.
+    /// Cancels all requests, because the link has ended.
     pub fn end(&self) {
         let mut state = self.0.lock();
         state.has_ended = true;
@@ -111,21 +107,24 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
-    fn outbox() -> (Queue, Arc<Mutex<Vec<String>>>) {
+    fn outbox() -> (ReplySender, Arc<Mutex<Vec<String>>>) {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let out = Arc::clone(&sent);
-        let send: Queue = Arc::new(move |message: Line| {
-            out.lock().push(String::from_utf8(Bytes::from(message).to_vec()).unwrap());
+        let send: ReplySender = Arc::new(move |message: Bytes| {
+            out.lock().push(String::from_utf8(message.to_vec()).unwrap());
         });
         (send, sent)
     }
 
-    fn id(json: &str) -> RequestId {
-        RequestId::from_json(json).unwrap()
+    fn request(id: &str, method: &'static str) -> Request<'static> {
+        let outline = Default::default();
+        Request { id: RequestId::from_json(id).unwrap(), method: method.into(), params: None, outline }
+    }
+
+    fn list_roots(id: &str) -> Request<'static> {
+        request(id, "roots/list")
     }
 
     fn raw(json: &str) -> Box<RawValue> {
@@ -135,60 +134,58 @@ mod tests {
     #[test]
     fn ping_is_answered_at_once() {
         let (send, sent) = outbox();
-        assert!(Asked::default().take(id("\"p\""), "ping".into(), None, None, &send).is_none());
+        assert!(OpenRequests::default().open(request("\"p\"", "ping"), None, &send).is_none());
         assert_eq!(sent.lock()[..], [r#"{"jsonrpc":"2.0","id":"p","result":{}}"#]);
     }
 
     #[test]
-    fn an_answer_goes_out_once_and_on_one_line() {
+    fn answer_is_sent_once_and_on_one_line() {
         let (send, sent) = outbox();
-        let asked = Asked::default();
-        let request = asked.take(id("1"), "roots/list".into(), None, None, &send).unwrap();
+        let requests = OpenRequests::default();
+        let request = requests.open(list_roots("1"), None, &send).unwrap();
         request.reply.answer(Ok(raw("{\n\"a\":\r\n1}")));
         assert_eq!(sent.lock()[..], ["{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{ \"a\":  1}}"]);
         // The id is free again.
-        assert!(asked.take(id("1"), "roots/list".into(), None, None, &send).is_some());
+        assert!(requests.open(list_roots("1"), None, &send).is_some());
     }
 
     #[test]
-    fn unanswered_it_declines() {
+    fn dropped_request_is_declined() {
         let (send, sent) = outbox();
-        drop(Asked::default().take(id("1"), "roots/list".into(), None, None, &send));
+        drop(OpenRequests::default().open(list_roots("1"), None, &send));
         assert!(sent.lock()[0].contains("-32601"), "{:?}", sent.lock());
     }
 
     #[test]
-    fn what_was_taken_back_is_not_answered() {
+    fn cancelled_request_is_not_answered() {
         let (send, sent) = outbox();
-        let asked = Asked::default();
-        let request = asked.take(id("\"a\""), "roots/list".into(), None, None, &send).unwrap();
-        assert!(!asked.cancel(Some(&raw(r#"{"requestId":"b"}"#))));
-        assert!(!asked.cancel(Some(&raw("{}"))));
-        assert!(!asked.cancel(None));
-        assert!(asked.cancel(Some(&raw(r#"{"requestId":"a","reason":"enough"}"#))));
+        let requests = OpenRequests::default();
+        let request = requests.open(list_roots("\"a\""), None, &send).unwrap();
+        assert!(!requests.cancel(Some(&raw(r#"{"requestId":"b"}"#))));
+        assert!(!requests.cancel(Some(&raw("{}"))));
+        assert!(!requests.cancel(None));
+        assert!(requests.cancel(Some(&raw(r#"{"requestId":"a","reason":"enough"}"#))));
         assert!(request.cancelled.is_cancelled());
-        // Nor does its late answer go to the next one with that id.
-        let next = asked.take(id("\"a\""), "roots/list".into(), None, Some(7), &send).unwrap();
+        // The late answer does not go to the next request with that id either.
+        let next = requests.open(list_roots("\"a\""), Some(7), &send).unwrap();
         request.reply.answer(Ok(raw("{}")));
         assert!(sent.lock().is_empty() && !next.cancelled.is_cancelled());
-        asked.release(7);
+        requests.end_call(7);
         assert!(next.cancelled.is_cancelled());
     }
 
     #[test]
     fn open_requests_are_bounded_and_ids_unique() {
         let (send, sent) = outbox();
-        let asked = Asked::default();
-        let mut open = Vec::new();
-        for n in 0..MAX_OPEN {
-            open.push(asked.take(RequestId::from(n as i64), "roots/list".into(), None, None, &send).unwrap());
-        }
-        assert!(asked.take(id("3"), "roots/list".into(), None, None, &send).is_none());
+        let requests = OpenRequests::default();
+        let open = |n: usize| requests.open(list_roots(&n.to_string()), None, &send);
+        let all: Vec<_> = (0..MAX_OPEN_REQUESTS).map(|n| open(n).unwrap()).collect();
+        assert!(open(3).is_none());
         assert!(sent.lock().is_empty());
-        assert!(asked.take(id("\"more\""), "roots/list".into(), None, None, &send).is_none());
+        assert!(open(MAX_OPEN_REQUESTS).is_none());
         assert!(sent.lock()[0].contains("-32603"));
-        asked.end();
-        assert!(open.iter().all(|request| request.cancelled.is_cancelled()));
-        assert!(asked.take(id("\"late\""), "roots/list".into(), None, None, &send).is_none());
+        requests.end();
+        assert!(all.iter().all(|request| request.cancelled.is_cancelled()));
+        assert!(requests.open(list_roots("\"late\""), None, &send).is_none());
     }
 }

@@ -1,6 +1,4 @@
-//! What links read of messages to know whose they are, and the messages that they write themselves.
-
-use std::collections::HashMap;
+//! Attribution of messages to requests, and the messages that links send themselves.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -12,36 +10,32 @@ use countersign_protocol::{
     rpc_error::RpcError,
 };
 
-/// The fields that tell whose a message is.
+/// The members of `params` that attribute a message to a request.
 #[derive(Default, Deserialize)]
-pub(super) struct Hints<'a> {
-    #[serde(borrow, rename = "progressToken", default)]
-    pub(super) progress_token: Option<&'a RawValue>,
-    #[serde(borrow, rename = "requestId", default)]
-    pub(super) request_id: Option<&'a RawValue>,
-    #[serde(borrow, rename = "_meta", default)]
+#[serde(default)]
+struct Hints<'a> {
+    #[serde(borrow, rename = "progressToken")]
+    progress_token: Option<&'a RawValue>,
+    #[serde(borrow, rename = "requestId")]
+    request_id: Option<&'a RawValue>,
+    #[serde(borrow, rename = "_meta")]
     meta: Option<MetaHints<'a>>,
 }
 
 #[derive(Deserialize)]
 struct MetaHints<'a> {
-    #[serde(borrow, rename = "io.modelcontextprotocol/subscriptionId", default)]
+    #[serde(borrow, default, rename = "io.modelcontextprotocol/subscriptionId")]
     subscription_id: Option<&'a RawValue>,
 }
 
 impl<'a> Hints<'a> {
-    pub(super) fn of(params: Option<&'a RawValue>) -> Self {
+    fn from_params(params: Option<&'a RawValue>) -> Self {
         params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default()
-    }
-
-    /// The request whose subscription it belongs to.
-    pub(super) fn subscription(&self) -> Option<&'a RawValue> {
-        self.meta.as_ref().and_then(|meta| meta.subscription_id)
     }
 }
 
-/// Ids of ours are integers. Servers that give them back as strings are understood by the official SDKs, too.
-pub(super) fn integer(raw: &RawValue) -> Option<u64> {
+/// Parses an id of the gateway, which is an integer. The official SDKs accept a string too, so it is accepted here.
+pub(super) fn parse_own_id(raw: &RawValue) -> Option<u64> {
     RequestId::from_json(raw.get()).as_ref().and_then(own_id)
 }
 
@@ -50,98 +44,64 @@ pub(super) fn own_id(id: &RequestId) -> Option<u64> {
     text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).parse().ok()
 }
 
-/// Whose a notification is, by its method and what it says, on a link with one stream for everything.
+/// The subject of a notification on a link with one stream for everything.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Whose {
-    /// It takes a request of the server's back, or ends a subscription.
+pub(super) enum Attribution {
+    /// The server cancels a request of its own, or ends a subscription.
     Cancelled,
-    /// Of the request with that token, which is its id.
+    /// The progress of the request with this id, which is its progress token.
     Progress(Option<u64>),
-    /// Of that subscription.
+    /// The subscription with this id.
     Subscription(Option<u64>),
-    /// About the server as a whole, and so never about one request.
+    /// The server as a whole.
     Server,
-    /// Of the one request in flight, if it is exactly one.
-    OnlyOne,
+    /// The only request in flight, if there is exactly one.
+    OnlyRequest,
 }
 
-impl Whose {
-    pub(super) fn of(method: &str, params: Option<&RawValue>) -> Self {
-        let hints = Hints::of(params);
+impl Attribution {
+    pub(super) fn from_notification(method: &str, params: Option<&RawValue>) -> Self {
+        let hints = Hints::from_params(params);
         match method {
             "notifications/cancelled" => Self::Cancelled,
-            "notifications/progress" => Self::Progress(hints.progress_token.and_then(integer)),
-            _ => match hints.subscription() {
-                Some(id) => Self::Subscription(integer(id)),
+            "notifications/progress" => Self::Progress(hints.progress_token.and_then(parse_own_id)),
+            _ => match hints.meta.and_then(|meta| meta.subscription_id) {
+                Some(id) => Self::Subscription(parse_own_id(id)),
                 None if is_about_server(method) => Self::Server,
-                None => Self::OnlyOne,
+                None => Self::OnlyRequest,
             },
         }
     }
 }
 
-/// Whether a notification is about the server as a whole and so never about one request, however it came.
+/// Returns `true` if a notification is about the server as a whole, and so never about one request.
 pub(super) fn is_about_server(method: &str) -> bool {
     method.ends_with("/list_changed") || method == "notifications/resources/updated"
 }
 
-/// The one request in flight, if it is exactly one. A `subscriptions/listen` does not count: it always is, and its messages
-/// say that they are its own (2026-07-28/basic/patterns/subscriptions).
-pub(super) fn only_one<T>(flights: &HashMap<u64, T>, listens: impl Fn(&T) -> bool) -> Option<(u64, &T)> {
-    let mut calls = flights.iter().filter(|(_, flight)| !listens(flight));
-    let (id, flight) = calls.next()?;
-    calls.next().is_none().then_some((*id, flight))
-}
-
-/// Whose cancellation a `notifications/cancelled` is.
+/// Returns the request that a `notifications/cancelled` cancels.
 pub(super) fn cancelled_id(params: Option<&RawValue>) -> Option<RequestId> {
-    Hints::of(params).request_id.and_then(|id| RequestId::from_json(id.get()))
+    Hints::from_params(params).request_id.and_then(|id| RequestId::from_json(id.get()))
 }
 
-/// `notifications/cancelled` for a request of ours.
-pub(super) fn cancelled(id: u64) -> Line {
+/// Returns `notifications/cancelled` for a request of the gateway.
+pub(super) fn cancelled(id: u64) -> Bytes {
     let params = format!(r#"{{"requestId":{id},"reason":"the client does not wait any longer"}}"#);
-    notification("notifications/cancelled", Some(&params))
+    encode::notification("notifications/cancelled", Some(&params))
 }
 
-/// A JSON-RPC notification.
-pub(super) fn notification(method: &str, params: Option<&str>) -> Line {
-    Line(encode::notification(method, params))
-}
-
-/// A JSON-RPC response.
-pub(super) fn response(id: &RequestId, outcome: Result<&str, &RpcError>) -> Line {
+/// Returns a response on one line.
+pub(super) fn response(id: &RequestId, outcome: Result<&str, &RpcError>) -> Bytes {
     match outcome {
-        Ok(result) => Line(encode::result(id, result)),
+        Ok(result) => encode::result(id, result),
         Err(error) => {
             let message = quoted(&error.message);
             let data = error.data.as_ref().map_or_else(String::new, |data| format!(r#","data":{data}"#));
             let error = format!(r#"{{"code":{},"message":{message}{data}}}"#, error.code);
-            Line::of(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.as_json()).into())
+            let mut text = format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.as_json()).into_bytes();
+            one_line(&mut text);
+            text.into()
         }
-    }
-}
-
-/// A message on one line, which on stdio is a frame: what a client wrote may stand on several.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line(Bytes);
-
-impl Line {
-    /// Of JSON text, copied only where it has line breaks.
-    #[must_use]
-    pub fn of(text: Bytes) -> Self {
-        if memchr::memchr2(b'\n', b'\r', &text).is_none() {
-            return Self(text);
-        }
-        let mut text = text.to_vec();
-        one_line(&mut text);
-        Self(text.into())
-    }
-}
-
-impl From<Line> for Bytes {
-    fn from(line: Line) -> Self {
-        line.0
     }
 }
 
@@ -150,14 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_written_as_they_are() {
+    fn error_response_has_code_message_and_data() {
         let error = RpcError {
             code: -1,
             message: "no \"way\"".into(),
-            data: serde_json::from_str("[1.0]").unwrap(),
+            data: serde_json::from_str("[\n1.0]").unwrap(),
             status: None,
         };
         let text = response(&RequestId::from_json("5").unwrap(), Err(&error));
-        assert_eq!(&text.0[..], br#"{"jsonrpc":"2.0","id":5,"error":{"code":-1,"message":"no \"way\"","data":[1.0]}}"#);
+        assert_eq!(&text[..], br#"{"jsonrpc":"2.0","id":5,"error":{"code":-1,"message":"no \"way\"","data":[ 1.0]}}"#);
     }
 }

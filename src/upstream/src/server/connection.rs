@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Upstream, timeout_streak::TimeoutStreak};
 use crate::{
     catalog::ServerFeatures,
-    link::{Link, LinkError, Listener, Negotiated, UpstreamNotification},
+    link::{Link, LinkError, LinkKind, Listener, Negotiated, UpstreamNotification},
 };
 use countersign_protocol::{Era, params::LoggingLevel};
 use countersign_provider::request::UpstreamRequest;
@@ -19,6 +19,7 @@ use countersign_provider::request::UpstreamRequest;
 /// An open link with its state in the gateway.
 pub struct UpstreamConnection {
     pub link: Arc<dyn Link>,
+    pub kind: LinkKind,
     pub traffic: Arc<Traffic>,
     pub features: ServerFeatures,
     pub era: Era,
@@ -31,8 +32,9 @@ pub struct UpstreamConnection {
 
 impl UpstreamConnection {
     #[must_use]
-    pub fn new(link: Arc<dyn Link>, traffic: Arc<Traffic>, negotiated: &Negotiated) -> Self {
+    pub fn new(link: Arc<dyn Link>, kind: LinkKind, traffic: Arc<Traffic>, negotiated: &Negotiated) -> Self {
         Self {
+            kind,
             closed: link.closed(),
             retired: CancellationToken::new(),
             features: ServerFeatures::from_negotiated(negotiated),

@@ -5,14 +5,8 @@ use std::{sync::Arc, time::Duration};
 use serde_json::value::RawValue;
 
 use super::{Upstream, connection::UpstreamConnection};
-use crate::link::{LinkError, Listener, Outgoing, Response, handshake::client_info};
-use countersign_protocol::{
-    Era, Revision,
-    capabilities::ClientCapabilities,
-    json::{MemberEdit, merge_meta},
-    params::keys,
-    rpc_error::RpcError,
-};
+use crate::link::{LinkError, Listener, Outgoing, Response, handshake::with_meta_for};
+use countersign_protocol::{Era, capabilities::ClientCapabilities, rpc_error::RpcError};
 
 /// The reason why a request of the gateway itself failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -65,22 +59,7 @@ impl Upstream {
     }
 }
 
-/// Adds `_meta` for a request of the gateway itself, which has no client that could be asked
-/// (2026-07-28/basic/index#meta).
+/// Adds `_meta` for a request of the gateway itself, which has no client that could be asked.
 pub(crate) fn with_gateway_meta(params: &str) -> String {
     with_meta_for(params, &ClientCapabilities::default())
-}
-
-/// Adds `_meta` like [`with_gateway_meta`], for a client with these capabilities.
-pub(crate) fn with_meta_for(params: &str, capabilities: &ClientCapabilities) -> String {
-    let version = format!("\"{}\"", Revision::MODERN.as_str());
-    let capabilities = capabilities.to_json(Revision::MODERN).to_string();
-    merge_meta(
-        params,
-        &[
-            (keys::PROTOCOL_VERSION, MemberEdit::Set(&version)),
-            (keys::CLIENT_INFO, MemberEdit::Set(client_info())),
-            (keys::CLIENT_CAPABILITIES, MemberEdit::Set(&capabilities)),
-        ],
-    )
 }

@@ -46,7 +46,7 @@ impl Upstream {
     /// Records that a call on the connection timed out, and starts a probe if necessary.
     pub(crate) fn record_call_timeout(&self, connection: &Arc<UpstreamConnection>) {
         // On other links each request has its own stream.
-        if connection.link.kind() != LinkKind::Shared || !connection.timeout_streak.record_timeout() {
+        if connection.kind != LinkKind::Shared || !connection.timeout_streak.record_timeout() {
             return;
         }
         let (weak_self, connection) = (self.weak_self.clone(), Arc::clone(connection));

@@ -145,10 +145,6 @@ impl Connector for FakeServer {
         self.kind
     }
 
-    fn probe_apart(&self) -> bool {
-        false
-    }
-
     fn era(&self) -> Option<Era> {
         // The transport tells the era, so that tests of the handshake era need no probe.
         (self.era == Era::Legacy).then_some(Era::Legacy)
@@ -177,10 +173,6 @@ impl Drop for InFlight {
 }
 
 impl Link for FakeLinkHandle {
-    fn kind(&self) -> LinkKind {
-        self.0.server.kind
-    }
-
     fn request<'a>(
         &'a self,
         outgoing: &'a Outgoing,

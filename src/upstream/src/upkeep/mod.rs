@@ -24,7 +24,7 @@ use crate::{
 };
 use countersign_config::UpstreamTarget;
 use countersign_net::Backoff;
-use countersign_protocol::Era;
+use countersign_protocol::{Era, capabilities::ClientCapabilities};
 use countersign_provider::ProviderEvent;
 
 /// A connection that lasted this long counts as stable, so that the next attempt comes at once.
@@ -171,7 +171,7 @@ async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Conn
     Err(first_error.unwrap_or_else(|| LinkError::Unreachable("it has no address".into())))
 }
 
-/// Opens the plain link of one endpoint. The era is detected again if that does not cost a child process.
+/// Opens the plain link of one endpoint.
 async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<Arc<UpstreamConnection>, LinkError> {
     let Some(endpoint) = upstream.endpoints.get(at) else {
         return Err(LinkError::Unreachable("it has no address".into()));
@@ -179,28 +179,18 @@ async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<A
     let connector = endpoint.connector();
     let traffic = Traffic::new(upstream.weak_self.clone(), false);
     let listener = || Arc::clone(&traffic) as Arc<dyn Listener>;
-    let known = upstream.negotiated();
-    let (link, negotiated) = match (era, &known) {
-        (Some(era), Some(known)) if connector.probe_apart() => {
-            let none = countersign_protocol::capabilities::ClientCapabilities::default();
-            handshake::open(&*connector, era, Some(known), &none, listener()).await?
-        }
-        _ => {
-            let found = detect::detect(Arc::clone(&connector), &listener).await?;
-            if !Arc::ptr_eq(&found.connector, &connector) {
-                endpoint.set_connector(Arc::clone(&found.connector));
-            }
-            match found.link {
-                Some(link) => (link, found.negotiated),
-                None => {
-                    let none = countersign_protocol::capabilities::ClientCapabilities::default();
-                    let known = Some(&found.negotiated);
-                    handshake::open(&*found.connector, found.era, known, &none, listener()).await?
-                }
-            }
-        }
+    // The era is not detected again if that costs a child process.
+    let known = upstream.negotiated().filter(|_| era.is_some() && connector.kind() == LinkKind::Shared);
+    let (connector, link, negotiated) = if let Some(known) = known {
+        let none = ClientCapabilities::default();
+        let (link, negotiated) = handshake::open(&*connector, Some(&known), &none, listener()).await?;
+        (connector, link, negotiated)
+    } else {
+        let found = detect::detect(connector, &listener).await?;
+        endpoint.set_connector(Arc::clone(&found.connector));
+        (found.connector, found.link, found.negotiated)
     };
-    let connection = Arc::new(UpstreamConnection::new(link, traffic, &negotiated));
+    let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated));
     let instructions = negotiated.instructions.clone();
     let before = upstream.negotiated.swap(Some(Arc::new(negotiated)));
     if before.and_then(|before| before.instructions.clone()) != instructions {
@@ -276,7 +266,7 @@ async fn serve(
                         tokio::time::sleep(SETTLE_TIME * 10).await;
                         continue;
                     }
-                    if connection.link.kind() == LinkKind::Stateless || matches!(error, LinkError::SessionGone) {
+                    if connection.kind == LinkKind::Stateless || matches!(error, LinkError::SessionGone) {
                         connection.retire();
                         return error;
                     }

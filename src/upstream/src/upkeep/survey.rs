@@ -79,10 +79,8 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -
     let endpoint = upstream.endpoints.get(upstream.current_endpoint())?;
     let traffic = Traffic::new(upstream.weak_self.clone(), false);
     let listener = Arc::clone(&traffic) as Arc<dyn Listener>;
-    let known = upstream.negotiated();
-    let opened =
-        handshake::open(&*endpoint.connector(), Era::Legacy, known.as_deref(), &all_capabilities(upstream), listener)
-            .await;
+    let connector = endpoint.connector();
+    let opened = handshake::open(&*connector, None, &all_capabilities(upstream), listener).await;
     let (link, negotiated) = match opened {
         Ok(opened) => opened,
         Err(error) => {
@@ -90,7 +88,7 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -
             return None;
         }
     };
-    let connection = Arc::new(UpstreamConnection::new(link, traffic, &negotiated));
+    let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated));
     if connection.features.tools_changed || connection.features.prompts_changed || connection.features.resources_changed
     {
         let changed = async {

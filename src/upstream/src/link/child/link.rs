@@ -2,16 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncWriteExt,
     net::unix::pipe,
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    frames::{Frames, Line},
+    lines::{Line, LineReader, MAX_KEPT_CAPACITY},
     log::{ServerLog, Throttle},
 };
 use crate::link::{
@@ -21,22 +21,22 @@ use crate::link::{
 use countersign_child::{RunningChild, guard::GuardReport};
 use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
 
-/// How long a server may take to end after its stdin is closed (2025-11-25/basic/lifecycle#stdio); then comes the
-/// guard's SIGTERM, and after its grace SIGKILL.
-const LEAVE: Duration = Duration::from_secs(2);
-/// How long what a server wrote before it ended is read, where something that it started keeps its stdout open.
-const DRAIN: Duration = Duration::from_millis(500);
-/// What the buffer of the writer may keep.
-const KEPT: usize = 256 << 10;
+/// Time for a server to exit after its stdin is closed (2025-11-25/basic/lifecycle#stdio). After it, the guard sends
+/// SIGTERM, and later SIGKILL.
+const SELF_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time to read the remaining output of a server that has exited, because one of its descendants may keep stdout open.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Bytes after which no more messages are added to a batch.
+const BATCH_BYTES: usize = 64 << 10;
 
-/// Takes over a server that runs. `max`: bytes of one message from it.
-pub(super) fn start(started: RunningChild, log: ServerLog, max: usize, unsolicited: Arc<dyn Listener>) -> SharedLink {
+/// Takes over a running server. `max` is the maximum number of bytes of one message from it.
+pub(super) fn start(child: RunningChild, log: ServerLog, max: usize, unsolicited: Arc<dyn Listener>) -> SharedLink {
     let link = SharedLink::new(unsolicited);
-    tokio::spawn(run(Arc::clone(&link.mux), started, log, max, link.stop.clone()));
+    tokio::spawn(run(Arc::clone(&link.mux), child, log, max, link.stop.clone()));
     link
 }
 
-/// Nobody waits for ever, even where the tasks end by no end of the child's: a panic, or the thread that stops.
+/// Ends the link if its task ends by a panic or with its thread, so that nobody waits forever.
 struct EndOnDrop(Arc<Mux>);
 
 impl Drop for EndOnDrop {
@@ -45,41 +45,41 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// How far the end has come.
+/// The progress of ending a server.
 enum Phase {
     Running,
     /// Its stdin is closed.
-    Leaving {
+    AwaitingExit {
         until: Instant,
     },
-    /// The guard has its order.
+    /// The guard was ordered to terminate it.
     Terminating,
 }
 
-/// Looks after one child from start to end.
-async fn run(mux: Arc<Mux>, started: RunningChild, log: ServerLog, max: usize, stop: CancellationToken) {
+/// Runs one child from start to end.
+async fn run(mux: Arc<Mux>, child: RunningChild, log: ServerLog, max: usize, stop: CancellationToken) {
     let _end = EndOnDrop(mux.clone());
-    let RunningChild { stdin, stdout, stderr, mut guard } = started;
+    let RunningChild { stdin, stdout, stderr, mut guard } = child;
     let log = Arc::new(log);
     tokio::spawn({
         let log = log.clone();
         async move { log.follow(stderr).await }
     });
     let mut writing = tokio::spawn(write(mux.clone(), stdin));
-    let mut written = false;
+    let mut writing_ended = false;
     let reading = read(&mux, stdout, max, &log);
     tokio::pin!(reading);
-    let mut read = false;
+    let mut reading_ended = false;
     let mut phase = Phase::Running;
-    let leave = |phase: &mut Phase| {
+    let close_stdin = |phase: &mut Phase| {
         if matches!(phase, Phase::Running) {
             mux.queue.close();
-            *phase = Phase::Leaving { until: Instant::now() + LEAVE };
+            *phase = Phase::AwaitingExit { until: Instant::now() + SELF_EXIT_TIMEOUT };
         }
     };
     let report = loop {
         let until = match phase {
-            Phase::Leaving { until } => Some(until),
+            Phase::AwaitingExit { until } => Some(until),
             Phase::Running | Phase::Terminating => None,
         };
         tokio::select! {
@@ -88,11 +88,11 @@ async fn run(mux: Arc<Mux>, started: RunningChild, log: ServerLog, max: usize, s
                 Some(_) => {}
                 None => break None,
             },
-            end = &mut reading, if !read => {
-                read = true;
+            end = &mut reading, if !reading_ended => {
+                reading_ended = true;
                 match end {
-                    // It is ending, or else it is of no use any more.
-                    ReadEnd::Closed => leave(&mut phase),
+                    // It is exiting, or it is useless without its stdout.
+                    ReadEnd::Closed => close_stdin(&mut phase),
                     ReadEnd::TooLong => {
                         mux.end(LinkError::Protocol(format!("it sent a message of more than {max} bytes")));
                         guard.terminate();
@@ -100,14 +100,14 @@ async fn run(mux: Arc<Mux>, started: RunningChild, log: ServerLog, max: usize, s
                     }
                 }
             }
-            // It does not read any more; what it already has it may still answer.
-            _ = &mut writing, if !written => {
-                written = true;
-                leave(&mut phase);
+            // It does not read any more, but may still answer what it has read.
+            _ = &mut writing, if !writing_ended => {
+                writing_ended = true;
+                close_stdin(&mut phase);
             }
-            () = stop.cancelled(), if matches!(phase, Phase::Running) => leave(&mut phase),
+            () = stop.cancelled(), if matches!(phase, Phase::Running) => close_stdin(&mut phase),
             () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                if read {
+                if reading_ended {
                     mux.end(LinkError::Lost("it closed its stdout".to_owned()));
                 }
                 guard.terminate();
@@ -115,18 +115,18 @@ async fn run(mux: Arc<Mux>, started: RunningChild, log: ServerLog, max: usize, s
             }
         }
     };
-    if !read {
-        let _ = timeout(DRAIN, &mut reading).await;
+    if !reading_ended {
+        let _ = timeout(DRAIN_TIMEOUT, &mut reading).await;
     }
-    let how = describe(report.as_ref());
-    log.ended(&how, !stop.is_cancelled());
-    mux.end(LinkError::Lost(how));
+    let end = describe_end(report.as_ref());
+    log.log_exit(&end, !stop.is_cancelled());
+    mux.end(LinkError::Lost(end));
     writing.abort();
     guard.finish(report.is_none()).await;
 }
 
-/// How a server ended, in words that follow its name.
-fn describe(report: Option<&GuardReport>) -> String {
+/// Describes how a server ended, in words that follow its name.
+fn describe_end(report: Option<&GuardReport>) -> String {
     match report {
         Some(GuardReport::Exited { status }) => format!("its process exited unexpectedly with status {status}"),
         Some(GuardReport::Killed { signal }) => format!("its process was killed by signal {signal}"),
@@ -139,52 +139,48 @@ enum ReadEnd {
     TooLong,
 }
 
-async fn read(mux: &Arc<Mux>, mut stdout: pipe::Receiver, max: usize, log: &ServerLog) -> ReadEnd {
-    let mut frames = Frames::new(max);
+async fn read(mux: &Mux, stdout: pipe::Receiver, max: usize, log: &ServerLog) -> ReadEnd {
+    let mut lines = LineReader::new(stdout, max);
     let mut throttle = Throttle::default();
-    let mut take = |line: &[u8]| {
+    while let Some(line) = lines.next().await {
+        let Line::Whole(line) = line else { return ReadEnd::TooLong };
         if line.len() > LARGE_MESSAGE_BYTES {
-            // Whoever asked for it drops it on another thread.
+            // The receiver of the message drops it on another thread.
             reclaim::collect_after_large();
         }
         if !line.trim_ascii().is_empty()
             && let Err(why) = mux.receive(line)
         {
-            log.garbage(line, &why, &mut throttle);
+            log.log_invalid_line(line, &why, &mut throttle);
         }
-    };
-    while matches!(stdout.read_buf(frames.room()).await, Ok(1..)) {
-        while let Some(line) = frames.next() {
-            match line {
-                Line::Whole(line) => take(&line),
-                Line::Cut(_) => return ReadEnd::TooLong,
-            }
-        }
-    }
-    if let Some(rest) = frames.rest() {
-        take(&rest);
     }
     ReadEnd::Closed
 }
 
-/// Returns when the queue is closed and written, which closes stdin, or when it cannot be written any more.
+/// Writes messages in batches until the queue is closed and empty, which closes stdin, or until writing fails.
 async fn write(mux: Arc<Mux>, mut stdin: pipe::Sender) {
     let mut out = BytesMut::new();
-    while mux.queue.next(&mut out).await {
-        mux.withhold();
+    while let Some(first) = mux.next_permitted().await {
+        let (mut batch, mut next) = (Vec::new(), Some(first));
+        while let Some(message) = next {
+            out.extend_from_slice(&message.text);
+            out.put_u8(b'\n');
+            batch.push(message);
+            next = if out.len() < BATCH_BYTES { mux.try_next_permitted() } else { None };
+        }
         let mut written = 0;
         while written < out.len() {
             match stdin.write(&out[written..]).await {
                 Ok(more @ 1..) => written += more,
                 Ok(0) | Err(_) => {
                     if written == 0 {
-                        mux.queue.unwritten();
+                        mux.queue.restore(batch);
                     }
                     return;
                 }
             }
         }
-        if out.capacity() > KEPT {
+        if out.capacity() > MAX_KEPT_CAPACITY {
             out = BytesMut::new();
         }
         out.clear();

@@ -1,83 +1,75 @@
-//! What a server writes beside the protocol, line by line into the log: bounded, legible, without its secrets.
+//! Logs what a server writes outside of the protocol, line by line: limited, on one line each, and without its secrets.
 
 use std::{
     borrow::Cow,
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use bytes::BytesMut;
-use tokio::{io::AsyncReadExt, net::unix::pipe};
-
 use parking_lot::Mutex;
+use tokio::net::unix::pipe;
 
-use super::frames::{Frames, Line};
-use crate::link::Stderr;
+use super::lines::{Line, LineReader};
+use crate::link::StderrSummary;
 use countersign_domain::changes::visible::escape_hidden;
 use countersign_protocol::redact::{MASK, redact};
 
-/// What is read of one line; secrets are looked for in all of it.
-const READ: usize = 16 << 10;
-/// What is logged of one line. So much less than what is read that no secret is cut in two at its end.
-const LOGGED: usize = 4 << 10;
-/// Lines per [`WINDOW`] that are logged.
-const LINES: u32 = 200;
+/// Maximum bytes of a line that are read and redacted.
+const MAX_READ_BYTES: usize = 16 << 10;
+/// Maximum bytes of a line that are logged. It is much less than what is read, so that the limit cuts no secret in two.
+const MAX_LOGGED_BYTES: usize = 4 << 10;
+/// Maximum lines that are logged in a [`WINDOW`].
+const MAX_LINES: u32 = 200;
 const WINDOW: Duration = Duration::from_secs(10);
-/// Shorter values are no secrets, and hiding them would make the log illegible (`1`, `no`).
-const SECRET: usize = 4;
+/// Shorter values are no secrets, and redacting them would make the log illegible (`1`, `no`).
+const MIN_SECRET_BYTES: usize = 4;
 
-/// Characters of a line that are kept for whoever asks why a server is down.
-const KEPT: usize = 500;
-/// A process that ends by itself before it is this old has failed to start; in a row they are a crash loop.
-const SETTLED: Duration = Duration::from_secs(10);
-/// Lines that are remembered of processes that failed to start.
-const REMEMBERED: usize = 1000;
-/// Lines that look like errors belong together while they come faster than this: the first of them is kept.
-const BURST: Duration = Duration::from_secs(1);
+/// Maximum characters of a line in the status of a server.
+const MAX_STDERR_CHARS: usize = 500;
+/// A process that exits by itself before it is this old has failed to start. Several in a row are a crash loop.
+const STARTUP_TIME: Duration = Duration::from_secs(10);
+/// Maximum lines that are remembered of processes that failed to start.
+const MAX_REMEMBERED_LINES: usize = 1000;
+/// Lines that look like errors belong together if they arrive within this time of each other. The first one is kept.
+const ERROR_GROUP_TIME: Duration = Duration::from_secs(1);
 
-/// What all processes of one server wrote to their stderr, as far as it is kept.
+/// The output on stderr of all processes of one server.
 #[derive(Default)]
 pub(super) struct History {
-    shown: Stderr,
-    /// When the last line that looks like an error came, and of which process.
-    error: Option<(u64, Instant)>,
-    /// Lines of processes that have not settled, without their numbers, and which process wrote each first.
+    pub(super) stderr: StderrSummary,
+    /// The process and time of the last line that looks like an error.
+    last_error: Option<(u64, Instant)>,
+    /// Fingerprints of lines of processes that were starting, and the first process that wrote each.
     lines: HashMap<u64, u64>,
-    /// Processes in a row that failed to start.
+    /// Consecutive processes that failed to start.
     failures: u64,
     processes: u64,
 }
 
 impl History {
-    pub(super) fn shown(&self) -> Stderr {
-        self.shown.clone()
-    }
-
-    fn keep(&mut self, process: u64, line: &str, now: Instant) {
-        let line: String = line.chars().take(KEPT).collect();
+    fn record(&mut self, process: u64, line: &str, now: Instant) {
+        let line: String = line.chars().take(MAX_STDERR_CHARS).collect();
         if looks_like_error(&line) {
-            let continued = self.error.is_some_and(|(of, at)| of == process && now.duration_since(at) < BURST);
-            self.error = Some((process, now));
-            if !continued {
-                self.shown.error = Some(line.clone());
+            let is_continued =
+                self.last_error.is_some_and(|(of, at)| of == process && now.duration_since(at) < ERROR_GROUP_TIME);
+            self.last_error = Some((process, now));
+            if !is_continued {
+                self.stderr.error = Some(line.clone());
             }
         }
-        self.shown.last = Some(line);
+        self.stderr.last = Some(line);
     }
 
-    /// Notes a line of a process that has not settled. Returns `true` if it repeats what an earlier one wrote before it
-    /// failed.
-    fn repeats(&mut self, process: u64, line: &str) -> bool {
+    /// Remembers a line of a process that is starting. Returns `true` if an earlier process that failed to start wrote the
+    /// same.
+    fn is_repeated(&mut self, process: u64, line: &str) -> bool {
         let print = fingerprint(line);
         match self.lines.get(&print) {
             Some(first) => self.failures > 0 && *first < process,
             None => {
-                if self.lines.len() < REMEMBERED {
+                if self.lines.len() < MAX_REMEMBERED_LINES {
                     self.lines.insert(print, process);
                 }
                 false
@@ -114,40 +106,45 @@ fn looks_like_error(line: &str) -> bool {
     found.min().is_some_and(|at| warning.is_none_or(|warning| warning > at))
 }
 
-/// Where the lines of one process of a server go.
+/// The log of one process of a server.
 pub(super) struct ServerLog {
     server: String,
-    /// Longest first, so that none shows because a part of it was hidden before.
+    /// The longest first, so that none is visible because a part of it was masked before.
     secrets: Vec<String>,
     history: Arc<Mutex<History>>,
     process: u64,
     began: Instant,
-    /// Lines that were left out, since an earlier process wrote the same.
-    repeated: AtomicU64,
+}
+
+/// The output of one process on stderr.
+#[derive(Default)]
+struct OutputState {
+    throttle: Throttle,
+    /// The last line, if it was not logged.
+    unlogged: Option<Vec<u8>>,
+    /// Lines that were omitted because an earlier process wrote the same.
+    repeated: u64,
 }
 
 impl ServerLog {
     pub(super) fn new<'a>(server: &str, secrets: impl Iterator<Item = &'a str>, history: Arc<Mutex<History>>) -> Self {
-        // A secret of several lines (a private key) is seen one line at a time.
-        let mut secrets: Vec<String> =
-            secrets.flat_map(str::lines).map(str::trim).filter(|s| s.len() >= SECRET).map(str::to_owned).collect();
-        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        secrets.dedup();
+        // A secret of several lines, such as a private key, appears one line at a time.
+        let secrets = secrets.flat_map(str::lines).map(str::trim).filter(|secret| secret.len() >= MIN_SECRET_BYTES);
+        let mut secrets: Vec<String> = secrets.map(str::to_owned).collect();
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         let process = {
             let mut history = history.lock();
             history.processes += 1;
             history.processes
         };
-        let server = server.to_owned();
-        Self { server, secrets, history, process, began: Instant::now(), repeated: AtomicU64::new(0) }
+        Self { server: server.to_owned(), secrets, history, process, began: Instant::now() }
     }
 
-    /// Logs how the process ended; `failed`: by itself.
-    pub(super) fn ended(&self, how: &str, failed: bool) {
-        let settled = self.began.elapsed() >= SETTLED;
+    /// Logs how the process ended. `failed` means that it ended by itself.
+    pub(super) fn log_exit(&self, how: &str, failed: bool) {
         let failures = {
             let mut history = self.history.lock();
-            if settled {
+            if self.began.elapsed() >= STARTUP_TIME {
                 history.failures = 0;
                 history.lines.clear();
             } else if failed {
@@ -166,8 +163,8 @@ impl ServerLog {
         }
     }
 
-    /// As it may be shown: no secret, nothing that moves a terminal's cursor, not too long.
-    pub(super) fn legible(&self, bytes: &[u8]) -> String {
+    /// Returns the text without secrets and control characters, and limits its length.
+    pub(super) fn make_legible(&self, bytes: &[u8]) -> String {
         let mut text = String::from_utf8_lossy(bytes);
         for secret in &self.secrets {
             if text.contains(secret.as_str()) {
@@ -175,109 +172,101 @@ impl ServerLog {
             }
         }
         let mut text = redact(&escape_hidden(&text)).into_owned();
-        if text.len() > LOGGED {
-            text.truncate(text.floor_char_boundary(LOGGED));
+        if text.len() > MAX_LOGGED_BYTES {
+            text.truncate(text.floor_char_boundary(MAX_LOGGED_BYTES));
             text.push('…');
         }
         text
     }
 
-    /// Logs what a server writes to its stderr until it is closed.
-    pub(super) async fn follow(&self, mut stderr: pipe::Receiver) {
-        let mut frames = Frames::new(READ);
-        let mut throttle = Throttle::default();
-        // What a server says as it ends is kept also where so much came before that it is not logged.
-        let mut unlogged = None;
-        while matches!(stderr.read_buf(frames.room()).await, Ok(1..)) {
-            while let Some(Line::Whole(line) | Line::Cut(line)) = frames.next() {
-                self.said(line, &mut throttle, &mut unlogged);
-            }
+    /// Logs what the server writes to its stderr until it is closed.
+    pub(super) async fn follow(&self, stderr: pipe::Receiver) {
+        let mut lines = LineReader::new(stderr, MAX_READ_BYTES);
+        let mut output = OutputState::default();
+        while let Some(Line::Whole(line) | Line::Truncated(line)) = lines.next().await {
+            self.log_line(line, &mut output);
         }
-        if let Some(rest) = frames.rest() {
-            self.said(rest, &mut throttle, &mut unlogged);
+        // The last line of a server is recorded even if it was not logged.
+        if let Some(line) = output.unlogged {
+            self.history.lock().record(self.process, &self.make_legible(&line), Instant::now());
         }
-        if let Some(line) = unlogged {
-            self.history.lock().keep(self.process, &self.legible(&line), Instant::now());
-        }
-        self.silenced(throttle.finish());
-        let repeated = self.repeated.load(Ordering::Relaxed);
-        if repeated > 0 {
-            tracing::info!(target: "countersign_upstream", upstream = %self.server, lines = repeated,
+        self.log_omitted(output.throttle.take_omitted());
+        if output.repeated > 0 {
+            tracing::info!(target: "countersign_upstream", upstream = %self.server, lines = output.repeated,
                 "it wrote to its stderr what it wrote when it failed before");
         }
     }
 
-    /// Keeps and logs a line that is not empty. `unlogged` becomes the last line, if it is not logged.
-    fn said(&self, line: BytesMut, throttle: &mut Throttle, unlogged: &mut Option<BytesMut>) {
+    /// Records and logs a line unless it is empty.
+    fn log_line(&self, line: &[u8], output: &mut OutputState) {
         if line.trim_ascii().is_empty() {
             return;
         }
         let now = Instant::now();
-        let (pass, silenced) = throttle.pass(now);
-        self.silenced(silenced);
-        if !pass {
-            *unlogged = Some(line);
+        let (may_pass, omitted) = output.throttle.pass(now);
+        self.log_omitted(omitted);
+        output.unlogged = (!may_pass).then(|| line.to_vec());
+        if !may_pass {
             return;
         }
-        *unlogged = None;
-        let line = self.legible(&line);
-        let repeats = {
+        let line = self.make_legible(line);
+        let is_repeated = {
             let mut history = self.history.lock();
-            history.keep(self.process, &line, now);
-            now.duration_since(self.began) < SETTLED && history.repeats(self.process, &line)
+            history.record(self.process, &line, now);
+            now.duration_since(self.began) < STARTUP_TIME && history.is_repeated(self.process, &line)
         };
-        if repeats {
-            self.repeated.fetch_add(1, Ordering::Relaxed);
+        if is_repeated {
+            output.repeated += 1;
         } else {
             tracing::info!(target: "countersign_upstream", upstream = %self.server, "{line}");
         }
     }
 
-    /// A line on stdout that is no message.
-    pub(super) fn garbage(&self, line: &[u8], why: &str, throttle: &mut Throttle) {
-        let (pass, silenced) = throttle.pass(Instant::now());
-        self.silenced(silenced);
-        if pass {
-            let line = self.legible(&line[..line.len().min(READ)]);
+    /// Logs a line on stdout that is not a message.
+    pub(super) fn log_invalid_line(&self, line: &[u8], why: &str, throttle: &mut Throttle) {
+        let (may_pass, omitted) = throttle.pass(Instant::now());
+        self.log_omitted(omitted);
+        if may_pass {
+            let line = self.make_legible(&line[..line.len().min(MAX_READ_BYTES)]);
             tracing::warn!(target: "countersign_upstream", upstream = %self.server, %why, "a line on its stdout is skipped: {line}");
         }
     }
 
-    fn silenced(&self, lines: u64) {
+    fn log_omitted(&self, lines: u64) {
         if lines > 0 {
             tracing::warn!(target: "countersign_upstream", upstream = %self.server, lines, "it writes too much: lines were left out");
         }
     }
 }
 
-/// How many at most lines in a window of time.
+/// Limits the number of lines in a window of time.
 #[derive(Default)]
 pub(super) struct Throttle {
-    since: Option<Instant>,
+    window_start: Option<Instant>,
     passed: u32,
-    silenced: u64,
+    omitted: u64,
 }
 
 impl Throttle {
-    /// Whether a line may pass, and how many did not in the window that is over.
+    /// Returns whether a line may pass, and the number of lines that were omitted in a window that has just ended.
     fn pass(&mut self, now: Instant) -> (bool, u64) {
-        let mut silenced = 0;
-        if self.since.is_none_or(|since| now.duration_since(since) >= WINDOW) {
-            silenced = self.finish();
-            self.since = Some(now);
+        let mut omitted = 0;
+        if self.window_start.is_none_or(|start| now.duration_since(start) >= WINDOW) {
+            omitted = self.take_omitted();
+            self.window_start = Some(now);
             self.passed = 0;
         }
-        if self.passed < LINES {
+        let may_pass = self.passed < MAX_LINES;
+        if may_pass {
             self.passed += 1;
-            (true, silenced)
         } else {
-            self.silenced += 1;
-            (false, silenced)
+            self.omitted += 1;
         }
+        (may_pass, omitted)
     }
 
-    fn finish(&mut self) -> u64 {
-        std::mem::take(&mut self.silenced)
+    fn take_omitted(&mut self) -> u64 {
+        std::mem::take(&mut self.omitted)
     }
 }
 
@@ -286,39 +275,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_and_control_characters_do_not_show() {
+    fn secrets_and_control_characters_are_not_logged() {
         let key = "-----BEGIN KEY-----\nMIIabc\nxyz\n";
         let log = ServerLog::new("s", ["hunter2", "hunter2-and-more", "no", key].into_iter(), Arc::default());
-        assert_eq!(log.legible(b"hunter2-and-more hunter2 no"), "[secret] [secret] no");
-        assert_eq!(log.legible(b"key: MIIabc"), "key: [secret]");
-        assert_eq!(log.legible(b"a\x1b[2J\rb\xff\tc"), "a\\u{1b}[2J\\u{d}b\u{fffd}\tc");
-        let long = log.legible("é".repeat(LOGGED).as_bytes());
-        assert!(long.len() <= LOGGED + 4 && long.ends_with("é…"));
+        assert_eq!(log.make_legible(b"hunter2-and-more hunter2 no"), "[secret] [secret] no");
+        assert_eq!(log.make_legible(b"key: MIIabc"), "key: [secret]");
+        assert_eq!(log.make_legible(b"a\x1b[2J\rb\xff\tc"), "a\\u{1b}[2J\\u{d}b\u{fffd}\tc");
+        let long = log.make_legible("é".repeat(MAX_LOGGED_BYTES).as_bytes());
+        assert!(long.len() <= MAX_LOGGED_BYTES + 4 && long.ends_with("é…"));
         // One that stands across the end of what is logged is found all the same.
-        let mut line = vec![b'x'; LOGGED - 3];
+        let mut line = vec![b'x'; MAX_LOGGED_BYTES - 3];
         line.extend_from_slice(b"hunter2");
-        assert!(!log.legible(&line).contains("hun"));
+        assert!(!log.make_legible(&line).contains("hun"));
     }
 
     #[test]
-    fn a_flood_is_thinned_and_counted() {
+    fn omitted_lines_are_counted() {
         let mut throttle = Throttle::default();
         let start = Instant::now();
-        let passed = (0..LINES * 3).filter(|_| throttle.pass(start).0).count();
-        assert_eq!(passed, LINES as usize);
-        assert_eq!(throttle.pass(start + WINDOW), (true, u64::from(LINES) * 2));
+        let passed = (0..MAX_LINES * 3).filter(|_| throttle.pass(start).0).count();
+        assert_eq!(passed, MAX_LINES as usize);
+        assert_eq!(throttle.pass(start + WINDOW), (true, u64::from(MAX_LINES) * 2));
         assert_eq!(throttle.pass(start + WINDOW), (true, 0));
     }
 
     #[test]
-    fn first_line_of_an_error_is_kept() {
+    fn first_line_of_error_is_recorded() {
         let history = Arc::new(Mutex::new(History::default()));
-        let said = |lines: &[&str]| {
+        let log_lines = |lines: &[&str]| {
             let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
+            let mut output = OutputState::default();
             for line in lines {
-                log.said(line.as_bytes().into(), &mut Throttle::default(), &mut None);
+                log.log_line(line.as_bytes(), &mut output);
             }
-            let Stderr { error, last } = history.lock().shown();
+            let StderrSummary { error, last } = history.lock().stderr.clone();
             (error.unwrap_or_default(), last.unwrap_or_default())
         };
         let npm = [
@@ -327,12 +317,12 @@ mod tests {
             "npm error errno SELF_SIGNED_CERT_IN_CHAIN",
             "npm error A complete log of this run can be found in: /root/.npm/_logs/x.log",
         ];
-        assert_eq!(said(&npm), (npm[1].to_owned(), npm[3].to_owned()));
+        assert_eq!(log_lines(&npm), (npm[1].to_owned(), npm[3].to_owned()));
         let python =
             ["Traceback (most recent call last):", "  File \"error.py\"", "ModuleNotFoundError: No module named 'x'"];
-        assert_eq!(said(&python), (python[2].to_owned(), python[2].to_owned()));
+        assert_eq!(log_lines(&python), (python[2].to_owned(), python[2].to_owned()));
         // What ends without such a line leaves the error of the process before.
-        assert_eq!(said(&["bye"]), (python[2].to_owned(), "bye".to_owned()));
+        assert_eq!(log_lines(&["bye"]), (python[2].to_owned(), "bye".to_owned()));
         for line in ["warning: an error may follow", "0 errors", "error_handler is set", "    throw new Error(x)"] {
             assert!(!looks_like_error(line), "{line}");
         }
@@ -342,15 +332,16 @@ mod tests {
     }
 
     #[test]
-    fn crash_loop_repeats_no_line_of_its_log() {
+    fn crash_loop_logs_repeated_lines_once() {
         let history = Arc::new(Mutex::new(History::default()));
         let logged = |lines: &[&str], failed: bool| {
             let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
+            let mut output = OutputState::default();
             for line in lines {
-                log.said(line.as_bytes().into(), &mut Throttle::default(), &mut None);
+                log.log_line(line.as_bytes(), &mut output);
             }
-            log.ended("it exited", failed);
-            lines.len() as u64 - log.repeated.load(Ordering::Relaxed)
+            log.log_exit("it exited", failed);
+            lines.len() as u64 - output.repeated
         };
         // Processes that did not fail are told of each time: one server may have several.
         assert_eq!((logged(&["hello"], false), logged(&["hello"], false)), (1, 1));
@@ -363,8 +354,8 @@ mod tests {
         // One that has settled ends the loop.
         history.lock().failures = 3;
         let mut log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
-        log.began = Instant::now().checked_sub(SETTLED).unwrap();
-        log.ended("it exited", true);
+        log.began = Instant::now().checked_sub(STARTUP_TIME).unwrap();
+        log.log_exit("it exited", true);
         assert_eq!(history.lock().failures, 0);
         assert_eq!(logged(&["Traceback"], true), 1);
     }

@@ -1,15 +1,16 @@
-//! Servers that are child processes and speak over stdin and stdout (2025-11-25/basic/transports#stdio,
+//! Servers that are child processes and communicate over stdin and stdout (2025-11-25/basic/transports#stdio,
 //! 2026-07-28/basic/transports/stdio).
 //!
-//! Each child has a guard process of its own, which ends it and all that it started, whatever happens to the gateway
-//! (`countersign_child`). [`ChildConnector`] starts them; restarting is the upstream's business (`upkeep`).
+//! Each child has its own guard process, which ends the child and all its descendants, whatever happens to the gateway
+//! (`countersign_child`). [`ChildConnector`] starts children, and `upkeep` restarts them.
 
-mod folder;
-mod frames;
+mod lines;
 mod link;
 mod log;
 
 use std::{
+    fs,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Once},
 };
@@ -18,12 +19,9 @@ use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
 
 use self::log::{History, ServerLog};
-use super::{Connector, Link, LinkError, LinkKind, Listener, Stderr};
+use super::{Connector, Link, LinkError, LinkKind, Listener, StderrSummary};
 use countersign_child::{ChildSpec, environment::InheritedEnvironment, start, this_program};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
-
-/// `transports.stdio.max_message_size` where nobody says otherwise.
-const MAX_MESSAGE: usize = 8 << 20;
 
 /// Starts the children of one server.
 pub struct ChildConnector {
@@ -35,26 +33,15 @@ pub struct ChildConnector {
 }
 
 impl ChildConnector {
-    /// `data` is the data directory: a server without a `cwd` works in a folder of its own there.
+    /// Creates a connector. `data` is the data directory, and `max_message` the maximum number of bytes of a message from
+    /// the server (`transports.stdio.max_message_size`).
     #[must_use]
-    pub fn new(config: &Arc<UpstreamConfig>, data: &Path) -> Self {
-        Self {
-            config: config.clone(),
-            data: data.to_owned(),
-            guard: this_program(),
-            max_message: MAX_MESSAGE,
-            history: Arc::default(),
-        }
+    pub fn new(config: &Arc<UpstreamConfig>, data: &Path, max_message: usize) -> Self {
+        let (config, data) = (Arc::clone(config), data.to_owned());
+        Self { config, data, guard: this_program(), max_message, history: Arc::default() }
     }
 
-    /// The longest message that is taken from a server, in bytes (`transports.stdio.max_message_size`; 8 MiB).
-    #[must_use]
-    pub fn max_message(mut self, bytes: usize) -> Self {
-        self.max_message = bytes;
-        self
-    }
-
-    /// The program that has the guard's subcommand, where this one has not (a test).
+    /// Sets the program that provides the guard's subcommand, if this one does not, as in tests.
     #[must_use]
     pub fn guarded_by(mut self, program: &Path) -> Self {
         self.guard = program.to_owned();
@@ -68,16 +55,16 @@ impl ChildConnector {
         let cwd = match cwd {
             Some(cwd) if cwd.is_dir() => cwd.clone(),
             Some(cwd) => return Err(LinkError::Unreachable(format!("its `cwd` {} is not a folder", cwd.display()))),
-            None => folder::own_folder(&self.data, &self.config.name)?,
+            None => create_own_folder(&self.data, &self.config)?,
         };
         let inherited = InheritedEnvironment::from_process();
         if !inherited.withheld.is_empty() {
-            static TOLD: Once = Once::new();
-            TOLD.call_once(|| {
+            static WARNED: Once = Once::new();
+            WARNED.call_once(|| {
                 tracing::warn!(
                     variables = inherited.withheld.join(", "),
-                    "servers do not get these variables of the gateway, since their values hold a user or a password: \
-                     set them in the `env` of the servers that need them"
+                    "servers do not get these variables of the gateway, because their values contain a user or a \
+                     password: set them in the `env` of the servers that need them"
                 );
             });
         }
@@ -91,8 +78,8 @@ impl ChildConnector {
             env: &env,
             cwd: Some(&cwd),
         };
-        let started = start(spec).await.map_err(|error| LinkError::Unreachable(error.to_string()))?;
-        Ok(Arc::new(link::start(started, log, self.max_message, unsolicited)))
+        let child = start(spec).await.map_err(|error| LinkError::Unreachable(error.to_string()))?;
+        Ok(Arc::new(link::start(child, log, self.max_message, unsolicited)))
     }
 }
 
@@ -106,15 +93,52 @@ impl Connector for ChildConnector {
         LinkKind::Shared
     }
 
-    fn probe_apart(&self) -> bool {
-        true
-    }
-
-    fn stderr(&self) -> Stderr {
-        self.history.lock().shown()
+    fn stderr(&self) -> StderrSummary {
+        self.history.lock().stderr.clone()
     }
 
     fn describe(&self) -> String {
         self.config.label.clone()
+    }
+}
+
+/// Creates the folder in which a server without a configured `cwd` works.
+fn create_own_folder(data: &Path, config: &UpstreamConfig) -> Result<PathBuf, LinkError> {
+    let slug = config.slug();
+    // A folder name must not refer to the data directory or its parent.
+    let name = if slug.bytes().all(|b| b == b'.') { "-".repeat(slug.len().max(1)) } else { slug };
+    let folder = data.join("servers").join(name);
+    let failed = |error| LinkError::Unreachable(format!("no working directory {}: {error}", folder.display()));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_folder_is_private_and_in_the_data_directory() {
+        let data = tempfile::tempdir().unwrap();
+        for (name, folder) in [
+            ("GitHub", "github"),
+            ("a/b c", "a-b-c"),
+            ("..", "--"),
+            (".", "-"),
+            ("", "-"),
+            ("../../etc", "..-..-etc"),
+            ("é.1", "-.1"),
+        ] {
+            let target =
+                UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
+            let config = UpstreamConfig::new(name, target);
+            for _ in 0..2 {
+                assert_eq!(create_own_folder(data.path(), &config).unwrap(), data.path().join("servers").join(folder));
+            }
+        }
+        for path in [data.path().join("servers/--"), data.path().join("servers")] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o700);
+        }
     }
 }

@@ -2,6 +2,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::testing::{RecordingListener, ScriptedConnector, error, result};
+use countersign_protocol::rpc_error::RpcError;
 
 const MODERN: &str = r#"{"resultType":"complete","supportedVersions":["2025-11-25","2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"m","version":"1"}},"ttlMs":5000}"#;
 const INITIALIZED: &str = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{ "x":1.0 }},"serverInfo":{"name":"l","version":"1"},"instructions":"do"}"#;
@@ -16,7 +17,7 @@ async fn found(scripted: ScriptedConnector) -> (Result<Detected, LinkError>, Vec
     (detected, scripted.sent_methods())
 }
 
-/// A server that answers discovery as said, and `handshake_revision` as a legacy one.
+/// Returns a server that answers discovery with `discovery`, and `initialize` as a handshake-era server.
 fn server(
     separate_probes: bool,
     discovery: impl Fn() -> Result<Response, LinkError> + Send + Sync + 'static,
@@ -29,21 +30,20 @@ fn server(
 }
 
 #[tokio::test]
-async fn a_server_of_both_eras_is_spoken_to_in_the_stateless_one() {
+async fn stateless_era_is_preferred() {
     for separate_probes in [false, true] {
         let (detected, sent) = found(server(separate_probes, || result(MODERN))).await;
         let detected = detected.unwrap();
-        assert_eq!((detected.era, detected.negotiated.revision), (Era::Modern, Revision::MODERN));
+        assert_eq!((detected.era(), detected.negotiated.revision), (Era::Modern, Revision::MODERN));
         assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{}}"#);
         assert_eq!(detected.negotiated.server_info.unwrap().get(), r#"{"name":"m","version":"1"}"#);
         assert_eq!(detected.negotiated.ttl_ms, Some(5000));
-        assert!(detected.link.is_some());
         assert_eq!(sent, ["connect", "server/discover", "opened 2026-07-28"]);
     }
 }
 
 #[tokio::test]
-async fn what_is_no_discovery_is_a_legacy_server() {
+async fn server_without_discovery_is_of_handshake_era() {
     let status = |status| Err(LinkError::Status { status, body: String::new() });
     let answers: [fn() -> Result<Response, LinkError>; 8] = [
         || result("{}"),
@@ -59,7 +59,7 @@ async fn what_is_no_discovery_is_a_legacy_server() {
         for separate_probes in [false, true] {
             let (detected, sent) = found(server(separate_probes, answer)).await;
             let detected = detected.unwrap();
-            assert_eq!((detected.era, detected.negotiated.revision), (Era::Legacy, Revision::V2025_06_18));
+            assert_eq!((detected.era(), detected.negotiated.revision), (Era::Legacy, Revision::V2025_06_18));
             assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{ "x":1.0 }}"#);
             assert_eq!(detected.negotiated.instructions.as_deref(), Some("do"));
             assert_eq!(
@@ -77,12 +77,12 @@ async fn what_is_no_discovery_is_a_legacy_server() {
         }
     }
     for code in [200, 202, 400, 404, 405, 406, 415, 422] {
-        assert_eq!(found(server(false, move || status(code))).await.0.unwrap().era, Era::Legacy, "{code}");
+        assert_eq!(found(server(false, move || status(code))).await.0.unwrap().era(), Era::Legacy, "{code}");
     }
 }
 
 #[tokio::test]
-async fn without_an_answer_there_is_no_verdict() {
+async fn era_is_unknown_without_an_answer() {
     for code in [301, 307, 401, 403, 407, 429, 500, 502, 503] {
         let (detected, sent) =
             found(server(false, move || Err(LinkError::Status { status: code, body: String::new() }))).await;
@@ -100,16 +100,16 @@ async fn without_an_answer_there_is_no_verdict() {
 }
 
 #[tokio::test]
-async fn a_child_that_dies_of_the_question_is_a_legacy_server() {
+async fn child_that_dies_of_probe_is_of_handshake_era() {
     let (detected, sent) = found(server(true, || Err(LinkError::Lost("it exited".into())))).await;
-    assert_eq!(detected.unwrap().era, Era::Legacy);
+    assert_eq!(detected.unwrap().era(), Era::Legacy);
     assert_eq!(sent[..4], ["connect", "server/discover", "close", "connect"]);
     assert!(found(server(true, || Err(LinkError::Unreachable("no such program".into())))).await.0.is_err());
 }
 
-#[tokio::test]
-async fn what_comes_late_to_the_second_question_answers_no_call() {
-    // Discovery is answered after all, once the second question was asked too.
+#[tokio::test(start_paused = true)]
+async fn late_answer_to_second_probe_answers_no_call() {
+    // Discovery is answered after the second probe was sent.
     struct Late(ScriptedConnector, Arc<std::sync::Mutex<Vec<u64>>>, Arc<tokio::sync::Notify>);
     impl Connector for Late {
         fn connect<'a>(
@@ -124,18 +124,12 @@ async fn what_comes_late_to_the_second_question_answers_no_call() {
         fn kind(&self) -> crate::link::LinkKind {
             self.0.kind()
         }
-        fn probe_apart(&self) -> bool {
-            true
-        }
         fn describe(&self) -> String {
             String::new()
         }
     }
     struct LateLink(Arc<dyn Link>, Arc<std::sync::Mutex<Vec<u64>>>, Arc<tokio::sync::Notify>);
     impl Link for LateLink {
-        fn kind(&self) -> crate::link::LinkKind {
-            self.0.kind()
-        }
         fn request<'a>(
             &'a self,
             outgoing: &'a Outgoing,
@@ -144,7 +138,7 @@ async fn what_comes_late_to_the_second_question_answers_no_call() {
             self.1.lock().unwrap().push(outgoing.id);
             Box::pin(async move {
                 if &*outgoing.method != "server/discover" {
-                    // Answered first: which question a server answers first says nothing.
+                    // Answered first, which says nothing about the era.
                     self.2.notify_one();
                     return result(r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#);
                 }
@@ -171,16 +165,16 @@ async fn what_comes_late_to_the_second_question_answers_no_call() {
     }
     let ids = Arc::default();
     let late = Late(server(true, || result(MODERN)), Arc::clone(&ids), Arc::default());
-    let detected = detect_within(Duration::ZERO, Arc::new(late), &listener).await.unwrap();
-    assert_eq!((detected.era, detected.link.is_some()), (Era::Modern, true));
-    // Calls on this link get the ids from 1 on; the first of them was taken for answered by a refused `handshake_revision`.
+    let detected = detect(Arc::new(late), &listener).await.unwrap();
+    assert_eq!(detected.era(), Era::Modern);
+    // Calls on this link get ids from 1, so a late error for `initialize` must not have such an id.
     let ids = ids.lock().unwrap().clone();
     assert_eq!(ids, [FIRST_ID, handshake::SECOND_ID]);
     const { assert!(handshake::SECOND_ID > 1 << 30) };
 }
 
-#[tokio::test]
-async fn silence_is_a_legacy_server_too() {
+#[tokio::test(start_paused = true)]
+async fn silent_server_is_of_handshake_era() {
     struct Silent(ScriptedConnector);
     impl Connector for Silent {
         fn connect<'a>(
@@ -192,18 +186,12 @@ async fn silence_is_a_legacy_server_too() {
         fn kind(&self) -> crate::link::LinkKind {
             self.0.kind()
         }
-        fn probe_apart(&self) -> bool {
-            self.0.probe_apart()
-        }
         fn describe(&self) -> String {
             String::new()
         }
     }
     struct SilentLink(Arc<dyn Link>);
     impl Link for SilentLink {
-        fn kind(&self) -> crate::link::LinkKind {
-            self.0.kind()
-        }
         fn request<'a>(
             &'a self,
             outgoing: &'a Outgoing,
@@ -233,18 +221,15 @@ async fn silence_is_a_legacy_server_too() {
     }
     for separate_probes in [false, true] {
         let silent = Silent(ScriptedConnector::new(separate_probes, |_, _| result(INITIALIZED)));
-        assert_eq!(
-            detect_within(Duration::ZERO, Arc::new(silent), &listener).await.map(|found| found.era).unwrap(),
-            Era::Legacy
-        );
-        // Nothing to either question.
+        assert_eq!(detect(Arc::new(silent), &listener).await.map(|found| found.era()).unwrap(), Era::Legacy);
+        // Both probes remain unanswered.
         let dead = Silent(ScriptedConnector::new(separate_probes, |_, _| Err(LinkError::Lost("x".into()))));
-        assert!(detect_within(Duration::ZERO, Arc::new(dead), &listener).await.is_err());
+        assert!(detect(Arc::new(dead), &listener).await.is_err());
     }
 }
 
 #[tokio::test]
-async fn errors_that_only_stateless_servers_know_are_asked_again() {
+async fn discovery_is_repeated_after_stateless_error() {
     for (code, data) in [
         (-32022, Some(r#"{"supported":["2026-07-28"],"requested":"2026-07-28"}"#)),
         (-32022, None),
@@ -260,10 +245,10 @@ async fn errors_that_only_stateless_servers_know_are_asked_again() {
             }
         }))
         .await;
-        assert_eq!(detected.unwrap().era, Era::Modern, "{code}");
+        assert_eq!(detected.unwrap().era(), Era::Modern, "{code}");
         assert_eq!(sent, ["connect", "server/discover", "server/discover", "opened 2026-07-28"]);
 
-        // It is modern for sure: there is no `handshake_revision`.
+        // The server is certainly modern, so there is no `initialize`.
         let (detected, sent) = found(server(false, move || error(code, data))).await;
         assert!(matches!(detected, Err(LinkError::Protocol(_))), "{code}");
         assert_eq!(sent, ["connect", "server/discover", "server/discover", "close"]);
@@ -271,16 +256,16 @@ async fn errors_that_only_stateless_servers_know_are_asked_again() {
 }
 
 #[tokio::test]
-async fn versions_decide_after_an_unsupported_one() {
+async fn supported_versions_determine_era() {
     let legacy = || error(-32022, Some(r#"{"supported":["2027-01-01","2025-11-25"],"requested":"2026-07-28"}"#));
-    assert_eq!(found(server(false, legacy)).await.0.unwrap().era, Era::Legacy);
+    assert_eq!(found(server(false, legacy)).await.0.unwrap().era(), Era::Legacy);
     let (detected, sent) = found(server(false, || error(-32022, Some(r#"{"supported":["2027-01-01"]}"#)))).await;
     assert!(matches!(detected, Err(LinkError::Protocol(_))));
     assert_eq!(sent, ["connect", "server/discover", "close"]);
 }
 
 #[tokio::test]
-async fn the_older_transport_is_tried_where_post_is_refused() {
+async fn older_transport_is_tried_if_post_is_refused() {
     for (status, works) in [(400, true), (404, true), (405, true), (406, false), (422, false)] {
         let older = Arc::new(ScriptedConnector { legacy_only: true, ..server(false, || panic!("not asked")) });
         let refuses = ScriptedConnector::new(false, move |_, _| Err(LinkError::Status { status, body: String::new() }));
@@ -288,7 +273,7 @@ async fn the_older_transport_is_tried_where_post_is_refused() {
         assert_eq!(detected.is_ok(), works, "{status}");
         assert_eq!(!older.sent_methods().is_empty(), works);
     }
-    // An error in JSON with such a status counts as well, and the first error is what is told in the end.
+    // A JSON error with such a status counts as well, and the first error is reported in the end.
     let refuses = ScriptedConnector::new(false, |_, _| {
         let Ok(Response::Error(error)) = error(-32000, None) else { unreachable!() };
         Ok(Response::Error(RpcError { status: Some(400), ..error }))
@@ -300,22 +285,13 @@ async fn the_older_transport_is_tried_where_post_is_refused() {
 }
 
 #[tokio::test]
-async fn a_transport_of_the_handshake_era_is_not_asked() {
+async fn transport_of_handshake_era_is_not_probed() {
     let only = ScriptedConnector { legacy_only: true, ..server(false, || panic!("not asked")) };
-    assert_eq!(found(only).await.0.unwrap().era, Era::Legacy);
-}
-
-#[test]
-fn the_envelope_is_json_and_says_who_asks() {
-    let value: serde_json::Value = serde_json::from_str(&envelope("{}")).unwrap();
-    let meta = &value["_meta"];
-    assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
-    assert_eq!(meta["io.modelcontextprotocol/clientInfo"]["name"], "countersign");
-    assert!(meta["io.modelcontextprotocol/clientCapabilities"].is_object());
+    assert_eq!(found(only).await.0.unwrap().era(), Era::Legacy);
 }
 
 #[tokio::test]
-async fn a_server_of_one_revision_alone_is_found_whichever_it_is() {
+async fn server_of_any_single_revision_is_detected() {
     for only in Revision::ALL {
         let date = only.as_str();
         let supported = move || error(-32022, Some(&format!(r#"{{"supported":["{date}"]}}"#)));
@@ -334,6 +310,6 @@ async fn a_server_of_one_revision_alone_is_found_whichever_it_is() {
             }
         });
         let detected = found(strict).await.0.unwrap();
-        assert_eq!((detected.era, detected.negotiated.revision), (only.era(), only));
+        assert_eq!((detected.era(), detected.negotiated.revision), (only.era(), only));
     }
 }

@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 use crate::testing::{RecordingListener, ScriptedConnector, error, negotiated, result};
 
@@ -6,11 +8,11 @@ fn listener() -> Arc<dyn Listener> {
 }
 
 async fn legacy(scripted: &ScriptedConnector, capabilities: &ClientCapabilities) -> Result<Negotiated, LinkError> {
-    open(scripted, Era::Legacy, None, capabilities, listener()).await.map(|(_, negotiated)| negotiated)
+    open(scripted, None, capabilities, listener()).await.map(|(_, negotiated)| negotiated)
 }
 
 #[tokio::test]
-async fn initialize_names_revision_capabilities_and_the_gateway() {
+async fn initialize_declares_revision_and_capabilities() {
     let scripted = ScriptedConnector::new(true, |method, outgoing| {
         assert_eq!(method, "initialize");
         let body: serde_json::Value = serde_json::from_slice(&outgoing.body).unwrap();
@@ -27,7 +29,7 @@ async fn initialize_names_revision_capabilities_and_the_gateway() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_is_refused_and_the_link_closed() {
+async fn link_is_closed_after_invalid_initialize_result() {
     for answer in [
         "{}",
         "[]",
@@ -45,7 +47,7 @@ async fn an_answer_that_is_none_is_refused_and_the_link_closed() {
 }
 
 #[tokio::test]
-async fn a_server_that_names_its_revisions_in_an_error_gets_one_of_them() {
+async fn revision_listed_in_error_is_used() {
     let scripted = ScriptedConnector::new(true, |_, outgoing| {
         if outgoing.body.windows(10).any(|w| w == b"2025-03-26") {
             result(r#"{"protocolVersion":"2025-03-26","capabilities":{}}"#)
@@ -57,35 +59,27 @@ async fn a_server_that_names_its_revisions_in_an_error_gets_one_of_them() {
     assert_eq!(found.revision, Revision::V2025_03_26);
     assert_eq!(scripted.sent_methods()[..5], ["connect", "initialize", "close", "connect", "initialize"]);
 
-    // One that refuses what it names is not asked for ever.
+    // A server that refuses the revisions that it lists is not asked forever.
     let scripted =
         ScriptedConnector::new(true, |_, _| error(-32602, Some(r#"{"supported":["2025-11-25","2024-11-05"]}"#)));
     assert!(legacy(&scripted, &ClientCapabilities::default()).await.is_err());
 }
 
 #[tokio::test]
-async fn the_stateless_era_needs_no_words() {
+async fn stateless_link_needs_no_handshake() {
     let scripted = ScriptedConnector::new(false, |_, _| panic!("nothing is sent"));
     let known = negotiated(Revision::MODERN);
     let nothing = ClientCapabilities::default();
-    open(&scripted, Era::Modern, Some(&known), &nothing, listener()).await.unwrap();
+    open(&scripted, Some(&known), &nothing, listener()).await.unwrap();
     assert_eq!(scripted.sent_methods(), ["connect", "opened 2026-07-28"]);
-
-    let scripted =
-        ScriptedConnector::new(false, |_, _| result(r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#));
-    open(&scripted, Era::Modern, None, &nothing, listener()).await.unwrap();
-    assert_eq!(scripted.sent_methods(), ["connect", "server/discover", "opened 2026-07-28"]);
-
-    let scripted = ScriptedConnector::new(false, |_, _| result("{}"));
-    assert!(open(&scripted, Era::Modern, None, &nothing, listener()).await.is_err());
-    assert_eq!(scripted.sent_methods(), ["connect", "server/discover", "close"]);
 }
 
 #[test]
-fn the_gateway_names_itself_in_json() {
-    let info: serde_json::Value = serde_json::from_str(client_info()).unwrap();
-    assert_eq!(
-        (info["name"].as_str(), info["version"].as_str()),
-        (Some("countersign"), Some(env!("CARGO_PKG_VERSION")))
-    );
+fn stateless_meta_names_the_gateway() {
+    let value: serde_json::Value = serde_json::from_str(&with_meta_for("{}", &ClientCapabilities::default())).unwrap();
+    let meta = &value["_meta"];
+    assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+    assert_eq!(meta["io.modelcontextprotocol/clientInfo"]["name"], "countersign");
+    assert_eq!(meta["io.modelcontextprotocol/clientInfo"]["version"], env!("CARGO_PKG_VERSION"));
+    assert!(meta["io.modelcontextprotocol/clientCapabilities"].is_object());
 }

@@ -1,30 +1,42 @@
-//! What comes back for one request: a JSON body or a stream of its own, whatever the status.
+//! Reads the answer to one request: a JSON body or a stream of its own, whatever the status.
 
 use std::{sync::Arc, time::Duration};
 
 use actix_http::StatusCode;
-use bytes::{Bytes, BytesMut};
-use futures_util::{FutureExt, StreamExt};
+use bytes::Bytes;
+use futures_util::FutureExt;
 
 use super::{
-    client::{self, HttpAnswer},
+    client::{self, Extra, Head, HttpAnswer},
     head::Field,
     link::{HttpLink, Mode},
     listen,
 };
 use crate::link::{
-    LinkError, Listener, Response,
-    received::{self, MAX_MESSAGE, Received, shown},
+    LinkError, Listener, Response, UpstreamNotification,
+    received::{self, MAX_MESSAGE, escape_excerpt, response_from},
     wire::{cancelled_id, is_about_server},
 };
-use countersign_protocol::event_stream::{Event, EventReader, EventTooLong};
+use countersign_protocol::{
+    RequestId,
+    envelope::Message,
+    event_stream::{Event, EventReader},
+    rpc_error::RpcError,
+};
+use countersign_provider::Permit;
 
-/// How often an interrupted stream is taken up again without anything new on it.
-const RESUMES: u32 = 5;
+/// Maximum attempts in a row to resume an interrupted stream without anything new on it.
+const MAX_RESUMES: u32 = 5;
 
-/// What a server may still say after its answer, so that its connection can be used again.
-const REST: usize = 64 << 10;
-const REST_TIME: Duration = Duration::from_secs(2);
+/// Maximum bytes that a server may send after its answer if its connection is to be used again.
+const MAX_REST_BYTES: usize = 64 << 10;
+const REST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time limit for a server to accept a message that has no answer.
+pub(crate) const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Maximum bytes of an error without a JSON-RPC answer, which is logged.
+const MAX_ERROR_BYTES: usize = 64 << 10;
 
 impl HttpLink {
     pub(super) async fn answer(
@@ -35,109 +47,97 @@ impl HttpLink {
         listener: &Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
         let status = response.status();
-        let gone = status == StatusCode::NOT_FOUND && mode.session.is_some();
+        let gone = status == StatusCode::NOT_FOUND && mode.session_id.is_some();
         if response.field(Field::ContentEncoding).is_some_and(|encoding| encoding != b"identity") {
             return Err(LinkError::Protocol("its answer is compressed, which was not asked for".to_owned()));
         }
-        if is_stream(&response) {
-            // Boxed, so that answers which are no streams need not carry its room.
-            let answer = Box::pin(self.stream(response, mode, id, listener)).await;
-            return match answer {
-                _ if gone => Err(self.shared.gone()),
-                Ok(answer) => Ok(with_status(answer, status)),
-                Err(LinkError::Lost(_)) if !status.is_success() => {
-                    Err(LinkError::Status { status: status.as_u16(), body: String::new() })
+        let mut answer = if is_stream(&response) {
+            // Boxed, so that other answers do not reserve its room.
+            match Box::pin(self.read_stream(response, mode, id, listener)).await {
+                _ if gone => return Err(self.shared.end()),
+                Err(LinkError::Lost(_)) if !status.is_success() => return Err(bare_status(status, b"")),
+                answer => answer?,
+            }
+        } else {
+            let body = read_body(&mut response, MAX_MESSAGE).await;
+            if gone {
+                // In this era, 404 means that the session has ended. Some servers use it for unknown methods all the same.
+                if !body.is_ok_and(|body| is_method_not_found(&body, id)) {
+                    return Err(self.shared.end());
                 }
-                Err(error) => Err(error),
-            };
-        }
-        let body = body(&mut response, MAX_MESSAGE).await;
-        if gone {
-            // In this era a 404 says that the session has ended, and nothing else; yet some use it as the other does.
-            let unknown = body.is_ok_and(|body| is_method_not_found(&body, id));
-            if !unknown {
-                return Err(self.shared.gone());
+                Response::Error(RpcError::new(-32601, "Method not found"))
+            } else {
+                let body = body?;
+                match self.handle_messages(&body, mode, id, listener) {
+                    Ok(Some(answer)) => answer,
+                    _ if !status.is_success() || body.is_empty() => return Err(bare_status(status, &body)),
+                    Ok(None) => {
+                        return Err(LinkError::Protocol("its answer is not for the request that was sent".to_owned()));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
-            return Ok(with_status(
-                Response::Error(countersign_protocol::rpc_error::RpcError::new(-32601, "Method not found")),
-                status,
-            ));
+        };
+        if let Response::Error(error) = &mut answer {
+            error.status = Some(status.as_u16());
         }
-        let body = body?;
-        match self.json(&body, mode, id, listener) {
-            Ok(answer) => Ok(with_status(answer, status)),
-            Err(_) if !status.is_success() || body.is_empty() => {
-                Err(LinkError::Status { status: status.as_u16(), body: shown(&body) })
-            }
-            Err(error) => Err(error),
-        }
+        Ok(answer)
     }
 
-    /// The response in a body, or in one event.
-    fn json(&self, body: &[u8], mode: &Mode, id: u64, listener: &Arc<dyn Listener>) -> Result<Response, LinkError> {
-        match self.messages(body, mode, id, listener) {
-            Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Err(LinkError::Protocol("its answer is not for the request that was sent".to_owned())),
-            Err(unreadable) if unreadable.cut_off => Err(LinkError::Lost("its answer broke off".to_owned())),
-            Err(unreadable) => Err(LinkError::Protocol(unreadable.why)),
-        }
-    }
-
-    /// Hands on what is not the response to `id`, in order.
-    fn messages(
+    /// Returns the response to `id` in the text, and forwards the other messages in order.
+    fn handle_messages(
         &self,
         text: &[u8],
         mode: &Mode,
         id: u64,
         listener: &Arc<dyn Listener>,
-    ) -> Result<Option<Response>, received::Unreadable> {
-        let mut answer = None;
-        received::read(text, |received| match received {
-            Received::Answer { id: of, response } => {
-                // Errors come with any id, also an invented one: the request is known by its stream.
-                let ours = match &of {
-                    None => true,
-                    Some(of) => matches!(response, Response::Error(_)) || of.as_json().parse() == Ok(id),
-                };
-                if ours && answer.is_none() {
-                    answer = Some(response);
+    ) -> Result<Option<Response>, LinkError> {
+        let (mut answer, mut fault) = (None, None);
+        received::read(text, |message| match message {
+            Err(malformed) => fault = Some(malformed.to_error()),
+            Ok(Message::Response(response)) => {
+                // The stream identifies the request, so an error may have any id, even an invented one.
+                let is_ours = response.outcome.is_err() || is_id(response.id.as_ref(), id);
+                if is_ours && answer.is_none() {
+                    answer = Some(response_from(response.outcome));
                 } else {
-                    tracing::debug!(?of, id, "an answer to another request");
+                    tracing::debug!(other = ?response.id, id, "an answer to another request");
                 }
             }
-            Received::Notification(notification) => {
-                if notification.method == "notifications/cancelled" {
-                    let params = notification.params.as_deref();
-                    let ends = mode.modern && cancelled_id(params).is_some_and(|of| of.as_json().parse() == Ok(id));
-                    if ends && answer.is_none() {
-                        // So a stateless server may end a subscription.
-                        answer = Some(Response::Error(countersign_protocol::rpc_error::RpcError::new(
-                            -32603,
-                            "the server has ended the subscription",
-                        )));
-                    } else {
-                        self.shared.asked.cancel(params);
-                    }
-                } else if !mode.modern && is_about_server(&notification.method) {
+            Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
+                let ends = mode.modern && is_id(cancelled_id(notification.params).as_ref(), id);
+                if ends && answer.is_none() {
+                    // A stateless server may end a subscription in this way.
+                    answer = Some(Response::Error(RpcError::new(-32603, "the server has ended the subscription")));
+                } else {
+                    self.shared.open_requests.cancel(notification.params);
+                }
+            }
+            Ok(Message::Notification(notification)) => {
+                let notification = UpstreamNotification::from(notification);
+                if !mode.modern && is_about_server(&notification.method) {
                     self.shared.unsolicited.notification(notification);
                 } else {
                     listener.notification(notification);
                 }
             }
-            Received::Request { method, .. } if mode.modern => {
-                // 2026-07-28/basic/transports/streamable-http, "Receiving Messages": there are none, nor answers to them.
-                tracing::debug!(method, "a stateless server must not send requests");
+            Ok(Message::Request(request)) if mode.modern => {
+                // 2026-07-28/basic/transports/streamable-http, "Receiving Messages".
+                tracing::debug!(method = %request.method, "a stateless server must not send requests");
             }
-            Received::Request { id, method, params } => {
-                if let Some(request) = self.shared.asked.take(id, method, params, None, &self.queue()) {
+            Ok(Message::Request(request)) => {
+                if let Some(request) = self.shared.open_requests.open(request, None, &self.reply_sender()) {
                     listener.request(request);
                 }
             }
-        })?;
-        Ok(answer)
+        });
+        match (answer, fault) {
+            (None, Some(fault)) => Err(fault),
+            (answer, _) => Ok(answer),
+        }
     }
 
-    async fn stream(
+    async fn read_stream(
         &self,
         mut response: HttpAnswer,
         mode: &Mode,
@@ -145,59 +145,69 @@ impl HttpLink {
         listener: &Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
         let mut events = EventReader::new(MAX_MESSAGE);
-        let mut idle = 0;
+        let mut attempts = 0;
         loop {
-            let ended = loop {
-                let chunk = match response.next().await {
-                    Some(Ok(chunk)) => chunk,
-                    Some(Err(error)) => break client::cut(&error),
-                    None => break LinkError::Lost("its stream ended before the answer".to_owned()),
-                };
-                events.push(&chunk);
-                while let Some(event) = events.next_event().map_err(too_long)? {
-                    idle = 0;
-                    if let Some(answer) = self.event(&event, mode, id, listener)? {
-                        let more = events.has_input();
-                        finish(response, more);
-                        return Ok(answer);
+            let end = loop {
+                match next_event(&mut response, &mut events).await {
+                    Ok(Some(event)) => {
+                        attempts = 0;
+                        if event.is_message()
+                            && let Some(answer) = self.handle_messages(&event.data, mode, id, listener)?
+                        {
+                            finish(response, events.has_input());
+                            return Ok(answer);
+                        }
                     }
+                    Ok(None) => break LinkError::Lost("its stream ended before the answer".to_owned()),
+                    Err(error @ LinkError::Lost(_)) => break error,
+                    Err(error) => return Err(error),
                 }
             };
             if mode.modern {
-                return Err(ended);
+                return Err(end);
             }
             response = loop {
-                idle += 1;
-                if idle > RESUMES {
-                    return Err(ended);
+                attempts += 1;
+                if attempts > MAX_RESUMES {
+                    return Err(end);
                 }
-                match listen::resume(&self.shared, &mut events, idle).await {
+                match listen::resume(&self.shared, &mut events, attempts).await {
                     Ok(Some(response)) => break response,
-                    // There is nothing to take it up with, or the server has no such thing.
-                    Ok(None) => return Err(ended),
-                    Err(error) => tracing::debug!(%error, "an interrupted stream could not be taken up again"),
+                    Ok(None) => return Err(end),
+                    Err(error) => tracing::debug!(%error, "an interrupted stream could not be resumed"),
                 }
             };
         }
     }
-
-    fn event(
-        &self,
-        event: &Event,
-        mode: &Mode,
-        id: u64,
-        listener: &Arc<dyn Listener>,
-    ) -> Result<Option<Response>, LinkError> {
-        if !event.is_message() {
-            return Ok(None);
-        }
-        self.messages(&event.data, mode, id, listener)
-            .map_err(|unreadable| LinkError::Protocol(format!("an event of its answer: {}", unreadable.why)))
-    }
 }
 
-pub(crate) fn too_long(_: EventTooLong) -> LinkError {
-    LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE} bytes"))
+fn is_id(id: Option<&RequestId>, expected: u64) -> bool {
+    id.is_some_and(|id| id.as_json().parse() == Ok(expected))
+}
+
+/// Returns the error for a status without a JSON-RPC answer.
+fn bare_status(status: StatusCode, body: &[u8]) -> LinkError {
+    LinkError::Status { status: status.as_u16(), body: escape_excerpt(body) }
+}
+
+/// Returns the next event of a stream, or `None` at its end.
+///
+/// # Errors
+/// [`LinkError::Lost`]; [`LinkError::Protocol`] if an event is too long.
+pub(crate) async fn next_event(
+    response: &mut HttpAnswer,
+    events: &mut EventReader,
+) -> Result<Option<Event>, LinkError> {
+    let too_long = |_| LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE} bytes"));
+    loop {
+        if let Some(event) = events.next_event().map_err(too_long)? {
+            return Ok(Some(event));
+        }
+        match response.chunk().await? {
+            Some(chunk) => events.push(&chunk),
+            None => return Ok(None),
+        }
+    }
 }
 
 pub(crate) fn is_stream(response: &HttpAnswer) -> bool {
@@ -209,77 +219,84 @@ pub(crate) fn is_stream(response: &HttpAnswer) -> bool {
     })
 }
 
-fn with_status(answer: Response, status: StatusCode) -> Response {
-    match answer {
-        Response::Error(mut error) => {
-            error.status = Some(status.as_u16());
-            Response::Error(error)
-        }
-        answer @ Response::Result(_) => answer,
-    }
-}
-
 fn is_method_not_found(body: &[u8], id: u64) -> bool {
     let mut found = false;
-    let read = received::read(body, |received| {
-        if let Received::Answer { id: Some(of), response: Response::Error(error) } = received {
-            found |= error.code == -32601 && of.as_json().parse() == Ok(id);
+    received::read(body, |message| {
+        if let Ok(Message::Response(response)) = message
+            && let Response::Error(error) = response_from(response.outcome)
+        {
+            found |= error.code == -32601 && is_id(response.id.as_ref(), id);
         }
     });
-    read.is_ok() && found
+    found
 }
 
-/// The whole body.
-pub(crate) async fn body(response: &mut HttpAnswer, max: usize) -> Result<Bytes, LinkError> {
+/// Sends a message that has no answer, and waits until the server has accepted it with any success.
+///
+/// # Errors
+/// As [`client::send`]; [`LinkError::Status`] for any other status.
+pub(crate) async fn post(head: &Head, extra: Extra, message: &Bytes, permit: Option<&Permit>) -> Result<(), LinkError> {
+    let sending = async {
+        let mut response = client::send(head, extra, message, permit).await?;
+        accept_status(&mut response, |status| status.is_success()).await
+    };
+    let late = |_| LinkError::Lost(format!("a message was not accepted within {} s", ACCEPT_TIMEOUT.as_secs()));
+    tokio::time::timeout(ACCEPT_TIMEOUT, sending).await.map_err(late)?
+}
+
+/// Reads the body unless it is a stream, so that the connection can be used again.
+///
+/// # Errors
+/// [`LinkError::Status`] if the status is not accepted.
+pub(crate) async fn accept_status(
+    response: &mut HttpAnswer,
+    accepts: impl FnOnce(StatusCode) -> bool,
+) -> Result<(), LinkError> {
+    let status = response.status();
+    let body = if is_stream(response) { Ok(Bytes::new()) } else { read_body(response, MAX_ERROR_BYTES).await };
+    if accepts(status) { Ok(()) } else { Err(bare_status(status, &body.unwrap_or_default())) }
+}
+
+/// Reads the whole body of at most `max` bytes.
+pub(crate) async fn read_body(response: &mut HttpAnswer, max: usize) -> Result<Bytes, LinkError> {
     let too_long = || LinkError::Protocol(format!("its answer is longer than {max} bytes"));
     let length = response.length().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
     if length.is_some_and(|length| length > max) {
         return Err(too_long());
     }
-    let mut first = Bytes::new();
-    let mut rest: Option<BytesMut> = None;
-    while let Some(chunk) = response.next().await {
-        let chunk = chunk.map_err(|error| client::cut(&error))?;
-        match &mut rest {
-            // Nearly always there is one chunk, which need not be copied.
-            None if first.is_empty() => first = chunk,
-            None => {
-                let mut all = BytesMut::with_capacity(length.unwrap_or(first.len() + chunk.len()));
-                all.extend_from_slice(&first);
-                all.extend_from_slice(&chunk);
-                rest = Some(all);
-            }
-            Some(all) => all.extend_from_slice(&chunk),
-        }
-        if rest.as_ref().map_or(first.len(), BytesMut::len) > max {
+    // Most bodies are one chunk, which is not copied.
+    let first = response.chunk().await?.unwrap_or_default();
+    let Some(second) = response.chunk().await? else {
+        return if first.len() > max { Err(too_long()) } else { Ok(first) };
+    };
+    let mut body = Vec::with_capacity(length.unwrap_or_default());
+    let mut next = Some(second);
+    body.extend_from_slice(&first);
+    while let Some(chunk) = next {
+        body.extend_from_slice(&chunk);
+        if body.len() > max {
             return Err(too_long());
         }
+        next = response.chunk().await?;
     }
-    let body = rest.map_or(first, BytesMut::freeze);
-    if length.is_some_and(|length| body.len() < length) {
-        return Err(LinkError::Lost("its answer broke off".to_owned()));
-    }
-    Ok(body)
+    Ok(body.into())
 }
 
 /// Reads a stream to its end after the answer, so that its connection can be used again.
-fn finish(mut response: HttpAnswer, more: bool) {
-    if !more && let Some(end) = response.next().now_or_never() {
-        match end {
-            None | Some(Err(_)) => return,
-            Some(Ok(_)) => {}
-        }
+fn finish(mut response: HttpAnswer, has_input: bool) {
+    if !has_input && let Some(Ok(None) | Err(_)) = response.chunk().now_or_never() {
+        return;
     }
     actix_web::rt::spawn(async move {
         let rest = async {
-            let mut left = REST;
-            while let Some(Ok(chunk)) = response.next().await {
+            let mut left = MAX_REST_BYTES;
+            while let Ok(Some(chunk)) = response.chunk().await {
                 match left.checked_sub(chunk.len()) {
                     Some(less) => left = less,
                     None => break,
                 }
             }
         };
-        let _ = tokio::time::timeout(REST_TIME, rest).await;
+        let _ = tokio::time::timeout(REST_TIMEOUT, rest).await;
     });
 }

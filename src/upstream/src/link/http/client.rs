@@ -1,65 +1,75 @@
-//! The HTTP client of each worker thread: kept-alive connections of its own, TLS verified, nothing followed. HTTP/1.1 is spoken by
-//! [`http1`], and HTTP/2, which servers choose in the TLS handshake, by the client of `countersign_net`.
+//! The HTTP client of each worker thread: its own kept-alive connections, verified TLS, no redirects. [`http1`] speaks
+//! HTTP/1.1, and the client of `countersign_net` speaks HTTP/2, which servers choose in the TLS handshake.
 
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    fmt::Display,
     pin::Pin,
     rc::Rc,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
 };
 
-use actix_http::body::{BodySize, MessageBody};
+use actix_http::{
+    body::{BodySize, MessageBody},
+    error::ParseError,
+};
 use awc::{
     Client, ClientResponse,
-    error::{ConnectError, PayloadError, SendRequestError},
+    error::{ConnectError, SendRequestError},
     http::{
         Method, StatusCode, Uri, Version,
         header::{self, HeaderMap, HeaderName, HeaderValue},
     },
 };
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::StreamExt as _;
 use smallvec::SmallVec;
 
-use super::{head::Field, http1, trust::Trust};
+use super::{
+    head::{Field, Framing},
+    http1,
+    trust::Trust,
+};
 use crate::link::LinkError;
 use countersign_net as net;
 use countersign_provider::Permit;
 
-/// Clients of HTTP/2 that one thread keeps: more than that are configured anew now and then, no more.
+/// Maximum number of HTTP/2 clients that one thread keeps. When it is reached, all are created anew.
 const MAX_CLIENTS: usize = 64;
 
-/// The common part of several requests: the method, the URI, and the headers that every one of them has.
+/// The common part of several requests: the method, the URI, and the headers of all of them.
 pub struct Head {
     pub method: Method,
     pub uri: Uri,
     pub headers: HeaderMap,
     trust: Arc<Trust>,
-    /// `None` for a URI that is none of HTTP.
-    http1: Option<http1::Place>,
+    /// `None` if the URI is not one of HTTP.
+    target: Option<http1::RequestTarget>,
 }
 
 impl Head {
-    /// Creates the head of POSTs.
-    pub fn new(uri: Uri, headers: HeaderMap, trust: &Arc<Trust>) -> Arc<Self> {
-        Arc::new(Self::with_method(Method::POST, uri, headers, trust))
+    pub fn new(method: Method, uri: Uri, headers: HeaderMap, trust: &Arc<Trust>) -> Self {
+        let target = http1::RequestTarget::new(&method, &uri, &headers, trust);
+        Self { method, uri, headers, trust: Arc::clone(trust), target }
     }
 
-    fn with_method(method: Method, uri: Uri, headers: HeaderMap, trust: &Arc<Trust>) -> Self {
-        let http1 = http1::Place::new(&method, &uri, &headers, trust);
-        Self { method, uri, headers, trust: Arc::clone(trust), http1 }
+    /// Creates the head of POST requests that carry messages.
+    pub fn for_messages(uri: Uri, mut headers: HeaderMap, trust: &Arc<Trust>) -> Self {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        Self::new(Method::POST, uri, headers, trust)
     }
 }
 
-/// Returns a client whose requests may be upgraded: WebSocket has no HTTP/2 here.
-pub fn upgrading(trust: &Trust) -> Client {
+/// Returns a client whose requests may be upgraded, which excludes HTTP/2.
+pub fn upgrading_client(trust: &Trust) -> Client {
     net::client(Arc::clone(&trust.http1_config))
 }
 
-/// Returns this thread's client of HTTP/2 for servers that are trusted so.
-fn of_thread(trust: &Trust) -> Client {
+/// Returns this thread's HTTP/2 client for servers that are trusted in this way.
+fn thread_client(trust: &Trust) -> Client {
     thread_local!(static CLIENTS: RefCell<HashMap<u64, Client>> = RefCell::default());
     CLIENTS.with_borrow_mut(|clients| {
         if clients.len() >= MAX_CLIENTS && !clients.contains_key(&trust.key) {
@@ -78,7 +88,7 @@ pub enum HttpAnswer {
 impl HttpAnswer {
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Http1(answer) => answer.head.status(),
+            Self::Http1(answer) => answer.head.status,
             Self::Http2(response) => response.status(),
         }
     }
@@ -91,27 +101,31 @@ impl HttpAnswer {
         }
     }
 
-    /// Returns the value of its `Content-Length`.
+    /// Returns the number of bytes of the body that have not been read, if it is known.
     pub fn length(&self) -> Option<u64> {
         match self {
-            Self::Http1(answer) => answer.head.length(),
+            Self::Http1(answer) => match answer.head.framing {
+                Framing::Length(length) => Some(length),
+                _ => None,
+            },
             Self::Http2(response) => response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok(),
         }
     }
-}
 
-impl Stream for HttpAnswer {
-    type Item = Result<Bytes, PayloadError>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.get_mut() {
-            Self::Http1(answer) => Pin::new(answer).poll_next(cx),
-            Self::Http2(response) => Pin::new(response).poll_next(cx),
+    /// Returns the next part of the body, or `None` at its end. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`LinkError::Lost`]
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, LinkError> {
+        let lost = |error: &dyn Display| LinkError::Lost(format!("its answer broke off: {error}"));
+        match self {
+            Self::Http1(answer) => answer.chunk().await.map_err(|error| lost(&error)),
+            Self::Http2(response) => response.next().await.transpose().map_err(|error| lost(&error)),
         }
     }
 }
 
-/// The headers that one request has alone; few.
+/// The additional headers of one request.
 pub type Extra = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
 /// Sends a request without a body.
@@ -124,50 +138,52 @@ pub async fn request(
     headers: HeaderMap,
     trust: &Arc<Trust>,
 ) -> Result<HttpAnswer, LinkError> {
-    send(&Head::with_method(method, uri, headers, trust), Extra::new(), &Bytes::new(), None).await
+    send(&Head::new(method, uri, headers, trust), Extra::new(), &Bytes::new(), None).await
 }
 
-/// Sends a request with that head and the headers that it has alone, if it still may when its connection stands.
+/// Sends a request with that head and the additional headers, unless the permit has expired when the connection is
+/// ready.
 ///
 /// # Errors
-/// As [`failed`]; [`LinkError::Unreachable`] for a URI that is none of HTTP; [`LinkError::Withheld`]
+/// [`LinkError::Withheld`]; [`LinkError::Unreachable`] if nothing was sent, also for a URI that is not one of HTTP;
+/// [`LinkError::Lost`] if it may have been sent; [`LinkError::Protocol`] for an answer that is not HTTP.
 pub async fn send(head: &Head, extra: Extra, body: &Bytes, permit: Option<&Permit>) -> Result<HttpAnswer, LinkError> {
-    let Some(place) = &head.http1 else {
+    let Some(target) = &head.target else {
         return Err(LinkError::Unreachable("its address is not one of HTTP".to_owned()));
     };
     let is_http2 = &head.trust.is_http2;
     if !is_http2.load(Ordering::Relaxed) {
-        if let Some(answer) = http1::send(place, head, &extra, body, permit).await? {
+        if let Some(answer) = http1::send(target, head, &extra, body, permit).await? {
             return Ok(HttpAnswer::Http1(answer));
         }
         is_http2.store(true, Ordering::Relaxed);
     }
-    let mut request = of_thread(&head.trust).request(head.method.clone(), &head.uri);
+    let mut request = thread_client(&head.trust).request(head.method.clone(), &head.uri);
     let headers = request.headers_mut();
     *headers = head.headers.clone();
     extra.iter().for_each(|(name, _)| _ = headers.remove(name));
     extra.into_iter().for_each(|(name, value)| headers.append(name, value));
     let withheld = Rc::new(Cell::new(false));
     let sent = if head.method == Method::POST {
-        let body = Permitted { body: body.clone(), permit: permit.cloned(), withheld: Rc::clone(&withheld) };
+        let body = PermittedBody { body: body.clone(), permit: permit.cloned(), withheld: Rc::clone(&withheld) };
         request.send_body(body).await
     } else {
         request.send().await
     };
-    let response = sent.map_err(|error| if withheld.get() { LinkError::Withheld } else { failed(&error) })?;
+    let response = sent.map_err(|error| if withheld.get() { LinkError::Withheld } else { send_error(&error) })?;
     is_http2.store(response.version() == Version::HTTP_2, Ordering::Relaxed);
     Ok(HttpAnswer::Http2(response))
 }
 
-/// A body that goes out only if it may at that very moment, which is after the connection was made and the headers were
-/// written: without it, they ask for nothing.
-struct Permitted {
+/// A body that is sent only if the permit is valid at that moment, which is after the connection was made and the headers
+/// were written. The headers alone request nothing.
+struct PermittedBody {
     body: Bytes,
     permit: Option<Permit>,
     withheld: Rc<Cell<bool>>,
 }
 
-impl MessageBody for Permitted {
+impl MessageBody for PermittedBody {
     type Error = std::io::Error;
 
     fn size(&self) -> BodySize {
@@ -181,23 +197,27 @@ impl MessageBody for Permitted {
         }
         if this.permit.as_ref().is_some_and(|permit| !permit.is_valid()) {
             this.withheld.set(true);
-            return Poll::Ready(Some(Err(std::io::Error::other("it may not go out any more"))));
+            return Poll::Ready(Some(Err(std::io::Error::other("its permit has expired"))));
         }
         Poll::Ready(Some(Ok(std::mem::take(&mut this.body))))
     }
 }
 
-/// What a failed request was, in terms of what may have been sent.
-pub fn failed(error: &SendRequestError) -> LinkError {
+/// Error codes of HTTP/2 (RFC 9113, section 7).
+const NO_ERROR: u32 = 0;
+const REFUSED_STREAM: u32 = 7;
+
+/// Classifies the error of a request by what may have been sent.
+pub fn send_error(error: &SendRequestError) -> LinkError {
     match error {
-        // This one comes when a connection ends that the request had been written to.
+        // The connection ended after the request was written to it.
         SendRequestError::Connect(ConnectError::Disconnected) => {
             LinkError::Lost("the connection was closed before an answer".to_owned())
         }
         SendRequestError::Connect(error) => LinkError::Unreachable(error.to_string()),
         SendRequestError::Url(error) => LinkError::Unreachable(error.to_string()),
-        // The server says that it has not looked at it: a refused stream, or one after its orderly goodbye (RFC 9113,
-        // sections 6.8 and 8.7).
+        // The server states that it has not processed the request: it refused the stream, or it had closed the connection
+        // in order before (RFC 9113, sections 6.8 and 8.7).
         SendRequestError::H2(error)
             if match error.reason().map(u32::from) {
                 Some(REFUSED_STREAM) => true,
@@ -207,16 +227,10 @@ pub fn failed(error: &SendRequestError) -> LinkError {
         {
             LinkError::Unreachable(error.to_string())
         }
-        SendRequestError::Response(error) => http1::unreadable(error),
+        SendRequestError::Response(ParseError::Io(_) | ParseError::Incomplete | ParseError::Timeout) => {
+            LinkError::Lost(error.to_string())
+        }
+        SendRequestError::Response(error) => LinkError::Protocol(format!("its answer is not HTTP: {error}")),
         error => LinkError::Lost(error.to_string()),
     }
-}
-
-/// Error codes of HTTP/2 (RFC 9113, section 7).
-const NO_ERROR: u32 = 0;
-const REFUSED_STREAM: u32 = 7;
-
-/// What a broken body was.
-pub fn cut(error: &PayloadError) -> LinkError {
-    LinkError::Lost(format!("its answer broke off: {error}"))
 }

@@ -1,44 +1,42 @@
-//! Streams by GET, which only the handshake era has: the one for what belongs to no request, and the rest of an
-//! interrupted answer (2025-11-25/basic/transports, "Listening for Messages from the Server", "Resumability and
-//! Redelivery").
+//! GET streams of the handshake era: the one for messages outside of requests, and the rest of an interrupted answer
+//! (2025-11-25/basic/transports, "Listening for Messages from the Server", "Resumability and Redelivery").
 
 use std::{sync::Arc, time::Duration};
 
 use actix_http::{StatusCode, header};
 use awc::http::{Method, header::HeaderValue};
-use futures_util::StreamExt;
 
 use super::{
-    answer::is_stream,
+    answer::{is_stream, next_event},
     client::{self, HttpAnswer},
-    link::Shared,
+    link::Session,
 };
 use crate::link::{
     LinkError,
-    received::{self, MAX_MESSAGE, Received},
-    server_requests::Queue,
+    received::{self, MAX_MESSAGE},
+    server_requests::ReplySender,
 };
 use countersign_net::Backoff;
-use countersign_protocol::event_stream::EventReader;
+use countersign_protocol::{envelope::Message, event_stream::EventReader};
 
-/// The pauses between two connections if the server names no time.
+/// The pauses between two connections if the server requests none.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
-/// The shortest pause that a server may ask for: one that closes its stream at once would keep the gateway busy.
-const LEAST_RETRY: Duration = Duration::from_millis(100);
-/// The longest pause that a server may ask for.
+/// Minimum pause that a server can request, because one that closes its stream at once would keep the gateway busy.
+const MIN_RETRY: Duration = Duration::from_millis(100);
+/// Maximum pause that a server can request.
 const MAX_RETRY: Duration = Duration::from_secs(86400);
 
-/// Opens a stream by GET. `None` if the server has none.
-async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<HttpAnswer>, LinkError> {
-    let mode = shared.mode();
-    let mut headers = mode.plain.clone();
+/// Opens a stream by GET, after the event with the id `last`. Returns `None` if the server has none.
+async fn get(session: &Session, last: Option<&str>) -> Result<Option<HttpAnswer>, LinkError> {
+    let mode = session.mode();
+    let mut headers = mode.headers.clone();
     headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
     if let Some(value) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
         headers.insert(header::HeaderName::from_static("last-event-id"), value);
     }
-    let response = client::request(Method::GET, shared.uri.clone(), headers, &shared.trust).await?;
+    let response = client::request(Method::GET, session.uri.clone(), headers, &session.trust).await?;
     match response.status() {
-        StatusCode::NOT_FOUND if mode.session.is_some() => Err(shared.gone()),
+        StatusCode::NOT_FOUND if mode.session_id.is_some() => Err(session.end()),
         StatusCode::OK if is_stream(&response) => Ok(Some(response)),
         status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
             Err(LinkError::Status { status: status.as_u16(), body: String::new() })
@@ -47,26 +45,26 @@ async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<HttpAnswer>, 
     }
 }
 
-/// The time that the server asked for, else one that grows with every failure.
+/// Returns the pause that the server requested, or else one that grows with each failure.
 fn pause(events: &EventReader, failures: u32) -> Duration {
     match events.retry_millis() {
-        Some(retry) => Duration::from_millis(retry).clamp(LEAST_RETRY, MAX_RETRY),
+        Some(retry) => Duration::from_millis(retry).clamp(MIN_RETRY, MAX_RETRY),
         None => BACKOFF.step(failures.saturating_sub(1)),
     }
 }
 
-/// Takes an interrupted answer up again after the time that the server asked for. `None` if that is impossible.
+/// Resumes an interrupted answer after the requested pause. Returns `None` if that is impossible.
 ///
 /// # Errors
-/// What may be better the next time; not [`LinkError::SessionGone`], which is final.
+/// Fails if another attempt may succeed.
 pub(super) async fn resume(
-    shared: &Shared,
+    session: &Session,
     events: &mut EventReader,
     attempt: u32,
 ) -> Result<Option<HttpAnswer>, LinkError> {
     let Some(last) = events.last_id().map(ToOwned::to_owned) else { return Ok(None) };
     tokio::time::sleep(pause(events, attempt)).await;
-    match get(shared, Some(&last)).await {
+    match get(session, Some(&last)).await {
         Ok(response) => {
             events.reset_for_reconnect();
             Ok(response)
@@ -76,81 +74,65 @@ pub(super) async fn resume(
     }
 }
 
-/// Hands on what the server sends outside of requests, until the session ends or the server has no such stream.
-pub(super) async fn run(shared: Arc<Shared>, queue: Queue) {
-    let closed = shared.closed.clone();
+/// Forwards messages outside of requests, until the session ends or the server has no such stream.
+pub(super) async fn run(session: Arc<Session>, replies: ReplySender) {
     tokio::select! {
-        () = closed.cancelled() => {}
-        () = listen(&shared, &queue) => {}
+        () = session.closed.cancelled() => {}
+        () = listen(&session, &replies) => {}
     }
 }
 
-async fn listen(shared: &Shared, queue: &Queue) {
+async fn listen(session: &Session, replies: &ReplySender) {
     let mut events = EventReader::new(MAX_MESSAGE);
     let mut failures = 0;
     loop {
         let last = events.last_id().map(ToOwned::to_owned);
-        let stream = get(shared, last.as_deref()).await;
-        shared.listens.cancel();
+        let stream = get(session, last.as_deref()).await;
+        session.listen_answered.cancel();
+        failures += 1;
         match stream {
-            Ok(Some(response)) => {
+            Ok(Some(mut response)) => {
                 events.reset_for_reconnect();
-                if read(shared, queue, response, &mut events).await {
-                    failures = 0;
-                } else {
-                    failures += 1;
+                loop {
+                    match next_event(&mut response, &mut events).await {
+                        Ok(Some(event)) => {
+                            failures = 0;
+                            if event.is_message() {
+                                forward(session, replies, &event.data);
+                            }
+                        }
+                        Ok(None) => break,
+                        Err(error) => {
+                            tracing::info!(%error, "the stream for unsolicited messages has ended");
+                            break;
+                        }
+                    }
                 }
             }
             Ok(None) | Err(LinkError::SessionGone) => return,
-            Err(error) => {
-                failures += 1;
-                tracing::debug!(%error, failures, "the stream for unsolicited messages");
-            }
+            Err(error) => tracing::debug!(%error, failures, "no stream for unsolicited messages"),
         }
         tokio::time::sleep(pause(&events, failures)).await;
     }
 }
 
-/// Whether there was anything on it.
-async fn read(shared: &Shared, queue: &Queue, mut response: HttpAnswer, events: &mut EventReader) -> bool {
-    let mut any = false;
-    while let Some(Ok(chunk)) = response.next().await {
-        events.push(&chunk);
-        loop {
-            let event = match events.next_event() {
-                Ok(Some(event)) => event,
-                Ok(None) => break,
-                Err(_) => {
-                    tracing::warn!("an unsolicited message is longer than {MAX_MESSAGE} bytes");
-                    return any;
-                }
-            };
-            any = true;
-            if event.is_message() {
-                hand_on(shared, queue, &event.data);
+fn forward(session: &Session, replies: &ReplySender, text: &[u8]) {
+    received::read(text, |message| match message {
+        // Only a resumed stream may contain answers.
+        Ok(Message::Response(response)) => {
+            tracing::debug!(id = ?response.id, "an answer on the stream for unsolicited messages");
+        }
+        Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
+            session.open_requests.cancel(notification.params);
+        }
+        Ok(Message::Notification(notification)) => session.unsolicited.notification(notification.into()),
+        Ok(Message::Request(request)) => {
+            if let Some(request) = session.open_requests.open(request, None, replies) {
+                session.unsolicited.request(request);
             }
         }
-    }
-    any
-}
-
-fn hand_on(shared: &Shared, queue: &Queue, text: &[u8]) {
-    let read = received::read(text, |received| match received {
-        // A server must not, except on resumption, which has streams of its own here.
-        Received::Answer { id, .. } => tracing::debug!(?id, "an answer on the stream for unsolicited messages"),
-        Received::Notification(notification) if notification.method == "notifications/cancelled" => {
-            shared.asked.cancel(notification.params.as_deref());
-        }
-        Received::Notification(notification) => shared.unsolicited.notification(notification),
-        Received::Request { id, method, params } => {
-            if let Some(request) = shared.asked.take(id, method, params, None, queue) {
-                shared.unsolicited.request(request);
-            }
-        }
+        Err(malformed) => tracing::debug!("not a message: {}", malformed.why),
     });
-    if let Err(unreadable) = read {
-        tracing::debug!("not a message: {}", unreadable.why);
-    }
 }
 
 #[cfg(test)]
@@ -158,16 +140,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_says_when_to_come_again_within_bounds() {
-        let told = |retry: &str| {
+    fn requested_pause_is_bounded() {
+        let requested = |retry: &str| {
             let mut events = EventReader::new(1024);
             events.push(format!("retry: {retry}\n\n").as_bytes());
             assert_eq!(events.next_event(), Ok(None));
             pause(&events, 1)
         };
-        assert_eq!(told("500"), Duration::from_millis(500));
-        assert_eq!(told("0"), LEAST_RETRY);
-        assert_eq!(told("99999999999999"), MAX_RETRY);
+        assert_eq!(requested("500"), Duration::from_millis(500));
+        assert_eq!(requested("0"), MIN_RETRY);
+        assert_eq!(requested("99999999999999"), MAX_RETRY);
         assert_eq!(pause(&EventReader::new(1), 1), BACKOFF.first);
     }
 }

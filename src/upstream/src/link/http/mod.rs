@@ -1,10 +1,10 @@
-//! Upstreams over HTTP: Streamable HTTP of all its revisions.
+//! Upstreams over Streamable HTTP of all revisions.
 //!
-//! One POST for each request, from the caller's own thread and with that thread's kept-alive connections. What differs
-//! by era is in one place each: headers in [`link`], what a stream may carry in [`answer`], and everything that only
-//! the handshake era has (a session, a GET stream, answers to the server's own requests) in [`chores`] and [`listen`].
+//! Each request is one POST, sent from the caller's own thread over kept-alive connections of that thread. Each difference
+//! between the eras has one target: headers in [`link`], the contents of a stream in [`answer`], and in [`session_tasks`]
+//! and [`listen`] what only the handshake era has (a session, a GET stream, answers to the server's requests).
 //!
-//! Redirects are not followed: they would take the configured credentials elsewhere. There are no cookies.
+//! Redirects are not followed, because they would take the configured credentials elsewhere. There are no cookies.
 
 use std::sync::{
     Arc,
@@ -23,56 +23,54 @@ use super::{Connector, Link, LinkError, LinkKind, Listener, sse::SseConnector, w
 use countersign_config::{Authorities, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 pub(crate) mod answer;
-mod chores;
 pub(crate) mod client;
 pub(crate) mod head;
 pub(crate) mod http1;
 mod link;
 mod listen;
+mod session_tasks;
 pub(crate) mod trust;
 
-/// The connector for one URL of a server: by the configured transport, else by the URL's scheme.
+/// Creates the connector for one URL of a server, by the configured transport or else by the URL's scheme.
 #[must_use]
 pub fn connector(url: &Url, config: &Arc<UpstreamConfig>) -> Arc<dyn Connector> {
     let (headers, transport) = match &config.target {
         UpstreamTarget::Url { headers, transport, .. } => (&headers[..], *transport),
         UpstreamTarget::Command { .. } => (&[][..], UrlTransport::Auto),
     };
-    let place = Place::new(url, headers, config.authorities.as_ref());
+    let target = HttpTarget::new(url, headers, config.authorities.as_ref());
     match transport {
-        UrlTransport::WebSocket => Arc::new(WsConnector { place }),
-        UrlTransport::Auto if matches!(url.scheme(), "ws" | "wss") => Arc::new(WsConnector { place }),
-        UrlTransport::Sse => Arc::new(SseConnector { place }),
-        UrlTransport::Auto => HttpConnector::new(place, true),
-        UrlTransport::StreamableHttp => HttpConnector::new(place, false),
+        UrlTransport::WebSocket => Arc::new(WsConnector { target }),
+        UrlTransport::Auto if matches!(url.scheme(), "ws" | "wss") => Arc::new(WsConnector { target }),
+        UrlTransport::Sse => Arc::new(SseConnector { target }),
+        UrlTransport::Auto => HttpConnector::new(target, true),
+        UrlTransport::StreamableHttp => HttpConnector::new(target, false),
     }
 }
 
-/// Where requests go, and the headers that all of them have.
+/// The URI of requests, and the headers that all of them have.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct HttpTarget {
     pub uri: Result<Uri, String>,
     pub headers: HeaderMap,
-    pub shown: String,
+    /// The URL without user, password and query.
+    pub label: String,
     pub trust: Arc<trust::Trust>,
 }
 
-impl Place {
-    /// What is wrong with it shows when it is connected to; the configuration is checked before.
+impl HttpTarget {
+    /// Creates the target. An invalid URL or header is reported when a link is opened.
     pub fn new(url: &Url, configured: &[(String, Secret)], authorities: Option<&Authorities>) -> Self {
         let mut plain = url.clone();
         let _ = plain.set_username("");
         let _ = plain.set_password(None);
         plain.set_fragment(None);
-        let mut shown = plain.clone();
-        shown.set_query(None);
+        let mut label = plain.clone();
+        label.set_query(None);
 
         let mut headers = HeaderMap::new();
         headers.insert(header::USER_AGENT, HeaderValue::from_static(countersign_net::USER_AGENT));
         let mut uri = plain.as_str().parse::<Uri>().map_err(|error| error.to_string());
-        if let Some(host) = host(&plain) {
-            headers.insert(header::HOST, host);
-        }
         if !url.username().is_empty() || url.password().is_some() {
             let decode = |text: &str| percent_encoding::percent_decode_str(text).collect::<Vec<u8>>();
             let mut pair = decode(url.username());
@@ -93,7 +91,7 @@ impl Place {
                 }
             };
         }
-        Self { uri, headers, shown: shown.to_string(), trust: trust::Trust::new(authorities) }
+        Self { uri, headers, label: label.to_string(), trust: trust::Trust::new(authorities) }
     }
 
     pub fn uri(&self) -> Result<Uri, LinkError> {
@@ -101,53 +99,39 @@ impl Place {
     }
 }
 
-fn host(url: &Url) -> Option<HeaderValue> {
-    let host = url.host_str()?;
-    let text = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    HeaderValue::from_str(&text).ok()
-}
-
 struct HttpConnector {
-    place: Place,
-    /// The 2024-11-05 pair may be at the same URL.
-    older: bool,
-    /// The server turned out to be stateless.
-    stateless: Arc<AtomicBool>,
+    target: HttpTarget,
+    /// The server may speak the transport of 2024-11-05 at the same URL instead.
+    has_fallback: bool,
+    /// The last link that was opened is stateless.
+    is_stateless: Arc<AtomicBool>,
 }
 
 impl HttpConnector {
-    fn new(place: Place, older: bool) -> Arc<Self> {
-        Arc::new(Self { place, older, stateless: Arc::new(AtomicBool::new(false)) })
+    fn new(target: HttpTarget, has_fallback: bool) -> Arc<Self> {
+        Arc::new(Self { target, has_fallback, is_stateless: Arc::default() })
     }
 }
 
 impl Connector for HttpConnector {
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         Box::pin(async move {
-            let link = link::HttpLink::new(&self.place, unsolicited, &self.stateless)?;
+            let link = link::HttpLink::new(&self.target, unsolicited, &self.is_stateless)?;
             Ok(Arc::new(link) as Arc<dyn Link>)
         })
     }
 
     fn kind(&self) -> LinkKind {
-        kind(&self.stateless)
-    }
-
-    fn probe_apart(&self) -> bool {
-        false
+        if self.is_stateless.load(Ordering::Relaxed) { LinkKind::Stateless } else { LinkKind::Streams }
     }
 
     fn fallback(&self) -> Option<Arc<dyn Connector>> {
-        self.older.then(|| Arc::new(SseConnector { place: self.place.clone() }) as Arc<dyn Connector>)
+        self.has_fallback.then(|| Arc::new(SseConnector { target: self.target.clone() }) as Arc<dyn Connector>)
     }
 
     fn describe(&self) -> String {
-        self.place.shown.clone()
+        self.target.label.clone()
     }
-}
-
-fn kind(stateless: &AtomicBool) -> LinkKind {
-    if stateless.load(Ordering::Relaxed) { LinkKind::Stateless } else { LinkKind::Streams }
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ fn certificate(dir: &std::path::Path) -> (CertificateDer<'static>, PrivateKeyDer
 }
 
 #[actix::test]
-async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
+async fn tls_is_verified_and_http2_used_if_offered() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = certificate(dir.path());
     let (ended, mut has_ended) = unbounded_channel::<()>();
@@ -100,7 +100,8 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
         actix_web::rt::spawn(running);
 
         let open = async |trust: &Arc<trust::Trust>| {
-            let connector = HttpConnector::new(Place { trust: Arc::clone(trust), ..Place::new(&url, &[], None) }, true);
+            let connector =
+                HttpConnector::new(HttpTarget { trust: Arc::clone(trust), ..HttpTarget::new(&url, &[], None) }, true);
             let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
             link.opened(&negotiated(Revision::MODERN));
             link
@@ -150,7 +151,7 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
 }
 
 #[actix::test]
-async fn whether_a_call_may_go_out_is_looked_at_once_its_connection_stands() {
+async fn expired_permit_stops_call_when_connection_is_ready() {
     let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     server.set_nonblocking(true).unwrap();
     let url = Url::parse(&format!("http://{}/mcp", server.local_addr().unwrap())).unwrap();
@@ -178,7 +179,7 @@ async fn whether_a_call_may_go_out_is_looked_at_once_its_connection_stands() {
 }
 
 #[actix::test]
-async fn authorities_of_ones_own_count_for_that_server_only_and_over_each_transport() {
+async fn own_authorities_apply_to_one_server_over_each_transport() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = certificate(dir.path());
     let tls = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![cert.clone()], key).unwrap();

@@ -1,4 +1,4 @@
-//! Whom TLS connections to one server trust: the public authorities, and those that its configuration names too.
+//! The certificate authorities of TLS connections to one server: the public ones, and those of its configuration.
 
 use std::sync::{
     Arc, LazyLock,
@@ -12,9 +12,9 @@ use countersign_net::tls::{self, HTTP_1_1, HTTP_2};
 
 /// TLS to one address of a server.
 pub struct Trust {
-    /// Identifies what is trusted, for the threads' own connections and clients.
+    /// Identifies the trusted authorities for the connections and clients of a thread.
     pub key: u64,
-    /// Shared by all threads, and so its cache of TLS sessions.
+    /// Shared by all threads, and with it the cache of TLS sessions.
     pub config: Arc<ClientConfig>,
     /// The same without HTTP/2, for requests that are upgraded.
     pub http1_config: Arc<ClientConfig>,
@@ -26,9 +26,9 @@ impl Trust {
     /// Trusts the public authorities, and those of the configuration if it names some.
     #[must_use]
     pub fn new(authorities: Option<&Authorities>) -> Arc<Self> {
-        static PUBLIC: LazyLock<Trust> = LazyLock::new(|| Trust::of(tls::public_roots()));
+        static PUBLIC: LazyLock<Trust> = LazyLock::new(|| Trust::from_roots(tls::public_roots()));
         Arc::new(match authorities {
-            Some(authorities) => Self::of(tls::roots_with(authorities.certificates.iter().cloned())),
+            Some(authorities) => Self::from_roots(tls::roots_with(authorities.certificates.iter().cloned())),
             None => Self {
                 key: PUBLIC.key,
                 config: Arc::clone(&PUBLIC.config),
@@ -38,10 +38,10 @@ impl Trust {
         })
     }
 
-    fn of(roots: RootCertStore) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+    fn from_roots(roots: RootCertStore) -> Self {
+        static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
         let http1_config = tls::client_config(roots.clone(), &[HTTP_1_1]);
         let config = tls::client_config(roots, &[HTTP_2, HTTP_1_1]);
-        Self { key: NEXT.fetch_add(1, Ordering::Relaxed), config, http1_config, is_http2: AtomicBool::new(false) }
+        Self { key: NEXT_KEY.fetch_add(1, Ordering::Relaxed), config, http1_config, is_http2: AtomicBool::new(false) }
     }
 }

@@ -1,11 +1,11 @@
-use std::{future::Future, pin::Pin, task::Poll};
+use std::{future::Future, pin::Pin};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::poll;
 use serde_json::{Value, json};
 
 use super::*;
-use countersign_protocol::{Revision, rpc_error::RpcError};
+use countersign_protocol::rpc_error::RpcError;
 use countersign_provider::request::UpstreamRequest;
 
 #[derive(Default)]
@@ -53,17 +53,10 @@ impl Case {
         (answer, heard)
     }
 
-    /// What the writer would write now.
-    async fn written(&self) -> Vec<Value> {
-        let mut out = BytesMut::new();
-        loop {
-            let mut more = BytesMut::new();
-            if !matches!(poll!(Box::pin(self.mux.queue.next(&mut more))), Poll::Ready(true)) {
-                break;
-            }
-            out.extend_from_slice(&more);
-        }
-        out[..].split(|&b| b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice(l).unwrap()).collect()
+    /// Returns the messages that the writer would write now.
+    fn written(&self) -> Vec<Value> {
+        let messages = std::iter::from_fn(|| self.mux.try_next_permitted());
+        messages.map(|message| serde_json::from_slice(&message.text).unwrap()).collect()
     }
 
     fn receive(&self, message: Value) {
@@ -84,7 +77,7 @@ fn result(answer: Result<Response, LinkError>) -> String {
 }
 
 #[tokio::test]
-async fn broken_answers_fail_their_own_request_only() {
+async fn malformed_answer_fails_only_its_request() {
     let case = Case::new();
     let deep = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}{}}}"#, "[".repeat(500), "]".repeat(500));
     for broken in [
@@ -110,7 +103,7 @@ async fn broken_answers_fail_their_own_request_only() {
 }
 
 #[tokio::test]
-async fn garbage_answers_nobody() {
+async fn malformed_text_answers_no_request() {
     let case = Case::new();
     let (mut answer, heard) = case.send(1, "tools/call").await;
     for garbage in [
@@ -142,7 +135,7 @@ async fn garbage_answers_nobody() {
 }
 
 #[tokio::test]
-async fn batches_and_ids_that_became_strings_are_understood() {
+async fn batches_and_ids_as_strings_are_accepted() {
     let case = Case::new();
     let (one, heard) = case.send(1, "a").await;
     let (two, _) = case.send(2, "b").await;
@@ -162,7 +155,7 @@ async fn batches_and_ids_that_became_strings_are_understood() {
 }
 
 #[tokio::test]
-async fn an_error_without_an_id_is_for_the_one_in_flight() {
+async fn error_without_id_fails_only_request_in_flight() {
     let case = Case::new();
     let error = br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}"#;
     let (mut one, _) = case.send(1, "a").await;
@@ -175,7 +168,7 @@ async fn an_error_without_an_id_is_for_the_one_in_flight() {
 }
 
 #[tokio::test]
-async fn notifications_reach_whom_they_are_about() {
+async fn notifications_are_attributed_to_their_request() {
     let case = Case::new();
     let (_one, first) = case.send(1, "tools/call").await;
     let (listen, subscription) = case.send(2, LISTEN).await;
@@ -212,53 +205,53 @@ async fn notifications_reach_whom_they_are_about() {
 }
 
 #[tokio::test]
-async fn what_is_dropped_is_cancelled_or_never_sent() {
+async fn dropped_request_is_cancelled_or_withdrawn() {
     let case = Case::new();
     let (initialize, _) = case.send(1, "initialize").await;
     let (call, _) = case.send(2, "tools/call").await;
-    assert_eq!(case.written().await.len(), 2);
+    assert_eq!(case.written().len(), 2);
     let (unsent, _) = case.send(3, "tools/call").await;
     drop((initialize, call, unsent));
     let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {
         "requestId": 2, "reason": "the client does not wait any longer",
     } });
-    assert_eq!(case.written().await, [cancelled]);
+    assert_eq!(case.written(), [cancelled]);
     assert!(case.mux.receive(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#).is_err());
     // What was answered is not cancelled.
     let (mut call, _) = case.send(4, "tools/call").await;
-    assert_eq!(case.written().await.len(), 1);
+    assert_eq!(case.written().len(), 1);
     case.receive(json!({ "jsonrpc": "2.0", "id": 4, "result": {} }));
     assert!(poll!(&mut call).is_ready());
     drop(call);
-    assert!(case.written().await.is_empty());
+    assert!(case.written().is_empty());
 }
 
 #[tokio::test]
-async fn the_server_may_ask_and_take_back() {
+async fn server_requests_are_answered_or_cancelled() {
     let case = Case::new();
     let ask = |id: Value, method: &str| {
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": { "n": 1 } });
         case.mux.receive(message.to_string().as_bytes())
     };
     ask(json!("p"), "ping").unwrap();
-    assert_eq!(case.written().await, [json!({ "jsonrpc": "2.0", "id": "p", "result": {} })]);
+    assert_eq!(case.written(), [json!({ "jsonrpc": "2.0", "id": "p", "result": {} })]);
 
     // Asked of nobody in particular, and dropped: declined.
     ask(json!(1), "roots/list").unwrap();
     let request = case.unsolicited.requests.lock().pop().unwrap();
     assert_eq!((&*request.method, request.params.as_ref().unwrap().get()), ("roots/list", r#"{"n":1}"#));
     drop(request);
-    assert_eq!(case.written().await[0]["error"]["code"], -32601);
+    assert_eq!(case.written()[0]["error"]["code"], -32601);
 
     let (call, heard) = case.send(5, "tools/call").await;
-    case.written().await;
+    case.written();
     ask(json!("q"), "elicitation/create").unwrap();
     // One of that id is open.
     ask(json!("q"), "elicitation/create").unwrap();
     let question = heard.requests.lock().pop().unwrap();
     assert!(heard.requests.lock().is_empty());
     question.reply.answer(Ok(RawValue::from_string("{\"n\":\n1.00}".to_owned()).unwrap()));
-    assert_eq!(case.written().await, [json!({ "jsonrpc": "2.0", "id": "q", "result": { "n": 1.0 } })]);
+    assert_eq!(case.written(), [json!({ "jsonrpc": "2.0", "id": "q", "result": { "n": 1.0 } })]);
 
     // Taken back: its answer, however late, is not for the next one of that id.
     ask(json!("q"), "elicitation/create").unwrap();
@@ -268,10 +261,10 @@ async fn the_server_may_ask_and_take_back() {
     ask(json!("q"), "elicitation/create").unwrap();
     let second = heard.requests.lock().pop().unwrap();
     drop(first);
-    assert!(case.written().await.is_empty() && !second.cancelled.is_cancelled());
+    assert!(case.written().is_empty() && !second.cancelled.is_cancelled());
     second.reply.answer(Err(RpcError::new(-1, "no \"thanks\"")));
     assert_eq!(
-        case.written().await,
+        case.written(),
         [json!({ "jsonrpc": "2.0", "id": "q", "error": { "code": -1, "message": "no \"thanks\"" } })]
     );
 
@@ -283,45 +276,38 @@ async fn the_server_may_ask_and_take_back() {
 }
 
 #[tokio::test]
-async fn a_stateless_server_gets_no_answers() {
+async fn requests_of_stateless_server_are_not_answered() {
     let case = Case::new();
-    let capabilities = Arc::from(RawValue::from_string("{}".to_owned()).unwrap());
-    case.mux.opened(&Negotiated {
-        revision: Revision::V2026_07_28,
-        capabilities,
-        server_info: None,
-        instructions: None,
-        ttl_ms: None,
-    });
+    case.mux.modern.store(true, Ordering::Relaxed);
     for method in ["ping", "elicitation/create"] {
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method }).to_string();
         assert!(case.mux.receive(message.as_bytes()).is_err());
     }
-    assert!(case.written().await.is_empty() && case.unsolicited.requests.lock().is_empty());
+    assert!(case.written().is_empty() && case.unsolicited.requests.lock().is_empty());
 }
 
 #[tokio::test]
-async fn the_end_tells_what_was_sent_from_what_was_not() {
+async fn end_distinguishes_sent_and_unsent_requests() {
     let case = Case::new();
     let (sent, heard) = case.send(1, "tools/call").await;
-    case.written().await;
+    case.written();
     case.receive(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create" }));
     let question = heard.requests.lock().pop().unwrap();
     let (waiting, _) = case.send(2, "tools/call").await;
     case.mux.end(LinkError::Lost("it died".to_owned()));
     case.mux.end(LinkError::Lost("again".to_owned()));
-    assert!(case.mux.ended().is_cancelled() && question.cancelled.is_cancelled());
+    assert!(case.mux.ended.is_cancelled() && question.cancelled.is_cancelled());
     assert!(matches!(sent.await, Err(LinkError::Lost(why)) if why == "it died"));
     assert!(matches!(waiting.await, Err(LinkError::Unreachable(why)) if why == "it died"));
     drop(question);
-    assert!(case.written().await.is_empty());
+    assert!(case.written().is_empty());
     let later = case.mux.request(&Outgoing::new(3, "x", None), heard.clone()).await;
     assert!(matches!(later, Err(LinkError::Unreachable(why)) if why == "it died"));
     assert!(matches!(case.mux.notify("x", None), Err(LinkError::Unreachable(_))));
 }
 
 #[tokio::test]
-async fn one_that_reads_nothing_refuses_more() {
+async fn requests_are_refused_while_queue_is_full() {
     let case = Case::new();
     let mut large = Outgoing::new(1, "tools/call", None);
     large.body = Bytes::from(vec![b' '; 12 << 20]);
@@ -336,4 +322,21 @@ async fn one_that_reads_nothing_refuses_more() {
     drop(first);
     large.id = 3;
     assert!(poll!(Box::pin(case.mux.request(&large, listener))).is_pending());
+}
+
+#[tokio::test]
+async fn request_is_withheld_after_permit_expired() {
+    let case = Case::new();
+    let request = |id: u64, is_valid: bool| {
+        let permit = Some(countersign_provider::Permit(Arc::new(move || is_valid)));
+        let outgoing = Outgoing { permit, ..Outgoing::new(id, "tools/call", None) };
+        let (mux, listener) = (Arc::clone(&case.mux), Arc::new(Heard::default()));
+        Box::pin(async move { mux.request(&outgoing, listener).await })
+    };
+    let (mut expired, mut valid) = (request(1, false), request(2, true));
+    assert!(poll!(&mut expired).is_pending() && poll!(&mut valid).is_pending());
+    assert_eq!(case.written().len(), 1);
+    assert!(matches!(expired.await, Err(LinkError::Withheld)));
+    case.receive(json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
+    assert_eq!(result(valid.await), "{}");
 }

@@ -1,0 +1,188 @@
+//! Upstreams over the HTTP+SSE transport of 2024-11-05 (2024-11-05/basic/transports, "HTTP with SSE"): the first event of one
+//! GET stream names the endpoint for POST requests, and all messages of the server arrive on that stream.
+//!
+//! The endpoint must have the same origin as the URL, because the server must not send the gateway and its credentials
+//! elsewhere.
+
+use std::{sync::Arc, time::Duration};
+
+use actix_http::{StatusCode, header};
+use awc::http::{Method, Uri, header::HeaderValue};
+use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use super::{
+    Connector, Link, LinkError, LinkKind, Listener,
+    http::{
+        HttpTarget,
+        answer::{self, accept_status, is_stream, next_event},
+        client::{self, Extra, Head, HttpAnswer},
+    },
+    mux::{Mux, SharedLink},
+    queue::QueuedMessage,
+    received::{MAX_MESSAGE, escape_beginning},
+};
+use countersign_protocol::{Era, event_stream::EventReader};
+
+/// Time limit for a server to open the stream and to name its endpoint.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum number of messages that are posted at the same time.
+const MAX_CONCURRENT_POSTS: usize = 64;
+
+pub(crate) struct SseConnector {
+    pub target: HttpTarget,
+}
+
+impl Connector for SseConnector {
+    fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
+        Box::pin(async move {
+            let late = |_| LinkError::Unreachable(format!("no endpoint within {} s", OPEN_TIMEOUT.as_secs()));
+            let opening = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await;
+            let (response, events, endpoint) = opening.map_err(late)?.map_err(|error| match error {
+                // Whatever broke, no request was sent yet.
+                LinkError::Lost(why) => LinkError::Unreachable(why),
+                error => error,
+            })?;
+            let link = SharedLink::new(unsolicited);
+            let post = Head::for_messages(endpoint, self.target.headers.clone(), &self.target.trust);
+            actix_web::rt::spawn(run(Arc::clone(&link.mux), link.stop.clone(), response, events, post));
+            Ok(Arc::new(link) as Arc<dyn Link>)
+        })
+    }
+
+    fn kind(&self) -> LinkKind {
+        LinkKind::Shared
+    }
+
+    fn era(&self) -> Option<Era> {
+        Some(Era::Legacy)
+    }
+
+    fn describe(&self) -> String {
+        self.target.label.clone()
+    }
+}
+
+/// Opens the stream and reads it up to the endpoint.
+async fn open(target: &HttpTarget) -> Result<(HttpAnswer, EventReader, Uri), LinkError> {
+    let uri = target.uri()?;
+    let mut headers = target.headers.clone();
+    headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
+    let mut response = client::request(Method::GET, uri.clone(), headers, &target.trust).await?;
+    accept_status(&mut response, |status| status == StatusCode::OK).await?;
+    if !is_stream(&response) {
+        return Err(LinkError::Protocol("a GET does not open an event stream there".to_owned()));
+    }
+    let mut events = EventReader::new(MAX_MESSAGE);
+    while let Some(event) = next_event(&mut response, &mut events).await? {
+        if event.name == "endpoint" {
+            let endpoint = resolve_endpoint(&uri, &event.data)?;
+            return Ok((response, events, endpoint));
+        }
+        if !event.data.is_empty() {
+            return Err(LinkError::Protocol("the first event on its stream is not `endpoint`".to_owned()));
+        }
+    }
+    Err(LinkError::Protocol("its stream ended before the `endpoint`".to_owned()))
+}
+
+/// Resolves the endpoint relative to the URL of the stream.
+fn resolve_endpoint(stream: &Uri, data: &[u8]) -> Result<Uri, LinkError> {
+    let wrong = |what: &str| LinkError::Protocol(format!("the endpoint {} {what}", escape_beginning(data, 200)));
+    let base = Url::parse(&stream.to_string()).map_err(|_| wrong("has no base"))?;
+    let text = std::str::from_utf8(data).map_err(|_| wrong("is no URL"))?.trim();
+    let url = base.join(text).map_err(|_| wrong("is no URL"))?;
+    if url.origin() != base.origin() || !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("is not of the same origin as the stream"));
+    }
+    url.as_str().parse().map_err(|_| wrong("is no URL"))
+}
+
+async fn run(mux: Arc<Mux>, stop: CancellationToken, response: HttpAnswer, events: EventReader, head: Head) {
+    let end = tokio::select! {
+        () = stop.cancelled() => LinkError::Lost("the connection was closed".to_owned()),
+        end = read(&mux, response, events) => end,
+        end = write(&mux, &head) => end,
+    };
+    mux.end(end);
+}
+
+/// Reads the stream to its end, and returns the reason for the end.
+async fn read(mux: &Mux, mut response: HttpAnswer, mut events: EventReader) -> LinkError {
+    loop {
+        match next_event(&mut response, &mut events).await {
+            Ok(Some(event)) if event.is_message() => mux.receive_or_log(&event.data),
+            Ok(Some(_)) => {}
+            Ok(None) => return LinkError::Lost("the server has closed the stream".to_owned()),
+            Err(error) => return error,
+        }
+    }
+}
+
+/// Posts messages until the session ends, and returns the reason for the end.
+async fn write(mux: &Mux, head: &Head) -> LinkError {
+    let mut posts = FuturesUnordered::new();
+    loop {
+        let posted = tokio::select! {
+            Some(posted) = posts.next(), if !posts.is_empty() => posted,
+            message = mux.queue.pop(), if posts.len() < MAX_CONCURRENT_POSTS => {
+                let Some(message) = message else { return LinkError::Lost("the connection was closed".to_owned()) };
+                let is_initialized = memchr::memmem::find(&message.text, b"notifications/initialized").is_some();
+                let post = post(mux, head, message);
+                // The first request must not overtake this notification.
+                if is_initialized { post.await } else { posts.push(post); Ok(()) }
+            }
+        };
+        if let Err(end) = posted {
+            return end;
+        }
+    }
+}
+
+/// Posts one message.
+///
+/// # Errors
+/// [`LinkError::SessionGone`] if the server no longer knows the session of the stream. Any other error fails the request
+/// alone.
+async fn post(mux: &Mux, head: &Head, message: QueuedMessage) -> Result<(), LinkError> {
+    let QueuedMessage { id, text, permit } = message;
+    let Err(error) = answer::post(head, Extra::new(), &text, permit.as_ref()).await else { return Ok(()) };
+    let is_gone = matches!(error, LinkError::Status { status: 404 | 410, .. });
+    match id {
+        Some(id) => _ = mux.answer(id, Err(error)),
+        None => tracing::debug!(%error, "a message was not accepted"),
+    }
+    if is_gone { Err(LinkError::SessionGone) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoint_must_have_the_same_origin() {
+        let stream: Uri = "http://host:81/a/sse?x=1".parse().unwrap();
+        let to = |text: &str| resolve_endpoint(&stream, text.as_bytes()).map(|uri| uri.to_string());
+        assert_eq!(to("/messages?session=1").unwrap(), "http://host:81/messages?session=1");
+        assert_eq!(to("messages").unwrap(), "http://host:81/a/messages");
+        assert_eq!(to("?s=2").unwrap(), "http://host:81/a/sse?s=2");
+        assert_eq!(to("http://host:81/m").unwrap(), "http://host:81/m");
+        assert_eq!(to("http://HOST:81/m").unwrap(), "http://host:81/m");
+        for elsewhere in [
+            "http://host/m",
+            "https://host:81/m",
+            "http://evil:81/m",
+            "//evil/m",
+            "http://user@host:81/m",
+            "http://host:81@evil/m",
+            "\\\\evil\\m",
+            "file:///etc/passwd",
+            "javascript:1",
+        ] {
+            assert!(to(elsewhere).is_err(), "{elsewhere}");
+        }
+        assert!(resolve_endpoint(&stream, b"\xff").is_err());
+    }
+}

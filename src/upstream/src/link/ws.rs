@@ -1,0 +1,189 @@
+//! Upstreams over WebSocket, which no revision specifies. As existing servers do, the subprotocol is `mcp`, a message is one
+//! text frame, and era and cancellation are as over stdio.
+
+use std::{cell::Cell, sync::Arc, time::Duration};
+
+use actix_codec::Framed;
+use actix_http::ws::{self, CloseCode, CloseReason, Codec, Frame, Item};
+use awc::{
+    BoxedSocket,
+    error::WsClientError,
+    http::header::{CONTENT_TYPE, HeaderName, SEC_WEBSOCKET_PROTOCOL},
+};
+use bytes::{Bytes, BytesMut};
+use bytestring::ByteString;
+use futures_util::{
+    SinkExt, StreamExt,
+    future::LocalBoxFuture,
+    stream::{SplitSink, SplitStream},
+};
+use tokio::{
+    sync::mpsc::{self, Receiver, Sender},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Connector, Link, LinkError, LinkKind, Listener,
+    http::{HttpTarget, client},
+    mux::{Mux, SharedLink},
+    received::MAX_MESSAGE,
+};
+
+/// Time limit for connecting and the upgrade.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of pings.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Time after which a server that has sent nothing counts as gone.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for sending the close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of waiting pongs. A server that pings faster gets fewer.
+const MAX_PONGS: usize = 16;
+
+pub(crate) struct WsConnector {
+    pub target: HttpTarget,
+}
+
+impl Connector for WsConnector {
+    fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
+        Box::pin(async move {
+            let late =
+                |_| LinkError::Unreachable(format!("it opened no WebSocket within {} s", OPEN_TIMEOUT.as_secs()));
+            let socket = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await.map_err(late)??;
+            let link = SharedLink::new(unsolicited);
+            actix_web::rt::spawn(run(Arc::clone(&link.mux), link.stop.clone(), socket));
+            Ok(Arc::new(link) as Arc<dyn Link>)
+        })
+    }
+
+    fn kind(&self) -> LinkKind {
+        LinkKind::Shared
+    }
+
+    fn describe(&self) -> String {
+        self.target.label.clone()
+    }
+}
+
+type Socket = Framed<BoxedSocket, Codec>;
+
+async fn open(target: &HttpTarget) -> Result<Socket, LinkError> {
+    let uri = target.uri()?;
+    let mut request = client::upgrading_client(&target.trust).ws(&uri).protocols(["mcp"]).max_frame_size(MAX_MESSAGE);
+    for (name, value) in &target.headers {
+        let name: &HeaderName = name;
+        if *name != CONTENT_TYPE {
+            request = request.set_header(name.clone(), value.clone());
+        }
+    }
+    let (response, socket) = request.connect().await.map_err(|error| match error {
+        WsClientError::InvalidResponseStatus(status) => {
+            LinkError::Status { status: status.as_u16(), body: String::new() }
+        }
+        // Whatever broke, no request was sent yet.
+        WsClientError::SendRequest(error) => match client::send_error(&error) {
+            LinkError::Lost(why) => LinkError::Unreachable(why),
+            error => error,
+        },
+        error => LinkError::Protocol(format!("its answer to the WebSocket upgrade: {error}")),
+    })?;
+    match response.headers().get(SEC_WEBSOCKET_PROTOCOL) {
+        None => Ok(socket),
+        Some(protocol) if protocol.as_bytes() == b"mcp" => Ok(socket),
+        Some(_) => Err(LinkError::Protocol("it chose a WebSocket subprotocol that was not offered".to_owned())),
+    }
+}
+
+async fn run(mux: Arc<Mux>, stop: CancellationToken, socket: Socket) {
+    let (mut sink, stream) = socket.split();
+    let last_received = Cell::new(Instant::now());
+    let (pongs, waiting_pongs) = mpsc::channel(MAX_PONGS);
+    let end = tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        end = read(&mux, stream, &pongs, &last_received) => Some(end),
+        end = write(&mux, &mut sink, waiting_pongs, &last_received) => Some(end),
+    };
+    let is_lost = end.is_some();
+    mux.end(end.unwrap_or_else(|| LinkError::Lost("the connection was closed".to_owned())));
+    if !is_lost {
+        let close = ws::Message::Close(Some(CloseReason::from(CloseCode::Normal)));
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, sink.send(close)).await;
+    }
+}
+
+/// Reads frames until the connection ends, and returns the reason for the end.
+async fn read(
+    mux: &Mux,
+    mut stream: SplitStream<Socket>,
+    pongs: &Sender<Bytes>,
+    last_received: &Cell<Instant>,
+) -> LinkError {
+    let too_long = || LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE} bytes"));
+    let mut parts = BytesMut::new();
+    loop {
+        let frame = match stream.next().await {
+            Some(Ok(frame)) => frame,
+            Some(Err(ws::ProtocolError::Overflow)) => return too_long(),
+            Some(Err(ws::ProtocolError::Io(error))) if error.kind() != std::io::ErrorKind::InvalidData => {
+                return LinkError::Lost(error.to_string());
+            }
+            Some(Err(error)) => return LinkError::Protocol(format!("its frames are not WebSocket: {error}")),
+            None => return LinkError::Lost("the server has closed the connection".to_owned()),
+        };
+        last_received.set(Instant::now());
+        match frame {
+            Frame::Text(text) | Frame::Binary(text) => mux.receive_or_log(&text),
+            Frame::Continuation(item) => {
+                let (part, is_last) = match item {
+                    Item::FirstText(part) | Item::FirstBinary(part) | Item::Continue(part) => (part, false),
+                    Item::Last(part) => (part, true),
+                };
+                parts.extend_from_slice(&part);
+                if parts.len() > MAX_MESSAGE {
+                    return too_long();
+                }
+                if is_last {
+                    mux.receive_or_log(&std::mem::take(&mut parts));
+                }
+            }
+            Frame::Ping(payload) => _ = pongs.try_send(payload),
+            Frame::Pong(_) => {}
+            Frame::Close(reason) => {
+                let code = reason.map_or(1005, |reason| u16::from(reason.code));
+                return LinkError::Lost(format!("the server has closed the connection ({code})"));
+            }
+        }
+    }
+}
+
+/// Writes messages, pings and pongs until the connection ends, and returns the reason for the end.
+async fn write(
+    mux: &Mux,
+    sink: &mut SplitSink<Socket, ws::Message>,
+    mut pongs: Receiver<Bytes>,
+    last_received: &Cell<Instant>,
+) -> LinkError {
+    let mut ticks = tokio::time::interval(PING_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let message = tokio::select! {
+            message = mux.next_permitted() => {
+                let text = message.map(|message| ByteString::try_from(message.text));
+                let Some(Ok(text)) = text else { return LinkError::Lost("the connection was closed".to_owned()) };
+                ws::Message::Text(text)
+            }
+            Some(payload) = pongs.recv() => ws::Message::Pong(payload),
+            _ = ticks.tick() => {
+                if last_received.get().elapsed() > SILENCE_TIMEOUT {
+                    return LinkError::Lost(format!("it sent nothing for {} s", SILENCE_TIMEOUT.as_secs()));
+                }
+                ws::Message::Ping(Bytes::new())
+            }
+        };
+        if let Err(error) = sink.send(message).await {
+            return LinkError::Lost(error.to_string());
+        }
+    }
+}
