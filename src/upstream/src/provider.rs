@@ -61,13 +61,9 @@ impl Provider for Upstream {
         self.definitions.load().prompts.clone()
     }
 
-    /// Returns the upstream's own URI scheme, or else the schemes of its listed resources.
+    /// Returns the upstream's own URI scheme, if it has one.
     fn uri_schemes(&self) -> Vec<String> {
-        let scheme = self.names.scheme();
-        if !scheme.is_empty() {
-            return vec![scheme.to_owned()];
-        }
-        Vec::new()
+        Some(self.names.scheme()).filter(|scheme| !scheme.is_empty()).map(str::to_owned).into_iter().collect()
     }
 
     fn call<'a>(

@@ -12,6 +12,7 @@ use crate::{
     server::{
         Upstream, UpstreamActor,
         connection::{Traffic, UpstreamConnection},
+        endpoint::Endpoint,
         pool::{OpeningSender, PoolKey},
     },
 };
@@ -22,24 +23,18 @@ impl Upstream {
     /// Requests a new link for the pool of an endpoint.
     pub(crate) fn request_link(
         &self,
-        endpoint: usize,
+        endpoint: &Arc<Endpoint>,
         key: PoolKey,
         capabilities: ClientCapabilities,
         id: u64,
         opened: OpeningSender,
     ) {
-        let open = OpenLink { endpoint, key, capabilities, id, opened };
+        let open = OpenLink { endpoint: Arc::clone(endpoint), key, capabilities, id, opened };
         match self.actor.get() {
             // Sent without a bound, because the pool limits the number of openings. With a bounded send, a caller that
             // is dropped meanwhile would leave its entry in the pool.
             Some(actor) => actor.do_send(open),
-            None => self.fail_opening(open, LinkError::Unreachable("it is not started".into())),
-        }
-    }
-
-    fn fail_opening(&self, open: OpenLink, error: LinkError) {
-        if let Some(endpoint) = self.endpoints.get(open.endpoint) {
-            endpoint.pool.finish_opening(&open.key, open.id, Err(error), &open.opened);
+            None => open.finish(Err(LinkError::Unreachable("it is not started".into()))),
         }
     }
 }
@@ -48,11 +43,17 @@ impl Upstream {
 #[derive(Message)]
 #[rtype(result = "()")]
 struct OpenLink {
-    endpoint: usize,
+    endpoint: Arc<Endpoint>,
     key: PoolKey,
     capabilities: ClientCapabilities,
     id: u64,
     opened: OpeningSender,
+}
+
+impl OpenLink {
+    fn finish(&self, result: Result<Arc<UpstreamConnection>, LinkError>) {
+        self.endpoint.pool.finish_opening(&self.key, self.id, result, &self.opened);
+    }
 }
 
 impl Handler<OpenLink> for UpstreamActor {
@@ -61,34 +62,24 @@ impl Handler<OpenLink> for UpstreamActor {
     fn handle(&mut self, open: OpenLink, _: &mut Self::Context) {
         let upstream = Arc::clone(&self.0);
         actix::spawn(async move {
-            let work = open_link(&upstream, &open);
             let result = tokio::select! {
-                result = work => result,
+                result = open_link(&upstream, &open) => result,
                 () = upstream.stop.cancelled() => Err(LinkError::Unreachable("it is being closed".into())),
             };
-            match result {
-                Ok(connection) => {
-                    if let Some(endpoint) = upstream.endpoints.get(open.endpoint) {
-                        endpoint.pool.finish_opening(&open.key, open.id, Ok(connection), &open.opened);
-                    }
-                }
-                Err(error) => {
-                    tracing::info!(upstream = %upstream.config.name, %error, "no further connection to it");
-                    upstream.fail_opening(open, error);
-                }
+            if let Err(error) = &result {
+                tracing::info!(upstream = %upstream.config.name, %error, "no further connection to it");
             }
+            open.finish(result);
         });
     }
 }
 
 async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<UpstreamConnection>, LinkError> {
-    let endpoint =
-        upstream.endpoints.get(open.endpoint).ok_or_else(|| LinkError::Unreachable("it has no address".into()))?;
     let known = upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
     let traffic = Traffic::new(upstream.weak_self.clone(), matches!(open.key, PoolKey::Session(_)));
     let plain = ClientCapabilities::default();
     let capabilities = if open.key == PoolKey::Plain { &plain } else { &open.capabilities };
-    let connector = endpoint.connector();
+    let connector = open.endpoint.connector();
     let (link, negotiated) =
         handshake::open(&*connector, Some(&known), capabilities, Arc::clone(&traffic) as _).await?;
     Ok(Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated)))

@@ -1,6 +1,6 @@
 //! Finds a link for a caller: the shared one, or one of its own.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     link::{LinkError, LinkKind},
@@ -33,13 +33,12 @@ impl Upstream {
     /// Leases a link for this request, or the one that the caller's choice requires.
     pub(crate) async fn lease_for<'a>(
         &'a self,
-        at: usize,
-        endpoint: &'a Endpoint,
+        endpoint: &'a Arc<Endpoint>,
         caller: &Caller,
         method: &str,
     ) -> Result<Lease<'a>, TryError> {
         let Some(connection) = caller.link_choice.required() else {
-            let lease = self.lease(at, endpoint, caller).await?;
+            let lease = self.lease(endpoint, caller).await?;
             if endpoint.kind() == LinkKind::Shared && lease.is_pooled() {
                 caller.link_choice.record(&lease.connection);
             }
@@ -65,8 +64,7 @@ impl Upstream {
     /// Leases a link for this caller.
     pub(crate) async fn lease<'a>(
         &'a self,
-        at: usize,
-        endpoint: &'a Endpoint,
+        endpoint: &'a Arc<Endpoint>,
         caller: &Caller,
     ) -> Result<Lease<'a>, TryError> {
         if self.stop.is_cancelled() {
@@ -82,28 +80,23 @@ impl Upstream {
         let kind = endpoint.kind();
         let key = PoolKey::for_caller(caller, kind, era, self.config.isolation);
         if key == PoolKey::Plain {
-            return self.lease_plain(at, endpoint, caller).await;
+            return self.lease_plain(endpoint, caller).await;
         }
         let exclusive = kind == LinkKind::Shared && matches!(key, PoolKey::Own(..));
-        self.lease_pooled(at, endpoint, &key, caller, exclusive).await
+        self.lease_pooled(endpoint, &key, caller, exclusive).await
     }
 
     /// Leases the shared link. The actor maintains that of one endpoint; those of replicas are opened on demand.
-    async fn lease_plain<'a>(
-        &'a self,
-        at: usize,
-        endpoint: &'a Endpoint,
-        caller: &Caller,
-    ) -> Result<Lease<'a>, TryError> {
+    async fn lease_plain<'a>(&'a self, endpoint: &'a Arc<Endpoint>, caller: &Caller) -> Result<Lease<'a>, TryError> {
         loop {
             if let Some(connection) = endpoint.plain() {
                 return Ok(Lease::unpooled(connection));
             }
-            if at != self.current_endpoint() {
-                return self.lease_pooled(at, endpoint, &PoolKey::Plain, caller, false).await;
+            if endpoint.index != self.current_endpoint() {
+                return self.lease_pooled(endpoint, &PoolKey::Plain, caller, false).await;
             }
             self.wait_until_reached().await?;
-            if endpoint.plain().is_none() && at == self.current_endpoint() {
+            if endpoint.plain().is_none() && endpoint.index == self.current_endpoint() {
                 // The link has just ended, which the actor has yet to notice.
                 let mut phase = self.phase.subscribe();
                 if endpoint.plain().is_none() {
@@ -135,8 +128,7 @@ impl Upstream {
 
     async fn lease_pooled<'a>(
         &'a self,
-        at: usize,
-        endpoint: &'a Endpoint,
+        endpoint: &'a Arc<Endpoint>,
         key: &PoolKey,
         caller: &Caller,
         exclusive: bool,
@@ -148,7 +140,7 @@ impl Upstream {
                 TakeOutcome::AlreadyOpening(opening) => opening,
                 TakeOutcome::MustOpen { id, opened, opening } => {
                     opened_id = Some(id);
-                    self.request_link(at, key.clone(), caller.capabilities.clone(), id, opened);
+                    self.request_link(endpoint, key.clone(), caller.capabilities.clone(), id, opened);
                     opening
                 }
                 TakeOutcome::Full(changed) => {

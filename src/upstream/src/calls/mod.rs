@@ -101,7 +101,7 @@ impl Upstream {
         let clock = CallClock::new(self.weak_self.clone(), listener, timeout);
         let (mut retries, mut tried) = (0, 0);
         loop {
-            let (at, endpoint, pass) = match self.admit(caller, tried) {
+            let (endpoint, pass) = match self.admit(caller, tried) {
                 Ok(admitted) => admitted,
                 // The configured text must not stand for the result of an approved change.
                 Err(error) => match self.fallback(outgoing).filter(|_| resend == ResendPolicy::Safe) {
@@ -109,7 +109,7 @@ impl Upstream {
                     None => return Err((CallOutcome::Refused, error)),
                 },
             };
-            let failed = match self.try_once(at, endpoint, caller, outgoing, &clock).await {
+            let failed = match self.try_once(endpoint, caller, outgoing, &clock).await {
                 Ok(response) => {
                     self.record_answer(pass, &response);
                     return Ok(response);
@@ -146,7 +146,7 @@ impl Upstream {
                 _ => BACKOFF.pause(retries).min(clock.remaining()),
             };
             retries += 1;
-            tried |= 1 << (at % 64);
+            tried |= endpoint.bit();
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
             }
@@ -154,23 +154,21 @@ impl Upstream {
     }
 
     /// Chooses an endpoint whose circuit is not open, and, if there are others, that this call has not `tried`.
-    fn admit(&self, caller: &Caller, tried: u64) -> Result<(usize, &Endpoint, CallPass<'_>), McpError> {
+    fn admit(&self, caller: &Caller, tried: u64) -> Result<(&Arc<Endpoint>, CallPass<'_>), McpError> {
         // The state of a client session stays at its endpoint.
         let own = caller.session.as_ref().filter(|_| self.endpoints.len() > 1).and_then(|session| {
             let key = PoolKey::Session(Arc::clone(session));
-            self.endpoints.iter().position(|endpoint| endpoint.pool.contains(&key))
+            self.endpoints.iter().find(|endpoint| endpoint.pool.contains(&key))
         });
         let mut wait = Duration::MAX;
         let (mut refused, mut next) = (0_u64, own);
-        loop {
-            let among = |without: u64| endpoint::choose_endpoint(&self.endpoints, |at| without & (1 << (at % 64)) == 0);
-            let at = next.take().or_else(|| among(refused | tried)).or_else(|| among(refused));
-            let Some((at, endpoint)) = at.and_then(|at| Some((at, self.endpoints.get(at)?))) else { break };
+        let choose = |excluded: u64| endpoint::choose_endpoint(&self.endpoints, excluded);
+        while let Some(endpoint) = next.take().or_else(|| choose(refused | tried)).or_else(|| choose(refused)) {
             match endpoint.breaker.admit() {
-                Ok(pass) => return Ok((at, endpoint, pass)),
+                Ok(pass) => return Ok((endpoint, pass)),
                 Err(left) => wait = wait.min(left),
             }
-            refused |= 1 << (at % 64);
+            refused |= endpoint.bit();
         }
         let seconds = wait.as_secs().saturating_add(1);
         Err(McpError::new(
@@ -193,11 +191,11 @@ impl Upstream {
     /// Checks that the session at the server is alive before a request that is sent only once. A session that has ended
     /// is detected by a harmless request and replaced.
     pub(super) async fn ensure_session_alive(&self, caller: &Caller) {
-        let Ok((at, endpoint, _)) = self.admit(caller, 0) else { return };
+        let Ok((endpoint, _)) = self.admit(caller, 0) else { return };
         if endpoint.kind() != LinkKind::Streams {
             return;
         }
-        let Ok(lease) = self.lease(at, endpoint, caller).await else { return };
+        let Ok(lease) = self.lease(endpoint, caller).await else { return };
         if matches!(self.ask(&lease.connection, "ping", "{}").await, Err(OwnRequestError::Link(LinkError::SessionGone)))
         {
             lease.connection.retire();
@@ -208,15 +206,14 @@ impl Upstream {
     /// Tries the call once on one link.
     async fn try_once(
         &self,
-        at: usize,
-        endpoint: &Endpoint,
+        endpoint: &Arc<Endpoint>,
         caller: &Caller,
         outgoing: &Outgoing,
         clock: &Arc<CallClock>,
     ) -> Result<Response, TryError> {
         let lease = tokio::select! {
             biased;
-            lease = self.lease_for(at, endpoint, caller, &outgoing.method) => lease?,
+            lease = self.lease_for(endpoint, caller, &outgoing.method) => lease?,
             () = clock.expired() => return Err(TryError::NoLink("no connection came free in time")),
         };
         let connection = Arc::clone(&lease.connection);

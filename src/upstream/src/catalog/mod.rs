@@ -27,7 +27,7 @@ pub struct Catalog {
 
 bitflags::bitflags! {
     /// A set of an upstream's lists. Resource templates count as resources.
-    #[derive(Clone, Copy, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct ListKinds: u8 {
         const TOOLS = 1;
         const PROMPTS = 2;
@@ -51,14 +51,12 @@ impl ListKinds {
 /// The features that a server declares in its capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerFeatures {
-    pub tools: bool,
-    pub prompts: bool,
-    pub resources: bool,
+    /// The lists that it has. Some servers forget to declare their lists, so all of them are requested if this is empty.
+    pub lists: ListKinds,
+    /// The lists whose changes it announces.
+    pub announced: ListKinds,
     pub subscribe: bool,
     pub logging: bool,
-    pub tools_changed: bool,
-    pub prompts_changed: bool,
-    pub resources_changed: bool,
 }
 
 impl ServerFeatures {
@@ -81,45 +79,42 @@ impl ServerFeatures {
         let Ok(declared) = serde_json::from_str::<DeclaredCapabilities>(negotiated.capabilities.get()) else {
             return Self::default();
         };
-        let changed = |of: &Option<Flags>| of.as_ref().and_then(|f| f.list_changed).unwrap_or(false);
-        Self {
-            tools: declared.tools.is_some(),
-            prompts: declared.prompts.is_some(),
-            resources: declared.resources.is_some(),
-            subscribe: declared.resources.as_ref().and_then(|r| r.subscribe).unwrap_or(false),
-            logging: declared.logging.is_some(),
-            tools_changed: changed(&declared.tools),
-            prompts_changed: changed(&declared.prompts),
-            resources_changed: changed(&declared.resources),
+        let subscribe = declared.resources.as_ref().and_then(|resources| resources.subscribe).unwrap_or(false);
+        let mut features = Self { subscribe, logging: declared.logging.is_some(), ..Self::default() };
+        for (list, flags) in [
+            (ListKinds::TOOLS, declared.tools),
+            (ListKinds::PROMPTS, declared.prompts),
+            (ListKinds::RESOURCES, declared.resources),
+        ] {
+            features.lists.set(list, flags.is_some());
+            features.announced.set(list, flags.is_some_and(|flags| flags.list_changed == Some(true)));
         }
-    }
-
-    /// Returns `true` if no list is declared. Some servers forget to declare their lists, so all of them are requested
-    /// then.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        !(self.tools || self.prompts || self.resources)
+        features
     }
 }
 
 impl Catalog {
-    /// Returns the size of all lists except this one, in bytes.
-    pub(crate) fn bytes_of_other_lists(&self, member: &str) -> usize {
-        let lists = [
-            ("tools", &self.tools),
-            ("prompts", &self.prompts),
-            ("resources", &self.resources),
-            ("resourceTemplates", &self.templates),
-        ];
-        let others = lists.into_iter().filter(|(name, _)| *name != member).flat_map(|(_, list)| list);
-        others.map(|entry| entry.get().len()).sum()
+    fn lists(&self) -> [(ListKinds, &[Arc<RawValue>]); 4] {
+        [
+            (ListKinds::TOOLS, &self.tools),
+            (ListKinds::PROMPTS, &self.prompts),
+            (ListKinds::RESOURCES, &self.resources),
+            (ListKinds::RESOURCES, &self.templates),
+        ]
     }
-}
 
-/// Returns `true` if both lists consist of the same text.
-#[must_use]
-pub fn is_same_text(a: &[Arc<RawValue>], b: &[Arc<RawValue>]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.get() == b.get())
+    /// Returns the size of all lists in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lists().into_iter().flat_map(|(_, list)| list).map(|entry| entry.get().len()).sum()
+    }
+
+    /// Returns the lists whose text differs from that of the other catalog.
+    pub(crate) fn changed_lists(&self, other: &Self) -> ListKinds {
+        let changed = self.lists().into_iter().zip(other.lists());
+        let changed = changed
+            .filter(|((_, own), (_, other))| !own.iter().map(|raw| raw.get()).eq(other.iter().map(|raw| raw.get())));
+        changed.map(|((list, _), _)| list).collect()
+    }
 }
 
 #[cfg(test)]
@@ -138,10 +133,10 @@ mod tests {
             })
         };
         let all = features(r#"{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"x":1}"#);
-        assert!(all.tools && all.tools_changed && all.resources && all.subscribe && all.logging);
-        assert!(!all.prompts && !all.resources_changed);
-        assert!(features("{}").is_empty());
-        assert!(features("7").is_empty());
-        assert!(features(r#"{"tools":7}"#).is_empty());
+        assert_eq!((all.lists, all.announced), (ListKinds::TOOLS | ListKinds::RESOURCES, ListKinds::TOOLS));
+        assert!(all.subscribe && all.logging);
+        for malformed in ["{}", "7", r#"{"tools":7}"#] {
+            assert_eq!(features(malformed), ServerFeatures::default());
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Weak,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -26,7 +26,7 @@ pub struct UpstreamConnection {
     closed: CancellationToken,
     /// Cancelled when the session at the upstream has ended, so that no further call uses the link.
     retired: CancellationToken,
-    log_levels: LogLevels,
+    log_levels: Mutex<LogLevels>,
     pub(crate) timeout_streak: TimeoutStreak,
 }
 
@@ -39,7 +39,7 @@ impl UpstreamConnection {
             retired: CancellationToken::new(),
             features: ServerFeatures::from_negotiated(negotiated),
             era: negotiated.revision.era(),
-            log_levels: LogLevels::default(),
+            log_levels: Mutex::default(),
             timeout_streak: TimeoutStreak::default(),
             link,
             traffic,
@@ -86,13 +86,11 @@ impl UpstreamConnection {
         let Some(level) = level.filter(|_| self.features.logging && self.era == Era::Legacy) else {
             return (None, None);
         };
-        self.log_levels.counts.get(level as usize).inspect(|count| _ = count.fetch_add(1, Ordering::Relaxed));
-        let most_verbose = self.log_levels.most_verbose().unwrap_or(level);
-        let mut sent = self.log_levels.sent.lock();
-        let to_send = (*sent != Some(most_verbose)).then_some(most_verbose);
-        if to_send.is_some() {
-            *sent = Some(most_verbose);
-        }
+        let mut levels = self.log_levels.lock();
+        levels.counts[level as usize] += 1;
+        let most_verbose = LoggingLevel::ALL.into_iter().find(|level| levels.counts[*level as usize] > 0);
+        let to_send = most_verbose.filter(|_| levels.sent != most_verbose);
+        levels.sent = most_verbose;
         (Some(LogLevelRequest { log_levels: &self.log_levels, level }), to_send)
     }
 }
@@ -110,26 +108,19 @@ impl std::fmt::Debug for UpstreamConnection {
 /// counts.
 #[derive(Default)]
 struct LogLevels {
-    counts: [AtomicU32; 8],
-    sent: Mutex<Option<LoggingLevel>>,
-}
-
-impl LogLevels {
-    fn most_verbose(&self) -> Option<LoggingLevel> {
-        let first = self.counts.iter().position(|count| count.load(Ordering::Relaxed) > 0)?;
-        LoggingLevel::ALL.get(first).copied()
-    }
+    counts: [u32; LoggingLevel::ALL.len()],
+    sent: Option<LoggingLevel>,
 }
 
 /// The log level that one call wants; dropping it withdraws the request.
 pub struct LogLevelRequest<'a> {
-    log_levels: &'a LogLevels,
+    log_levels: &'a Mutex<LogLevels>,
     level: LoggingLevel,
 }
 
 impl Drop for LogLevelRequest<'_> {
     fn drop(&mut self) {
-        self.log_levels.counts.get(self.level as usize).inspect(|count| _ = count.fetch_sub(1, Ordering::Relaxed));
+        self.log_levels.lock().counts[self.level as usize] -= 1;
     }
 }
 

@@ -10,9 +10,12 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use super::{breaker::Breaker, connection::UpstreamConnection, pool::Pool};
 use crate::link::{Connector, LinkKind};
 use countersign_config::BreakerConfig;
+use countersign_net::random_byte;
 
 /// One endpoint with its connections.
 pub struct Endpoint {
+    /// The position among the endpoints of the upstream.
+    pub index: usize,
     /// The connector, which era detection may replace if the server speaks another transport.
     connector: ArcSwap<Arc<dyn Connector>>,
     pub breaker: Breaker,
@@ -24,9 +27,10 @@ pub struct Endpoint {
 
 impl Endpoint {
     #[must_use]
-    pub fn new(connector: Arc<dyn Connector>, breaker: BreakerConfig) -> Self {
+    pub fn new(index: usize, connector: Arc<dyn Connector>, breaker: BreakerConfig) -> Self {
         let pool = Pool::new(connector.kind());
         Self {
+            index,
             connector: ArcSwap::from_pointee(connector),
             breaker: Breaker::new(breaker),
             pool,
@@ -55,9 +59,10 @@ impl Endpoint {
         self.plain.load_full().filter(|connection| connection.is_usable())
     }
 
+    /// Returns the bit of this endpoint in a set of endpoints.
     #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
+    pub fn bit(&self) -> u64 {
+        1 << (self.index % 64)
     }
 
     /// Counts a call until the guard is dropped.
@@ -83,30 +88,14 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Chooses the endpoint of the next call: of two random ones, that with fewer calls in flight. `ready` tells which
-/// endpoints can be called.
+/// Chooses the endpoint of the next call: that with the fewest calls in flight, or a random one of several. Endpoints in
+/// the set `excluded` are not chosen.
 #[must_use]
-pub fn choose_endpoint(endpoints: &[Endpoint], ready: impl Fn(usize) -> bool) -> Option<usize> {
-    if endpoints.len() == 1 {
-        return ready(0).then_some(0);
+pub fn choose_endpoint(endpoints: &[Arc<Endpoint>], excluded: u64) -> Option<&Arc<Endpoint>> {
+    let allowed = |endpoint: &&Arc<Endpoint>| excluded & endpoint.bit() == 0;
+    if let [only] = endpoints {
+        return Some(only).filter(allowed);
     }
-    let all: Vec<usize> = (0..endpoints.len()).filter(|at| ready(*at)).collect();
-    let [one, two] = match all.len() {
-        0 => return None,
-        1 => return all.first().copied(),
-        count => {
-            let first = random_below(count);
-            // Any other endpoint, all with equal probability.
-            let second = (first + 1 + random_below(count - 1)) % count;
-            [first, second].map(|at| all.get(at).copied().unwrap_or_default())
-        }
-    };
-    let load = |at: usize| endpoints.get(at).map_or(usize::MAX, Endpoint::in_flight);
-    Some(if load(two) < load(one) { two } else { one })
-}
-
-/// Returns a random number below `bound`, uniform enough for small bounds.
-pub fn random_below(bound: usize) -> usize {
-    let random = getrandom::u32().map_or(0, |r| r as usize);
-    random.checked_rem(bound).unwrap_or(0)
+    let load = |endpoint: &&Arc<Endpoint>| (endpoint.in_flight.load(Ordering::Relaxed), random_byte());
+    endpoints.iter().filter(allowed).min_by_key(load)
 }

@@ -74,7 +74,7 @@ pub struct Upstream {
     pub(super) negotiated: ArcSwapOption<Negotiated>,
     pub(super) catalog: ArcSwap<Catalog>,
     pub(super) definitions: ArcSwap<UsableDefinitions>,
-    pub(super) endpoints: Box<[Endpoint]>,
+    pub(super) endpoints: Box<[Arc<Endpoint>]>,
     pub(super) call_slots: CallSlots,
     pub(super) timeouts: CallTimeouts,
     pub(super) phase: watch::Sender<Phase>,
@@ -83,8 +83,8 @@ pub struct Upstream {
     /// The upstream was reached and its lists were read; never reset.
     reached: AtomicBool,
     /// The lists to read again, as bits of [`ListKinds`].
-    /// Notified when lists have become stale.
     pub(super) stale_lists: AtomicU8,
+    /// Notified when lists have become stale.
     pub(super) lists_stale: Notify,
     /// Notified when a call needs the disconnected upstream, so that the next attempt comes sooner.
     pub(super) reconnect: Notify,
@@ -118,7 +118,11 @@ impl Upstream {
             negotiated: ArcSwapOption::empty(),
             catalog: ArcSwap::default(),
             definitions: ArcSwap::default(),
-            endpoints: connectors.into_iter().map(|connector| Endpoint::new(connector, breaker)).collect(),
+            endpoints: connectors
+                .into_iter()
+                .enumerate()
+                .map(|(index, connector)| Arc::new(Endpoint::new(index, connector, breaker)))
+                .collect(),
             call_slots: CallSlots::new(config.max_in_flight, config.max_queue),
             timeouts: CallTimeouts::new(&config),
             phase: watch::Sender::new(Phase::Connecting),
@@ -197,7 +201,6 @@ impl Upstream {
     }
 
     /// Publishes the state of the connection.
-    /// Has it reached at its first turn, if it is waiting for one.
     pub(super) fn set_phase(&self, phase: Phase) {
         if !matches!(phase, Phase::Connecting) {
             self.first_attempt_done.store(true, Ordering::Release);

@@ -92,8 +92,6 @@ pub struct Pool {
 struct PoolState {
     last_id: u64,
     entries: HashMap<PoolKey, Vec<PooledLink>>,
-    by_principal: HashMap<Arc<str>, usize>,
-    total: usize,
 }
 
 struct PooledLink {
@@ -182,8 +180,6 @@ impl Pool {
         let (opened, opening) = watch::channel(None);
         state.last_id += 1;
         let id = state.last_id;
-        state.total += 1;
-        *state.by_principal.entry(Arc::clone(&principal)).or_default() += 1;
         state.entries.entry(key.clone()).or_default().push(PooledLink {
             id,
             principal,
@@ -284,7 +280,7 @@ impl Pool {
     /// Returns the number of links that are open or being opened.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.state.lock().total
+        self.state.lock().entries.values().map(Vec::len).sum()
     }
 
     /// Returns `true` if the session has a link.
@@ -344,32 +340,18 @@ impl PoolState {
 
     /// Removes and closes the links that `which` selects.
     fn remove_where(&mut self, which: impl Fn(&PoolKey, &PooledLink) -> bool) {
-        let (by_principal, total) = (&mut self.by_principal, &mut self.total);
         self.entries.retain(|key, entries| {
-            entries.retain(|entry| {
-                if !which(key, entry) {
-                    return true;
-                }
-                if let Some(connection) = &entry.connection {
-                    connection.close();
-                }
-                *total -= 1;
-                if let Some(count) = by_principal.get_mut(&entry.principal) {
-                    *count -= 1;
-                    if *count == 0 {
-                        by_principal.remove(&entry.principal);
-                    }
-                }
-                false
-            });
+            let removed = entries.extract_if(.., |entry| which(key, entry));
+            removed.filter_map(|entry| entry.connection).for_each(|connection| connection.close());
             !entries.is_empty()
         });
     }
 
     /// Returns `true` if another link may be opened. Closes the longest idle link if that makes room.
     fn make_room(&mut self, limits: PoolLimits, principal: &Arc<str>) -> bool {
-        let own_full = self.by_principal.get(principal).copied().unwrap_or(0) >= limits.per_principal;
-        if !own_full && self.total < limits.per_server {
+        let all = || self.entries.values().flatten();
+        let own_full = all().filter(|entry| entry.principal == *principal).count() >= limits.per_principal;
+        if !own_full && all().count() < limits.per_server {
             return true;
         }
         let now = Instant::now();

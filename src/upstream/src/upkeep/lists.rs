@@ -11,7 +11,7 @@ use std::{
 use serde_json::value::RawValue;
 
 use crate::{
-    catalog::{self, Catalog, ListKinds, usable_definitions::UsableDefinitions},
+    catalog::{Catalog, ListKinds, usable_definitions::UsableDefinitions},
     link::LinkError,
     server::{Upstream, connection::UpstreamConnection, own_requests::OwnRequestError},
 };
@@ -52,11 +52,8 @@ pub(super) async fn refresh(
     }
     faults.extend(fresh.catalog.truncated.iter().map(|(list, why)| format!("{list}: {why}; the rest is left out")));
     let new = fresh.catalog;
-    let tools = !catalog::is_same_text(&old.tools, &new.tools);
-    let prompts = !catalog::is_same_text(&old.prompts, &new.prompts);
-    let resources = !catalog::is_same_text(&old.resources, &new.resources)
-        || !catalog::is_same_text(&old.templates, &new.templates);
-    if tools || prompts || resources || new.truncated != old.truncated {
+    let mut changed = old.changed_lists(&new);
+    if !changed.is_empty() || new.truncated != old.truncated {
         let definitions = UsableDefinitions::build(&upstream.config, &upstream.names, &new);
         for fault in definitions.omitted.iter().take(MAX_LOGGED_OMISSIONS) {
             tracing::warn!(upstream = %upstream.config.name, "{fault}");
@@ -71,13 +68,15 @@ pub(super) async fn refresh(
     faults.extend(upstream.definitions.load().omitted.iter().take(100).cloned());
     upstream.metrics.set_faults(faults);
     // Announced even if the lists are empty, because requests that wait for the first lists need the next route table.
-    let is_first_empty = upstream.mark_reached() && !(tools || prompts || resources);
-    for (changed, event) in [
-        (tools || is_first_empty, ProviderEvent::ToolListChanged),
-        (prompts, ProviderEvent::PromptListChanged),
-        (resources, ProviderEvent::ResourceListChanged),
+    if upstream.mark_reached() && changed.is_empty() {
+        changed = ListKinds::TOOLS;
+    }
+    for (list, event) in [
+        (ListKinds::TOOLS, ProviderEvent::ToolListChanged),
+        (ListKinds::PROMPTS, ProviderEvent::PromptListChanged),
+        (ListKinds::RESOURCES, ProviderEvent::ResourceListChanged),
     ] {
-        if changed {
+        if changed.contains(list) {
             upstream.emit(event);
         }
     }
@@ -85,7 +84,7 @@ pub(super) async fn refresh(
         false => RETRY_DELAY,
         // Lists of the handshake era have no time to live.
         true if connection.era == Era::Legacy || fresh.ttl == Duration::MAX => return Ok(()),
-        true if connection.features.tools_changed => fresh.ttl.max(MIN_TTL_WITH_NOTIFICATIONS),
+        true if connection.features.announced.contains(ListKinds::TOOLS) => fresh.ttl.max(MIN_TTL_WITH_NOTIFICATIONS),
         true => fresh.ttl.max(MIN_TTL),
     };
     let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
@@ -103,16 +102,27 @@ pub(super) struct ReadLists {
 
 /// One list of the protocol.
 struct List {
-    what: ListKinds,
+    kind: ListKinds,
     method: &'static str,
     member: &'static str,
+    entries: fn(&mut Catalog) -> &mut Vec<Arc<RawValue>>,
 }
 
 const LISTS: [List; 4] = [
-    List { what: ListKinds::TOOLS, method: "tools/list", member: "tools" },
-    List { what: ListKinds::PROMPTS, method: "prompts/list", member: "prompts" },
-    List { what: ListKinds::RESOURCES, method: "resources/list", member: "resources" },
-    List { what: ListKinds::RESOURCES, method: "resources/templates/list", member: "resourceTemplates" },
+    List { kind: ListKinds::TOOLS, method: "tools/list", member: "tools", entries: |all| &mut all.tools },
+    List { kind: ListKinds::PROMPTS, method: "prompts/list", member: "prompts", entries: |all| &mut all.prompts },
+    List {
+        kind: ListKinds::RESOURCES,
+        method: "resources/list",
+        member: "resources",
+        entries: |all| &mut all.resources,
+    },
+    List {
+        kind: ListKinds::RESOURCES,
+        method: "resources/templates/list",
+        member: "resourceTemplates",
+        entries: |all| &mut all.templates,
+    },
 ];
 
 /// Reads the given lists; the others are copied from `old`.
@@ -128,17 +138,10 @@ pub(super) async fn read(
 ) -> Result<ReadLists, OwnRequestError> {
     let features = connection.features;
     let mut fresh = ReadLists { catalog: old.clone(), ttl: Duration::MAX, failed: Vec::new() };
-    for list in &LISTS {
-        if !what.contains(list.what) {
-            continue;
-        }
-        let is_offered = features.is_empty()
-            || match list.what {
-                ListKinds::TOOLS => features.tools,
-                ListKinds::PROMPTS => features.prompts,
-                _ => features.resources,
-            };
-        let used = fresh.catalog.bytes_of_other_lists(list.member);
+    for list in LISTS.iter().filter(|list| what.contains(list.kind)) {
+        let is_offered = features.lists.is_empty() || features.lists.contains(list.kind);
+        let before = std::mem::take((list.entries)(&mut fresh.catalog));
+        let used = fresh.catalog.bytes();
         let read =
             if is_offered { read_list(upstream, connection, list, used).await } else { Ok(ListEntries::empty()) };
         let ListEntries { all: entries, ttl, truncation } = match read {
@@ -152,18 +155,14 @@ pub(super) async fn read(
             }
             Err(error) => {
                 fresh.failed.push((list.method, error));
+                *(list.entries)(&mut fresh.catalog) = before;
                 continue;
             }
         };
         fresh.ttl = fresh.ttl.min(ttl);
         fresh.catalog.truncated.retain(|(method, _)| *method != list.method);
         fresh.catalog.truncated.extend(truncation.map(|why| (list.method, why)));
-        match list.member {
-            "tools" => fresh.catalog.tools = entries,
-            "prompts" => fresh.catalog.prompts = entries,
-            "resources" => fresh.catalog.resources = entries,
-            _ => fresh.catalog.templates = entries,
-        }
+        *(list.entries)(&mut fresh.catalog) = entries;
     }
     Ok(fresh)
 }

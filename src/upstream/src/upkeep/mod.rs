@@ -20,6 +20,7 @@ use crate::{
     server::{
         Phase, Upstream, UpstreamActor,
         connection::{Traffic, UpstreamConnection},
+        endpoint::Endpoint,
     },
 };
 use countersign_config::UpstreamTarget;
@@ -143,16 +144,16 @@ type Connected = (Arc<UpstreamConnection>, Option<Arc<UpstreamConnection>>);
 
 /// Connects to the first endpoint that answers, beginning with the last one used, and reads the lists.
 async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Connected, LinkError> {
-    let count = upstream.endpoints.len();
     let mut first_error = None;
-    for at in (0..count).map(|step| (upstream.current_endpoint() + step) % count.max(1)) {
-        let opened = tokio::time::timeout(CONNECT_TIMEOUT, open(upstream, at, *era)).await;
+    let (before, from_current) = upstream.endpoints.split_at(upstream.current_endpoint());
+    for endpoint in from_current.iter().chain(before) {
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT, open(upstream, endpoint, *era)).await;
         let opened = opened.unwrap_or_else(|_| Err(LinkError::Lost("it took too long to open".into())));
         let error = match opened {
             Ok(connection) => {
-                upstream.current_endpoint.store(at, Ordering::Relaxed);
+                upstream.current_endpoint.store(endpoint.index, Ordering::Relaxed);
                 let surveyor = survey::open(upstream, &connection).await;
-                match first_lists(upstream, at, surveyor.as_ref().unwrap_or(&connection)).await {
+                match first_lists(upstream, endpoint, surveyor.as_ref().unwrap_or(&connection)).await {
                     Ok(()) => {
                         *era = Some(connection.era);
                         return Ok((connection, surveyor));
@@ -172,10 +173,11 @@ async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Conn
 }
 
 /// Opens the plain link of one endpoint.
-async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<Arc<UpstreamConnection>, LinkError> {
-    let Some(endpoint) = upstream.endpoints.get(at) else {
-        return Err(LinkError::Unreachable("it has no address".into()));
-    };
+async fn open(
+    upstream: &Arc<Upstream>,
+    endpoint: &Endpoint,
+    era: Option<Era>,
+) -> Result<Arc<UpstreamConnection>, LinkError> {
     let connector = endpoint.connector();
     let traffic = Traffic::new(upstream.weak_self.clone(), false);
     let listener = || Arc::clone(&traffic) as Arc<dyn Listener>;
@@ -204,12 +206,14 @@ async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<A
     Ok(connection)
 }
 
-async fn first_lists(upstream: &Upstream, at: usize, connection: &UpstreamConnection) -> Result<(), LinkError> {
+async fn first_lists(
+    upstream: &Upstream,
+    endpoint: &Endpoint,
+    connection: &UpstreamConnection,
+) -> Result<(), LinkError> {
     refresh(upstream, connection, ListKinds::all()).await?;
-    if let Some(endpoint) = upstream.endpoints.get(at) {
-        endpoint.breaker.reset();
-        upstream.report_breaker();
-    }
+    endpoint.breaker.reset();
+    upstream.report_breaker();
     let definitions = upstream.definitions.load();
     tracing::info!(
         upstream = %upstream.config.name,

@@ -210,14 +210,13 @@ async fn listen_once(
 
 /// Returns the filter to subscribe with; `None` if there is nothing to subscribe to.
 fn listen_filter(connection: &UpstreamConnection, uris: &BTreeSet<String>) -> Option<Value> {
-    let features = connection.features;
     let mut filter = serde_json::Map::new();
-    for (name, wanted) in [
-        ("toolsListChanged", features.tools_changed),
-        ("promptsListChanged", features.prompts_changed),
-        ("resourcesListChanged", features.resources_changed),
+    for (name, list) in [
+        ("toolsListChanged", ListKinds::TOOLS),
+        ("promptsListChanged", ListKinds::PROMPTS),
+        ("resourcesListChanged", ListKinds::RESOURCES),
     ] {
-        if wanted {
+        if connection.features.announced.contains(list) {
             filter.insert(name.into(), true.into());
         }
     }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BACKOFF, lists};
 use crate::{
-    catalog::{self, Catalog, ListKinds},
+    catalog::{Catalog, ListKinds},
     link::{Listener, handshake},
     server::{
         Upstream,
@@ -89,8 +89,7 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -
         }
     };
     let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated));
-    if connection.features.tools_changed || connection.features.prompts_changed || connection.features.resources_changed
-    {
+    if !connection.features.announced.is_empty() {
         let changed = async {
             upstream.lists_stale.notified().await;
             tokio::time::sleep(SETTLE_TIME).await;
@@ -150,9 +149,5 @@ async fn has_same_lists(upstream: &Upstream, plain: &UpstreamConnection, connect
     let nothing = Catalog::default();
     let Ok(without) = lists::read(upstream, plain, ListKinds::all(), &nothing).await else { return false };
     let Ok(with) = lists::read(upstream, connection, ListKinds::all(), &nothing).await else { return false };
-    let (without, with) = (without.catalog, with.catalog);
-    catalog::is_same_text(&without.tools, &with.tools)
-        && catalog::is_same_text(&without.prompts, &with.prompts)
-        && catalog::is_same_text(&without.resources, &with.resources)
-        && catalog::is_same_text(&without.templates, &with.templates)
+    without.catalog.changed_lists(&with.catalog).is_empty()
 }
