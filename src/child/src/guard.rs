@@ -15,6 +15,7 @@
 use std::{
     collections::HashSet,
     ffi::OsString,
+    future::poll_fn,
     io::{IoSliceMut, Write},
     mem::MaybeUninit,
     os::{
@@ -22,6 +23,7 @@ use std::{
         unix::{net::UnixStream as StdUnixStream, process::CommandExt},
     },
     process::{Command, ExitCode, Stdio},
+    task::Poll,
     time::Duration,
 };
 
@@ -29,6 +31,7 @@ use rustix::{
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags},
     process::{Pid, Signal, WaitOptions, WaitStatus},
 };
+use serde::{Deserialize, Serialize};
 use tokio::{
     net::UnixStream,
     signal::unix::{SignalKind, signal},
@@ -56,8 +59,8 @@ const KILL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum time between rounds of SIGKILL, for processes that the guard may not signal (of another user).
 const MAX_KILL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A report from the guard to the gateway, one line each.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A report from the guard to the gateway, one JSON text on each line.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum GuardReport {
     /// The server runs with this process id, and started at this time in clock ticks since boot (`starttime` of
     /// proc_pid_stat(5)).
@@ -75,32 +78,6 @@ pub enum GuardReport {
     Killed {
         signal: i32,
     },
-}
-
-impl GuardReport {
-    fn to_line(&self) -> String {
-        match self {
-            Self::Started { pid, start_ticks } => format!("started {pid} {start_ticks}\n"),
-            Self::Failed { errno } => format!("failed {errno}\n"),
-            Self::Exited { status } => format!("exited {status}\n"),
-            Self::Killed { signal } => format!("killed {signal}\n"),
-        }
-    }
-
-    /// Parses a line; `None` if a guard does not write such a line.
-    pub fn parse(line: &str) -> Option<Self> {
-        let (name, rest) = line.trim_end().split_once(' ')?;
-        Some(match name {
-            "started" => {
-                let (pid, start_ticks) = rest.split_once(' ')?;
-                Self::Started { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? }
-            }
-            "failed" => Self::Failed { errno: rest.parse().ok()? },
-            "exited" => Self::Exited { status: rest.parse().ok()? },
-            "killed" => Self::Killed { signal: rest.parse().ok()? },
-            _ => return None,
-        })
-    }
 }
 
 /// Runs the guard with the arguments after [`SUBCOMMAND`], until no descendant of the server is left.
@@ -193,7 +170,9 @@ impl Control {
 
     /// A report always fits into the socket buffer. If the gateway is gone, nobody needs it.
     fn send_report(&self, report: &GuardReport) {
-        let _ = (&self.writer).write_all(report.to_line().as_bytes());
+        if let Ok(report) = serde_json::to_string(report) {
+            let _ = (&self.writer).write_all(format!("{report}\n").as_bytes());
+        }
     }
 
     /// Waits for the gateway's order or for its end.
@@ -224,21 +203,14 @@ enum Order {
 /// Signals of ended children, and signals that would end the guard.
 struct Signals {
     child: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-    hangup: tokio::signal::unix::Signal,
-    quit: tokio::signal::unix::Signal,
+    ending: [tokio::signal::unix::Signal; 4],
 }
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            child: signal(SignalKind::child())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-            quit: signal(SignalKind::quit())?,
-        })
+        let [terminate, interrupt, hangup, quit] =
+            [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()].map(signal);
+        Ok(Self { child: signal(SignalKind::child())?, ending: [terminate?, interrupt?, hangup?, quit?] })
     }
 }
 
@@ -275,6 +247,10 @@ async fn supervise(server: Pid, control: &Control, mut signals: Signals) {
                 None => std::future::pending().await,
             }
         };
+        let ending = poll_fn(|cx| match signals.ending.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
         tokio::select! {
             _ = signals.child.recv() => {}
             order = control.next_order(), if is_running => phase = match order {
@@ -283,10 +259,7 @@ async fn supervise(server: Pid, control: &Control, mut signals: Signals) {
                 Order::GatewayGone => Phase::AwaitingExit { until: Instant::now() + SELF_EXIT_TIME },
             },
             // A service manager signals every process of the service: the guard then terminates its server as usual.
-            _ = signals.terminate.recv(), if before_termination => phase = terminate(server),
-            _ = signals.interrupt.recv(), if before_termination => phase = terminate(server),
-            _ = signals.hangup.recv(), if before_termination => phase = terminate(server),
-            _ = signals.quit.recv(), if before_termination => phase = terminate(server),
+            () = ending, if before_termination => phase = terminate(server),
             () = timer => phase = match phase {
                 Phase::AwaitingExit { .. } => terminate(server),
                 _ => kill(server, &phase),
@@ -348,21 +321,6 @@ fn report_for_status(status: WaitStatus) -> Option<GuardReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reports_round_trip_as_lines() {
-        for report in [
-            GuardReport::Started { pid: 12, start_ticks: 99 },
-            GuardReport::Failed { errno: 2 },
-            GuardReport::Exited { status: 3 },
-            GuardReport::Killed { signal: 9 },
-        ] {
-            assert_eq!(GuardReport::parse(&report.to_line()), Some(report));
-        }
-        for line in ["", "\n", "started\n", "started 1\n", "exited x\n", "hello 1\n"] {
-            assert_eq!(GuardReport::parse(line), None, "{line}");
-        }
-    }
 
     #[test]
     fn unexpected_guard_arguments_are_refused() {

@@ -177,15 +177,8 @@ impl Guard {
 
     /// Returns the next report, or `None` once the guard is gone. Cancel-safe: dropping the future loses no report.
     pub async fn next_report(&mut self) -> Option<GuardReport> {
-        loop {
-            match self.reports.next_line().await {
-                Ok(Some(line)) => match GuardReport::parse(&line) {
-                    Some(report) => return Some(report),
-                    None => continue,
-                },
-                Ok(None) | Err(_) => return None,
-            }
-        }
+        let line = self.reports.next_line().await.ok()??;
+        serde_json::from_str(&line).ok()
     }
 
     /// Orders SIGTERM for the child and all its descendants, and SIGKILL for those that are left after two seconds.

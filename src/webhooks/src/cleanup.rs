@@ -31,9 +31,9 @@ impl RemovedWebhookCleanup {
             if !self.nodes.leads() {
                 done = false;
             } else if !done {
-                let _turn = self.replace_lock.lock().await;
+                let _guard = self.replace_lock.lock().await;
                 match self.clean_up(names()).await {
-                    Ok(forgot) => done = forgot,
+                    Ok(has_cleaned_up) => done = has_cleaned_up,
                     Err(error) => tracing::warn!(%error, "removed webhooks could not be deleted; retrying"),
                 }
             }
@@ -125,13 +125,13 @@ mod tests {
         let own = || node("own", "2", None);
         let nodes = Arc::new(FakeNodes::default());
         *nodes.list.lock().unwrap() = vec![own()];
-        let forgetful = RemovedWebhookCleanup {
+        let cleanup = RemovedWebhookCleanup {
             store: Arc::clone(&store),
             nodes: Arc::clone(&nodes) as _,
             replace_lock: Arc::default(),
         };
         tokio::time::pause();
-        actix::spawn(forgetful.run(|| vec!["stays".to_owned()], CancellationToken::new()));
+        actix::spawn(cleanup.run(|| vec!["stays".to_owned()], CancellationToken::new()));
         wait_for_several_checks().await;
         assert_eq!(waits("goes"), 1, "it does not lead");
         // The other configuration may be newer: that of a live node, of a crashed leader, or of a node that reports none yet.

@@ -3,8 +3,7 @@
 //! again right before each write, which leaves only a few instructions in between.
 
 use std::{
-    fmt,
-    io::{self, IoSlice},
+    fmt, io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -55,18 +54,6 @@ impl AsyncRead for FencedStream {
 impl AsyncWrite for FencedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.writable_stream()?.poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.writable_stream()?.poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

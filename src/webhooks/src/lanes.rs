@@ -49,12 +49,6 @@ impl Lanes {
         self.lanes.values().map(|lane| lane.queue.len()).sum()
     }
 
-    /// Returns `true` if this delivery is pending or in flight.
-    #[must_use]
-    pub fn contains(&self, id: u64) -> bool {
-        self.lanes.values().flat_map(|lane| &lane.queue).any(|waiting| waiting.id == id)
-    }
-
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lanes.is_empty()
@@ -70,6 +64,12 @@ impl Lanes {
     #[must_use]
     pub const fn is_away(&self) -> bool {
         self.failures >= FAILURES_UNTIL_AWAY
+    }
+
+    /// Inserts deliveries like [`Lanes::push`].
+    pub fn extend(&mut self, all: impl IntoIterator<Item = Waiting>) {
+        let now = Instant::now();
+        all.into_iter().for_each(|waiting| self.push(waiting, now));
     }
 
     /// Inserts a delivery in the order of its lane, unless it is already present.
@@ -119,7 +119,7 @@ impl Lanes {
 
     /// Records a successful delivery. Returns `true` if the receiver was away until now.
     pub fn record_delivered(&mut self, subject: &str, now: Instant) -> bool {
-        self.pop(subject, now);
+        self.remove_first(subject, now);
         let back = self.is_away();
         self.failures = 0;
         self.paused_until = None;
@@ -129,12 +129,9 @@ impl Lanes {
         back
     }
 
-    /// Removes a delivery that will not be tried again. This does not count as a success of the receiver.
-    pub fn record_given_up(&mut self, subject: &str, now: Instant) {
-        self.pop(subject, now);
-    }
-
-    fn pop(&mut self, subject: &str, now: Instant) {
+    /// Removes the first delivery of a lane, such as one that will not be tried again. It does not count as a success of the
+    /// receiver.
+    pub fn remove_first(&mut self, subject: &str, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(subject) {
             lane.queue.pop_front();
             (lane.busy, lane.failures, lane.due) = (false, 0, now);
@@ -148,7 +145,7 @@ impl Lanes {
     /// `share` (0 to 255) the part of the second half of a pause that is used. Returns `true` if the receiver is away from
     /// now on.
     pub fn record_failure(&mut self, subject: &str, asked: Option<Duration>, share: u8, now: Instant) -> bool {
-        self.count_failure();
+        self.failures = self.failures.saturating_add(1);
         let away = self.failures.saturating_sub(FAILURES_UNTIL_AWAY);
         let hold = self.is_away().then(|| BACKOFF_AWAY.pause_with(away, share));
         let hold = hold.max(asked.map(|asked| asked.min(BACKOFF.longest)));
@@ -157,20 +154,9 @@ impl Lanes {
             lane.busy = false;
             lane.due = now + BACKOFF.pause_with(lane.failures, share);
             lane.failures = lane.failures.saturating_add(1);
+            lane.queue.iter_mut().take(1).for_each(|first| first.attempts = first.attempts.saturating_add(1));
         }
         self.failures == FAILURES_UNTIL_AWAY
-    }
-
-    /// Sets the attempts of the first delivery in a lane.
-    pub fn set_attempts(&mut self, subject: &str, attempts: u32) {
-        if let Some(first) = self.lanes.get_mut(subject).and_then(|lane| lane.queue.front_mut()) {
-            first.attempts = attempts;
-        }
-    }
-
-    /// Counts a failure of the receiver.
-    fn count_failure(&mut self) {
-        self.failures = self.failures.saturating_add(1);
     }
 
     /// Makes all pending deliveries due at once.
@@ -240,7 +226,7 @@ mod tests {
         assert_eq!(take_ids(&mut all, now + S), [1]);
         all.record_failure("a", None, 255, now);
         assert_eq!(all.next_due(), Some(now + 2 * S), "twice as long");
-        all.record_given_up("a", now);
+        all.remove_first("a", now);
         assert_eq!(take_ids(&mut all, now), [2]);
     }
 

@@ -16,10 +16,11 @@ pub mod send;
 mod testing;
 mod worker;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use actix::ArbiterHandle;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -38,7 +39,8 @@ use countersign_store::{
 };
 
 /// The state of a webhook.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Status {
     /// All events of the feed up to this number are done.
     pub position: u64,
@@ -46,19 +48,6 @@ pub struct Status {
     pub failing: bool,
     pub last_error: Option<String>,
     pub next_attempt_at: Option<Timestamp>,
-}
-
-/// The status that a worker shares with its readers.
-struct SharedStatus(Mutex<Status>);
-
-impl SharedStatus {
-    fn update(&self, change: impl FnOnce(&mut Status)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn read(&self) -> Status {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 /// A webhook in a listing, without its secret, and with only scheme, host and port of its address.
@@ -73,13 +62,10 @@ pub struct WebhookSummary {
     pub tools: Vec<String>,
     pub servers: Vec<String>,
     pub states: Vec<ChangeState>,
-    pub position: u64,
     /// The number of the last event in the feed.
     pub head: u64,
-    pub waiting: usize,
-    pub failing: bool,
-    pub last_error: Option<String>,
-    pub next_attempt_at: Option<Timestamp>,
+    #[serde(flatten)]
+    pub status: Status,
 }
 
 /// The result of a test delivery.
@@ -94,7 +80,7 @@ pub struct TestResult {
 /// A webhook with its running worker.
 struct RunningWebhook {
     config: Arc<WebhookConfig>,
-    shared: Arc<SharedStatus>,
+    status: Arc<Mutex<Status>>,
     commands: mpsc::Sender<Command>,
     stop: CancellationToken,
     ended: CancellationToken,
@@ -141,7 +127,7 @@ impl Webhooks {
         thread: ArbiterHandle,
         shutdown: &CancellationToken,
     ) -> Result<(), StoreError> {
-        let ground = self.context.get_or_init(|| WorkerContext {
+        let context = self.context.get_or_init(|| WorkerContext {
             store,
             nodes,
             thread,
@@ -149,19 +135,16 @@ impl Webhooks {
             shutdown: shutdown.clone(),
         });
         // One of several nodes may have an older configuration, so the cleanup task deletes webhooks once it is the leader.
-        self.replace(configured, ground.nodes.claimant().is_none()).await?;
-        let (running, turn) = (Arc::clone(&self.running), Arc::clone(&self.replace_lock));
-        let forgetful = RemovedWebhookCleanup {
-            store: Arc::clone(&ground.store),
-            nodes: Arc::clone(&ground.nodes),
-            replace_lock: turn,
+        self.replace(configured, context.nodes.claimant().is_none()).await?;
+        let running = Arc::clone(&self.running);
+        let cleanup = RemovedWebhookCleanup {
+            store: Arc::clone(&context.store),
+            nodes: Arc::clone(&context.nodes),
+            replace_lock: Arc::clone(&self.replace_lock),
         };
-        let names = move || {
-            let running = running.lock().unwrap_or_else(PoisonError::into_inner);
-            running.iter().map(|running| running.config.name.clone()).collect()
-        };
+        let names = move || running.lock().iter().map(|running| running.config.name.clone()).collect();
         let shutdown = shutdown.clone();
-        ground.thread.spawn_fn(move || drop(actix::spawn(forgetful.run(names, shutdown))));
+        context.thread.spawn_fn(move || drop(actix::spawn(cleanup.run(names, shutdown))));
         Ok(())
     }
 
@@ -172,33 +155,34 @@ impl Webhooks {
     /// Errors of the database. The set is replaced nevertheless.
     pub async fn apply(&self, configured: &[WebhookConfig]) -> Result<(), StoreError> {
         // A node with an older configuration must not delete webhooks of another node.
-        let forget = self.context.get().is_some_and(|ground| ground.nodes.leads());
-        self.replace(configured, forget).await
+        let may_delete = self.context.get().is_some_and(|context| context.nodes.leads());
+        self.replace(configured, may_delete).await
     }
 
-    async fn replace(&self, configured: &[WebhookConfig], forget: bool) -> Result<(), StoreError> {
-        let Some(ground) = self.context.get() else { return Ok(()) };
-        let _turn = self.replace_lock.lock().await;
+    async fn replace(&self, configured: &[WebhookConfig], may_delete: bool) -> Result<(), StoreError> {
+        let Some(context) = self.context.get() else { return Ok(()) };
+        let _guard = self.replace_lock.lock().await;
         let previous = self.running();
         let (stay, leave): (Vec<_>, Vec<_>) =
             previous.into_iter().partition(|running| configured.iter().any(|now| *now == *running.config));
         // Two workers of one name would send in different orders.
         stop_all(&leave).await;
         let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
-        let store = Arc::clone(&ground.store);
-        let retained = tokio::task::spawn_blocking(move || if forget { store.keep_only(&names) } else { Ok(()) }).await;
+        let store = Arc::clone(&context.store);
+        let retained =
+            tokio::task::spawn_blocking(move || if may_delete { store.keep_only(&names) } else { Ok(()) }).await;
         let now = configured.iter().map(|webhook| {
             let stays = stay.iter().find(|running| *running.config == *webhook);
-            stays.map_or_else(|| Arc::new(ground.start_worker(webhook, &self.feed)), Arc::clone)
+            stays.map_or_else(|| Arc::new(context.start_worker(webhook, &self.feed)), Arc::clone)
         });
-        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = now.collect();
+        *self.running.lock() = now.collect();
         retained.unwrap_or(Err(StoreError::Closed))
     }
 
     /// Stops sending, and waits for the answers to deliveries in flight, before another node or this one starts again.
     pub async fn drain(&self) {
         let all = async {
-            let _turn = self.replace_lock.lock().await;
+            let _guard = self.replace_lock.lock().await;
             stop_all(&self.running()).await;
         };
         // The store may not answer.
@@ -206,7 +190,7 @@ impl Webhooks {
     }
 
     fn running(&self) -> Vec<Arc<RunningWebhook>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.running.lock().clone()
     }
 
     /// Lists the webhooks in the order of the configuration.
@@ -216,8 +200,7 @@ impl Webhooks {
         self.running()
             .iter()
             .map(|running| {
-                let (config, shared) = (&running.config, &running.shared);
-                let Status { position, waiting, failing, last_error, next_attempt_at } = shared.read();
+                let (config, status) = (&running.config, running.status.lock().clone());
                 WebhookSummary {
                     name: config.name.clone(),
                     url: config.url.redacted(),
@@ -226,12 +209,8 @@ impl Webhooks {
                     tools: config.tools.clone(),
                     servers: config.servers.clone(),
                     states: config.states.clone(),
-                    position,
-                    head: head.max(position),
-                    waiting,
-                    failing,
-                    last_error,
-                    next_attempt_at,
+                    head: head.max(status.position),
+                    status,
                 }
             })
             .collect()
@@ -243,7 +222,7 @@ impl Webhooks {
     /// `NOT_FOUND`, or errors of the store.
     pub async fn deliveries(&self, name: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, McpError> {
         let name = self.find(name)?.config.name.clone();
-        let Some(store) = self.context.get().map(|ground| Arc::clone(&ground.store)) else { return Ok(Vec::new()) };
+        let Some(store) = self.context.get().map(|context| Arc::clone(&context.store)) else { return Ok(Vec::new()) };
         let read = tokio::task::spawn_blocking(move || store.deliveries(&name, below, limit));
         let read = read.await.map_err(|_| shutting_down_error())?;
         read.map_err(|error| {
@@ -257,9 +236,7 @@ impl Webhooks {
     /// # Errors
     /// `NOT_FOUND`; `SHUTTING_DOWN`
     pub async fn retry(&self, name: &str) -> Result<usize, McpError> {
-        let (answer, done) = oneshot::channel();
-        self.find(name)?.commands.send(Command::Retry(answer)).await.map_err(|_| shutting_down_error())?;
-        done.await.map_err(|_| shutting_down_error())
+        self.run_command(name, Command::Retry).await
     }
 
     /// Sends a test event ahead of all pending deliveries.
@@ -267,9 +244,7 @@ impl Webhooks {
     /// # Errors
     /// `NOT_FOUND`; `SHUTTING_DOWN`
     pub async fn send_test(&self, name: &str) -> Result<TestResult, McpError> {
-        let (answer, done) = oneshot::channel();
-        self.find(name)?.commands.send(Command::Test(answer)).await.map_err(|_| shutting_down_error())?;
-        Ok(match done.await.map_err(|_| shutting_down_error())? {
+        Ok(match self.run_command(name, Command::Test).await? {
             send::AttemptOutcome::Delivered(status) => {
                 TestResult { delivered: true, status: Some(status), error: None }
             }
@@ -277,6 +252,17 @@ impl Webhooks {
                 TestResult { delivered: false, status: failed.status, error: Some(failed.error) }
             }
         })
+    }
+
+    /// Sends a command to a worker and waits for the answer.
+    async fn run_command<T>(
+        &self,
+        name: &str,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, McpError> {
+        let (answer, done) = oneshot::channel();
+        self.find(name)?.commands.send(command(answer)).await.map_err(|_| shutting_down_error())?;
+        done.await.map_err(|_| shutting_down_error())
     }
 
     fn find(&self, name: &str) -> Result<Arc<RunningWebhook>, McpError> {
@@ -298,7 +284,7 @@ async fn stop_all(some: &[Arc<RunningWebhook>]) {
 impl WorkerContext {
     fn start_worker(&self, webhook: &WebhookConfig, feed: &Feed) -> RunningWebhook {
         let (commands, queue) = mpsc::channel(8);
-        let (config, shared) = (Arc::new(webhook.clone()), Arc::new(SharedStatus(Mutex::default())));
+        let (config, status) = (Arc::new(webhook.clone()), Arc::default());
         let (stop, ended) = (self.shutdown.child_token(), CancellationToken::new());
         let worker = Worker {
             config: Arc::clone(&config),
@@ -306,14 +292,14 @@ impl WorkerContext {
             nodes: Arc::clone(&self.nodes),
             feed: feed.clone(),
             dashboard_url: Arc::clone(&self.dashboard_url),
-            shared: Arc::clone(&shared),
+            status: Arc::clone(&status),
             commands: queue,
             stop: stop.clone(),
             _ended: ended.clone().drop_guard(),
         };
         // If the thread has ended, the worker is dropped, which also marks it as ended.
         self.thread.spawn_fn(move || drop(actix::spawn(worker.run())));
-        RunningWebhook { config, shared, commands, stop, ended }
+        RunningWebhook { config, status, commands, stop, ended }
     }
 }
 

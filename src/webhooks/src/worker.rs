@@ -13,6 +13,7 @@ use std::{
 
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream::FuturesUnordered};
 use metrics::counter;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -21,7 +22,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    SharedStatus, Status,
+    Status,
     event_filter::EventFilter,
     lanes::Lanes,
     send::{AttemptOutcome, DeliveryId, FailedAttempt, Sender},
@@ -72,7 +73,7 @@ pub(super) struct Worker {
     pub nodes: Arc<dyn Nodes>,
     /// The dashboard's URL, to which the name of a page is appended.
     pub dashboard_url: Arc<str>,
-    pub shared: Arc<SharedStatus>,
+    pub status: Arc<Mutex<Status>>,
     pub commands: mpsc::Receiver<Command>,
     /// Cancelled when the gateway ends, or the webhook is changed or removed.
     pub stop: CancellationToken,
@@ -81,10 +82,7 @@ pub(super) struct Worker {
 }
 
 /// An attempt with its outcome.
-struct FinishedAttempt {
-    delivery: Waiting,
-    outcome: AttemptOutcome,
-}
+type FinishedAttempt = (Waiting, AttemptOutcome);
 
 enum WorkerEvent {
     Stop,
@@ -126,9 +124,7 @@ impl Worker {
                 return Some(by);
             }
             if next_poll <= Instant::now() {
-                let (position, pending) = self.load_position().await?;
-                let mut lanes = Lanes::default();
-                pending.into_iter().for_each(|delivery| lanes.push(delivery, Instant::now()));
+                let (position, lanes) = self.load_position().await?;
                 self.publish_status(position, &lanes);
                 next_poll = Instant::now() + STORE_POLL_INTERVAL;
             }
@@ -157,11 +153,9 @@ impl Worker {
     /// Sends deliveries with `sender` while this node is the leader, and test events with `tests`.
     async fn serve(&mut self, sender: &Sender, tests: &Sender) {
         let filter = EventFilter::new(&self.config);
-        let Some((mut position, pending)) = self.load_position().await else { return };
+        let Some((mut position, mut lanes)) = self.load_position().await else { return };
         let mut next_poll = Instant::now() + STORE_POLL_INTERVAL;
         let mut recorded = position;
-        let mut lanes = Lanes::default();
-        pending.into_iter().for_each(|delivery| lanes.push(delivery, Instant::now()));
         let mut in_flight = FuturesUnordered::new();
         let mut feed = self.feed.subscribe(Some(position));
         loop {
@@ -189,8 +183,7 @@ impl Worker {
                     if next_poll <= Instant::now() && self.nodes.live() > 1 {
                         let name = self.config.name.clone();
                         let Some(pending) = self.run_on_store(move |store| store.waiting(&name)).await else { return };
-                        let new: Vec<_> = pending.into_iter().filter(|delivery| !lanes.contains(delivery.id)).collect();
-                        new.into_iter().for_each(|delivery| lanes.push(delivery, Instant::now()));
+                        lanes.extend(pending);
                         next_poll = Instant::now() + STORE_POLL_INTERVAL;
                     }
                 }
@@ -233,8 +226,7 @@ impl Worker {
                     };
                     crash_point("after_take_in");
                     recorded = position;
-                    let numbered = deliveries.into_iter().zip(ids).map(|(delivery, id)| Waiting { id, ..delivery });
-                    numbered.for_each(|delivery| lanes.push(delivery, Instant::now()));
+                    lanes.extend(deliveries.into_iter().zip(ids).map(|(delivery, id)| Waiting { id, ..delivery }));
                 }
             }
         }
@@ -258,10 +250,14 @@ impl Worker {
     }
 
     /// Loads the position in the feed and the pending deliveries.
-    async fn load_position(&self) -> Option<(u64, Vec<Waiting>)> {
+    async fn load_position(&self) -> Option<(u64, Lanes)> {
         let head = self.feed.subscribe(None)?.position();
         let name = self.config.name.clone();
-        self.run_on_store(move |store| Ok((store.position(&name, head)?, store.waiting(&name)?))).await
+        let loaded = self.run_on_store(move |store| Ok((store.position(&name, head)?, store.waiting(&name)?))).await;
+        let (position, pending) = loaded?;
+        let mut lanes = Lanes::default();
+        lanes.extend(pending);
+        Some((position, lanes))
     }
 
     /// Turns an event into a delivery if it matches the filter.
@@ -296,73 +292,67 @@ impl Worker {
             let mut sending = std::pin::pin!(sender.send(&config, &id, body));
             // A suspended process resumes here, and another node may have sent later events since.
             let outcome = poll_fn(|cx| if nodes.leads() { sending.as_mut().poll(cx) } else { Poll::Pending }).await;
-            FinishedAttempt { delivery, outcome }
+            (delivery, outcome)
         }
     }
 
     /// Records the outcome of an attempt. Returns `false` if the worker is to stop.
-    async fn record_attempt(&self, FinishedAttempt { delivery, outcome }: FinishedAttempt, lanes: &mut Lanes) -> bool {
-        let (now, name) = (self.nodes.now(), self.config.name.clone());
-        let attempts = delivery.attempts.saturating_add(1);
-        let (state, record, failed) = match outcome {
-            AttemptOutcome::Delivered(status) => {
-                (DeliveryState::Delivered, Tried { attempts, status: Some(status), error: None }, None)
-            }
-            AttemptOutcome::Failed(failed) => {
-                // A clock that was set back must not expire deliveries.
-                let waited = Duration::try_from(now.duration_since(delivery.since)).unwrap_or_default();
-                let over = failed.is_gone || waited >= self.config.give_up_after;
-                let state = if over { DeliveryState::GivenUp } else { DeliveryState::Waiting };
-                (state, Tried { attempts, status: failed.status, error: Some(failed.error.clone()) }, Some(failed))
-            }
+    async fn record_attempt(&self, (delivery, outcome): FinishedAttempt, lanes: &mut Lanes) -> bool {
+        let (now, name, id) = (self.nodes.now(), self.config.name.clone(), delivery.id);
+        let (status, failed) = match outcome {
+            AttemptOutcome::Delivered(status) => (Some(status), None),
+            AttemptOutcome::Failed(failed) => (failed.status, Some(failed)),
         };
-        let id = delivery.id;
+        // A clock that was set back must not expire deliveries.
+        let waited = Duration::try_from(now.duration_since(delivery.since)).unwrap_or_default();
+        let state = match &failed {
+            None => DeliveryState::Delivered,
+            Some(failed) if failed.is_gone || waited >= self.config.give_up_after => DeliveryState::GivenUp,
+            Some(_) => DeliveryState::Waiting,
+        };
+        let error = failed.as_ref().map(|failed| failed.error.clone());
+        let record = Tried { attempts: delivery.attempts.saturating_add(1), status, error };
         crash_point("after_delivery");
         if self.run_on_store(move |store| store.tried(&name, id, state, &record, now)).await.is_none() {
             return false;
         }
         crash_point("after_delivery_noted");
         self.count_attempt(state);
-        match (state, failed) {
-            (DeliveryState::Delivered, _) | (_, None) => self.handle_delivered(&delivery, lanes),
-            (_, Some(failed)) => self.handle_failure(&delivery, attempts, state, failed, lanes),
+        match failed {
+            None => self.handle_delivered(&delivery, lanes),
+            Some(failed) => self.handle_failure(&delivery, state, failed, lanes),
         }
         true
     }
 
     fn handle_delivered(&self, delivery: &Waiting, lanes: &mut Lanes) {
-        if lanes.record_delivered(&delivery.subject, Instant::now()) {
+        let is_back = lanes.record_delivered(&delivery.subject, Instant::now());
+        {
+            let mut status = self.status.lock();
+            status.failing &= !is_back;
+            status.last_error = None;
+        }
+        if is_back {
             tracing::info!(webhook = self.config.name, "the webhook's receiver is back");
-            self.shared.update(|status| (status.failing, status.last_error) = (false, None));
             self.announce("webhook.recovered", None);
-        } else {
-            self.shared.update(|status| status.last_error = None);
         }
     }
 
-    fn handle_failure(
-        &self,
-        delivery: &Waiting,
-        attempts: u32,
-        state: DeliveryState,
-        failed: FailedAttempt,
-        lanes: &mut Lanes,
-    ) {
+    fn handle_failure(&self, delivery: &Waiting, state: DeliveryState, failed: FailedAttempt, lanes: &mut Lanes) {
         let FailedAttempt { error, retry_after, .. } = failed;
-        let (now, name) = (Instant::now(), &self.config.name);
+        let (now, name, attempts) = (Instant::now(), &self.config.name, delivery.attempts.saturating_add(1));
         tracing::debug!(webhook = name, id = delivery.id, attempts, error, "a delivery failed");
-        let away = lanes.record_failure(&delivery.subject, retry_after, random_byte(), now);
+        let is_away = lanes.record_failure(&delivery.subject, retry_after, random_byte(), now);
         if state == DeliveryState::GivenUp {
             tracing::warn!(webhook = name, id = delivery.id, attempts, error, "a delivery was given up");
-            lanes.record_given_up(&delivery.subject, now);
-        } else {
-            lanes.set_attempts(&delivery.subject, attempts);
+            lanes.remove_first(&delivery.subject, now);
         }
-        self.shared.update(|status| {
-            status.failing |= away;
+        {
+            let mut status = self.status.lock();
+            status.failing |= is_away;
             status.last_error = Some(error.clone());
-        });
-        if away {
+        }
+        if is_away {
             tracing::warn!(webhook = name, error, "the webhook's receiver does not take deliveries; they are kept");
             self.announce("webhook.failing", Some(&error));
         }
@@ -372,7 +362,7 @@ impl Worker {
         let (now, name) = (self.nodes.now(), self.config.name.clone());
         let again = self.run_on_store(move |store| store.again(&name, MAX_WAITING, now)).await;
         let (again, pending) = again.unwrap_or_default();
-        pending.into_iter().for_each(|delivery| lanes.push(delivery, Instant::now()));
+        lanes.extend(pending);
         lanes.make_all_due(Instant::now());
         again
     }
@@ -403,14 +393,12 @@ impl Worker {
         let next = lanes.next_due().filter(|_| lanes.lowest_seq().is_some());
         let soon = next.map(|at| at.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero());
         let next = soon.and_then(|wait| self.nodes.now().checked_add(wait).ok());
-        self.shared.update(|status| {
-            *status = Status {
-                position: lanes.lowest_seq().map_or(position, |first| first.saturating_sub(1)),
-                waiting: lanes.len(),
-                next_attempt_at: next,
-                ..std::mem::take(status)
-            };
-        });
+        {
+            let mut status = self.status.lock();
+            status.position = lanes.lowest_seq().map_or(position, |first| first.saturating_sub(1));
+            status.waiting = lanes.len();
+            status.next_attempt_at = next;
+        }
         #[allow(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!(telemetry::WEBHOOK_WAITING, "webhook" => self.config.name.clone()).set(lanes.len() as f64);
     }
