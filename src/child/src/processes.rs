@@ -16,7 +16,7 @@ const MAX_SCANS: usize = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     parent: i32,
-    /// In clock ticks since boot. Together with the process id it identifies a process uniquely.
+    /// The start time in clock ticks since boot. Together with the process id, it identifies a process uniquely.
     start_ticks: u64,
     /// The process has ended and waits to be reaped.
     has_ended: bool,

@@ -32,7 +32,7 @@ use crate::{
     processes,
 };
 
-/// How long the guard may take to start the child, which normally takes milliseconds.
+/// Time limit for the guard to start the child, which normally takes milliseconds.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The path of this program, which stays valid after an upgrade has replaced its file.
 const THIS_PROGRAM: &str = "/proc/self/exe";

@@ -25,7 +25,7 @@ use countersign_protocol::{
     json::{member, string},
 };
 use countersign_session::cluster::whole_body;
-use countersign_upstream::link::received::MAX_MESSAGE;
+use countersign_upstream::link::incoming::MAX_MESSAGE;
 
 /// Bytes of one message that comes back: what a server said, and what the other gateway said beside it.
 const MAX: usize = 2 * MAX_MESSAGE;

@@ -16,13 +16,14 @@ impl Backoff {
         self.first.saturating_mul(2_u32.saturating_pow(earlier)).min(self.longest)
     }
 
-    /// Returns a random time between half and all of the step, so that those who failed together do not return together.
+    /// Returns a random pause between half of the step and the whole step, so that clients that failed together do not
+    /// return together.
     #[must_use]
     pub fn pause(self, earlier: u32) -> Duration {
         self.pause_with(earlier, random_byte())
     }
 
-    /// Returns the same for a given random byte.
+    /// Returns the same pause for a given random byte.
     #[must_use]
     pub fn pause_with(self, earlier: u32, random: u8) -> Duration {
         let half = self.step(earlier) / 2;
@@ -30,7 +31,7 @@ impl Backoff {
     }
 }
 
-/// Returns a random byte, or 255 where the system has no randomness: then there is no jitter, which is no reason to fail.
+/// Returns a random byte. Returns 255 if the system has no randomness, because missing jitter is no reason to fail.
 #[must_use]
 pub fn random_byte() -> u8 {
     let mut byte = [255];

@@ -8,16 +8,16 @@ use actix_tls::connect::{ConnectError, ConnectInfo, Connection, Connector};
 use awc::{Client, http::Uri};
 use rustls::ClientConfig;
 
-/// The time to resolve the name and to connect, and again for the TLS handshake.
+/// Time limit for resolving the name and connecting, and again for the TLS handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long an idle connection stays open. Proxies that speak TLS close theirs later.
+/// Time after which an idle connection is closed. Proxies that speak TLS close theirs later.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a connection is used for new requests.
+/// Time for which a connection is used for new requests.
 pub const LIFETIME: Duration = Duration::from_secs(600);
 
-/// Builds a client for this thread. It follows no redirect, and its user bounds the time of each request.
+/// Builds a client for this thread. It follows no redirects, and its user limits the time of each request.
 #[must_use]
 pub fn client(tls: Arc<ClientConfig>) -> Client {
     client_over(Connector::default().service(), tls)
@@ -36,7 +36,7 @@ where
         .handshake_timeout(CONNECT_TIMEOUT)
         .conn_keep_alive(IDLE_TIMEOUT)
         .conn_lifetime(LIFETIME)
-        // Streams that stay open count too, and the users have bounds of their own.
+        // Open streams would count too, and the users have their own limits.
         .limit(0);
     Client::builder().connector(connector).disable_timeout().disable_redirects().finish()
 }
@@ -50,10 +50,10 @@ mod tests {
 
     use crate::tls;
 
-    /// Its brackets are no part of the address.
+    /// The brackets in the URI are not part of the address.
     #[actix::test]
     async fn client_connects_to_an_ipv6_address() {
-        // Not every machine has the protocol.
+        // Some machines have no IPv6.
         let Ok(listener) = TcpListener::bind("[::1]:0") else { return };
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let server = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! TLS of the client's side.
+//! TLS configurations of clients.
 
 use std::{
     fmt::{self, Debug},
@@ -16,8 +16,9 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
 
-/// Names of protocols for ALPN.
+/// The name of HTTP/1.1 in ALPN.
 pub const HTTP_1_1: &[u8] = b"http/1.1";
+/// The name of HTTP/2 in ALPN.
 pub const HTTP_2: &[u8] = b"h2";
 
 /// Returns the public authorities.
@@ -26,7 +27,7 @@ pub fn public_roots() -> RootCertStore {
     RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }
 }
 
-/// Returns the public authorities and these, of which [`read_authorities`] has made sure that they can be used.
+/// Returns the public authorities and the given ones, which [`read_authorities`] has validated.
 #[must_use]
 pub fn roots_with(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {
     let mut roots = public_roots();
@@ -34,8 +35,8 @@ pub fn roots_with(authorities: impl IntoIterator<Item = CertificateDer<'static>>
     roots
 }
 
-/// Returns the configuration that trusts the public authorities and offers both versions of HTTP. All threads share it, and so
-/// its cache of TLS sessions.
+/// Returns the configuration that trusts the public authorities and offers both versions of HTTP. All threads share it, and
+/// with it the cache of TLS sessions.
 #[must_use]
 pub fn public_config() -> Arc<ClientConfig> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
@@ -45,7 +46,7 @@ pub fn public_config() -> Arc<ClientConfig> {
 /// Reads the certificates of authorities from a PEM file.
 ///
 /// # Errors
-/// What is wrong with it, for a person: also that it contains none.
+/// A description of the problem for people. A file without certificates is an error too.
 pub fn read_authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = fs::read(file).map_err(|error| error.to_string())?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -68,11 +69,11 @@ fn with_protocols(mut config: ClientConfig, protocols: &[&[u8]]) -> Arc<ClientCo
     Arc::new(config)
 }
 
-/// Returns the configuration of a client that trusts certificates which `is_pinned` knows, whatever name they are for, and
-/// those that the public authorities vouch for.
+/// Returns the configuration of a client that trusts the certificates for which `is_pinned` returns `true`, regardless of the
+/// name, and those that the public authorities have signed.
 ///
 /// # Errors
-/// The public authorities cannot be used, which is a fault of the build.
+/// Fails if the public authorities cannot be used, which is an error of the build.
 pub fn pinned_config(
     is_pinned: impl Fn(&CertificateDer<'_>) -> bool + Send + Sync + 'static,
     protocols: &[&[u8]],

@@ -24,6 +24,10 @@ use countersign_provider::{
 use countersign_runtime::lanes::{LARGE_MESSAGE_BYTES, offload};
 
 impl Upstream {
+    fn unavailable(&self, why: &str) -> McpError {
+        McpError::new(ErrorKind::UpstreamUnavailable, format!("{} {why}", self.name()))
+    }
+
     fn tool(&self, name: &str) -> Result<ToolDef, McpError> {
         let definitions = self.definitions.load();
         definitions.tools.iter().find(|def| def.name == name).cloned().ok_or_else(|| {
@@ -31,8 +35,7 @@ impl Upstream {
             let away = !matches!(self.phase(), Phase::Up);
             if away {
                 // The tool may exist, because the lists are unknown.
-                return McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is not connected", self.name()))
-                    .with("outcome", "not_applied");
+                return self.unavailable("is not connected").with("outcome", "not_applied");
             }
             McpError::new(ErrorKind::ToolNotFound, format!("{} has no tool {shown}", self.name())).with("tool", shown)
         })
@@ -73,11 +76,8 @@ impl Provider for Upstream {
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
         Box::pin(async move {
-            let gone = || {
-                McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is being closed", self.name()))
-                    .with("outcome", "not_applied")
-            };
-            let actor = self.actor.get().ok_or_else(gone)?;
+            let gone = |outcome: &str| self.unavailable("is being closed").with("outcome", outcome);
+            let actor = self.actor.get().ok_or_else(|| gone("not_applied"))?;
             let dropped = CancellationToken::new();
             let _dropped = dropped.clone().drop_guard();
             let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
@@ -85,10 +85,9 @@ impl Provider for Upstream {
             match actor.send(execute).await {
                 Ok(result) => result,
                 Err(actix::MailboxError::Closed) if self.stop.is_cancelled() => {
-                    Err(McpError::new(ErrorKind::UpstreamUnavailable, format!("{} was closed meanwhile", self.name()))
-                        .with("outcome", "unknown"))
+                    Err(self.unavailable("was closed meanwhile").with("outcome", "unknown"))
                 }
-                Err(_) => Err(gone().with("outcome", "unknown")),
+                Err(_) => Err(gone("unknown")),
             }
         })
     }
@@ -162,8 +161,7 @@ impl Provider for Upstream {
     fn check_available(&self) -> Result<(), McpError> {
         match self.phase() {
             Phase::Up => Ok(()),
-            _ => Err(McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is not connected", self.name()))
-                .with("provider", self.name())),
+            _ => Err(self.unavailable("is not connected").with("provider", self.name())),
         }
     }
 }

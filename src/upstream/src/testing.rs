@@ -1,4 +1,4 @@
-//! What tests of links and their users need.
+//! Fakes and helpers for the tests of links and their users.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "it is only built for tests")]
 
 pub mod fake;
@@ -20,7 +20,7 @@ use crate::{
     link::{
         Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
         http::{HttpTarget, answer, client, head::Field},
-        received::MAX_MESSAGE,
+        incoming::MAX_MESSAGE,
     },
     server::Upstream,
 };
@@ -28,7 +28,7 @@ use countersign_config::{Secret, UpstreamConfig};
 use countersign_protocol::{Era, Revision, rpc_error::RpcError};
 use countersign_provider::request::UpstreamRequest;
 
-/// Keeps what it hears.
+/// Records notifications and requests.
 #[derive(Default)]
 pub struct RecordingListener {
     notifications: Mutex<Vec<UpstreamNotification>>,
@@ -60,10 +60,10 @@ pub fn negotiated(revision: Revision) -> Negotiated {
     Negotiated { revision, capabilities: Arc::from(capabilities), server_info: None, instructions: None, ttl_ms: None }
 }
 
-/// What a scripted server says to one request.
+/// Returns the answer of a scripted server to one request.
 pub type Script = Box<dyn Fn(&str, &Outgoing) -> Result<Response, LinkError> + Send + Sync>;
 
-/// A connector whose links answer from a script; it notes what was sent. `None` from `era` and `fallback`, as real ones.
+/// A connector whose links answer from a script. It records what was sent.
 pub struct ScriptedConnector {
     pub kind: LinkKind,
     pub probes_apart: bool,
@@ -74,7 +74,7 @@ pub struct ScriptedConnector {
 }
 
 impl ScriptedConnector {
-    /// `script` gets the method and the request.
+    /// Creates a connector. `script` receives the method and the request.
     pub fn new(
         probes_apart: bool,
         script: impl Fn(&str, &Outgoing) -> Result<Response, LinkError> + Send + Sync + 'static,
@@ -84,7 +84,7 @@ impl ScriptedConnector {
         Self { kind, probes_apart, fallback: None, legacy_only: false, script: Arc::new(script), sent: Arc::default() }
     }
 
-    /// The methods that were sent, with `connect` and `close` of links.
+    /// Returns the methods that were sent, with `connect` and `close` of links.
     pub fn sent_methods(&self) -> Vec<String> {
         self.sent.lock().clone()
     }
@@ -162,7 +162,7 @@ pub fn error(code: i64, data: Option<&str>) -> Result<Response, LinkError> {
     Ok(Response::Error(RpcError { code, message: "no".to_owned(), data, status: None }))
 }
 
-/// An upstream of that server, connected, its lists read.
+/// Returns an upstream that is connected to that server and has read its lists.
 pub async fn connected_upstream(config: UpstreamConfig, server: &Arc<fake::FakeServer>) -> Arc<Upstream> {
     let upstream = Upstream::new(Arc::new(config), vec![Arc::clone(server) as _]);
     upstream.start();
@@ -170,7 +170,7 @@ pub async fn connected_upstream(config: UpstreamConfig, server: &Arc<fake::FakeS
     upstream
 }
 
-/// An upstream that offers this and was never connected.
+/// Returns an upstream with these lists that was never connected.
 pub fn disconnected_upstream(config: UpstreamConfig, negotiated: Negotiated, catalog: Catalog) -> Arc<Upstream> {
     let upstream = Upstream::new(Arc::new(config), Vec::new());
     replace_catalog(&upstream, catalog);
@@ -178,35 +178,35 @@ pub fn disconnected_upstream(config: UpstreamConfig, negotiated: Negotiated, cat
     upstream
 }
 
-/// Its lists were read.
+/// Marks the lists of the upstream as read.
 pub fn mark_lists_read(upstream: &Upstream) {
     upstream.mark_reached();
 }
 
-/// It offers something else now.
+/// Replaces the lists of the upstream.
 pub fn replace_catalog(upstream: &Upstream, catalog: Catalog) {
     upstream.definitions.store(Arc::new(UsableDefinitions::build(&upstream.config, &upstream.names, &catalog)));
     upstream.catalog.store(Arc::new(catalog));
 }
 
-/// What it is to tell of.
+/// Returns the URIs that clients watch.
 pub fn watched_uris(upstream: &Upstream) -> Vec<String> {
     upstream.resource_watches.uris().into_iter().collect()
 }
 
-/// As if it was never reached.
+/// Resets the upstream to the state before it was first reached.
 pub fn mark_never_reached(upstream: &Upstream) {
     upstream.negotiated.store(None);
 }
 
-/// The client of HTTP/1.1 by itself, for `scripts/bench client`.
+/// The HTTP/1.1 client alone, for `scripts/bench client`.
 pub struct HttpPost(client::Head);
 
 impl HttpPost {
-    /// `headers` are those of every request.
+    /// Creates a client that sends `headers` with every request.
     ///
     /// # Errors
-    /// As of a configured server.
+    /// As for a configured server.
     pub fn new(url: &url::Url, headers: &[(&str, &str)]) -> Result<Self, LinkError> {
         let configured: Vec<_> =
             headers.iter().map(|(name, value)| ((*name).to_owned(), Secret((*value).to_owned()))).collect();
@@ -214,10 +214,10 @@ impl HttpPost {
         Ok(Self(client::Head::new(Method::POST, target.uri()?, target.headers, &target.trust)))
     }
 
-    /// Sends what a stateless link sends, and reads the whole answer.
+    /// Sends a request like a stateless link, and reads the whole answer.
     ///
     /// # Errors
-    /// As of a link.
+    /// As for a link.
     pub async fn send(&self, method: &'static str, name: &str, body: &bytes::Bytes) -> Result<bytes::Bytes, LinkError> {
         let mut extra = client::Extra::new();
         extra.push((HeaderName::from_static("mcp-method"), HeaderValue::from_static(method)));

@@ -87,7 +87,7 @@ mod tests {
     use countersign_config::WebhookConfig;
 
     use crate::{
-        send::{AttemptOutcome, DeliveryId, Sender},
+        send::{DeliveryId, Sender},
         testing::FakeNodes,
     };
 
@@ -118,7 +118,7 @@ mod tests {
         *nodes.now.lock().unwrap() = Some(jiff::Timestamp::from_second(1_000_000_000).unwrap());
         let sender = Sender::for_any_node(nodes);
         let id = DeliveryId::new("1", None, "webhook.test", "{}");
-        assert_eq!(sender.send(&config, &id, Bytes::new()).await, AttemptOutcome::Delivered(200));
+        assert_eq!(sender.send(&config, &id, Bytes::new()).await, Ok(200));
         drop(sender);
         let read = receiver.join().unwrap().to_lowercase();
         assert!(read.contains("webhook-timestamp: 1000000000\r\n"), "{read}");
@@ -134,9 +134,9 @@ mod tests {
             sender.send(&config, &id, Bytes::from_static(what.as_bytes())).await
         };
         nodes.leads.store(true, Ordering::SeqCst);
-        assert_eq!(send("first").await, AttemptOutcome::Delivered(200));
+        assert_eq!(send("first").await, Ok(200));
         nodes.leads.store(false, Ordering::SeqCst);
-        let AttemptOutcome::Failed(failed) = send("second").await else { panic!("it was sent") };
+        let failed = send("second").await.unwrap_err();
         assert!(failed.status.is_none() && failed.error.contains("another node sends by now"), "{failed:?}");
         drop(sender);
         let read = receiver.join().unwrap();

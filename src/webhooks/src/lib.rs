@@ -245,12 +245,8 @@ impl Webhooks {
     /// `NOT_FOUND`; `SHUTTING_DOWN`
     pub async fn send_test(&self, name: &str) -> Result<TestResult, McpError> {
         Ok(match self.run_command(name, Command::Test).await? {
-            send::AttemptOutcome::Delivered(status) => {
-                TestResult { delivered: true, status: Some(status), error: None }
-            }
-            send::AttemptOutcome::Failed(failed) => {
-                TestResult { delivered: false, status: failed.status, error: Some(failed.error) }
-            }
+            Ok(status) => TestResult { delivered: true, status: Some(status), error: None },
+            Err(failed) => TestResult { delivered: false, status: failed.status, error: Some(failed.error) },
         })
     }
 

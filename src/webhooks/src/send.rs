@@ -29,12 +29,8 @@ const MAX_ANSWER_BYTES: usize = 8 << 10;
 /// Characters of it that are told.
 const MAX_ERROR_CHARS: usize = 200;
 
-/// The outcome of an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AttemptOutcome {
-    Delivered(u16),
-    Failed(FailedAttempt),
-}
+/// The outcome of an attempt: the status of the answer, or the failure.
+pub type AttemptOutcome = Result<u16, FailedAttempt>;
 
 /// A failed attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,16 +94,13 @@ impl Sender {
     /// Makes one attempt within the webhook's `timeout`.
     pub async fn send(&self, webhook: &WebhookConfig, id: &DeliveryId, body: Bytes) -> AttemptOutcome {
         let attempt = self.send_once(webhook, id, body);
-        match tokio::time::timeout(webhook.timeout, attempt).await {
-            Ok(outcome) => outcome,
-            Err(_) => failed_attempt(format!("no answer within {}s", webhook.timeout.as_secs_f32())),
-        }
+        let late = |_| failed_attempt(&format!("no answer within {}s", webhook.timeout.as_secs_f32()));
+        tokio::time::timeout(webhook.timeout, attempt).await.map_err(late)?
     }
 
     async fn send_once(&self, webhook: &WebhookConfig, id: &DeliveryId, body: Bytes) -> AttemptOutcome {
-        let Ok(uri) = webhook.url.0.as_str().parse::<Uri>() else {
-            return failed_attempt("the url is not an http or https URL".into());
-        };
+        let uri = webhook.url.0.as_str().parse::<Uri>();
+        let uri = uri.map_err(|_| failed_attempt("the url is not an http or https URL"))?;
         let at = self.now().as_second();
         let mut request = self
             .client
@@ -124,19 +117,16 @@ impl Sender {
             let signature = sign::signature(&webhook.keys, &id.header_value, at, &body);
             request = request.insert_header(("webhook-signature", signature));
         }
-        let mut response = match request.send_body(body).await {
-            Ok(response) => response,
-            // The text contains at most the host, which is not secret.
-            Err(error) => return failed_attempt(error.to_string()),
-        };
+        // The text of an error contains at most the host, which is not secret.
+        let mut response = request.send_body(body).await.map_err(|error| failed_attempt(&error.to_string()))?;
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value, self.now()));
         // Read completely, so that the connection can be reused; the text of a failure is reported.
         let body = response.body().limit(MAX_ANSWER_BYTES).await.unwrap_or_default();
         if status.is_success() {
-            return AttemptOutcome::Delivered(status.as_u16());
+            return Ok(status.as_u16());
         }
-        AttemptOutcome::Failed(FailedAttempt {
+        Err(FailedAttempt {
             status: Some(status.as_u16()),
             error: describe_failure(status, &body),
             retry_after,
@@ -145,8 +135,8 @@ impl Sender {
     }
 }
 
-fn failed_attempt(error: String) -> AttemptOutcome {
-    AttemptOutcome::Failed(FailedAttempt { error: single_line(&error), ..FailedAttempt::default() })
+fn failed_attempt(error: &str) -> FailedAttempt {
+    FailedAttempt { error: single_line(error), ..FailedAttempt::default() }
 }
 
 fn describe_failure(status: StatusCode, body: &[u8]) -> String {

@@ -84,14 +84,15 @@ pub(super) struct Worker {
 /// An attempt with its outcome.
 type FinishedAttempt = (Waiting, AttemptOutcome);
 
-enum WorkerEvent {
-    Stop,
-    Sent(FinishedAttempt),
-    Command(Command),
-    Event(Option<Arc<FeedEvent>>),
-    Due,
-    /// Time to check leadership and requests of other nodes.
-    Tick,
+/// The state of a worker that sends deliveries.
+struct Progress {
+    filter: EventFilter,
+    feed: Option<FeedSubscription>,
+    /// The number of the last event that was read.
+    position: u64,
+    /// The position in the store.
+    recorded: u64,
+    lanes: Lanes,
 }
 
 impl Worker {
@@ -103,7 +104,7 @@ impl Worker {
         let all = Arc::clone(&self.store);
         while let Some(by) = self.wait_until_leader(&tests).await {
             self.store = by.as_ref().and_then(|by| all.led_by(by)).unwrap_or_else(|| Arc::clone(&all));
-            self.serve(&sender, &tests).await;
+            let _ = self.serve(&sender, &tests).await;
             self.store = Arc::clone(&all);
             if self.stop.is_cancelled() || by.is_none() {
                 return;
@@ -133,10 +134,7 @@ impl Worker {
                 () = sleep(LEADER_CHECK_INTERVAL) => {}
                 Some(command) = self.commands.recv() => match command {
                     // The leader finds the requeued deliveries in the store.
-                    Command::Retry(answer) => {
-                        let again = self.retry_waiting(&mut Lanes::default()).await;
-                        let _ = answer.send(again);
-                    }
+                    Command::Retry(answer) => _ = answer.send(self.retry_waiting(&mut Lanes::default()).await),
                     Command::Test(answer) => self.spawn_test(tests, answer),
                 }
             }
@@ -150,93 +148,82 @@ impl Worker {
         });
     }
 
-    /// Sends deliveries with `sender` while this node is the leader, and test events with `tests`.
-    async fn serve(&mut self, sender: &Sender, tests: &Sender) {
-        let filter = EventFilter::new(&self.config);
-        let Some((mut position, mut lanes)) = self.load_position().await else { return };
+    /// Sends deliveries with `sender` while this node is the leader, and test events with `tests`. Returns `None` early if
+    /// the worker is to stop.
+    async fn serve(&mut self, sender: &Sender, tests: &Sender) -> Option<()> {
+        let (position, lanes) = self.load_position().await?;
+        let (filter, feed) = (EventFilter::new(&self.config), self.feed.subscribe(Some(position)));
+        let mut progress = Progress { filter, feed, position, recorded: position, lanes };
         let mut next_poll = Instant::now() + STORE_POLL_INTERVAL;
-        let mut recorded = position;
         let mut in_flight = FuturesUnordered::new();
-        let mut feed = self.feed.subscribe(Some(position));
-        loop {
-            if !self.nodes.leads() {
-                return;
-            }
+        while self.nodes.leads() {
+            let lanes = &mut progress.lanes;
             while let Some(delivery) = lanes.take_next(Instant::now()) {
                 in_flight.push(self.send_delivery(sender, delivery));
             }
-            self.publish_status(position, &lanes);
+            self.publish_status(progress.position, lanes);
             let has_room = lanes.len() < MAX_WAITING;
-            let next = tokio::select! {
+            tokio::select! {
                 biased;
-                () = self.stop.cancelled() => WorkerEvent::Stop,
-                Some(sent) = in_flight.next() => WorkerEvent::Sent(sent),
-                Some(command) = self.commands.recv() => WorkerEvent::Command(command),
-                event = next_event(feed.as_mut()), if has_room => WorkerEvent::Event(event),
-                () = wait_until(lanes.next_due()) => WorkerEvent::Due,
-                () = sleep(LEADER_CHECK_INTERVAL) => WorkerEvent::Tick,
-            };
-            match next {
-                WorkerEvent::Stop => return self.drain(&mut in_flight, &mut lanes).await,
-                WorkerEvent::Due => {}
-                WorkerEvent::Tick => {
-                    if next_poll <= Instant::now() && self.nodes.live() > 1 {
-                        let name = self.config.name.clone();
-                        let Some(pending) = self.run_on_store(move |store| store.waiting(&name)).await else { return };
-                        lanes.extend(pending);
-                        next_poll = Instant::now() + STORE_POLL_INTERVAL;
-                    }
+                () = self.stop.cancelled() => {
+                    self.drain(&mut in_flight, lanes).await;
+                    return None;
                 }
-                WorkerEvent::Sent(sent) => {
-                    if !self.record_attempt(sent, &mut lanes).await {
-                        return;
+                Some(sent) = in_flight.next() => self.record_attempt(sent, lanes).await?,
+                Some(command) = self.commands.recv() => match command {
+                    Command::Retry(answer) => _ = answer.send(self.retry_waiting(lanes).await),
+                    Command::Test(answer) => self.spawn_test(tests, answer),
+                },
+                event = next_event(progress.feed.as_mut()), if has_room => match event {
+                    Some(event) => self.enqueue(event, &mut progress).await?,
+                    None => {
+                        // The store could not be read, or the gateway is ending.
+                        sleep(STORE_RETRY_DELAY).await;
+                        progress.feed = Some(self.feed.subscribe(Some(progress.position))?);
                     }
-                }
-                WorkerEvent::Command(Command::Retry(answer)) => {
-                    let again = self.retry_waiting(&mut lanes).await;
-                    let _ = answer.send(again);
-                }
-                WorkerEvent::Command(Command::Test(answer)) => self.spawn_test(tests, answer),
-                WorkerEvent::Event(None) => {
-                    // The store could not be read, or the gateway is ending.
-                    sleep(STORE_RETRY_DELAY).await;
-                    feed = self.feed.subscribe(Some(position));
-                    if feed.is_none() {
-                        return;
-                    }
-                }
-                WorkerEvent::Event(Some(event)) => {
-                    let mut deliveries = Vec::new();
-                    let mut event = Some(event);
-                    while let Some(next) = event {
-                        if let Some(seq) = next.seq {
-                            position = position.max(seq);
-                        }
-                        deliveries.extend(self.to_delivery(&next, &filter));
-                        let more = deliveries.len() < MAX_BATCH.min(MAX_WAITING.saturating_sub(lanes.len()));
-                        event = feed.as_mut().filter(|_| more).and_then(|feed| feed.next().now_or_never()).flatten();
-                    }
-                    if deliveries.is_empty() && position - recorded < MAX_UNRECORDED_EVENTS {
-                        continue;
-                    }
-                    let (name, rows) = (self.config.name.clone(), deliveries.clone());
-                    crash_point("before_take_in");
-                    let Some(ids) = self.run_on_store(move |store| store.take_in(&name, position, &rows)).await else {
-                        return;
-                    };
-                    crash_point("after_take_in");
-                    recorded = position;
-                    lanes.extend(deliveries.into_iter().zip(ids).map(|(delivery, id)| Waiting { id, ..delivery }));
-                }
+                },
+                () = wait_until(lanes.next_due()) => {}
+                () = sleep(LEADER_CHECK_INTERVAL) => if next_poll <= Instant::now() && self.nodes.live() > 1 {
+                    // Another node may have requeued deliveries.
+                    let name = self.config.name.clone();
+                    lanes.extend(self.run_on_store(move |store| store.waiting(&name)).await?);
+                    next_poll = Instant::now() + STORE_POLL_INTERVAL;
+                },
             }
         }
+        Some(())
+    }
+
+    /// Enqueues the deliveries of an event, and of others that can be read without waiting.
+    async fn enqueue(&self, first: Arc<FeedEvent>, progress: &mut Progress) -> Option<()> {
+        let mut deliveries = Vec::new();
+        let mut event = Some(first);
+        while let Some(next) = event {
+            if let Some(seq) = next.seq {
+                progress.position = progress.position.max(seq);
+            }
+            deliveries.extend(self.to_delivery(&next, &progress.filter));
+            let more = deliveries.len() < MAX_BATCH.min(MAX_WAITING.saturating_sub(progress.lanes.len()));
+            event = progress.feed.as_mut().filter(|_| more).and_then(|feed| feed.next().now_or_never()).flatten();
+        }
+        let position = progress.position;
+        if deliveries.is_empty() && position - progress.recorded < MAX_UNRECORDED_EVENTS {
+            return Some(());
+        }
+        let (name, rows) = (self.config.name.clone(), deliveries.clone());
+        crash_point("before_take_in");
+        let ids = self.run_on_store(move |store| store.take_in(&name, position, &rows)).await?;
+        crash_point("after_take_in");
+        progress.recorded = position;
+        progress.lanes.extend(deliveries.into_iter().zip(ids).map(|(delivery, id)| Waiting { id, ..delivery }));
+        Some(())
     }
 
     /// Waits for the answers to deliveries in flight, so that no later delivery of any node overtakes them.
     async fn drain(&self, in_flight: &mut (impl Stream<Item = FinishedAttempt> + Unpin), lanes: &mut Lanes) {
         let answered = async {
             while let Some(sent) = in_flight.next().await {
-                if !self.record_attempt(sent, lanes).await {
+                if self.record_attempt(sent, lanes).await.is_none() {
                     return;
                 }
             }
@@ -296,12 +283,12 @@ impl Worker {
         }
     }
 
-    /// Records the outcome of an attempt. Returns `false` if the worker is to stop.
-    async fn record_attempt(&self, (delivery, outcome): FinishedAttempt, lanes: &mut Lanes) -> bool {
+    /// Records the outcome of an attempt. Returns `None` if the worker is to stop.
+    async fn record_attempt(&self, (delivery, outcome): FinishedAttempt, lanes: &mut Lanes) -> Option<()> {
         let (now, name, id) = (self.nodes.now(), self.config.name.clone(), delivery.id);
         let (status, failed) = match outcome {
-            AttemptOutcome::Delivered(status) => (Some(status), None),
-            AttemptOutcome::Failed(failed) => (failed.status, Some(failed)),
+            Ok(status) => (Some(status), None),
+            Err(failed) => (failed.status, Some(failed)),
         };
         // A clock that was set back must not expire deliveries.
         let waited = Duration::try_from(now.duration_since(delivery.since)).unwrap_or_default();
@@ -313,16 +300,14 @@ impl Worker {
         let error = failed.as_ref().map(|failed| failed.error.clone());
         let record = Tried { attempts: delivery.attempts.saturating_add(1), status, error };
         crash_point("after_delivery");
-        if self.run_on_store(move |store| store.tried(&name, id, state, &record, now)).await.is_none() {
-            return false;
-        }
+        self.run_on_store(move |store| store.tried(&name, id, state, &record, now)).await?;
         crash_point("after_delivery_noted");
         self.count_attempt(state);
         match failed {
             None => self.handle_delivered(&delivery, lanes),
             Some(failed) => self.handle_failure(&delivery, state, failed, lanes),
         }
-        true
+        Some(())
     }
 
     fn handle_delivered(&self, delivery: &Waiting, lanes: &mut Lanes) {

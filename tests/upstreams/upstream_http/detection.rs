@@ -6,13 +6,13 @@ use countersign_config::UrlTransport;
 use countersign_protocol::{Era, Revision};
 use countersign_upstream::{
     Connector, LinkError, LinkKind, Listener,
-    detect::{Detected, detect},
+    detect::{DetectionResult, detect},
 };
 use serde_json::json;
 
 use super::server::*;
 
-async fn find(connector: Arc<dyn Connector>) -> Result<Detected, LinkError> {
+async fn find(connector: Arc<dyn Connector>) -> Result<DetectionResult, LinkError> {
     within_max_wait(detect(connector, &|| RecordingListener::new() as Arc<dyn Listener>)).await
 }
 

@@ -12,7 +12,7 @@ use super::{
         self, FIRST_ID, HandshakeListener, newest_revision, parse_discover_result, refusal, supported_versions,
         with_meta_for,
     },
-    received::escape_excerpt,
+    incoming::escape_excerpt,
 };
 use countersign_protocol::{Era, Revision, capabilities::ClientCapabilities};
 
@@ -31,7 +31,7 @@ const MISSING_CAPABILITY: i64 = -32021;
 const UNSUPPORTED_VERSION: i64 = -32022;
 
 /// The result of the detection.
-pub struct Detected {
+pub struct DetectionResult {
     /// The connector for further links. It differs from the given one if the server speaks an older transport.
     pub connector: Arc<dyn Connector>,
     pub negotiated: Negotiated,
@@ -39,7 +39,7 @@ pub struct Detected {
     pub link: Arc<dyn Link>,
 }
 
-impl Detected {
+impl DetectionResult {
     #[must_use]
     pub fn era(&self) -> Era {
         self.negotiated.revision.era()
@@ -53,14 +53,14 @@ impl Detected {
 pub async fn detect(
     connector: Arc<dyn Connector>,
     unsolicited: &dyn Fn() -> Arc<dyn Listener>,
-) -> Result<Detected, LinkError> {
+) -> Result<DetectionResult, LinkError> {
     let mut unanswered = None;
     if connector.era() != Some(Era::Legacy) {
         let link = connector.connect(unsolicited()).await?;
         let outcome = probe(&*link, connector.kind()).await;
         if let Ok(ProbeOutcome::Modern(negotiated)) = outcome {
             link.opened(&negotiated);
-            return Ok(Detected { connector, negotiated, link });
+            return Ok(DetectionResult { connector, negotiated, link });
         }
         link.close();
         if let ProbeOutcome::Unanswered(error) = outcome? {
@@ -85,9 +85,9 @@ pub async fn detect(
 async fn initialize(
     connector: &Arc<dyn Connector>,
     unsolicited: &dyn Fn() -> Arc<dyn Listener>,
-) -> Result<Detected, LinkError> {
+) -> Result<DetectionResult, LinkError> {
     let (link, negotiated) = handshake::open(&**connector, None, &ClientCapabilities::default(), unsolicited()).await?;
-    Ok(Detected { connector: Arc::clone(connector), negotiated, link })
+    Ok(DetectionResult { connector: Arc::clone(connector), negotiated, link })
 }
 
 enum ProbeOutcome {

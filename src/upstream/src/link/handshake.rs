@@ -7,7 +7,7 @@ use serde_json::{Number, value::RawValue};
 
 use super::{
     Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-    received::escape_excerpt,
+    incoming::escape_excerpt,
 };
 use countersign_protocol::{
     Era, Revision,
@@ -158,7 +158,7 @@ struct ServerDescription<'a> {
     supported_versions: Option<Vec<String>>,
     #[serde(borrow)]
     capabilities: Option<&'a RawValue>,
-    /// In `DiscoverResult`, drafts had it here.
+    /// `InitializeResult` has it here, and so do drafts of `DiscoverResult`.
     #[serde(borrow)]
     server_info: Option<&'a RawValue>,
     instructions: Option<String>,

@@ -28,8 +28,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    incoming::{self, MalformedMessage, escape_beginning, response_from},
     queue::{Queue, QueueError, QueuedMessage},
-    received::{self, Malformed, escape_beginning, response_from},
     server_requests::{OpenRequests, ReplySender},
     wire::{Attribution, cancelled, cancelled_id, own_id, parse_own_id},
 };
@@ -175,7 +175,7 @@ impl Mux {
     /// The reason why it is not a message. Only the request that it answers fails.
     pub(super) fn receive(&self, text: &[u8]) -> Result<(), Cow<'static, str>> {
         let mut result = Ok(());
-        received::read(text, |message| {
+        incoming::read(text, |message| {
             let handled = match message {
                 Ok(message) => self.handle(message),
                 Err(malformed) => {
@@ -198,7 +198,7 @@ impl Mux {
     }
 
     /// Fails the request that a malformed message was meant to answer, if it names one.
-    fn fail_answered_request(&self, malformed: &Malformed<'_>) {
+    fn fail_answered_request(&self, malformed: &MalformedMessage<'_>) {
         #[derive(Deserialize)]
         struct Ids<'a> {
             #[serde(borrow)]

@@ -19,9 +19,9 @@ use super::{
         answer::{self, accept_status, is_stream, next_event},
         client::{self, Extra, Head, HttpAnswer},
     },
+    incoming::{MAX_MESSAGE, escape_beginning},
     mux::{Mux, SharedLink},
     queue::QueuedMessage,
-    received::{MAX_MESSAGE, escape_beginning},
 };
 use countersign_protocol::{Era, event_stream::EventReader};
 

@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Connector, Link, LinkError, LinkKind, Listener,
     http::{HttpTarget, client},
+    incoming::MAX_MESSAGE,
     mux::{Mux, SharedLink},
-    received::MAX_MESSAGE,
 };
 
 /// Time limit for connecting and the upgrade.

@@ -58,10 +58,10 @@ impl Breaker {
     /// The time to wait before asking again.
     pub fn admit(&self) -> Result<CallPass<'_>, Duration> {
         if self.state.load(Ordering::Relaxed) == CLOSED {
-            return Ok(CallPass { breaker: self, trial: false, reported: false });
+            return Ok(self.pass(false));
         }
         let mut inner = self.inner.lock();
-        let Some(opened) = inner.opened else { return Ok(CallPass { breaker: self, trial: false, reported: false }) };
+        let Some(opened) = inner.opened else { return Ok(self.pass(false)) };
         let open = opened.elapsed();
         if open < self.config.cooldown {
             return Err(self.config.cooldown.saturating_sub(open));
@@ -71,7 +71,11 @@ impl Breaker {
         }
         inner.trial = true;
         self.state.store(State::HalfOpen as u8, Ordering::Relaxed);
-        Ok(CallPass { breaker: self, trial: true, reported: false })
+        Ok(self.pass(true))
+    }
+
+    fn pass(&self, trial: bool) -> CallPass<'_> {
+        CallPass { breaker: self, trial, reported: false }
     }
 
     /// Returns `true` if a call would be refused now.

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn cache_is_bounded_and_limits_ttl() {
         let cache = Cache::default();
         let request = prepare(&cache, "a", "x", "d");
         let large = RawValue::from_string(format!("\"{}\"", "x".repeat(MAX_RESULT_BYTES))).unwrap();

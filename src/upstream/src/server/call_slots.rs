@@ -51,12 +51,9 @@ impl CallSlots {
     ///
     /// # Errors
     /// [`NoSlot::QueueFull`]
-    pub fn enqueue(&self) -> Result<QueueEntry<'_>, NoSlot> {
-        let waiting = QueueEntry(&self.waiting);
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.max_queue {
-            return Err(NoSlot::QueueFull);
-        }
-        Ok(waiting)
+    pub fn enqueue(&self) -> Result<Counted<'_>, NoSlot> {
+        let waiting = Counted::new(&self.waiting);
+        if self.queued() > self.max_queue { Err(NoSlot::QueueFull) } else { Ok(waiting) }
     }
 
     /// Returns the number of calls in flight.
@@ -71,11 +68,18 @@ impl CallSlots {
     }
 }
 
-/// A place in the queue, which is left when it is dropped.
+/// Increments a counter until it is dropped.
 #[derive(Debug)]
-pub struct QueueEntry<'a>(&'a AtomicUsize);
+pub struct Counted<'a>(&'a AtomicUsize);
 
-impl Drop for QueueEntry<'_> {
+impl<'a> Counted<'a> {
+    pub fn new(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

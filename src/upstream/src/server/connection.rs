@@ -23,8 +23,7 @@ pub struct UpstreamConnection {
     pub traffic: Arc<Traffic>,
     pub features: ServerFeatures,
     pub era: Era,
-    closed: CancellationToken,
-    /// Cancelled when the session at the upstream has ended, so that no further call uses the link.
+    /// Cancelled when the link or the session at the upstream has ended, so that no further call uses the link.
     retired: CancellationToken,
     log_levels: Mutex<LogLevels>,
     pub(crate) timeout_streak: TimeoutStreak,
@@ -35,8 +34,7 @@ impl UpstreamConnection {
     pub fn new(link: Arc<dyn Link>, kind: LinkKind, traffic: Arc<Traffic>, negotiated: &Negotiated) -> Self {
         Self {
             kind,
-            closed: link.closed(),
-            retired: CancellationToken::new(),
+            retired: link.closed().child_token(),
             features: ServerFeatures::from_negotiated(negotiated),
             era: negotiated.revision.era(),
             log_levels: Mutex::default(),
@@ -48,7 +46,7 @@ impl UpstreamConnection {
 
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        !self.closed.is_cancelled() && !self.retired.is_cancelled()
+        !self.retired.is_cancelled()
     }
 
     /// Stops further use of the connection. Calls on it may finish.
@@ -71,10 +69,7 @@ impl UpstreamConnection {
 
     /// Waits until the connection cannot be used any more.
     pub async fn wait_until_unusable(&self) {
-        tokio::select! {
-            () = self.closed.cancelled() => {}
-            () = self.retired.cancelled() => {}
-        }
+        self.retired.cancelled().await;
     }
 
     /// Registers a call that wants log messages. Also returns the level to send to the server, if it differs from the
@@ -92,15 +87,6 @@ impl UpstreamConnection {
         let to_send = most_verbose.filter(|_| levels.sent != most_verbose);
         levels.sent = most_verbose;
         (Some(LogLevelRequest { log_levels: &self.log_levels, level }), to_send)
-    }
-}
-
-impl std::fmt::Debug for UpstreamConnection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UpstreamConnection")
-            .field("era", &self.era)
-            .field("usable", &self.is_usable())
-            .finish_non_exhaustive()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::{breaker::Breaker, connection::UpstreamConnection, pool::Pool};
+use super::{breaker::Breaker, call_slots::Counted, connection::UpstreamConnection, pool::Pool};
 use crate::link::{Connector, LinkKind};
 use countersign_config::BreakerConfig;
 use countersign_net::random_byte;
@@ -66,9 +66,8 @@ impl Endpoint {
     }
 
     /// Counts a call until the guard is dropped.
-    pub fn count_call(&self) -> InFlight<'_> {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(&self.in_flight)
+    pub fn count_call(&self) -> Counted<'_> {
+        Counted::new(&self.in_flight)
     }
 
     pub fn close(&self) {
@@ -76,15 +75,6 @@ impl Endpoint {
             plain.close();
         }
         self.pool.close_all();
-    }
-}
-
-/// Uncounts a call when dropped (see [`Endpoint::count_call`]).
-pub struct InFlight<'a>(&'a AtomicUsize);
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

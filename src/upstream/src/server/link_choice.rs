@@ -9,14 +9,11 @@ use super::connection::UpstreamConnection;
 
 /// The choice of a link for a request.
 #[derive(Clone, Debug, Default)]
-pub struct LinkChoice(Selection);
-
-#[derive(Clone, Debug, Default)]
-enum Selection {
+pub enum LinkChoice {
     /// Any suitable link.
     #[default]
     Any,
-    /// Any suitable link, which is recorded.
+    /// Any suitable link, which is recorded for follow-up requests.
     Recording(Arc<Mutex<Option<Weak<UpstreamConnection>>>>),
     /// Only this link.
     Only(Weak<UpstreamConnection>),
@@ -26,29 +23,26 @@ impl LinkChoice {
     /// Records the link that the request uses, for its follow-up requests.
     #[must_use]
     pub fn recording() -> Self {
-        Self(Selection::Recording(Arc::default()))
+        Self::Recording(Arc::default())
     }
 
     /// Returns the choice for follow-up requests: the recorded link, if there is one.
     #[must_use]
     pub fn for_follow_up(&self) -> Self {
-        match &self.0 {
-            Selection::Recording(recorded) => Self(recorded.lock().clone().map_or(Selection::Any, Selection::Only)),
+        match self {
+            Self::Recording(recorded) => recorded.lock().clone().map_or(Self::Any, Self::Only),
             _ => self.clone(),
         }
     }
 
     pub(crate) fn record(&self, connection: &Arc<UpstreamConnection>) {
-        if let Selection::Recording(recorded) = &self.0 {
+        if let Self::Recording(recorded) = self {
             *recorded.lock() = Some(Arc::downgrade(connection));
         }
     }
 
     /// Returns the only link that may be used, if there is one.
     pub(crate) fn required(&self) -> Option<&Weak<UpstreamConnection>> {
-        match &self.0 {
-            Selection::Only(connection) => Some(connection),
-            _ => None,
-        }
+        if let Self::Only(connection) = self { Some(connection) } else { None }
     }
 }

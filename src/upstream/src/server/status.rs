@@ -66,8 +66,8 @@ struct ConnectionHistory {
 impl UpstreamMetrics {
     #[must_use]
     pub fn new(upstream: &str) -> Self {
-        static LABELED: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
-        let mut known = LABELED.get_or_init(Mutex::default).lock();
+        static LABELED_NAMES: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
+        let mut known = LABELED_NAMES.get_or_init(Mutex::default).lock();
         let own =
             known.contains(upstream) || (known.len() < MAX_LABELED_UPSTREAMS && known.insert(upstream.to_owned()));
         let label = if own { upstream } else { "other" }.to_owned();

@@ -24,9 +24,9 @@ use countersign_net::Backoff;
 use countersign_protocol::{Era, ErrorKind, McpError};
 use countersign_provider::request::UpstreamRequest;
 
-/// The pauses before it listens again.
+/// The pauses before a stream that ended is opened again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
-/// How long a server may take to acknowledge a new stream before the old one is closed.
+/// Time limit for a server to acknowledge a new stream before the old one is closed.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Upstream {
@@ -133,35 +133,27 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
         let acknowledged = Arc::new(Notify::new());
         let mut next: LocalBoxFuture<'_, StreamEnd> =
             Box::pin(listen_once(Arc::clone(upstream), Arc::clone(connection), filter, Arc::clone(&acknowledged)));
-        // The old stream stays open until the new one is acknowledged.
-        let ready = async {
-            let _ = tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, acknowledged.notified()).await;
-        };
-        let mut early = None;
-        tokio::select! {
+        let early = tokio::select! {
             biased;
-            ended = &mut next => early = Some(ended),
-            () = ready => {}
-        }
-        if early.is_none() {
-            upstream.resource_watches.confirmed.send_replace(uris);
-            drop(current.replace(next));
-            failures = 0;
-        }
+            ended = &mut next => Some(ended),
+            _ = tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, acknowledged.notified()) => None,
+        };
         let ended = match early {
-            Some(ended) => Some(ended),
-            None => match &mut current {
-                Some(stream) => tokio::select! {
-                    ended = stream => Some(ended),
+            Some(ended) => ended,
+            None => {
+                upstream.resource_watches.confirmed.send_replace(uris);
+                failures = 0;
+                // The old stream was open until now.
+                let stream = current.insert(next);
+                tokio::select! {
+                    ended = stream => ended,
                     changed = version.changed() => match changed {
-                        Ok(()) => None,
+                        Ok(()) => continue,
                         Err(_) => return,
                     },
-                },
-                None => None,
-            },
+                }
+            }
         };
-        let Some(ended) = ended else { continue };
         current = None;
         upstream.resource_watches.confirmed.send_replace(BTreeSet::new());
         if matches!(ended, StreamEnd::Refused) {

@@ -59,8 +59,8 @@ impl ChildConnector {
         };
         let inherited = InheritedEnvironment::from_process();
         if !inherited.withheld.is_empty() {
-            static WARNED: Once = Once::new();
-            WARNED.call_once(|| {
+            static WARN_ONCE: Once = Once::new();
+            WARN_ONCE.call_once(|| {
                 tracing::warn!(
                     variables = inherited.withheld.join(", "),
                     "servers do not get these variables of the gateway, because their values contain a user or a \

@@ -11,7 +11,7 @@ fn listener() -> Arc<dyn Listener> {
     Arc::new(RecordingListener::default())
 }
 
-async fn found(scripted: ScriptedConnector) -> (Result<Detected, LinkError>, Vec<String>) {
+async fn found(scripted: ScriptedConnector) -> (Result<DetectionResult, LinkError>, Vec<String>) {
     let scripted = Arc::new(scripted);
     let detected = detect(scripted.clone(), &listener).await;
     (detected, scripted.sent_methods())

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::link::{
     LinkError, Listener, Response, UpstreamNotification,
-    received::{self, MAX_MESSAGE, escape_excerpt, response_from},
+    incoming::{self, MAX_MESSAGE, escape_excerpt, response_from},
     wire::{cancelled_id, is_about_server},
 };
 use countersign_protocol::{
@@ -93,7 +93,7 @@ impl HttpLink {
         listener: &Arc<dyn Listener>,
     ) -> Result<Option<Response>, LinkError> {
         let (mut answer, mut fault) = (None, None);
-        received::read(text, |message| match message {
+        incoming::read(text, |message| match message {
             Err(malformed) => fault = Some(malformed.to_error()),
             Ok(Message::Response(response)) => {
                 // The stream identifies the request, so an error may have any id, even an invented one.
@@ -221,7 +221,7 @@ pub(crate) fn is_stream(response: &HttpAnswer) -> bool {
 
 fn is_method_not_found(body: &[u8], id: u64) -> bool {
     let mut found = false;
-    received::read(body, |message| {
+    incoming::read(body, |message| {
         if let Ok(Message::Response(response)) = message
             && let Response::Error(error) = response_from(response.outcome)
         {

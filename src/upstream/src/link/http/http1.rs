@@ -11,7 +11,7 @@
 //! instructions (`scripts/bench instructions`), so it would take 17 % more.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     collections::HashMap,
     io,
     pin::Pin,
@@ -200,7 +200,6 @@ impl Drop for Connection {
 thread_local! {
     /// Idle connections by [`RequestTarget::pool`], the most recently used last.
     static IDLE: RefCell<HashMap<Arc<str>, Vec<Box<Connection>>>> = RefCell::default();
-    static IS_SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Takes an idle connection that can be used again.
@@ -219,18 +218,20 @@ fn take_idle(target: &RequestTarget) -> Option<Box<Connection>> {
 
 fn keep_idle(pool: &Arc<str>, mut connection: Box<Connection>) {
     connection.last_used = Instant::now();
-    IDLE.with_borrow_mut(|idle| match idle.get_mut(&**pool) {
-        Some(all) => all.push(connection),
-        None => _ = idle.insert(Arc::clone(pool), vec![connection]),
+    IDLE.with_borrow_mut(|idle| {
+        // The sweep ends when there are no connections.
+        if idle.is_empty() {
+            actix_web::rt::spawn(sweep());
+        }
+        match idle.get_mut(&**pool) {
+            Some(all) => all.push(connection),
+            None => _ = idle.insert(Arc::clone(pool), vec![connection]),
+        }
     });
-    if !IS_SWEEPING.replace(true) {
-        actix_web::rt::spawn(sweep());
-    }
 }
 
 /// Closes connections that were idle for too long, as long as there are idle connections.
 async fn sweep() {
-    let _reset_on_drop = SweepGuard;
     loop {
         tokio::time::sleep(IDLE_TIMEOUT).await;
         let is_empty = IDLE.with_borrow_mut(|idle| {
@@ -244,15 +245,6 @@ async fn sweep() {
         if is_empty {
             return;
         }
-    }
-}
-
-/// Marks the end of [`sweep`], also if the tasks of the thread are dropped.
-struct SweepGuard;
-
-impl Drop for SweepGuard {
-    fn drop(&mut self) {
-        let _ = IS_SWEEPING.try_with(|sweeping| sweeping.set(false));
     }
 }
 

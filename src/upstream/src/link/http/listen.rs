@@ -13,7 +13,7 @@ use super::{
 };
 use crate::link::{
     LinkError,
-    received::{self, MAX_MESSAGE},
+    incoming::{self, MAX_MESSAGE},
     server_requests::ReplySender,
 };
 use countersign_net::Backoff;
@@ -117,7 +117,7 @@ async fn listen(session: &Session, replies: &ReplySender) {
 }
 
 fn forward(session: &Session, replies: &ReplySender, text: &[u8]) {
-    received::read(text, |message| match message {
+    incoming::read(text, |message| match message {
         // Only a resumed stream may contain answers.
         Ok(Message::Response(response)) => {
             tracing::debug!(id = ?response.id, "an answer on the stream for unsolicited messages");

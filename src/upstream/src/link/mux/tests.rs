@@ -9,12 +9,12 @@ use countersign_protocol::rpc_error::RpcError;
 use countersign_provider::request::UpstreamRequest;
 
 #[derive(Default)]
-struct Heard {
+struct Recorder {
     notifications: Mutex<Vec<(String, Option<String>)>>,
     requests: Mutex<Vec<UpstreamRequest>>,
 }
 
-impl Listener for Heard {
+impl Listener for Recorder {
     fn notification(&self, notification: UpstreamNotification) {
         let params = notification.params.map(|params| params.get().to_owned());
         self.notifications.lock().push((notification.method, params));
@@ -25,7 +25,7 @@ impl Listener for Heard {
     }
 }
 
-impl Heard {
+impl Recorder {
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.notifications.lock()).into_iter().map(|(method, _)| method).collect()
     }
@@ -35,17 +35,17 @@ type AnswerFuture = Pin<Box<dyn Future<Output = Result<Response, LinkError>>>>;
 
 struct Case {
     mux: Arc<Mux>,
-    unsolicited: Arc<Heard>,
+    unsolicited: Arc<Recorder>,
 }
 
 impl Case {
     fn new() -> Self {
-        let unsolicited = Arc::new(Heard::default());
+        let unsolicited = Arc::new(Recorder::default());
         Self { mux: Mux::new(unsolicited.clone()), unsolicited }
     }
 
-    async fn send(&self, id: u64, method: &str) -> (AnswerFuture, Arc<Heard>) {
-        let heard = Arc::new(Heard::default());
+    async fn send(&self, id: u64, method: &str) -> (AnswerFuture, Arc<Recorder>) {
+        let heard = Arc::new(Recorder::default());
         let (mux, listener) = (self.mux.clone(), heard.clone());
         let outgoing = Outgoing::new(id, method, None);
         let mut answer: AnswerFuture = Box::pin(async move { mux.request(&outgoing, listener).await });
@@ -311,7 +311,7 @@ async fn requests_are_refused_while_queue_is_full() {
     let case = Case::new();
     let mut large = Outgoing::new(1, "tools/call", None);
     large.body = Bytes::from(vec![b' '; 12 << 20]);
-    let listener = Arc::new(Heard::default());
+    let listener = Arc::new(Recorder::default());
     let outgoing = large.clone();
     let mut first = Box::pin(case.mux.request(&outgoing, listener.clone()));
     assert!(poll!(&mut first).is_pending());
@@ -330,7 +330,7 @@ async fn request_is_withheld_after_permit_expired() {
     let request = |id: u64, is_valid: bool| {
         let permit = Some(countersign_provider::Permit(Arc::new(move || is_valid)));
         let outgoing = Outgoing { permit, ..Outgoing::new(id, "tools/call", None) };
-        let (mux, listener) = (Arc::clone(&case.mux), Arc::new(Heard::default()));
+        let (mux, listener) = (Arc::clone(&case.mux), Arc::new(Recorder::default()));
         Box::pin(async move { mux.request(&outgoing, listener).await })
     };
     let (mut expired, mut valid) = (request(1, false), request(2, true));

@@ -20,12 +20,12 @@ const MAX_BATCH: usize = 1000;
 
 /// Text that is not a message.
 #[derive(Debug)]
-pub struct Malformed<'a> {
+pub struct MalformedMessage<'a> {
     pub text: &'a [u8],
     pub why: Cow<'static, str>,
 }
 
-impl Malformed<'_> {
+impl MalformedMessage<'_> {
     /// Returns [`LinkError::Lost`] if the end of the text seems to be missing, and [`LinkError::Protocol`] otherwise.
     #[must_use]
     pub fn to_error(&self) -> LinkError {
@@ -38,7 +38,7 @@ impl Malformed<'_> {
 }
 
 /// Parses one message, or each message of a batch in order (2025-03-26/basic/index, "Batching").
-pub fn read<'a>(text: &'a [u8], mut each: impl FnMut(Result<Message<'a>, Malformed<'a>>)) {
+pub fn read<'a>(text: &'a [u8], mut each: impl FnMut(Result<Message<'a>, MalformedMessage<'a>>)) {
     // Some servers write a byte order mark, which readers may ignore (RFC 8259, section 8.1).
     let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
     match envelope::parse(text, &Limits { max_batch: MAX_BATCH, ..Limits::default() }) {
@@ -47,10 +47,10 @@ pub fn read<'a>(text: &'a [u8], mut each: impl FnMut(Result<Message<'a>, Malform
             let texts: Vec<&RawValue> = serde_json::from_slice(text).unwrap_or_default();
             for (at, message) in messages.into_iter().enumerate() {
                 let text = texts.get(at).map_or("", |text| text.get()).as_bytes();
-                each(message.map_err(|fault| Malformed { text, why: fault.error.message.clone() }));
+                each(message.map_err(|fault| MalformedMessage { text, why: fault.error.message.clone() }));
             }
         }
-        Err(fault) => each(Err(Malformed { text, why: fault.error.message.clone() })),
+        Err(fault) => each(Err(MalformedMessage { text, why: fault.error.message.clone() })),
     }
 }
 
