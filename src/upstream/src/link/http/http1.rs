@@ -89,7 +89,7 @@ impl RequestTarget {
     }
 
     /// Opens a connection; `None` if the server chose HTTP/2 for it.
-    async fn connect(&self) -> Result<Option<Box<Connection>>, LinkError> {
+    async fn connect(&self) -> Result<Option<BoxedConnection>, LinkError> {
         let late = |_| LinkError::Unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
         let failed = |error: io::Error| LinkError::Unreachable(error.to_string());
         let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect((&*self.host, self.port)));
@@ -140,7 +140,9 @@ fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// One connection.
+/// A connection, boxed because each request moves it out of the pool and back.
+type BoxedConnection = Box<Connection>;
+
 struct Connection {
     io: Either<TcpStream, TlsStream<TcpStream>>,
     read: BytesMut,
@@ -150,8 +152,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Boxed, because each request moves it out of the pool and back.
-    fn new(io: Either<TcpStream, TlsStream<TcpStream>>, idle_timeout: Duration) -> Box<Self> {
+    fn new(io: Either<TcpStream, TlsStream<TcpStream>>, idle_timeout: Duration) -> BoxedConnection {
         let now = Instant::now();
         let read = BytesMut::with_capacity(READ_BYTES);
         Box::new(Self { io, read, opened_at: now, last_used: now, idle_timeout })
@@ -199,11 +200,11 @@ impl Drop for Connection {
 
 thread_local! {
     /// Idle connections by [`RequestTarget::pool`], the most recently used last.
-    static IDLE: RefCell<HashMap<Arc<str>, Vec<Box<Connection>>>> = RefCell::default();
+    static IDLE: RefCell<HashMap<Arc<str>, Vec<BoxedConnection>>> = RefCell::default();
 }
 
 /// Takes an idle connection that can be used again.
-fn take_idle(target: &RequestTarget) -> Option<Box<Connection>> {
+fn take_idle(target: &RequestTarget) -> Option<BoxedConnection> {
     IDLE.with_borrow_mut(|idle| {
         let all = idle.get_mut(&*target.pool)?;
         let now = Instant::now();
@@ -216,7 +217,7 @@ fn take_idle(target: &RequestTarget) -> Option<Box<Connection>> {
     })
 }
 
-fn keep_idle(pool: &Arc<str>, mut connection: Box<Connection>) {
+fn keep_idle(pool: &Arc<str>, mut connection: BoxedConnection) {
     connection.last_used = Instant::now();
     IDLE.with_borrow_mut(|idle| {
         // The sweep ends when there are no connections.
@@ -305,7 +306,7 @@ pub(super) async fn send(
 pub struct Answer {
     pub head: Head,
     /// The connection and its pool; `None` after the end of the body.
-    body: Option<(Box<Connection>, Arc<str>)>,
+    body: Option<(BoxedConnection, Arc<str>)>,
 }
 
 impl Answer {
