@@ -263,8 +263,8 @@ pub async fn start(
             shutdown: shutdown.child_token(),
             streams: Arc::clone(&endpoint.server.long_requests.slots),
             memory: Arc::clone(&memory),
-            web_sockets: Arc::clone(&connections.web_sockets),
-            reserved_web_sockets: Arc::clone(&connections.reserved),
+            web_sockets: Arc::clone(&connections.web_socket_permits),
+            reserved_web_sockets: Arc::clone(&connections.reserved_permits),
             limits: config.limits.clone(),
             transports: config.transports.clone(),
         }),
@@ -410,7 +410,7 @@ fn open_endpoints(
 ) -> std::io::Result<(ServerHandle, Serving)> {
     let (data, proof) = (web::Data::from(Arc::clone(endpoint)), web::Data::new(proof));
     let http = config.transports.http.clone();
-    let serving = server::Serving {
+    let settings = server::ServerSettings {
         workers: worker_count(http.workers),
         http,
         connections: Arc::clone(&endpoint.connections),
@@ -429,7 +429,7 @@ fn open_endpoints(
             .default_service(web::to(countersign_rest::not_found))
             .wrap(front.clone())
     };
-    let server = server::serve(app, serving, socket, tls)?;
+    let server = server::serve(app, settings, socket, tls)?;
     let handle = server.handle();
     Ok((handle, tokio::spawn(server)))
 }

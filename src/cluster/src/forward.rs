@@ -13,7 +13,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::peers::{self, PeerNode};
 use countersign_domain::changes::digest::PartHasher;
-use countersign_http::http2::OF_HTTP1;
+use countersign_http::http2::CONNECTION_HEADERS;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_session::cluster::{Body, FORWARDED, ForwardTarget};
 use countersign_store::{Nodes, nodes::Peer};
@@ -25,7 +25,7 @@ const OWN: [HeaderName; 6] =
 
 /// Returns whether a header goes to the other node, or comes back from it.
 pub fn passes(name: &HeaderName) -> bool {
-    !OWN.contains(name) && !OF_HTTP1.contains(name) && *name != FORWARDED
+    !OWN.contains(name) && !CONNECTION_HEADERS.contains(name) && *name != FORWARDED
 }
 
 /// Returns the headers that go to the other node, or come back from it.

@@ -36,7 +36,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use countersign_http::{
-    http2::{ALPN, STREAM_WINDOW, gone},
+    http2::{ALPN, STREAM_WINDOW, wait_until_unresponsive},
     tls,
 };
 use countersign_net::tls::pinned_config;
@@ -307,7 +307,7 @@ where
             ended = driven => tracing::debug!(node = peer.node, ?ended, "a connection to another node ended"),
             // What waits on it fails with it.
             () = needed => {}
-            () = gone(ping_pong, PING) => tracing::warn!(node = peer.node, "another node lives, but is not reached"),
+            () = wait_until_unresponsive(ping_pong, PING) => tracing::warn!(node = peer.node, "another node lives, but is not reached"),
         }
         if let Some(link) = one.upgrade() {
             forget(&link);

@@ -1,4 +1,4 @@
-//! HTTP answers of the MCP endpoint: JSON bodies, statuses, what a request accepts.
+//! HTTP responses of the MCP endpoints: JSON bodies, statuses, and the `Accept` header.
 
 use actix_web::{
     HttpRequest, HttpResponse,
@@ -10,9 +10,9 @@ use actix_web::{
 use bytes::Bytes;
 
 use countersign_exchange::context::WireResponse;
-use countersign_protocol::{ErrorKind, McpError, Revision, encode};
+use countersign_protocol::{ErrorKind, McpError, RequestId, Revision, encode};
 
-/// What a client can take, by its `Accept` header. Without one it can take anything.
+/// The media types that a client accepts by its `Accept` header. Without one it accepts all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepts {
     pub json: bool,
@@ -21,12 +21,12 @@ pub struct Accepts {
 
 impl Accepts {
     #[must_use]
-    pub fn of(request: &HttpRequest) -> Self {
+    pub fn from_request(request: &HttpRequest) -> Self {
         let mut all = request.headers().get_all(header::ACCEPT).peekable();
         if all.peek().is_none() {
             return Self { json: true, sse: true };
         }
-        // What nearly every client sends, in the words of the specification.
+        // Nearly every client sends the example of the specification.
         if all.peek().is_some_and(|value| *value == "application/json, text/event-stream") && all.len() == 1 {
             return Self { json: true, sse: true };
         }
@@ -49,7 +49,7 @@ impl Accepts {
     }
 }
 
-/// Whether the body is JSON by its `Content-Type`.
+/// Returns `true` if the `Content-Type` is JSON.
 #[must_use]
 pub fn is_json(request: &HttpRequest) -> bool {
     request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(|value| {
@@ -58,7 +58,7 @@ pub fn is_json(request: &HttpRequest) -> bool {
     })
 }
 
-/// A JSON-RPC message as the body.
+/// Returns a response whose body is a JSON-RPC message.
 #[must_use]
 pub fn json(status: StatusCode, body: Bytes) -> HttpResponse {
     HttpResponse::build(status).insert_header((header::CONTENT_TYPE, JSON)).body(body)
@@ -66,42 +66,42 @@ pub fn json(status: StatusCode, body: Bytes) -> HttpResponse {
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// An error that belongs to no request, with the status that its kind has on HTTP.
+/// Returns the response to a request that is refused with the HTTP status of its error.
 #[must_use]
 pub fn refusal(error: &McpError, revision: Revision) -> HttpResponse {
-    with_status(error.kind.status(), error, revision)
+    with_status(error.kind.status(), None, error, revision)
 }
 
-/// As [`refusal`], with another status.
+/// Returns the response to the request with that id, or to one whose id is unknown, which is refused with that status.
 #[must_use]
-pub fn with_status(status: u16, error: &McpError, revision: Revision) -> HttpResponse {
+pub fn with_status(status: u16, id: Option<&RequestId>, error: &McpError, revision: Revision) -> HttpResponse {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-    let mut response = json(status, encode::error(None, error, revision));
+    let mut response = json(status, encode::error(id, error, revision));
     if error.kind == ErrorKind::Unauthorized {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    retry_after(&mut response, error.data.get("retryAfter").and_then(serde_json::Value::as_u64));
+    set_retry_after(&mut response, error.data.get("retryAfter").and_then(serde_json::Value::as_u64));
     response
 }
 
-/// The answer to one request as the whole body.
+/// Returns the response that consists of one answer.
 #[must_use]
-pub fn answered(status: StatusCode, answer: WireResponse) -> HttpResponse {
+pub fn response_for(status: StatusCode, answer: WireResponse) -> HttpResponse {
     let mut response = json(status, answer.bytes);
-    retry_after(&mut response, answer.retry_after);
+    set_retry_after(&mut response, answer.retry_after);
     response
 }
 
-fn retry_after(response: &mut HttpResponse, seconds: Option<u64>) {
+fn set_retry_after(response: &mut HttpResponse, seconds: Option<u64>) {
     if let Some(seconds) = seconds {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
 }
 
-/// `/mcp` with a method that it does not have.
+/// Refuses a method that `/mcp` does not support.
 pub async fn mcp_method_not_allowed() -> HttpResponse {
     let error = McpError::new(ErrorKind::InvalidRequest, "use POST (or GET and DELETE with a session)");
-    let mut response = with_status(405, &error, Revision::MODERN);
+    let mut response = with_status(405, None, &error, Revision::MODERN);
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
     response
 }
@@ -113,9 +113,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accept_is_read_as_media_ranges() {
+    fn accept_header_is_parsed_as_media_ranges() {
         let of = |value: &str| {
-            let accepts = Accepts::of(&TestRequest::default().insert_header((header::ACCEPT, value)).to_http_request());
+            let accepts =
+                Accepts::from_request(&TestRequest::default().insert_header((header::ACCEPT, value)).to_http_request());
             (accepts.json, accepts.sse)
         };
         assert_eq!(of("application/json, text/event-stream"), (true, true));
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(of("*/*"), (true, true));
         assert_eq!(of("text/html"), (false, false));
         assert_eq!(of("application/json;q=0, text/event-stream"), (false, true));
-        let none = Accepts::of(&TestRequest::default().to_http_request());
+        let none = Accepts::from_request(&TestRequest::default().to_http_request());
         assert_eq!(none, Accepts { json: true, sse: true });
     }
 }

@@ -17,7 +17,8 @@ use countersign_protocol::{ErrorKind, McpError};
 /// # Errors
 /// As [`Authenticator::identify`].
 pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> Result<Identity, McpError> {
-    let socket = Connection::of(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
+    let socket =
+        Connection::for_request(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
     authenticator.identify(bearer::authorization_header(request.headers())?, socket.map(|address| address.ip()))
 }
 

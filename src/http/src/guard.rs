@@ -51,8 +51,8 @@ pub enum Cors {
 }
 
 impl Cors {
-    /// Puts it into the headers of an answer.
-    pub fn dress(&self, headers: &mut HeaderMap) {
+    /// Adds the CORS headers to a response.
+    pub fn add_headers(&self, headers: &mut HeaderMap) {
         match self {
             Self::No => return,
             Self::Vary => {}

@@ -1,9 +1,8 @@
-//! Connections of HTTP/2 (RFC 9113). actix-http has a server of it that says nothing of how many streams a client may open, and
-//! that does not notice a stream which its client has given up while nothing is sent on it: a stream of events would be kept
-//! for nobody.
+//! Serves connections of HTTP/2 (RFC 9113). The server of actix-http announces no limit of streams, and does not notice that a
+//! client has reset a stream while nothing is sent on it, so that it would keep a stream of events for nobody.
 //!
-//! Requests go to the same application as those of HTTP/1. Of a stream that is reset, and of a connection that ends, they are
-//! dropped, as those of HTTP/1 are.
+//! Requests go to the same application as those of HTTP/1. A request is dropped when its stream is reset or its connection
+//! ends, as on HTTP/1.
 
 use std::{
     future::poll_fn,
@@ -28,7 +27,7 @@ use actix_web::{
     },
 };
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, TryStreamExt as _};
 use h2::{
     Ping, PingPong, Reason, RecvStream, SendStream,
     server::{Builder, SendResponse},
@@ -37,29 +36,29 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     connections::Connection,
-    idle_frames::{FAREWELL, Metered},
-    io::Io,
+    idle_frames::{GOAWAY_TIMEOUT, MeteredIo},
+    server::Io,
 };
 use countersign_config::HttpConfig;
 
-/// What clients ask for in the TLS handshake.
+/// The protocol name in the TLS handshake.
 pub const ALPN: &[u8] = b"h2";
 
-/// Bytes of bodies that a client may send before they were read: on one stream, and on one connection.
+/// Number of bytes of bodies that a client may send before they are read, on one stream and on one connection.
 pub const STREAM_WINDOW: u32 = 64 << 10;
 pub const CONNECTION_WINDOW: u32 = 128 << 10;
 
-/// Streams that another gateway may have given up before they were looked at; others may have 20.
-const RESETS_OF_PEER: usize = 256;
+/// Number of streams that another gateway may have reset before they were accepted. For other clients it is 20.
+const MAX_PENDING_RESETS: usize = 256;
 
-/// Bytes of the headers of one request.
-const MAX_HEADERS: u32 = 64 << 10;
+/// Maximum size of the headers of one request.
+const MAX_HEADER_BYTES: u32 = 64 << 10;
 
-/// Bytes of an answer that are given to the connection at a time.
-const CHUNK: usize = 16 << 10;
+/// Number of bytes of a body that the connection is given at a time.
+const CHUNK_BYTES: usize = 16 << 10;
 
-/// Headers that HTTP/2 does not have (RFC 9113, 8.2.2).
-pub const OF_HTTP1: [HeaderName; 5] = [
+/// Headers of one connection, which HTTP/2 does not have (RFC 9113, 8.2.2).
+pub const CONNECTION_HEADERS: [HeaderName; 5] = [
     CONNECTION,
     TRANSFER_ENCODING,
     UPGRADE,
@@ -67,54 +66,54 @@ pub const OF_HTTP1: [HeaderName; 5] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Serves a connection until it ends. Once `ends` does, it takes no more requests.
+/// Serves a connection until it ends. It accepts no more requests once the future `shutdown` ends.
 pub async fn serve<S, B>(
     io: Io,
     connection: Rc<Connection>,
     app: Rc<S>,
     (http, has_peers): (&HttpConfig, bool),
-    ends: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()>,
 ) where
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse> + 'static,
     B: MessageBody + 'static,
 {
-    let (io, flood) = Metered::new(io, &connection);
+    let (io, flood) = MeteredIo::new(io, &connection);
     let mut builder = Builder::new();
     if has_peers {
-        // Another gateway gives up what many clients do, at a time.
-        builder.max_pending_accept_reset_streams(RESETS_OF_PEER);
+        // Another gateway resets the streams of many clients.
+        builder.max_pending_accept_reset_streams(MAX_PENDING_RESETS);
     }
     let handshake = builder
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(http.max_concurrent_streams)
-        .max_header_list_size(MAX_HEADERS)
+        .max_header_list_size(MAX_HEADER_BYTES)
         .handshake::<_, Bytes>(io);
     let mut h2 = match timeout(http.header_timeout, handshake).await {
         Ok(Ok(h2)) => h2,
-        Ok(Err(error)) => return tracing::debug!(%error, "a connection of HTTP/2 did not come about"),
+        Ok(Err(error)) => return tracing::debug!(%error, "an HTTP/2 handshake failed"),
         Err(_) => return,
     };
     let ping_pong = h2.ping_pong();
-    let mut gone = pin!(gone(ping_pong, http.keep_alive));
-    let mut ends = pin!(ends);
-    let (mut ending, mut widened) = (false, false);
+    let mut unresponsive = pin!(wait_until_unresponsive(ping_pong, http.keep_alive));
+    let mut shutdown = pin!(shutdown);
+    let (mut is_shutting_down, mut is_widened) = (false, false);
     loop {
-        if connection.is_peers() && !std::mem::replace(&mut widened, true) {
-            // Each stream of it is somebody else's, and one that is not read holds up none of the others.
+        if connection.is_peer() && !std::mem::replace(&mut is_widened, true) {
+            // Each stream belongs to another client, and one that is not read must not delay the others.
             h2.set_target_window_size(STREAM_WINDOW.saturating_mul(http.max_concurrent_streams).min(i32::MAX as u32));
         }
         let accepted = tokio::select! {
             accepted = h2.accept() => accepted,
-            () = &mut gone => return,
+            () = &mut unresponsive => return,
             () = flood.notified() => {
-                tracing::warn!(peer = ?connection.peer, "a client of HTTP/2 floods its connection, which ends");
+                tracing::warn!(peer = ?connection.peer, "a connection is closed: its client sends too many HTTP/2 frames that do nothing");
                 h2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                let _ = timeout(FAREWELL, poll_fn(|cx| h2.poll_closed(cx))).await;
+                let _ = timeout(GOAWAY_TIMEOUT, poll_fn(|cx| h2.poll_closed(cx))).await;
                 return;
             }
-            () = &mut ends, if !ending => {
-                ending = true;
+            () = &mut shutdown, if !is_shutting_down => {
+                is_shutting_down = true;
                 h2.graceful_shutdown();
                 continue;
             }
@@ -124,18 +123,18 @@ pub async fn serve<S, B>(
                 let request = translate(request, &connection);
                 tokio::task::spawn_local(answer(Rc::clone(&app), request, respond));
             }
-            Some(Err(error)) => return tracing::debug!(%error, "a connection of HTTP/2 broke off"),
+            Some(Err(error)) => return tracing::debug!(%error, "an HTTP/2 connection broke off"),
             None => return,
         }
     }
 }
 
-/// Until the other end does not answer any more when it is asked whether it is there.
-pub async fn gone(ping_pong: Option<PingPong>, every: Duration) {
+/// Sends a ping at each interval, until the other end does not answer one within the interval.
+pub async fn wait_until_unresponsive(ping_pong: Option<PingPong>, interval: Duration) {
     let Some(mut ping_pong) = ping_pong else { return std::future::pending().await };
     loop {
-        sleep(every).await;
-        if !matches!(timeout(every, ping_pong.ping(Ping::opaque())).await, Ok(Ok(_))) {
+        sleep(interval).await;
+        if !matches!(timeout(interval, ping_pong.ping(Ping::opaque())).await, Ok(Ok(_))) {
             return;
         }
     }
@@ -145,7 +144,8 @@ fn translate(request: http::Request<RecvStream>, connection: &Rc<Connection>) ->
     let (parts, body) = request.into_parts();
     let mut request = Request::new();
     if !body.is_end_stream() {
-        *request.payload() = Payload::Stream { payload: Box::pin(Incoming(body)) };
+        *request.payload() =
+            Payload::Stream { payload: Box::pin(ReceivedBody(body).map_err(PayloadError::Http2Payload)) };
     }
     let head = request.head_mut();
     head.uri = parts.uri;
@@ -157,23 +157,37 @@ fn translate(request: http::Request<RecvStream>, connection: &Rc<Connection>) ->
     request
 }
 
-/// The body of a request.
-struct Incoming(RecvStream);
+/// The body of a request or a response. The other end may send more as it is read.
+pub struct ReceivedBody(pub RecvStream);
 
-impl Stream for Incoming {
-    type Item = Result<Bytes, PayloadError>;
+impl Stream for ReceivedBody {
+    type Item = Result<Bytes, h2::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let read = ready!(self.0.poll_data(cx));
         Poll::Ready(read.map(|read| {
-            let bytes = read.map_err(PayloadError::Http2Payload)?;
-            self.0.flow_control().release_capacity(bytes.len()).map_err(PayloadError::Http2Payload)?;
+            let bytes = read?;
+            self.0.flow_control().release_capacity(bytes.len())?;
             Ok(bytes)
         }))
     }
 }
 
-/// Answers a request, unless its client gives it up.
+/// Sends a piece of a body as fast as the other end takes it. Returns `false` if the other end takes no more.
+///
+/// # Errors
+/// The stream or its connection broke off.
+pub async fn send_piece(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Result<bool, h2::Error> {
+    while !piece.is_empty() {
+        stream.reserve_capacity(piece.len().min(CHUNK_BYTES));
+        let Some(capacity) = poll_fn(|cx| stream.poll_capacity(cx)).await else { return Ok(false) };
+        let part = piece.split_to(capacity?.min(piece.len()));
+        stream.send_data(part, false)?;
+    }
+    Ok(true)
+}
+
+/// Answers a request, unless its client resets the stream.
 async fn answer<S, B>(app: Rc<S>, request: Request, mut respond: SendResponse<Bytes>)
 where
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse>,
@@ -196,7 +210,7 @@ async fn send<B: MessageBody>(response: Response<B>, mut respond: SendResponse<B
     let bodiless = bodiless || size.is_eof();
     let Ok(stream) = respond.send_response(head(response.head(), size), bodiless) else { return };
     if !bodiless && let Err(error) = send_body(response.into_body(), stream).await {
-        tracing::debug!(error, "an answer over HTTP/2 broke off");
+        tracing::debug!(error, "an HTTP/2 response broke off");
     }
 }
 
@@ -204,7 +218,9 @@ fn head(head: &ResponseHead, size: BodySize) -> http::Response<()> {
     let mut response = http::Response::new(());
     *response.status_mut() = head.status;
     let headers = response.headers_mut();
-    for (name, value) in head.headers.iter().filter(|(name, _)| !OF_HTTP1.contains(name) && *name != CONTENT_LENGTH) {
+    for (name, value) in
+        head.headers.iter().filter(|(name, _)| !CONNECTION_HEADERS.contains(name) && *name != CONTENT_LENGTH)
+    {
         headers.append(name, value.clone());
     }
     match size {
@@ -221,39 +237,25 @@ fn head(head: &ResponseHead, size: BodySize) -> http::Response<()> {
     response
 }
 
-/// Whole, or what went wrong with it. A stream that its client gave up is no fault.
+/// Sends a body until its end, or until the client resets the stream.
 async fn send_body(body: impl MessageBody, mut stream: SendStream<Bytes>) -> Result<(), String> {
     let mut body = pin!(body);
     loop {
-        let piece = poll_fn(|cx| match stream.poll_reset(cx) {
-            Poll::Ready(_) => Poll::Ready(Piece::GivenUp),
-            Poll::Pending => body.as_mut().poll_next(cx).map(Piece::Next),
+        let next = poll_fn(|cx| match stream.poll_reset(cx) {
+            Poll::Ready(_) => Poll::Ready(None),
+            Poll::Pending => body.as_mut().poll_next(cx).map(Some),
         });
-        let mut piece = match piece.await {
-            Piece::GivenUp => return Ok(()),
-            Piece::Next(None) => return stream.send_data(Bytes::new(), true).map_err(|error| error.to_string()),
-            Piece::Next(Some(Ok(piece))) => piece,
-            Piece::Next(Some(Err(error))) => {
+        let sent = match next.await {
+            None => return Ok(()),
+            Some(None) => return stream.send_data(Bytes::new(), true).map_err(|error| error.to_string()),
+            Some(Some(Ok(piece))) => send_piece(&mut stream, piece).await,
+            Some(Some(Err(error))) => {
                 stream.send_reset(Reason::INTERNAL_ERROR);
                 return Err(error.into().to_string());
             }
         };
-        while !piece.is_empty() {
-            stream.reserve_capacity(piece.len().min(CHUNK));
-            match poll_fn(|cx| stream.poll_capacity(cx)).await {
-                None => return Ok(()),
-                Some(room) => {
-                    let room = room.map_err(|error| error.to_string())?;
-                    let part = piece.split_to(room.min(piece.len()));
-                    stream.send_data(part, false).map_err(|error| error.to_string())?;
-                }
-            }
+        if !sent.map_err(|error| error.to_string())? {
+            return Ok(());
         }
     }
-}
-
-/// Of an answer's body.
-enum Piece<T> {
-    Next(T),
-    GivenUp,
 }

@@ -1,8 +1,8 @@
-//! Ends HTTP/2 connections whose frames get nothing done: a flood of WINDOW_UPDATE, PRIORITY, PING, SETTINGS or empty DATA
-//! takes a whole core and is no request that a limit would count (CVE-2019-9511 to 9518).
+//! Ends HTTP/2 connections that send too many idle frames. A flood of WINDOW_UPDATE, PRIORITY, PING, SETTINGS or empty DATA
+//! occupies a whole core, and is no request that a limit would count (CVE-2019-9511 to 9518).
 //!
-//! Each such frame takes one from a connection's allowance, and so does each stream that is refused or broken off. Time,
-//! requests, and bodies in both directions add to it.
+//! Each idle frame takes one from the allowance of its connection, and so does each stream that is refused or reset. Time,
+//! requests, and bodies in both directions add to the allowance.
 
 use std::{
     io::{self, IoSlice},
@@ -17,26 +17,27 @@ use tokio::sync::Notify;
 
 use crate::connections::Connection;
 
-/// Frames that a connection may send at once without getting anything done.
-const ALLOWANCE: u32 = 2000;
+/// Number of idle frames that a connection may send at once.
+const MAX_ALLOWANCE: u32 = 2000;
 
-/// How many more it may send each second.
-const EACH_SECOND: u32 = 200;
+/// Number of idle frames that a connection may send each second.
+const FRAMES_PER_SECOND: u32 = 200;
 
-/// Bytes of a request's body for each of its DATA frames; one with less counts as a frame that gets nothing done.
-const DATA_BYTES: u32 = 256;
+/// Size in bytes below which a DATA frame of a request counts as idle.
+const MIN_DATA_BYTES: u32 = 256;
 
-/// The byte that says how much padding there is, and the padding.
+/// Maximum size in bytes of the padding of a frame, with its length.
 const MAX_PADDING: u32 = 256;
 
-/// Frames for each DATA frame of an answer: a window to update, of the stream and of the connection.
-const FOR_ANSWER: u32 = 2;
+/// Number of frames that a client may send for each DATA frame of a response, to update the windows of the stream and of the
+/// connection.
+const FRAMES_PER_ANSWER_DATA: u32 = 2;
 
-/// Bytes with which a client begins (RFC 9113, 3.4).
-const PREFACE: usize = 24;
+/// Size in bytes of the preface that a client begins with (RFC 9113, 3.4).
+const PREFACE_BYTES: usize = 24;
 
-/// How long a client that is told to calm down may take to read that.
-pub const FAREWELL: Duration = Duration::from_secs(1);
+/// Maximum time that a client may take to read a GOAWAY frame.
+pub const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -45,12 +46,12 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const PADDED: u8 = 8;
 
-/// Follows the heads of frames through a stream of bytes, however it is cut.
+/// Finds the heads of frames in a stream of bytes, wherever it is cut.
 #[derive(Default)]
-struct Heads {
+struct FrameHeads {
     head: [u8; 9],
     filled: usize,
-    /// Bytes until the next head.
+    /// Number of bytes until the next head.
     skip: usize,
 }
 
@@ -60,8 +61,8 @@ struct Head {
     length: u32,
 }
 
-impl Heads {
-    fn pass(&mut self, mut bytes: &[u8], mut frame: impl FnMut(Head)) {
+impl FrameHeads {
+    fn read(&mut self, mut bytes: &[u8], mut frame: impl FnMut(Head)) {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
@@ -84,34 +85,34 @@ impl Heads {
     }
 }
 
-/// Counts what a connection may still send.
+/// Counts the idle frames that a connection may still send.
 struct Allowance {
     left: u32,
     refilled: Instant,
-    received: Heads,
-    sent: Heads,
+    received: FrameHeads,
+    sent: FrameHeads,
 }
 
 impl Allowance {
     fn new(now: Instant) -> Self {
-        let received = Heads { skip: PREFACE, ..Heads::default() };
-        Self { left: ALLOWANCE, refilled: now, received, sent: Heads::default() }
+        let received = FrameHeads { skip: PREFACE_BYTES, ..FrameHeads::default() };
+        Self { left: MAX_ALLOWANCE, refilled: now, received, sent: FrameHeads::default() }
     }
 
-    /// Takes in what the client has sent; `false` once that is more than it may.
-    fn received(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
+    /// Counts bytes from the client. Returns `false` if the allowance is exceeded.
+    fn count_received(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
         let (mut add, mut take) = (0, 0);
-        self.received.pass(bytes, |Head { kind, flags, length }| match kind {
+        self.received.read(bytes, |Head { kind, flags, length }| match kind {
             DATA => {
-                // As much as that may be padding.
+                // All of it may be padding.
                 let padding = if flags & PADDED != 0 { MAX_PADDING } else { 0 };
-                add += length.saturating_sub(padding) / DATA_BYTES + u32::from(flags & END_STREAM != 0);
+                add += length.saturating_sub(padding) / MIN_DATA_BYTES + u32::from(flags & END_STREAM != 0);
                 take += 1;
             }
             HEADERS => add += 1,
-            // Those of one request are bounded by the bytes that its headers may have.
+            // Limited by the size of the headers of one request.
             CONTINUATION => {}
-            // It undoes a request, and what that added.
+            // It undoes a request and what the request added.
             RST_STREAM => take += 2,
             _ => take += 1,
         });
@@ -119,12 +120,12 @@ impl Allowance {
         self.take(take, now)
     }
 
-    /// Takes in what the client was sent; `false` once more of it was of no use than may be.
-    fn sent(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
+    /// Counts bytes to the client. Returns `false` if the allowance is exceeded.
+    fn count_sent(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
         let (mut add, mut take) = (0, 0);
-        self.sent.pass(bytes, |Head { kind, .. }| match kind {
-            DATA => add += FOR_ANSWER,
-            // It undoes a request, too: one over the bound of streams.
+        self.sent.read(bytes, |Head { kind, .. }| match kind {
+            DATA => add += FRAMES_PER_ANSWER_DATA,
+            // It undoes a request over the limit of streams.
             RST_STREAM => take += 2,
             _ => {}
         });
@@ -132,7 +133,7 @@ impl Allowance {
         self.take(take, now)
     }
 
-    /// Whether there was as much.
+    /// Takes frames from the allowance. Returns `false` if there are too few.
     fn take(&mut self, take: u32, now: impl FnOnce() -> Instant) -> bool {
         if take > self.left {
             let now = now();
@@ -143,7 +144,7 @@ impl Allowance {
                 clippy::cast_sign_loss,
                 reason = "it saturates, and is positive"
             )]
-            self.add((seconds * EACH_SECOND as f32) as u32);
+            self.add((seconds * FRAMES_PER_SECOND as f32) as u32);
         }
         let enough = take <= self.left;
         self.left = self.left.saturating_sub(take);
@@ -151,49 +152,49 @@ impl Allowance {
     }
 
     fn add(&mut self, frames: u32) {
-        self.left = self.left.saturating_add(frames).min(ALLOWANCE);
+        self.left = self.left.saturating_add(frames).min(MAX_ALLOWANCE);
     }
 }
 
-/// The bytes of a connection, of which no more is read once its client has sent too many frames that get nothing done.
-pub struct Metered<T> {
+/// The bytes of a connection. Nothing more is read once its client has sent too many idle frames.
+pub struct MeteredIo<T> {
     io: T,
     connection: Rc<Connection>,
     allowance: Allowance,
-    over: bool,
-    told: Rc<Notify>,
+    is_exceeded: bool,
+    exceeded: Rc<Notify>,
 }
 
-impl<T> Metered<T> {
-    /// That connection's, and what is notified when it is to be ended.
+impl<T> MeteredIo<T> {
+    /// Also returns what is notified once the connection must be ended.
     pub fn new(io: T, connection: &Rc<Connection>) -> (Self, Rc<Notify>) {
-        let told = Rc::new(Notify::new());
-        let allowance = Allowance::new(Instant::now());
-        (Self { io, connection: Rc::clone(connection), allowance, over: false, told: Rc::clone(&told) }, told)
+        let exceeded = Rc::new(Notify::new());
+        let (connection, allowance) = (Rc::clone(connection), Allowance::new(Instant::now()));
+        (Self { io, connection, allowance, is_exceeded: false, exceeded: Rc::clone(&exceeded) }, exceeded)
     }
 
-    fn sent(&mut self, bytes: &[u8]) {
-        if !self.allowance.sent(bytes, Instant::now) && !self.connection.is_peers() && !self.over {
+    fn count_sent(&mut self, bytes: &[u8]) {
+        if !self.allowance.count_sent(bytes, Instant::now) && !self.connection.is_peer() && !self.is_exceeded {
             self.end();
         }
     }
 
     fn end(&mut self) {
-        self.over = true;
-        self.told.notify_one();
+        self.is_exceeded = true;
+        self.exceeded.notify_one();
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for MeteredIo<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.over {
+        if self.is_exceeded {
             return Poll::Pending;
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
         let read = buf.filled().get(before..).unwrap_or_default();
-        // What another gateway sends is of many clients.
-        if self.allowance.received(read, Instant::now) || self.connection.is_peers() {
+        // Another gateway sends the frames of many clients.
+        if self.allowance.count_received(read, Instant::now) || self.connection.is_peer() {
             return Poll::Ready(Ok(()));
         }
         buf.set_filled(before);
@@ -202,10 +203,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for MeteredIo<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
-        self.sent(buf.get(..written).unwrap_or_default());
+        self.count_sent(buf.get(..written).unwrap_or_default());
         Poll::Ready(Ok(written))
     }
 
@@ -226,7 +227,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
         let mut left = written;
         for buf in bufs {
             let part = buf.get(..left.min(buf.len())).unwrap_or_default();
-            self.sent(part);
+            self.count_sent(part);
             left -= part.len();
         }
         Poll::Ready(Ok(written))
@@ -258,69 +259,67 @@ mod tests {
         fn new() -> Self {
             let began = Instant::now();
             let mut allowance = Allowance::new(began);
-            assert!(allowance.received(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", || began));
+            assert!(allowance.count_received(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", || began));
             Self { allowance, began }
         }
 
-        fn sends(&mut self, after: u64, frames: &[u8]) -> bool {
+        fn send(&mut self, after: u64, frames: &[u8]) -> bool {
             let now = self.began + Duration::from_secs(after);
-            // However the bytes are cut.
-            frames.chunks(100).all(|chunk| self.allowance.received(chunk, || now))
+            frames.chunks(100).all(|chunk| self.allowance.count_received(chunk, || now))
         }
 
-        fn is_sent(&mut self, after: u64, frames: &[u8]) -> bool {
+        fn receive(&mut self, after: u64, frames: &[u8]) -> bool {
             let now = self.began + Duration::from_secs(after);
-            frames.chunks(100).all(|chunk| self.allowance.sent(chunk, || now))
+            frames.chunks(100).all(|chunk| self.allowance.count_sent(chunk, || now))
         }
     }
 
     #[test]
-    fn frames_without_progress_are_refused_over_the_allowance() {
+    fn idle_frames_over_allowance_are_refused() {
         for (kind, payload) in [(WINDOW_UPDATE, &[0; 4][..]), (2, &[0; 5]), (6, &[0; 8]), (4, &[]), (0, &[]), (0, &[1])]
         {
             let mut client = Client::new();
-            assert!(client.sends(0, &frames(1990, kind, 0, payload)), "{kind}");
-            // Each second a few more.
-            assert!(client.sends(1, &frames(190, kind, 0, payload)), "{kind}");
-            assert!(!client.sends(1, &frames(100, kind, 0, payload)), "{kind}");
+            assert!(client.send(0, &frames(1990, kind, 0, payload)), "{kind}");
+            assert!(client.send(1, &frames(190, kind, 0, payload)), "{kind}");
+            assert!(!client.send(1, &frames(100, kind, 0, payload)), "{kind}");
         }
         let mut client = Client::new();
         let reset = [frames(1, HEADERS, 5, b"x"), frames(1, RST_STREAM, 0, &[0; 4])].concat();
-        assert!(!client.sends(0, &reset.repeat(3000)), "requests that are given up at once");
+        assert!(!client.send(0, &reset.repeat(3000)), "requests that are reset at once");
         let mut client = Client::new();
         let padded = [&[255][..], &[0; 255]].concat();
-        assert!(!client.sends(0, &frames(3000, DATA, PADDED, &padded)), "nothing but padding");
+        assert!(!client.send(0, &frames(3000, DATA, PADDED, &padded)), "only padding");
         let mut client = Client::new();
         let refused = (0..3000).all(|_| {
-            client.sends(0, &frames(1, HEADERS, 4, b"x")) && client.is_sent(0, &frames(1, RST_STREAM, 0, &[0; 4]))
+            client.send(0, &frames(1, HEADERS, 4, b"x")) && client.receive(0, &frames(1, RST_STREAM, 0, &[0; 4]))
         });
-        assert!(!refused, "requests over the bound of streams");
+        assert!(!refused, "requests over the limit of streams");
     }
 
     #[test]
-    fn clients_that_get_something_done_may_send_without_end() {
+    fn frames_with_progress_are_never_refused() {
         let mut client = Client::new();
         // Requests with and without bodies.
         let request =
             [frames(1, HEADERS, 4, b"x"), frames(3, DATA, 0, &[b'x'; 1000]), frames(1, DATA, 1, b"")].concat();
-        assert!(client.sends(0, &request.repeat(5000)));
-        assert!(client.sends(0, &frames(10_000, HEADERS, 5, b"x")));
-        // An answer of many pieces, each of which updates two windows.
+        assert!(client.send(0, &request.repeat(5000)));
+        assert!(client.send(0, &frames(10_000, HEADERS, 5, b"x")));
+        // A response of many pieces, each of which updates two windows.
         for _ in 0..10_000 {
-            assert!(client.is_sent(0, &frames(1, DATA, 0, b"x")));
-            assert!(client.sends(0, &frames(2, WINDOW_UPDATE, 0, &[0; 4])));
+            assert!(client.receive(0, &frames(1, DATA, 0, b"x")));
+            assert!(client.send(0, &frames(2, WINDOW_UPDATE, 0, &[0; 4])));
         }
-        // Bodies with padding, and bodies of which no more is wanted once they were answered.
-        assert!(client.sends(0, &frames(10_000, DATA, PADDED, &[1; 600])));
+        // Bodies with padding, and bodies that are reset after the response.
+        assert!(client.send(0, &frames(10_000, DATA, PADDED, &[1; 600])));
         for _ in 0..10_000 {
-            assert!(client.sends(0, &frames(1, HEADERS, 4, b"x")));
-            assert!(client.is_sent(0, &[frames(1, DATA, 1, b"x"), frames(1, RST_STREAM, 0, &[0; 4])].concat()));
+            assert!(client.send(0, &frames(1, HEADERS, 4, b"x")));
+            assert!(client.receive(0, &[frames(1, DATA, 1, b"x"), frames(1, RST_STREAM, 0, &[0; 4])].concat()));
         }
-        // What is only answered by itself adds nothing.
+        // Automatic answers add nothing.
         for _ in 0..1500 {
-            assert!(client.is_sent(0, &frames(1, 6, 1, &[0; 8])));
-            client.sends(0, &frames(2, 6, 0, &[0; 8]));
+            assert!(client.receive(0, &frames(1, 6, 1, &[0; 8])));
+            client.send(0, &frames(2, 6, 0, &[0; 8]));
         }
-        assert!(!client.sends(0, &frames(10, 6, 0, &[0; 8])));
+        assert!(!client.send(0, &frames(10, 6, 0, &[0; 8])));
     }
 }

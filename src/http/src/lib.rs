@@ -13,7 +13,6 @@ pub mod front;
 pub mod guard;
 pub mod http2;
 mod idle_frames;
-pub mod io;
 pub mod problem;
 pub mod proof;
 pub mod server;

@@ -53,8 +53,8 @@ fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
             "this endpoint needs a reviewer's or viewer's key, not an agent's",
         ));
     }
-    if let Some(connection) = Connection::of(request) {
-        connection.is_reviewers();
+    if let Some(connection) = Connection::for_request(request) {
+        connection.reserve_reviewer_place();
     }
     Ok(Caller { principal: identity.principal, credential: identity.credential })
 }

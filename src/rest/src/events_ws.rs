@@ -26,7 +26,7 @@ use countersign_exchange::{
     slots::StreamSlot,
 };
 use countersign_http::framing::{
-    pump::{self, Backend, Taken},
+    pump::{self, Backend, MessageOutcome},
     sse::ticks,
 };
 use countersign_protocol::ErrorKind;
@@ -166,7 +166,7 @@ impl Backend for Socket {
     const PROTOCOLS: &'static [&'static str] = &[];
     const UNSUPPORTED: &'static str = "this WebSocket only sends; it takes no messages";
 
-    fn opened(&mut self, wake: Wake) {
+    fn on_open(&mut self, wake: Wake) {
         let _ = self.outgoing.outbox.attach(0, wake);
     }
 
@@ -174,19 +174,19 @@ impl Backend for Socket {
         self.outgoing.drain(budget)
     }
 
-    fn taken(&mut self) {
+    fn on_flushed(&mut self) {
         self.outgoing.outbox.taken(0);
     }
 
-    fn message(&mut self, _: Bytes, _: Option<Held>) -> Taken {
-        Taken::Unsupported
+    fn on_message(&mut self, _: Bytes, _: Option<Held>) -> MessageOutcome {
+        MessageOutcome::Unsupported
     }
 
-    fn sign_of_life(&mut self) {
+    fn on_sign_of_life(&mut self) {
         self.outgoing.last_sign.set(Instant::now());
     }
 
-    fn closed(&mut self, _: bool) {}
+    fn on_close(&mut self, _: bool) {}
 }
 
 #[cfg(test)]

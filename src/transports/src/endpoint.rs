@@ -1,4 +1,4 @@
-//! What the endpoints of agents are served from.
+//! The data that the endpoints of agents use.
 
 use std::sync::Arc;
 
@@ -8,10 +8,9 @@ use countersign_config::TransportsConfig;
 use countersign_http::connections::Connections;
 use countersign_session::{McpServer, Sessions};
 
-/// See the module's page.
+/// The data of the endpoints, one for all workers.
 pub struct McpEndpoint {
     pub transports: TransportsConfig,
-    /// Answers requests.
     pub server: Arc<McpServer>,
     pub sessions: Arc<Sessions>,
     pub connections: Arc<Connections>,

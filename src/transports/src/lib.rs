@@ -1,9 +1,9 @@
 //! The transports of agents: Streamable HTTP and the plain HTTP endpoints ([`http`]), the 2024-11-05 pair, WebSocket ([`ws`]),
-//! and newline-framed byte streams such as stdio ([`lines`]). They frame messages and say who asks; what a message means is
-//! decided in [`countersign_session`]. They know nothing of the REST API.
+//! and newline-framed byte streams such as stdio ([`lines`]). They frame messages and identify callers; [`countersign_session`]
+//! handles the messages. They know nothing of the REST API.
 //!
-//! `http/mcp.rs` is `POST /mcp`, `modern.rs` and `session.rs` beside it are the two eras, and `plain.rs` the plain HTTP endpoint.
-//! [`endpoint`] is what they are served from.
+//! `http/mcp.rs` is `POST /mcp`, `modern.rs` and `session.rs` beside it are the two eras, and `plain.rs` is the plain HTTP
+//! endpoint. [`endpoint`] holds the data that they share.
 
 pub mod endpoint;
 pub mod http;
@@ -14,7 +14,7 @@ pub mod ws;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that no other pump of this process has.
+/// Returns a number that no other pump of this process has.
 #[must_use]
 pub fn next_pump_id() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);

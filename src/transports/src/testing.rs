@@ -1,5 +1,4 @@
-//! What the endpoints are served from, for tests: all of it real, in a folder of its own, with neither a port nor a
-//! server behind it.
+//! The endpoints of agents for tests, in a folder of their own and without a port or a server.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -19,13 +18,13 @@ use countersign_domain::principal::{Credential, Identity, Role};
 use countersign_http::connections::Connections;
 use countersign_session::testing::Gateway;
 
-/// See the module's page.
-pub struct Served {
+/// The endpoints, with the gateway behind them.
+pub struct TestEndpoint {
     pub endpoint: Arc<McpEndpoint>,
     gateway: Gateway,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Reply {
     pub status: StatusCode,
@@ -34,15 +33,15 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The code of its error, if it is one.
+    /// Returns the code of its error, if it is one.
     pub fn code(&self) -> Option<String> {
         let body: serde_json::Value = serde_json::from_slice(&self.body).ok()?;
         Some(body["error"]["data"]["code"].as_str()?.to_owned())
     }
 }
 
-impl Served {
-    /// Of a configuration in YAML.
+impl TestEndpoint {
+    /// Opens the endpoints with a configuration in YAML.
     pub async fn open(config: &str) -> Self {
         let gateway = Gateway::new(config).await;
         let (transports, sessions) = (&gateway.config.transports, Arc::clone(&gateway.sessions));
@@ -51,19 +50,19 @@ impl Served {
         Self { endpoint: Arc::new(McpEndpoint::new(transports, sessions, connections)), gateway }
     }
 
-    /// A new key, as it stands in `Authorization`.
+    /// Creates a key, and returns the value of `Authorization` for it.
     pub fn key(&self, name: &str) -> String {
         let new = keys::create(name, Role::Agent, Timestamp::now()).unwrap();
         self.gateway.keys.keys().insert(&new.key, &new.hash).unwrap();
         format!("Bearer {}", new.secret)
     }
 
-    /// Who has that key.
+    /// Returns the identity of a key.
     pub fn identity(&self, key: &str) -> Identity {
         self.endpoint.server.long_requests.authenticator.identify(Some(key.as_bytes()), None).unwrap()
     }
 
-    /// From now on the key is none.
+    /// Revokes a key.
     pub fn revoke(&self, key: &str) {
         let Identity { principal, credential: Credential::Key(hash) } = self.identity(key) else { panic!("no key") };
         self.gateway.keys.keys().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();

@@ -1,10 +1,8 @@
-//! How messages are framed towards clients and dashboards alike: as server-sent events ([`sse`]), and over a WebSocket
-//! ([`pump`]).
+//! Frames messages towards agents and dashboards alike: as server-sent events ([`sse`]), and over a WebSocket ([`pump`]).
 
-mod counted;
-mod inbound_frame_limit;
+mod input;
 pub mod pump;
 pub mod sse;
 
-/// Marks a response whose body lies in the program itself, and takes no memory.
+/// Marks a response whose body is part of the program, and takes no memory.
 pub struct InProgram;

@@ -1,7 +1,7 @@
-//! Counts what an answer still has to send as memory of the principal who asked for it, until the client has read it.
+//! Counts the unsent part of a response as memory of the principal who asked for it, until the client has read it.
 //!
-//! Short answers pass as they are. Long ones go out in slices, so that no connection buffers a whole one; where there is
-//! no memory, the connections that were left unread for longest are closed ([`countersign_exchange::memory`]).
+//! Short responses pass as they are. Long ones go out in slices, so that no connection buffers a whole one. If there is no
+//! memory, the connections that were left unread for longest are closed ([`countersign_exchange::memory`]).
 
 use std::{
     pin::Pin,
@@ -13,7 +13,7 @@ use actix_web::{
     HttpRequest, HttpResponse, ResponseError as _,
     body::{BodySize, BoxBody, MessageBody},
     dev::ServiceResponse,
-    http::StatusCode,
+    http::{StatusCode, Version},
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use crate::{
     answer,
     authentication::{RequestAuthenticator, identify_agent},
-    connections::{Connection, OfRequest},
+    connections::Connection,
     framing::InProgram,
     problem::Problem,
 };
@@ -32,10 +32,10 @@ use countersign_exchange::{
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
 
-/// Bytes that a connection is handed at a time.
-const SLICE: usize = 32 << 10;
+/// Size in bytes of the slices that a connection is given.
+const SLICE_BYTES: usize = 32 << 10;
 
-/// The answer with what it sends counted; a refusal where there is no memory for it.
+/// Counts the body of a response, or refuses the request if there is no memory for it.
 pub fn count(
     authentication: &RequestAuthenticator,
     memory: &Arc<Memory>,
@@ -45,48 +45,38 @@ pub fn count(
     let is_long = match size {
         BodySize::None => false,
         BodySize::Sized(bytes) => bytes > EXEMPT_BYTES as u64,
-        // A WebSocket has an outbox, which counts.
+        // The outbox of a WebSocket counts by itself.
         BodySize::Stream => response.status() != StatusCode::SWITCHING_PROTOCOLS,
     };
     if !is_long || response.response().extensions().contains::<InProgram>() {
         return response;
     }
     let Some(share) = share(authentication, memory, response.request()) else { return response };
-    let waiting = Waiting {
-        rest: Bytes::new(),
-        since: now(),
-        closed: false,
-        was_large: false,
-        share,
-        cut: cutter(response.request()),
-    };
-    let waiting = Arc::new(Piece(Mutex::new(waiting)));
+    let pending = PendingBody::new(share, cutter(response.request()));
     let (request, response) = response.into_parts();
     let (response, body) = response.into_parts();
     let source = match body.try_into_bytes() {
-        Ok(whole) if waiting.hold(&whole) => None,
-        Ok(_) => return ServiceResponse::new(request.clone(), overloaded(&request)),
+        Ok(whole) if pending.hold(&whole) => None,
+        Ok(_) => return ServiceResponse::new(request.clone(), no_memory(&request)),
         Err(pieces) => Some(pieces),
     };
-    ServiceResponse::new(request, response.set_body(BoxBody::new(Counted { source, size, waiting })))
+    ServiceResponse::new(request, response.set_body(BoxBody::new(CountedBody { source, size, pending })))
 }
 
-/// The memory of whoever asked; nothing of those who have shown no credential, who get nothing long.
+/// Returns the memory of the principal who asked. Requests without a credential have none, and get nothing long.
 fn share(authentication: &RequestAuthenticator, memory: &Arc<Memory>, request: &HttpRequest) -> Option<Share> {
     let identity =
         authentication.identify(request).or_else(|_| identify_agent(&authentication.authenticator, request)).ok()?;
     Some(memory.share(&identity.principal.name))
 }
 
-/// Breaks the connection of a request, where it carries nothing else.
+/// Returns a function that breaks the connection of a request, if the connection carries nothing else.
 fn cutter(request: &HttpRequest) -> Option<Arc<dyn Fn() + Send + Sync>> {
-    match Connection::of(request)? {
-        OfRequest::Http1(connection) if !connection.is_peers() => Some(connection.cutter()),
-        OfRequest::Http1(_) | OfRequest::Http2(_) => None,
-    }
+    let connection = Connection::for_request(request)?;
+    (request.version() < Version::HTTP_2 && !connection.is_peer()).then(|| connection.cutter())
 }
 
-fn overloaded(request: &HttpRequest) -> HttpResponse {
+fn no_memory(request: &HttpRequest) -> HttpResponse {
     let text = "the request was handled, but the gateway has no memory for its answer (limits.total_memory)";
     let error = McpError::new(ErrorKind::Overloaded, text);
     if request.path() == "/mcp" {
@@ -96,84 +86,90 @@ fn overloaded(request: &HttpRequest) -> HttpResponse {
 }
 
 /// A body that is sent in slices, and counts until they are taken.
-struct Counted {
-    /// What comes piece by piece; a whole answer waits already.
+struct CountedBody {
+    /// Yields the pieces of the body. `None` if the whole body is pending already.
     source: Option<BoxBody>,
     size: BodySize,
-    waiting: Arc<Piece>,
+    pending: Arc<PendingBody>,
 }
 
-/// A piece of a body that waits for its client.
-struct Piece(Mutex<Waiting>);
+/// The piece of a body that waits for its client.
+struct PendingBody(Mutex<PendingState>);
 
-struct Waiting {
+struct PendingState {
     rest: Bytes,
-    /// When the connection last took something.
+    /// Time when the connection last took something, by [`now`].
     since: u64,
-    closed: bool,
-    /// There was a piece worth giving back to the system.
+    is_closed: bool,
+    /// `true` if a piece was large enough that its memory is returned to the system at the end.
     was_large: bool,
-    /// Covers the whole piece until its last slice is taken: that keeps all of it.
+    /// Covers the whole piece until its last slice is taken, because the slice keeps all of it.
     share: Share,
     cut: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-/// What a long piece takes with what it was made of and the buffers of its connection, as `scripts/memory` shows.
+/// Returns the memory of a long piece with the values it was made of and the buffers of its connection, as `scripts/memory`
+/// measures it.
 const fn with_buffers(bytes: usize) -> usize {
     bytes.saturating_add(bytes / 2)
 }
 
-impl Piece {
-    /// Keeps a piece for its client; `false` where there is no memory for it.
+impl PendingBody {
+    fn new(share: Share, cut: Option<Arc<dyn Fn() + Send + Sync>>) -> Arc<Self> {
+        let state = PendingState { rest: Bytes::new(), since: now(), is_closed: false, was_large: false, share, cut };
+        Arc::new(Self(Mutex::new(state)))
+    }
+
+    /// Holds a piece for its client. Returns `false` if there is no memory for it.
     fn hold(self: &Arc<Self>, piece: &Bytes) -> bool {
-        let mut waiting = self.0.lock();
-        waiting.since = now();
-        let Waiting { share, since, .. } = &mut *waiting;
-        let connection = || Arc::downgrade(self) as Weak<dyn Unread>;
-        if !share.cover_messages(with_buffers(piece.len()), *since, connection) {
+        let mut state = self.0.lock();
+        state.since = now();
+        let PendingState { share, since, .. } = &mut *state;
+        let unread = || Arc::downgrade(self) as Weak<dyn Unread>;
+        if !share.cover_messages(with_buffers(piece.len()), *since, unread) {
             return false;
         }
-        waiting.rest = piece.clone();
+        state.rest = piece.clone();
         if piece.len() > LARGE_MESSAGE_BYTES {
-            waiting.was_large = true;
-            // What it was made of is free by now.
+            state.was_large = true;
+            // The values that it was made of are free by now.
             reclaim::collect_after_large();
         }
         true
     }
 }
 
-impl Unread for Piece {
+impl Unread for PendingBody {
     fn since(&self) -> Option<u64> {
-        let waiting = self.0.try_lock()?;
-        (waiting.share.bytes() > 0).then_some(waiting.since)
+        let state = self.0.try_lock()?;
+        (state.share.bytes() > 0).then_some(state.since)
     }
 
     fn close(&self) -> bool {
-        let Some(mut waiting) = self.0.try_lock() else { return false };
-        tracing::warn!("a client does not read, and there is no memory for its answer: its connection ends");
-        waiting.closed = true;
-        waiting.rest = Bytes::new();
-        waiting.share.shrink_to(0);
-        // What takes its place comes at once.
+        let Some(mut state) = self.0.try_lock() else { return false };
+        tracing::warn!("a connection is closed: its client does not read, and there is no memory for its answer");
+        state.is_closed = true;
+        state.rest = Bytes::new();
+        state.share.shrink_to(0);
+        // Another body takes the memory at once.
         reclaim::collect_before_large();
-        if let Some(cut) = &waiting.cut {
+        if let Some(cut) = &state.cut {
             cut();
         }
         true
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedBody {
     fn drop(&mut self) {
         // On the thread that made it.
-        if self.waiting.0.lock().was_large {
+        if self.pending.0.lock().was_large {
             reclaim::collect_after_large();
         }
     }
 }
 
-impl MessageBody for Counted {
+impl MessageBody for CountedBody {
     type Error = Box<dyn std::error::Error>;
 
     fn size(&self) -> BodySize {
@@ -183,21 +179,21 @@ impl MessageBody for Counted {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
         let this = &mut *self;
         loop {
-            let mut waiting = this.waiting.0.lock();
-            if waiting.closed {
+            let mut state = this.pending.0.lock();
+            if state.is_closed {
                 return Poll::Ready(Some(Err("the client did not read".into())));
             }
-            if !waiting.rest.is_empty() {
-                waiting.since = now();
-                let slice = waiting.rest.len().min(SLICE);
-                return Poll::Ready(Some(Ok(waiting.rest.split_to(slice))));
+            if !state.rest.is_empty() {
+                state.since = now();
+                let slice = state.rest.len().min(SLICE_BYTES);
+                return Poll::Ready(Some(Ok(state.rest.split_to(slice))));
             }
-            waiting.share.shrink_to(0);
-            drop(waiting);
+            state.share.shrink_to(0);
+            drop(state);
             let Some(source) = &mut this.source else { return Poll::Ready(None) };
             match ready!(Pin::new(source).poll_next(cx)) {
                 Some(Ok(piece)) if piece.len() <= EXEMPT_BYTES => return Poll::Ready(Some(Ok(piece))),
-                Some(Ok(piece)) if this.waiting.hold(&piece) => {}
+                Some(Ok(piece)) if this.pending.hold(&piece) => {}
                 Some(Ok(_)) => return Poll::Ready(Some(Err("there is no memory for the answer".into()))),
                 other => return Poll::Ready(other),
             }
@@ -211,30 +207,28 @@ mod tests {
 
     use super::*;
 
-    /// A body of these pieces, or of one that waits already.
-    fn counted(memory: &Arc<Memory>, whole: Option<&Bytes>, pieces: Vec<Bytes>) -> Counted {
-        let share = memory.share("ann");
-        let waiting = Waiting { rest: Bytes::new(), since: now(), closed: false, was_large: false, share, cut: None };
-        let waiting = Arc::new(Piece(Mutex::new(waiting)));
-        assert!(whole.is_none_or(|whole| waiting.hold(whole)));
+    /// Creates a body of these pieces, or of a whole one that is pending already.
+    fn counted(memory: &Arc<Memory>, whole: Option<&Bytes>, pieces: Vec<Bytes>) -> CountedBody {
+        let pending = PendingBody::new(memory.share("ann"), None);
+        assert!(whole.is_none_or(|whole| pending.hold(whole)));
         let pieces = futures_util::stream::iter(pieces.into_iter().map(Ok::<_, std::convert::Infallible>));
         let source = whole.is_none().then(|| BoxBody::new(actix_web::body::BodyStream::new(pieces)));
-        Counted { source, size: BodySize::Stream, waiting }
+        CountedBody { source, size: BodySize::Stream, pending }
     }
 
-    async fn next(body: &mut Counted) -> Option<Result<Bytes, String>> {
+    async fn next(body: &mut CountedBody) -> Option<Result<Bytes, String>> {
         let piece = poll_fn(|cx| Pin::new(&mut *body).poll_next(cx)).await?;
         Some(piece.map_err(|error| error.to_string()))
     }
 
     #[actix::test]
     async fn answer_counts_until_its_last_slice_is_taken() {
-        let long = Bytes::from(vec![b'x'; 2 * SLICE + 1]);
+        let long = Bytes::from(vec![b'x'; 2 * SLICE_BYTES + 1]);
         let memory = Memory::new(1 << 20, 1 << 20);
         let streamed = vec![Bytes::from_static(b"short"), long.clone()];
         for (mut body, slices) in [
-            (counted(&memory, Some(&long), Vec::new()), &[SLICE, SLICE, 1][..]),
-            (counted(&memory, None, streamed), &[5, SLICE, SLICE, 1]),
+            (counted(&memory, Some(&long), Vec::new()), &[SLICE_BYTES, SLICE_BYTES, 1][..]),
+            (counted(&memory, None, streamed), &[5, SLICE_BYTES, SLICE_BYTES, 1]),
         ] {
             for slice in slices {
                 assert_eq!(next(&mut body).await.unwrap().unwrap().len(), *slice);
@@ -246,11 +240,11 @@ mod tests {
 
     #[actix::test]
     async fn answer_that_is_closed_gives_its_memory_to_the_next() {
-        let long = Bytes::from(vec![b'x'; 10 * SLICE]);
-        let memory = Memory::new(15 * SLICE, 15 * SLICE);
+        let long = Bytes::from(vec![b'x'; 10 * SLICE_BYTES]);
+        let memory = Memory::new(15 * SLICE_BYTES, 15 * SLICE_BYTES);
         let mut unread = counted(&memory, Some(&long), Vec::new());
         assert!(next(&mut unread).await.is_some());
-        // Both were left unread for as long in the same millisecond.
+        // Within the same millisecond both would be unread for equally long.
         let taken = now();
         while now() <= taken {
             std::thread::yield_now();
@@ -258,7 +252,7 @@ mod tests {
         let mut read = counted(&memory, Some(&long), Vec::new());
         assert_eq!(next(&mut unread).await, Some(Err("the client did not read".into())));
         assert!(next(&mut read).await.unwrap().is_ok());
-        assert_eq!(memory.used_total(), with_buffers(10 * SLICE));
+        assert_eq!(memory.used_total(), with_buffers(10 * SLICE_BYTES));
         drop((unread, read));
         assert_eq!(memory.used_total(), 0);
     }

@@ -1,4 +1,4 @@
-//! The event streams of both eras: what belongs to a stateless request with its answer, and the numbered streams of a
+//! The event streams of both eras: the messages and the answer of a stateless request, and the numbered streams of a
 //! handshake-era session.
 
 use std::{
@@ -28,8 +28,8 @@ use countersign_exchange::{
 use countersign_http::framing::sse::{KEEP_ALIVE, event, streaming, ticks};
 use countersign_protocol::ErrorKind;
 
-/// The response of a modern request: its notifications as they come, then its answer, then the end. Dropping it
-/// (the client closed the stream) cancels the request (2026-07-28/basic/patterns/cancellation).
+/// The response to a stateless request: its notifications as they come, then its answer. It is dropped when the client closes the
+/// stream, which cancels the request (2026-07-28/basic/patterns/cancellation).
 pub struct QueueBody {
     work: Option<Work>,
     queue: Arc<ResponseQueue>,
@@ -70,39 +70,41 @@ impl Stream for QueueBody {
     }
 }
 
-/// A reader of one numbered stream of a handshake-era session.
+/// Reads one numbered stream of a handshake-era session.
 struct LogReader {
     endpoint: Arc<McpEndpoint>,
     session: Arc<SessionShared>,
     number: u32,
     reader: u64,
     changed: watch::Receiver<()>,
+    /// Number of the last event that was sent.
     after: u64,
-    prime: bool,
+    /// `true` until the event is sent that primes the client to resume.
+    must_prime: bool,
     ticks: Interval,
-    /// Who reads; their key may be another than the one the session was opened with.
+    /// The identity of the reader, whose key may be another than that of the session.
     identity: Identity,
-    /// The GET stream's place among the principal's long-lived requests, and what ends it when that is taken.
-    place: Option<(StreamSlot, CancellationToken)>,
+    /// The slot of a GET stream among the long-lived requests of its principal, with the token that ends the stream if it is
+    /// evicted.
+    slot: Option<(StreamSlot, CancellationToken)>,
 }
 
-/// A stream from after an event on; with `None`, from now on.
+/// Returns the response that streams the events after a number, or from now on.
 ///
 /// # Errors
-/// `TooLate` if it is not held any more, `Ahead` for an event that it has not come to yet.
+/// `TooLate` if the events are no longer held, and `Ahead` for a number that the stream has not reached yet.
 pub fn log(
     endpoint: &Arc<McpEndpoint>,
     session: &Arc<SessionShared>,
     identity: &Identity,
     (number, after): (u32, Option<u64>),
-    place: Option<(StreamSlot, CancellationToken)>,
+    slot: Option<(StreamSlot, CancellationToken)>,
 ) -> Result<HttpResponse, ResumeFault> {
     let Channel::Streams(streams) = &session.channel else { return Err(ResumeFault::TooLate) };
     if after.is_some_and(|after| streams.newest(number).is_some_and(|newest| after > newest)) {
         return Err(ResumeFault::Ahead);
     }
     let (reader, changed, newest) = streams.attach(number).ok_or(ResumeFault::TooLate)?;
-    let primes = session.legacy_revision().is_some_and(|r| r.rules().sse_priming);
     let state = LogReader {
         endpoint: Arc::clone(endpoint),
         session: Arc::clone(session),
@@ -110,17 +112,17 @@ pub fn log(
         reader,
         changed,
         after: after.unwrap_or(newest),
-        prime: primes,
+        must_prime: session.legacy_revision().is_some_and(|r| r.rules().sse_priming),
         ticks: ticks(endpoint.transports.http.sse_keep_alive),
         identity: identity.clone(),
-        place,
+        slot,
     };
     Ok(streaming(state, LogReader::next))
 }
 
 impl LogReader {
     async fn next(&mut self) -> Option<Bytes> {
-        if std::mem::take(&mut self.prime) {
+        if std::mem::take(&mut self.must_prime) {
             let id = EventId { stream: self.number, event: self.after };
             return Some(format!("id: {id}\nretry: 1000\ndata: \n\n").into());
         }
@@ -145,20 +147,19 @@ impl LogReader {
                 Read::End | Read::Superseded => return None,
                 Read::Wait => {}
             }
-            let standing = self.number == GET_STREAM;
-            let taken = async {
-                match &self.place {
-                    Some((_, taken)) => taken.cancelled().await,
+            let evicted = async {
+                match &self.slot {
+                    Some((_, evicted)) => evicted.cancelled().await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 changed = self.changed.changed() => changed.ok()?,
                 () = session.ended.cancelled() => return None,
-                () = taken => return None,
-                () = self.endpoint.shutdown.cancelled(), if standing => return None,
+                () = evicted => return None,
+                () = self.endpoint.shutdown.cancelled(), if self.number == GET_STREAM => return None,
                 _ = self.ticks.tick() => {
-                    // A stream that somebody listens to keeps its session from idling out.
+                    // A stream with a reader keeps its session from timing out.
                     session.touch_reader();
                     return Some(KEEP_ALIVE);
                 }
@@ -176,7 +177,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::testing::Served;
+    use crate::testing::TestEndpoint;
     use countersign_exchange::{context::WireResponse, streams::Streams};
     use countersign_telemetry::metrics::Transport;
 
@@ -185,25 +186,25 @@ mod tests {
         Some(String::from_utf8(piece.unwrap().to_vec()).unwrap())
     }
 
-    /// What can be had without waiting; nothing where the stream waits for more.
+    /// Returns the next piece if it is available at once.
     fn ready(body: &mut BoxBody) -> Option<Option<String>> {
         next(body).now_or_never()
     }
 
-    struct Opened {
-        served: Served,
+    struct OpenedStream {
+        endpoint: TestEndpoint,
         key: String,
         session: Arc<SessionShared>,
     }
 
-    impl Opened {
+    impl OpenedStream {
         async fn open() -> Self {
-            let served = Served::open("").await;
-            let key = served.key("ci");
+            let endpoint = TestEndpoint::open("").await;
+            let key = endpoint.key("ci");
             let channel = Channel::Streams(Streams::new(10, 10_000));
-            let ended = &served.endpoint.sessions.lifetimes.ended;
-            let session = Arc::new(SessionShared::new(Transport::Http, served.identity(&key), channel, ended));
-            Self { served, key, session }
+            let ended = &endpoint.endpoint.sessions.lifetimes.ended;
+            let session = Arc::new(SessionShared::new(Transport::Http, endpoint.identity(&key), channel, ended));
+            Self { endpoint, key, session }
         }
 
         fn streams(&self) -> &Streams {
@@ -212,16 +213,16 @@ mod tests {
         }
 
         fn read(&self, from: (u32, Option<u64>), end: Option<CancellationToken>) -> Result<BoxBody, ResumeFault> {
-            let slot = |end| (self.served.endpoint.server.long_requests.slots.take("ci").unwrap(), end);
-            let identity = self.served.identity(&self.key);
-            let response = log(&self.served.endpoint, &self.session, &identity, from, end.map(slot))?;
+            let slot = |end| (self.endpoint.endpoint.server.long_requests.slots.take("ci").unwrap(), end);
+            let identity = self.endpoint.identity(&self.key);
+            let response = log(&self.endpoint.endpoint, &self.session, &identity, from, end.map(slot))?;
             Ok(response.into_body())
         }
     }
 
     #[actix::test]
-    async fn a_stream_goes_on_after_the_event_that_was_seen_and_ends_after_its_answer() {
-        let opened = Opened::open().await;
+    async fn stream_resumes_after_event_and_ends_after_answer() {
+        let opened = OpenedStream::open().await;
         let streams = opened.streams();
         let number = streams.open();
         for message in ["one", "two"] {
@@ -242,19 +243,19 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_standing_stream_ends_with_whatever_it_hangs_on() {
+    async fn get_stream_ends_with_everything_it_depends_on() {
         for cause in ["session", "place", "gateway", "reader", "key"] {
-            let opened = Opened::open().await;
+            let opened = OpenedStream::open().await;
             let place = CancellationToken::new();
             let mut body = opened.read((GET_STREAM, None), Some(place.clone())).unwrap();
             assert_eq!(ready(&mut body), None, "{cause}: it waits");
             match cause {
                 "session" => opened.session.end(),
                 "place" => place.cancel(),
-                "gateway" => opened.served.endpoint.shutdown.cancel(),
+                "gateway" => opened.endpoint.endpoint.shutdown.cancel(),
                 "reader" => drop(opened.read((GET_STREAM, None), None).unwrap()),
                 _ => {
-                    opened.served.revoke(&opened.key);
+                    opened.endpoint.revoke(&opened.key);
                     opened.streams().push(GET_STREAM, Bytes::from_static(b"secret"));
                 }
             }
@@ -263,18 +264,18 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_requests_stream_outlives_the_beginning_of_the_end() {
-        let opened = Opened::open().await;
+    async fn stream_of_request_outlives_shutdown() {
+        let opened = OpenedStream::open().await;
         let number = opened.streams().open();
         let mut body = opened.read((number, Some(0)), None).unwrap();
-        opened.served.endpoint.shutdown.cancel();
+        opened.endpoint.endpoint.shutdown.cancel();
         assert_eq!(ready(&mut body), None);
         opened.streams().push_last(number, Some(Bytes::from_static(b"answer")));
         assert!(next(&mut body).await.unwrap().ends_with("data: answer\n\n"));
     }
 
     #[actix::test]
-    async fn what_a_request_says_comes_before_its_answer_and_nothing_after_it() {
+    async fn notifications_precede_answer_and_none_follow() {
         let (answer, answered) = oneshot::channel::<Option<WireResponse>>();
         let queue = Arc::new(ResponseQueue::new(10, 1000));
         let work = Box::pin(async move { answered.await.unwrap() });
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn an_idle_stream_is_kept_open_and_one_that_was_taken_back_ends_without_a_word() {
+    async fn idle_stream_is_kept_open_and_cancelled_one_ends() {
         let (taken_back, over) = oneshot::channel::<()>();
         let work = Box::pin(over.map(|_| None));
         let mut body = QueueBody::new(work, Arc::new(ResponseQueue::new(1, 1)), Duration::from_millis(10));

@@ -1,5 +1,5 @@
-//! Finds out whether another node owns what a request is about: by its headers before the body is read, or else by its message.
-//! Asks once for each request, and nobody where this is the only node.
+//! Finds the node that owns what a request is about: by its headers before the body is read, or else by its message. Each request
+//! is looked up once, and not at all if this is the only node.
 
 use actix_web::{
     HttpRequest, HttpResponse,
@@ -41,7 +41,7 @@ impl RemoteOwner<'_> {
             Err(error) => {
                 RequestMetrics::get().error(error.kind);
                 let status = if error.kind == ErrorKind::SessionNotFound { 404 } else { 503 };
-                answer::with_status(status, &error, Revision::NEWEST_LEGACY)
+                answer::with_status(status, None, &error, Revision::NEWEST_LEGACY)
             }
         }
     }
@@ -88,13 +88,13 @@ fn to_forward(request: &HttpRequest, body: Option<Body>) -> http::Request<Option
 fn is_forwarded(cluster: &dyn Cluster, request: &HttpRequest) -> bool {
     let token = request.headers().get(HeaderName::from_static(FORWARDED));
     let is_forwarded = token.is_some_and(|token| cluster.is_peer(token.as_bytes()));
-    if is_forwarded && let Some(connection) = Connection::of(request) {
-        connection.is_of_peer();
+    if is_forwarded && let Some(connection) = Connection::for_request(request) {
+        connection.mark_as_peer();
     }
     is_forwarded
 }
 
-/// Finds the node that owns a session, if that is another one.
+/// Finds the node that owns a session, if it is another one.
 ///
 /// # Errors
 /// Nobody can tell at the moment whether the session lives.
@@ -108,8 +108,8 @@ pub async fn owner_of_session<'a>(
     Ok(target.map(|target| RemoteOwner { cluster, target }))
 }
 
-/// Finds the node that owns what a message names, if that is another one. A message of a session went by that: two names
-/// could send it back and forth.
+/// Finds the node that owns what a message names, if it is another one. A message of a session is only forwarded by its session,
+/// because two names could send it back and forth.
 ///
 /// # Errors
 /// Nobody can tell at the moment which nodes live.

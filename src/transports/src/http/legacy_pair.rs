@@ -1,22 +1,27 @@
-//! The HTTP+SSE pair of 2024-11-05 for old clients: `GET /sse` opens a session and its stream, whose first event
-//! names the URL to POST to; all answers come on the stream (2024-11-05/basic/transports).
+//! The HTTP+SSE pair of 2024-11-05, for old clients. `GET /sse` opens a session and its stream, whose first event names the URL
+//! to POST to. All answers come on the stream (2024-11-05/basic/transports).
 
 use std::sync::Arc;
 
 use actix::Addr;
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, dev::Payload, web};
 use bytes::Bytes;
 use serde::Deserialize;
 use tokio::{sync::Notify, time::Interval};
 
-use super::{body::Body, forward, identify};
+use super::{body, forward, identify};
 use crate::{endpoint::McpEndpoint, next_pump_id};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     shared::{Channel, SessionShared},
     slots::StreamSlot,
 };
-use countersign_http::{answer, connections::Connection, framing::sse, problem::shutting_down};
+use countersign_http::{
+    answer,
+    connections::{Connection, cutter},
+    framing::sse,
+    problem::shutting_down,
+};
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
     Session,
@@ -27,83 +32,78 @@ use countersign_telemetry::metrics::Transport;
 
 const REVISION: Revision = Revision::V2024_11_05;
 
-fn caller(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
+fn identify_caller(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
     let identity = identify(endpoint, request)?;
     authorize::role(&identity).map(|()| identity)
 }
 
-/// `GET /sse`.
+/// `GET /sse`: opens a session and its stream.
 pub async fn stream(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
-    let identity = match caller(&endpoint, &request) {
-        Ok(identity) => identity,
-        Err(error) => return answer::refusal(&error, REVISION),
-    };
+    try_stream(&request, &endpoint).await.unwrap_or_else(|error| answer::refusal(&error, REVISION))
+}
+
+async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Result<HttpResponse, McpError> {
+    let identity = identify_caller(endpoint, request)?;
     if endpoint.shutdown.is_cancelled() {
-        return answer::refusal(&shutting_down(), REVISION);
+        return Err(shutting_down());
     }
-    if !answer::Accepts::of(&request).sse {
+    if !answer::Accepts::from_request(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
-        return answer::with_status(406, &error, REVISION);
+        return Ok(answer::with_status(406, None, &error, REVISION));
     }
-    if let Err(error) = endpoint.sessions.admit(&identity.principal) {
-        return answer::refusal(&error, REVISION);
-    }
-    let endpoint = endpoint.into_inner();
+    endpoint.sessions.admit(&identity.principal)?;
     let shared = Arc::new(endpoint.sessions.outbox_session(Transport::Sse, identity, (0, 0)));
     let stream = shared.evictable(shared.ended.clone());
-    let slot = match endpoint.server.long_requests.admit_stream(shared.principal(), stream) {
-        Ok(slot) => slot,
-        Err(error) => return answer::refusal(&error, REVISION),
-    };
-    if let Some(connection) = Connection::of(&request) {
-        connection.carries(&shared);
+    let slot = endpoint.server.long_requests.admit_stream(shared.principal(), stream)?;
+    if let Some(connection) = Connection::for_request(request) {
+        connection.bind_session(&shared);
     }
-    let addr = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
+    let session = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
     let woken = Arc::new(Notify::new());
-    let id = next_pump_id();
+    let pump = next_pump_id();
     let wake = {
         let woken = Arc::clone(&woken);
         Arc::new(move || woken.notify_one())
     };
-    let cut = Connection::of(&request).map_or_else(|| Arc::new(|| ()) as Arc<_>, |connection| connection.cutter());
-    if addr.send(Attach(Pump { id, turn: 0, wake, cut })).await.is_err() {
-        return answer::refusal(&McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"), REVISION);
-    }
-    let named = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
+    let attached = session.send(Attach(Pump { id: pump, turn: 0, wake, cut: cutter(request) })).await;
+    attached.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
+    let url = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
     let ticks = sse::ticks(endpoint.transports.http.sse_keep_alive);
-    let first = Some(named.into());
-    sse::streaming(Pair { shared, addr, id, woken, ticks, first, closed: false, _slot: slot }, Pair::next)
+    let stream =
+        OutboxStream { shared, session, pump, woken, ticks, first: Some(url.into()), is_closed: false, _slot: slot };
+    Ok(sse::streaming(stream, OutboxStream::next))
 }
 
-/// Pumps the session's outbox into the stream.
-struct Pair {
+/// Moves the messages of the session's outbox into the stream.
+struct OutboxStream {
     shared: Arc<SessionShared>,
-    addr: Addr<Session>,
-    id: u64,
+    session: Addr<Session>,
+    pump: u64,
     woken: Arc<Notify>,
     ticks: Interval,
+    /// The event that names the URL to POST to.
     first: Option<Bytes>,
-    closed: bool,
+    is_closed: bool,
     _slot: StreamSlot,
 }
 
-/// Bytes handed to the connection at a time.
-const BUDGET: usize = 64 * 1024;
+/// Number of bytes that the connection is given at a time.
+const DRAIN_BYTES: usize = 64 * 1024;
 
-impl Pair {
+impl OutboxStream {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
         let Channel::Outbox(outbox) = &self.shared.channel else { return None };
-        while !self.closed {
-            let Some(drained) = outbox.drain(0, BUDGET) else {
+        while !self.is_closed {
+            let Some(drained) = outbox.drain(0, DRAIN_BYTES) else {
                 tokio::select! {
                     () = self.woken.notified() => continue,
                     _ = self.ticks.tick() => return Some(sse::KEEP_ALIVE),
                 }
             };
-            self.closed = drained.close.is_some();
+            self.is_closed = drained.close.is_some();
             let mut out = Vec::new();
             drained.frames.iter().for_each(|message| sse::event(&mut out, None, message));
             if !out.is_empty() {
@@ -114,9 +114,9 @@ impl Pair {
     }
 }
 
-impl Drop for Pair {
+impl Drop for OutboxStream {
     fn drop(&mut self) {
-        self.addr.do_send(Disconnected { pump: self.id, farewell: false });
+        self.session.do_send(Disconnected { pump: self.pump, farewell: false });
     }
 }
 
@@ -127,39 +127,40 @@ pub struct MessageQuery {
     session: String,
 }
 
-/// `POST /messages`: taken in, and answered on the stream.
+/// `POST /messages`: accepts a message, whose answer comes on the stream.
 pub async fn message(
     request: HttpRequest,
     query: Option<web::Query<MessageQuery>>,
     payload: web::Payload,
     endpoint: web::Data<McpEndpoint>,
 ) -> HttpResponse {
-    let identity = match caller(&endpoint, &request) {
-        Ok(identity) => identity,
-        Err(error) => return answer::refusal(&error, REVISION),
-    };
-    if !answer::is_json(&request) {
+    let session = query.as_ref().map(|query| query.session.as_str());
+    try_message(&request, session, payload.into_inner(), &endpoint)
+        .await
+        .unwrap_or_else(|error| answer::refusal(&error, REVISION))
+}
+
+async fn try_message(
+    request: &HttpRequest,
+    session: Option<&str>,
+    payload: Payload,
+    endpoint: &McpEndpoint,
+) -> Result<HttpResponse, McpError> {
+    let identity = identify_caller(endpoint, request)?;
+    if !answer::is_json(request) {
         let error = McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json");
-        return answer::with_status(415, &error, REVISION);
+        return Ok(answer::with_status(415, None, &error, REVISION));
     }
-    let named = query.as_ref().map(|query| query.session.as_str());
-    match forward::owner_of_session(&endpoint, &request, named).await {
-        Ok(Some(owner)) => return owner.answer(&request, Some(forward::body(payload.into_inner()))).await,
-        Ok(None) => {}
-        Err(error) => return answer::refusal(&error, REVISION),
+    if let Some(owner) = forward::owner_of_session(endpoint, request, session).await? {
+        return Ok(owner.answer(request, Some(forward::body(payload))).await);
     }
-    let session = query.and_then(|query| endpoint.sessions.find(&identity, Transport::Sse, &query.session));
-    let Some(entry) = session.and_then(|session| endpoint.sessions.registered(session)) else {
-        return answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION);
-    };
+    let not_found = || McpError::new(ErrorKind::SessionNotFound, "no such session");
+    let entry = session
+        .and_then(|session| endpoint.sessions.find(&identity, Transport::Sse, session))
+        .and_then(|session| endpoint.sessions.registered(session))
+        .ok_or_else(not_found)?;
     let http = &endpoint.transports.http;
-    let mut sender = Body::new(payload);
-    let body = match sender.read(&request, &endpoint, http.max_body, http.request_timeout).await {
-        Ok(body) => body,
-        Err(error) => return answer::refusal(&error, REVISION),
-    };
-    match deliver(&entry.addr, body, sender.held()).await {
-        Ok(()) => HttpResponse::Accepted().finish(),
-        Err(_) => answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION),
-    }
+    let (body, held) = body::read(request, payload, endpoint, http.max_body, http.request_timeout).await?;
+    deliver(&entry.addr, body, held).await.map_err(|_| not_found())?;
+    Ok(HttpResponse::Accepted().finish())
 }

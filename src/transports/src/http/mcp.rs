@@ -1,16 +1,15 @@
-//! The MCP endpoint: what every request has to pass, whichever era it turns out to be of.
+//! The MCP endpoint: the checks that every request passes, whatever its era.
 
 use std::sync::Arc;
 
-use actix_web::{HttpRequest, HttpResponse, http::header, web};
-
-use super::{
-    View,
-    body::Body,
-    forward, identify,
-    large::{self, Large},
-    modern, names, session,
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::{ConnectionType, header},
+    web,
 };
+use bytes::Bytes;
+
+use super::{HeaderView, body, forward, identify, modern, names, refuse, refuse_message, session};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{context::ForwardedHeaders, inflow::Held};
@@ -24,134 +23,151 @@ use countersign_protocol::{
     headers, params,
 };
 use countersign_routing::RouteTable;
-use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
-use countersign_session::{cluster::whole_body, owned::OwnedMessage};
-use countersign_telemetry::RequestMetrics;
+use countersign_runtime::lanes::{DropOnOwnerThread, LARGE_MESSAGE_BYTES};
+use countersign_session::{
+    cluster::whole_body,
+    owned::{OwnedMessage, OwnedRequest},
+};
 
-/// A POST on its way to one of the eras.
-pub struct Post {
-    pub endpoint: web::Data<McpEndpoint>,
-    pub request: HttpRequest,
+/// A POST that was admitted.
+pub struct Post<'a> {
+    pub endpoint: &'a web::Data<McpEndpoint>,
+    pub request: &'a HttpRequest,
     pub identity: Identity,
     pub accepts: Accepts,
-    /// What its body holds of the room for bodies.
+    /// The part of the budget for bodies that its body holds.
     pub held: Option<Held>,
+}
+
+/// A large request, which is answered on a thread for large messages ([`countersign_runtime::lanes`]).
+pub struct LargeRequest {
+    pub request: Arc<OwnedRequest>,
+    pub mirrored: Result<modern::MirrorCheck, McpError>,
 }
 
 /// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).
 pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
-    let mut post = match admit(request, &endpoint) {
+    let post = match admit(&request, &endpoint) {
         Ok(post) => post,
-        Err(refused) => return *refused,
+        Err((status, error)) => return answer::with_status(status, None, &error, assumed_revision(&request)),
     };
-    match forward::owner_of_session(&endpoint, &post.request, session_id(&post.request)).await {
-        Ok(Some(owner)) => return owner.answer(&post.request, Some(forward::body(payload.into_inner()))).await,
-        Ok(None) => {}
-        Err(error) => return refuse(&error, assumed_revision(&post.request)),
+    answer_post(post, payload).await.unwrap_or_else(|error| {
+        let status = if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() };
+        let mut response = refuse_message(status, None, &error, assumed_revision(&request));
+        // The rest of the body is not read.
+        response.head_mut().set_connection_type(ConnectionType::Close);
+        response
+    })
+}
+
+/// Checks what does not depend on the body.
+///
+/// # Errors
+/// Why the request is refused, with the HTTP status.
+fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> Result<Post<'a>, (u16, McpError)> {
+    let invalid = |why| McpError::new(ErrorKind::InvalidRequest, why);
+    if endpoint.shutdown.is_cancelled() {
+        return Err((503, shutting_down()));
+    }
+    let identity = identify(endpoint, request).map_err(|error| (error.kind.status(), error))?;
+    if !answer::is_json(request) {
+        return Err((415, invalid("the Content-Type must be application/json")));
+    }
+    let accepts = Accepts::from_request(request);
+    if !accepts.json && !accepts.sse {
+        return Err((406, invalid("the client must accept application/json and text/event-stream")));
+    }
+    Ok(Post { endpoint, request, identity, accepts, held: None })
+}
+
+/// Reads the body and answers its message, or has the node answer that owns what the message is about.
+async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpResponse, McpError> {
+    let (endpoint, request) = (post.endpoint, post.request);
+    if let Some(owner) = forward::owner_of_session(endpoint, request, session_id(request)).await? {
+        return Ok(owner.answer(request, Some(forward::body(payload.into_inner()))).await);
     }
     let http = &endpoint.transports.http;
-    let mut sender = Body::new(payload);
-    let body = match sender.read(&post.request, &endpoint, http.max_body, http.request_timeout).await {
-        Ok(body) => body,
-        Err(error) => return refuse(&error, assumed_revision(&post.request)),
-    };
-    post.held = sender.held();
+    let (body, held) = body::read(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
+    post.held = held;
     if body.len() > LARGE_MESSAGE_BYTES {
-        return match large::read(&post, &body).await {
-            Ok(Ok(large::Read::Batch)) => session::batch(post, body).await,
-            Ok(Ok(large::Read::Single(message, checked))) => {
-                match forward::owner_of_message(&endpoint, &post.request, &message.as_message()).await {
-                    Ok(Some(owner)) => return owner.answer(&post.request, Some(whole_body(body))).await,
-                    Ok(None) => {}
-                    Err(error) => return refuse(&error, assumed_revision(&post.request)),
-                }
-                drop(body);
-                let large = match &*message {
-                    OwnedMessage::Request(request) => Some(Box::new(Large { request: Arc::clone(request), checked })),
-                    OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
-                };
-                handle(post, sender, &message.as_message(), large).await
-            }
-            Ok(Err(fault)) => no_message(&post, &fault),
-            Err(refused) => *refused,
-        };
+        return answer_large(post, body).await;
     }
-    match envelope::parse(&body, &endpoint.server.limits.envelope) {
-        Ok(Incoming::Single(message)) => match forward::owner_of_message(&endpoint, &post.request, &message).await {
-            Ok(Some(owner)) => owner.answer(&post.request, Some(whole_body(body.clone()))).await,
-            Ok(None) => handle(post, sender, &message, None).await,
-            Err(error) => refuse(&error, assumed_revision(&post.request)),
+    Ok(match envelope::parse(&body, &endpoint.server.limits.envelope) {
+        Ok(Incoming::Single(message)) => match forward::owner_of_message(endpoint, request, &message).await? {
+            Some(owner) => owner.answer(request, Some(whole_body(body.clone()))).await,
+            None => handle(post, &message, None).await,
         },
         Ok(Incoming::Batch(_)) => session::batch(post, body).await,
-        Err(fault) => no_message(&post, &fault),
+        Err(fault) => refuse_body(&post, &fault),
+    })
+}
+
+/// Answers a large body, which is parsed away from the threads that serve connections.
+async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpError> {
+    let (endpoint, text) = (post.endpoint.clone(), body.clone());
+    let table = endpoint.server.routing.routes.load_full();
+    let headers = (table.mirrors_arguments || !table.was_built_complete()).then(|| post.request.headers().clone());
+    let lanes = Arc::clone(&endpoint.server.lanes);
+    let parse = move || async move {
+        let Incoming::Single(message) = envelope::parse(&text, &endpoint.server.limits.envelope)? else {
+            return Ok::<_, EnvelopeFault>(None);
+        };
+        // The arguments are large, too, so they are compared with the headers here.
+        let mirrored = match (&message, &headers) {
+            (Message::Request(request), Some(headers)) => {
+                modern::check_param_headers(&table, &HeaderView(headers), request)
+            }
+            _ => Ok(modern::MirrorCheck::Passed),
+        };
+        Ok(Some((DropOnOwnerThread::on_current_thread(OwnedMessage::from_message(&message)), mirrored)))
+    };
+    let (message, mirrored) = match lanes.run(&post.identity.principal.name, parse).await? {
+        Ok(Some(parsed)) => parsed,
+        Ok(None) => return Ok(session::batch(post, body).await),
+        Err(fault) => return Ok(refuse_body(&post, &fault)),
+    };
+    if let Some(owner) = forward::owner_of_message(post.endpoint, post.request, &message.as_message()).await? {
+        return Ok(owner.answer(post.request, Some(whole_body(body))).await);
     }
+    drop(body);
+    let large = match &*message {
+        OwnedMessage::Request(request) => Some(LargeRequest { request: Arc::clone(request), mirrored }),
+        OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
+    };
+    Ok(handle(post, &message.as_message(), large).await)
 }
 
-/// The answer to a body that is no message.
-fn no_message(post: &Post, fault: &EnvelopeFault) -> HttpResponse {
-    RequestMetrics::get().error(fault.error.kind);
-    let revision = assumed_revision(&post.request);
-    let bytes = countersign_protocol::encode::error(fault.id.as_ref(), &fault.error, revision);
-    answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes)
+/// Refuses a body that is not a message.
+fn refuse_body(post: &Post<'_>, fault: &EnvelopeFault) -> HttpResponse {
+    refuse_message(400, fault.id.as_ref(), &fault.error, assumed_revision(post.request))
 }
 
-/// Sends a message to its era.
-async fn handle(post: Post, sender: Body, message: &Message<'_>, large: Option<Box<Large>>) -> HttpResponse {
+/// Answers a message in its era.
+async fn handle(post: Post<'_>, message: &Message<'_>, large: Option<LargeRequest>) -> HttpResponse {
     let meta = match message {
         Message::Request(request) => request.meta(),
         message => params::parse_meta(message.params()),
     };
     match meta {
-        Ok(meta) if is_modern(&post.request, message, &meta) => {
-            modern::serve(post, sender, message, &meta, large).await
-        }
+        Ok(meta) if is_modern(post.request, message, &meta) => modern::serve(post, message, &meta, large).await,
         Ok(_) => session::message(post, message, large).await,
-        Err(error) => {
-            let id = if let Message::Request(request) = message { Some(&request.id) } else { None };
-            let bytes = countersign_protocol::encode::error(id, &error, assumed_revision(&post.request));
-            answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes)
-        }
+        Err(error) => refuse_message(400, request_id(message), &error, assumed_revision(post.request)),
     }
 }
 
-/// A handshake, or a message of a session that it opened, stays what it is whatever other headers it carries.
+/// Returns `true` for a message of the stateless era. A handshake, or a message of the session that it opened, is not one unless
+/// it names a version.
 fn is_modern(request: &HttpRequest, message: &Message<'_>, meta: &params::Meta<'_>) -> bool {
-    let handshake = matches!(message, Message::Request(r) if r.method == "initialize") || session_id(request).is_some();
-    if handshake && meta.protocol_version.is_none() && request.headers().get(&names::PROTOCOL_VERSION).is_none() {
+    let is_handshake =
+        matches!(message, Message::Request(r) if r.method == "initialize") || session_id(request).is_some();
+    if is_handshake && meta.protocol_version.is_none() && request.headers().get(&names::PROTOCOL_VERSION).is_none() {
         return false;
     }
-    headers::is_modern(&View(request.headers()), meta)
+    headers::is_modern(&HeaderView(request.headers()), meta)
 }
 
-/// What does not depend on the body.
-fn admit(request: HttpRequest, endpoint: &web::Data<McpEndpoint>) -> Result<Post, Box<HttpResponse>> {
-    let refuse = |status, error: McpError| Box::new(answer::with_status(status, &error, assumed_revision(&request)));
-    if endpoint.shutdown.is_cancelled() {
-        return Err(refuse(503, shutting_down()));
-    }
-    let identity = identify(endpoint, &request).map_err(|e| refuse(e.kind.status(), e))?;
-    if !answer::is_json(&request) {
-        return Err(refuse(415, McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json")));
-    }
-    let accepts = Accepts::of(&request);
-    if !accepts.json && !accepts.sse {
-        let error =
-            McpError::new(ErrorKind::InvalidRequest, "the client must accept application/json and text/event-stream");
-        return Err(refuse(406, error));
-    }
-    Ok(Post { endpoint: endpoint.clone(), request, identity, accepts, held: None })
-}
-
-fn refuse(error: &McpError, revision: Revision) -> HttpResponse {
-    RequestMetrics::get().error(error.kind);
-    let status = if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() };
-    let mut response = answer::with_status(status, error, revision);
-    // The rest of the body is not wanted any more.
-    response.head_mut().set_connection_type(actix_web::http::ConnectionType::Close);
-    response
-}
-
-/// In which revision to speak of a body that cannot be read: the header's, or the oldest that has this endpoint.
+/// Returns the revision in which to refuse a body that cannot be read: that of the header, or the oldest one that has this
+/// endpoint.
 fn assumed_revision(request: &HttpRequest) -> Revision {
     request
         .headers()
@@ -161,43 +177,36 @@ fn assumed_revision(request: &HttpRequest) -> Revision {
         .unwrap_or(Revision::V2025_03_26)
 }
 
-/// `GET /mcp`: the stream of a handshake-era session, or the rest of one that broke off.
+/// `GET /mcp`: opens the stream of a handshake-era session, or resumes a stream that broke off.
 pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
-    if endpoint.shutdown.is_cancelled() {
-        return refuse_head(&request, &shutting_down());
-    }
-    let identity = match identify(&endpoint, &request) {
-        Ok(identity) => identity,
-        Err(error) => return refuse_head(&request, &error),
+    let opened = async {
+        if endpoint.shutdown.is_cancelled() {
+            return Err(shutting_down());
+        }
+        let identity = identify(&endpoint, &request)?;
+        Ok(match forward::owner_of_session(&endpoint, &request, session_id(&request)).await? {
+            Some(owner) => owner.answer(&request, None).await,
+            None => session::stream(&request, &endpoint, &identity),
+        })
     };
-    match forward::owner_of_session(&endpoint, &request, session_id(&request)).await {
-        Ok(Some(owner)) => owner.answer(&request, None).await,
-        Ok(None) => session::stream(&request, &endpoint, &identity),
-        Err(error) => refuse_head(&request, &error),
-    }
+    opened.await.unwrap_or_else(|error| refuse(&error, assumed_revision(&request)))
 }
 
 /// `DELETE /mcp`: ends a handshake-era session.
 pub async fn delete(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
-    let identity = match identify(&endpoint, &request) {
-        Ok(identity) => identity,
-        Err(error) => return refuse_head(&request, &error),
+    let deleted = async {
+        let identity = identify(&endpoint, &request)?;
+        Ok(match forward::owner_of_session(&endpoint, &request, session_id(&request)).await? {
+            Some(owner) => owner.answer(&request, None).await,
+            None => session::delete(&request, &endpoint, &identity).await,
+        })
     };
-    match forward::owner_of_session(&endpoint, &request, session_id(&request)).await {
-        Ok(Some(owner)) => owner.answer(&request, None).await,
-        Ok(None) => session::delete(&request, &endpoint, &identity).await,
-        Err(error) => refuse_head(&request, &error),
-    }
+    deleted.await.unwrap_or_else(|error: McpError| refuse(&error, assumed_revision(&request)))
 }
 
-fn refuse_head(request: &HttpRequest, error: &McpError) -> HttpResponse {
-    RequestMetrics::get().error(error.kind);
-    answer::refusal(error, assumed_revision(request))
-}
-
-/// The headers that the configuration of some upstream has passed on; none of them otherwise, whatever they are.
+/// Returns the headers that some upstream has configured to receive, or `None` if none has.
 #[must_use]
-pub fn forwarded(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
+pub fn forwarded_headers(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
     let names = &table.forwarded_headers;
     if names.is_empty() {
         return None;
@@ -206,16 +215,22 @@ pub fn forwarded(table: &RouteTable, request: &HttpRequest) -> Option<Arc<Forwar
     Some(Arc::new(names.iter().filter_map(|name| Some((name.as_str().into(), value(name)?.into()))).collect()))
 }
 
-/// The `Mcp-Session-Id` header; `Some("")` for one that is no text.
+/// Returns the `Mcp-Session-Id` header, or `Some("")` if it is not text.
 #[must_use]
 pub fn session_id(request: &HttpRequest) -> Option<&str> {
     request.headers().get(&names::SESSION_ID).map(|v| v.to_str().unwrap_or_default())
 }
 
-/// Where a stream that broke off goes on.
+/// Returns the `Last-Event-ID` header of a client that resumes a stream, or `Some("")` if it is not text.
 #[must_use]
 pub fn last_event_id(request: &HttpRequest) -> Option<&str> {
     request.headers().get(header::HeaderName::from_static("last-event-id")).map(|v| v.to_str().unwrap_or_default())
+}
+
+/// Returns the id of a request.
+#[must_use]
+pub const fn request_id<'a>(message: &'a Message<'_>) -> Option<&'a countersign_protocol::RequestId> {
+    if let Message::Request(request) = message { Some(&request.id) } else { None }
 }
 
 #[cfg(test)]
@@ -223,14 +238,14 @@ mod tests {
     use actix_web::{http::header::CONNECTION, test::TestRequest};
 
     use super::*;
-    use crate::testing::Served;
+    use crate::testing::TestEndpoint;
 
     fn request(headers: &[(&str, &str)]) -> TestRequest {
         headers.iter().fold(TestRequest::post().uri("/mcp"), |request, header| request.append_header(*header))
     }
 
     #[test]
-    fn a_message_is_of_the_era_that_it_says_and_a_handshake_stays_one() {
+    fn era_follows_version_and_handshake_stays_legacy() {
         const VERSION: &str = "mcp-protocol-version";
         let modern = (VERSION, "2026-07-28");
         let legacy = (VERSION, "2025-06-18");
@@ -265,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_cannot_be_read_is_spoken_in_the_revision_of_its_header() {
+    fn unreadable_body_is_refused_in_revision_of_header() {
         let of = |headers: &[(&str, &str)]| assumed_revision(&request(headers).to_http_request());
         assert_eq!(of(&[("mcp-protocol-version", "2026-07-28")]), Revision::MODERN);
         assert_eq!(of(&[("mcp-protocol-version", "2024-11-05")]), Revision::V2024_11_05);
@@ -274,8 +289,8 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_post_is_told_the_first_thing_that_is_wrong_with_it() {
-        let served = Served::open("transports: { http: { max_body: 1KiB } }").await;
+    async fn post_is_refused_for_its_first_fault() {
+        let endpoint = TestEndpoint::open("transports: { http: { max_body: 1KiB } }").await;
         let stranger = ("authorization", "Bearer csk_unknown");
         let (text, json) = (("content-type", "text/plain"), ("content-type", "application/json; charset=utf-8"));
         let (html, all) = (("accept", "text/html"), ("accept", "*/*"));
@@ -290,11 +305,11 @@ mod tests {
             (&[json], "[]", 400, "INVALID_REQUEST"),
             (&[json], r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#, 400, "NOT_INITIALIZED"),
         ] {
-            let reply = served.ask(request(headers).set_payload(body.to_owned())).await;
+            let reply = endpoint.ask(request(headers).set_payload(body.to_owned())).await;
             assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (status, Some(code)), "{headers:?} {reply:?}");
         }
-        served.endpoint.shutdown.cancel();
-        let reply = served.ask(request(&[stranger, text])).await;
+        endpoint.endpoint.shutdown.cancel();
+        let reply = endpoint.ask(request(&[stranger, text])).await;
         assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (503, Some("SHUTTING_DOWN")));
         assert!(reply.headers.get(CONNECTION).is_none());
     }

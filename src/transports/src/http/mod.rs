@@ -4,7 +4,6 @@ pub mod body;
 pub mod buffer;
 pub mod event_streams;
 pub mod forward;
-pub mod large;
 pub mod legacy_pair;
 pub mod mcp;
 pub mod modern;
@@ -12,7 +11,7 @@ pub mod plain;
 pub mod session;
 
 use actix_web::{
-    HttpRequest, guard,
+    HttpRequest, HttpResponse, guard,
     http::{Method, header::HeaderMap},
     web,
 };
@@ -21,16 +20,16 @@ use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_http::{answer, authentication::identify_agent};
 use countersign_protocol::{
-    McpError,
+    McpError, RequestId, Revision,
     headers::{HeaderField, Headers},
 };
+use countersign_telemetry::RequestMetrics;
 
-/// All endpoints but `/ws`, the dashboard and `/api`.
+/// Adds all endpoints except `/ws`, the dashboard and `/api`.
 pub fn routes(cfg: &mut web::ServiceConfig) {
     cfg.service(
         web::resource("/mcp")
-            // `web::post()` would note in a map of each request that there is POST, for an answer of 405 that is made
-            // here without it.
+            // `web::post()` would record POST in a map of each request, for a 405 that is built here without it.
             .route(web::route().guard(guard::fn_guard(|ctx| ctx.head().method == Method::POST)).to(mcp::post))
             .route(web::get().to(mcp::get))
             .route(web::delete().to(mcp::delete))
@@ -45,7 +44,7 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
     .service(web::resource("/tools/{name}").route(web::post().to(plain::call)));
 }
 
-/// As [`identify_agent`].
+/// Authenticates an agent, as [`identify_agent`].
 ///
 /// # Errors
 /// `UNAUTHORIZED`.
@@ -53,12 +52,23 @@ pub fn identify(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identit
     identify_agent(&endpoint.server.long_requests.authenticator, request)
 }
 
-/// Request headers as the protocol layer reads them.
-pub struct View<'a>(pub &'a HeaderMap);
+/// Refuses a request with the status of its error, and counts the error.
+fn refuse(error: &McpError, revision: Revision) -> HttpResponse {
+    refuse_message(error.kind.status(), None, error, revision)
+}
 
-impl Headers for View<'_> {
+/// Refuses the request with that id, and counts the error.
+fn refuse_message(status: u16, id: Option<&RequestId>, error: &McpError, revision: Revision) -> HttpResponse {
+    RequestMetrics::get().error(error.kind);
+    answer::with_status(status, id, error, revision)
+}
+
+/// The headers of a request, as the protocol layer reads them.
+pub struct HeaderView<'a>(pub &'a HeaderMap);
+
+impl Headers for HeaderView<'_> {
     fn field(&self, name: &str) -> HeaderField<'_> {
-        let mut all = match names::known(name) {
+        let mut all = match names::find_known(name) {
             Some(name) => self.0.get_all(name),
             None => self.0.get_all(name),
         };
@@ -70,9 +80,8 @@ impl Headers for View<'_> {
     }
 }
 
-/// Headers of the protocol that are looked up with every request: a name that has to be parsed first costs more than
-/// finding it.
-pub(super) mod names {
+/// The headers of the protocol that every request is searched for. Parsing a name would cost more than finding it.
+pub mod names {
     use actix_web::http::header::HeaderName;
 
     use countersign_protocol::headers;
@@ -82,7 +91,7 @@ pub(super) mod names {
     static METHOD: HeaderName = HeaderName::from_static(headers::METHOD);
     static NAME: HeaderName = HeaderName::from_static(headers::NAME);
 
-    pub fn known(name: &str) -> Option<&'static HeaderName> {
+    pub fn find_known(name: &str) -> Option<&'static HeaderName> {
         [&PROTOCOL_VERSION, &METHOD, &NAME].into_iter().find(|known| known.as_str() == name)
     }
 }

@@ -6,11 +6,10 @@ use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
 use actix_web::{HttpResponse, http::StatusCode};
 
 use super::{
-    View,
-    body::Body,
+    HeaderView,
     event_streams::QueueBody,
-    large::Large,
-    mcp::{Post, forwarded},
+    mcp::{LargeRequest, Post, forwarded_headers},
+    refuse_message,
 };
 use countersign_exchange::{
     context::{Exchange, WireResponse, asker_of},
@@ -18,11 +17,12 @@ use countersign_exchange::{
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
 use countersign_protocol::{
-    ErrorKind, McpError, RequestId, Revision, encode,
+    ErrorKind, McpError, RequestId, Revision,
     envelope::{Message, Request},
     headers,
     json::string,
     method::Method,
+    param_headers::check_params,
     params::Meta,
 };
 use countersign_routing::RouteTable;
@@ -34,25 +34,24 @@ use countersign_session::{
     inbound,
     owned::OwnedRequest,
 };
-use countersign_telemetry::{RequestMetrics, metrics::Transport};
+use countersign_telemetry::metrics::Transport;
 
-/// A request's work, which ends in its answer.
+/// The work of a request, which ends with its answer.
 pub type Work = Pin<Box<dyn Future<Output = Option<WireResponse>>>>;
 
-/// Takes one message through the ladder and, if it is a request, to its answer. A large one is answered elsewhere.
+/// Checks a message and, if it is a request, answers it.
 pub async fn serve(
-    mut post: Post,
-    sender: Body,
+    mut post: Post<'_>,
     message: &Message<'_>,
     meta: &Meta<'_>,
-    large: Option<Box<Large>>,
+    large: Option<LargeRequest>,
 ) -> HttpResponse {
-    let view = View(post.request.headers());
+    let view = HeaderView(post.request.headers());
     let request = match message {
         Message::Request(request) => request,
         Message::Notification(_) | Message::Response(_) => {
             return match headers::check(&view, message, meta) {
-                // Nothing that a stateless client may tell concerns the gateway (cancelling is closing the stream).
+                // No notification of a stateless client concerns the gateway. A client cancels by closing the stream.
                 Ok(_) => HttpResponse::Accepted().finish(),
                 Err(error) => refuse(None, &error),
             };
@@ -60,13 +59,13 @@ pub async fn serve(
     };
     let mut table = post.endpoint.server.routing.routes.load_full();
     let mut checked = headers::check_request(&view, request, meta)
-        .and_then(|revision| method_known(&post, &table, meta, request, revision))
+        .and_then(|revision| check_method(&post, &table, meta, request, revision))
         .and_then(|()| match &large {
-            Some(large) => large.checked.clone(),
+            Some(large) => large.mirrored.clone(),
             None => check_param_headers(&table, &view, request),
         });
-    if let Ok(Headers::Unknown) = checked {
-        arrived(&post, request).await;
+    if let Ok(MirrorCheck::UnknownTool) = checked {
+        wait_for_tool_server(&post, request).await;
         table = post.endpoint.server.routing.routes.load_full();
         checked = check_param_headers(&table, &view, request);
     }
@@ -76,8 +75,7 @@ pub async fn serve(
     let limits = &post.endpoint.sessions.limits.outbox;
     let memory = Arc::clone(&post.endpoint.server.memory);
     let principal = Arc::clone(&post.identity.principal);
-    let queue = ResponseQueue::counted(limits.messages, limits.bytes, memory, principal);
-    let queue = Arc::new(queue);
+    let queue = Arc::new(ResponseQueue::counted(limits.messages, limits.bytes, memory, principal));
     let exchange = match exchange(&post, meta, &queue, table) {
         Ok(exchange) => exchange,
         Err(error) => return refuse(Some(&request.id), &error),
@@ -88,48 +86,35 @@ pub async fn serve(
             let owned = OwnedRequest::from_request(request);
             Box::pin(async move {
                 let _held = held;
-                let request = owned.as_request();
-                tokio::select! {
-                    biased;
-                    answer = inbound::answer(&exchange, &request) => answer,
-                    () = sender.taken_back() => None,
-                }
+                inbound::answer(&exchange, &owned.as_request()).await
             })
         }
         Some(large) => Box::pin(async move {
             let _held = held;
-            tokio::select! {
-                biased;
-                answer = inbound::answer_aside(exchange, large.request) => answer,
-                () = sender.taken_back() => None,
-            }
+            inbound::answer_aside(exchange, large.request).await
         }),
     };
-    let stream_only = !post.accepts.json;
-    if !stream_only {
-        // SSE only where there is something to stream before the answer.
+    if post.accepts.json {
+        // A stream is only opened if there are messages before the answer.
         let first = poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => queue.poll_take(cx).map(|messages| {
                 queue.put_back(messages);
                 None
             }),
-        })
-        .await;
-        if let Some(done) = first {
+        });
+        let done = match first.await {
+            // A client that only accepts JSON receives nothing before its answer.
+            None if !post.accepts.sse => Some(work.as_mut().await),
+            first => first,
+        };
+        if let Some(answer) = done {
+            let Some(answer) = answer else { return HttpResponse::Accepted().finish() };
             let before = queue.take();
-            return match done {
-                Some(answer) if before.is_empty() || !post.accepts.sse => answer::answered(status(&answer), answer),
-                Some(answer) => sse::finished(before, answer.bytes),
-                None => HttpResponse::Accepted().finish(),
-            };
-        }
-        if !post.accepts.sse {
-            // A client that takes JSON only gets its answer, and nothing before it.
-            return match work.await {
-                Some(answer) => answer::answered(status(&answer), answer),
-                None => HttpResponse::Accepted().finish(),
-            };
+            if before.is_empty() || !post.accepts.sse {
+                return answer::response_for(status(&answer), answer);
+            }
+            return sse::finished(before, answer.bytes);
         }
     }
     let keep_alive = post.endpoint.transports.http.sse_keep_alive;
@@ -137,15 +122,15 @@ pub async fn serve(
 }
 
 fn exchange(
-    post: &Post,
+    post: &Post<'_>,
     meta: &Meta<'_>,
     queue: &Arc<ResponseQueue>,
     table: Arc<RouteTable>,
 ) -> Result<Handling, McpError> {
     let facts = inbound::modern_facts(meta, post.endpoint.server.limits.facts)?;
     let sessions = &post.endpoint.sessions;
-    // Bookkeeping only: nothing of an earlier request on this connection speaks for this one.
-    let session = match Connection::of(&post.request).filter(|connection| !connection.is_peers()) {
+    // For bookkeeping only: nothing of an earlier request on this connection applies to this one.
+    let session = match Connection::for_request(post.request).filter(|connection| !connection.is_peer()) {
         Some(connection) => Arc::clone(connection.session(|| {
             let session = sessions.stateless_session(Transport::Http, post.identity.clone());
             sessions.server.show_facts(&session, &facts);
@@ -167,14 +152,14 @@ fn exchange(
         transport: Transport::Http,
         related: Related::Queue(Arc::clone(queue)),
         log_level: meta.log_level()?,
-        headers: forwarded(&table, &post.request),
+        headers: forwarded_headers(&table, post.request),
     };
     Ok(Handling { exchange, server: Arc::clone(&sessions.server), table })
 }
 
-/// Step 6 of the ladder: a method that this revision has, or one of an extension that leads somewhere.
-fn method_known(
-    post: &Post,
+/// Checks that the revision has the method, or that an extension routes it to a server.
+fn check_method(
+    post: &Post<'_>,
     table: &RouteTable,
     meta: &Meta<'_>,
     request: &Request<'_>,
@@ -189,39 +174,37 @@ fn method_known(
     headers::check_method(request, revision).map(drop)
 }
 
-/// What can be said of arguments that are mirrored into headers.
+/// The outcome of comparing the arguments of a call with the headers that mirror them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Headers {
-    Fine,
-    /// The tool may be one of a server that has yet to bring its definition.
-    Unknown,
+pub enum MirrorCheck {
+    Passed,
+    /// The tool may belong to a server whose definitions have not arrived yet.
+    UnknownTool,
 }
 
-/// Step 7 of the ladder: arguments that a tool wants mirrored into headers.
-pub fn check_param_headers(table: &RouteTable, view: &View<'_>, request: &Request<'_>) -> Result<Headers, McpError> {
-    if request.method != "tools/call" {
-        return Ok(Headers::Fine);
-    }
-    if !table.mirrors_arguments && table.was_built_complete() {
-        return Ok(Headers::Fine);
+/// Checks the headers that mirror arguments, for the tools that require them.
+pub fn check_param_headers(
+    table: &RouteTable,
+    view: &HeaderView<'_>,
+    request: &Request<'_>,
+) -> Result<MirrorCheck, McpError> {
+    if request.method != "tools/call" || !table.mirrors_arguments && table.was_built_complete() {
+        return Ok(MirrorCheck::Passed);
     }
     let params = request.outlined_params().object;
-    let Some(name) = params.member("name").and_then(string) else { return Ok(Headers::Fine) };
+    let Some(name) = params.member("name").and_then(string) else { return Ok(MirrorCheck::Passed) };
     match table.find_tool(&name) {
         Some(route) if !route.param_headers.is_empty() => {
-            let arguments =
-                params.member("arguments").and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok());
-            let checked =
-                countersign_protocol::param_headers::check_params(view, &route.param_headers, arguments.as_ref());
-            checked.map(|()| Headers::Fine)
+            let arguments = params.member("arguments").and_then(|raw| serde_json::from_str(raw).ok());
+            check_params(view, &route.param_headers, arguments.as_ref()).map(|()| MirrorCheck::Passed)
         }
-        None if !table.was_built_complete() => Ok(Headers::Unknown),
-        _ => Ok(Headers::Fine),
+        None if !table.was_built_complete() => Ok(MirrorCheck::UnknownTool),
+        _ => Ok(MirrorCheck::Passed),
     }
 }
 
-/// Waits for the server of a tool, where that is on its way.
-async fn arrived(post: &Post, request: &Request<'_>) {
+/// Waits for the server of a tool, if its definitions have not arrived yet.
+async fn wait_for_tool_server(post: &Post<'_>, request: &Request<'_>) {
     if let Some(name) = request.outlined_params().object.member("name").and_then(string) {
         let server = &post.endpoint.server;
         upstream_wait::wait_for_tool(&server.routing, &server.long_requests, &post.identity.principal, &name).await;
@@ -229,21 +212,20 @@ async fn arrived(post: &Post, request: &Request<'_>) {
 }
 
 fn refuse(id: Option<&RequestId>, error: &McpError) -> HttpResponse {
-    RequestMetrics::get().error(error.kind);
     let status = match headers::http_status(error) {
-        // Nothing was handled yet, so nothing is in-band.
+        // Nothing was handled yet, so no error is in-band.
         200 => 400,
         status => status,
     };
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-    answer::json(status, encode::error(id, error, Revision::MODERN))
+    refuse_message(status, id, error, Revision::MODERN)
 }
 
-/// What a handler answers is a `200`, be it an error or not; what stopped it before has its own status.
+/// Returns the status of an answer. An answer of a handler is a `200`, even if it is an error; an error before that has a status
+/// of its own.
 fn status(answer: &WireResponse) -> StatusCode {
     match answer.error {
         Some(ErrorKind::MethodNotFound) => StatusCode::NOT_FOUND,
-        // An upstream's too (2026-07-28/basic/index, "Capabilities": on HTTP the status must be 400).
+        // Also that of an upstream (2026-07-28/basic/index, "Capabilities": on HTTP the status must be 400).
         Some(ErrorKind::MissingCapability) => StatusCode::BAD_REQUEST,
         Some(ErrorKind::Unauthorized) => StatusCode::UNAUTHORIZED,
         Some(ErrorKind::Forbidden) => StatusCode::FORBIDDEN,

@@ -13,7 +13,7 @@ use actix_web::{
 };
 use serde_json::value::RawValue;
 
-use super::{body::Body, identify};
+use super::{body, identify};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
@@ -103,8 +103,8 @@ async fn try_call(
     }
     let identity = identify(endpoint, request)?;
     let http = &endpoint.transports.http;
-    let mut sender = Body::new(payload);
-    let body = sender.read(request, endpoint, http.max_body, http.request_timeout).await?;
+    let (body, _held) =
+        body::read(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
     if !body.is_empty() && !answer::is_json(request) {
         // A page of another origin can post anything but JSON without asking first.
         return Ok(Problem::unsupported_media_type().error_response());
@@ -114,17 +114,9 @@ async fn try_call(
         let (lanes, principal) = (Arc::clone(&endpoint.server.lanes), Arc::clone(&identity.principal));
         let (endpoint, name, key) = (Arc::clone(endpoint), name.to_owned(), key.map(str::to_owned));
         let work = move || async move { call_tool(&endpoint, identity, &name, &body, key.as_deref()).await };
-        tokio::select! {
-            biased;
-            reply = lanes.run(&principal.name, work) => reply?,
-            () = sender.taken_back() => return Err(taken_back()),
-        }
+        lanes.run(&principal.name, work).await?
     } else {
-        tokio::select! {
-            biased;
-            reply = call_tool(endpoint, identity, name, &body, key) => reply,
-            () = sender.taken_back() => return Err(taken_back()),
-        }
+        call_tool(endpoint, identity, name, &body, key).await
     };
     match reply {
         Ok(reply) => response(&reply),
@@ -162,10 +154,6 @@ fn response(reply: &Reply) -> Result<HttpResponse, McpError> {
         }
         (Some(kind), None) => failed(kind, &result),
     })
-}
-
-fn taken_back() -> McpError {
-    McpError::new(ErrorKind::Cancelled, "taken back by its client")
 }
 
 /// Runs the `tools/call` whose arguments are that body.

@@ -1,7 +1,7 @@
-//! The handshake era on HTTP: sessions by `Mcp-Session-Id`, a stream for what belongs to no request, resumption
+//! The handshake era on HTTP: sessions by `Mcp-Session-Id`, a stream for messages that belong to no request, and resumption
 //! (2025-11-25/basic/transports, "Streamable HTTP").
 //!
-//! A client that disconnects has not cancelled anything: its request runs on, and the answer waits in its stream.
+//! A client that disconnects has not cancelled anything: its request runs on, and the answer waits in the request's stream.
 
 use std::{
     future::poll_fn,
@@ -11,17 +11,19 @@ use std::{
 
 use actix_web::{
     HttpRequest, HttpResponse,
-    http::{StatusCode, header::HeaderValue},
+    http::{
+        StatusCode,
+        header::{ALLOW, HeaderValue},
+    },
     web,
 };
 use bytes::Bytes;
 
 use super::{
     event_streams,
-    large::Large,
-    mcp::{Post, forwarded, last_event_id, session_id},
+    mcp::{LargeRequest, Post, forwarded_headers, last_event_id, request_id, session_id},
     modern::Work,
-    names,
+    names, refuse, refuse_message,
 };
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
@@ -34,7 +36,7 @@ use countersign_exchange::{
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
 use countersign_protocol::{
-    ErrorKind, McpError, Revision, encode,
+    ErrorKind, McpError, Revision,
     envelope::{self, Incoming, Message},
     method::Method,
 };
@@ -45,22 +47,17 @@ use countersign_session::{
     inbound::{self, MessageSource},
     owned::OwnedRequest,
 };
-use countersign_telemetry::{RequestMetrics, metrics::Transport};
+use countersign_telemetry::metrics::Transport;
 
-/// A message of a handshake-era client. A large request is answered elsewhere.
-pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<Large>>) -> HttpResponse {
-    let assumed = match version(&post.request) {
+/// Handles a message of a handshake-era client.
+pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<LargeRequest>) -> HttpResponse {
+    let assumed = match version(post.request) {
         Ok(assumed) => assumed,
-        Err(error) => return refuse(400, &error, Revision::NEWEST_LEGACY),
+        Err(error) => return refuse(&error, Revision::NEWEST_LEGACY),
     };
-    let session = match find(&post, message, assumed) {
+    let session = match find_session(&post, message, assumed) {
         Ok(session) => session,
-        Err((status, error)) => {
-            let id = if let Message::Request(request) = message { Some(&request.id) } else { None };
-            RequestMetrics::get().error(error.kind);
-            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-            return answer::json(status, encode::error(id, &error, assumed));
-        }
+        Err(error) => return refuse_message(error.kind.status(), request_id(message), &error, assumed),
     };
     session.touch();
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
@@ -76,7 +73,6 @@ pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<La
         }
         Message::Request(request) => request,
     };
-    let opens = request.method == "initialize";
     let held = post.held.take();
     let work: Work = match large {
         None => {
@@ -86,47 +82,43 @@ pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<La
                 source.request(&owned.as_request()).await
             })
         }
-        Some(large) => Box::pin(async move {
+        Some(LargeRequest { request, .. }) => Box::pin(async move {
             let _held = held;
-            let request = large.request;
             match source.exchange(&request.as_request()) {
                 Ok(exchange) => inbound::answer_aside(exchange, request).await,
-                Err((error, revision)) => Some(WireResponse::error(Some(&request.as_request().id), &error, revision)),
+                Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
             }
         }),
     };
-    let known = session.legacy_revision().is_some();
+    let is_known = session.legacy_revision().is_some();
     let mut response = respond(&post, &stream, work).await;
-    if opens && !known && session.legacy_revision().is_some() {
+    if request.method == "initialize" && !is_known && session.legacy_revision().is_some() {
         Session::open(&post.endpoint.sessions, Arc::clone(&session), None);
         if let Ok(id) = HeaderValue::from_str(&session.id) {
-            response.headers_mut().insert(SESSION_ID, id);
+            response.headers_mut().insert(names::SESSION_ID.clone(), id);
         }
     }
     response
 }
 
-const SESSION_ID: actix_web::http::header::HeaderName =
-    actix_web::http::header::HeaderName::from_static("mcp-session-id");
-
-/// A batch, in the revisions that have it.
-pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
-    let refuse = |status, error: &McpError| refuse(status, error, Revision::V2025_03_26);
-    let assumed = match version(&post.request) {
-        Ok(assumed) => assumed,
-        Err(error) => return refuse(400, &error),
-    };
-    let session = match session_id(&post.request) {
-        Some(id) => match existing(&post, id) {
-            Some(session) => session,
-            None => return refuse(404, &unknown_session()),
-        },
-        None => throwaway(&post),
+/// Handles a batch, in the revisions that have batches.
+pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
+    let found = version(post.request).and_then(|assumed| {
+        let session = match session_id(post.request) {
+            Some(id) => existing_session(&post, id)?,
+            None => temporary_session(&post),
+        };
+        Ok((assumed, session))
+    });
+    let (assumed, session) = match found {
+        Ok(found) => found,
+        Err(error) => return refuse(&error, Revision::V2025_03_26),
     };
     session.touch();
-    if !session.legacy_revision().unwrap_or(assumed).rules().batches {
+    let revision = session.legacy_revision().unwrap_or(assumed);
+    if !revision.rules().batches {
         let error = McpError::new(ErrorKind::InvalidRequest, "this protocol revision has no batches");
-        return self::refuse(400, &error, session.legacy_revision().unwrap_or(assumed));
+        return refuse(&error, revision);
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
     let source = source(&post, &session, &stream, assumed);
@@ -136,7 +128,7 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
         let _held = held;
         match envelope::parse(&body, &limits) {
             Ok(Incoming::Batch(members)) => source.batch(members).await,
-            // It was one a moment ago.
+            // Impossible, because the same body was parsed as a batch before.
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
     };
@@ -149,7 +141,7 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
     respond(&post, &stream, work).await
 }
 
-fn source(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> MessageSource {
+fn source(post: &Post<'_>, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> MessageSource {
     let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
     let table = post.endpoint.server.routing.routes.load_full();
     MessageSource {
@@ -159,20 +151,20 @@ fn source(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, a
         transport: Transport::Http,
         related,
         assumed,
-        headers: forwarded(&table, &post.request),
+        headers: forwarded_headers(&table, post.request),
         table,
     }
 }
 
-/// A request's work while its client waits for it. A client that goes away leaves it to a task of its own, whose answer
-/// waits in the request's stream; so a call that is answered as JSON needs neither.
-struct Running {
+/// The work of a request while its client waits for it. If the client goes away, the work continues as a task, and its answer
+/// waits in the request's stream. So a call that is answered as JSON needs neither.
+struct RunningRequest {
     work: Option<Work>,
     stream: Arc<PostStream>,
 }
 
-impl Running {
-    /// The answer, or nothing as soon as there is a stream to read it from.
+impl RunningRequest {
+    /// Returns the answer, or `None` as soon as there is a stream to read it from.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<WireResponse>>> {
         let Some(work) = &mut self.work else { return Poll::Ready(None) };
         if let Poll::Ready(answer) = work.as_mut().poll(cx) {
@@ -185,9 +177,9 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
-        // Without streams there is nothing that the answer could wait in.
+        // A session without streams has no place for the answer.
         if let Some(work) = self.work.take()
             && let Some(number) = self.stream.open()
         {
@@ -203,33 +195,33 @@ fn finish(session: &SessionShared, number: u32, answer: Option<WireResponse>) {
     }
 }
 
-/// Runs a request's work; answers with JSON if that is all there is, and with a stream otherwise.
-async fn respond(post: &Post, stream: &Arc<PostStream>, work: Work) -> HttpResponse {
+/// Runs the work of a request. Answers with JSON if the answer is its only message, and with a stream otherwise.
+async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: Work) -> HttpResponse {
     let session = Arc::clone(&stream.session);
-    let mut running = Running { work: Some(work), stream: Arc::clone(stream) };
-    let (done, waited) = match poll_fn(|cx| Poll::Ready(running.poll(cx))).await {
+    let mut running = RunningRequest { work: Some(work), stream: Arc::clone(stream) };
+    let (done, has_waited) = match poll_fn(|cx| Poll::Ready(running.poll(cx))).await {
         Poll::Ready(done) => (done, false),
         Poll::Pending => {
             if !post.accepts.json {
-                // It is answered with a stream in any case, which can be taken up again.
+                // The answer comes on a stream in any case, which can be resumed.
                 stream.open();
             }
             (poll_fn(|cx| running.poll(cx)).await, true)
         }
     };
     let number = match &done {
-        // Taken back while it ran, which its stream tells.
-        Some(None) if waited => stream.open(),
+        // Cancelled while it ran, which its stream shows.
+        Some(None) if has_waited => stream.open(),
         _ => stream.number(),
     };
     let Some(number) = number else {
         return match done.flatten() {
-            Some(answer) if post.accepts.json => answer::answered(status(&answer), answer),
+            Some(answer) if post.accepts.json => answer::response_for(status(&answer), answer),
             Some(answer) => sse::finished(Vec::new(), answer.bytes),
             None => HttpResponse::Accepted().finish(),
         };
     };
-    // Until its reader is there, what comes on the stream is kept for it.
+    // Keeps the messages of the stream until its reader is attached.
     let held = match &session.channel {
         Channel::Streams(streams) => streams.hold(number),
         Channel::Outbox(_) | Channel::None => None,
@@ -244,21 +236,20 @@ async fn respond(post: &Post, stream: &Arc<PostStream>, work: Work) -> HttpRespo
         return answer::json(StatusCode::OK, answer);
     }
     if session.ended.is_cancelled() {
-        // Deleted while the request ran, which has ended with it.
-        return refuse(404, &unknown_session(), session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY));
+        // The session was deleted, and the request has ended with it.
+        return refuse(&session_not_found(), session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY));
     }
-    carries(&post.request, &session);
-    let response =
-        event_streams::log(&post.endpoint.clone().into_inner(), &session, &post.identity, (number, Some(0)), None);
+    bind_session(post.request, &session);
+    let response = event_streams::log(post.endpoint, &session, &post.identity, (number, Some(0)), None);
     drop(held);
     response.unwrap_or_else(|_| HttpResponse::Accepted().finish())
 }
 
-/// The answer of a stream if it is the only thing on it; `None` as soon as there is something to stream.
+/// Waits for the answer of a stream. Returns `None` as soon as the stream has other messages.
 async fn wait_for_sole_answer(session: &SessionShared, number: u32) -> Option<Bytes> {
     let Channel::Streams(streams) = &session.channel else { return None };
     let (_, mut changed, _) = streams.attach(number)?;
-    // Being superseded tells nothing: the reader that streams the log comes after this.
+    // Being superseded means nothing: the reader that streams the log attaches after this.
     while streams.is_untouched(number) {
         tokio::select! {
             changed = changed.changed() => changed.ok()?,
@@ -270,9 +261,10 @@ async fn wait_for_sole_answer(session: &SessionShared, number: u32) -> Option<By
     Some(answer)
 }
 
+/// Returns the status of an answer. A 404 would mean that the session is gone (2025-11-25/basic/transports), so no other error
+/// has it.
 fn status(answer: &WireResponse) -> StatusCode {
     match answer.error {
-        // 404 would mean that the session is gone (2025-11-25/basic/transports), so no other error has it.
         Some(ErrorKind::Unauthorized) => StatusCode::UNAUTHORIZED,
         Some(ErrorKind::Forbidden) => StatusCode::FORBIDDEN,
         Some(ErrorKind::RateLimited) => StatusCode::TOO_MANY_REQUESTS,
@@ -281,7 +273,8 @@ fn status(answer: &WireResponse) -> StatusCode {
     }
 }
 
-/// The version header of a handshake-era request. Without one the oldest revision that has this endpoint is meant.
+/// Returns the version in the header of a handshake-era request. Without the header it is the oldest revision that has this
+/// endpoint.
 ///
 /// # Errors
 /// `-32600` for a version that does not exist (2025-11-25/basic/transports#protocol-version-header: 400).
@@ -293,114 +286,103 @@ fn version(request: &HttpRequest) -> Result<Revision, McpError> {
     })
 }
 
-/// The session of a message: the one its header names, a new one for `handshake_revision`, none for what needs none.
-fn find(post: &Post, message: &Message<'_>, assumed: Revision) -> Result<Arc<SessionShared>, (u16, McpError)> {
+/// Returns the session of a message: the one that its header names, a new one for `initialize`, or a temporary one for a method
+/// that needs none.
+fn find_session(post: &Post<'_>, message: &Message<'_>, assumed: Revision) -> Result<Arc<SessionShared>, McpError> {
     let method = match message {
         Message::Request(request) => Some(request.method.as_ref()),
-        _ => None,
+        Message::Notification(_) | Message::Response(_) => None,
     };
-    let opens = method == Some("initialize");
-    match session_id(&post.request) {
-        Some(id) => existing(post, id).ok_or_else(|| (404, unknown_session())),
-        None if opens => open(post),
-        // An unknown method needs no session to be told so.
-        None if method.is_some_and(|m| !Method::parse(m).is_some_and(Method::needs_session)) => Ok(throwaway(post)),
-        None => {
+    match (session_id(post.request), method) {
+        (Some(id), _) => existing_session(post, id),
+        (None, Some("initialize")) => open_session(post),
+        // An unknown method is refused without a session, too.
+        (None, Some(method)) if !Method::parse(method).is_some_and(Method::needs_session) => {
+            Ok(temporary_session(post))
+        }
+        (None, method) => {
             let text = if assumed.rules().batches || method.is_some() {
                 "send `initialize` first and then its Mcp-Session-Id"
             } else {
                 "the Mcp-Session-Id header is missing"
             };
-            Err((400, McpError::new(ErrorKind::NotInitialized, text)))
+            Err(McpError::new(ErrorKind::NotInitialized, text))
         }
     }
 }
 
-fn unknown_session() -> McpError {
+fn session_not_found() -> McpError {
     McpError::new(ErrorKind::SessionNotFound, "no such session; send `initialize` again")
 }
 
-fn existing(post: &Post, id: &str) -> Option<Arc<SessionShared>> {
-    post.endpoint.sessions.find(&post.identity, Transport::Http, id)
+fn existing_session(post: &Post<'_>, id: &str) -> Result<Arc<SessionShared>, McpError> {
+    post.endpoint.sessions.find(&post.identity, Transport::Http, id).ok_or_else(session_not_found)
 }
 
-fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
-    let endpoint = &post.endpoint;
-    endpoint.sessions.admit(&post.identity.principal).map_err(|error| (503, error))?;
+fn open_session(post: &Post<'_>) -> Result<Arc<SessionShared>, McpError> {
+    let endpoint = post.endpoint;
+    endpoint.sessions.admit(&post.identity.principal)?;
     let websocket = &endpoint.transports.websocket;
     let share = endpoint.server.memory.share(&post.identity.principal.name);
-    let streams = Streams::counted(websocket.replay_frames, websocket.replay_bytes, share);
-    let channel = Channel::Streams(streams);
-    let session =
-        SessionShared::new(Transport::Http, post.identity.clone(), channel, &endpoint.sessions.lifetimes.of_lease());
-    Ok(Arc::new(session.at_node(endpoint.sessions.lifetimes.node().as_deref())))
+    let channel = Channel::Streams(Streams::counted(websocket.replay_frames, websocket.replay_bytes, share));
+    let lifetimes = &endpoint.sessions.lifetimes;
+    let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &lifetimes.of_lease());
+    Ok(Arc::new(session.at_node(lifetimes.node().as_deref())))
 }
 
-fn throwaway(post: &Post) -> Arc<SessionShared> {
+fn temporary_session(post: &Post<'_>) -> Arc<SessionShared> {
     post.endpoint.sessions.stateless_session(Transport::Http, post.identity.clone())
 }
 
-fn refuse(status: u16, error: &McpError, revision: Revision) -> HttpResponse {
-    RequestMetrics::get().error(error.kind);
-    answer::with_status(status, error, revision)
-}
-
-/// From now on the connection is as busy as the session whose stream it carries.
-fn carries(request: &HttpRequest, session: &Arc<SessionShared>) {
-    if let Some(connection) = Connection::of(request) {
-        connection.carries(session);
+/// Binds the connection to the session whose stream it carries.
+fn bind_session(request: &HttpRequest, session: &Arc<SessionShared>) {
+    if let Some(connection) = Connection::for_request(request) {
+        connection.bind_session(session);
     }
 }
 
 /// `GET /mcp`.
 pub fn stream(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
-    let Some(id) = session_id(request) else { return no_session_405() };
-    if !answer::Accepts::of(request).sse {
+    let Some(id) = session_id(request) else { return only_post() };
+    if !answer::Accepts::from_request(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
-        return refuse(406, &error, Revision::NEWEST_LEGACY);
+        return refuse_message(406, None, &error, Revision::NEWEST_LEGACY);
     }
     let Some(session) = endpoint.sessions.find(identity, Transport::Http, id) else {
-        return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
+        return refuse(&session_not_found(), Revision::NEWEST_LEGACY);
     };
-    let revision = session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
-    if let Err(error) = version(request) {
-        return refuse(400, &error, revision);
-    }
+    open_stream(request, endpoint, identity, &session)
+        .unwrap_or_else(|error| refuse(&error, session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY)))
+}
+
+fn open_stream(
+    request: &HttpRequest,
+    endpoint: &web::Data<McpEndpoint>,
+    identity: &Identity,
+    session: &Arc<SessionShared>,
+) -> Result<HttpResponse, McpError> {
+    let invalid = |why| McpError::new(ErrorKind::InvalidRequest, why);
+    version(request)?;
     let end = session.ended.child_token();
-    let slot = match endpoint.server.long_requests.admit_stream(&identity.principal, session.evictable(end.clone())) {
-        Ok(slot) => slot,
-        Err(error) => return refuse(503, &error, revision),
-    };
-    carries(request, &session);
+    let slot = endpoint.server.long_requests.admit_stream(&identity.principal, session.evictable(end.clone()))?;
+    bind_session(request, session);
     session.touch();
-    let (number, after) = match last_event_id(request).map(EventId::parse) {
+    let start = match last_event_id(request).map(EventId::parse) {
         None => (GET_STREAM, None),
         Some(Some(last)) => (last.stream, Some(last.event)),
-        Some(None) => {
-            let error = McpError::new(ErrorKind::InvalidRequest, "Last-Event-ID is not an event of this session");
-            return refuse(400, &error, revision);
-        }
+        Some(None) => return Err(invalid("Last-Event-ID is not an event of this session")),
     };
-    let endpoint = endpoint.clone().into_inner();
-    event_streams::log(&endpoint, &session, identity, (number, after), Some((slot, end))).unwrap_or_else(|fault| {
-        let error = match fault {
-            ResumeFault::TooLate => {
-                McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held")
-            }
-            ResumeFault::Ahead => McpError::new(
-                ErrorKind::InvalidRequest,
-                "Last-Event-ID names an event that this session has not sent yet",
-            ),
-        };
-        refuse(error.kind.status(), &error, revision)
+    event_streams::log(endpoint, session, identity, start, Some((slot, end))).map_err(|fault| match fault {
+        ResumeFault::TooLate => McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held"),
+        ResumeFault::Ahead => invalid("Last-Event-ID names an event that this session has not sent yet"),
     })
 }
 
 /// `DELETE /mcp`.
 pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
-    let Some(id) = session_id(request) else { return no_session_405() };
+    let Some(id) = session_id(request) else { return only_post() };
     let Some(session) = endpoint.sessions.find(identity, Transport::Http, id) else {
-        return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
+        return refuse(&session_not_found(), Revision::NEWEST_LEGACY);
     };
     session.end();
     if let Some(entry) = endpoint.sessions.registered(session) {
@@ -409,11 +391,11 @@ pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, id
     HttpResponse::NoContent().finish()
 }
 
-/// The stateless era has neither GET nor DELETE (2026-07-28/basic/transports/streamable-http).
-fn no_session_405() -> HttpResponse {
+/// Refuses GET and DELETE without a session, which the stateless era has not (2026-07-28/basic/transports/streamable-http).
+fn only_post() -> HttpResponse {
     let error = McpError::new(ErrorKind::InvalidRequest, "without a session there is only POST");
-    let mut response = answer::with_status(405, &error, Revision::MODERN);
-    response.headers_mut().insert(actix_web::http::header::ALLOW, HeaderValue::from_static("POST"));
+    let mut response = answer::with_status(405, None, &error, Revision::MODERN);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
     response
 }
 
@@ -428,10 +410,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::testing::Served;
+    use crate::testing::TestEndpoint;
 
     #[test]
-    fn a_version_is_one_that_exists_or_is_left_out() {
+    fn version_header_is_optional_but_must_exist() {
         let of = |value: &str| {
             version(&TestRequest::default().append_header(("mcp-protocol-version", value)).to_http_request())
         };
@@ -447,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_of_a_call_has_the_status_of_a_session_that_is_gone() {
+    fn no_error_of_a_call_has_status_404() {
         for kind in [ErrorKind::NotFound, ErrorKind::SessionNotFound, ErrorKind::Internal, ErrorKind::InvalidParams] {
             let answer = WireResponse::error(None, &McpError::new(kind, "x"), Revision::NEWEST_LEGACY);
             assert_eq!(status(&answer), StatusCode::OK, "{kind:?}");
@@ -470,21 +452,21 @@ mod tests {
         headers.iter().fold(request, |request, header| request.append_header(*header))
     }
 
-    async fn initialize(served: &Served, key: &str) -> String {
-        let reply = served.ask(request(Verb::POST, key, &[]).set_payload(INITIALIZE)).await;
+    async fn initialize(endpoint: &TestEndpoint, key: &str) -> String {
+        let reply = endpoint.ask(request(Verb::POST, key, &[]).set_payload(INITIALIZE)).await;
         assert_eq!(reply.status, StatusCode::OK, "{reply:?}");
-        reply.headers.get(SESSION_ID).unwrap().to_str().unwrap().to_owned()
+        reply.headers.get(&names::SESSION_ID).unwrap().to_str().unwrap().to_owned()
     }
 
     #[actix::test]
-    async fn a_session_is_known_to_its_own_principal_only_and_until_it_ends() {
-        let served = Served::open("").await;
-        let (own, stranger) = (served.key("own"), served.key("stranger"));
-        let id = initialize(&served, &own).await;
+    async fn session_is_known_to_its_principal_until_it_ends() {
+        let endpoint = TestEndpoint::open("").await;
+        let (own, stranger) = (endpoint.key("own"), endpoint.key("stranger"));
+        let id = initialize(&endpoint, &own).await;
         let ping = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
         let ask = async |verb: Verb, key: &str| {
             let named = request(verb, key, &[("mcp-session-id", &id), ("accept", "*/*")]);
-            served.ask(named.set_payload(ping)).await.status.as_u16()
+            endpoint.ask(named.set_payload(ping)).await.status.as_u16()
         };
         for verb in [Verb::POST, Verb::GET, Verb::DELETE] {
             assert_eq!(ask(verb.clone(), &stranger).await, 404, "{verb}");
@@ -497,9 +479,9 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_message_without_a_session_is_told_how_to_get_one_unless_it_needs_none() {
-        let served = Served::open("").await;
-        let key = served.key("ci");
+    async fn message_without_session_is_refused_if_it_needs_one() {
+        let endpoint = TestEndpoint::open("").await;
+        let key = endpoint.key("ci");
         for (message, status, code) in [
             (r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#, 400, Some("NOT_INITIALIZED")),
             (r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#, 200, None),
@@ -508,17 +490,17 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, 200, None),
             (r#"{"jsonrpc":"2.0","id":1,"method":"no/such"}"#, 200, Some("METHOD_NOT_FOUND")),
         ] {
-            let reply = served.ask(request(Verb::POST, &key, &[]).set_payload(message)).await;
+            let reply = endpoint.ask(request(Verb::POST, &key, &[]).set_payload(message)).await;
             assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (status, code), "{message}: {reply:?}");
         }
-        assert_eq!(served.endpoint.sessions.registry.len(), 0, "none of them opened a session");
+        assert_eq!(endpoint.endpoint.sessions.registry.len(), 0, "none of them opened a session");
     }
 
     #[actix::test]
-    async fn a_stream_is_refused_for_the_first_thing_that_is_wrong_with_its_request() {
-        let served = Served::open("limits: { max_streams: 1 }").await;
-        let key = served.key("ci");
-        let id = initialize(&served, &key).await;
+    async fn stream_is_refused_for_the_first_fault_of_its_request() {
+        let endpoint = TestEndpoint::open("limits: { max_streams: 1 }").await;
+        let key = endpoint.key("ci");
+        let id = initialize(&endpoint, &key).await;
         let (session, sse) = (("mcp-session-id", id.as_str()), ("accept", "text/event-stream"));
         let (old, last) = (("mcp-protocol-version", "1"), |id| ("last-event-id", id));
         for (headers, status) in [
@@ -530,13 +512,13 @@ mod tests {
             (&[session, sse, last("0-9")], 400),
             (&[session, sse, last("7-0")], 410),
         ] {
-            let reply = served.ask(request(Verb::GET, &key, headers)).await;
+            let reply = endpoint.ask(request(Verb::GET, &key, headers)).await;
             assert_eq!(reply.status.as_u16(), status, "{headers:?} {reply:?}");
             assert_eq!(reply.headers.contains_key(ALLOW), status == 405);
         }
-        let principal = served.identity(&key).principal;
-        let _taken = served.endpoint.server.long_requests.slots.take(&principal.name).unwrap();
-        let reply = served.ask(request(Verb::GET, &key, &[session, sse])).await;
+        let principal = endpoint.identity(&key).principal;
+        let _taken = endpoint.endpoint.server.long_requests.slots.take(&principal.name).unwrap();
+        let reply = endpoint.ask(request(Verb::GET, &key, &[session, sse])).await;
         assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (503, Some("OVERLOADED")));
     }
 }

@@ -1,0 +1,528 @@
+//! Counts connections, keeps them within their limits, and knows the socket behind each request.
+//!
+//! A new connection over the limit evicts another one ([`countersign_exchange::eviction`]). If none can be evicted, the new one
+//! is still accepted, so that it can be refused with a 503. Connections that have shown a reviewer's credential hold reserved
+//! places, up to a number of them, and are never evicted.
+
+use std::{
+    borrow::Cow,
+    cell::{Cell, OnceCell},
+    collections::HashMap,
+    net::{Shutdown, SocketAddr},
+    os::fd::AsFd,
+    rc::Rc,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use actix_web::{HttpMessage as _, HttpRequest, rt::net::TcpStream};
+use parking_lot::Mutex;
+use socket2::{SockRef, Socket};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use countersign_attach::{Users, users::UserGuard};
+use countersign_config::TransportsConfig;
+use countersign_exchange::{
+    eviction::{self, Hold, Queue},
+    inflow::{Inflow, Intake},
+    shared::SessionShared,
+};
+use countersign_telemetry::{ConnectionGuard, Transport};
+
+/// Time after which a peer that acknowledges nothing, or keeps its receive window shut, counts as gone.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// All connections, by what they are used for.
+pub struct Connections {
+    max_http: usize,
+    max_web_sockets: usize,
+    max_reviewers: usize,
+    /// Number of connections that hold places reserved for reviewers.
+    reviewers: AtomicUsize,
+    last_number: AtomicU64,
+    http: Mutex<Pool>,
+    web_sockets: Mutex<Pool>,
+    /// One permit for each WebSocket of any endpoint.
+    pub web_socket_permits: Arc<Semaphore>,
+    /// One permit for each WebSocket that only reviewers get.
+    pub reserved_permits: Arc<Semaphore>,
+    /// Limits the bytes of request bodies in memory.
+    inflow: Arc<Inflow>,
+    users: Users,
+}
+
+impl Connections {
+    #[must_use]
+    pub fn new(config: &TransportsConfig, inflow: Arc<Inflow>, users: Users) -> Self {
+        raise_open_files();
+        Self {
+            max_http: config.http.max_connections,
+            max_web_sockets: config.websocket.max_connections,
+            max_reviewers: config.http.reserved_connections,
+            reviewers: AtomicUsize::new(0),
+            last_number: AtomicU64::new(0),
+            http: Mutex::default(),
+            web_sockets: Mutex::default(),
+            web_socket_permits: Arc::new(Semaphore::new(config.websocket.max_connections)),
+            reserved_permits: Arc::new(Semaphore::new(config.http.reserved_connections)),
+            inflow,
+            users,
+        }
+    }
+
+    /// Creates the budget of one more connection for the bytes of request bodies.
+    #[must_use]
+    pub fn intake(&self) -> Arc<Intake> {
+        self.inflow.intake()
+    }
+
+    /// Returns the number of connections to accept: all limits together, and some more that are refused with a 503.
+    #[must_use]
+    pub fn max_accepted(&self) -> usize {
+        self.max_http.saturating_add(self.max_web_sockets).saturating_add(self.max_reviewers).saturating_add(256)
+    }
+
+    /// Counts a connection, and evicts another one if there are too many. Also returns `false` if there still are.
+    fn add(&self, socket: Option<Socket>) -> (Arc<ConnectionState>, bool) {
+        let state = Arc::new(ConnectionState {
+            number: self.last_number.fetch_add(1, Relaxed),
+            socket,
+            open_requests: AtomicUsize::new(0),
+            awaited_bodies: AtomicUsize::new(0),
+            has_completed_request: AtomicBool::new(false),
+            last_active: AtomicU64::new(eviction::now()),
+            is_reviewer: AtomicBool::new(false),
+            is_peer: AtomicBool::new(false),
+            is_uncounted: AtomicBool::new(false),
+            session: Mutex::default(),
+            web_socket_permit: Mutex::default(),
+        });
+        let (evicted, has_room) = {
+            let mut http = self.http.lock();
+            // Before the new one is inserted, so that it does not evict itself.
+            let evicted = if http.counted >= self.max_http { http.evict() } else { None };
+            http.insert(Arc::clone(&state));
+            (evicted, http.counted <= self.max_http)
+        };
+        if let Some(evicted) = evicted {
+            tracing::debug!("a connection is evicted for a new one");
+            evicted.cut();
+        }
+        (state, has_room)
+    }
+
+    fn remove(&self, state: &ConnectionState) {
+        if state.is_reviewer.swap(false, Relaxed) {
+            self.reviewers.fetch_sub(1, Relaxed);
+        }
+        if self.http.lock().remove(state.number).is_none() {
+            self.web_sockets.lock().remove(state.number);
+        }
+    }
+
+    fn is_over_limit(&self) -> bool {
+        self.http.lock().counted > self.max_http
+    }
+
+    /// Gives a connection one of the reserved places. Returns `false` if all of them are taken.
+    fn reserve(&self, state: &ConnectionState) -> bool {
+        if state.is_reviewer.load(Relaxed) {
+            return true;
+        }
+        let max = self.max_reviewers;
+        if self.reviewers.fetch_update(Relaxed, Relaxed, |n| (n < max).then_some(n + 1)).is_err() {
+            return false;
+        }
+        state.is_reviewer.store(true, Relaxed);
+        let mut http = self.http.lock();
+        if http.all.contains_key(&state.number) && !state.is_uncounted.swap(true, Relaxed) {
+            http.counted -= 1;
+        }
+        true
+    }
+
+    /// Evicts a WebSocket and returns its permit, or `None` if all of them have calls in flight.
+    fn evict_web_socket(&self) -> Option<OwnedSemaphorePermit> {
+        let evicted = self.web_sockets.lock().evict()?;
+        tracing::debug!("a WebSocket is evicted for a new one");
+        let permit = evicted.web_socket_permit.lock().take();
+        match evicted.session() {
+            // The session sends a close frame first.
+            Some(session) => session.end(),
+            None => evicted.cut(),
+        }
+        permit
+    }
+}
+
+/// Raises the limit of open files as far as the process may. Many systems start it with 1024, which the default limits of
+/// connections exceed.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::debug!(%error, "cannot raise the limit of open files");
+    }
+}
+
+/// The connections of one kind.
+#[derive(Default)]
+struct Pool {
+    /// Number of connections that count towards the limit. Those of reviewers do not.
+    counted: usize,
+    all: HashMap<u64, Arc<ConnectionState>>,
+    queue: Queue<u64>,
+}
+
+impl Pool {
+    fn insert(&mut self, state: Arc<ConnectionState>) {
+        let number = state.number;
+        state.is_uncounted.store(false, Relaxed);
+        self.counted += 1;
+        self.all.insert(number, state);
+        let Self { counted, all, queue } = self;
+        queue.joined(number, *counted, |number| all.get(number).map(|state| state.hold()));
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<ConnectionState>> {
+        let state = self.all.remove(&number)?;
+        self.counted -= usize::from(!state.is_uncounted.swap(true, Relaxed));
+        Some(state)
+    }
+
+    fn evict(&mut self) -> Option<Arc<ConnectionState>> {
+        let Self { all, queue, .. } = self;
+        let hold = |number: &u64| all.get(number).map(|state| state.hold());
+        let number = queue.next(hold, || all.keys().copied().collect())?;
+        self.remove(number)
+    }
+}
+
+/// The part of a connection that all threads see.
+pub struct ConnectionState {
+    number: u64,
+    /// A second descriptor of the socket, to cut a peer that does not read from any thread. Without one the connection is not
+    /// evicted, and such a peer is cut by `TCP_USER_TIMEOUT`.
+    socket: Option<Socket>,
+    open_requests: AtomicUsize,
+    /// Number of open requests whose bodies have not arrived yet.
+    awaited_bodies: AtomicUsize,
+    has_completed_request: AtomicBool,
+    /// Time of the last complete request, by [`eviction::now`].
+    last_active: AtomicU64,
+    /// `true` if it holds a reserved place.
+    is_reviewer: AtomicBool,
+    /// `true` if another gateway opened it.
+    is_peer: AtomicBool,
+    /// `true` if it was evicted or removed, or holds a reserved place.
+    is_uncounted: AtomicBool,
+    /// The session whose stream or messages it carries.
+    session: Mutex<Option<Weak<SessionShared>>>,
+    web_socket_permit: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl ConnectionState {
+    /// Returns whether it can be evicted, and since when it has been idle.
+    fn hold(&self) -> Hold {
+        let open = self.open_requests.load(Relaxed);
+        let is_working = open > self.awaited_bodies.load(Relaxed);
+        let is_protected = is_working || self.is_peer.load(Relaxed) || self.is_reviewer.load(Relaxed);
+        let Some(socket) = self.socket.as_ref().filter(|_| !is_protected) else { return Hold::Busy };
+        // A request has arrived that its thread has not read yet. The rest of an open request may well be left unread.
+        if open == 0 && rustix::io::ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0) {
+            return Hold::Busy;
+        }
+        let last_active = self.last_active.load(Relaxed);
+        match self.session().map(|session| session.hold()) {
+            Some(Hold::Idle(heard)) => Hold::Idle(last_active.max(heard)),
+            Some(hold) => hold,
+            None if self.has_completed_request.load(Relaxed) => Hold::Idle(last_active),
+            None => Hold::Handshake,
+        }
+    }
+
+    fn session(&self) -> Option<Arc<SessionShared>> {
+        self.session.lock().as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Breaks the connection at once.
+    fn cut(&self) {
+        if let Some(socket) = &self.socket {
+            // An error means that it is closed already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Counts a request of a connection as open until it is dropped.
+pub struct OpenRequest(Arc<ConnectionState>);
+
+impl OpenRequest {
+    fn new(state: &Arc<ConnectionState>) -> Self {
+        state.open_requests.fetch_add(1, Relaxed);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.0.last_active.store(eviction::now(), Relaxed);
+        self.0.has_completed_request.store(true, Relaxed);
+        self.0.open_requests.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Counts the body of an open request as awaited until it is dropped. The connection can be evicted meanwhile.
+pub struct AwaitedBody(Arc<ConnectionState>);
+
+impl AwaitedBody {
+    fn new(state: &Arc<ConnectionState>) -> Self {
+        state.awaited_bodies.fetch_add(1, Relaxed);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for AwaitedBody {
+    fn drop(&mut self) {
+        self.0.awaited_bodies.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Ends the session of stateless requests when their connection is closed.
+pub type EndSession = Box<dyn Fn()>;
+
+/// One TCP connection; lives in its connection data.
+pub struct Connection {
+    all: Arc<Connections>,
+    pub peer: Option<SocketAddr>,
+    state: Arc<ConnectionState>,
+    /// `true` if the limit was exceeded when it was accepted, and ever since.
+    is_refused: Cell<bool>,
+    intake: OnceCell<Arc<Intake>>,
+    gauge: Cell<Option<ConnectionGuard>>,
+    /// Keeps a detached gateway from ending while somebody is connected.
+    _user: UserGuard,
+    /// The session that stateless requests of this connection share, from the first of them on.
+    session: OnceCell<(Arc<SessionShared>, EndSession)>,
+}
+
+impl Connection {
+    /// Counts the connection and sets its socket up.
+    pub fn open(all: &Arc<Connections>, stream: &TcpStream) -> Self {
+        if let Err(error) = SockRef::from(stream).set_tcp_user_timeout(Some(USER_TIMEOUT)) {
+            tracing::debug!(%error, "cannot set TCP_USER_TIMEOUT");
+        }
+        let (state, has_room) = all.add(stream.as_fd().try_clone_to_owned().ok().map(Socket::from));
+        Self {
+            all: Arc::clone(all),
+            peer: stream.peer_addr().ok(),
+            state,
+            is_refused: Cell::new(!has_room),
+            intake: OnceCell::new(),
+            gauge: Cell::new(Some(ConnectionGuard::connection(Transport::Http))),
+            _user: all.users.add_user(),
+            session: OnceCell::new(),
+        }
+    }
+
+    /// Returns the connection that a request came by: of HTTP/1 by reference, of HTTP/2 by count.
+    #[must_use]
+    pub fn for_request(request: &HttpRequest) -> Option<Cow<'_, Rc<Self>>> {
+        match request.conn_data() {
+            Some(connection) => Some(Cow::Borrowed(connection)),
+            None => request.extensions().get().cloned().map(Cow::Owned),
+        }
+    }
+
+    /// Marks it as opened by another gateway of the same store, which forwards requests of many clients. It is never evicted.
+    pub fn mark_as_peer(&self) {
+        self.state.is_peer.store(true, Relaxed);
+    }
+
+    #[must_use]
+    pub fn is_peer(&self) -> bool {
+        self.state.is_peer.load(Relaxed)
+    }
+
+    /// Counts a request as open.
+    #[must_use]
+    pub fn open_request(&self) -> OpenRequest {
+        OpenRequest::new(&self.state)
+    }
+
+    /// Counts the body of an open request as awaited.
+    #[must_use]
+    pub fn await_body(&self) -> AwaitedBody {
+        AwaitedBody::new(&self.state)
+    }
+
+    /// Returns the permit of one more WebSocket, which may evict another one. `None` if all of them have calls in flight.
+    #[must_use]
+    pub fn web_socket_permit(&self) -> Option<OwnedSemaphorePermit> {
+        let free = Arc::clone(&self.all.web_socket_permits).try_acquire_owned().ok();
+        free.or_else(|| self.all.evict_web_socket())
+    }
+
+    /// Counts the connection as a WebSocket from now on.
+    pub fn upgrade(&self, permit: OwnedSemaphorePermit) {
+        *self.state.web_socket_permit.lock() = Some(permit);
+        let removed = self.all.http.lock().remove(self.state.number);
+        if let Some(state) = removed {
+            self.all.web_sockets.lock().insert(state);
+        }
+        self.gauge.set(Some(ConnectionGuard::connection(Transport::WebSocket)));
+    }
+
+    /// Binds the connection to the session whose stream or messages it carries: it is as busy as the session from now on.
+    pub fn bind_session(&self, session: &Arc<SessionShared>) {
+        *self.state.session.lock() = Some(Arc::downgrade(session));
+    }
+
+    /// Gives the connection of somebody with a reviewer's credential a reserved place. Returns `false` if all are taken.
+    pub fn reserve_reviewer_place(&self) -> bool {
+        let is_reserved = self.all.reserve(&self.state);
+        if is_reserved {
+            self.is_refused.set(false);
+        }
+        is_reserved
+    }
+
+    /// Returns the budget for the bytes of request bodies: of the connection, or of one request if the connection is a peer's.
+    #[must_use]
+    pub fn intake(&self) -> Arc<Intake> {
+        if self.is_peer() { self.all.intake() } else { Arc::clone(self.intake.get_or_init(|| self.all.intake())) }
+    }
+
+    /// Returns `true` if the connection exceeds the limit. A connection that did is accepted once there are fewer.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        if self.is_refused.get() && !self.all.is_over_limit() {
+            self.is_refused.set(false);
+        }
+        self.is_refused.get()
+    }
+
+    /// Returns a function that breaks the connection at once, from any thread.
+    #[must_use]
+    pub fn cutter(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let state = Arc::clone(&self.state);
+        Arc::new(move || state.cut())
+    }
+
+    /// Returns the session that stateless requests of this connection share. `open` creates it for the first of them.
+    pub fn session(&self, open: impl FnOnce() -> (Arc<SessionShared>, EndSession)) -> &Arc<SessionShared> {
+        let (session, _) = self.session.get_or_init(|| {
+            let opened = open();
+            self.bind_session(&opened.0);
+            opened
+        });
+        session
+    }
+}
+
+/// Returns a function that breaks the connection of a request, as [`Connection::cutter`].
+#[must_use]
+pub fn cutter(request: &HttpRequest) -> Arc<dyn Fn() + Send + Sync> {
+    Connection::for_request(request).map_or_else(|| Arc::new(|| ()) as _, |connection| connection.cutter())
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.all.remove(&self.state);
+        if let Some((_, end)) = self.session.get() {
+            end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use socket2::{Domain, Type};
+
+    use super::*;
+
+    fn connections(max: usize, reserved: usize) -> Connections {
+        let mut config = countersign_config::Config::default().transports;
+        (config.http.max_connections, config.http.reserved_connections) = (max, reserved);
+        Connections::new(&config, Inflow::new(1 << 20, 10_000, Duration::from_secs(5)), Users::default())
+    }
+
+    /// Adds a connection, and returns its peer's socket too.
+    fn add(all: &Connections) -> (Arc<ConnectionState>, bool, Socket) {
+        let (socket, peer) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let (state, has_room) = all.add(Some(socket));
+        (state, has_room, peer)
+    }
+
+    fn is_cut(mut peer: &Socket) -> bool {
+        peer.read(&mut [0]).is_ok_and(|bytes| bytes == 0)
+    }
+
+    #[test]
+    fn unread_bytes_protect_unless_a_request_is_open() {
+        let all = connections(1, 0);
+        let (sending, _, mut peer) = add(&all);
+        peer.write_all(b"GET").unwrap();
+        let (over, has_room, _peer) = add(&all);
+        assert!(!has_room && !is_cut(&peer));
+        all.remove(&over);
+        // A body is not read on while there is no room for bodies, which does not protect the connection.
+        let (_request, _body) = (OpenRequest::new(&sending), AwaitedBody::new(&sending));
+        let (_, has_room, _peer) = add(&all);
+        assert!(has_room && is_cut(&peer));
+    }
+
+    #[test]
+    fn silent_connections_are_evicted_first_and_working_ones_never() {
+        let all = connections(2, 1);
+        let (working, _, working_peer) = add(&all);
+        let _request = OpenRequest::new(&working);
+        let (_silent, has_room, silent_peer) = add(&all);
+        assert!(has_room);
+        let (second, has_room, second_peer) = add(&all);
+        assert!(has_room && is_cut(&silent_peer));
+        drop(OpenRequest::new(&second));
+        let (third, has_room, third_peer) = add(&all);
+        assert!(has_room && is_cut(&second_peer) && !is_cut(&working_peer));
+        // A request whose body has not arrived protects nothing.
+        let (request, body) = (OpenRequest::new(&third), AwaitedBody::new(&third));
+        let (fourth, has_room, _peer) = add(&all);
+        assert!(has_room && is_cut(&third_peer));
+        drop((request, body));
+        // There is no room if all are working.
+        let _busy = OpenRequest::new(&fourth);
+        let (fifth, has_room, _peer) = add(&all);
+        assert!(!has_room && all.is_over_limit());
+        all.remove(&fifth);
+        assert!(!all.is_over_limit());
+        // Evicted connections are not subtracted a second time when they close.
+        all.remove(&second);
+        all.remove(&third);
+        assert_eq!(all.http.lock().counted, 2);
+    }
+
+    #[test]
+    fn reserved_places_do_not_count_towards_the_limit() {
+        let all = connections(1, 1);
+        let (reviewer, _, peer) = add(&all);
+        assert!(all.reserve(&reviewer) && all.reserve(&reviewer));
+        let (agent, has_room, _agent_peer) = add(&all);
+        let _busy = OpenRequest::new(&agent);
+        assert!(has_room && !is_cut(&peer));
+        let (second, has_room, _second_peer) = add(&all);
+        assert!(!has_room && !all.reserve(&second), "only one place is reserved");
+        all.remove(&second);
+        all.remove(&reviewer);
+        let (third, has_room, _third_peer) = add(&all);
+        assert!(!has_room && all.reserve(&third));
+        assert!(!all.is_over_limit());
+    }
+}

@@ -1,0 +1,328 @@
+//! Limits what a WebSocket takes in.
+//!
+//! The codec holds a frame back until all of it has arrived, and only then compares it with its limit: a peer that announces a
+//! terabyte could fill the memory. Here a frame is refused by the length in its head. The bytes are also counted as they
+//! arrive, and are held until their message is answered ([`countersign_exchange::inflow`]).
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use actix_web_actors::ws::CloseCode;
+use bytes::Bytes;
+use futures_util::Stream;
+
+use countersign_exchange::inflow::{Held, Intake, SMALL};
+use countersign_protocol::McpError;
+
+/// The code and reason to close a connection with.
+pub type Close = (CloseCode, &'static str);
+
+pub const TOO_LARGE: Close = (CloseCode::Size, "message too large");
+/// Only an extension would give these bits a meaning, and none was negotiated (RFC 6455, 5.2).
+const RESERVED_BITS: Close = (CloseCode::Protocol, "reserved bits are set");
+const NO_ROOM: Close = (CloseCode::Again, "no room for the message at the moment");
+
+/// What the input knows of its messages, which the pump reads.
+#[derive(Clone, Default)]
+pub struct InputState(Rc<RefCell<State>>);
+
+#[derive(Default)]
+struct State {
+    /// The bytes that each complete message holds, in order.
+    held: VecDeque<Option<Held>>,
+    close: Option<Close>,
+}
+
+impl InputState {
+    /// Returns the bytes that the next message holds.
+    #[must_use]
+    pub fn held_by_message(&self) -> Option<Held> {
+        self.0.borrow_mut().held.pop_front().flatten()
+    }
+
+    /// Returns how to close the connection, if the input was ended here.
+    #[must_use]
+    pub fn close(&self) -> Option<Close> {
+        self.0.borrow().close
+    }
+}
+
+type Growing = Pin<Box<dyn Future<Output = (Held, Result<(), McpError>)>>>;
+
+/// The bytes of a connection, up to the first frame that is not allowed.
+pub struct LimitedInput<S> {
+    input: S,
+    heads: FrameHeads,
+    state: InputState,
+    /// Counts the bytes, if they are counted.
+    intake: Option<Arc<Intake>>,
+    /// The bytes of the message that is arriving.
+    held: Option<Held>,
+    /// A piece that waits for room, with the number of messages that end in it.
+    waiting: Option<(Bytes, usize, Growing)>,
+}
+
+impl<S> LimitedInput<S> {
+    /// Limits frames to `max` bytes of payload.
+    #[must_use]
+    pub fn new(input: S, max: usize, intake: Option<Arc<Intake>>) -> (Self, InputState) {
+        let state = InputState::default();
+        let heads = FrameHeads::new(max);
+        (Self { input, heads, state: state.clone(), intake, held: None, waiting: None }, state)
+    }
+
+    /// Counts a piece in which this number of messages end. Returns it if there is room for it now.
+    fn count(&mut self, piece: Bytes, ended: usize) -> Option<Bytes> {
+        let Some(intake) = &self.intake else { return Some(piece) };
+        let bytes = piece.len();
+        if self.held.is_some() || bytes > SMALL {
+            let mut held = self.held.take().unwrap_or_else(|| intake.hold());
+            if !held.try_grow(bytes) {
+                let growing = Box::pin(async move {
+                    let grown = held.grow(bytes).await;
+                    (held, grown)
+                });
+                self.waiting = Some((piece, ended, growing));
+                return None;
+            }
+            self.held = Some(held);
+        }
+        self.end_messages(ended);
+        Some(piece)
+    }
+
+    /// Assigns the counted bytes to the first message that ends. The others hold nothing.
+    fn end_messages(&mut self, ended: usize) {
+        let mut state = self.state.0.borrow_mut();
+        state.held.extend((0..ended).map(|_| self.held.take()));
+    }
+}
+
+impl<S, E> Stream for LimitedInput<S>
+where
+    S: Stream<Item = Result<Bytes, E>> + Unpin,
+{
+    type Item = Result<Bytes, E>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some((_, _, growing)) = &mut self.waiting {
+            let (held, grown) = ready!(growing.as_mut().poll(cx));
+            let Some((piece, ended, _)) = self.waiting.take() else { return Poll::Ready(None) };
+            if grown.is_err() {
+                self.state.0.borrow_mut().close = Some(NO_ROOM);
+                return Poll::Ready(None);
+            }
+            self.held = Some(held);
+            self.end_messages(ended);
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        if self.state.close().is_some() {
+            return Poll::Ready(None);
+        }
+        let mut chunk = match ready!(Pin::new(&mut self.input).poll_next(cx)) {
+            Some(Ok(chunk)) => chunk,
+            other => return Poll::Ready(other),
+        };
+        let mut ended = 0;
+        if let Err((allowed, close)) = self.heads.read(&chunk, || ended += 1) {
+            self.state.0.borrow_mut().close = Some(close);
+            chunk.truncate(allowed);
+        }
+        match self.count(chunk, ended) {
+            Some(chunk) => Poll::Ready(Some(Ok(chunk))),
+            // Polls the piece that waits for the first time, so that it wakes this task once there is room.
+            None => self.poll_next(cx),
+        }
+    }
+}
+
+/// Finds the heads of frames in a stream of bytes, wherever it is cut.
+struct FrameHeads {
+    max: u64,
+    head: [u8; 10],
+    filled: usize,
+    /// Number of bytes of mask and payload until the next head.
+    skip: u64,
+    /// `true` if they belong to the last frame of a message.
+    is_last: bool,
+}
+
+impl FrameHeads {
+    fn new(max: usize) -> Self {
+        Self { max: u64::try_from(max).unwrap_or(u64::MAX), head: [0; 10], filled: 0, skip: 0, is_last: false }
+    }
+
+    /// Reads bytes and calls `ended` for each message that ends in them.
+    ///
+    /// # Errors
+    /// The number of bytes before the frame that is not allowed, and how to close the connection.
+    fn read(&mut self, bytes: &[u8], mut ended: impl FnMut()) -> Result<(), (usize, Close)> {
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.skip > 0 {
+                let rest = u64::try_from(bytes.len() - at).unwrap_or(u64::MAX);
+                let step = self.skip.min(rest);
+                self.skip -= step;
+                at += usize::try_from(step).unwrap_or(usize::MAX);
+                if self.skip == 0 && self.is_last {
+                    ended();
+                }
+                continue;
+            }
+            let start = at - self.filled.min(at);
+            self.head[self.filled] = bytes[at];
+            self.filled += 1;
+            at += 1;
+            if self.head[0] & 0x70 != 0 {
+                return Err((start, RESERVED_BITS));
+            }
+            if let Some(length) = self.length() {
+                if length > self.max {
+                    return Err((start, TOO_LARGE));
+                }
+                let mask = if self.head[1] & 0x80 == 0 { 0 } else { 4 };
+                self.skip = length + mask;
+                self.filled = 0;
+                // A control frame stands between the frames of a message and is part of none.
+                self.is_last = self.head[0] & 0x88 == 0x80;
+                if self.skip == 0 && self.is_last {
+                    ended();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the length of the payload, once the head is complete.
+    fn length(&self) -> Option<u64> {
+        let [_, second, a, b, rest @ ..] = self.head;
+        match (second & 0x7f, self.filled) {
+            (_, 0..2) => None,
+            (126, filled) => (filled >= 4).then(|| u64::from(u16::from_be_bytes([a, b]))),
+            (127, filled) => (filled >= 10).then(|| {
+                let [c, d, e, f, g, h] = rest;
+                u64::from_be_bytes([a, b, c, d, e, f, g, h])
+            }),
+            (short, _) => Some(u64::from(short)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::{FutureExt, StreamExt, stream};
+
+    use super::*;
+    use countersign_exchange::inflow::Inflow;
+
+    fn frame(first: u8, length: usize) -> Vec<u8> {
+        let mut bytes = vec![first];
+        match length {
+            0..126 => bytes.push(0x80 | u8::try_from(length).unwrap()),
+            126..65_536 => {
+                bytes.push(0x80 | 126);
+                bytes.extend_from_slice(&u16::try_from(length).unwrap().to_be_bytes());
+            }
+            _ => {
+                bytes.push(0x80 | 127);
+                bytes.extend_from_slice(&u64::try_from(length).unwrap().to_be_bytes());
+            }
+        }
+        bytes.extend_from_slice(&[1, 2, 3, 4]);
+        bytes.resize(bytes.len() + length, 0xff);
+        bytes
+    }
+
+    /// Returns what passes if the bytes arrive in pieces of that size, and the close code.
+    fn pass(bytes: &[u8], piece: usize, max: usize) -> (Vec<u8>, Option<CloseCode>) {
+        let pieces: Vec<_> = bytes.chunks(piece).map(|p| Ok::<_, ()>(Bytes::copy_from_slice(p))).collect();
+        let (input, state) = LimitedInput::new(stream::iter(pieces), max, None);
+        let passed = input.map(Result::unwrap).collect::<Vec<_>>().now_or_never().unwrap().concat();
+        (passed, state.close().map(|(code, _)| code))
+    }
+
+    #[test]
+    fn frames_within_limit_pass_in_pieces_of_any_size() {
+        let bytes = [frame(0x81, 0), frame(0x01, 125), frame(0x80, 126), frame(0x89, 3), frame(0x81, 70_000)].concat();
+        for piece in [1, 2, 3, 7, 4096, bytes.len()] {
+            assert_eq!(pass(&bytes, piece, 70_000), (bytes.clone(), None), "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn frame_over_limit_is_refused_by_its_head() {
+        let good = frame(0x81, 100);
+        for too_large in [frame(0x81, 101), frame(0x81, 300), frame(0x81, 70_000)] {
+            let bytes = [good.clone(), too_large].concat();
+            let (passed, code) = pass(&bytes, bytes.len(), 100);
+            assert_eq!((passed, code), (good.clone(), Some(CloseCode::Size)));
+            for piece in [1, 3, 5] {
+                let (passed, code) = pass(&bytes, piece, 100);
+                assert!(passed.len() <= good.len() + 10, "{}", passed.len());
+                assert_eq!(code, Some(CloseCode::Size));
+            }
+        }
+    }
+
+    #[test]
+    fn announced_terabyte_is_refused_before_it_arrives() {
+        let mut head = vec![0x81, 0xff];
+        head.extend_from_slice(&(1_u64 << 40).to_be_bytes());
+        assert_eq!(pass(&head, head.len(), 8 << 20), (vec![], Some(CloseCode::Size)));
+        let mut head = vec![0x81, 0xff];
+        head.extend_from_slice(&u64::MAX.to_be_bytes());
+        assert_eq!(pass(&head, head.len(), usize::MAX >> 1), (vec![], Some(CloseCode::Size)));
+    }
+
+    #[test]
+    fn reserved_bits_are_a_protocol_error() {
+        for bit in [0x40, 0x20, 0x10] {
+            assert_eq!(pass(&[0x81 | bit], 1, 100), (vec![], Some(CloseCode::Protocol)));
+        }
+    }
+
+    /// Returns an input of three pieces of these sizes in which a message ends, with at most 10,000 bytes held at a time.
+    fn counted(sizes: [usize; 3]) -> (impl Stream<Item = Result<Bytes, ()>> + Unpin, InputState) {
+        let intake = Inflow::new(1 << 20, 10_000, Duration::from_secs(5)).intake();
+        let pieces = sizes.map(|size| Ok(frame(0x82, size - 8).into()));
+        LimitedInput::new(stream::iter(pieces), 1 << 20, Some(intake))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_holds_its_bytes_until_it_is_answered() {
+        let (first, second) = (frame(0x81, 7992), frame(0x81, 3992));
+        let third = [&second[..], &frame(0x81, 1)].concat();
+        let intake = Inflow::new(1 << 20, 10_000, Duration::from_secs(5)).intake();
+        let pieces = [&first[..4000], &first[4000..], &third].map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
+        let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(intake));
+        assert!(input.next().await.is_some() && input.next().await.is_some());
+        let held = state.held_by_message().unwrap();
+        assert_eq!(held.bytes(), 8000);
+        // The next piece waits for the first message.
+        assert!(input.next().now_or_never().is_none());
+        drop(held);
+        assert!(input.next().await.is_some());
+        assert_eq!(state.held_by_message().unwrap().bytes(), third.len());
+        assert!(state.held_by_message().is_none(), "the second message of a piece holds nothing");
+        assert!(state.close().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_without_room_ends_the_input() {
+        let (mut input, state) = counted([8000, SMALL, 8000]);
+        assert!(input.next().await.is_some());
+        let _held = state.held_by_message().unwrap();
+        assert!(input.next().await.is_some(), "a small message needs no room");
+        assert!(state.held_by_message().is_none());
+        assert!(input.next().await.is_none());
+        assert_eq!(state.close().map(|(code, _)| code), Some(CloseCode::Again));
+    }
+}

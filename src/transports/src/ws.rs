@@ -1,0 +1,235 @@
+//! WebSocket at `/ws`: subprotocol `mcp`, one JSON-RPC object in each text frame, both eras as on stdio.
+//!
+//! No MCP revision defines this transport; it follows the custom of the SDKs. A handshake-era client that lost its connection
+//! comes back with `?session=<id>&received=<frames>` at any node, and receives the frames that it missed.
+
+use std::{rc::Rc, sync::Arc};
+
+use actix::Addr;
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::header::{AUTHORIZATION, HeaderName, HeaderValue},
+    web,
+};
+use bytes::Bytes;
+use serde::Deserialize;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{
+    endpoint::McpEndpoint,
+    http::{forward, identify},
+    next_pump_id,
+};
+use countersign_domain::principal::Identity;
+use countersign_exchange::{
+    inflow::Held,
+    outbox::{Drained, ResumeFault, Wake},
+    shared::{Channel, SessionShared},
+};
+use countersign_http::{
+    answer,
+    connections::{Connection, cutter},
+    framing::pump::{self, Backend, MessageOutcome},
+    problem::shutting_down,
+};
+use countersign_protocol::{ErrorKind, McpError, Revision};
+use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
+use countersign_session::{
+    Session,
+    actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
+    cluster::lost_session,
+    middleware::authorize,
+    sessions::RegisteredSession,
+};
+use countersign_telemetry::metrics::Transport;
+
+/// The query of a client that resumes its session.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    session: Option<String>,
+    /// Number of frames that the client has received in this session, over all its connections.
+    received: Option<u64>,
+}
+
+/// `GET /ws`.
+pub async fn upgrade(
+    request: HttpRequest,
+    query: Result<web::Query<Resume>, actix_web::Error>,
+    payload: web::Payload,
+    endpoint: web::Data<McpEndpoint>,
+) -> HttpResponse {
+    try_upgrade(&request, query, payload, &endpoint.into_inner())
+        .await
+        .unwrap_or_else(|error| answer::refusal(&error, Revision::NEWEST_LEGACY))
+}
+
+async fn try_upgrade(
+    request: &HttpRequest,
+    query: Result<web::Query<Resume>, actix_web::Error>,
+    payload: web::Payload,
+    endpoint: &Arc<McpEndpoint>,
+) -> Result<HttpResponse, McpError> {
+    if endpoint.shutdown.is_cancelled() {
+        return Err(shutting_down());
+    }
+    let invalid = |why: String| McpError::new(ErrorKind::InvalidRequest, why);
+    let identity = identify(endpoint, request)?;
+    authorize::role(&identity)?;
+    let query = query.map_err(|_| invalid("the query takes `session` and `received`, and nothing else".into()))?;
+    // Checked before a permit is taken, because a plain GET of /ws is only a mistake.
+    actix_web_actors::ws::handshake(request).map_err(|e| invalid(format!("this is not a WebSocket handshake: {e}")))?;
+    let resumed = query.session.as_deref().filter(|_| query.received.is_some());
+    let owner = forward::owner_of_session(endpoint, request, resumed).await?;
+    let connection = Connection::for_request(request);
+    if let Some(owner) = owner {
+        let permit = web_socket_permit(endpoint, connection.as_deref())?;
+        let response = owner.tunnel(request, payload.into_inner(), Agent::PROTOCOLS).await?;
+        if let (Some(connection), Some(permit)) = (connection, permit) {
+            connection.upgrade(permit);
+        }
+        return Ok(response);
+    }
+    let resumed = match (&query.session, query.received) {
+        (Some(id), Some(received)) => Some((find_session(endpoint, &identity, id)?, received)),
+        (None, None) => {
+            endpoint.sessions.admit(&identity.principal)?;
+            None
+        }
+        _ => return Err(invalid("give both `session` and `received`, or neither".into())),
+    };
+    let permit = web_socket_permit(endpoint, connection.as_deref())?;
+    // Last of all, because the previous connection of the session receives nothing more from here on.
+    let (entry, turn) = match resumed {
+        Some((entry, received)) => {
+            let turn = rewind(&entry, received)?;
+            (entry, turn)
+        }
+        None => (open_session(endpoint, identity, authorization(endpoint, request)), 0),
+    };
+    if let (Some(connection), Some(permit)) = (&connection, permit) {
+        connection.upgrade(permit);
+        connection.bind_session(&entry.shared);
+    }
+    let intake = connection.as_ref().map_or_else(|| endpoint.connections.intake(), |connection| connection.intake());
+    let max = endpoint.transports.websocket.max_message_size;
+    let agent = Agent {
+        session: entry.addr.clone(),
+        shared: Arc::clone(&entry.shared),
+        pump: next_pump_id(),
+        turn,
+        cut: cutter(request),
+    };
+    let mut response = pump::start(request, payload, agent, max, Some(intake)).map_err(|e| {
+        entry.shared.end();
+        invalid(e.to_string())
+    })?;
+    if let Ok(id) = HeaderValue::from_str(&entry.shared.id) {
+        response.headers_mut().insert(HeaderName::from_static("mcp-session-id"), id);
+    }
+    Ok(response)
+}
+
+/// Returns the permit of one more WebSocket on that connection.
+fn web_socket_permit(
+    endpoint: &McpEndpoint,
+    connection: Option<&Rc<Connection>>,
+) -> Result<Option<OwnedSemaphorePermit>, McpError> {
+    let Some(connection) = connection else { return Ok(None) };
+    connection.web_socket_permit().map(Some).ok_or_else(|| {
+        McpError::new(ErrorKind::Overloaded, "too many WebSocket connections")
+            .with("limit", endpoint.transports.websocket.max_connections as u64)
+    })
+}
+
+/// Returns the credential by which another node identifies the client, if there may be other nodes.
+fn authorization(endpoint: &McpEndpoint, request: &HttpRequest) -> Option<Box<str>> {
+    endpoint.server.cluster.as_ref()?;
+    Some(request.headers().get(AUTHORIZATION)?.to_str().ok()?.into())
+}
+
+fn open_session(endpoint: &Arc<McpEndpoint>, identity: Identity, authorization: Option<Box<str>>) -> RegisteredSession {
+    let websocket = &endpoint.transports.websocket;
+    let replay = (websocket.replay_frames, websocket.replay_bytes);
+    let session = endpoint.sessions.outbox_session(Transport::WebSocket, identity, replay);
+    let shared = Arc::new(session.authorized_by(authorization));
+    let addr = Session::open(&endpoint.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
+    RegisteredSession { shared, addr }
+}
+
+/// Returns the session that a client resumes.
+fn find_session(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result<RegisteredSession, McpError> {
+    let session = endpoint.sessions.find(identity, Transport::WebSocket, id);
+    session
+        .filter(|session| session.legacy_revision().is_some())
+        .and_then(|session| endpoint.sessions.registered(session))
+        .ok_or_else(|| {
+            if endpoint.server.cluster.as_deref().is_some_and(|cluster| cluster.has_lost(id)) {
+                return lost_session();
+            }
+            McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
+        })
+}
+
+/// Goes back to the last frame that the client has received. Returns the turn of the new connection.
+fn rewind(entry: &RegisteredSession, received: u64) -> Result<u64, McpError> {
+    let Channel::Outbox(outbox) = &entry.shared.channel else { return Ok(0) };
+    outbox.rewind(received).map_err(|fault| match fault {
+        ResumeFault::TooLate => McpError::new(
+            ErrorKind::ResumeTooLate,
+            "the gateway no longer holds the frames since then; connect again and initialize",
+        ),
+        ResumeFault::Ahead => McpError::new(ErrorKind::InvalidRequest, "this session has not sent so many frames yet"),
+    })
+}
+
+/// One connection of a session. Received messages go to the session, and the frames in its outbox go out.
+struct Agent {
+    session: Addr<Session>,
+    shared: Arc<SessionShared>,
+    pump: u64,
+    /// The number of this connection in the session's outbox.
+    turn: u64,
+    cut: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Backend for Agent {
+    /// The subprotocol of the SDKs. Node refuses a connection if it is not echoed.
+    const PROTOCOLS: &'static [&'static str] = &["mcp"];
+    const UNSUPPORTED: &'static str = "text frames only";
+
+    fn on_open(&mut self, wake: Wake) {
+        self.session.do_send(Attach(Pump { id: self.pump, turn: self.turn, wake, cut: Arc::clone(&self.cut) }));
+    }
+
+    fn drain(&mut self, budget: usize) -> Option<Drained> {
+        let Channel::Outbox(outbox) = &self.shared.channel else { return None };
+        outbox.drain(self.turn, budget)
+    }
+
+    fn on_flushed(&mut self) {
+        if let Channel::Outbox(outbox) = &self.shared.channel {
+            outbox.taken(self.turn);
+        }
+    }
+
+    fn on_message(&mut self, text: Bytes, held: Option<Held>) -> MessageOutcome {
+        if text.len() <= LARGE_MESSAGE_BYTES {
+            self.session.do_send(Inbound { frame: text, held });
+            return MessageOutcome::Accepted;
+        }
+        let session = self.session.clone();
+        MessageOutcome::Pending(Box::pin(async move {
+            // A session that has ended ends this connection too.
+            let _ = deliver(&session, text, held).await;
+        }))
+    }
+
+    fn on_sign_of_life(&mut self) {
+        self.session.do_send(SignOfLife);
+    }
+
+    fn on_close(&mut self, farewell: bool) {
+        self.session.do_send(Disconnected { pump: self.pump, farewell });
+    }
+}
