@@ -24,7 +24,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module, Provider, ToolDef, ToolResult};
-use countersign_rest::policy::{TestBody, Tested};
+use countersign_rest::policy::{PolicyTestResult, TestBody};
 use countersign_review::gateway_tools::GatewayTools;
 use countersign_routing::{
     RouteTable, RouteTarget,
@@ -38,7 +38,7 @@ use countersign_upstream::{Names, is_tool_allowed};
 #[derive(Serialize)]
 struct OfflineDecision {
     #[serde(flatten)]
-    decision: Tested,
+    decision: PolicyTestResult,
     unknown: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
         return Err(Failure::new(Exit::Usage, message.to_owned()));
     };
     let table = offline.table(tool, &mut unknown)?;
-    let tested = body.ask(&table)?;
+    let tested = body.evaluate(&table)?;
     serde_json::to_string(&OfflineDecision { decision: tested, unknown })
         .map_err(|error| Failure::new(Exit::Internal, error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Signing in and out, and who one is.
+//! Signing in and out, and the caller's own account.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use countersign_http::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 
-/// What signing in and saying who one is need.
+/// The data of the endpoints for accounts.
 pub struct Accounts {
     pub authentication: Arc<RequestAuthenticator>,
     pub codes: Arc<StoredCredentials>,
@@ -34,7 +34,7 @@ pub struct Accounts {
     pub request_timeout: Duration,
 }
 
-/// `{"code": …}` or `{"key": …}`, one of them.
+/// Either `{"code": …}` or `{"key": …}`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SignIn {
@@ -43,7 +43,7 @@ struct SignIn {
 }
 
 #[derive(Serialize)]
-struct Who<'a> {
+struct CallerInfo<'a> {
     name: &'a str,
     role: Role,
 }
@@ -54,7 +54,7 @@ pub async fn sign_in(
     payload: web::Payload,
     accounts: web::Data<Accounts>,
 ) -> Result<HttpResponse, Problem> {
-    // Another page must not sign this browser in as someone else; programs send no Origin.
+    // A foreign page must not sign this browser in as someone else. Programs send no Origin.
     if !matches!(
         guard::verdict(&accounts.authentication.origins, &request),
         OriginVerdict::SameOrigin | OriginVerdict::Absent
@@ -62,8 +62,8 @@ pub async fn sign_in(
         return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));
     }
     let peer = accounts.authentication.address(&request);
-    let body: SignIn = body::json(&request, payload, accounts.request_timeout).await?;
-    // Verified before anything is counted: however many wrong ones come from wherever, the right one signs in.
+    let body: SignIn = body::json(body::MAX_BODY_BYTES, &request, payload, accounts.request_timeout).await?;
+    // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
     let (principal, key) = verify(&accounts, body, peer).await.map_err(|error| match error.kind {
         ErrorKind::Unauthorized => {
             accounts.attempts.record_failure(Subject::for_peer(peer), std::time::Instant::now(), error)
@@ -77,10 +77,10 @@ pub async fn sign_in(
     #[serde(rename_all = "camelCase")]
     struct SignedIn<'a> {
         secret: &'a str,
-        principal: Who<'a>,
+        principal: CallerInfo<'a>,
         expires_at: Timestamp,
     }
-    let who = Who { name: &new.principal.name, role: new.principal.role };
+    let who = CallerInfo { name: &new.principal.name, role: new.principal.role };
     let mut response = json_ok(&SignedIn { secret: &new.secret, principal: who, expires_at: new.expires_at });
     set_cookie(&mut response, &new.cookie)?;
     Ok(response)
@@ -127,29 +127,29 @@ fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_
     Ok(())
 }
 
-/// `GET /api/me`: who asks, and what they may do.
+/// `GET /api/me`: the caller's account and permissions.
 pub async fn me(caller: Caller, accounts: web::Data<Accounts>) -> HttpResponse {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Me<'a> {
         #[serde(flatten)]
-        who: Who<'a>,
-        /// Whose key it is: who decides once, and never on what they proposed.
+        who: CallerInfo<'a>,
+        /// The person who owns the key, who decides once and never on their own proposals.
         owner: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         key_id: Option<&'a str>,
-        /// Of `policy.groups`, those that this person is in. A rule may ask for the word of one of them.
+        /// The groups of `policy.groups` with this person. A rule may require the approval of one of them.
         groups: Vec<String>,
-        /// Approve, reject, edit, settle, accept definitions, give and revoke standing rules: as far as the rule of a
-        /// change asks for them.
+        /// `true` if they may approve, reject, edit, settle, accept definitions, and create and revoke standing rules, as far as
+        /// the rule of a change requires them.
         may_decide: bool,
-        /// Take back approvals that others gave, while a change may still be undone.
+        /// `true` if they may revoke the approvals of others while a change can still be undone.
         may_undo_all: bool,
     }
     let principal = &*caller.principal;
     let Principal { name, role, key_id, .. } = principal;
     json_ok(&Me {
-        who: Who { name, role: *role },
+        who: CallerInfo { name, role: *role },
         owner: principal.owner(),
         key_id: key_id.as_deref(),
         groups: accounts.people.groups_of(principal),

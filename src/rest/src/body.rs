@@ -1,49 +1,89 @@
-//! Reads a JSON body: bounded in size and time, an object, of exactly the members that are known.
+//! Reads JSON bodies: limited in size and time, an object, with known members only.
+//!
+//! A [`Submission`] checks who sent it, what it is about, and the body, each before the next, so that nobody without a credential
+//! learns anything from the order of errors.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use actix_web::{
-    HttpRequest,
+    FromRequest, HttpRequest,
+    dev::Payload,
     http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
     web,
 };
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, future::LocalBoxFuture};
 use serde::de::DeserializeOwned;
 
-use super::Problem;
-use countersign_domain::changes::visible;
+use super::{Caller, Problem, caller, path_id, path_name};
+use countersign_config::HttpConfig;
+use countersign_domain::{changes::visible, principal::Principal};
 use countersign_protocol::ErrorKind;
 use countersign_review::MAX_COMMENT;
 use countersign_runtime::lanes::offload;
 
-/// Bytes of a body; the largest thing in one is a comment.
-pub const MAX_BODY: usize = 64 * 1024;
+/// Maximum size in bytes of a body whose largest member is a comment.
+pub const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// Reads and checks a body.
-///
-/// # Errors
-/// 415 for another media type (which also keeps out cross-site forms), 413 `TOO_LARGE`, 408 `TIMEOUT`,
-/// 400 `PARSE_ERROR` for what is not JSON, 422 `VALIDATION_FAILED` for JSON of another shape.
-pub async fn json<T: DeserializeOwned + Send + 'static>(
-    request: &HttpRequest,
-    payload: web::Payload,
-    patience: Duration,
-) -> Result<T, Problem> {
-    json_up_to(MAX_BODY, request, payload, patience).await
+/// The body of an endpoint.
+pub trait Body: DeserializeOwned + Send + 'static {
+    /// The object that the id in the path names, and the error if there is none.
+    const OBJECT: (&'static str, ErrorKind) = ("Change", ErrorKind::ChangeNotFound);
+    /// `true` if only a principal who may decide can send it.
+    const NEEDS_REVIEWER: bool = true;
+
+    /// Returns the maximum size in bytes.
+    fn max_bytes(_: &HttpConfig) -> usize {
+        MAX_BODY_BYTES
+    }
 }
 
-/// As [`json`], with another bound on the bytes.
+/// A body with its sender, and with the id or the name in the path.
+pub struct Submission<B> {
+    pub principal: Arc<Principal>,
+    /// The `{id}` of the path, or else its `{name}`.
+    pub id: String,
+    pub body: B,
+}
+
+impl<B: Body> FromRequest for Submission<B> {
+    type Error = Problem;
+    type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let admitted = Caller::from_request(request, payload).into_inner().and_then(|caller| {
+            let principal = if B::NEEDS_REVIEWER { caller.reviewer()? } else { &caller.principal };
+            let id = match request.match_info().get("id") {
+                Some(_) => {
+                    path_id(request).ok_or_else(|| Problem::new(B::OBJECT.1, format!("{} not found", B::OBJECT.0)))?
+                }
+                None => path_name(request),
+            };
+            Ok((Arc::clone(principal), id.to_owned(), caller::admission(request)?.clone()))
+        });
+        let (request, payload) = (request.clone(), web::Payload::from_request(request, payload).into_inner());
+        Box::pin(async move {
+            let (principal, id, admission) = admitted?;
+            let payload = payload.map_err(|error| Problem::new(ErrorKind::InvalidRequest, error.to_string()))?;
+            let http = &admission.http;
+            let body = json(B::max_bytes(http), &request, payload, http.request_timeout).await?;
+            Ok(Self { principal, id, body })
+        })
+    }
+}
+
+/// Reads and checks a body of at most `max` bytes.
 ///
 /// # Errors
-/// As [`json`].
-pub async fn json_up_to<T: DeserializeOwned + Send + 'static>(
+/// 415 for another media type (which also refuses cross-site forms), 413 `TOO_LARGE`, 408 `TIMEOUT`, 400 `PARSE_ERROR` for a body
+/// that is not JSON, 422 `VALIDATION_FAILED` for JSON of another shape.
+pub async fn json<T: DeserializeOwned + Send + 'static>(
     max: usize,
     request: &HttpRequest,
     payload: web::Payload,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<T, Problem> {
     check_headers(max, request)?;
-    let body = tokio::time::timeout(patience, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
+    let body = tokio::time::timeout(timeout, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
     offload(body.len(), move || parse(&body)).await?
 }
 
@@ -86,7 +126,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
         let kind = if error.is_data() { ErrorKind::ValidationFailed } else { ErrorKind::Parse };
         Problem::new(kind, shorten(&error.to_string()))
     };
-    // Derived readers would take an array for an object.
+    // Derived deserializers accept an array as an object.
     if body.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
         serde_json::from_slice::<serde::de::IgnoredAny>(body).map_err(refuse)?;
         return Err(Problem::new(ErrorKind::ValidationFailed, "the body must be a JSON object"));
@@ -94,12 +134,12 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(refuse)
 }
 
-/// The parser's message repeats names that the client chose.
+/// Shortens the message of the parser, which repeats names that the client chose.
 fn shorten(message: &str) -> String {
     message.chars().take(400).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// A comment as it is kept: `None` for one of which nothing can be seen.
+/// Returns a comment as it is stored, or `None` if it has no visible character.
 ///
 /// # Errors
 /// `VALIDATION_FAILED` over [`MAX_COMMENT`].
@@ -117,13 +157,13 @@ mod tests {
 
     #[derive(Debug, serde::Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Body {
+    struct VersionBody {
         version: u64,
     }
 
     #[test]
-    fn what_is_not_the_object_that_is_known_is_refused_by_name() {
-        assert_eq!(parse::<Body>(br#" {"version": 3} "#).unwrap().version, 3);
+    fn invalid_bodies_are_refused_with_the_reason() {
+        assert_eq!(parse::<VersionBody>(br#" {"version": 3} "#).unwrap().version, 3);
         for (text, kind, word) in [
             ("", ErrorKind::Parse, "EOF"),
             ("{", ErrorKind::Parse, "EOF"),
@@ -141,18 +181,18 @@ mod tests {
             ("{\"version\":1.5}", ErrorKind::ValidationFailed, "1.5"),
             ("{\"version\":99999999999999999999999}", ErrorKind::ValidationFailed, "1e"),
         ] {
-            let problem = parse::<Body>(text.as_bytes()).unwrap_err();
+            let problem = parse::<VersionBody>(text.as_bytes()).unwrap_err();
             assert_eq!(problem.error.kind, kind, "{text}: {problem}");
             assert!(problem.error.message.contains(word), "{text}: {problem}");
         }
-        assert_eq!(parse::<Body>(b"\xff").unwrap_err().error.kind, ErrorKind::Parse);
-        assert_eq!(parse::<Body>("[".repeat(50_000).as_bytes()).unwrap_err().error.kind, ErrorKind::Parse);
+        assert_eq!(parse::<VersionBody>(b"\xff").unwrap_err().error.kind, ErrorKind::Parse);
+        assert_eq!(parse::<VersionBody>("[".repeat(50_000).as_bytes()).unwrap_err().error.kind, ErrorKind::Parse);
         let long = format!("{{\"{}\": 1}}", "x".repeat(10_000));
-        assert!(parse::<Body>(long.as_bytes()).unwrap_err().error.message.len() < 500);
+        assert!(parse::<VersionBody>(long.as_bytes()).unwrap_err().error.message.len() < 500);
     }
 
     #[test]
-    fn comments_are_bounded_and_blank_ones_are_none() {
+    fn comments_are_limited_and_blank_ones_dropped() {
         assert_eq!(comment(Some(" \n".into())).unwrap(), None);
         assert_eq!(comment(Some("\u{3164}\u{200b}".into())).unwrap(), None);
         assert_eq!(comment(Some("fine".into())).unwrap().as_deref(), Some("fine"));
@@ -160,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_head_of_a_body_says_is_refused_before_it_is_read() {
+    fn headers_are_checked_before_body_is_read() {
         let of = |headers: &[(&str, &str)]| {
             let request = actix_web::test::TestRequest::default();
             let request = headers.iter().fold(request, |request, header| request.append_header(*header));
@@ -175,7 +215,7 @@ mod tests {
         ] {
             assert_eq!(of(headers), Ok(()), "{headers:?}");
         }
-        // What a form of another page can send without asking first.
+        // Types that a form of another page can send without a preflight.
         for media in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp", ""]
         {
             assert_eq!(of(&[("content-type", media)]), Err(ErrorKind::InvalidRequest), "{media}");

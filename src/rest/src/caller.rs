@@ -1,7 +1,7 @@
-//! Who asks at the REST and feed endpoints, where a credential is needed even on loopback.
+//! Authenticates callers of the REST and feed endpoints, which need a credential even on loopback.
 //!
-//! A key in `Authorization`, or the dashboard's cookie together with its header. Agents are refused: an agent that
-//! can reach the port must not see or decide what others proposed.
+//! The credential is a key in `Authorization`, or the dashboard's cookie together with its header. Agents are refused, because an
+//! agent that can reach the port must not see or decide the changes of others.
 
 use std::{
     future::{Ready, ready},
@@ -16,7 +16,7 @@ use countersign_domain::principal::{Credential, Principal};
 use countersign_http::{authentication::RequestAuthenticator, connections::Connection};
 use countersign_protocol::ErrorKind;
 
-/// Someone who may see all changes: a reviewer, a viewer or an admin.
+/// A principal who may see all changes: a reviewer, a viewer or an admin.
 #[derive(Debug)]
 pub struct Caller {
     pub principal: Arc<Principal>,
@@ -24,11 +24,11 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whoever asks, if they may decide.
+    /// Returns the principal if they may decide.
     ///
     /// # Errors
     /// `FORBIDDEN`
-    pub fn decides(&self) -> Result<&Arc<Principal>, Problem> {
+    pub fn reviewer(&self) -> Result<&Arc<Principal>, Problem> {
         if self.principal.role.may_decide() {
             return Ok(&self.principal);
         }
@@ -59,19 +59,19 @@ fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     Ok(Caller { principal: identity.principal, credential: identity.credential })
 }
 
-/// What every endpoint needs before its handler runs.
+/// The data that every endpoint uses before its handler runs.
 pub struct Admission {
     pub authentication: Arc<RequestAuthenticator>,
     pub http: HttpConfig,
 }
 
-/// Returns what the application was given.
+/// Returns the data of the application.
 ///
 /// # Errors
-/// `INTERNAL_ERROR` where it was given nothing.
+/// `INTERNAL_ERROR` if the application has none.
 pub fn admission(request: &HttpRequest) -> Result<&web::Data<Admission>, Problem> {
     request.app_data::<web::Data<Admission>>().ok_or_else(|| {
-        tracing::error!("the REST endpoints are served without what they need");
+        tracing::error!("the REST endpoints are served without their data");
         Problem::new(ErrorKind::Internal, "the REST endpoints are not set up")
     })
 }

@@ -1,4 +1,4 @@
-//! Changes and the audit trail: lists, one, a decision, a settlement.
+//! Changes and the audit trail.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    Caller, Problem, Query, body, json_of, json_ok, path_id,
-    posted::{Body, On},
+    Caller, Problem, Query,
+    body::{self, Body, Submission},
+    json_of, json_ok, path_id,
 };
 use countersign_config::HttpConfig;
 use countersign_domain::changes::{Change, ChangeState, Verdict, digest::hex, export::ExportLine};
@@ -21,11 +22,8 @@ pub fn decide_problem(error: DecideError) -> Problem {
     Problem::from(error.error).with_change(error.current)
 }
 
-fn id(request: &HttpRequest) -> Result<&str, Problem> {
-    path_id(request).ok_or_else(no_such_change)
-}
-
-fn no_such_change() -> Problem {
+/// Returns the problem of an id that no change has.
+pub fn change_not_found() -> Problem {
     Problem::new(ErrorKind::ChangeNotFound, "Change not found")
 }
 
@@ -60,13 +58,14 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
 
 /// `GET /api/changes/{id}`
 pub async fn one(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let mut change = changes.get(id(&request)?).await?.ok_or_else(no_such_change)?;
+    let id = path_id(&request).ok_or_else(change_not_found)?;
+    let mut change = changes.get(id).await?.ok_or_else(change_not_found)?;
     changes.note_waits(std::slice::from_mut(&mut change)).await?;
     json_of(change.estimated_size(), change).await
 }
 
-/// A change as it is now.
-async fn answer(decided: Result<Arc<Change>, DecideError>) -> Result<HttpResponse, Problem> {
+/// Returns a change after a decision.
+async fn change_response(decided: Result<Arc<Change>, DecideError>) -> Result<HttpResponse, Problem> {
     let change = decided.map_err(decide_problem)?;
     json_of(change.estimated_size(), change).await
 }
@@ -83,18 +82,21 @@ pub struct DecisionBody {
 impl Body for DecisionBody {}
 
 /// `POST /api/changes/{id}/decision`
-pub async fn decide(asked: On<DecisionBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let On { id, reviewer, body } = asked;
+pub async fn decide(
+    submission: Submission<DecisionBody>,
+    changes: web::Data<Changes>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, id, body } = submission;
     let decision = DecideChange {
         id,
-        reviewer,
+        reviewer: principal,
         verdict: body.decision,
         comment: body::comment(body.comment)?,
         version: body.version,
         digest: body.digest,
         bulk: false,
     };
-    answer(changes.decide(decision).await).await
+    change_response(changes.decide(decision).await).await
 }
 
 #[derive(Deserialize)]
@@ -106,23 +108,23 @@ pub struct EditBody {
 }
 
 impl Body for EditBody {
-    /// As large as what an agent may send.
-    fn most(http: &HttpConfig) -> usize {
+    /// As many as an agent may send.
+    fn max_bytes(http: &HttpConfig) -> usize {
         http.max_body
     }
 }
 
 /// `POST /api/changes/{id}/edit`
-pub async fn edit(asked: On<EditBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let On { id, reviewer, body } = asked;
+pub async fn edit(submission: Submission<EditBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
+    let Submission { principal, id, body } = submission;
     let edit = EditChange {
         id,
-        reviewer,
+        reviewer: principal,
         arguments: body.arguments,
         version: body.version,
         comment: body::comment(body.comment)?,
     };
-    answer(changes.edit(edit).await).await
+    change_response(changes.edit(edit).await).await
 }
 
 #[derive(Deserialize)]
@@ -134,15 +136,18 @@ pub struct VersionBody {
 impl Body for VersionBody {}
 
 /// `POST /api/changes/{id}/undo`
-pub async fn undo(asked: On<VersionBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let On { id, reviewer, body } = asked;
-    answer(changes.undo(&id, &reviewer, body.version).await).await
+pub async fn undo(submission: Submission<VersionBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
+    let Submission { principal, id, body } = submission;
+    change_response(changes.undo(&id, &principal, body.version).await).await
 }
 
 /// `POST /api/changes/{id}/refresh`
-pub async fn refresh(asked: On<VersionBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let On { id, reviewer, body } = asked;
-    answer(changes.refresh(&id, &reviewer, body.version).await).await
+pub async fn refresh(
+    submission: Submission<VersionBody>,
+    changes: web::Data<Changes>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, id, body } = submission;
+    change_response(changes.refresh(&id, &principal, body.version).await).await
 }
 
 #[derive(Deserialize)]
@@ -163,15 +168,15 @@ pub struct SettleBody {
 impl Body for SettleBody {}
 
 /// `POST /api/changes/{id}/settle`
-pub async fn settle(asked: On<SettleBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let On { id, reviewer, body } = asked;
+pub async fn settle(submission: Submission<SettleBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
+    let Submission { principal, id, body } = submission;
     let applied = matches!(body.outcome, SettledAs::Applied);
     let comment = body::comment(body.comment)?;
-    answer(changes.settle(&id, &reviewer, applied, comment, body.version).await).await
+    change_response(changes.settle(&id, &principal, applied, comment, body.version).await).await
 }
 
-/// `GET /api/audit?change=&event=&actor=&q=&since=&until=&limit=&cursor=`, newest first, with the head of the whole trail
-/// and what the changes are called that the entries are about.
+/// `GET /api/audit?change=&event=&actor=&q=&since=&until=&limit=&cursor=`, newest first, with the head of the whole trail and the
+/// titles of the changes.
 pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     struct Head {

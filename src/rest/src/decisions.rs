@@ -1,4 +1,4 @@
-//! Many decisions in one request: each made on its own, each with its own result.
+//! Many decisions in one request. Each is made independently and has its own result.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -7,39 +7,39 @@ use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Problem, body,
+    Problem,
+    body::{self, Body, Submission},
     changes::decide_problem,
     json_of,
-    posted::{Body, Posted},
 };
 use countersign_domain::changes::{Change, Verdict};
 use countersign_protocol::ErrorKind;
 use countersign_review::{Changes, DecideChange};
 
-/// Changes in one request.
-const MAX: usize = 100;
-/// Of those, how many targets are looked at side by side.
-const AT_A_TIME: usize = 8;
+/// Maximum number of changes in one request.
+const MAX_CHANGES: usize = 100;
+/// Maximum number of decisions at a time.
+const CONCURRENCY: usize = 8;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Many {
+pub struct BulkDecisionBody {
     decision: Verdict,
     comment: Option<String>,
-    changes: Vec<Opened>,
+    changes: Vec<DisplayedChange>,
 }
 
-/// A change as it was shown.
+/// A change as it was displayed.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Opened {
+struct DisplayedChange {
     id: String,
     version: u64,
     /// Proves that its diff was on a screen.
     digest: String,
 }
 
-impl Body for Many {}
+impl Body for BulkDecisionBody {}
 
 #[derive(Serialize)]
 struct Decisions {
@@ -56,21 +56,24 @@ struct DecisionResult {
 }
 
 /// `POST /api/decisions`: the results stand in the order of the changes.
-pub async fn decide(asked: Posted<Many>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let Posted { reviewer, body } = asked;
+pub async fn decide(
+    submission: Submission<BulkDecisionBody>,
+    changes: web::Data<Changes>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, body, .. } = submission;
     let comment = body::comment(body.comment)?;
     let refuse = |why: String| Err(Problem::new(ErrorKind::ValidationFailed, why));
-    if !(1..=MAX).contains(&body.changes.len()) {
-        return refuse(format!("`changes` must name 1 to {MAX} changes"));
+    if !(1..=MAX_CHANGES).contains(&body.changes.len()) {
+        return refuse(format!("`changes` must name 1 to {MAX_CHANGES} changes"));
     }
     let mut ids = HashSet::new();
     if let Some(twice) = body.changes.iter().find(|opened| !ids.insert(opened.id.as_str())) {
         return refuse(format!("{:.64} is named twice", twice.id.escape_default().to_string()));
     }
-    let decisions = body.changes.into_iter().map(|Opened { id, version, digest }| {
+    let decisions = body.changes.into_iter().map(|DisplayedChange { id, version, digest }| {
         let decision = DecideChange {
             id: id.clone(),
-            reviewer: Arc::clone(&reviewer),
+            reviewer: Arc::clone(&principal),
             verdict: body.decision,
             comment: comment.clone(),
             version,
@@ -85,7 +88,7 @@ pub async fn decide(asked: Posted<Many>, changes: web::Data<Changes>) -> Result<
             }
         }
     });
-    let results: Vec<DecisionResult> = stream::iter(decisions).buffered(AT_A_TIME).collect().await;
+    let results: Vec<DecisionResult> = stream::iter(decisions).buffered(CONCURRENCY).collect().await;
     let bytes =
         results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.estimated_size()).sum();
     json_of(bytes, Decisions { results }).await

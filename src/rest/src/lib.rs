@@ -1,8 +1,8 @@
 //! The REST API under `/api`, the two feed endpoints, and the [`dashboard`], for people in a browser, in a terminal or with
 //! curl.
 //!
-//! Every endpoint here needs a reviewer's or viewer's credential, on loopback too, but for signing in and for the
-//! description of the API. Handlers only translate: what may happen to a change is decided in [`countersign_review`].
+//! Every endpoint needs a reviewer's or viewer's credential, even on loopback, except signing in and the description of the API.
+//! Handlers only translate: [`countersign_review`] decides what may happen to a change.
 
 pub mod account;
 pub mod audit_export;
@@ -16,7 +16,6 @@ pub mod events_ws;
 pub mod nodes;
 pub mod page;
 pub mod policy;
-pub mod posted;
 pub mod query;
 pub mod reload;
 pub mod rules;
@@ -56,10 +55,10 @@ use countersign_rulings::{standing_rules::StandingRules, tool_acceptance::ToolAc
 use countersign_runtime::lanes::{LARGE_MESSAGE_BYTES, offload};
 use countersign_webhooks::Webhooks;
 
-/// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.
+/// The description of this API (OpenAPI 3.1). A test compares it with [`ROUTES`].
 pub const OPENAPI: &str = include_str!("openapi.json");
 
-/// What the endpoints use. Each is given its part of it as `web::Data`, one for all workers.
+/// The data of the endpoints. Each receives its part as `web::Data`, one for all workers.
 #[derive(Clone)]
 pub struct RestData {
     pub admission: web::Data<Admission>,
@@ -75,7 +74,7 @@ pub struct RestData {
     pub webhooks: web::Data<Webhooks>,
 }
 
-/// One path, its methods as the `Allow` header names them, and its handlers.
+/// A path, its methods as in the `Allow` header, and its handlers.
 pub struct Route {
     pub path: &'static str,
     pub allow: &'static str,
@@ -98,7 +97,7 @@ macro_rules! route {
     };
 }
 
-/// All paths of this module.
+/// All paths of the REST API and the feed.
 pub const ROUTES: &[Route] = &[
     route!(READ "/api/openapi.json", openapi),
     route!(POST "/api/sign-in", account::sign_in),
@@ -136,7 +135,7 @@ pub const ROUTES: &[Route] = &[
     Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
 ];
 
-/// Registers everything.
+/// Adds all paths with their data.
 pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     let RestData {
         admission,
@@ -160,13 +159,13 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
             async move { Err::<HttpResponse, _>(problem) }
         };
         let resource = (route.build)(web::resource(route.path)).default_service(web::to(refuse));
-        config.service(resource.wrap(from_fn(in_time)));
+        config.service(resource.wrap(from_fn(limit_request_time)));
     }
     config.service(web::scope("/api").default_service(web::to(not_found)));
 }
 
-/// Bounds each request by `transports.http.request_timeout`, from its head to that of the answer.
-async fn in_time(
+/// Limits each request to `transports.http.request_timeout`, from its head to the head of the response.
+async fn limit_request_time(
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
@@ -186,7 +185,7 @@ async fn in_time(
     }
 }
 
-/// A problem document for paths that lead nowhere; for the application's own default service too.
+/// Responds to an unknown path with a problem document. Also the default service of the application.
 pub async fn not_found(request: HttpRequest) -> Result<HttpResponse, Problem> {
     Err(Problem::not_found(request.path()))
 }
@@ -202,14 +201,19 @@ async fn openapi() -> HttpResponse {
     response.body(OPENAPI)
 }
 
-/// The `{id}` of the path, where it looks like one of ours.
+/// Returns the `{name}` of the path.
+fn path_name(request: &HttpRequest) -> &str {
+    request.match_info().query("name")
+}
+
+/// Returns the `{id}` of the path if it has the form of an id of the gateway.
 fn path_id(request: &HttpRequest) -> Option<&str> {
     let id = request.match_info().query("id");
     let legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
     legal.then_some(id)
 }
 
-/// As [`json_ok`], of something that holds changes, which may be large: `bytes` are about those of its text.
+/// Responds with changes, as [`json_ok`]. `bytes` is about the size of the text, which may be large.
 async fn json_of(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
     if bytes <= LARGE_MESSAGE_BYTES {
         return Ok(json_ok(&body));
@@ -219,11 +223,12 @@ async fn json_of(bytes: usize, body: impl Serialize + Send + 'static) -> Result<
     Ok(private().content_type("application/json").body(text))
 }
 
+/// Responds with JSON.
 fn json_ok(body: &impl Serialize) -> HttpResponse {
     private().json(body)
 }
 
-/// An answer that is nobody else's to keep.
+/// Builds a response that no cache may store.
 fn private() -> HttpResponseBuilder {
     let mut response = HttpResponse::Ok();
     response

@@ -14,31 +14,31 @@ use countersign_store::nodes::Node;
 #[serde(rename_all = "camelCase")]
 struct NodeInfo {
     id: String,
-    /// Rises whenever it joins, after a restart or after its lease ran out.
+    /// Increases whenever the node joins, after a restart or after its lease expired.
     epoch: u64,
     url: String,
     version: String,
     started_at: Timestamp,
-    /// None where no other gateway can serve the store.
+    /// `None` if no other gateway can serve the store.
     lease_until: Option<Timestamp>,
     live: bool,
-    /// It does what one node does at a time.
+    /// `true` for the leader, which runs the tasks of the store.
     leads: bool,
-    /// It is the one that answers.
+    /// `true` for the node that responds.
     here: bool,
-    /// Changes that it runs.
+    /// Number of changes that the node runs.
     running: u64,
-    /// Its configuration is that of the node that answers; none where its version is another, and so nobody can say.
+    /// `true` if its configuration is that of the node that responds, or `None` if the versions differ.
     same_configuration: Option<bool>,
-    /// Servers that it does not reach.
+    /// Servers that the node does not reach.
     unreachable: Vec<String>,
-    /// Servers that no other node that lives reaches; empty where there is no other.
+    /// Servers that no other live node reaches; empty if there is no other.
     only_here: Vec<String>,
-    /// Servers at which a circuit breaker of it is open.
+    /// Servers with an open circuit breaker.
     breakers_open: Vec<String>,
 }
 
-/// `GET /api/nodes`, the longest there first; those that are gone for about a day.
+/// `GET /api/nodes`, the oldest first. Nodes that are gone are listed for about a day.
 pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     struct NodeList {
@@ -49,11 +49,11 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
         error.to_mcp()
     })?;
     let own = nodes.iter().find(|node| node.here).map(|node| node.says.clone()).unwrap_or_default();
-    let told = |node: &Node| NodeInfo {
+    let info = |node: &Node| NodeInfo {
         same_configuration: (own.version == node.says.version).then(|| own.configuration == node.says.configuration),
         unreachable: node.reach.down.clone(),
         only_here: only_here(node, &nodes),
-        breakers_open: open(node),
+        breakers_open: open_breakers(node),
         id: node.id.clone(),
         epoch: node.epoch,
         url: node.says.url.clone(),
@@ -65,21 +65,21 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
         here: node.here,
         running: node.running,
     };
-    Ok(json_ok(&NodeList { nodes: nodes.iter().map(told).collect() }))
+    Ok(json_ok(&NodeList { nodes: nodes.iter().map(info).collect() }))
 }
 
-/// What it reaches and no other node that lives does.
+/// Returns the servers that the node reaches and no other live node does.
 fn only_here(node: &Node, nodes: &[Node]) -> Vec<String> {
     let others: Vec<&Node> = nodes.iter().filter(|other| other.live && other.id != node.id).collect();
     if !node.live || others.is_empty() {
         return Vec::new();
     }
-    let elsewhere: HashSet<&String> = others.iter().flat_map(|other| &other.reach.up).collect();
-    node.reach.up.iter().filter(|name| !elsewhere.contains(name)).cloned().collect()
+    let reached: HashSet<&String> = others.iter().flat_map(|other| &other.reach.up).collect();
+    node.reach.up.iter().filter(|name| !reached.contains(name)).cloned().collect()
 }
 
-/// Each server once, however many of its addresses there are.
-fn open(node: &Node) -> Vec<String> {
+/// Returns the servers with an open circuit breaker, each once.
+fn open_breakers(node: &Node) -> Vec<String> {
     let mut names: Vec<String> = node.reach.open.iter().map(|(name, _)| name.clone()).collect();
     names.dedup();
     names

@@ -1,4 +1,4 @@
-//! Answers what the policy would say of a call, without making it.
+//! Evaluates the policy for a call without making it.
 
 use std::sync::Arc;
 
@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    Problem, json_ok,
-    posted::{Asked, Body},
+    Problem,
+    body::{Body, Submission},
+    json_ok,
 };
 use countersign_config::HttpConfig;
 use countersign_domain::{
@@ -21,18 +22,18 @@ use countersign_routing::{RouteTable, ToolRoute};
 use countersign_rulings::standing_rules::StandingRules;
 use countersign_session::policy::refusal;
 
-/// Bytes of a body with arguments.
-const MAX_BODY: usize = 2 << 20;
+/// Maximum size in bytes of a body with arguments.
+const MAX_BODY_BYTES: usize = 2 << 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Who {
+struct TestedPrincipal {
     name: String,
     role: Role,
     owner: Option<String>,
 }
 
-/// The call that is asked about.
+/// The call to evaluate.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestBody {
@@ -41,47 +42,49 @@ pub struct TestBody {
     /// A URI.
     resource: Option<String>,
     prompt: Option<String>,
-    /// Of an extension, with the server that it would go to.
+    /// A method of an extension, with its server.
     method: Option<String>,
     server: Option<String>,
     arguments: Option<Box<RawValue>>,
-    principal: Option<Who>,
+    principal: Option<TestedPrincipal>,
     transport: Option<String>,
     revision: Option<String>,
     client: Option<String>,
 }
 
 impl Body for TestBody {
-    fn most(_: &HttpConfig) -> usize {
-        MAX_BODY
+    const NEEDS_REVIEWER: bool = false;
+
+    fn max_bytes(_: &HttpConfig) -> usize {
+        MAX_BODY_BYTES
     }
 }
 
-/// What would become of it.
+/// The outcome of the call.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tested {
+pub struct PolicyTestResult {
     #[serde(flatten)]
-    about: About,
+    subject: TestSubject,
     server: String,
-    /// What the policy says, whether it is enforced or not.
+    /// The verdict of the policy, even if it is not enforced.
     verdict: Verdict,
     rule: Option<Arc<str>>,
     standing_rule: Option<Arc<StandingRule>>,
     reason: Arc<str>,
     mark: Option<AcceptanceMark>,
-    /// Of a review.
+    /// The terms of a review.
     terms: Option<Arc<Terms>>,
-    /// It is not enforced.
+    /// `true` if the policy is not enforced.
     simulated: bool,
-    /// The tool is in this principal's list.
+    /// `true` if the principal's list has the tool.
     listed: bool,
 }
 
-/// What was asked about.
+/// The subject of the test.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum About {
+pub enum TestSubject {
     Tool(String),
     Resource(String),
     Prompt(String),
@@ -89,20 +92,20 @@ pub enum About {
 }
 
 impl TestBody {
-    /// The tool, where it is asked about one.
+    /// Returns the tool, if the test is about one.
     #[must_use]
     pub fn tool(&self) -> Option<&str> {
         self.tool.as_deref()
     }
 
-    /// Asks the rules of a table. Conditions may take their time. Nothing is called, proposed or counted.
+    /// Evaluates the rules of a table, whose conditions may be slow. Nothing is called, proposed or counted.
     ///
     /// # Errors
     /// `TOOL_NOT_FOUND` and the like, `VALIDATION_FAILED`.
-    pub fn ask(self, table: &RouteTable) -> Result<Tested, McpError> {
+    pub fn evaluate(self, table: &RouteTable) -> Result<PolicyTestResult, McpError> {
         let others = [&self.resource, &self.prompt, &self.method].into_iter().flatten().count();
         let Some(tool) = self.tool.clone().filter(|_| others == 0) else {
-            return if self.tool.is_none() && others == 1 { self.ask_other(table) } else { Err(one_of()) };
+            return if self.tool.is_none() && others == 1 { self.evaluate_other(table) } else { Err(one_of()) };
         };
         let arguments = match self.arguments {
             Some(arguments) => arguments,
@@ -114,7 +117,7 @@ impl TestBody {
         }
         let route: Arc<ToolRoute> = table.find_tool(&tool).ok_or_else(|| {
             let name: String = tool.chars().take(128).flat_map(char::escape_debug).collect();
-            // Reviewers ask, who see every tool.
+            // Only reviewers and viewers test, who see every tool.
             let names: Vec<&str> = table.tools().iter().map(|route| route.name.as_str()).collect();
             let meant = suggest::nearest_tool(&tool, &names);
             let meant = meant.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
@@ -129,8 +132,8 @@ impl TestBody {
             arguments: &arguments,
         });
         let verdict = decision.intended_verdict();
-        Ok(Tested {
-            about: About::Tool(route.name.clone()),
+        Ok(PolicyTestResult {
+            subject: TestSubject::Tool(route.name.clone()),
             server: route.provider.name().to_owned(),
             verdict,
             rule: decision.rule.filter(|_| decision.standing.is_none()),
@@ -144,8 +147,13 @@ impl TestBody {
     }
 }
 
-fn principal(who: Option<Who>) -> Principal {
-    who.map_or_else(Principal::local_agent, |Who { name, role, owner }| Principal { name, role, key_id: None, owner })
+fn principal(who: Option<TestedPrincipal>) -> Principal {
+    who.map_or_else(Principal::local_agent, |TestedPrincipal { name, role, owner }| Principal {
+        name,
+        role,
+        key_id: None,
+        owner,
+    })
 }
 
 fn one_of() -> McpError {
@@ -153,8 +161,8 @@ fn one_of() -> McpError {
 }
 
 impl TestBody {
-    /// Of what is no tool.
-    fn ask_other(self, table: &RouteTable) -> Result<Tested, McpError> {
+    /// Evaluates the rules for a resource, a prompt or a method.
+    fn evaluate_other(self, table: &RouteTable) -> Result<PolicyTestResult, McpError> {
         let principal = principal(self.principal);
         let asker = Requester {
             principal: &principal,
@@ -163,19 +171,18 @@ impl TestBody {
             client: self.client.as_deref(),
         };
         let not_found = |kind, what: &str| McpError::new(kind, format!("there is no such {what}"));
-        let policy =
-            table.policy.as_ref().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
-        let (about, server, refusal, otherwise) = match (self.resource, self.prompt, self.method) {
+        let policy = table.policy.as_ref().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
+        let (subject, server, refusal, otherwise) = match (self.resource, self.prompt, self.method) {
             (Some(uri), ..) => {
                 let found = table.provider_for_uri(&uri);
                 let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
                 let refusal = refusal(policy, &*provider, Subject::Resource(&uri), &asker);
-                (About::Resource(uri), provider.name().to_owned(), refusal, FREE)
+                (TestSubject::Resource(uri), provider.name().to_owned(), refusal, FREE)
             }
             (_, Some(name), _) => {
                 let route = table.prompt(&name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
                 let refusal = refusal(policy, &*route.provider, Subject::Prompt(&name), &asker);
-                (About::Prompt(name), route.provider.name().to_owned(), refusal, FREE)
+                (TestSubject::Prompt(name), route.provider.name().to_owned(), refusal, FREE)
             }
             (.., Some(method)) => {
                 let server = self.server.as_deref().and_then(|server| table.provider(server));
@@ -186,7 +193,7 @@ impl TestBody {
                     refusal(policy, &**server, Subject::Method(&method), &asker)
                         .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED.into() })
                 });
-                (About::Method(method), upstream.config.name.clone(), closed, OPEN)
+                (TestSubject::Method(method), upstream.config.name.clone(), closed, OPEN)
             }
             _ => return Err(one_of()),
         };
@@ -198,20 +205,23 @@ impl TestBody {
             None => (None, otherwise.into()),
         };
         let (standing_rule, mark, terms) = (None, None, None);
-        Ok(Tested { about, server, verdict, rule, standing_rule, reason, mark, terms, simulated, listed })
+        Ok(PolicyTestResult { subject, server, verdict, rule, standing_rule, reason, mark, terms, simulated, listed })
     }
 }
 
-/// Why something is let through.
+/// The reasons of verdicts without a rule.
 const FREE: &str = "no rule denies it, and the default leaves it free";
 const OPEN: &str = "a rule names it, or nothing of this server could be reviewed or denied";
 const CLOSED: &str = "something of this server could be reviewed or denied, and no rule names the method";
 
 /// `POST /api/policy/test`
-pub async fn test(asked: Asked<TestBody>, standing: web::Data<StandingRules>) -> Result<HttpResponse, Problem> {
+pub async fn test(
+    submission: Submission<TestBody>,
+    standing: web::Data<StandingRules>,
+) -> Result<HttpResponse, Problem> {
     let table = standing.routes().load_full();
-    // Away from the thread that serves connections.
-    let tested = web::block(move || asked.0.ask(&table)).await;
-    let tested = tested.map_err(|_| Problem::new(ErrorKind::Internal, "the policy could not be asked"))?;
+    // On another thread than the one that serves connections.
+    let tested = web::block(move || submission.body.evaluate(&table)).await;
+    let tested = tested.map_err(|_| Problem::new(ErrorKind::Internal, "the policy could not be evaluated"))?;
     Ok(json_ok(&tested?))
 }

@@ -1,4 +1,4 @@
-//! Query strings: known names only, each once, strictly typed. An empty value counts as left out.
+//! Parses query strings: known names only, each once, strictly typed. An empty value counts as missing.
 
 use actix_web::{HttpRequest, web};
 use serde::de::{DeserializeOwned, IntoDeserializer as _, value::Error as ValueError};
@@ -6,7 +6,7 @@ use serde::de::{DeserializeOwned, IntoDeserializer as _, value::Error as ValueEr
 use super::Problem;
 use countersign_protocol::ErrorKind;
 
-const MAX_VALUE: usize = 1024;
+const MAX_VALUE_BYTES: usize = 1024;
 
 /// The parameters of a request.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Query {
             if pairs.iter().take(at).any(|(other, _)| other == name) {
                 return Err(refuse(format!("{name} is given twice")));
             }
-            if value.len() > MAX_VALUE {
+            if value.len() > MAX_VALUE_BYTES {
                 return Err(refuse(format!("{name} is too long")));
             }
         }
@@ -47,27 +47,18 @@ impl Query {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// How many items a page may have: 1 to 200, 50 by default.
+    /// Returns the number of items on a page: 1 to 200, 50 by default.
     ///
     /// # Errors
     /// `INVALID_PARAMS`
     pub fn limit(&self) -> Result<usize, Problem> {
-        self.limit_or(50)
-    }
-
-    /// As [`Self::limit`], with another default.
-    ///
-    /// # Errors
-    /// `INVALID_PARAMS`
-    pub fn limit_or(&self, default: usize) -> Result<usize, Problem> {
-        let limit = self.number("limit")?.unwrap_or(default as u64);
-        match usize::try_from(limit) {
+        match usize::try_from(self.number("limit")?.unwrap_or(50)) {
             Ok(limit @ 1..=200) => Ok(limit),
             _ => Err(refuse("limit must be 1 to 200".into())),
         }
     }
 
-    /// A whole number without sign.
+    /// Returns a whole number without a sign.
     ///
     /// # Errors
     /// `INVALID_PARAMS`
@@ -76,32 +67,34 @@ impl Query {
         parse_number(text).map(Some).ok_or_else(|| refuse(format!("{name} must be a whole number")))
     }
 
-    /// A list of texts, separated by commas; at most 64.
-    #[must_use]
-    pub fn texts(&self, name: &str) -> Vec<String> {
-        let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
-        words.take(64).map(str::to_owned).collect()
+    /// Returns the items of a list, which commas separate; at most 64.
+    fn items(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty()).take(64)
     }
 
-    /// A time (RFC 3339).
+    /// Returns a list of texts, which commas separate.
+    #[must_use]
+    pub fn texts(&self, name: &str) -> Vec<String> {
+        self.items(name).map(str::to_owned).collect()
+    }
+
+    /// Returns a time (RFC 3339).
     ///
     /// # Errors
     /// `INVALID_PARAMS`
     pub fn time(&self, name: &str) -> Result<Option<jiff::Timestamp>, Problem> {
         let Some(text) = self.get(name) else { return Ok(None) };
-        // A plus that was not escaped arrives as a space.
+        // A plus sign that was not escaped arrives as a space.
         let time = text.replace(' ', "+").parse();
         time.map(Some).map_err(|_| refuse(format!("{name} must be a time like 2026-07-28T12:00:00Z")))
     }
 
-    /// A list of names of an enumeration, separated by commas.
+    /// Returns a list of names of an enumeration, which commas separate.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` that names those there are.
+    /// `INVALID_PARAMS` with the valid names.
     pub fn names<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, Problem> {
-        let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
-        words
-            .take(64)
+        self.items(name)
             .map(|word| {
                 T::deserialize(word.into_deserializer())
                     .map_err(|error: ValueError| refuse(format!("{name}: {:.300}", error.to_string())))
@@ -110,7 +103,7 @@ impl Query {
     }
 }
 
-/// Digits only: no sign, no spaces, no fraction.
+/// Parses a number that consists of digits only.
 #[must_use]
 pub fn parse_number(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
@@ -122,7 +115,7 @@ mod tests {
     use countersign_domain::changes::ChangeState;
 
     #[test]
-    fn known_names_once_and_empty_is_absent() {
+    fn names_must_be_known_and_unique() {
         let query = Query::parse("status=pending%2Cstale&limit=7&cursor=", &["status", "limit", "cursor"]).unwrap();
         assert_eq!(query.names::<ChangeState>("status").unwrap(), [ChangeState::Pending, ChangeState::Stale]);
         assert_eq!((query.limit().unwrap(), query.get("cursor"), query.get("other")), (7, None, None));
@@ -143,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn unknown_states_are_refused_with_those_there_are() {
+    fn unknown_states_are_refused_with_valid_ones() {
         let problem = Query::parse("status=open", &["status"]).unwrap().names::<ChangeState>("status").unwrap_err();
         assert!(problem.error.message.contains("outcome_unknown"), "{problem}");
     }
 
     #[test]
-    fn lists_and_times_are_read_as_people_write_them() {
+    fn lists_and_times_are_parsed_leniently() {
         let query = |text: &str| Query::parse(text, &["tools", "since"]).unwrap();
         assert_eq!(query("tools=a,%20b,,c%20").texts("tools"), ["a", "b", "c"]);
         assert_eq!(query("").texts("tools"), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! The configuration while the gateway runs: what came of the last reload, what waits for consent, and the consent.
+//! The configuration in force, the last reload, and the consent to looser policies.
 
 use std::sync::Arc;
 
@@ -6,8 +6,9 @@ use actix_web::{HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, json_ok,
-    posted::{Body, Posted},
+    Caller, Problem,
+    body::{Body, Submission},
+    json_ok,
 };
 use countersign_protocol::ErrorKind;
 use countersign_reload::{DecideError, PendingPolicy, Reloader, Status, settings_view};
@@ -18,17 +19,17 @@ pub async fn status(_: Caller, reloads: web::Data<Reloader>) -> HttpResponse {
 }
 
 #[derive(Serialize)]
-struct InForce {
-    /// The file that is watched, if any.
+struct ActiveConfig {
+    /// The configuration file that is watched, if any.
     file: Option<String>,
     settings: Vec<settings_view::ActiveSetting>,
     waiting: Option<PendingPolicy>,
 }
 
-/// `GET /api/config`: what is in force, key by key, and what waits for consent. Secrets are hidden.
+/// `GET /api/config`: the settings in force, and the policy that waits for consent. Secrets are hidden.
 pub async fn in_force(_: Caller, reloads: web::Data<Reloader>) -> HttpResponse {
     let Status { file, waiting, .. } = reloads.status();
-    json_ok(&InForce { file, settings: reloads.settings(), waiting })
+    json_ok(&ActiveConfig { file, settings: reloads.settings(), waiting })
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -47,13 +48,16 @@ pub struct ConsentBody {
 
 impl Body for ConsentBody {}
 
-/// `POST /api/reload/consent`: a reviewer's word on what loosens policy. Answers as `GET /api/reload`.
-pub async fn consent(asked: Posted<ConsentBody>, reloads: web::Data<Reloader>) -> Result<HttpResponse, Problem> {
-    let Posted { reviewer, body } = asked;
+/// `POST /api/reload/consent`: accepts or refuses a looser policy. Responds as `GET /api/reload`.
+pub async fn consent(
+    submission: Submission<ConsentBody>,
+    reloads: web::Data<Reloader>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, body, .. } = submission;
     let deciding = Arc::clone(&reloads);
-    // On its own: a client that goes away in the middle leaves nothing half in force.
+    // In a task of its own, so that a client that disconnects leaves nothing half in force.
     let decided = actix_web::rt::spawn(async move {
-        deciding.decide(&body.digest, body.verdict == Verdict::Accept, &reviewer.name).await
+        deciding.decide(&body.digest, body.verdict == Verdict::Accept, &principal.name).await
     });
     let decided = decided.await.map_err(|_| Problem::new(ErrorKind::Internal, "the decision was not carried out"))?;
     decided.map_err(|error| {

@@ -1,4 +1,4 @@
-//! Standing rules: listed, given on a change, taken back.
+//! Standing rules.
 
 use std::sync::Arc;
 
@@ -6,8 +6,10 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, Query, body, json_ok, page,
-    posted::{Body, On},
+    Caller, Problem, Query,
+    body::{self, Body, Submission},
+    changes::change_not_found,
+    json_ok, page,
 };
 use countersign_domain::policy::{StandingRule, StandingVerdict};
 use countersign_protocol::ErrorKind;
@@ -28,7 +30,7 @@ pub async fn list(
         next_cursor: Option<String>,
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let page = page::named(&query, standing.list(), |rule| &rule.id)?;
+    let page = page::by_name(&query, standing.list(), |rule| &rule.id)?;
     Ok(json_ok(&RulePage { rules: page.items, next_cursor: page.next_cursor }))
 }
 
@@ -39,7 +41,7 @@ pub struct RuleBody {
     arguments: ArgumentScope,
     principal: CallerScope,
     #[serde(rename = "for")]
-    lasts: Option<u64>,
+    valid_for_seconds: Option<u64>,
     comment: Option<String>,
 }
 
@@ -47,21 +49,20 @@ impl Body for RuleBody {}
 
 /// `POST /api/changes/{id}/rule`
 pub async fn create(
-    asked: On<RuleBody>,
+    submission: Submission<RuleBody>,
     changes: web::Data<Changes>,
     standing: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
-    let On { id, reviewer, body } = asked;
+    let Submission { principal, id, body } = submission;
     let new = NewRule {
         says: body.verdict,
         arguments: body.arguments,
         principal: body.principal,
-        valid_for_seconds: body.lasts,
+        valid_for_seconds: body.valid_for_seconds,
         comment: body::comment(body.comment)?,
     };
-    let missing = || Problem::new(ErrorKind::ChangeNotFound, "Change not found");
-    let change = changes.get(&id).await?.ok_or_else(missing)?;
-    Ok(json_ok(&standing.create(&change, &reviewer, new).await?))
+    let change = changes.get(&id).await?.ok_or_else(change_not_found)?;
+    Ok(json_ok(&standing.create(&change, &principal, new).await?))
 }
 
 #[derive(Deserialize)]
@@ -71,12 +72,15 @@ pub struct RevokeBody {
 }
 
 impl Body for RevokeBody {
-    const ABOUT: (&'static str, ErrorKind) = ("Standing rule", ErrorKind::NotFound);
+    const OBJECT: (&'static str, ErrorKind) = ("Standing rule", ErrorKind::NotFound);
 }
 
 /// `POST /api/rules/{id}/revoke`
-pub async fn revoke(asked: On<RevokeBody>, standing: web::Data<StandingRules>) -> Result<HttpResponse, Problem> {
-    let On { id, reviewer, body } = asked;
+pub async fn revoke(
+    submission: Submission<RevokeBody>,
+    standing: web::Data<StandingRules>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, id, body } = submission;
     let comment = body::comment(body.comment)?;
-    Ok(json_ok(&standing.revoke(&id, &reviewer, comment.as_deref()).await?))
+    Ok(json_ok(&standing.revoke(&id, &principal, comment.as_deref()).await?))
 }

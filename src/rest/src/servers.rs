@@ -1,11 +1,12 @@
-//! Servers, their tools, the acceptance of definitions, and tools that are let run without review.
+//! Servers, their tools, the acceptance of definitions, and tools that run without review.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, ProviderInfo, ProvidersView, Query, body, json_ok, page,
-    posted::{Body, Posted},
+    Caller, Problem, ProviderInfo, ProvidersView, Query,
+    body::{self, Body, Submission},
+    json_ok, page, path_name,
 };
 use countersign_config::HttpConfig;
 use countersign_protocol::ErrorKind;
@@ -15,14 +16,14 @@ use countersign_rulings::{
     tool_acceptance::{MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition, ToolAcceptances, ToolInfo},
 };
 
-/// Bytes of a body that names many definitions.
-const MAX_BODY: usize = 4 << 20;
+/// Maximum size in bytes of a body that names many definitions.
+const MAX_BODY_BYTES: usize = 4 << 20;
 
 #[derive(Serialize)]
-struct Listed {
+struct ServerEntry {
     #[serde(flatten)]
     info: ProviderInfo,
-    /// What waits for a reviewer.
+    /// Number of tools that wait for a reviewer.
     review: PendingToolCounts,
 }
 
@@ -36,15 +37,15 @@ pub async fn list(
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct ServerPage {
-        servers: Vec<Listed>,
+        servers: Vec<ServerEntry>,
         #[serde(skip_serializing_if = "Option::is_none")]
         next_cursor: Option<String>,
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let infos = providers.providers().await;
-    let mut waiting = definitions.pending_counts();
-    let listed = |info: ProviderInfo| Listed { review: waiting.remove(&info.name).unwrap_or_default(), info };
-    let page = page::named(&query, infos.into_iter().map(listed).collect(), |listed| &listed.info.name)?;
+    let mut pending = definitions.pending_counts();
+    let entry = |info: ProviderInfo| ServerEntry { review: pending.remove(&info.name).unwrap_or_default(), info };
+    let page = page::by_name(&query, infos.into_iter().map(entry).collect(), |entry| &entry.info.name)?;
     Ok(json_ok(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
 }
 
@@ -55,10 +56,10 @@ pub async fn one(
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    tools_page(name(&request), &definitions, |tools| page::named(&query, tools, |tool| &tool.name))
+    tools_page(path_name(&request), &definitions, |tools| page::by_name(&query, tools, |tool| &tool.name))
 }
 
-fn tools_of(name: &str, definitions: &ToolAcceptances) -> Result<HttpResponse, Problem> {
+fn all_tools(name: &str, definitions: &ToolAcceptances) -> Result<HttpResponse, Problem> {
     tools_page(name, definitions, |items| Ok(Page { items, next_cursor: None }))
 }
 
@@ -83,41 +84,23 @@ fn tools_page(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct DefinitionRef {
     name: String,
     hash: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DefinitionsBody {
-    tools: Vec<Named>,
-}
-
-impl Body for DefinitionsBody {
-    fn most(_: &HttpConfig) -> usize {
-        MAX_BODY
-    }
-}
-
-impl DefinitionsBody {
-    fn shown(self) -> Result<Vec<ShownDefinition>, Problem> {
-        shown(self.tools, MAX_TOOLS_PER_ACCEPTANCE)
-    }
-}
-
-fn shown(tools: Vec<Named>, most: usize) -> Result<Vec<ShownDefinition>, Problem> {
-    if tools.is_empty() || tools.len() > most {
-        let message = format!("`tools` must name 1 to {most} definitions");
+fn to_definitions(tools: Vec<DefinitionRef>, max: usize) -> Result<Vec<ShownDefinition>, Problem> {
+    if tools.is_empty() || tools.len() > max {
+        let message = format!("`tools` must name 1 to {max} definitions");
         return Err(Problem::new(ErrorKind::ValidationFailed, message));
     }
-    Ok(tools.into_iter().map(|Named { name, hash }| ShownDefinition { name, hash }).collect())
+    Ok(tools.into_iter().map(|DefinitionRef { name, hash }| ShownDefinition { name, hash }).collect())
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllowBody {
-    tools: Vec<Named>,
+    tools: Vec<DefinitionRef>,
     reason: String,
 }
 
@@ -125,43 +108,52 @@ impl Body for AllowBody {}
 
 /// `POST /api/servers/{name}/allow`: lets tools run without review.
 pub async fn allow(
-    asked: Posted<AllowBody>,
-    request: HttpRequest,
+    submission: Submission<AllowBody>,
     standing: web::Data<StandingRules>,
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    let AllowBody { tools, reason } = asked.body;
-    let reason = body::comment(Some(reason))?.ok_or_else(|| {
+    let Submission { principal, id: server, body } = submission;
+    let reason = body::comment(Some(body.reason))?.ok_or_else(|| {
         Problem::new(
             ErrorKind::ValidationFailed,
             "`reason` is missing: say why the tools need no review; the audit trail keeps it",
         )
     })?;
-    let shown = shown(tools, MAX_RULES_PER_OWNER)?;
-    standing.allow_tools(name(&request), &shown, &asked.reviewer, &reason).await?;
-    tools_of(name(&request), &definitions)
+    let tools = to_definitions(body.tools, MAX_RULES_PER_OWNER)?;
+    standing.allow_tools(&server, &tools, &principal, &reason).await?;
+    all_tools(&server, &definitions)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DefinitionsBody {
+    tools: Vec<DefinitionRef>,
+}
+
+impl Body for DefinitionsBody {
+    fn max_bytes(_: &HttpConfig) -> usize {
+        MAX_BODY_BYTES
+    }
 }
 
 /// `POST /api/servers/{name}/accept`
 pub async fn accept(
-    asked: Posted<DefinitionsBody>,
-    request: HttpRequest,
+    submission: Submission<DefinitionsBody>,
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    definitions.accept(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
-    tools_of(name(&request), &definitions)
+    let Submission { principal, id: server, body } = submission;
+    let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
+    definitions.accept(&server, &tools, &principal).await?;
+    all_tools(&server, &definitions)
 }
 
 /// `POST /api/servers/{name}/revoke`
 pub async fn revoke(
-    asked: Posted<DefinitionsBody>,
-    request: HttpRequest,
+    submission: Submission<DefinitionsBody>,
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    definitions.revoke(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
-    tools_of(name(&request), &definitions)
-}
-
-fn name(request: &HttpRequest) -> &str {
-    request.match_info().query("name")
+    let Submission { principal, id: server, body } = submission;
+    let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
+    definitions.revoke(&server, &tools, &principal).await?;
+    all_tools(&server, &definitions)
 }

@@ -1,4 +1,4 @@
-//! What the endpoints show of parts that others own: sessions and providers.
+//! Sessions and providers as the endpoints show them.
 
 use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -14,23 +14,23 @@ use countersign_routing::{PublishedTable, RouteTarget};
 use countersign_session::{Registry, registry::SessionInfo};
 use countersign_upstream::UpstreamStatus;
 
-/// Newest first; of those of one moment by what may be shown of their ids.
+/// Sorts sessions newest first, and those of one moment by the beginning of their ids.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Place(Reverse<i128>, String);
+struct SessionSortKey(Reverse<i128>, String);
 
-impl Place {
-    fn of(session: &SessionInfo) -> Self {
+impl SessionSortKey {
+    fn new(session: &SessionInfo) -> Self {
         Self(Reverse(session.created_at.as_nanosecond()), short_session_id(&session.id))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SessionSortKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0.0, self.1)
     }
 }
 
-impl FromStr for Place {
+impl FromStr for SessionSortKey {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -39,25 +39,24 @@ impl FromStr for Place {
     }
 }
 
-/// What calls can be routed to.
+/// A provider that calls can be routed to.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProviderInfo {
     pub name: String,
     /// `module` or `upstream`.
     pub kind: &'static str,
-    /// `up` or `down`; of an upstream also `connecting`.
+    /// `up` or `down`, or `connecting` for an upstream.
     pub status: &'static str,
     pub tools: usize,
     pub resources: usize,
     pub prompts: usize,
-    /// What it has, of a module that tells.
+    /// The contents of a module that reports them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<String>,
-    /// What of it is not as it should be and stops nobody: names that clients refuse, or that others have, and data that does
-    /// not fit.
+    /// Faults that do not stop calls: names that clients refuse or that other providers use, and data that does not fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// How an upstream stands; none for a module.
+    /// The status of an upstream, or `None` for a module.
     #[serde(flatten)]
     pub upstream: Option<UpstreamStatus>,
 }
@@ -81,7 +80,7 @@ impl SessionsView for Registry {
 /// The providers of the published table.
 pub struct RoutedProviders {
     pub routes: Arc<PublishedTable>,
-    /// Bounds how long each may take to list its resources.
+    /// Maximum time that a provider may take to list its resources.
     pub request_timeout: Duration,
 }
 
@@ -132,15 +131,15 @@ pub async fn sessions(
     struct SessionPage {
         sessions: Vec<SessionInfo>,
         next_cursor: Option<String>,
-        /// Of all, not only of this page.
+        /// Number of all sessions, not only of this page.
         total: usize,
         in_flight: usize,
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let mut sessions = view.sessions();
     let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());
-    sessions.sort_by_cached_key(Place::of);
-    let page = page::of(&query, 50, sessions, Place::of)?;
+    sessions.sort_by_cached_key(SessionSortKey::new);
+    let page = page::by_key(&query, sessions, SessionSortKey::new)?;
     Ok(json_ok(&SessionPage { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
 }
 
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_id_never_leaves_whole_nor_as_its_node() {
+    fn session_id_is_shown_shortened_without_its_node() {
         for id in ["V1StGXR8_Z5jdHi6B-myTabcdefghijk", "nOdE_0-123.V1StGXR8_Z5jdHi6B-myTabcdefghijk"] {
             check_shown(id);
         }

@@ -1,9 +1,9 @@
-//! Webhooks: how they are, what went out, and what somebody may do about it.
+//! Webhooks and their deliveries.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
 
-use super::{Caller, Problem, Query, json_ok};
+use super::{Caller, Problem, Query, json_ok, path_name};
 use countersign_store::webhooks::Delivery;
 use countersign_webhooks::{WebhookSummary, Webhooks};
 
@@ -30,8 +30,8 @@ pub async fn deliveries(
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let limit = query.limit()?;
-    // One more than asked for tells whether there is a next page.
-    let found = webhooks.deliveries(name(&request), query.number("cursor")?, limit + 1);
+    // One more than the limit shows whether there is a next page.
+    let found = webhooks.deliveries(path_name(&request), query.number("cursor")?, limit + 1);
     let mut deliveries = found.await?;
     let more = deliveries.len() > limit;
     deliveries.truncate(limit);
@@ -46,11 +46,11 @@ pub async fn retry(
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
-    struct Retried {
+    struct RetryResult {
         again: usize,
     }
-    caller.decides()?;
-    Ok(json_ok(&Retried { again: webhooks.retry(name(&request)).await? }))
+    caller.reviewer()?;
+    Ok(json_ok(&RetryResult { again: webhooks.retry(path_name(&request)).await? }))
 }
 
 /// `POST /api/webhooks/{name}/test`
@@ -59,10 +59,6 @@ pub async fn test(
     request: HttpRequest,
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
-    caller.decides()?;
-    Ok(json_ok(&webhooks.send_test(name(&request)).await?))
-}
-
-fn name(request: &HttpRequest) -> &str {
-    request.match_info().query("name")
+    caller.reviewer()?;
+    Ok(json_ok(&webhooks.send_test(path_name(&request)).await?))
 }

@@ -151,8 +151,9 @@ fn authorization(endpoint: &McpEndpoint, request: &HttpRequest) -> Option<Box<st
 fn open_session(endpoint: &Arc<McpEndpoint>, identity: Identity, authorization: Option<Box<str>>) -> RegisteredSession {
     let websocket = &endpoint.transports.websocket;
     let replay = (websocket.replay_frames, websocket.replay_bytes);
-    let session = endpoint.sessions.outbox_session(Transport::WebSocket, identity, replay);
-    let shared = Arc::new(session.authorized_by(authorization));
+    let mut session = endpoint.sessions.outbox_session(Transport::WebSocket, identity, replay);
+    session.authorization = authorization;
+    let shared = Arc::new(session);
     let addr = Session::open(&endpoint.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
     RegisteredSession { shared, addr }
 }
