@@ -1,5 +1,5 @@
-//! Requests that came in by a connection with an outbox, such as a WebSocket, and are about what another node owns: they are
-//! sent there as a stateless client sends them over HTTP, on behalf of whoever opened the connection.
+//! Forwards requests that arrived over a connection with an outbox, such as a WebSocket, to the node that owns what they are about.
+//! They are sent as a stateless client sends them over HTTP, with the credential of the connection.
 
 use std::borrow::Cow;
 
@@ -25,97 +25,97 @@ use countersign_protocol::{
     json::{member, string},
 };
 use countersign_session::cluster::whole_body;
-use countersign_upstream::link::incoming::MAX_MESSAGE;
 
-/// Bytes of one message that comes back: what a server said, and what the other gateway said beside it.
-const MAX: usize = 2 * MAX_MESSAGE;
+/// Maximum size in bytes of one message from the other node: twice that of a message of an upstream server.
+const MAX_ANSWER_BYTES: usize = 32 << 20;
 
 /// Has the other node answer a request.
 ///
 /// # Errors
-/// `UPSTREAM_UNAVAILABLE` where it does not answer, and what else the other node refuses it for.
+/// `UPSTREAM_UNAVAILABLE` if the node does not answer, or refuses the request.
 pub async fn answer(
     forward: Forward,
     exchange: &Exchange,
     mirrored: ForwardedHeaders,
     request: &Request<'_>,
 ) -> Result<WireResponse, McpError> {
-    let silent = |error: &dyn std::fmt::Display| {
-        tracing::warn!(node = forward.peer.node, %error, "a request could not be forwarded to the node that owns what it is about");
-        forward::silent()
+    let unavailable = |error: &dyn std::fmt::Display| {
+        tracing::warn!(node = forward.peer.node, %error, "a request could not be forwarded to the node that owns its call or task");
+        forward::peer_unavailable()
     };
     let params = request.params.map(RawValue::get);
     let body = encode::request(&request.id, &request.method, params);
-    let onward = onward(&forward, exchange, mirrored, request)?;
-    let (head, body) =
-        peers::ask(&forward.peer, onward, Some(whole_body(body))).await.map_err(|error| silent(&error))?;
+    let forwarded = build_request(&forward, exchange, mirrored, request)?;
+    let (head, body) = peers::send_request(&forward.peer, forwarded, Some(whole_body(body)))
+        .await
+        .map_err(|error| unavailable(&error))?;
     let kind = head.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let said = if kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
-        last(body, |message| exchange.related.send(message)).await
+    let answer = if kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
+        read_answer(body, |message| exchange.related.send(message)).await
     } else {
-        whole(body).await
+        read_whole(body).await
     };
-    let said = said.map_err(|error| silent(&error))?;
-    if is_of(&said, &request.id) {
-        return Ok(WireResponse::result(said));
+    let answer = answer.map_err(|error| unavailable(&error))?;
+    if answers(&answer, &request.id) {
+        return Ok(WireResponse::result(answer));
     }
-    // Refused before it was read.
-    let error = std::str::from_utf8(&said).ok().and_then(|text| member(text, "error"));
+    // The other node refused the request before reading it.
+    let error = std::str::from_utf8(&answer).ok().and_then(|text| member(text, "error"));
     let why = error.and_then(|error| member(error, "message")).and_then(string).map(Cow::into_owned);
-    Err(why.map_or_else(|| silent(&head.status), |why| McpError::new(ErrorKind::UpstreamUnavailable, why)))
+    Err(why.map_or_else(|| unavailable(&head.status), |why| McpError::new(ErrorKind::UpstreamUnavailable, why)))
 }
 
-/// The request as a stateless client sends it.
-fn onward(
+/// Builds the request as a stateless client sends it.
+fn build_request(
     forward: &Forward,
     exchange: &Exchange,
     mirrored: ForwardedHeaders,
     request: &Request<'_>,
 ) -> Result<http::Request<()>, McpError> {
-    let unfit = |_| McpError::new(ErrorKind::InvalidParams, "the request names what no header can hold");
-    let mut onward = http::Request::new(());
-    *onward.method_mut() = Method::POST;
-    *onward.uri_mut() = forward.uri(PathAndQuery::from_static("/mcp")).ok_or_else(forward::silent)?;
-    let all = onward.headers_mut();
+    let invalid = |_| McpError::new(ErrorKind::InvalidParams, "the request names what no header can hold");
+    let mut forwarded = http::Request::new(());
+    *forwarded.method_mut() = Method::POST;
+    *forwarded.uri_mut() = forward.uri(PathAndQuery::from_static("/mcp")).ok_or_else(forward::peer_unavailable)?;
+    let all = forwarded.headers_mut();
     all.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     all.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     if let Some(authorization) = &exchange.session.authorization {
-        all.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).map_err(unfit)?);
+        all.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).map_err(invalid)?);
     }
     for (name, value) in headers::for_request(request, &request.meta()?) {
-        all.insert(name, HeaderValue::from_str(&value).map_err(unfit)?);
+        all.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);
     }
     for (name, value) in mirrored {
         if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
-            all.insert(name, HeaderValue::from_str(&value).map_err(unfit)?);
+            all.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);
         }
     }
     forward.prove(all);
-    Ok(onward)
+    Ok(forwarded)
 }
 
 type Fault = Box<dyn std::error::Error>;
 
-async fn whole(mut body: impl Stream<Item = Result<Bytes, h2::Error>> + Unpin) -> Result<Bytes, Fault> {
+async fn read_whole(mut body: impl Stream<Item = Result<Bytes, h2::Error>> + Unpin) -> Result<Bytes, Fault> {
     let mut all = BytesMut::new();
     while let Some(chunk) = body.next().await {
         all.extend_from_slice(&chunk?);
-        if all.len() > MAX {
-            return Err("its answer is too long".into());
+        if all.len() > MAX_ANSWER_BYTES {
+            return Err("the answer of the node is too long".into());
         }
     }
     Ok(all.freeze())
 }
 
-/// What answers the request; `before` gets what comes before.
-async fn last(
+/// Reads events until the answer of the request. `before` receives the messages before it.
+async fn read_answer(
     mut body: impl Stream<Item = Result<Bytes, h2::Error>> + Unpin,
     before: impl Fn(Bytes) -> bool,
 ) -> Result<Bytes, Fault> {
-    let mut events = EventReader::new(MAX);
+    let mut events = EventReader::new(MAX_ANSWER_BYTES);
     while let Some(chunk) = body.next().await {
         events.push(&chunk?);
-        while let Some(event) = events.next_event().map_err(|_| "its answer is too long")? {
+        while let Some(event) = events.next_event().map_err(|_| "the answer of the node is too long")? {
             if !event.is_message() {
                 continue;
             }
@@ -125,14 +125,14 @@ async fn last(
                 return Ok(message);
             }
             if !before(message) {
-                return Err("its client does not read".into());
+                return Err("the client does not read".into());
             }
         }
     }
-    Err("it broke off".into())
+    Err("the answer broke off".into())
 }
 
-fn is_of(message: &[u8], id: &RequestId) -> bool {
+fn answers(message: &[u8], id: &RequestId) -> bool {
     std::str::from_utf8(message).ok().and_then(|text| member(text, "id")) == Some(id.as_json())
 }
 
@@ -149,10 +149,10 @@ mod tests {
     }
 
     #[actix::test]
-    async fn what_comes_before_the_answer_is_told_and_what_comes_after_is_not_waited_for() {
-        let told = RefCell::new(Vec::new());
-        let tell = |message: Bytes| {
-            told.borrow_mut().push(message);
+    async fn messages_before_the_answer_are_passed_on() {
+        let passed = RefCell::new(Vec::new());
+        let pass_on = |message: Bytes| {
+            passed.borrow_mut().push(message);
             true
         };
         let stream = body(&[
@@ -161,12 +161,12 @@ mod tests {
             "data: {\"id\":7,\"result\":{}}\n\n",
             "x",
         ]);
-        let said = last(stream, tell).await.unwrap();
-        assert_eq!(told.take(), ["{\"method\":\"a\"}"]);
-        assert!(is_of(&said, &RequestId::from(7)) && !is_of(&said, &RequestId::from(8)));
-        let broken = last(body(&["data: {\"method\":\"a\"}\n\n"]), tell).await;
-        assert_eq!(broken.unwrap_err().to_string(), "it broke off");
-        let unread = last(body(&["data: {\"method\":\"a\"}\n\n"]), |_| false).await;
-        assert_eq!(unread.unwrap_err().to_string(), "its client does not read");
+        let answer = read_answer(stream, pass_on).await.unwrap();
+        assert_eq!(passed.take(), ["{\"method\":\"a\"}"]);
+        assert!(answers(&answer, &RequestId::from(7)) && !answers(&answer, &RequestId::from(8)));
+        let broken = read_answer(body(&["data: {\"method\":\"a\"}\n\n"]), pass_on).await;
+        assert_eq!(broken.unwrap_err().to_string(), "the answer broke off");
+        let unread = read_answer(body(&["data: {\"method\":\"a\"}\n\n"]), |_| false).await;
+        assert_eq!(unread.unwrap_err().to_string(), "the client does not read");
     }
 }

@@ -1,5 +1,5 @@
-//! HTTP requests as another node gets them: as they are, with a token that proves who forwarded them. The answer comes back as
-//! it is, streams included.
+//! Forwards HTTP requests to another node unchanged, with a token that proves that a node forwards them. The response is returned
+//! unchanged, too, including streams.
 
 use std::sync::Arc;
 
@@ -18,14 +18,13 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_session::cluster::{Body, FORWARDED, ForwardTarget};
 use countersign_store::{Nodes, nodes::Peer};
 
-/// Headers that are of one connection (RFC 9110, 7.6.1), or that each node says by itself. The other node has nobody's page
-/// to guard against: that was done here.
-const OWN: [HeaderName; 6] =
+/// Headers that apply to one connection (RFC 9110, 7.6.1) or that each node sets by itself. `Host` and `Origin` were checked here.
+const HOP_HEADERS: [HeaderName; 6] =
     [header::HOST, header::ORIGIN, header::CONTENT_LENGTH, header::TE, header::TRAILER, header::EXPECT];
 
 /// Returns whether a header goes to the other node, or comes back from it.
 pub fn passes(name: &HeaderName) -> bool {
-    !OWN.contains(name) && !CONNECTION_HEADERS.contains(name) && *name != FORWARDED
+    !HOP_HEADERS.contains(name) && !CONNECTION_HEADERS.contains(name) && *name != FORWARDED
 }
 
 /// Returns the headers that go to the other node, or come back from it.
@@ -54,7 +53,7 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// Returns `None` where the node's address is none.
+    /// Returns `None` if the address of the node is invalid.
     pub fn new(nodes: &Arc<dyn Nodes>, max_streams: u32, target: ForwardTarget) -> Option<Self> {
         let ForwardTarget { node, url, certificate } = target;
         let (parsed, token) = (url.parse().ok()?, forward_token(&**nodes, &node)?);
@@ -62,7 +61,7 @@ impl Forward {
         Some(Self { peer: PeerNode { nodes: Arc::clone(nodes), node, address, max_streams }, url: parsed, token })
     }
 
-    /// Returns the token that proves to this node that a peer forwards.
+    /// Returns the token that proves to the other node that a peer forwards the request.
     pub const fn token(&self) -> &HeaderValue {
         &self.token
     }
@@ -75,25 +74,25 @@ impl Forward {
     /// Has the other node answer a request.
     ///
     /// # Errors
-    /// `SESSION_NOT_FOUND` where the other node is gone; `UPSTREAM_UNAVAILABLE` where it does not answer.
+    /// `SESSION_NOT_FOUND` if the other node is gone, and `UPSTREAM_UNAVAILABLE` if it does not answer.
     pub async fn answer(self, request: Request<Option<Body>>) -> Result<Response<Body>, McpError> {
         let (mut head, body) = request.into_parts();
         head.headers = passing(&head.headers);
         let path = head.uri.path_and_query().cloned();
         head.uri = path.and_then(|path| self.uri(path)).ok_or_else(session_not_found)?;
         self.prove(&mut head.headers);
-        match peers::ask(&self.peer, Request::from_parts(head, ()), body).await {
+        match peers::send_request(&self.peer, Request::from_parts(head, ()), body).await {
             Ok((mut head, body)) => {
                 let length = head.headers.get(header::CONTENT_LENGTH).cloned();
                 head.headers = passing(&head.headers);
                 head.headers.extend(length.map(|length| (header::CONTENT_LENGTH, length)));
                 Ok(Response::from_parts(head, body.map(|piece| piece.map_err(Into::into)).boxed_local()))
             }
-            // Whether it was done, its client finds out when it initializes anew.
+            // The client finds out whether the request was handled when it initializes again.
             Err(error) if error.is_refused() || self.peer.is_gone() => Err(session_not_found()),
             Err(error) => {
                 tracing::warn!(node = self.peer.node, %error, "a request could not be forwarded to the node of its session");
-                Err(silent())
+                Err(peer_unavailable())
             }
         }
     }
@@ -105,13 +104,13 @@ impl Forward {
     }
 }
 
-/// Returns the error of another gateway that ought to answer.
+/// Returns the error for a node that is alive but does not answer.
 #[must_use]
-pub fn silent() -> McpError {
+pub fn peer_unavailable() -> McpError {
     McpError::new(ErrorKind::UpstreamUnavailable, "the gateway that holds this session does not answer; try again")
 }
 
-/// Returns the error after which a client begins a new session (2025-11-25/basic/transports, "Session Management").
+/// Returns the error after which a client starts a new session (2025-11-25/basic/transports, "Session Management").
 #[must_use]
 pub fn session_not_found() -> McpError {
     McpError::new(ErrorKind::SessionNotFound, "no such session; send `initialize` again")

@@ -1,11 +1,11 @@
-//! The connection between the nodes of one store: finds the node that owns what a request is about, and has it answer.
-//! Implements [`countersign_session::cluster::Cluster`], by which transports and sessions ask; a single node has none of this.
+//! Finds the node of the store that owns what a request is about, and has it answer. Implements
+//! [`countersign_session::cluster::Cluster`] for transports and sessions. A single node has no cluster.
 //!
-//! What is forwarded carries a token that only nodes of the store can make, bound to the node that it is for: that node answers
-//! it, whatever else it names, and never forwards it again. Who asks is authenticated at both.
+//! A forwarded request carries a token that only nodes of the store can make, bound to its target. The target answers the request
+//! and never forwards it again. Both nodes authenticate the client.
 //!
-//! [`peers`] are the connections, [`forward`] makes requests for them and [`tunnel`] WebSockets, [`calls`] forwards what came by
-//! no HTTP request, and [`ownership`] says whose what is.
+//! [`peers`] are the connections, [`forward`] sends HTTP requests over them, [`tunnel`] WebSockets, and [`calls`] requests that
+//! arrived over another transport. [`ownership`] finds the owner.
 
 pub mod calls;
 pub mod forward;
@@ -27,11 +27,11 @@ use forward::Forward;
 /// The other nodes of a store that several gateways serve.
 pub struct StoreNodes {
     pub nodes: Arc<dyn Nodes>,
-    /// Streams of one connection to a peer (`transports.http.max_concurrent_streams`).
+    /// Maximum number of streams of one connection to a peer (`transports.http.max_concurrent_streams`).
     pub max_streams: u32,
-    /// Refuses a session of this node while nobody knows whether other nodes count it as gone.
+    /// Refuses a session of this node while other nodes may consider this node gone.
     pub check_own_session: Box<dyn Fn() -> Result<(), McpError> + Send + Sync>,
-    /// Ends what is carried when this gateway ends.
+    /// Ends tunnels when this gateway ends.
     pub shutdown: CancellationToken,
 }
 
@@ -84,8 +84,7 @@ impl Cluster for StoreNodes {
         protocols: &'a [&'a str],
     ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>> {
         Box::pin(async move {
-            let forward = self.forward_to(target).ok_or_else(forward::silent)?;
-            // Until this gateway ends, or the other one.
+            let forward = self.forward_to(target).ok_or_else(forward::peer_unavailable)?;
             tunnel::open(forward, self.shutdown.child_token(), http, protocols).await
         })
     }
@@ -98,7 +97,7 @@ impl Cluster for StoreNodes {
         request: &'a Request<'a>,
     ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>> {
         Box::pin(async move {
-            let forward = self.forward_to(target).ok_or_else(forward::silent)?;
+            let forward = self.forward_to(target).ok_or_else(forward::peer_unavailable)?;
             calls::answer(forward, exchange, mirrored, request).await
         })
     }

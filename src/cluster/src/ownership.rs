@@ -1,4 +1,4 @@
-//! Which node owns what a request names. The names of sessions, parked calls and tasks begin with their node.
+//! Finds the node that owns what a request names. The names of sessions, parked calls and tasks begin with their node.
 
 use std::borrow::Cow;
 
@@ -19,8 +19,8 @@ pub fn node_of(name: &str) -> Option<&str> {
     name.split_once('.').map(|(node, _)| node)
 }
 
-/// Returns what a request names that one node owns: the call that waits there and that it takes up, by the state that it
-/// brings (`ParkedCalls::state` of the bridge), or the tasks of servers (`Task::alias` there).
+/// Returns the names of the parked call that a request resumes, by its request state (`ParkedCalls::state` of the bridge), or of
+/// the tasks of servers (`Task::alias` of the bridge).
 #[must_use]
 pub fn names_of<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
     let Some(params) = request.params.map(RawValue::get) else { return Vec::new() };
@@ -38,10 +38,10 @@ pub fn names_of<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
     }
 }
 
-/// Finds the owner of the first of what has these names that is not of this node.
+/// Finds the first other node that owns one of the names.
 ///
 /// # Errors
-/// `UPSTREAM_UNAVAILABLE` where nobody can tell at the moment which nodes live.
+/// `UPSTREAM_UNAVAILABLE` if the store cannot tell which nodes are alive.
 pub async fn find(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<ForwardTarget>, McpError> {
     let Some(own) = nodes.claimant() else { return Ok(None) };
     let others = || names.iter().filter_map(|name| node_of(name)).filter(|node| *node != own.node);
@@ -57,10 +57,10 @@ pub async fn find(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<Fo
     if let Some(found) = known() {
         return Ok(Some(found));
     }
-    // Of a node that has just joined this one has not heard yet.
+    // A node may have joined that this one does not know yet.
     nodes.refresh().await.map_err(|error| {
-        tracing::warn!(%error, "whether the node of a session lives cannot be told");
-        forward::silent()
+        tracing::warn!(%error, "cannot find out whether the node of a session is alive");
+        forward::peer_unavailable()
     })?;
     Ok(known())
 }

@@ -1,8 +1,8 @@
-//! Connections of HTTP/2 to other gateways of the same store, by which requests are forwarded. One of them
-//! carries many requests, so that streams which stay open for hours take no socket each at either end, and one that is given up
-//! ends alone.
+//! HTTP/2 connections to other nodes of the store, over which requests are forwarded. A connection carries many requests, so that
+//! streams which stay open for hours need no socket each, and a reset ends one stream alone.
 //!
-//! Each thread has its own. They last as long as the other gateway lives, as the store says: what waits there ends with it.
+//! Each thread has its own connections. They last as long as the store lists the other node as alive, and pending requests end
+//! with them.
 
 use std::{
     cell::{Cell, RefCell},
@@ -12,7 +12,6 @@ use std::{
     pin::Pin,
     rc::Rc,
     sync::Arc,
-    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
@@ -20,7 +19,7 @@ use actix_codec::{AsyncRead, AsyncWrite};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use h2::{
-    Reason, RecvStream, SendStream,
+    Reason, SendStream,
     client::{Builder, SendRequest},
 };
 use http::Uri;
@@ -36,36 +35,30 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use countersign_http::{
-    http2::{ALPN, STREAM_WINDOW, wait_until_unresponsive},
+    http2::{ALPN, ReceivedBody, STREAM_WINDOW, send_piece, wait_until_unresponsive},
     tls,
 };
 use countersign_net::tls::pinned_config;
 use countersign_session::cluster::Body;
 use countersign_store::{Nodes, nodes::Peer};
 
-/// For a connection to the other gateway.
-const CONNECT: Duration = Duration::from_secs(3);
-/// How often it is looked whether that one lives.
-const LOOK: Duration = Duration::from_millis(500);
-/// One that acknowledges nothing for so long is gone.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time after which a node that acknowledges nothing counts as gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of pings, and maximum time until the answer.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// Time after which a connection without a stream is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Number of streams that were reset and may still receive frames.
+const MAX_RESET_STREAMS: usize = 1000;
 
-/// How often it is asked whether it is there, and how long it may take to say so.
-const PING: Duration = Duration::from_secs(10);
-/// How long a connection stays without a stream on it.
-const IDLE: Duration = Duration::from_secs(60);
-/// Streams that were given up, and on which something may still come.
-const RESETS: usize = 1000;
-
-/// Bytes of a request that are given to the connection at a time.
-const CHUNK: usize = 16 << 10;
-
-/// Why a request could not be forwarded.
+/// The reason why a request could not be forwarded.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     #[error("{0}")]
     Connect(#[from] io::Error),
-    #[error("it does not speak HTTP/2 at the address that it names")]
+    #[error("the node does not speak HTTP/2 at its address")]
     NoHttp2,
     #[error("{0}")]
     Http2(#[from] h2::Error),
@@ -74,7 +67,7 @@ pub enum PeerError {
 }
 
 impl PeerError {
-    /// Whether nothing listens at its address: the process that held the session has ended.
+    /// Returns `true` if nothing listens at the address: the process that held the session has ended.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
@@ -82,169 +75,196 @@ impl PeerError {
 }
 
 thread_local! {
-    static LINKS: RefCell<Vec<Rc<Link>>> = const { RefCell::new(Vec::new()) };
-    /// By node: whoever connects to it, for the others who wait for that.
+    static CONNECTIONS: RefCell<Vec<Rc<PeerConnection>>> = const { RefCell::new(Vec::new()) };
+    /// A lock for each node, so that concurrent requests wait for one connection.
     static CONNECTING: RefCell<HashMap<String, Rc<tokio::sync::Mutex<()>>>> = RefCell::default();
 }
 
-/// One connection.
-struct Link {
+/// One connection to another node.
+struct PeerConnection {
     to: Peer,
     requests: SendRequest<Bytes>,
-    /// Streams on it, and how many there may be, as both sides have it.
-    open: Cell<usize>,
-    max: Cell<usize>,
-    /// When the last of them ended.
+    open_streams: Cell<usize>,
+    /// Maximum number of streams, by the settings of both sides.
+    max_streams: Cell<usize>,
+    /// Time when the last stream ended.
     idle_since: Cell<Instant>,
 }
 
-/// One stream's place on a connection.
-struct Place(Rc<Link>);
+/// The slot of one stream on a connection.
+struct StreamSlot(Rc<PeerConnection>);
 
-impl Place {
-    fn on(link: Rc<Link>) -> Self {
-        link.open.set(link.open.get() + 1);
-        Self(link)
+impl StreamSlot {
+    fn new(connection: Rc<PeerConnection>) -> Self {
+        connection.open_streams.set(connection.open_streams.get() + 1);
+        Self(connection)
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
-        self.0.open.set(self.0.open.get() - 1);
+        self.0.open_streams.set(self.0.open_streams.get() - 1);
         self.0.idle_since.set(Instant::now());
     }
 }
 
-/// Another gateway, as the store names it.
+/// Another node, as the store lists it.
 #[derive(Clone)]
 pub struct PeerNode {
     pub nodes: Arc<dyn Nodes>,
     pub node: String,
     pub address: Peer,
-    /// How many streams one connection may have, as far as this side is asked.
+    /// Maximum number of streams on one connection, by the setting of this node.
     pub max_streams: u32,
 }
 
 impl PeerNode {
-    /// Whether its lease is over, or it is reached elsewhere by now. A node that does not hold its own lease cannot tell.
+    /// Returns `true` if its lease has expired or its address has changed. A node that does not hold its own lease cannot tell.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.nodes.holds(None) && self.nodes.peer(&self.node).as_ref() != Some(&self.address)
     }
+
+    /// Waits until the node is gone.
+    pub async fn wait_until_gone(&self) {
+        while !self.is_gone() {
+            sleep(LEASE_CHECK_INTERVAL).await;
+        }
+    }
 }
 
-/// Sends a request with its body, and gives the head of the answer, and its body as it comes.
+/// Sends a request with its body. Returns the head of the response, and its body as it arrives.
 ///
 /// # Errors
-/// See [`PeerError`]. The other gateway may have got the request.
-pub async fn ask(
+/// Why there is no response. The other node may have received the request.
+pub async fn send_request(
     peer: &PeerNode,
     request: http::Request<()>,
     body: Option<Body>,
-) -> Result<(http::response::Parts, Coming), PeerError> {
-    let bodiless = body.is_none();
-    let (mut place, (answer, stream)) = begin(peer, &request, bodiless).await?;
-    let answer = async { Ok(answer.await?) };
-    let answer = match body {
-        None => match answer.await {
-            // It took no more streams, and did nothing with this one (RFC 9113, 8.7).
+) -> Result<(http::response::Parts, impl Stream<Item = Result<Bytes, h2::Error>> + Unpin + use<>), PeerError> {
+    let is_bodiless = body.is_none();
+    let (mut slot, (response, stream)) = start_request(peer, &request, is_bodiless).await?;
+    let response = async { Ok(response.await?) };
+    let response = match body {
+        None => match response.await {
+            // The node accepted no more streams, and did not process this one (RFC 9113, 8.7).
             Err(PeerError::Http2(error)) if error.reason() == Some(Reason::REFUSED_STREAM) => {
-                let (again, (answer, _)) = begin(peer, &request, bodiless).await?;
-                place = again;
-                answer.await.map_err(PeerError::from)
+                let (again, (response, _)) = start_request(peer, &request, is_bodiless).await?;
+                slot = again;
+                response.await.map_err(PeerError::from)
             }
-            answer => answer,
+            response => response,
         },
         Some(body) => {
-            tokio::pin!(answer);
+            tokio::pin!(response);
             tokio::select! {
                 biased;
-                // Sooner than the whole body, where it is a refusal.
-                answer = &mut answer => answer,
-                sent = send(body, stream) => match sent {
-                    Ok(()) => answer.await,
+                // A refusal may arrive before the whole body was sent.
+                response = &mut response => response,
+                sent = send_body(body, stream) => match sent {
+                    Ok(()) => response.await,
                     Err(error) => Err(error),
                 },
             }
         }
     };
-    let (head, body) = answer?.into_parts();
-    Ok((head, Coming { body, _place: place }))
+    let (head, body) = response?.into_parts();
+    let body = ReceivedBody(body).inspect(move |_| {
+        // The slot is free once the body is dropped.
+        let _ = &slot;
+    });
+    Ok((head, body))
 }
 
-type Begun = (Place, (h2::client::ResponseFuture, SendStream<Bytes>));
+type StartedRequest = (StreamSlot, (h2::client::ResponseFuture, SendStream<Bytes>));
 
-/// Begins it on a connection. One that had ended before anything of it was sent, unnoticed, is replaced.
-async fn begin(peer: &PeerNode, request: &http::Request<()>, bodiless: bool) -> Result<Begun, PeerError> {
-    match begin_on(free(peer).await?, request, bodiless).await {
-        Err(error) if has_ended(&error) => Ok(begin_on(free(peer).await?, request, bodiless).await?),
-        begun => Ok(begun?),
+/// Starts a request on a connection, or on another one if the first had ended before the request was sent.
+async fn start_request(
+    peer: &PeerNode,
+    request: &http::Request<()>,
+    is_bodiless: bool,
+) -> Result<StartedRequest, PeerError> {
+    match start_request_on(reserve_stream(peer).await?, request, is_bodiless).await {
+        Err(error) if has_ended(&error) => {
+            Ok(start_request_on(reserve_stream(peer).await?, request, is_bodiless).await?)
+        }
+        started => Ok(started?),
     }
 }
 
-/// A place on a connection that has room for one more stream; on a new one, if need be.
-async fn free(peer: &PeerNode) -> Result<Place, PeerError> {
+/// Reserves a stream on a connection that has room for one more, or on a new connection.
+async fn reserve_stream(peer: &PeerNode) -> Result<StreamSlot, PeerError> {
     let find = || {
-        let has_room = |link: &Link| link.to == peer.address && link.open.get() < link.max.get();
-        LINKS.with_borrow(|links| links.iter().find(|link| has_room(link)).cloned()).map(Place::on)
+        let has_room = |connection: &&Rc<PeerConnection>| {
+            connection.to == peer.address && connection.open_streams.get() < connection.max_streams.get()
+        };
+        CONNECTIONS.with_borrow(|all| all.iter().find(has_room).cloned()).map(StreamSlot::new)
     };
-    if let Some(place) = find() {
-        return Ok(place);
+    if let Some(slot) = find() {
+        return Ok(slot);
     }
-    let turn = CONNECTING.with_borrow_mut(|all| Rc::clone(all.entry(peer.node.clone()).or_default()));
-    let _turn = turn.lock().await;
+    let lock = CONNECTING.with_borrow_mut(|all| Rc::clone(all.entry(peer.node.clone()).or_default()));
+    let _guard = lock.lock().await;
     match find() {
-        Some(place) => Ok(place),
-        None => Ok(Place::on(connect(peer).await?)),
+        Some(slot) => Ok(slot),
+        None => Ok(StreamSlot::new(connect(peer).await?)),
     }
 }
 
-/// Whether the connection is none any more, and not the request at fault.
+/// Returns `true` if the connection has ended, rather than the request being at fault.
 fn has_ended(error: &h2::Error) -> bool {
     error.is_io() || error.is_go_away() || error.is_remote() || error.is_library()
 }
 
-async fn begin_on(place: Place, request: &http::Request<()>, bodiless: bool) -> Result<Begun, h2::Error> {
-    let mut whole = http::Request::new(());
-    *whole.method_mut() = request.method().clone();
-    *whole.uri_mut() = request.uri().clone();
-    *whole.version_mut() = http::Version::HTTP_2;
-    *whole.headers_mut() = request.headers().clone();
-    let requests = place.0.requests.clone().ready().await;
-    match requests.and_then(|mut requests| requests.send_request(whole, bodiless)) {
-        Ok(begun) => Ok((place, begun)),
+async fn start_request_on(
+    slot: StreamSlot,
+    request: &http::Request<()>,
+    is_bodiless: bool,
+) -> Result<StartedRequest, h2::Error> {
+    let mut copy = http::Request::new(());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = http::Version::HTTP_2;
+    *copy.headers_mut() = request.headers().clone();
+    let requests = slot.0.requests.clone().ready().await;
+    match requests.and_then(|mut requests| requests.send_request(copy, is_bodiless)) {
+        Ok(started) => Ok((slot, started)),
         Err(error) => {
             if has_ended(&error) {
-                forget(&place.0);
+                forget(&slot.0);
             }
             Err(error)
         }
     }
 }
 
-fn forget(link: &Rc<Link>) {
-    LINKS.with_borrow_mut(|links| links.retain(|one| !Rc::ptr_eq(one, link)));
+fn forget(connection: &Rc<PeerConnection>) {
+    CONNECTIONS.with_borrow_mut(|all| all.retain(|one| !Rc::ptr_eq(one, connection)));
 }
 
-async fn connect(peer: &PeerNode) -> Result<Rc<Link>, PeerError> {
-    let url: Uri = peer.address.url.parse().map_err(|error| io::Error::other(format!("its address: {error}")))?;
-    let opened = timeout(CONNECT, async {
-        let tcp = tcp(&url).await?;
+async fn connect(peer: &PeerNode) -> Result<Rc<PeerConnection>, PeerError> {
+    let url: Uri = peer
+        .address
+        .url
+        .parse()
+        .map_err(|error| io::Error::other(format!("the address of the node is invalid: {error}")))?;
+    let opened = timeout(CONNECT_TIMEOUT, async {
+        let tcp = connect_tcp(&url).await?;
         if url.scheme_str() != Some("https") {
-            return speak(peer, tcp).await;
+            return handshake(peer, tcp).await;
         }
         let name = host(&url)?;
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let tls = TlsConnector::from(config(&peer.address, &[ALPN])?).connect(name, tcp).await?;
+        let tls = TlsConnector::from(tls_config(&peer.address, &[ALPN])?).connect(name, tcp).await?;
         if tls.get_ref().1.alpn_protocol() != Some(ALPN) {
             return Err(PeerError::NoHttp2);
         }
-        speak(peer, tls).await
+        handshake(peer, tls).await
     });
     opened.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-async fn tcp(url: &Uri) -> Result<TcpStream, io::Error> {
+async fn connect_tcp(url: &Uri) -> Result<TcpStream, io::Error> {
     let default = if url.scheme_str() == Some("https") { 443 } else { 80 };
     let tcp = TcpStream::connect((host(url)?, url.port_u16().unwrap_or(default))).await?;
     tcp.set_nodelay(true)?;
@@ -252,119 +272,98 @@ async fn tcp(url: &Uri) -> Result<TcpStream, io::Error> {
     Ok(tcp)
 }
 
-/// Without the brackets of an address.
+/// Returns the host of a URL, without the brackets of an IPv6 address.
 fn host(url: &Uri) -> Result<&str, io::Error> {
-    let host = url.host().ok_or_else(|| io::Error::other("its address names no host"))?;
+    let host = url.host().ok_or_else(|| io::Error::other("the address of the node has no host"))?;
     Ok(host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host))
 }
 
-/// A new connection, which this thread has from now on.
-async fn speak<T>(peer: &PeerNode, io: T) -> Result<Rc<Link>, PeerError>
+/// Performs the HTTP/2 handshake, and adds the connection to those of this thread.
+async fn handshake<T>(peer: &PeerNode, io: T) -> Result<Rc<PeerConnection>, PeerError>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    // Who does not read one stream holds up none of the others.
+    // A client that does not read its stream must not delay the others.
     let window = STREAM_WINDOW.saturating_mul(peer.max_streams).min(i32::MAX as u32);
     let handshake = Builder::new()
         .enable_push(false)
-        // What its clients give up in the middle is no fault of the other gateway, however often they do.
+        // The other node is not at fault for the resets of its clients, however many there are.
         .max_local_error_reset_streams(None)
-        .max_concurrent_reset_streams(RESETS)
+        .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(window)
         .handshake(io);
-    let (requests, mut connection) = handshake.await?;
-    let ping_pong = connection.ping_pong();
-    let max = usize::try_from(peer.max_streams).unwrap_or(usize::MAX);
-    let link = Rc::new(Link {
+    let (requests, mut driver) = handshake.await?;
+    let ping_pong = driver.ping_pong();
+    let max_streams = usize::try_from(peer.max_streams).unwrap_or(usize::MAX);
+    let connection = Rc::new(PeerConnection {
         to: peer.address.clone(),
         requests,
-        open: Cell::new(0),
-        max: Cell::new(max),
+        open_streams: Cell::new(0),
+        max_streams: Cell::new(max_streams),
         idle_since: Cell::new(Instant::now()),
     });
-    LINKS.with_borrow_mut(|links| links.push(Rc::clone(&link)));
-    // It ends by itself once nobody has it.
-    let (one, peer) = (Rc::downgrade(&link), peer.clone());
+    CONNECTIONS.with_borrow_mut(|all| all.push(Rc::clone(&connection)));
+    let (weak, peer) = (Rc::downgrade(&connection), peer.clone());
     tokio::task::spawn_local(async move {
-        let needed = async {
-            while !peer.is_gone() {
-                let idle = |link: Rc<Link>| link.open.get() == 0 && link.idle_since.get().elapsed() >= IDLE;
-                if one.upgrade().is_none_or(idle) {
-                    return;
-                }
-                sleep(LOOK).await;
+        let is_idle = |connection: Rc<PeerConnection>| {
+            connection.open_streams.get() == 0 && connection.idle_since.get().elapsed() >= IDLE_TIMEOUT
+        };
+        let unused = async {
+            while !weak.upgrade().is_none_or(is_idle) {
+                sleep(LEASE_CHECK_INTERVAL).await;
             }
         };
         let driven = poll_fn(|cx| {
-            let ended = Pin::new(&mut connection).poll(cx);
-            if let Some(link) = one.upgrade() {
-                link.max.set(connection.max_concurrent_send_streams().min(max));
+            let ended = Pin::new(&mut driver).poll(cx);
+            if let Some(connection) = weak.upgrade() {
+                connection.max_streams.set(driver.max_concurrent_send_streams().min(max_streams));
             }
             ended
         });
         tokio::select! {
             ended = driven => tracing::debug!(node = peer.node, ?ended, "a connection to another node ended"),
-            // What waits on it fails with it.
-            () = needed => {}
-            () = wait_until_unresponsive(ping_pong, PING) => tracing::warn!(node = peer.node, "another node lives, but is not reached"),
+            // Pending requests fail with the connection.
+            () = peer.wait_until_gone() => {}
+            () = unused => {}
+            () = wait_until_unresponsive(ping_pong, PING_INTERVAL) => {
+                tracing::warn!(node = peer.node, "another node has a lease but does not answer pings");
+            }
         }
-        if let Some(link) = one.upgrade() {
-            forget(&link);
+        if let Some(connection) = weak.upgrade() {
+            forget(&connection);
         }
     });
-    Ok(link)
+    Ok(connection)
 }
 
-/// Sends the body as it comes.
-async fn send(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), PeerError> {
+/// Sends a body as it arrives.
+async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), PeerError> {
     while let Some(piece) = body.next().await {
-        let mut piece = piece.map_err(|error| {
+        let piece = piece.map_err(|error| {
             stream.send_reset(Reason::CANCEL);
             PeerError::Request(error.to_string())
         })?;
-        while !piece.is_empty() {
-            stream.reserve_capacity(piece.len().min(CHUNK));
-            // Where it takes no more, it has answered.
-            let Some(room) = poll_fn(|cx| stream.poll_capacity(cx)).await else { return Ok(()) };
-            let part = piece.split_to(room?.min(piece.len()));
-            stream.send_data(part, false)?;
+        // A node that takes no more has answered.
+        if !send_piece(&mut stream, piece).await? {
+            return Ok(());
         }
     }
     stream.send_data(Bytes::new(), true)?;
     Ok(())
 }
 
-/// The body of an answer.
-pub struct Coming {
-    body: RecvStream,
-    _place: Place,
-}
-
-impl Stream for Coming {
-    type Item = Result<Bytes, h2::Error>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let read = ready!(self.body.poll_data(cx));
-        Poll::Ready(read.map(|read| {
-            let bytes = read?;
-            self.body.flow_control().release_capacity(bytes.len())?;
-            Ok(bytes)
-        }))
-    }
-}
-
-/// Returns TLS to that gateway with these protocols: its certificate is the one that it names in the store, which only gateways
-/// write to, or one that the public authorities vouch for.
+/// Returns the TLS configuration for a node with these protocols. Its certificate must be the one that the store lists, which only
+/// nodes write to, or be signed by a public authority.
 ///
 /// # Errors
 /// The public authorities cannot be used, which is a fault of the build.
-pub fn config(peer: &Peer, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, io::Error> {
-    let named = peer.certificate.clone();
-    pinned_config(move |certificate| is_named(certificate, &named), protocols).map_err(io::Error::other)
+pub fn tls_config(peer: &Peer, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, io::Error> {
+    let pinned = peer.certificate.clone();
+    pinned_config(move |certificate| has_fingerprint(certificate, &pinned), protocols).map_err(io::Error::other)
 }
 
-fn is_named(certificate: &CertificateDer<'_>, fingerprint: &str) -> bool {
+fn has_fingerprint(certificate: &CertificateDer<'_>, fingerprint: &str) -> bool {
     !fingerprint.is_empty() && tls::fingerprint(certificate) == fingerprint
 }
 
@@ -373,15 +372,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificate_is_named_by_its_fingerprint_only() {
+    fn certificate_matches_its_own_fingerprint_only() {
         let own = CertificateDer::from(b"of this gateway".to_vec());
-        assert!(is_named(&own, &tls::fingerprint(&own)));
-        assert!(!is_named(&own, &tls::fingerprint(&CertificateDer::from(b"of another".to_vec()))));
-        assert!(!is_named(&own, ""));
+        assert!(has_fingerprint(&own, &tls::fingerprint(&own)));
+        assert!(!has_fingerprint(&own, &tls::fingerprint(&CertificateDer::from(b"of another".to_vec()))));
+        assert!(!has_fingerprint(&own, ""));
     }
 
     #[test]
-    fn an_address_is_that_of_a_host_without_its_brackets() {
+    fn host_of_url_has_no_brackets() {
         let of = |url: &str| host(&url.parse().unwrap()).map(str::to_owned).ok();
         assert_eq!(of("http://[::1]:8080").as_deref(), Some("::1"));
         assert_eq!(of("https://gateway.example").as_deref(), Some("gateway.example"));

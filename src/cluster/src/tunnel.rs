@@ -1,41 +1,38 @@
-//! WebSockets of sessions that live at another node: taken up there, and carried as bytes.
+//! Forwards WebSockets of sessions that another node owns. The other node resumes the session, and the bytes are copied in both
+//! directions.
 
 use std::time::Duration;
 
-use actix_codec::{AsyncRead, AsyncWrite};
+use actix_codec::AsyncWrite;
 use awc::error::{ConnectError, SendRequestError, WsClientError};
-use bytes::{Bytes, BytesMut};
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use http::{Request, Response, StatusCode};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf};
-use tokio_util::sync::CancellationToken;
+use tokio::io::AsyncWriteExt as _;
+use tokio_util::{io::ReaderStream, sync::CancellationToken};
 
 use crate::{
-    forward::{Forward, passes, silent},
+    forward::{Forward, passes, peer_unavailable},
     peers::{self, PeerNode},
 };
 use countersign_net::tls::HTTP_1_1;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_session::cluster::{Body, FORWARDED, lost_session};
 
-/// Bounds connecting to the other node.
-const CONNECT: Duration = Duration::from_secs(5);
-/// How often it is looked whether the other node lives.
-const LOOK: Duration = Duration::from_millis(500);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Names the session that was taken up.
+/// The header with the id of the session.
 const SESSION_ID: &str = "mcp-session-id";
 
-/// Bytes of a WebSocket that are read at a time.
-const CHUNK: usize = 16 * 1024;
+/// Number of bytes of a WebSocket that are read at a time.
+const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Has the other node take a WebSocket up again, and carries its bytes both ways until `ends` does.
+/// Has the other node resume the session of a WebSocket, and copies the bytes in both directions until `shutdown` is cancelled.
 ///
 /// # Errors
-/// Why the session cannot be taken up there.
+/// Why the other node does not resume the session.
 pub async fn open(
     forward: Forward,
-    ends: CancellationToken,
+    shutdown: CancellationToken,
     request: Request<Option<Body>>,
     protocols: &[&str],
 ) -> Result<Response<Body>, McpError> {
@@ -44,19 +41,19 @@ pub async fn open(
     let path = request.uri.path_and_query().cloned();
     let uri = path.and_then(|path| forward.uri(path)).ok_or_else(lost_session)?;
     let failed = |error: std::io::Error| McpError::new(ErrorKind::Internal, error.to_string());
-    let tls = peers::config(&forward.peer.address, &[HTTP_1_1]).map_err(failed)?;
+    let tls = peers::tls_config(&forward.peer.address, &[HTTP_1_1]).map_err(failed)?;
     let client = countersign_net::client(tls);
-    let mut onward = client.ws(uri).protocols(protocols);
+    let mut handshake = client.ws(uri).protocols(protocols);
     for (name, value) in &request.headers {
         if passes(name) && !name.as_str().starts_with("sec-websocket-") {
-            onward = onward.header(name.clone(), value.clone());
+            handshake = handshake.header(name.clone(), value.clone());
         }
     }
-    let connect = onward.header(FORWARDED, forward.token().clone()).connect();
-    let (head, framed) = match tokio::time::timeout(CONNECT, connect).await {
-        Ok(connected) => connected.map_err(refused)?,
+    let connect = handshake.header(FORWARDED, forward.token().clone()).connect();
+    let (head, framed) = match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
+        Ok(connected) => connected.map_err(to_refusal)?,
         Err(_) if forward.peer.is_gone() => return Err(lost_session()),
-        Err(_) => return Err(silent()),
+        Err(_) => return Err(peer_unavailable()),
     };
     let mut response = Response::new(());
     if let Some(session) = head.headers().get(SESSION_ID) {
@@ -64,75 +61,47 @@ pub async fn open(
     }
     let parts = framed.into_parts();
     let (theirs, ours) = tokio::io::split(parts.io);
-    tokio::task::spawn_local(carry(payload, ours, ends.clone()));
-    tokio::task::spawn_local(watch(forward.peer, ends.clone()));
-    let begun = stream::iter((!parts.read_buf.is_empty()).then(|| Ok(parts.read_buf.freeze())));
-    Ok(response.map(|()| begun.chain(read(theirs, ends)).boxed_local()))
+    tokio::task::spawn_local(copy_to_peer(payload, ours, forward.peer, shutdown.clone()));
+    let first = stream::iter((!parts.read_buf.is_empty()).then(|| Ok(parts.read_buf.freeze())));
+    let rest = ReaderStream::with_capacity(theirs, CHUNK_BYTES).map_err(Into::into);
+    Ok(response.map(|()| first.chain(rest.take_until(shutdown.cancelled_owned())).boxed_local()))
 }
 
-/// Ends a WebSocket that is carried when the other node is gone, and goes when the WebSocket does.
-async fn watch(peer: PeerNode, ends: CancellationToken) {
-    let gone = async {
-        while !peer.is_gone() {
-            tokio::time::sleep(LOOK).await;
+/// Sends the bytes of the client to the other node, until one of them is gone or `shutdown` is cancelled.
+async fn copy_to_peer(mut payload: Body, mut to: impl AsyncWrite + Unpin, peer: PeerNode, shutdown: CancellationToken) {
+    let copy = async {
+        while let Some(Ok(chunk)) = payload.next().await {
+            if to.write_all(&chunk).await.is_err() || to.flush().await.is_err() {
+                break;
+            }
         }
     };
     tokio::select! {
-        () = gone => ends.cancel(),
-        () = ends.cancelled() => {}
+        () = copy => {}
+        () = peer.wait_until_gone() => {}
+        () = shutdown.cancelled() => {}
     }
-}
-
-/// Sends what comes from the client to the other node.
-async fn carry(mut payload: Body, mut to: impl AsyncWrite + Unpin, shutdown: CancellationToken) {
-    loop {
-        let chunk = tokio::select! {
-            chunk = payload.next() => chunk,
-            () = shutdown.cancelled() => None,
-        };
-        let Some(Ok(chunk)) = chunk else { break };
-        if to.write_all(&chunk).await.is_err() || to.flush().await.is_err() {
-            break;
-        }
-    }
-    // The other node hears that its client is away, and holds the session.
-    let _ = to.shutdown().await;
     shutdown.cancel();
+    // The other node learns that its client is away, and keeps the session.
+    let _ = to.shutdown().await;
 }
 
-fn read<S: AsyncRead + Unpin>(
-    from: ReadHalf<S>,
-    shutdown: CancellationToken,
-) -> impl Stream<Item = Result<Bytes, Box<dyn std::error::Error>>> {
-    stream::unfold((from, shutdown), |(mut from, shutdown)| async move {
-        let mut chunk = BytesMut::with_capacity(CHUNK);
-        let read = tokio::select! {
-            read = from.read_buf(&mut chunk) => read,
-            () = shutdown.cancelled() => Ok(0),
-        };
-        match read {
-            Ok(0) | Err(_) => None,
-            Ok(_) => Some((Ok(chunk.freeze()), (from, shutdown))),
-        }
-    })
-}
-
-/// Returns why the other node does not take it up.
-fn refused(error: WsClientError) -> McpError {
-    let says = |kind, text| McpError::new(kind, text);
+/// Returns the error for a session that the other node does not resume.
+fn to_refusal(error: WsClientError) -> McpError {
+    let refusal = |kind, text| McpError::new(kind, text);
     match error {
         WsClientError::InvalidResponseStatus(StatusCode::NOT_FOUND) => {
-            says(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
+            refusal(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
         }
-        WsClientError::InvalidResponseStatus(StatusCode::GONE) => says(
+        WsClientError::InvalidResponseStatus(StatusCode::GONE) => refusal(
             ErrorKind::ResumeTooLate,
             "the gateway no longer holds the frames since then; connect again and initialize",
         ),
         WsClientError::InvalidResponseStatus(StatusCode::BAD_REQUEST) => {
-            says(ErrorKind::InvalidRequest, "this session has not sent so many frames yet")
+            refusal(ErrorKind::InvalidRequest, "this session has not sent so many frames yet")
         }
         WsClientError::InvalidResponseStatus(StatusCode::SERVICE_UNAVAILABLE) => {
-            says(ErrorKind::Overloaded, "the gateway that holds this session takes no more connections; try again")
+            refusal(ErrorKind::Overloaded, "the gateway that holds this session takes no more connections; try again")
         }
         WsClientError::SendRequest(SendRequestError::Connect(ConnectError::Io(error)))
             if error.kind() == std::io::ErrorKind::ConnectionRefused =>
@@ -141,7 +110,7 @@ fn refused(error: WsClientError) -> McpError {
         }
         other => {
             tracing::warn!(error = %other, "a WebSocket could not be forwarded to the node of its session");
-            silent()
+            peer_unavailable()
         }
     }
 }

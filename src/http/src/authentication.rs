@@ -89,7 +89,7 @@ fn address(request: &HttpRequest, behind_tls_proxy: bool) -> Option<IpAddr> {
     if !behind_tls_proxy {
         return socket;
     }
-    // The last one was added by the proxy itself; those before it are the client's word.
+    // The proxy added the last address. The client may have invented those before it.
     let forwarded = request.headers().get_all("x-forwarded-for").last();
     let last = forwarded.and_then(|value| value.to_str().ok()).and_then(|value| value.rsplit(',').next());
     last.and_then(|text| text.trim().parse().ok()).or(socket)
@@ -102,13 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_count_under_the_address_that_the_proxy_added() {
+    fn address_is_the_one_that_the_proxy_added() {
         let of = |proxied: bool, forwarded: &[&str]| {
             let request = TestRequest::default().peer_addr("10.0.0.1:5".parse().unwrap());
             let request = forwarded.iter().fold(request, |r, value| r.append_header(("x-forwarded-for", *value)));
             address(&request.to_http_request(), proxied).unwrap().to_string()
         };
-        assert_eq!(of(false, &["1.1.1.1"]), "10.0.0.1", "nobody may say who he is");
+        assert_eq!(of(false, &["1.1.1.1"]), "10.0.0.1", "a client cannot choose its address");
         assert_eq!(of(true, &[]), "10.0.0.1");
         assert_eq!(of(true, &["1.1.1.1"]), "1.1.1.1");
         assert_eq!(of(true, &["6.6.6.6, 1.1.1.1"]), "1.1.1.1");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_cookies_of_our_name_are_looked_at_and_all_of_them() {
+    fn all_cookies_of_the_dashboard_are_returned() {
         let of = |value: &str| cookies(&TestRequest::default().append_header(("cookie", value)).to_http_request());
         let ours = dashboard::COOKIE;
         assert_eq!(of(&format!("a=1; {ours}=x; {ours}2=z; {ours}=y")), ["x", "y"]);

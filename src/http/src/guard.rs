@@ -1,5 +1,5 @@
-//! The first thing that a request passes: refuses foreign `Host` and `Origin` headers on every endpoint, and speaks CORS for
-//! the origins that the configuration names. Never lends a browser's cookies to another origin.
+//! Refuses foreign `Host` and `Origin` headers on every endpoint, and answers CORS requests of the configured origins. It never
+//! allows a browser's cookies for another origin.
 
 use actix_web::{
     HttpResponse, ResponseError as _,
@@ -21,12 +21,12 @@ use countersign_auth::origin::{OriginRules, OriginVerdict};
 use countersign_protocol::{ErrorKind, McpError};
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE, OPTIONS");
-/// What pages may read of an answer, beside what they always may.
-const EXPOSED: HeaderValue = HeaderValue::from_static(
+/// Response headers that pages may read, beside those that they always may.
+const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, Content-Encoding, Allow",
 );
-/// Request headers that pages may send; `Mcp-Param-*` come on top, by name.
-const ALLOWED: [&str; 9] = [
+/// Request headers that pages may send. Those of `Mcp-Param-*` are added by name.
+const ALLOWED_HEADERS: [&str; 9] = [
     "authorization",
     "content-type",
     "accept",
@@ -40,13 +40,13 @@ const ALLOWED: [&str; 9] = [
 const PRIVATE_NETWORK_REQUEST: HeaderName = HeaderName::from_static("access-control-request-private-network");
 const PRIVATE_NETWORK_ALLOW: HeaderName = HeaderName::from_static("access-control-allow-private-network");
 
-/// What an answer has to say to browsers of other origins.
+/// The CORS headers of a response.
 pub enum Cors {
-    /// Nothing: no other origin may call.
+    /// No headers, because no other origin may call.
     No,
-    /// Others may: a cache must not give one origin's answer to another.
+    /// Other origins may call, so a cache must not give the response for one origin to another.
     Vary,
-    /// The origin that called, and may read the answer.
+    /// The origin that called, and may read the response.
     Origin(HeaderValue),
 }
 
@@ -58,17 +58,17 @@ impl Cors {
             Self::Vary => {}
             Self::Origin(origin) => {
                 headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-                headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+                headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
             }
         }
         headers.append(VARY, HeaderValue::from_static("Origin"));
     }
 }
 
-/// Lets a request in.
+/// Admits a request.
 ///
 /// # Errors
-/// The answer to one that goes no further: a refusal, or what a preflight asks for.
+/// The response to a request that is refused, or to a preflight.
 pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<HttpResponse>> {
     match judge(rules, request) {
         Ok(OriginVerdict::CorsAllowed) => {}
@@ -79,7 +79,7 @@ pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<
         }
     }
     let Some(origin) = request.headers().get(ORIGIN).cloned() else {
-        // Cannot be: the verdict came from that header.
+        // Impossible, because the verdict came from that header.
         return Err(Box::new(refusal(request.path(), &McpError::new(ErrorKind::Forbidden, "no Origin"))));
     };
     if is_preflight(request) {
@@ -88,7 +88,7 @@ pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<
     Ok(Cors::Origin(origin))
 }
 
-/// Whether the request is for this gateway and from somewhere that may ask.
+/// Checks that the request is for this gateway and from an origin that may call.
 fn judge(rules: &OriginRules, request: &ServiceRequest) -> Result<OriginVerdict, McpError> {
     let forbidden = |why| McpError::new(ErrorKind::Forbidden, why);
     let headers = request.headers();
@@ -97,7 +97,7 @@ fn judge(rules: &OriginRules, request: &ServiceRequest) -> Result<OriginVerdict,
     if hosts.next().is_some() {
         return Err(forbidden("more than one Host header"));
     }
-    // HTTP/2, and HTTP/1.1 in absolute form, name the host in the request's target; both must be ours.
+    // HTTP/2, and HTTP/1.1 in absolute form, name the host in the target of the request. Both must be this gateway's.
     let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let host = header.or(target).ok_or_else(|| forbidden("the Host header is missing"))?;
     if !rules.is_own_host(host) || target.is_some_and(|target| !rules.is_own_host(target)) {
@@ -114,7 +114,7 @@ fn judge(rules: &OriginRules, request: &ServiceRequest) -> Result<OriginVerdict,
     }
 }
 
-/// The verdict on a request that passed the guard, for those who ask for more than it ([`countersign_auth::dashboard::check_page`]).
+/// Returns the verdict on a request that was admitted, for stricter checks ([`countersign_auth::dashboard::check_page_origin`]).
 #[must_use]
 pub fn verdict(rules: &OriginRules, request: &actix_web::HttpRequest) -> OriginVerdict {
     let headers = request.headers();
@@ -123,7 +123,8 @@ pub fn verdict(rules: &OriginRules, request: &actix_web::HttpRequest) -> OriginV
     rules.check_origin(headers.get(ORIGIN).map(HeaderValue::as_bytes), host)
 }
 
-/// JSON-RPC without an id on the MCP endpoints (2025-11-25/basic/transports, "Security Warning"), a problem elsewhere.
+/// Returns JSON-RPC without an id on the MCP endpoints (2025-11-25/basic/transports, "Security Warning"), and a problem document
+/// elsewhere.
 fn refusal(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
     if matches!(path, "/mcp" | "/sse" | "/messages" | "/ws") {
         let body = json!({
@@ -156,9 +157,9 @@ fn preflight(headers: &HeaderMap, origin: HeaderValue) -> HttpResponse<BoxBody> 
     response.finish()
 }
 
-/// The fixed list, and those `Mcp-Param-*` that the page asks for (2026-07-28/basic/transports/streamable-http).
+/// Returns the allowed headers, with those `Mcp-Param-*` that the page requests (2026-07-28/basic/transports/streamable-http).
 fn allowed_headers(headers: &HeaderMap) -> String {
-    let mut allowed = ALLOWED.join(", ");
+    let mut allowed = ALLOWED_HEADERS.join(", ");
     let asked = headers.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(|value| value.to_str().ok()).unwrap_or_default();
     for name in asked.split(',').map(str::trim).take(64) {
         let parameter = name.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("mcp-param-"));
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_configured_origin_gets_cors_and_never_the_cookies() {
+    async fn configured_origin_gets_cors_without_credentials() {
         let headers = [("host", "localhost:8080"), ("origin", "https://app.example")];
         let response = ask(&with_cors(), post("/mcp", &headers)).await;
         assert_eq!(response.status(), StatusCode::OK);

@@ -1,9 +1,9 @@
-//! What all HTTP endpoints stand on, whoever they are for. Knows no endpoint.
+//! The base of all HTTP endpoints. Knows no endpoint.
 //!
 //! From below: [`problem`] documents and the errors of the MCP endpoints ([`answer`]); [`guard`], which refuses foreign `Host`
-//! and `Origin` headers; [`connections`], which are counted; [`authentication`] of requests; [`framing`], as server-sent events
-//! and WebSockets; [`front`], what every request passes; [`tls`], [`http2`] and [`server`], which serves an application made of
-//! endpoints. [`proof`] is how a program of this machine recognizes the gateway.
+//! and `Origin` headers; [`connections`], which are counted; [`authentication`] of requests; [`framing`] as server-sent events
+//! and WebSockets; [`front`], the middleware of every request; [`tls`], [`http2`] and [`server`], which serves an application
+//! made of endpoints. [`proof`] lets a program on this machine recognize the gateway.
 
 pub mod answer;
 pub mod authentication;

@@ -1,6 +1,6 @@
-//! Problem documents (RFC 9457): what every refused request outside the MCP endpoints is answered with.
+//! Problem documents (RFC 9457), the responses to refused requests outside the MCP endpoints.
 //!
-//! The text is for the client; what the log should know beyond it is logged where it happens.
+//! The text is for the client. Further details are logged where the error occurs.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use countersign_protocol::{ErrorKind, McpError};
 /// The media type of a problem document.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
-/// An error as the HTTP endpoints answer it: the gateway's own code, and an HTTP status that may be more exact.
+/// An error of the HTTP endpoints: the gateway's own code, and an HTTP status that may be more specific.
 #[derive(Debug, Clone)]
 pub struct Problem {
-    /// Boxed, because results that carry a problem are passed around a lot.
+    /// Boxed to keep results small.
     pub error: Box<McpError>,
     status: StatusCode,
     allow: Option<&'static str>,
-    /// The change as it is now, where a decision came too late for what was shown.
+    /// The current change, if a decision was made on an outdated one.
     change: Option<Arc<Change>>,
 }
 
@@ -44,19 +44,19 @@ impl Problem {
         self
     }
 
-    /// Adds the change as it is now.
+    /// Adds the current change.
     #[must_use]
     pub fn with_change(self, change: Option<Arc<Change>>) -> Self {
         Self { change, ..self }
     }
 
-    /// There is nothing at this path.
+    /// Creates the problem of an unknown path.
     #[must_use]
     pub fn not_found(path: &str) -> Self {
         Self::new(ErrorKind::NotFound, format!("there is nothing at {:.100}", path.escape_default().to_string()))
     }
 
-    /// Something is at this path, but not for this method. `allow` is the `Allow` header.
+    /// Creates the problem of a method that the path does not support. `allow` is the `Allow` header.
     #[must_use]
     pub fn method_not_allowed(method: &str, allow: &'static str) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Problem {
         }
     }
 
-    /// The body is not JSON by its `Content-Type`.
+    /// Creates the problem of a body whose `Content-Type` is not JSON.
     #[must_use]
     pub fn unsupported_media_type() -> Self {
         Self {
@@ -75,14 +75,14 @@ impl Problem {
         }
     }
 
-    /// The client took too long to send its body.
+    /// Creates the problem of a body that did not arrive in time.
     #[must_use]
     pub fn request_timeout() -> Self {
         let problem = Self::new(ErrorKind::Timeout, "the body did not arrive in time");
         Self { status: StatusCode::REQUEST_TIMEOUT, ..problem }
     }
 
-    /// This path speaks WebSocket only.
+    /// Creates the problem of a path that supports WebSocket only.
     #[must_use]
     pub fn upgrade_required(why: &str) -> Self {
         let problem = Self::new(ErrorKind::InvalidRequest, format!("this path is a WebSocket: {why}"));
@@ -90,13 +90,13 @@ impl Problem {
     }
 }
 
-/// Of a gateway that drains. Whoever balances the load sends the next request elsewhere.
+/// Returns the error of a gateway that drains. A load balancer sends the next request to another one.
 #[must_use]
 pub fn shutting_down() -> McpError {
     McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down").with("retryAfter", 1)
 }
 
-/// The members of every document; those of an error's own data come after them and cannot replace them.
+/// The members of every document, which the data of an error cannot replace.
 const MEMBERS: [&str; 6] = ["type", "title", "status", "detail", "code", "change"];
 
 impl Serialize for Problem {
@@ -155,7 +155,7 @@ impl ResponseError for Problem {
         if self.status == StatusCode::UPGRADE_REQUIRED {
             response.insert_header((UPGRADE, HeaderValue::from_static("websocket")));
         }
-        // Only maps with odd keys and broken `Serialize`s fail, and there are none here.
+        // Serialization only fails for maps with other keys than strings.
         response.body(serde_json::to_string(self).unwrap_or_default())
     }
 }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_has_its_members_and_extensions_cannot_replace_them() {
+    fn extensions_cannot_replace_members_of_a_document() {
         let problem =
             Problem::new(ErrorKind::VersionConflict, "changed meanwhile").with("version", 7).with("status", 200);
         let document = serde_json::to_value(&problem).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_error_has_a_status_that_exists() {
+    fn every_kind_of_error_has_a_valid_status() {
         for kind in ErrorKind::ALL {
             assert_eq!(Problem::new(*kind, "x").status_code().as_u16(), kind.status());
         }

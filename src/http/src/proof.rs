@@ -1,4 +1,4 @@
-//! Proves to programs of this machine that this is the gateway that their data directory names.
+//! Proves to programs on this machine that this is the gateway of their data directory.
 
 use actix_web::{
     HttpResponse, ResponseError as _,
@@ -11,7 +11,7 @@ use crate::problem::Problem;
 use countersign_attach::proof::{PROOF_PATH, ProofSecret};
 use countersign_protocol::ErrorKind;
 
-/// The secret that answers challenges; given to the application as `web::Data`.
+/// The secret that answers challenges, given to the application as `web::Data`.
 pub struct GatewayProof(pub Option<ProofSecret>);
 
 #[derive(Deserialize)]
@@ -25,10 +25,10 @@ pub fn routes(config: &mut ServiceConfig) {
     config.service(web::resource(PROOF_PATH).route(web::get().to(prove)));
 }
 
-/// `GET /proof?challenge=…`: what only the gateway that the data directory names can answer. Open to everyone who may
-/// connect: whoever asks has not shown a key yet, and learns nothing from the answer who does not know the secret.
-async fn prove(proof: web::Data<GatewayProof>, asked: web::Query<Challenge>) -> HttpResponse {
-    match proof.0.as_ref().and_then(|secret| secret.answer_challenge(&asked.challenge)) {
+/// `GET /proof?challenge=…`: an answer that only the gateway of the data directory can give. It needs no credential, because a
+/// program sends its key only after the proof, and the answer reveals nothing without the secret.
+async fn prove(proof: web::Data<GatewayProof>, query: web::Query<Challenge>) -> HttpResponse {
+    match proof.0.as_ref().and_then(|secret| secret.answer_challenge(&query.challenge)) {
         Some(answer) => HttpResponse::Ok()
             .insert_header((CACHE_CONTROL, "no-store"))
             .content_type("text/plain; charset=utf-8")

@@ -1,4 +1,4 @@
-//! TLS by rustls, with HTTP/2 where the client offers it.
+//! The TLS configuration of the server.
 
 use rustls::{
     ServerConfig,
@@ -8,14 +8,14 @@ use rustls::{
 use countersign_config::TlsConfig;
 use countersign_domain::changes::digest::PartHasher;
 
-/// What the server shows.
+/// The certificate of the server.
 pub struct Certificate {
     pub config: ServerConfig,
-    /// See [`fingerprint`].
+    /// The [`fingerprint`] of the certificate.
     pub fingerprint: String,
 }
 
-/// By which other gateways know a certificate.
+/// Returns the fingerprint by which other nodes identify a certificate.
 #[must_use]
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     let mut hasher = PartHasher::new("countersign.certificate.1");
@@ -23,10 +23,10 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     hasher.finish()
 }
 
-/// The server's TLS configuration from PEM files.
+/// Reads the TLS configuration of the server from PEM files.
 ///
 /// # Errors
-/// What is wrong with which file, for a person.
+/// The file and what is wrong with it.
 pub fn server_config(tls: &TlsConfig) -> Result<Certificate, String> {
     let certificates = CertificateDer::pem_file_iter(&tls.cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

@@ -1,4 +1,4 @@
-//! `GET /api/audit/export`: the whole trail, or what lies between two moments, as a file.
+//! `GET /api/audit/export`: the audit trail, or the entries between two times, as a file.
 
 use std::collections::VecDeque;
 
@@ -19,8 +19,8 @@ use countersign_exchange::slots::{StreamSlot, StreamSlots};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Changes;
 
-/// Entries read at a time: what an export holds in memory.
-const PAGE: usize = 200;
+/// Number of entries that are read at a time.
+const PAGE_ENTRIES: usize = 200;
 
 struct Export {
     changes: Changes,
@@ -28,13 +28,12 @@ struct Export {
     span: TimeRange,
     head: Option<String>,
     after: u64,
-    /// The trail's end when the export began.
+    /// The last entry of the trail when the export started.
     end: u64,
     _slot: StreamSlot,
 }
 
-/// `GET /api/audit/export?format=jsonl|csv&since=&until=`: streamed, the oldest entry first. A stream that breaks off
-/// before its end was cut by an error.
+/// `GET /api/audit/export?format=jsonl|csv&since=&until=`: streamed, the oldest entry first. An error breaks the stream off.
 pub async fn export(
     caller: Caller,
     request: HttpRequest,
@@ -62,13 +61,13 @@ pub async fn export(
         .streaming(body))
 }
 
-/// As `2026-07-28`.
+/// Returns the date as `2026-07-28`.
 fn today() -> String {
     Timestamp::now().to_string().chars().take(10).collect()
 }
 
 impl Export {
-    /// What to send next; `None` at the end.
+    /// Returns the next bytes, or `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, McpError> {
         if let Some(head) = self.head.take() {
             return Ok(Some(head.into()));
@@ -88,10 +87,10 @@ impl Export {
         Ok(None)
     }
 
-    /// The next entries, the oldest first: the trail has no gaps, so they are those below a number.
+    /// Reads the next entries, the oldest first. The trail has no gaps, so they are found by number.
     async fn page(&self) -> Result<VecDeque<AuditEntry>, McpError> {
-        let below = (self.after + PAGE as u64).min(self.end) + 1;
-        let page = self.changes.audit_page(None, PAGE, Some(&below.to_string())).await?;
+        let below = (self.after + PAGE_ENTRIES as u64).min(self.end) + 1;
+        let page = self.changes.audit_page(None, PAGE_ENTRIES, Some(&below.to_string())).await?;
         Ok(page.items.into_iter().rev().filter(|entry| entry.seq > self.after).collect())
     }
 }

@@ -1,10 +1,9 @@
-//! The dashboard's own files, served from the binary: one page, its styles and its modules.
+//! Serves the files of the dashboard from the binary: one page, its styles and its modules.
 //!
-//! Everything it shows it fetches from `/api` with a reviewer's credential; nothing here knows of changes, and
-//! nothing here is secret. The policy below forbids whatever the page does not need: inline code, other origins,
-//! framing, and every way of turning text into markup.
+//! The page fetches its data from `/api` with a reviewer's credential, so the files are not secret. The content security policy
+//! forbids what the page does not need: inline code, other origins, framing, and turning text into markup.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::borrow::Cow;
 
 use actix_web::{
     HttpRequest, HttpResponse,
@@ -13,21 +12,22 @@ use actix_web::{
 };
 use rust_embed::{EmbeddedFile, RustEmbed};
 
+use countersign_domain::changes::digest::hex;
 use countersign_http::framing::InProgram;
 
 #[derive(RustEmbed)]
 #[folder = "assets/"]
 struct Assets;
 
-/// The page may run and show only what came from its own origin as a file. `trusted-types 'none'` makes the browser
-/// refuse every assignment of a string to markup, should the page's code ever try.
+/// Allows only files of the page's own origin. `trusted-types 'none'` makes the browser refuse every assignment of a string to
+/// markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      font-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
      trusted-types 'none'";
 
 const HEADERS: [(&str, &str); 8] = [
     ("content-security-policy", POLICY),
-    // Kept, and asked for again each time: a new binary is a new dashboard at once.
+    // Stored but revalidated each time, so that a new binary shows its dashboard at once.
     ("cache-control", "no-cache"),
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
@@ -54,7 +54,7 @@ async fn asset(request: HttpRequest, name: web::Path<String>) -> HttpResponse {
     serve(&request, &name)
 }
 
-/// One file by its name; 304 where the browser has it, 404 where there is none.
+/// Serves a file by its name: 304 if the browser has it, 404 if it does not exist.
 fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
     let found = if is_plain(name) { Assets::get(name) } else { None };
     let Some(file) = found else {
@@ -77,8 +77,8 @@ fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
     })
 }
 
-/// Our own names are all of this shape; in development builds files are read from the folder, so nothing else may
-/// become a path.
+/// Returns `true` for the form of our own file names. Development builds read files from the folder, so nothing else may become a
+/// path.
 fn is_plain(name: &str) -> bool {
     name.split('/').all(|part| {
         !part.is_empty()
@@ -87,13 +87,9 @@ fn is_plain(name: &str) -> bool {
     })
 }
 
-/// Weak, because what goes out may be compressed on its way.
+/// Returns the entity tag of a file, which is weak because the response may be compressed.
 fn entity_tag(file: &EmbeddedFile) -> EntityTag {
-    let mut tag = String::with_capacity(32);
-    for byte in &file.metadata.sha256_hash()[..16] {
-        let _ = write!(tag, "{byte:02x}");
-    }
-    EntityTag::new_weak(tag)
+    EntityTag::new_weak(hex(&file.metadata.sha256_hash()[..16]))
 }
 
 fn media_type(name: &str) -> &'static str {
@@ -193,8 +189,7 @@ mod tests {
         }
     }
 
-    /// Whatever the page names exists, every module is named there (so that all load at once), and nothing in it is
-    /// inline or from elsewhere.
+    /// Every named file exists, every module is named, so that all load at once, and nothing is inline or from another origin.
     #[actix::test]
     async fn the_page_names_every_file() {
         let body = to_bytes(get("/", &[]).await.into_body()).await.unwrap();
@@ -227,7 +222,7 @@ mod tests {
         assert_eq!(shown, HIDDEN.iter().map(range).collect::<Vec<_>>());
     }
 
-    /// The one guard against markup from agents that must never be lost.
+    /// Guards against markup from agents.
     #[actix::test]
     async fn no_module_turns_text_into_markup() {
         for name in Assets::iter().filter(|n| n.ends_with(".js")) {

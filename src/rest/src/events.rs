@@ -1,7 +1,7 @@
 //! `GET /api/events`: the feed as server-sent events.
 //!
-//! The stream holds nothing but its place in the feed: a reader that stops reading costs a socket until the kernel's
-//! `TCP_USER_TIMEOUT` ends it, and one that comes back with `Last-Event-ID` misses nothing.
+//! The stream only holds its position in the feed. A client that stops reading costs a socket until `TCP_USER_TIMEOUT` ends it,
+//! and one that reconnects with `Last-Event-ID` misses nothing.
 
 use std::sync::Arc;
 
@@ -29,19 +29,19 @@ use countersign_http::{
 };
 use countersign_protocol::ErrorKind;
 
-/// What subscribers of the feed need, over either endpoint.
+/// The data of both endpoints of the feed.
 pub struct FeedAccess {
     pub feed: Feed,
-    /// Rechecks the credential of whoever listens.
+    /// Rechecks the credentials of subscribers.
     pub sign_ins: Arc<DashboardSignIns>,
-    /// Cancelled when draining begins: the feed takes no more subscribers.
+    /// Cancelled when draining begins. The feed accepts no more subscribers then.
     pub shutdown: CancellationToken,
     pub streams: Arc<StreamSlots>,
-    /// What is kept for each principal.
+    /// The memory of each principal.
     pub memory: Arc<Memory>,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
     pub web_sockets: Arc<Semaphore>,
-    /// More of them for reviewers, when agents have all the others (`transports.http.reserved_connections`).
+    /// Reserved permits of reviewers (`transports.http.reserved_connections`).
     pub reserved_web_sockets: Arc<Semaphore>,
     pub limits: LimitsConfig,
     pub transports: TransportsConfig,
@@ -59,9 +59,9 @@ pub async fn stream(
     let reader = Reader {
         subscriber,
         keep_alive: ticks(feed.transports.http.sse_keep_alive),
-        // Something at once in any case, so that the client sees the stream is open.
+        // Sent at once, so that the client sees that the stream is open.
         first: Some(hello.map_or(Bytes::from_static(b":\n\n"), |hello| hello.sse)),
-        ended: false,
+        is_ended: false,
         _slot: slot,
     };
     let mut response = sse::streaming(reader, Reader::next);
@@ -69,10 +69,10 @@ pub async fn stream(
     Ok(response)
 }
 
-/// Where to begin: the header wins, since it is what a client that comes back has really seen.
+/// Returns the event to start after. The header wins, because it is the last event that a reconnecting client has received.
 ///
 /// # Errors
-/// `INVALID_PARAMS` for what is not a number.
+/// `INVALID_PARAMS` for a value that is not a number.
 pub fn since(request: &HttpRequest) -> Result<Option<u64>, Problem> {
     let query = Query::read(request, &["since"])?.number("since")?;
     let Some(header) = request.headers().get("last-event-id").filter(|value| !value.is_empty()) else {
@@ -82,7 +82,7 @@ pub fn since(request: &HttpRequest) -> Result<Option<u64>, Problem> {
     seen.map(Some).ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "Last-Event-ID is not an id of this feed"))
 }
 
-/// A place in the feed, and whose it is: what the stream and the WebSocket are served from.
+/// A position in the feed with the credential of its subscriber, behind either endpoint.
 pub struct Subscriber {
     feed: web::Data<FeedAccess>,
     subscription: FeedSubscription,
@@ -90,19 +90,20 @@ pub struct Subscriber {
     recheck: Interval,
 }
 
-/// What a subscriber gets next.
+/// The next step of a subscription.
 pub enum Next {
     Event(Arc<FeedEvent>),
-    /// The gateway has drained: what happened until then was told.
+    /// The gateway has drained, and all events were sent.
     ShuttingDown,
-    /// The credential that it subscribed with no longer holds.
+    /// The credential of the subscriber is no longer valid.
     Refused,
-    /// It can subscribe again from where it is.
+    /// The subscriber can subscribe again from its position.
     Ended,
 }
 
 impl Subscriber {
-    /// One without `since` is told first where the feed is.
+    /// Subscribes to the events after `since`, or to new ones. In the latter case it also returns the first event, which names the
+    /// position.
     ///
     /// # Errors
     /// `SHUTTING_DOWN` once the gateway drains.
@@ -117,13 +118,13 @@ impl Subscriber {
         Ok((Self { feed: feed.clone(), subscription, credential, recheck: ticks(RECHECK) }, hello))
     }
 
-    /// The next event, while `ready` for one, or the end. Cancel-safe: nothing is lost if the future is dropped.
-    pub async fn next(&mut self, ready: bool) -> Next {
+    /// Waits for the next event, if `is_ready` for one, or for the end. Cancel-safe: nothing is lost if the future is dropped.
+    pub async fn next(&mut self, is_ready: bool) -> Next {
         loop {
             let event = tokio::select! {
                 biased;
                 _ = self.recheck.tick() => None,
-                event = self.subscription.next(), if ready => match event {
+                event = self.subscription.next(), if is_ready => match event {
                     Some(event) => Some(event),
                     None if self.feed.shutdown.is_cancelled() => return Next::ShuttingDown,
                     None => return Next::Ended,
@@ -143,17 +144,17 @@ struct Reader {
     subscriber: Subscriber,
     keep_alive: Interval,
     first: Option<Bytes>,
-    ended: bool,
+    is_ended: bool,
     _slot: StreamSlot,
 }
 
 impl Reader {
-    /// What to send next; `None` at the end. The server asks only while the socket takes more.
+    /// Returns the next bytes, or `None` at the end. Only called while the socket takes more.
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
-        if self.ended {
+        if self.is_ended {
             return None;
         }
         let next = tokio::select! {
@@ -167,7 +168,7 @@ impl Reader {
                 Some(event.sse.clone())
             }
             Next::ShuttingDown => {
-                self.ended = true;
+                self.is_ended = true;
                 Some(Bytes::from_static(b": the gateway is shutting down\n\n"))
             }
             Next::Refused | Next::Ended => None,
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_feed_begins_after_what_the_client_has_really_seen() {
+    fn feed_starts_after_last_received_event() {
         let of = |query: &str, last: Option<&str>| {
             let request = TestRequest::with_uri(&format!("/api/events{query}"));
             let request = last.into_iter().fold(request, |r, id| r.append_header(("last-event-id", id)));

@@ -1,8 +1,8 @@
 //! `/events`: the feed over a WebSocket, one JSON object per text frame.
 //!
-//! The pump stands still when its peer stops reading, so the subscriber's state (its place in the feed, the heartbeat,
-//! the decision to evict) lives in a task of its own, with the bounded outbox between the two. While that is full the
-//! feed waits; a peer that neither reads nor answers pings is evicted.
+//! The pump stands still when its peer stops reading, so the state of the subscriber (its position in the feed, the pings, the
+//! decision to evict) lives in a task of its own, with a limited outbox between the two. The feed waits while the outbox is full,
+//! and a peer that neither reads nor answers pings is evicted.
 
 use std::{cell::Cell, rc::Rc, sync::Arc};
 
@@ -31,10 +31,10 @@ use countersign_http::framing::{
 };
 use countersign_protocol::ErrorKind;
 
-/// Bytes of a frame from a subscriber, who has nothing to say but pings.
-const MAX_FRAME: usize = 4096;
-/// Frames that wait at a time, if `limits.outbox_messages` allows as many.
-const MAX_FRAMES: usize = 256;
+/// Maximum size in bytes of a frame from a subscriber, who only sends pings.
+const MAX_FRAME_BYTES: usize = 4096;
+/// Maximum number of frames in the outbox, if `limits.outbox_messages` allows as many.
+const MAX_OUTBOX_FRAMES: usize = 256;
 
 /// `GET /events?since=N` with an upgrade.
 pub async fn upgrade(
@@ -51,16 +51,16 @@ pub async fn upgrade(
     })?;
     let slot = feed.streams.take(&caller.principal.name)?;
     let limits = &feed.limits;
-    let (frames, bytes) = (limits.outbox_messages.clamp(1, MAX_FRAMES), limits.outbox_bytes);
+    let (frames, bytes) = (limits.outbox_messages.clamp(1, MAX_OUTBOX_FRAMES), limits.outbox_bytes);
     let outgoing = Rc::new(Outgoing::new(frames, bytes, feed.memory.share(&caller.principal.name)));
     let (subscriber, hello) = Subscriber::new(&feed, caller.credential, since)?;
     if let Some(hello) = hello {
-        // There is always room for the first.
+        // There is always room for the first frame.
         let _ = outgoing.push(hello.json);
     }
     let gone = CancellationToken::new();
     let socket = Socket { outgoing: Rc::clone(&outgoing), _gone: gone.clone().drop_guard(), _held: (slot, permit) };
-    let response = pump::start(&request, payload, socket, MAX_FRAME, None)
+    let response = pump::start(&request, payload, socket, MAX_FRAME_BYTES, None)
         .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
     let pause = feed.transports.websocket.ping_interval;
     rt::spawn(async move {
@@ -73,20 +73,20 @@ pub async fn upgrade(
     Ok(response)
 }
 
-/// What is on its way to a subscriber, in number and bytes bounded. What does not fit stays in the feed.
+/// The frames on their way to a subscriber, limited in number and bytes. Events that do not fit stay in the feed.
 struct Outgoing {
     outbox: Outbox,
     max_frames: usize,
     max_bytes: usize,
-    /// There is room again.
+    /// Notified when there is room again.
     room: Notify,
-    /// When the peer last gave a sign of life: a frame of its own, or reading on although much was waiting.
+    /// Time of the last sign of life: a frame from the peer, or frames that it took from a full outbox.
     last_sign: Cell<Instant>,
 }
 
 impl Outgoing {
     fn new(max_frames: usize, max_bytes: usize, share: Share) -> Self {
-        // Its own bound would end a subscriber that reads late; here the feed waits instead.
+        // Limits of the outbox would end a subscriber that reads late. Here the feed waits instead.
         let limits = OutboxLimits { messages: usize::MAX, bytes: usize::MAX, replay_frames: 0, replay_bytes: 0 };
         Self {
             outbox: Outbox::counted(limits, share),
@@ -101,7 +101,7 @@ impl Outgoing {
         self.outbox.len() >= self.max_frames || self.outbox.bytes() >= self.max_bytes
     }
 
-    /// `false` where there is no memory for it.
+    /// Adds a frame. Returns `false` if there is no memory for it.
     fn push(&self, frame: Bytes) -> bool {
         self.outbox.push(frame).is_ok()
     }
@@ -115,8 +115,8 @@ impl Outgoing {
         Some(drained)
     }
 
-    /// The subscriber's own task, on the connection's thread. At its end it frees everything but the socket, which
-    /// closes when the peer reads, or when the kernel gives up on it.
+    /// Runs the task of the subscriber, on the thread of the connection. Its end frees everything but the socket, which closes when
+    /// the peer reads or when the kernel gives up on it.
     async fn serve(&self, mut subscriber: Subscriber, pause: std::time::Duration) {
         let mut pings = ticks(pause);
         loop {
@@ -148,14 +148,14 @@ impl Outgoing {
         }
     }
 
-    /// What its peer has not fetched is dropped: it can ask for it again.
+    /// Drops the frames that the peer has not taken, and closes the connection. The peer can ask for them again.
     fn evict(&self, code: CloseCode, why: &'static str) {
         tracing::debug!(why, "a feed subscriber ends");
         self.outbox.abandon(code.into(), why);
     }
 }
 
-/// A subscriber's end of the WebSocket. Holds what must live as long as the connection does.
+/// The WebSocket of a subscriber. Holds the slots that last as long as the connection.
 struct Socket {
     outgoing: Rc<Outgoing>,
     _gone: DropGuard,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reading_on_is_a_sign_of_life_only_where_much_was_waiting() {
+    async fn taking_frames_from_full_outbox_is_sign_of_life() {
         let outgoing = outgoing(2, 100);
         let opened = outgoing.last_sign.get();
         tokio::time::advance(std::time::Duration::from_secs(1)).await;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_evicted_gets_the_reason_and_nothing_else() {
+    fn evicted_subscriber_receives_only_the_reason() {
         let outgoing = outgoing(2, 100);
         assert!(outgoing.push(Bytes::from_static(b"1")));
         outgoing.evict(CloseCode::Policy, "no more");

@@ -145,22 +145,7 @@ impl TestBody {
             listed: route.is_visible_to(&principal),
         })
     }
-}
 
-fn principal(who: Option<TestedPrincipal>) -> Principal {
-    who.map_or_else(Principal::local_agent, |TestedPrincipal { name, role, owner }| Principal {
-        name,
-        role,
-        key_id: None,
-        owner,
-    })
-}
-
-fn one_of() -> McpError {
-    McpError::new(ErrorKind::ValidationFailed, "name one of `tool`, `resource`, `prompt` and `method`")
-}
-
-impl TestBody {
     /// Evaluates the rules for a resource, a prompt or a method.
     fn evaluate_other(self, table: &RouteTable) -> Result<PolicyTestResult, McpError> {
         let principal = principal(self.principal);
@@ -207,6 +192,19 @@ impl TestBody {
         let (standing_rule, mark, terms) = (None, None, None);
         Ok(PolicyTestResult { subject, server, verdict, rule, standing_rule, reason, mark, terms, simulated, listed })
     }
+}
+
+fn principal(who: Option<TestedPrincipal>) -> Principal {
+    who.map_or_else(Principal::local_agent, |TestedPrincipal { name, role, owner }| Principal {
+        name,
+        role,
+        key_id: None,
+        owner,
+    })
+}
+
+fn one_of() -> McpError {
+    McpError::new(ErrorKind::ValidationFailed, "name one of `tool`, `resource`, `prompt` and `method`")
 }
 
 /// The reasons of verdicts without a rule.

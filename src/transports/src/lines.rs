@@ -1,5 +1,5 @@
-//! Newline-framed byte streams: one JSON message a line (2026-07-28/basic/transports/stdio). Serves the process's own
-//! stdin and stdout, and the connections of the attach socket.
+//! Newline-framed byte streams with one JSON message per line (2026-07-28/basic/transports/stdio): the process's own stdin and
+//! stdout, and the connections of the attach socket.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,58 +23,59 @@ use countersign_session::{
 };
 use countersign_telemetry::metrics::Transport;
 
-/// How long answers that are nearly finished are waited for once the input has ended.
-const LAST_ANSWERS: Duration = Duration::from_millis(500);
-/// How long the last answers may take to be read.
-const FLUSH: Duration = Duration::from_millis(300);
-/// Bytes read, and written, at a time.
-const CHUNK: usize = 64 * 1024;
-/// One frame out of a stream of bytes.
+/// Maximum time to wait for unfinished answers once the input has ended.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum time that the peer may take to read the last answers.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
+/// Number of bytes that are read or written at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// One line of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
     Message(Bytes),
-    /// A line over the limit; what belonged to it was skipped.
+    /// A line over the limit, which was skipped.
     TooLong,
 }
 
-/// Cuts a stream of bytes into lines. Holds at most one line's limit, whatever comes in.
+/// Splits a stream of bytes into lines. Its buffer never exceeds the limit of a line by more than one chunk.
 pub struct Framer {
     max: usize,
     buffer: BytesMut,
-    /// Bytes of `buffer` known to hold no newline.
+    /// Number of bytes of `buffer` without a newline.
     searched: usize,
-    skipping: bool,
+    is_skipping: bool,
 }
 
 impl Framer {
-    /// Lines of at most `max` bytes.
+    /// Splits into lines of at most `max` bytes.
     #[must_use]
     pub fn new(max: usize) -> Self {
-        Self { max, buffer: BytesMut::new(), searched: 0, skipping: false }
+        Self { max, buffer: BytesMut::new(), searched: 0, is_skipping: false }
     }
 
-    /// Takes bytes in.
+    /// Adds bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Forgets what there is of a line, and passes over the rest of it.
+    /// Skips the current line, including the bytes that have not arrived yet.
     pub fn skip(&mut self) {
         self.buffer = BytesMut::new();
         self.searched = 0;
-        self.skipping = true;
+        self.is_skipping = true;
     }
 
-    /// The next whole line, without its end (`\n` or `\r\n`); blank lines are passed over.
+    /// Returns the next complete line without its end (`\n` or `\r\n`). Skips blank lines.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
             let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
                 self.searched = self.buffer.len();
-                // One more than the limit may be the `\r` of a line that is not over it.
+                // One byte over the limit may be the `\r` of a line within the limit.
                 if self.buffer.len() > self.max + usize::from(self.buffer.last() == Some(&b'\r')) {
                     self.buffer.clear();
                     self.searched = 0;
-                    if !std::mem::replace(&mut self.skipping, true) {
+                    if !std::mem::replace(&mut self.is_skipping, true) {
                         return Some(Line::TooLong);
                     }
                 }
@@ -82,23 +83,23 @@ impl Framer {
             };
             let line = self.buffer.split_to(self.searched + at + 1);
             self.searched = 0;
-            if std::mem::take(&mut self.skipping) {
+            if std::mem::take(&mut self.is_skipping) {
                 continue;
             }
-            if let Some(line) = self.line(line.freeze()) {
+            if let Some(line) = self.to_line(line.freeze()) {
                 return Some(line);
             }
         }
     }
 
-    /// What stands after the last newline once the stream has ended.
+    /// Returns the bytes after the last newline, once the stream has ended.
     pub fn rest(&mut self) -> Option<Line> {
         let rest = self.buffer.split().freeze();
         self.searched = 0;
-        if std::mem::take(&mut self.skipping) { None } else { self.line(rest) }
+        if std::mem::take(&mut self.is_skipping) { None } else { self.to_line(rest) }
     }
 
-    fn line(&self, mut line: Bytes) -> Option<Line> {
+    fn to_line(&self, mut line: Bytes) -> Option<Line> {
         for end in [b'\n', b'\r'] {
             if line.last() == Some(&end) {
                 line.truncate(line.len() - 1);
@@ -111,7 +112,7 @@ impl Framer {
     }
 }
 
-/// Serves one peer until its input ends, its output breaks, or the gateway ends. Must run inside an actix arbiter.
+/// Serves one peer until its input ends, its output fails, or the gateway ends. Must run on an actix arbiter.
 pub async fn serve<R, W>(endpoint: Arc<McpEndpoint>, identity: Identity, reader: R, writer: W)
 where
     R: AsyncRead + Unpin + 'static,
@@ -120,12 +121,12 @@ where
     if let Err(error) = endpoint.sessions.room_for_session(&identity.principal) {
         let bytes = encode::error(None, &error, Revision::NEWEST_LEGACY);
         let mut writer = writer;
-        let told = async {
+        let refused = async {
             writer.write_all(&bytes).await?;
             writer.write_all(b"\n").await?;
             writer.shutdown().await
         };
-        let _ = tokio::time::timeout(FLUSH, told).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, refused).await;
         return;
     }
     let shared = Arc::new(endpoint.sessions.outbox_session(Transport::Stdio, identity, (0, 0)));
@@ -148,24 +149,24 @@ where
     let max = endpoint.transports.stdio.max_message_size;
     tokio::select! {
         () = read(&session, &shared, &room, reader, (max, endpoint.connections.intake())) => {
-            last_answers(&shared).await;
+            wait_for_last_answers(&shared).await;
         }
         () = shared.ended.cancelled() => {}
-        () = endpoint.shutdown.cancelled() => last_answers(&shared).await,
+        () = endpoint.shutdown.cancelled() => wait_for_last_answers(&shared).await,
     }
     let _ = session.send(Disconnected { pump, farewell: true }).await;
-    if tokio::time::timeout(FLUSH, writing).await.is_err() {
-        tracing::debug!("the peer did not read its last answers");
+    if tokio::time::timeout(FLUSH_TIMEOUT, writing).await.is_err() {
+        tracing::debug!("the peer of a line transport did not read its last answers");
     }
 }
 
-async fn last_answers(shared: &SessionShared) {
+async fn wait_for_last_answers(shared: &SessionShared) {
     let done = async {
         while shared.in_flight() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let _ = tokio::time::timeout(LAST_ANSWERS, done).await;
+    let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, done).await;
 }
 
 async fn read<R: AsyncRead + Unpin>(
@@ -177,17 +178,17 @@ async fn read<R: AsyncRead + Unpin>(
 ) {
     let mut framer = Framer::new(max);
     let mut held: Option<Held> = None;
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let read = match reader.read(&mut chunk).await {
             Ok(0) => break,
             Ok(n) => n,
             Err(error) => {
-                tracing::debug!(%error, "input ends");
+                tracing::debug!(%error, "the input of a line transport failed");
                 break;
             }
         };
-        // Of small lines that come one by one no account is taken. The pipe holds the rest of what finds no room.
+        // Small lines that arrive one by one are not counted. The pipe holds the input that finds no room.
         if held.is_some() || read > SMALL {
             let counted = held.get_or_insert_with(|| intake.hold()).grow(read).await;
             if let Err(error) = counted {
@@ -198,21 +199,22 @@ async fn read<R: AsyncRead + Unpin>(
         }
         framer.push(chunk.get(..read).unwrap_or_default());
         while let Some(line) = framer.next_line() {
-            // Who sends much before reading any answer is not served faster than that; its pipe holds the rest.
+            // A peer is not served faster than it reads answers. Its pipe holds the rest.
             while matches!(&shared.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
                 room.notified().await;
             }
-            if !take(session, shared, line, max, held.take()).await {
+            if !handle_line(session, shared, line, max, held.take()).await {
                 return;
             }
         }
     }
     if let Some(line) = framer.rest() {
-        take(session, shared, line, max, held).await;
+        handle_line(session, shared, line, max, held).await;
     }
 }
 
-async fn take(
+/// Hands a line to the session. Returns `false` if the session has ended.
+async fn handle_line(
     session: &actix::Addr<Session>,
     shared: &SessionShared,
     line: Line,
@@ -229,7 +231,7 @@ async fn take(
     }
 }
 
-/// Says what is wrong with a line that was not read.
+/// Sends the error of a line that was skipped.
 fn refuse(shared: &SessionShared, error: &McpError) {
     let revision = shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
     shared.send_unsolicited(encode::error(None, error, revision));
@@ -244,7 +246,7 @@ async fn write<W: AsyncWrite + Unpin>(
     let Channel::Outbox(outbox) = &shared.channel else { return };
     let mut buffer = BytesMut::new();
     loop {
-        let Some(drained) = outbox.drain(0, CHUNK) else {
+        let Some(drained) = outbox.drain(0, CHUNK_BYTES) else {
             notify.notified().await;
             continue;
         };
@@ -258,12 +260,12 @@ async fn write<W: AsyncWrite + Unpin>(
             writer.flush().await
         };
         if let Err(error) = written.await {
-            tracing::debug!(%error, "output ends");
+            tracing::debug!(%error, "the output of a line transport failed");
             shared.end();
             return;
         }
         buffer.clear();
-        if buffer.capacity() > 4 * CHUNK {
+        if buffer.capacity() > 4 * CHUNK_BYTES {
             buffer = BytesMut::new();
         }
         if drained.close.is_some() {
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_out_however_they_are_cut() {
+    fn lines_are_found_in_pieces_of_any_size() {
         let text = b"{\"a\":1}\r\n\n  \n{\"b\":2}\n{\"c\"";
         for cut in 0..text.len() {
             let mut framer = Framer::new(100);
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_over_the_limit_is_skipped_and_the_next_one_is_served() {
+    fn line_over_limit_is_skipped() {
         let mut framer = Framer::new(10);
         framer.push(&[b'x'; 50]);
         assert_eq!(all(&mut framer), vec![Line::TooLong]);
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_limit_passes() {
+    fn line_of_exactly_the_limit_passes() {
         let mut framer = Framer::new(5);
         framer.push(b"12345\n123456\n");
         assert_eq!(all(&mut framer), vec![message("12345"), Line::TooLong]);

@@ -1,6 +1,6 @@
-//! Bodies of `text/event-stream` answers.
+//! Bodies of `text/event-stream` responses.
 //!
-//! A message is JSON on one line, so it is one `data:` line; comments keep idle streams open.
+//! A message is JSON on one line, so it is one `data:` line. Comments keep idle streams open.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use countersign_exchange::streams::EventId;
 
-/// An SSE answer: nothing on the way may hold it back, compress it or keep it.
+/// Starts a response that no proxy may delay, compress or store.
 #[must_use]
 pub fn answer() -> HttpResponseBuilder {
     let mut response = HttpResponse::Ok();
@@ -22,10 +22,10 @@ pub fn answer() -> HttpResponseBuilder {
     response
 }
 
-/// What keeps an idle stream open.
+/// The comment that keeps an idle stream open.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
-/// Ticks after each full pause.
+/// Returns an interval whose first tick is after one pause.
 #[must_use]
 pub fn ticks(pause: Duration) -> Interval {
     let pause = pause.max(Duration::from_millis(10));
@@ -34,7 +34,7 @@ pub fn ticks(pause: Duration) -> Interval {
     ticks
 }
 
-/// Writes a message as an event. In the stateless era it has no id, because nothing can be resumed.
+/// Writes a message as an event. Events of the stateless era have no id, because nothing can be resumed.
 pub fn event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
     if let Some(id) = id {
         out.extend_from_slice(format!("id: {id}\n").as_bytes());
@@ -44,7 +44,7 @@ pub fn event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// An answer with the pieces that `next` gives, until it gives none. It is asked only while the socket takes more.
+/// Responds with the pieces that `next` returns, until it returns `None`. It is only called while the socket takes more.
 pub fn streaming<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Option<Bytes> + 'static) -> HttpResponse {
     answer().streaming(stream::unfold((state, next), |(mut state, mut next)| async move {
         let piece = next(&mut state).await?;
@@ -52,7 +52,7 @@ pub fn streaming<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Option<B
     }))
 }
 
-/// An answer that is complete already, with what goes before it.
+/// Responds with an answer and the messages before it.
 #[must_use]
 pub fn finished(before: Vec<Bytes>, last: Bytes) -> HttpResponse {
     let mut body = Vec::new();

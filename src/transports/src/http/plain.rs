@@ -1,14 +1,11 @@
-//! Plain HTTP for one-shot users: health, info, metrics, the tools, and a call as one POST with the arguments as its
-//! body. Same policy, same result.
+//! Plain HTTP for clients without MCP: health, info, metrics, the tools, and a call as one POST with its arguments as the body.
+//! Policy and results are the same as those of MCP.
 
 use std::sync::Arc;
 
 use actix_web::{
-    HttpRequest, HttpResponse, ResponseError,
-    http::{
-        StatusCode,
-        header::{self, HeaderValue},
-    },
+    HttpRequest, HttpResponse,
+    http::{StatusCode, header},
     web,
 };
 use serde_json::value::RawValue;
@@ -31,11 +28,10 @@ use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
 use countersign_session::{Handling, middleware};
 use countersign_telemetry::metrics::Transport;
 
-/// The revision whose shapes this endpoint speaks.
+/// The revision whose formats this endpoint uses.
 const REVISION: Revision = Revision::MODERN;
 
-/// `GET /health`: 200 while the gateway lives and can take work, else 503. Open to everyone who may connect:
-/// probes have no keys.
+/// `GET /health`: 200 while the gateway can handle calls, else 503. It needs no credential, because probes have none.
 pub async fn health(endpoint: web::Data<McpEndpoint>) -> HttpResponse {
     let health = endpoint.server.status.health();
     let status = if health["ready"] == true { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -43,40 +39,29 @@ pub async fn health(endpoint: web::Data<McpEndpoint>) -> HttpResponse {
 }
 
 /// `GET /info`.
-pub async fn info(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
-    match identify(&endpoint, &request) {
-        Ok(_) => HttpResponse::Ok().json(endpoint.server.status.info()),
-        Err(error) => problem(error),
-    }
+pub async fn info(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Result<HttpResponse, Problem> {
+    identify(&endpoint, &request)?;
+    Ok(HttpResponse::Ok().json(endpoint.server.status.info()))
 }
 
 /// `GET /metrics` (Prometheus text format 0.0.4).
-pub async fn metrics(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
-    match identify(&endpoint, &request) {
-        Ok(_) => HttpResponse::Ok()
-            .insert_header((header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"))
-            .body(endpoint.server.status.render_metrics()),
-        Err(error) => problem(error),
-    }
+pub async fn metrics(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Result<HttpResponse, Problem> {
+    identify(&endpoint, &request)?;
+    Ok(HttpResponse::Ok()
+        .insert_header((header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"))
+        .body(endpoint.server.status.render_metrics()))
 }
 
-/// `GET /tools`: what `tools/list` has, whole.
-pub async fn tools(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
-    let identity = match identify(&endpoint, &request) {
-        Ok(identity) => identity,
-        Err(error) => return problem(error),
-    };
-    if let Err(error) = middleware::authorize::role(&identity) {
-        return problem(error);
-    }
+/// `GET /tools`: the whole result of `tools/list`.
+pub async fn tools(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Result<HttpResponse, Problem> {
+    let identity = identify(&endpoint, &request)?;
+    middleware::authorize::role(&identity)?;
     let table = endpoint.server.routing.routes.load();
-    let tools: Vec<&str> = {
-        let visible = table.tools().iter().filter(|route| route.is_visible_to(&identity.principal));
-        visible.map(|route| route.list_entry(REVISION)).collect()
-    };
-    HttpResponse::Ok()
+    let visible = table.tools().iter().filter(|route| route.is_visible_to(&identity.principal));
+    let tools: Vec<&str> = visible.map(|route| route.list_entry(REVISION)).collect();
+    Ok(HttpResponse::Ok()
         .insert_header((header::CONTENT_TYPE, "application/json"))
-        .body(format!(r#"{{"tools":[{}]}}"#, tools.join(",")))
+        .body(format!(r#"{{"tools":[{}]}}"#, tools.join(","))))
 }
 
 /// `POST /tools/{name}`: 200 with the result, 202 with the pending change, or a problem document.
@@ -85,53 +70,42 @@ pub async fn call(
     name: web::Path<String>,
     payload: web::Payload,
     endpoint: web::Data<McpEndpoint>,
-) -> HttpResponse {
-    match try_call(&request, &name, payload, &endpoint.into_inner()).await {
-        Ok(response) => response,
-        Err(error) => problem(error),
-    }
-}
-
-async fn try_call(
-    request: &HttpRequest,
-    name: &str,
-    payload: web::Payload,
-    endpoint: &Arc<McpEndpoint>,
-) -> Result<HttpResponse, McpError> {
+) -> Result<HttpResponse, Problem> {
     if endpoint.shutdown.is_cancelled() {
-        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+        return Err(Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
     }
-    let identity = identify(endpoint, request)?;
+    let endpoint = endpoint.into_inner();
+    let identity = identify(&endpoint, &request)?;
     let http = &endpoint.transports.http;
     let (body, _held) =
-        body::read(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
-    if !body.is_empty() && !answer::is_json(request) {
-        // A page of another origin can post anything but JSON without asking first.
-        return Ok(Problem::unsupported_media_type().error_response());
+        body::read(&request, payload.into_inner(), &endpoint, http.max_body, http.request_timeout).await?;
+    if !body.is_empty() && !answer::is_json(&request) {
+        // A page of another origin can post anything but JSON without a preflight.
+        return Err(Problem::unsupported_media_type());
     }
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
     let reply = if body.len() > LARGE_MESSAGE_BYTES {
         let (lanes, principal) = (Arc::clone(&endpoint.server.lanes), Arc::clone(&identity.principal));
-        let (endpoint, name, key) = (Arc::clone(endpoint), name.to_owned(), key.map(str::to_owned));
+        let key = key.map(str::to_owned);
         let work = move || async move { call_tool(&endpoint, identity, &name, &body, key.as_deref()).await };
         lanes.run(&principal.name, work).await?
     } else {
-        call_tool(endpoint, identity, name, &body, key).await
+        call_tool(&endpoint, identity, &name, &body, key).await
     };
     match reply {
         Ok(reply) => response(&reply),
         Err(error) => match &error.passthrough {
             Some(foreign) => {
                 let error = McpError::new(error.kind, error.message.clone()).with("upstreamCode", foreign.code);
-                Ok(failed(error.kind, &ToolResult::error(&error)))
+                Err(tool_failure(error.kind, &ToolResult::error(&error)))
             }
-            None => Err(error),
+            None => Err(error.into()),
         },
     }
 }
 
 /// Returns the HTTP response for the result of a `tools/call`.
-fn response(reply: &Reply) -> Result<HttpResponse, McpError> {
+fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
     let result = ToolResult::from_answer(&reply.json).map_err(|fault| match fault {
         AnswerFault::InputRequired => {
             McpError::new(ErrorKind::InputRequired, "the tool needs input, and this endpoint cannot ask for any")
@@ -140,23 +114,17 @@ fn response(reply: &Reply) -> Result<HttpResponse, McpError> {
             McpError::new(ErrorKind::UpstreamUnavailable, format!("the result cannot be read: {why}"))
         }
     })?;
-    Ok(match (reply.failure, &reply.change_id) {
+    match (reply.failure, &reply.change_id) {
         (None, Some(id)) if reply.pending => {
-            let mut response = json(StatusCode::ACCEPTED, &result);
-            if let Ok(location) = HeaderValue::from_str(&format!("/api/changes/{id}")) {
-                response.headers_mut().insert(header::LOCATION, location);
-            }
-            response
+            Ok(HttpResponse::Accepted().insert_header((header::LOCATION, format!("/api/changes/{id}"))).json(&result))
         }
-        (None, _) => json(StatusCode::OK, &result),
-        (Some(kind), Some(id)) => {
-            Problem::new(kind, content_text(&result.content)).with("changeId", id.as_str()).error_response()
-        }
-        (Some(kind), None) => failed(kind, &result),
-    })
+        (None, _) => Ok(HttpResponse::Ok().json(&result)),
+        (Some(kind), Some(id)) => Err(Problem::new(kind, content_text(&result.content)).with("changeId", id.as_str())),
+        (Some(kind), None) => Err(tool_failure(kind, &result)),
+    }
 }
 
-/// Runs the `tools/call` whose arguments are that body.
+/// Runs a `tools/call` with the body as its arguments.
 async fn call_tool(
     endpoint: &Arc<McpEndpoint>,
     identity: Identity,
@@ -198,26 +166,18 @@ async fn call_tool(
     Ok(reply)
 }
 
-/// Returns the problem document for a tool that failed, with what it says of the failure itself.
-fn failed(kind: ErrorKind, result: &ToolResult) -> HttpResponse {
+/// Returns the problem document for a tool that failed, with the details that it reports.
+fn tool_failure(kind: ErrorKind, result: &ToolResult) -> Problem {
     let text = content_text(&result.content);
     let report = result.structured_content.as_deref().map_or(text.as_str(), RawValue::get);
     let report = serde_json::from_str::<serde_json::Value>(report).unwrap_or_default();
     let detail = report["message"].as_str().unwrap_or("the tool failed").to_owned();
     let mut problem = Problem::new(kind, detail);
-    // A server's tool may report a failure in any shape; `details` of the document is an object.
+    // A tool may report a failure in any shape, but `details` of the document is an object.
     if report["details"].as_object().is_some_and(|details| !details.is_empty()) {
         problem = problem.with("details", report["details"].clone());
     }
-    problem.error_response()
-}
-
-fn json(status: StatusCode, result: &ToolResult) -> HttpResponse {
-    HttpResponse::build(status).json(result)
-}
-
-fn problem(error: McpError) -> HttpResponse {
-    Problem::from(error).error_response()
+    problem
 }
 
 fn exchange(endpoint: &Arc<McpEndpoint>, identity: Identity) -> Handling {
