@@ -8,12 +8,10 @@
 
 use std::{
     collections::HashMap,
-    mem,
-    ops::Deref,
     sync::{Arc, OnceLock},
 };
 
-use actix::{Arbiter, ArbiterHandle};
+use actix::Arbiter;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -134,37 +132,6 @@ impl LargeMessageThreads {
     }
 }
 
-/// A large value that is dropped on the thread where it was created, wherever it was used, so that its memory is freed
-/// at once ([`reclaim`]). Otherwise thirty refused handshakes of 7 MiB kept 230 MiB (`scripts/memory handshakes`).
-pub struct DropOnOwnerThread<T: Default + Send + 'static> {
-    value: T,
-    owner: ArbiterHandle,
-}
-
-impl<T: Default + Send + 'static> DropOnOwnerThread<T> {
-    /// Creates a value that the current thread owns, which must be a thread of an actix system.
-    #[must_use]
-    pub fn on_current_thread(value: T) -> Self {
-        Self { value, owner: Arbiter::current() }
-    }
-}
-
-impl<T: Default + Send + 'static> Deref for DropOnOwnerThread<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
-impl<T: Default + Send + 'static> Drop for DropOnOwnerThread<T> {
-    fn drop(&mut self) {
-        let value = mem::take(&mut self.value);
-        // If the thread has ended at shutdown, the value is dropped here.
-        self.owner.spawn_fn(move || drop(value));
-    }
-}
-
 /// Runs work on another thread if its size `bytes` is large. It is for work that is not a message of a principal.
 ///
 /// # Errors
@@ -230,30 +197,6 @@ mod tests {
         });
         assert!(futures_util::FutureExt::now_or_never(work).is_none(), "it runs on another thread");
         notified.await.unwrap_err();
-    }
-
-    #[derive(Default)]
-    struct DropProbe(Option<std::sync::mpsc::Sender<thread::ThreadId>>);
-
-    impl Drop for DropProbe {
-        fn drop(&mut self) {
-            if let Some(sender) = &self.0 {
-                sender.send(thread::current().id()).unwrap();
-            }
-        }
-    }
-
-    #[actix::test]
-    async fn value_is_dropped_on_owner_thread() {
-        let lanes = LargeMessageThreads::new(1);
-        let (sender, dropped) = std::sync::mpsc::channel();
-        let make =
-            || async move { (thread::current().id(), DropOnOwnerThread::on_current_thread(DropProbe(Some(sender)))) };
-        let (owner, value) = lanes.run("a", make).await.unwrap();
-        assert!(value.0.is_some());
-        drop(value);
-        assert_eq!(dropped.recv().unwrap(), owner);
-        assert_ne!(owner, thread::current().id());
     }
 
     #[actix::test]

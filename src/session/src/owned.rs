@@ -48,13 +48,6 @@ pub enum OwnedMessage {
     Response { id: Option<RequestId>, outcome: Result<Box<RawValue>, Box<RawValue>> },
 }
 
-/// None at all.
-impl Default for OwnedMessage {
-    fn default() -> Self {
-        Self::Notification { method: CompactString::const_new(""), params: None }
-    }
-}
-
 impl OwnedMessage {
     #[must_use]
     pub fn from_message(message: &Message<'_>) -> Self {

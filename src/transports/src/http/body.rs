@@ -7,10 +7,9 @@ use std::{
 };
 
 use actix_web::{HttpRequest, dev::Payload, error::PayloadError};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, future, stream};
 
-use super::buffer::Buffer;
 use crate::endpoint::McpEndpoint;
 use countersign_exchange::inflow::Held;
 use countersign_http::connections::Connection;
@@ -95,7 +94,7 @@ where
             held
         }
     };
-    let mut body = Buffer::new(first);
+    let mut body = BytesMut::from(first);
     let mut next = Some(second);
     while let Some(piece) = next {
         if body.len() + piece.len() > max {
@@ -103,7 +102,7 @@ where
         }
         // Nothing more is read until there is room.
         held.grow(piece.len()).await?;
-        body.push(&piece, max);
+        body.extend_from_slice(&piece);
         next = pieces.next().await.transpose().map_err(broken)?;
     }
     Ok((body.freeze(), Some(held)))

@@ -23,7 +23,7 @@ use countersign_protocol::{
     headers, params,
 };
 use countersign_routing::RouteTable;
-use countersign_runtime::lanes::{DropOnOwnerThread, LARGE_MESSAGE_BYTES};
+use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
 use countersign_session::{
     cluster::whole_body,
     owned::{OwnedMessage, OwnedRequest},
@@ -119,7 +119,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
             }
             _ => Ok(modern::MirrorCheck::Passed),
         };
-        Ok(Some((DropOnOwnerThread::on_current_thread(OwnedMessage::from_message(&message)), mirrored)))
+        Ok(Some((OwnedMessage::from_message(&message), mirrored)))
     };
     let (message, mirrored) = match lanes.run(&post.identity.principal.name, parse).await? {
         Ok(Some(parsed)) => parsed,
@@ -130,7 +130,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
         return Ok(owner.answer(post.request, Some(whole_body(body))).await);
     }
     drop(body);
-    let large = match &*message {
+    let large = match &message {
         OwnedMessage::Request(request) => Some(LargeRequest { request: Arc::clone(request), mirrored }),
         OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
     };

@@ -1,7 +1,6 @@
 //! Streamable HTTP at `/mcp` for both eras, the 2024-11-05 pair, and the plain HTTP endpoints.
 
 pub mod body;
-pub mod buffer;
 pub mod event_streams;
 pub mod forward;
 pub mod legacy_pair;
