@@ -14,7 +14,7 @@ use countersign_routing::{
     actor::{PublishProviders, Reconfigure},
     table::Aliases,
 };
-use countersign_store::{PinStore, PolicySnapshot, Record, Store, write_record};
+use countersign_store::{PinStore, PolicySnapshot, Record, Store, WriteRequest, write};
 use countersign_telemetry::logs;
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
@@ -108,7 +108,7 @@ impl Reconfigurable for LiveGateway {
     }
 
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
-        let written = write_record(&*self.store, Record::new(event, Timestamp::now(), by, details));
+        let written = write(&*self.store, WriteRequest::Record(Record::new(event, Timestamp::now(), by, details)));
         Box::pin(async move { written.await.map_err(|error| error.to_string()) })
     }
 }

@@ -38,7 +38,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                     continue;
                 }
                 _ = recount.tick() => {
-                    if inner.nodes.live() > 1 && let Ok(counts) = inner.store.counts().await {
+                    if inner.nodes.live() > 1 && let Ok(counts) = inner.store.count_by_state().await {
                         inner.counts.recount(&counts);
                     }
                     continue;
@@ -85,7 +85,7 @@ pub(crate) async fn receive_messages(inner: Arc<Inner>) {
         if words == heard {
             continue;
         }
-        match inner.store.heard().await {
+        match inner.store.receive_messages().await {
             Ok(all) => {
                 heard = words;
                 for (id, body) in all {
@@ -106,7 +106,7 @@ async fn read_new_events(inner: &Inner, read_to: &mut u64) -> Result<bool, Store
     let mut any = false;
     loop {
         let after = inner.feed.head().max(*read_to);
-        let followed = inner.store.followed(after, PAGE_SIZE).await?;
+        let followed = inner.store.remote_events_after(after, PAGE_SIZE).await?;
         let more = followed.len() == PAGE_SIZE;
         let others = followed.into_iter().map(RemoteTransition::parse).collect::<Result<Vec<_>, _>>()?;
         let Some(last) = others.last() else { return Ok(any) };

@@ -324,7 +324,7 @@ impl Changes {
         let Some(by) = change.claimed_by.as_ref().filter(|by| by.node != own.node) else {
             return self.inner.inquiries.send(id, word).await;
         };
-        self.inner.store.tell(&by.node, id, word.to_json()).await.map_err(|e| store_error(&e))?;
+        self.inner.store.send_to_node(&by.node, id, word.to_json()).await.map_err(|e| store_error(&e))?;
         // The next version of the change confirms the delivery; a change without open questions ignores it.
         self.wait(id, change.version, inquiries::ACKNOWLEDGE_TIMEOUT).await.map(drop)
     }

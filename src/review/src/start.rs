@@ -37,7 +37,7 @@ use countersign_domain::changes::{
 use countersign_feed::Feed;
 use countersign_protocol::ErrorKind;
 use countersign_provider::ProviderDirectory;
-use countersign_store::{LiveChange, Record, Store, StoreError, WriteError};
+use countersign_store::{LiveChange, Record, Store, StoreError, WriteError, WriteRequest, write};
 
 /// The reason why changes could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +66,8 @@ impl Changes {
             return Err(StartError::NoSystem);
         }
         let heads = store.heads().await?;
-        let live = store.live().await?;
-        let counts = Counts::new(&store.counts().await?);
+        let live = store.live_changes().await?;
+        let counts = Counts::new(&store.count_by_state().await?);
         let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_ring);
         let nodes = store.nodes();
         let gap = Arc::new(Notify::new());
@@ -75,7 +75,7 @@ impl Changes {
         let deadlines = Arc::new(Deadlines::default());
         let duplicates = Arc::new(DuplicateCalls::default());
         let mut daily = DailyVolume::new(config.max_bytes_per_day);
-        daily.restore(&store.proposed_since(daily_volume::window_start((config.clock)())).await?);
+        daily.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
@@ -167,7 +167,7 @@ impl Changes {
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
     #[must_use]
     pub fn store_trouble(&self) -> Option<StoreError> {
-        self.inner.store.trouble()
+        self.inner.store.current_error()
     }
 
     /// Shuts down in order: accepts no new work, gives running calls until the deadline (their outcome is unknown after
@@ -216,7 +216,7 @@ impl Changes {
 /// Handles the first start on a restored backup. Changes that were approved in the backup may have run since, so they
 /// become stale and wait for a person. The audit trail records the restoration.
 async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartError> {
-    let Some(taken) = inner.store.backup_of().await? else { return Ok(()) };
+    let Some(taken) = inner.store.backup_time().await? else { return Ok(()) };
     tracing::warn!(%taken, "this store was restored from a backup; what was approved then waits for a reviewer again");
     for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
         let Some(change) = inner.store.get(&left.id).await? else { continue };
@@ -235,17 +235,10 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
     // Recorded last, so that a crash before this point starts over.
     let details = serde_json::json!({ "backupOf": taken }).to_string();
     let record = Record::new("restored", inner.now(), SYSTEM, details);
-    let (reply, answer) = oneshot::channel();
-    inner.store.submit_restored(
-        record,
-        Box::new(move |result, _| {
-            let _ = reply.send(result);
-        }),
-    );
-    match answer.await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(WriteError::Store(error))) => Err(error.into()),
-        Ok(Err(_)) | Err(_) => Err(StoreError::Closed.into()),
+    match write(&*inner.store, WriteRequest::Restored(record)).await {
+        Ok(()) => Ok(()),
+        Err(WriteError::Store(error)) => Err(error.into()),
+        Err(_) => Err(StoreError::Closed.into()),
     }
 }
 

@@ -37,7 +37,7 @@ use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
 use countersign_routing::table::{PublishedTable, ToolRoute};
 use countersign_runtime::crash::crash_point;
-use countersign_store::{Nodes, Record, Store, StoreError, standing_rules::USED, write_record};
+use countersign_store::{Nodes, Record, Store, StoreError, WriteRequest, standing_rules::USED, write};
 
 /// Maximum active rules of one owner, and of all.
 pub const MAX_RULES_PER_OWNER: usize = 200;
@@ -524,7 +524,7 @@ impl StandingRules {
             ..Record::new(event, self.now(), by, details.to_string())
         };
         // Written even if the client of the endpoint disconnects.
-        let written = write_record(&*self.deps.store, record).await;
+        let written = write(&*self.deps.store, WriteRequest::Record(record)).await;
         written.map_err(|error| {
             tracing::error!(%error, "a standing rule could not be stored");
             error.told("it could not be stored; nothing has changed")

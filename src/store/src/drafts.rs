@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{Draft, Store, WriteError, Written};
+use super::{Draft, Store, WriteError, WriteRequest, Written};
 use countersign_domain::changes::{
     Change, ChangeState, Claimant, digest::body_hash, machine::EventKind, testing::change,
 };
@@ -40,7 +40,7 @@ pub(crate) fn moved(id: &str, version: u64, from: ChangeState, to: ChangeState) 
 pub(crate) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<Written, WriteError>> {
     let (reply, answer) = oneshot::channel();
     store.submit(
-        draft,
+        WriteRequest::Transition(draft),
         Box::new(move |result, _| {
             let _ = reply.send(result);
         }),

@@ -23,6 +23,7 @@ mod pins;
 mod place;
 mod policy_snapshots;
 mod postgres;
+mod queries;
 mod queue;
 mod retention;
 mod rows;
@@ -42,7 +43,7 @@ pub mod webhooks;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
@@ -211,7 +212,7 @@ pub struct StoredEvent {
 
 /// A stored feed event, with what is kept of the change beside its row.
 #[derive(Clone, Debug)]
-pub struct Followed {
+pub struct RemoteEvent {
     pub event: StoredEvent,
     /// Of the change when it was proposed; 0 where it is gone by now.
     pub bytes: u64,
@@ -240,10 +241,10 @@ pub struct Listing {
     pub more: bool,
 }
 
-/// Has a record written; what came of it. It is, whether anybody waits for that or not.
-pub fn write_record(store: &dyn Store, record: Record) -> impl Future<Output = Result<(), WriteError>> + Send + use<> {
+/// Submits a write, and returns its outcome. It is written even if the caller stops waiting.
+pub fn write(store: &dyn Store, request: WriteRequest) -> impl Future<Output = Result<(), WriteError>> + Send + use<> {
     let (reply, answer) = oneshot::channel();
-    store.submit_record(record, Box::new(move |written, _| drop(reply.send(written.map(drop)))));
+    store.submit(request, Box::new(move |written, _| drop(reply.send(written.map(drop)))));
     async move { answer.await.unwrap_or(Err(WriteError::Store(StoreError::Closed))) }
 }
 
@@ -260,86 +261,97 @@ pub struct Heads {
 /// Answers of the store.
 pub type StoreFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 
-/// A backend. Writes are answered in commit order; reads see everything that was answered before they began.
-///
-/// To add one:
-/// 1. Implement `sql::Sql` for its connections, and this trait, [`keys::Credentials`], [`webhooks::Deliveries`] and
-///    `moving::Shelf` in a folder beside `src/store/src/sqlite`. A failure says whether it certainly did nothing
-///    ([`StoreError::certainly_aborted`]).
-/// 2. Let `src/store/src/place.rs` open it: nothing else names a backend. What does not compile is what it has to have.
-/// 3. Give it to the suite: a line `suite!(…)` at the end of `src/store/src/suite.rs`. `every_backend_is_in_the_suite`
-///    misses one that is not there.
-/// 4. Let `scripts/crash-proof` run on it.
-pub trait Store: Send + Sync + 'static {
-    /// Queues a transition; never blocks. Many are committed together. `done` is always called, where the queue is
-    /// full or the store is closed at once and on this thread. A failure says whether the write certainly did nothing
-    /// ([`StoreError::certainly_aborted`]).
-    fn submit(&self, draft: Draft, done: Done);
+/// A write for [`Store::submit`].
+#[derive(Clone, Debug)]
+pub enum WriteRequest {
+    Transition(Draft),
+    /// A record with its pins and rules, all or nothing.
+    Record(Record),
+    /// A record after which the store is no backup any more ([`Store::backup_time`]). It ends the rules that allow.
+    Restored(Record),
+    /// A transaction of pruning. A change that is not as it was read is left alone.
+    Prune(Pruning),
+}
 
-    /// Queues a record with its pins and rules, all or nothing; otherwise as [`Store::submit`].
-    fn submit_record(&self, record: Record, done: Done);
-
-    /// As [`Store::submit_record`], and from then on the store is no backup any more ([`Store::backup_of`]).
-    fn submit_restored(&self, record: Record, done: Done);
-
-    /// Queues a transaction of pruning, all or nothing; what is not as it was looked at is left alone.
-    fn submit_pruning(&self, pruning: Pruning, done: Done);
-
-    /// A transaction's worth of what is older than that, the oldest first.
-    fn old(&self, before: OldBefore) -> StoreFuture<Old>;
-    /// When the backup was taken that this store is, if no gateway has started on it since.
-    fn backup_of(&self) -> StoreFuture<Option<Timestamp>>;
-
-    /// All pins of tool definitions.
-    fn pins(&self) -> StoreFuture<Pins>;
-    /// All standing rules, those that are over too, oldest first.
-    fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>>;
-    /// The policy that was in force, at this node and at whichever had the newest.
+/// The operations of a store that differ between the backends.
+pub trait StoreBackend: Send + Sync + 'static {
+    /// Returns the recorded policies, of this node and the newest of all nodes.
     fn policies(&self) -> StoreFuture<PolicySnapshots>;
-    /// Keeps the policy that this node has in force: as the newest, too, where the newest is that which this node had before,
-    /// or found first where it had none, where there is none, and where a reviewer's consent put it into force.
+    /// Records the policy that this node has in force. It also becomes the newest policy if there is none, if the newest is
+    /// the one that this node had before or began with, or if a reviewer's consent put it into force.
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> StoreFuture<()>;
-    /// The change with that id.
-    fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>>;
-    /// The change that the principal proposed with that idempotency key.
-    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>>;
-    /// Changes, newest first, at most [`MAX_PAGE_BYTES`] of them.
-    fn list(&self, query: ListQuery) -> StoreFuture<Listing>;
-    /// All changes that are not final.
-    fn live(&self) -> StoreFuture<Vec<LiveChange>>;
-    /// Changes that were proposed since then and are still there, in whatever state, oldest first.
-    fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>>;
-    /// Changes that are pending or approved and have votes.
-    fn voted(&self) -> StoreFuture<Vec<String>>;
-    /// How many changes are in each state; states without changes may be left out.
-    fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>>;
-    /// Feed events above `after`, in order, at most `limit`.
-    fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>>;
-    /// As [`Store::events_after`], for a node that follows what others have written.
-    fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<Followed>>;
-    /// Changes that are executing, and whose node is gone or was another life of this one.
-    fn orphans(&self) -> StoreFuture<Vec<String>>;
-    /// Until when, by the store's clock, a call of the change may still go out, by a node that is thought to be gone.
-    fn held_until(&self, id: &str) -> StoreFuture<Option<Timestamp>>;
-    /// Which changes have these targets ([`Change::target_hash`]) now; none of a target that is free.
-    fn occupants(&self, targets: Vec<String>, now: Timestamp) -> StoreFuture<Vec<Occupant>>;
-    /// Tells the node that runs a change something of it, durably.
-    fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()>;
-    /// What other nodes have told this one: changes and texts, each once and in order.
-    fn heard(&self) -> StoreFuture<Vec<(String, String)>>;
-    /// This gateway among those that serve the store.
+    /// Returns feed events above `after`, in order, at most `limit`, for a node that follows what others write.
+    fn remote_events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<RemoteEvent>>;
+    /// Returns executing changes whose node is gone, or was an earlier process of this one.
+    fn orphaned_changes(&self) -> StoreFuture<Vec<String>>;
+    /// Returns the time, by the store's clock, until which a node that seems to be gone may still send a call of the change.
+    fn in_flight_until(&self, _id: &str) -> StoreFuture<Option<Timestamp>> {
+        Box::pin(ready(Ok(None)))
+    }
+    /// Sends a message about a change to the node that runs it, durably.
+    fn send_to_node(&self, _node: &str, _change: &str, _body: String) -> StoreFuture<()> {
+        Box::pin(ready(Ok(())))
+    }
+    /// Returns the messages of other nodes to this one, as changes and texts: each once, and in order.
+    fn receive_messages(&self) -> StoreFuture<Vec<(String, String)>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+    /// Returns this gateway among the nodes of the store.
     fn nodes(&self) -> Arc<dyn Nodes>;
-    /// Audit entries below `before`, newest first.
-    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>>;
-    /// A page of the audit entries below `before` that are looked for, newest first.
-    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries>;
-    fn heads(&self) -> StoreFuture<Heads>;
-
-    /// What keeps it from working at the moment: a full disk, a lock that somebody else holds, damage. It finds out by
-    /// itself when that is over.
-    fn trouble(&self) -> Option<StoreError>;
-    /// Whether its threads live and it takes writes.
+    /// Returns the error that keeps the store from working now, such as a full disk, a foreign lock or damage. The store
+    /// notices by itself when it works again.
+    fn current_error(&self) -> Option<StoreError>;
+    /// Returns `true` while the store's threads live and it takes writes.
     fn is_open(&self) -> bool;
-    /// Takes no more writes, finishes those that are queued, and closes the files. Blocks; may be called twice.
+    /// Refuses further writes, finishes the queued ones, and closes the files. Blocks, and may be called twice.
     fn close(&self);
+}
+
+/// A store. Writes are answered in commit order, and reads see everything that was answered before they began.
+///
+/// To add a backend:
+/// 1. Implement `sql::Sql` and `sql::Database` for its connections, [`StoreBackend`] and `queries::Queries` for the store,
+///    and `moving::OfflineStore`, in a folder beside `src/store/src/sqlite`. A failure tells whether it certainly did nothing
+///    ([`StoreError::certainly_aborted`]).
+/// 2. Let `src/store/src/place.rs` open it: nothing else names a backend. The compiler tells what is missing.
+/// 3. Add a line `suite!(…)` at the end of `src/store/src/suite.rs`. `every_backend_is_in_the_suite` fails without it.
+/// 4. Let `scripts/crash-proof` run on it.
+pub trait Store: StoreBackend {
+    /// Queues a write, and never blocks. Many writes share a commit. `done` is always called; if the queue is full or the
+    /// store is closed, at once and on this thread. A failure tells whether the write certainly did nothing
+    /// ([`StoreError::certainly_aborted`]).
+    fn submit(&self, request: WriteRequest, done: Done);
+
+    /// Returns what is older than these times, oldest first, as much as one transaction prunes.
+    fn find_prunable(&self, before: OldBefore) -> StoreFuture<Old>;
+    /// Returns the time of the backup that this store is, if no gateway has started on it since.
+    fn backup_time(&self) -> StoreFuture<Option<Timestamp>>;
+    /// Returns all pins of tool definitions.
+    fn pins(&self) -> StoreFuture<Pins>;
+    /// Returns all standing rules, also ended ones, oldest first.
+    fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>>;
+    /// Returns the change with the id.
+    fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>>;
+    /// Returns the change that the principal proposed with the idempotency key.
+    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>>;
+    /// Returns changes, newest first, at most [`MAX_PAGE_BYTES`] of them.
+    fn list(&self, query: ListQuery) -> StoreFuture<Listing>;
+    /// Returns all changes that are not final.
+    fn live_changes(&self) -> StoreFuture<Vec<LiveChange>>;
+    /// Returns the proposals since that time whose changes are still stored, in whatever state, oldest first.
+    fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>>;
+    /// Returns the ids of pending and approved changes that have votes.
+    fn changes_with_votes(&self) -> StoreFuture<Vec<String>>;
+    /// Returns the number of changes by state. States without changes may be missing.
+    fn count_by_state(&self) -> StoreFuture<Vec<(ChangeState, u64)>>;
+    /// Returns feed events above `after`, in order, at most `limit`.
+    fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>>;
+    /// Returns the changes that occupy these targets ([`Change::target_hash`]). A free target has none.
+    fn occupants(&self, targets: Vec<String>, now: Timestamp) -> StoreFuture<Vec<Occupant>>;
+    /// Returns audit entries below `before`, newest first.
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>>;
+    /// Returns a page of the matching audit entries below `before`, newest first.
+    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries>;
+    /// Returns where the feed and the audit trail end.
+    fn heads(&self) -> StoreFuture<Heads>;
 }

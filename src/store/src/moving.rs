@@ -5,184 +5,86 @@
 
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::Value as Json;
 
 use super::{
     StoreError, Verified, VerifyError,
     identity::{STORE_ID, new_id},
     policy_snapshots::NEWEST,
-    sql::Cell,
+    sql::{Cell, Row, Sql, Value},
+    statements::facts,
+    values,
 };
 use countersign_domain::policy::StandingVerdict;
 
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Int,
-    Text,
-    Blob,
-    Bool,
-}
+/// Rows in one statement, whose parameters are bounded by both databases.
+const ROWS_PER_STATEMENT: usize = 500;
 
+/// A table that is moved.
 pub(crate) struct Table {
     pub name: &'static str,
-    pub columns: &'static [(&'static str, Kind)],
-    /// Rows read at a time, in the order of the first column, where that is a number; else all at once.
+    /// The columns that both backends have. The first one orders a table that is read in pages.
+    pub columns: &'static str,
+    /// The number of rows read at a time, if the first column is a number; otherwise all rows are read at once.
     pub page: Option<usize>,
 }
 
-use Kind::{Blob, Bool, Int, Text};
+const fn table(name: &'static str, columns: &'static str, page: Option<usize>) -> Table {
+    Table { name, columns, page }
+}
 
-/// What both backends have, in an order in which each row finds what it refers to. Codes for signing in are not moved.
+/// All tables but that of sign-in codes, in an order in which each row finds what it refers to.
 pub(crate) const TABLES: &[Table] = &[
-    Table {
-        name: "changes",
-        columns: &[
-            ("no", Int),
-            ("id", Text),
-            ("version", Int),
-            ("state", Text),
-            ("principal", Text),
-            ("idempotency_key", Text),
-            ("bytes", Int),
-            ("expires_at", Text),
-            ("body", Text),
-            ("finished_at", Int),
-            ("redacted", Bool),
-        ],
-        page: Some(16),
-    },
-    Table {
-        name: "change_search",
-        columns: &[
-            ("no", Int),
-            ("provider", Text),
-            ("tool", Text),
-            ("created_ms", Int),
-            ("call_hash", Text),
-            ("needle", Text),
-        ],
-        page: Some(500),
-    },
-    Table { name: "claims", columns: &[("change_id", Text), ("target", Text), ("taken_ms", Int)], page: None },
-    Table {
-        name: "events",
-        columns: &[("seq", Int), ("kind", Text), ("change_id", Text), ("data", Text)],
-        page: Some(500),
-    },
-    Table {
-        name: "audit",
-        columns: &[
-            ("seq", Int),
-            ("at", Text),
-            ("change_id", Text),
-            ("event", Text),
-            ("from_state", Text),
-            ("to_state", Text),
-            ("actor", Text),
-            ("details", Text),
-            ("prev_hash", Blob),
-            ("hash", Blob),
-        ],
-        page: Some(500),
-    },
-    Table {
-        name: "api_keys",
-        columns: &[
-            ("id", Text),
-            ("name", Text),
-            ("role", Text),
-            ("owner", Text),
-            ("hash", Blob),
-            ("created_at", Text),
-            ("last_used_at", Text),
-            ("revoked_at", Text),
-        ],
-        page: None,
-    },
-    Table {
-        name: "sign_ins",
-        columns: &[
-            ("id", Blob),
-            ("cookie", Blob),
-            ("key", Blob),
-            ("name", Text),
-            ("role", Text),
-            ("key_id", Text),
-            ("owner", Text),
-            ("last_used_ms", Int),
-        ],
-        page: None,
-    },
-    Table { name: "pinned_servers", columns: &[("server", Text)], page: None },
-    Table {
-        name: "tool_pins",
-        columns: &[
-            ("server", Text),
-            ("tool", Text),
-            ("seen", Text),
-            ("accepted", Text),
-            ("accepted_by", Text),
-            ("accepted_at", Text),
-            ("definition", Text),
-            ("accepted_target", Text),
-        ],
-        page: None,
-    },
-    Table {
-        name: "standing_rules",
-        columns: &[("no", Int), ("id", Text), ("over", Bool), ("body", Text)],
-        page: Some(500),
-    },
-    Table { name: "webhooks", columns: &[("name", Text), ("position", Int)], page: None },
-    Table {
-        name: "webhook_deliveries",
-        columns: &[
-            ("id", Int),
-            ("webhook", Text),
-            ("key", Text),
-            ("seq", Int),
-            ("kind", Text),
-            ("subject", Text),
-            ("state", Text),
-            ("attempts", Int),
-            ("status", Int),
-            ("error", Text),
-            ("taken_ms", Int),
-            ("last_ms", Int),
-            ("event", Text),
-        ],
-        page: Some(100),
-    },
+    table(
+        "changes",
+        "no, id, version, state, principal, idempotency_key, bytes, expires_at, body, finished_at, redacted",
+        Some(16),
+    ),
+    table("change_search", "no, provider, tool, created_ms, call_hash, needle", Some(500)),
+    table("claims", "change_id, target, taken_ms", None),
+    table("events", "seq, kind, change_id, data", Some(500)),
+    table("audit", "seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash", Some(500)),
+    table("api_keys", "id, name, role, owner, hash, created_at, last_used_at, revoked_at", None),
+    table("sign_ins", "id, cookie, key, name, role, key_id, owner, last_used_ms", None),
+    table("pinned_servers", "server", None),
+    table("tool_pins", "server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target", None),
+    table("standing_rules", "no, id, \"over\", body", Some(500)),
+    table("webhooks", "name, position", None),
+    table(
+        "webhook_deliveries",
+        "id, webhook, key, seq, kind, subject, state, attempts, status, error, taken_ms, last_ms, event",
+        Some(100),
+    ),
 ];
 
 impl Table {
-    fn position(&self, column: &str) -> usize {
-        self.columns.iter().position(|(name, _)| *name == column).unwrap_or(usize::MAX)
+    /// Returns the name of the first column.
+    pub fn key(&self) -> &'static str {
+        self.columns.split(", ").next().unwrap_or_default()
     }
 
-    /// Columns that PostgreSQL has beside these, made of what the row says.
-    pub fn derived(&self, row: &[Cell]) -> Vec<(&'static str, Cell)> {
-        let said = |column: &str| -> Value {
-            let Some(Cell::Text(text)) = row.get(self.position(column)) else { return Value::Null };
-            serde_json::from_str(text).unwrap_or_default()
+    /// Returns the columns that PostgreSQL has beside these, with their values for a row.
+    pub fn derive_columns(&self, row: &Row) -> Vec<(&'static str, Cell)> {
+        let json = |column: &str| -> Json {
+            let position = self.columns.split(", ").position(|name| name == column).unwrap_or(usize::MAX);
+            row.get(position).ok().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
         };
         match self.name {
             "changes" => {
-                let body = said("body");
+                let body = json("body");
                 let votes = body["decisions"].as_array().map_or(0, Vec::len);
                 let title = body["summary"].as_str().unwrap_or_default().to_owned();
-                vec![("votes", Cell::Int(i64::try_from(votes).unwrap_or(i64::MAX))), ("title", Cell::Text(title))]
+                vec![("votes", votes.into()), ("title", title.into())]
             }
             "events" => {
-                let at = said("data")["at"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
-                vec![("at_ms", Cell::Int(at.map_or(0, jiff::Timestamp::as_millisecond)))]
+                let at = json("data")["at"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
+                vec![("at_ms", at.map_or(0, jiff::Timestamp::as_millisecond).into())]
             }
-            // No node has it: whatever runs is taken to be lost at the next start.
-            "claims" => vec![("node", Cell::Text(String::new())), ("epoch", Cell::Int(0))],
+            // No node has it: a change that was running is orphaned at the next start.
+            "claims" => vec![("node", String::new().into()), ("epoch", 0_i64.into())],
             "standing_rules" => {
-                let verdict = serde_json::from_value::<StandingVerdict>(said("body")["verdict"].clone());
-                vec![("allows", Cell::Bool(verdict.is_ok_and(|verdict| verdict == StandingVerdict::Allow)))]
+                let verdict = serde_json::from_value::<StandingVerdict>(json("body")["verdict"].clone());
+                vec![("allows", verdict.is_ok_and(|verdict| verdict == StandingVerdict::Allow).into())]
             }
             _ => Vec::new(),
         }
@@ -197,26 +99,91 @@ pub(crate) const GONE: &str = "moved";
 /// Facts that are moved: when the backup was taken that the store is, the policy that was in force, and which store it is.
 const CARRIED: [&str; 3] = ["backup_of", NEWEST, STORE_ID];
 
-/// Rows of a table, in order, the numbers of which are above `after`.
-pub(crate) struct Wanted<'a> {
-    pub table: &'a Table,
-    pub after: i64,
-}
-
 /// A store that is moved or moved into, which nobody serves meanwhile.
-pub(crate) trait Shelf {
-    fn fact(&mut self, name: &str) -> Result<Option<String>, StoreError>;
-    fn set_fact(&mut self, name: &str, value: Option<&str>) -> Result<(), StoreError>;
-    fn count(&mut self, table: &Table) -> Result<u64, StoreError>;
-    /// The number of the last row, of a table that has numbers.
-    fn last(&mut self, table: &Table) -> Result<i64, StoreError>;
-    fn read(&mut self, wanted: &Wanted<'_>) -> Result<Vec<Vec<Cell>>, StoreError>;
-    /// All or nothing.
-    fn write(&mut self, table: &Table, rows: Vec<Vec<Cell>>) -> Result<(), StoreError>;
-    fn clear(&mut self, table: &Table) -> Result<(), StoreError>;
-    /// What the backend keeps beside the rows, made of them.
-    fn settle(&mut self) -> Result<(), StoreError>;
-    fn verify(&mut self) -> Result<Verified, VerifyError>;
+pub(crate) trait OfflineStore {
+    type Connection: Sql;
+    /// The database needs the columns of [`Table::derive_columns`].
+    const HAS_DERIVED_COLUMNS: bool;
+
+    fn run<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError>;
+    fn transaction<T>(
+        &self,
+        work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError>;
+    /// Updates what the backend keeps beside the rows.
+    fn finish(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn verify(&self) -> Result<Verified, VerifyError>;
+
+    fn fact(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.run(async |db| facts::get(db, name).await)
+    }
+
+    fn set_fact(&self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
+        self.run(async |db| facts::set(db, name, value).await)
+    }
+
+    fn count(&self, table: &Table) -> Result<u64, StoreError> {
+        self.number(&format!("SELECT count(*) FROM {}", table.name))
+    }
+
+    /// Returns the number of the last row of a table that has numbers.
+    fn last(&self, table: &Table) -> Result<u64, StoreError> {
+        self.number(&format!("SELECT coalesce(max({}), 0) FROM {}", table.key(), table.name))
+    }
+
+    fn number(&self, sql: &str) -> Result<u64, StoreError> {
+        let row = self.run(async |db| db.first(sql, &[]).await)?;
+        row.map_or(Ok(0), |row| row.get(0))
+    }
+
+    /// Reads the next page of rows, in order, whose numbers are above `after`; or the whole table.
+    fn read(&self, table: &Table, after: u64) -> Result<Vec<Row>, StoreError> {
+        let Table { name, columns, page } = table;
+        let from = format!("SELECT {columns} FROM {name}");
+        self.run(async |db| match page {
+            Some(page) => {
+                let sql = format!("{from} WHERE {0} > ?1 ORDER BY {0} LIMIT {page}", table.key());
+                db.rows(&sql, values![after]).await
+            }
+            None => db.rows(&from, &[]).await,
+        })
+    }
+
+    /// Writes all rows or none.
+    fn write(&self, table: &Table, rows: &[Row]) -> Result<(), StoreError> {
+        self.transaction(async |db| {
+            for rows in rows.chunks(ROWS_PER_STATEMENT) {
+                let (mut columns, mut values, mut tuples) = (table.columns.to_owned(), Vec::new(), Vec::new());
+                for (n, row) in rows.iter().enumerate() {
+                    let first = values.len() + 1;
+                    values.extend(row.0.iter().map(Cell::as_value));
+                    let derived = if Self::HAS_DERIVED_COLUMNS { table.derive_columns(row) } else { Vec::new() };
+                    for (name, value) in derived {
+                        if n == 0 {
+                            columns.push_str(&format!(", {name}"));
+                        }
+                        values.push(value);
+                    }
+                    let places: Vec<String> = (first..=values.len()).map(|n| format!("?{n}")).collect();
+                    tuples.push(format!("({})", places.join(", ")));
+                }
+                // Its replacement would not match the hashes in the trail.
+                let has_nul = values.iter().any(|value| matches!(value, Value::Text(text) if text.contains('\0')));
+                if Self::HAS_DERIVED_COLUMNS && has_nul {
+                    return Err(StoreError::Database("U+0000, which PostgreSQL has no room for".into()));
+                }
+                let sql = format!("INSERT INTO {} ({columns}) VALUES {}", table.name, tuples.join(", "));
+                db.execute(&sql, &values).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn clear(&self, table: &Table) -> Result<(), StoreError> {
+        self.run(async |db| db.execute(&format!("DELETE FROM {}", table.name), &[]).await.map(drop))
+    }
 }
 
 /// How far it is.
@@ -253,9 +220,9 @@ pub enum MoveError {
 pub type Beside<'a> = dyn FnMut(bool) -> Result<(), MoveError> + 'a;
 
 /// Copies everything, proves it, closes the old store for good, and then opens the new one.
-pub(crate) fn all(
-    from: &mut dyn Shelf,
-    to: &mut dyn Shelf,
+pub(crate) fn move_all(
+    from: &impl OfflineStore,
+    to: &impl OfflineStore,
     beside: &mut Beside<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Verified, MoveError> {
@@ -292,15 +259,15 @@ pub(crate) fn all(
     for table in TABLES {
         let mut after = if table.page.is_some() { to.last(table)? } else { 0 };
         loop {
-            let rows = from.read(&Wanted { table, after })?;
+            let rows = from.read(table, after)?;
             let Some(last) = rows.last() else { break };
-            after = if let Some(Cell::Int(no)) = last.first() { *no } else { i64::MAX };
+            to.write(table, &rows)?;
             done.rows += rows.len() as u64;
-            to.write(table, rows)?;
             progress(done);
             if table.page.is_none() {
                 break;
             }
+            after = last.get(0)?;
         }
     }
     if from.fact(STORE_ID)?.is_none() {
@@ -310,7 +277,7 @@ pub(crate) fn all(
         let fact = from.fact(name)?;
         to.set_fact(name, fact.as_deref())?;
     }
-    to.settle()?;
+    to.finish()?;
     let moved = to.verify().map_err(MoveError::Copy)?;
     if moved.head != whole.head {
         return Err(MoveError::Differs { found: moved.head.export(), expected: head });

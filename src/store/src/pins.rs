@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::{Record, Store, StoreError, WriteError, covered::PinRow, write_record};
+use super::{Record, Store, StoreError, WriteError, WriteRequest, covered::PinRow, write};
 use countersign_domain::{
     changes::machine::GATEWAY,
     policy::pins::{Acceptance, Definition, PinSource, Pins, ToolPin},
@@ -154,7 +154,7 @@ impl PinStore {
             return Ok(());
         }
         // Written even where the endpoint's client goes away.
-        write_record(&*self.store, record(server, writes.clone(), event, by, at)).await?;
+        write(&*self.store, WriteRequest::Record(record(server, writes.clone(), event, by, at))).await?;
         self.apply(server, &writes);
         Ok(())
     }
@@ -192,8 +192,8 @@ impl PinSource for PinStore {
         self.apply(server, &writes);
         let (name, behind) = (server.to_owned(), Arc::clone(&self.behind));
         let record = record(server, writes, FIRST_SEEN, GATEWAY, Timestamp::now());
-        self.store.submit_record(
-            record,
+        self.store.submit(
+            WriteRequest::Record(record),
             Box::new(move |written, _| match written {
                 Ok(_) => {}
                 Err(WriteError::Conflict) => behind.store(true, Ordering::Release),

@@ -11,11 +11,12 @@ use super::{
     Said, Store, StoreError, Verified, VerifyError,
     identity::{self, Backend, StoreIdentity},
     keys::Credentials,
-    moving::{self, Beside, MoveError, Progress, Shelf},
+    moving::{self, Beside, MoveError, OfflineStore, Progress},
     nodes,
     postgres::{Server, tables::Tables},
     sqlite,
     sqlite::backup::{BackedUp, BackupError},
+    sqlite::moving::OfflineDirectory,
     webhooks::Deliveries,
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
@@ -143,7 +144,19 @@ impl Place {
         beside: &mut Beside<'_>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Verified, MoveError> {
-        let mut from = self.shelf(false)?;
+        match &self.0 {
+            Kind::Directory(dir) => self.move_from(&OfflineDirectory::take(dir, false)?, other, beside, progress),
+            Kind::Server(server) => self.move_from(&server.take_offline(false)?, other, beside, progress),
+        }
+    }
+
+    fn move_from(
+        &self,
+        from: &impl OfflineStore,
+        other: &Self,
+        beside: &mut Beside<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Verified, MoveError> {
         if let Kind::Directory(dir) = &other.0
             && let Some(known) = StoreIdentity::read(dir)?
             && known.backend != Backend::Sqlite
@@ -151,24 +164,21 @@ impl Place {
         {
             return Err(MoveError::OtherStore(dir.clone()));
         }
-        let mut to = other.shelf(true)?;
-        let moved = moving::all(&mut *from, &mut *to, beside, progress)?;
-        let id = to.fact(identity::STORE_ID)?.unwrap_or_default();
-        let backend = if matches!(other.0, Kind::Directory(_)) { Backend::Sqlite } else { Backend::Postgres };
+        let (backend, moved) = match &other.0 {
+            Kind::Directory(dir) => {
+                (Backend::Sqlite, moving::move_all(from, &OfflineDirectory::take(dir, true)?, beside, progress)?)
+            }
+            Kind::Server(server) => {
+                (Backend::Postgres, moving::move_all(from, &server.take_offline(true)?, beside, progress)?)
+            }
+        };
+        let id = from.fact(identity::STORE_ID)?.unwrap_or_default();
         for place in [self, other] {
             if let Kind::Directory(dir) = &place.0 {
                 StoreIdentity { backend, id: id.clone(), config: None }.write(dir)?;
             }
         }
         Ok(moved)
-    }
-
-    /// `new`: made where there is none.
-    fn shelf(&self, new: bool) -> Result<Box<dyn Shelf>, MoveError> {
-        match &self.0 {
-            Kind::Directory(dir) => Ok(Box::new(sqlite::moving::Closed::take(dir, new)?)),
-            Kind::Server(server) => Ok(Box::new(server.shelf(new)?)),
-        }
     }
 
     /// Keys and codes, also beside the gateway. A data directory that belongs to no store yet belongs to its own from then
@@ -179,7 +189,7 @@ impl Place {
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
         match self.own()? {
             Kind::Directory(dir) => {
-                let keys = sqlite::keys::Keys::open(dir)?;
+                let keys = sqlite::keys::open(dir)?;
                 if StoreIdentity::read(dir)?.is_none() {
                     self.claim_directory(None)?;
                 }
@@ -195,7 +205,7 @@ impl Place {
     /// As [`Self::open`].
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
         match self.own()? {
-            Kind::Directory(dir) => Ok(Arc::new(sqlite::webhooks::WebhookStore::open(dir)?)),
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::webhooks::open(dir)?)),
             Kind::Server(server) => server.deliveries(),
         }
     }
@@ -245,7 +255,7 @@ impl Place {
     /// Those of the database.
     pub fn said(&self) -> Result<Option<Said>, StoreError> {
         match self.own()? {
-            Kind::Directory(dir) => sqlite::said::read_said(dir),
+            Kind::Directory(dir) => sqlite::read_said(dir),
             Kind::Server(server) => server.said(),
         }
     }

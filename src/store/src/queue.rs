@@ -10,7 +10,7 @@ use std::{
 
 use metrics::{Counter, Gauge, Histogram};
 
-use super::{Done, Draft, Pruning, Record, StoreError, WriteError, Written};
+use super::{Done, Draft, StoreError, WriteError, WriteRequest, Written};
 use countersign_domain::changes::audit::EntryContent;
 use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
@@ -30,20 +30,12 @@ pub(crate) const GIVE_UP: Duration = Duration::from_secs(2);
 pub(crate) type WriteResult = Result<Written, WriteError>;
 
 pub(crate) struct Command {
-    pub work: Work,
+    pub request: WriteRequest,
     pub done: Done,
 }
 
-pub(crate) enum Work {
-    Transition(Draft),
-    Record(Record),
-    /// A record that ends being a backup.
-    Restored(Record),
-    Prune(Pruning),
-}
-
-impl Work {
-    /// Bytes, about.
+impl WriteRequest {
+    /// Returns about how many bytes are written.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Transition(draft) => draft.body.len(),
@@ -56,32 +48,29 @@ impl Work {
     }
 }
 
-/// The sending end of a backend's bounded queue.
-pub(crate) trait Offer {
-    /// Gives back what it cannot take, and why.
-    fn offer(&self, command: Command) -> Option<(StoreError, Command)>;
-}
+/// Puts a command into a backend's bounded channel, or gives it back with the reason.
+type Sender = Box<dyn Fn(Command) -> Option<(StoreError, Command)> + Send>;
 
-/// Where commands come in.
-pub(crate) struct Intake<S> {
-    sender: Mutex<Option<S>>,
+/// The queue of a backend's writer, as callers see it.
+pub(crate) struct WriteQueue {
+    sender: Mutex<Option<Sender>>,
     queued: Arc<AtomicUsize>,
 }
 
-impl<S: Offer> Intake<S> {
-    pub fn new(sender: S) -> Self {
-        Self { sender: Mutex::new(Some(sender)), queued: Arc::default() }
+impl WriteQueue {
+    pub fn new(sender: impl Fn(Command) -> Option<(StoreError, Command)> + Send + 'static) -> Self {
+        Self { sender: Mutex::new(Some(Box::new(sender))), queued: Arc::default() }
     }
 
     /// Queues it, or answers at once and on this thread that it could not be.
-    pub fn send(&self, work: Work, done: Done) {
+    pub fn send(&self, request: WriteRequest, done: Done) {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        let command = Command { work, done };
+        let command = Command { request, done };
         let refused = match sender.as_ref() {
             None => Some((StoreError::Closed, command)),
             Some(sender) => {
                 self.queued.fetch_add(1, Ordering::Relaxed);
-                sender.offer(command).inspect(|_| {
+                sender(command).inspect(|_| {
                     self.queued.fetch_sub(1, Ordering::Relaxed);
                 })
             }
@@ -125,11 +114,11 @@ pub(crate) struct Meter {
 impl Meter {
     /// What shares a transaction with the first: whatever waits, as far as there is room.
     pub fn batch(&self, first: Command, mut next: impl FnMut() -> Option<Command>) -> Vec<Command> {
-        let mut bytes = first.work.len();
+        let mut bytes = first.request.len();
         let mut batch = vec![first];
         while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
             let Some(next) = next() else { break };
-            bytes += next.work.len();
+            bytes += next.request.len();
             batch.push(next);
         }
         #[allow(clippy::cast_precision_loss, reason = "a gauge")]
@@ -168,7 +157,7 @@ pub(crate) fn event_of(draft: &Draft, seq: u64) -> String {
 /// Answers each, and all that come before a transition that one more follows: whoever asked for something else in between
 /// passes nothing on.
 pub(crate) fn answer(batch: Vec<Command>, outcomes: Vec<WriteResult>) {
-    let last = batch.iter().rposition(|command| matches!(command.work, Work::Transition(_)));
+    let last = batch.iter().rposition(|command| matches!(command.request, WriteRequest::Transition(_)));
     for (n, (command, outcome)) in batch.into_iter().zip(outcomes).enumerate() {
         (command.done)(outcome, last.is_some_and(|last| n < last));
     }
@@ -184,14 +173,14 @@ pub(crate) fn refuse(batch: Vec<Command>, error: &StoreError) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drafts::created;
+    use crate::{Pruning, Record, drafts::created};
 
-    fn record() -> Work {
-        Work::Record(Record::new("tools_accepted", jiff::Timestamp::UNIX_EPOCH, "alice", "{}".into()))
+    fn record() -> WriteRequest {
+        WriteRequest::Record(Record::new("tools_accepted", jiff::Timestamp::UNIX_EPOCH, "alice", "{}".into()))
     }
 
-    fn prune() -> Work {
-        Work::Prune(Pruning {
+    fn prune() -> WriteRequest {
+        WriteRequest::Prune(Pruning {
             at: jiff::Timestamp::UNIX_EPOCH,
             redactions: Vec::new(),
             deletions: Vec::new(),
@@ -201,11 +190,11 @@ mod tests {
     }
 
     /// What each of a batch hears of more that follows.
-    fn told(works: Vec<Work>) -> Vec<bool> {
+    fn told(works: Vec<WriteRequest>) -> Vec<bool> {
         let heard = Arc::new(Mutex::new(Vec::new()));
-        let command = |work| {
+        let command = |request| {
             let heard = Arc::clone(&heard);
-            Command { work, done: Box::new(move |_, more| heard.lock().unwrap().push(more)) }
+            Command { request, done: Box::new(move |_, more| heard.lock().unwrap().push(more)) }
         };
         let batch: Vec<_> = works.into_iter().map(command).collect();
         refuse(batch, &StoreError::Closed);
@@ -215,7 +204,7 @@ mod tests {
     /// What collects transitions passes them on with the last: a record would never.
     #[test]
     fn the_last_transition_hears_of_no_more_whatever_else_is_written_with_it() {
-        let step = || Work::Transition(created("a"));
+        let step = || WriteRequest::Transition(created("a"));
         assert_eq!(told(vec![step(), step(), record()]), [true, false, false]);
         assert_eq!(told(vec![record(), step()]), [true, false]);
         assert_eq!(told(vec![step(), record(), step(), prune()]), [true, true, false, false]);

@@ -3,38 +3,30 @@
 //! Statements number their parameters as `?1`. [`Dialect`] has the few texts in which the databases differ. Modules that
 //! keep tables of their own use the same values and rows.
 
-use std::error::Error;
+use std::{borrow::Cow, error::Error, time::Duration};
 
 use jiff::Timestamp;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, private::BytesMut};
 
 use crate::{
-    StoreError,
+    Heads, StoreError,
     rows::{parse_moment, parse_time, stored},
 };
 
 /// A value that a statement is given or a column holds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
     Null,
     Int(i64),
     Real(f64),
     Bool(bool),
-    Text(&'a str),
-    Blob(&'a [u8]),
+    Text(Cow<'a, str>),
+    Blob(Cow<'a, [u8]>),
 }
 
 /// An owned [`Value`].
-#[derive(Clone, Debug, PartialEq)]
-pub enum Cell {
-    Null,
-    Int(i64),
-    Real(f64),
-    Bool(bool),
-    Text(String),
-    Blob(Vec<u8>),
-}
+pub type Cell = Value<'static>;
 
 /// The values of a statement, converted with [`Value::from`].
 #[macro_export]
@@ -59,10 +51,11 @@ value_from! {
     usize => |number| Self::Int(i64::try_from(number).unwrap_or(i64::MAX));
     f64 => |number| Self::Real(number);
     bool => |is| Self::Bool(is);
-    &'a str => |text| Self::Text(text);
-    &'a String => |text| Self::Text(text);
-    &'a [u8] => |bytes| Self::Blob(bytes);
-    &'a [u8; 32] => |bytes| Self::Blob(bytes);
+    &'a str => |text| Self::Text(text.into());
+    &'a String => |text| Self::Text(text.into());
+    String => |text| Self::Text(text.into());
+    &'a [u8] => |bytes| Self::Blob(bytes.into());
+    &'a [u8; 32] => |bytes| Self::Blob(bytes.as_slice().into());
 }
 
 impl<'a, T: Into<Self>> From<Option<T>> for Value<'a> {
@@ -71,7 +64,8 @@ impl<'a, T: Into<Self>> From<Option<T>> for Value<'a> {
     }
 }
 
-impl Cell {
+impl Value<'_> {
+    /// Returns the same value without copying its text or bytes.
     #[must_use]
     pub fn as_value(&self) -> Value<'_> {
         match self {
@@ -79,21 +73,20 @@ impl Cell {
             Self::Int(number) => Value::Int(*number),
             Self::Real(number) => Value::Real(*number),
             Self::Bool(is) => Value::Bool(*is),
-            Self::Text(text) => Value::Text(text),
-            Self::Blob(bytes) => Value::Blob(bytes),
+            Self::Text(text) => Value::Text(Cow::Borrowed(text)),
+            Self::Blob(bytes) => Value::Blob(Cow::Borrowed(bytes)),
         }
     }
-}
 
-impl From<Value<'_>> for Cell {
-    fn from(value: Value<'_>) -> Self {
-        match value {
-            Value::Null => Self::Null,
-            Value::Int(number) => Self::Int(number),
-            Value::Real(number) => Self::Real(number),
-            Value::Bool(is) => Self::Bool(is),
-            Value::Text(text) => Self::Text(text.to_owned()),
-            Value::Blob(bytes) => Self::Blob(bytes.to_vec()),
+    /// Returns the value with a text and bytes of its own.
+    pub(crate) fn into_cell(self) -> Cell {
+        match self {
+            Self::Null => Value::Null,
+            Self::Int(number) => Value::Int(number),
+            Self::Real(number) => Value::Real(number),
+            Self::Bool(is) => Value::Bool(is),
+            Self::Text(text) => Value::Text(Cow::Owned(text.into_owned())),
+            Self::Blob(bytes) => Value::Blob(Cow::Owned(bytes.into_owned())),
         }
     }
 }
@@ -117,24 +110,14 @@ impl ToSql for Value<'_> {
         match self {
             Self::Null => Ok(IsNull::Yes),
             Self::Int(number) if *ty == Type::INT4 => i32::try_from(*number)?.to_sql(ty, out),
+            // As SQLite has booleans.
+            Self::Int(number) if *ty == Type::BOOL => (*number != 0).to_sql(ty, out),
             Self::Int(number) => number.to_sql(ty, out),
             Self::Real(number) => number.to_sql(ty, out),
             Self::Bool(is) => is.to_sql(ty, out),
             Self::Text(text) => stored(text).to_sql(ty, out),
             Self::Blob(bytes) => bytes.to_sql(ty, out),
         }
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true
-    }
-
-    tokio_postgres::types::to_sql_checked!();
-}
-
-impl ToSql for Cell {
-    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        ToSql::to_sql(&self.as_value(), ty, out)
     }
 
     fn accepts(_: &Type) -> bool {
@@ -151,8 +134,8 @@ impl<'a> FromSql<'a> for Cell {
             Type::INT8 => Self::Int(i64::from_sql(ty, raw)?),
             Type::BOOL => Self::Bool(bool::from_sql(ty, raw)?),
             Type::FLOAT8 => Self::Real(f64::from_sql(ty, raw)?),
-            Type::BYTEA => Self::Blob(raw.to_vec()),
-            _ => Self::Text(String::from_sql(ty, raw)?),
+            Type::BYTEA => Self::Blob(raw.to_vec().into()),
+            _ => Self::Text(String::from_sql(ty, raw)?.into()),
         })
     }
 
@@ -172,8 +155,8 @@ pub struct Row(pub Vec<Cell>);
 impl Row {
     /// # Errors
     /// [`StoreError::BadRecord`] where there is no such column.
-    pub fn value(&self, column: usize) -> Result<Value<'_>, StoreError> {
-        self.0.get(column).map(Cell::as_value).ok_or_else(|| unexpected_value(column))
+    pub fn value(&self, column: usize) -> Result<&Cell, StoreError> {
+        self.0.get(column).ok_or_else(|| unexpected_value(column))
     }
 
     /// # Errors
@@ -194,12 +177,12 @@ impl TryFrom<&rusqlite::Row<'_>> for Row {
         let cell = |column| {
             Ok(match row.get_ref(column)? {
                 ValueRef::Null => Cell::Null,
-                ValueRef::Integer(number) => Cell::Int(number),
-                ValueRef::Real(number) => Cell::Real(number),
+                ValueRef::Integer(number) => number.into(),
+                ValueRef::Real(number) => number.into(),
                 ValueRef::Text(text) => {
-                    Cell::Text(std::str::from_utf8(text).map_err(|_| unexpected_value(column))?.to_owned())
+                    std::str::from_utf8(text).map_err(|_| unexpected_value(column))?.to_owned().into()
                 }
-                ValueRef::Blob(bytes) => Cell::Blob(bytes.to_vec()),
+                ValueRef::Blob(bytes) => Cell::Blob(bytes.to_vec().into()),
             })
         };
         (0..row.as_ref().column_count()).map(cell).collect::<Result<_, StoreError>>().map(Self)
@@ -216,43 +199,43 @@ impl TryFrom<&tokio_postgres::Row> for Row {
 
 /// A type that a column's value is read as.
 pub trait Column<'r>: Sized {
-    fn read(value: Value<'r>) -> Option<Self>;
+    fn read(value: &'r Value<'_>) -> Option<Self>;
 }
 
 impl<'r> Column<'r> for &'r str {
-    fn read(value: Value<'r>) -> Option<Self> {
+    fn read(value: &'r Value<'_>) -> Option<Self> {
         if let Value::Text(text) = value { Some(text) } else { None }
     }
 }
 
 impl Column<'_> for String {
-    fn read(value: Value<'_>) -> Option<Self> {
+    fn read(value: &Value<'_>) -> Option<Self> {
         <&str>::read(value).map(str::to_owned)
     }
 }
 
 impl<'r> Column<'r> for &'r [u8] {
-    fn read(value: Value<'r>) -> Option<Self> {
+    fn read(value: &'r Value<'_>) -> Option<Self> {
         if let Value::Blob(bytes) = value { Some(bytes) } else { None }
     }
 }
 
 impl Column<'_> for [u8; 32] {
-    fn read(value: Value<'_>) -> Option<Self> {
+    fn read(value: &Value<'_>) -> Option<Self> {
         <&[u8]>::read(value)?.try_into().ok()
     }
 }
 
 impl Column<'_> for i64 {
-    fn read(value: Value<'_>) -> Option<Self> {
-        if let Value::Int(number) = value { Some(number) } else { None }
+    fn read(value: &Value<'_>) -> Option<Self> {
+        if let Value::Int(number) = value { Some(*number) } else { None }
     }
 }
 
 macro_rules! unsigned_columns {
     ($($number:ty),*) => { $(
         impl Column<'_> for $number {
-            fn read(value: Value<'_>) -> Option<Self> {
+            fn read(value: &Value<'_>) -> Option<Self> {
                 i64::read(value)?.try_into().ok()
             }
         }
@@ -262,17 +245,17 @@ macro_rules! unsigned_columns {
 unsigned_columns!(u16, u32, u64, usize);
 
 impl Column<'_> for f64 {
-    fn read(value: Value<'_>) -> Option<Self> {
-        if let Value::Real(number) = value { Some(number) } else { None }
+    fn read(value: &Value<'_>) -> Option<Self> {
+        if let Value::Real(number) = value { Some(*number) } else { None }
     }
 }
 
 /// SQLite has numbers in place of booleans.
 impl Column<'_> for bool {
-    fn read(value: Value<'_>) -> Option<Self> {
+    fn read(value: &Value<'_>) -> Option<Self> {
         match value {
-            Value::Bool(is) => Some(is),
-            Value::Int(number) => Some(number != 0),
+            Value::Bool(is) => Some(*is),
+            Value::Int(number) => Some(*number != 0),
             _ => None,
         }
     }
@@ -280,18 +263,18 @@ impl Column<'_> for bool {
 
 /// A text, or milliseconds since the Unix epoch.
 impl Column<'_> for Timestamp {
-    fn read(value: Value<'_>) -> Option<Self> {
+    fn read(value: &Value<'_>) -> Option<Self> {
         match value {
             Value::Text(text) => parse_time(text).ok(),
-            Value::Int(ms) => parse_moment(ms).ok(),
+            Value::Int(ms) => parse_moment(*ms).ok(),
             _ => None,
         }
     }
 }
 
 impl<'r, T: Column<'r>> Column<'r> for Option<T> {
-    fn read(value: Value<'r>) -> Option<Self> {
-        if value == Value::Null { Some(None) } else { T::read(value).map(Some) }
+    fn read(value: &'r Value<'_>) -> Option<Self> {
+        if *value == Value::Null { Some(None) } else { T::read(value).map(Some) }
     }
 }
 
@@ -309,6 +292,10 @@ pub(crate) struct Dialect {
     pub has_votes: &'static str,
     /// The condition that a row of `changes` has its contents, as the index of large changes has it.
     pub not_redacted: &'static str,
+    /// The condition that `s`, a row of `change_search`, was created at the time `?1` or later.
+    pub created_since: &'static str,
+    /// The milliseconds until which a row of `claims` keeps its target after the run; null while the change runs.
+    pub target_taken_ms: &'static str,
     /// When an event was made: a text, or milliseconds.
     pub event_time: &'static str,
     /// Stores a standing rule: its id, whether it is over, its body, and whether it allows.
@@ -332,10 +319,48 @@ pub(crate) trait Sql {
     /// Runs a statement that is a transaction of its own: where nobody answers, its outcome is unknown.
     async fn write(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError>;
 
+    /// Reads where the feed and the audit trail end.
+    async fn heads(&self) -> Result<Heads, StoreError>;
+
+    /// Appends an entry about no change to the audit trail, as the last step of the caller's transaction.
+    async fn append_entry(&self, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError>;
+
     /// Returns the first row.
     async fn first(&self, sql: &str, values: &[Value<'_>]) -> Result<Option<Row>, StoreError> {
         Ok(self.rows(sql, values).await?.into_iter().next())
     }
+}
+
+/// The longest wait for an answer that a request waits for, and for any other one.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// A database whose statements block the calling thread. Timeouts apply to servers only.
+pub(crate) trait Database: Send + Sync + 'static {
+    type Connection: Sql;
+
+    /// Runs statements that change nothing.
+    fn read<T>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError>;
+
+    /// Runs statements each of which is a transaction of its own.
+    fn write<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError>;
+
+    /// Runs statements in one transaction, which is rolled back if one of them fails.
+    fn transaction<T>(
+        &self,
+        work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError>;
+
+    /// Runs a transaction that may be made twice: it is repeated once if the connection ended with it.
+    fn repeatable_transaction<T>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFn(&Self::Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError>;
 }
 
 /// The parameters of a statement that is put together.
@@ -345,7 +370,7 @@ pub struct Parameters(Vec<Cell>);
 impl Parameters {
     /// Adds a value and returns its place in the statement, as `?3`.
     pub fn add<'a>(&mut self, value: impl Into<Value<'a>>) -> String {
-        self.0.push(value.into().into());
+        self.0.push(value.into().into_cell());
         format!("?{}", self.0.len())
     }
 

@@ -8,7 +8,6 @@ use std::{
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 use super::{
     drafts::{approved, claim, created, draft, moved, send, step, write},
@@ -188,7 +187,7 @@ async fn answers_come_in_commit_order(at: At) {
                 for n in 0..100 {
                     let seen = Arc::clone(seen);
                     store.submit(
-                        created(&format!("{thread}-{n}")),
+                        WriteRequest::Transition(created(&format!("{thread}-{n}"))),
                         Box::new(move |result, _| seen.lock().unwrap().push(result.unwrap().seq)),
                     );
                 }
@@ -219,7 +218,8 @@ async fn of_many_at_once_one_wins(at: At) {
                         Err(WriteError::Conflict) => {}
                         Err(other) => panic!("{other}"),
                     });
-                    store.submit(moved("a", 2, ChangeState::Pending, ChangeState::Approved), done);
+                    let request = moved("a", 2, ChangeState::Pending, ChangeState::Approved);
+                    store.submit(WriteRequest::Transition(request), done);
                 }
             });
         }
@@ -286,9 +286,9 @@ async fn what_is_live_and_how_many(at: At) {
             write(&*store, draft(change(&format!("{}-{m}", state.as_str()), "agent", 1, state), None)).await.unwrap();
         }
     }
-    let live = store.live().await.unwrap();
+    let live = store.live_changes().await.unwrap();
     assert!(live.iter().all(|c| !c.state.is_final() && c.principal == "agent" && c.bytes > 100));
-    let mut counts = store.counts().await.unwrap();
+    let mut counts = store.count_by_state().await.unwrap();
     counts.sort_by_key(|(_, n)| *n);
     assert_eq!(counts, ChangeState::ALL.into_iter().zip(1..).collect::<Vec<_>>());
     let finals: u64 = counts.iter().filter(|(s, _)| s.is_final()).map(|(_, n)| n).sum();
@@ -435,8 +435,8 @@ async fn what_a_person_remembers_is_found(at: At) {
     assert_eq!(told(&*store, AuditSearch::default(), Some(2), 3).await, (vec![1], None));
     let titles = store.search_audit(AuditSearch::default(), None, 1).await.unwrap();
     assert_eq!(titles.entries[0].title.as_deref(), Some("Something else"));
-    assert_eq!(store.voted().await.unwrap(), Vec::<String>::new());
-    let proposed = store.proposed_since(time(1)).await.unwrap();
+    assert_eq!(store.changes_with_votes().await.unwrap(), Vec::<String>::new());
+    let proposed = store.proposals_since(time(1)).await.unwrap();
     assert_eq!(proposed.iter().map(|one| one.at).collect::<Vec<_>>(), [time(1), time(2)]);
 }
 
@@ -464,13 +464,8 @@ fn finished(id: &str, second: i64, state: ChangeState) -> Draft {
     draft(change, Some(ChangeState::Executing))
 }
 
-async fn prune(store: &dyn Store, pruning: Pruning) -> Result<Written, WriteError> {
-    let (reply, answer) = oneshot::channel();
-    let done: Done = Box::new(move |result, _| {
-        let _ = reply.send(result);
-    });
-    store.submit_pruning(pruning, done);
-    answer.await.unwrap()
+async fn prune(store: &dyn Store, pruning: Pruning) -> Result<(), WriteError> {
+    crate::write(store, WriteRequest::Prune(pruning)).await
 }
 
 /// As the review prepares it.
@@ -511,9 +506,11 @@ async fn what_is_old_goes_once_and_nothing_else(at: At) {
     }
     let ids = |old: &Old| old.contents.iter().map(|change| change.id.clone()).collect::<Vec<_>>();
     let before = |contents, large, changes| OldBefore { contents, large, changes, events: None };
-    let old = store.old(before(Some(time(20)), Some((time(60), 70_000)), None)).await.unwrap();
+    let old = store.find_prunable(before(Some(time(20)), Some((time(60), 70_000)), None)).await.unwrap();
     assert_eq!((ids(&old), old.more), (vec!["old".to_owned(), "large".into()], false));
-    assert!(store.old(before(Some(time(20)), Some((time(60), 200_000)), None)).await.unwrap().contents.len() == 1);
+    assert!(
+        store.find_prunable(before(Some(time(20)), Some((time(60), 200_000)), None)).await.unwrap().contents.len() == 1
+    );
     let entries = store.heads().await.unwrap();
     prune(&*store, pruning(&old.contents, &[], 0)).await.unwrap();
     let again = prune(&*store, pruning(&old.contents, &[], 0)).await;
@@ -521,9 +518,9 @@ async fn what_is_old_goes_once_and_nothing_else(at: At) {
     let after = store.heads().await.unwrap();
     assert_eq!((after.event, after.audit.seq), (entries.event, entries.audit.seq + 2));
     assert!(store.get("old").await.unwrap().unwrap().redacted.is_some());
-    assert!(store.old(before(Some(time(60)), None, None)).await.unwrap().contents.is_empty());
+    assert!(store.find_prunable(before(Some(time(60)), None, None)).await.unwrap().contents.is_empty());
 
-    let old = store.old(before(None, None, Some(time(60)))).await.unwrap();
+    let old = store.find_prunable(before(None, None, Some(time(60)))).await.unwrap();
     let mut going: Vec<&str> = old.changes.iter().map(|(id, ..)| id.as_str()).collect();
     going.sort_unstable();
     assert_eq!(going, ["large", "old"]);
@@ -533,29 +530,20 @@ async fn what_is_old_goes_once_and_nothing_else(at: At) {
     assert_eq!(narrowed(&*store, &[], narrow).await, ["open", "young"], "what is deleted is not found");
 
     let events = OldBefore { events: Some(time(5000)), ..OldBefore::default() };
-    let old = store.old(events).await.unwrap();
+    let old = store.find_prunable(events).await.unwrap();
     assert_eq!(old.events_to, 6, "the last is how the numbers go on");
     prune(&*store, pruning(&[], &[], 99)).await.unwrap();
     let left: Vec<u64> = store.events_after(0, 9).await.unwrap().iter().map(|event| event.seq).collect();
     assert_eq!(left, [7]);
     assert_eq!(write(&*store, created("new")).await.unwrap().seq, 8);
-    assert_eq!(store.backup_of().await.unwrap(), None);
+    assert_eq!(store.backup_time().await.unwrap(), None);
     store.close();
     let verified = at(dir.path()).verify_audit(None).unwrap();
     assert_eq!((verified.entries, verified.changes), (7 + 2 + 2 + 1 + 1, 3));
 }
 
-async fn record(store: &dyn Store, record: Record, restored: bool) -> Result<Written, WriteError> {
-    let (reply, answer) = oneshot::channel();
-    let done: Done = Box::new(move |result, _| {
-        let _ = reply.send(result);
-    });
-    if restored {
-        store.submit_restored(record, done)
-    } else {
-        store.submit_record(record, done)
-    }
-    answer.await.unwrap()
+async fn record(store: &dyn Store, record: Record, restored: bool) -> Result<(), WriteError> {
+    crate::write(store, if restored { WriteRequest::Restored(record) } else { WriteRequest::Record(record) }).await
 }
 
 fn told_of(event: &'static str, rules: Vec<StandingRule>) -> Record {
@@ -846,7 +834,7 @@ async fn what_is_moved(from: At, to: At) {
     let lock = lock_data_dir(old.path()).unwrap();
     let served = from.move_to(&to, kept, silent);
     assert!(matches!(served, Err(MoveError::Lock(_) | MoveError::Store(StoreError::Served))), "{served:?}");
-    let (heads, live) = (store.heads().await.unwrap(), store.live().await.unwrap());
+    let (heads, live) = (store.heads().await.unwrap(), store.live_changes().await.unwrap());
     let listed = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
     store.close();
     drop((store, keys, hooks, pins, lock));
@@ -882,7 +870,7 @@ async fn what_is_moved(from: At, to: At) {
     let store = to.open().unwrap();
     assert_eq!(store.heads().await.unwrap(), heads);
     let ids = |live: &[LiveChange]| live.iter().map(|one| (one.id.clone(), one.call_hash.clone())).collect::<Vec<_>>();
-    assert_eq!(ids(&store.live().await.unwrap()).len(), ids(&live).len());
+    assert_eq!(ids(&store.live_changes().await.unwrap()).len(), ids(&live).len());
     let now = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
     let text = |listing: &Listing| serde_json::to_string(&listing.items).unwrap();
     assert_eq!(text(&now), text(&listed));
@@ -954,7 +942,7 @@ fn every_backend_is_in_the_suite() {
     let mut backends = 0;
     for folder in std::fs::read_dir(source).unwrap().map(|entry| entry.unwrap().path()) {
         let text = std::fs::read_to_string(folder.join("mod.rs")).unwrap_or_default();
-        if text.lines().any(|line| line.starts_with("impl Store for ")) {
+        if text.lines().any(|line| line.starts_with("impl StoreBackend for ")) {
             let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
             assert!(suite.lines().any(|line| line.starts_with(&format!("suite!({name}, "))), "{name}");
             backends += 1;

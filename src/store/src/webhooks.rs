@@ -5,7 +5,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::StoreError;
+use super::{
+    StoreError,
+    sql::{BACKGROUND_TIMEOUT, Database},
+    statements::webhooks,
+};
 use countersign_domain::changes::Claimant;
 
 /// Deliveries that are through and still listed, of one webhook.
@@ -92,10 +96,8 @@ pub struct Delivery {
 /// allowed.
 pub trait Deliveries: Send + Sync + 'static {
     /// The same, for the node that leads: what it writes fails with [`StoreError::HandedOver`] once another one may do so, and
-    /// whoever leads next begins after everything that was written. `None` where only one gateway can serve the store.
-    fn led_by(&self, _by: &Claimant) -> Option<Arc<dyn Deliveries>> {
-        None
-    }
+    /// whoever leads next begins after everything that was written.
+    fn for_leader(&self, by: &Claimant) -> Arc<dyn Deliveries>;
 
     /// Forgets those that are not configured any more: one that comes back later begins anew.
     ///
@@ -145,4 +147,68 @@ pub trait Deliveries: Send + Sync + 'static {
     /// # Errors
     /// Those of the database.
     fn deliveries(&self, webhook: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, StoreError>;
+}
+
+/// The deliveries of a database.
+pub(crate) struct DeliveryStore<D> {
+    db: Arc<D>,
+    /// The leader that writes; `None` writes whoever leads.
+    leader: Option<Claimant>,
+}
+
+impl<D: Database> DeliveryStore<D> {
+    pub fn new(db: D) -> Self {
+        Self { db: Arc::new(db), leader: None }
+    }
+
+    /// Runs a transaction, unless another node leads by now.
+    fn transaction<T>(&self, work: impl AsyncFnOnce(&D::Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.db.transaction(async |db| {
+            if let Some(leader) = &self.leader {
+                webhooks::check_leader(db, leader).await?;
+            }
+            work(db).await
+        })
+    }
+}
+
+impl<D: Database> Deliveries for DeliveryStore<D> {
+    fn for_leader(&self, by: &Claimant) -> Arc<dyn Deliveries> {
+        Arc::new(Self { db: Arc::clone(&self.db), leader: Some(by.clone()) })
+    }
+
+    fn keep_only(&self, names: &[String]) -> Result<(), StoreError> {
+        self.transaction(async |db| webhooks::keep_only(db, names).await)
+    }
+
+    fn position(&self, webhook: &str, head: u64) -> Result<u64, StoreError> {
+        self.db.write(async |db| webhooks::position(db, webhook, head).await)
+    }
+
+    fn take_in(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
+        self.transaction(async |db| webhooks::take_in(db, webhook, position, events).await)
+    }
+
+    fn waiting(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
+        self.db.read(BACKGROUND_TIMEOUT, async |db| webhooks::list_waiting(db, webhook).await)
+    }
+
+    fn tried(
+        &self,
+        webhook: &str,
+        id: u64,
+        state: DeliveryState,
+        tried: &Tried,
+        at: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.transaction(async |db| webhooks::note_attempt(db, webhook, id, state, tried, at).await)
+    }
+
+    fn again(&self, webhook: &str, limit: usize, now: Timestamp) -> Result<(usize, Vec<Waiting>), StoreError> {
+        self.db.write(async |db| webhooks::retry_given_up(db, webhook, limit, now).await)
+    }
+
+    fn deliveries(&self, webhook: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, StoreError> {
+        self.db.read(BACKGROUND_TIMEOUT, async |db| webhooks::deliveries(db, webhook, below, limit).await)
+    }
 }

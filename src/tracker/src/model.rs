@@ -1,6 +1,6 @@
 //! The entities of the tracker, as the database holds them and as answers show them, and the closed sets of their values.
 
-use std::ops::Deref;
+use std::{borrow::Cow, ops::Deref};
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -40,10 +40,10 @@ macro_rules! closed_set {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str(self.as_str()) }
         }
         impl Column<'_> for $name {
-            fn read(value: Value<'_>) -> Option<Self> { <&str>::read(value).and_then(Self::parse) }
+            fn read(value: &Value<'_>) -> Option<Self> { <&str>::read(value).and_then(Self::parse) }
         }
         impl From<$name> for Value<'_> {
-            fn from(one: $name) -> Self { Self::Text(one.as_str()) }
+            fn from(one: $name) -> Self { one.as_str().into() }
         }
     };
 }
@@ -108,10 +108,10 @@ macro_rules! text_type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str(self) }
         }
         impl Column<'_> for $name {
-            fn read(value: Value<'_>) -> Option<Self> { String::read(value).map(Self) }
+            fn read(value: &Value<'_>) -> Option<Self> { String::read(value).map(Self) }
         }
         impl<'a> From<&'a $name> for Value<'a> {
-            fn from(text: &'a $name) -> Self { Self::Text(text) }
+            fn from(text: &'a $name) -> Self { Self::Text(Cow::Borrowed(text)) }
         }
     };
 }
@@ -220,7 +220,7 @@ impl std::fmt::Display for Hours {
 }
 
 impl Column<'_> for Hours {
-    fn read(value: Value<'_>) -> Option<Self> {
+    fn read(value: &Value<'_>) -> Option<Self> {
         f64::read(value).map(Self)
     }
 }

@@ -51,7 +51,7 @@ impl RemovedWebhookCleanup {
         if !nodes_agree(&self.nodes.list().await?, self.nodes.now()) {
             return Ok(false);
         }
-        let store = by.and_then(|by| self.store.led_by(&by)).unwrap_or_else(|| Arc::clone(&self.store));
+        let store = by.map_or_else(|| Arc::clone(&self.store), |by| self.store.for_leader(&by));
         let retained = tokio::task::spawn_blocking(move || store.keep_only(&names)).await;
         retained.unwrap_or(Err(StoreError::Closed)).map(|()| true)
     }

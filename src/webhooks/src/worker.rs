@@ -103,7 +103,7 @@ impl Worker {
             (Sender::for_leader(Arc::clone(&self.nodes)), Sender::for_any_node(Arc::clone(&self.nodes)));
         let all = Arc::clone(&self.store);
         while let Some(by) = self.wait_until_leader(&tests).await {
-            self.store = by.as_ref().and_then(|by| all.led_by(by)).unwrap_or_else(|| Arc::clone(&all));
+            self.store = by.as_ref().map_or_else(|| Arc::clone(&all), |by| all.for_leader(by));
             let _ = self.serve(&sender, &tests).await;
             self.store = Arc::clone(&all);
             if self.stop.is_cancelled() || by.is_none() {

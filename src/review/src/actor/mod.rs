@@ -32,7 +32,7 @@ use countersign_domain::changes::{Change, ChangeState, Target, Terms, machine::E
 use countersign_feed::{Feed, FeedEvent};
 use countersign_protocol::McpError;
 use countersign_runtime::crash::crash_point;
-use countersign_store::{Draft, Store, StoreError, WriteError, Written};
+use countersign_store::{Draft, Store, StoreError, WriteError, WriteRequest, Written};
 use countersign_telemetry::metrics as telemetry;
 
 /// Why a transition did not happen.
@@ -297,7 +297,7 @@ impl PendingChanges {
         let outcomes = self.outcomes.0.clone();
         let collected = Arc::clone(&self.collected);
         self.store.submit(
-            draft,
+            WriteRequest::Transition(draft),
             Box::new(move |result, more| {
                 let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
                 collected.push(WriteOutcome { result, step });

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::{ApprovedChange, order::TransitionId};
 use countersign_domain::changes::{ChangeState, Target, Terms, machine::EventKind};
 use countersign_feed::{FeedChange, FeedEvent};
-use countersign_store::{Followed, StoreError};
+use countersign_store::{RemoteEvent, StoreError};
 
 /// The fields of an event's change that other nodes keep account of.
 #[derive(Debug, Deserialize)]
@@ -45,12 +45,12 @@ pub(crate) struct RemoteTransition {
 impl RemoteTransition {
     /// # Errors
     /// [`StoreError::BadRecord`] of an event that does not read as what was written.
-    pub(crate) fn parse(followed: Followed) -> Result<Self, StoreError> {
+    pub(crate) fn parse(followed: RemoteEvent) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
         struct Outer {
             change: ChangeSummary,
         }
-        let Followed { event, bytes, call_hash } = followed;
+        let RemoteEvent { event, bytes, call_hash } = followed;
         let seq = event.seq;
         let Outer { change } =
             serde_json::from_str(&event.data).map_err(|e| StoreError::BadRecord(format!("feed event {seq}: {e}")))?;
@@ -106,7 +106,7 @@ mod tests {
             },
         });
         let event = StoredEvent { seq: 7, kind: "change.approved".into(), data: told.to_string() };
-        let other = RemoteTransition::parse(Followed { event, bytes: 0, call_hash: None }).unwrap();
+        let other = RemoteTransition::parse(RemoteEvent { event, bytes: 0, call_hash: None }).unwrap();
         assert_eq!(other.to_approved().grace, Some(Duration::from_secs(90) + ApprovedChange::HANDOVER_DELAY));
     }
 }

@@ -10,7 +10,7 @@ use countersign_domain::changes::{
     Change, ChangeState,
     machine::{ChangeEvent, SYSTEM},
 };
-use countersign_store::{LateCall, Record, StoreError, WriteError, write_record};
+use countersign_store::{LateCall, Record, StoreError, WriteError, WriteRequest, write};
 
 /// The largest answer of a tool that is recorded, in bytes.
 const MAX_ANSWER: usize = 16 << 10;
@@ -63,7 +63,7 @@ pub(super) async fn note_late_result(inner: &Inner, claimed: &Change, event: &Ch
             late: Some(LateCall { by: by.clone(), taken_until }),
             ..Record::new("late_result", inner.now(), SYSTEM, details.to_string())
         };
-        match write_record(&*inner.store, record).await {
+        match write(&*inner.store, WriteRequest::Record(record)).await {
             Ok(()) | Err(WriteError::Store(StoreError::Closed)) => return true,
             Err(error) => tracing::error!(%error, change = %claimed.id, "a late result cannot be noted; trying again"),
         }

@@ -193,7 +193,7 @@ pub(crate) async fn settle(
     }
     check_comment(&change, comment.as_deref())?;
     // The store would refuse it too, but here the error can say until when.
-    if let Some(until) = inner.store.held_until(id).await.map_err(|e| crate::store_error(&e))? {
+    if let Some(until) = inner.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
         let message = format!(
             "The gateway that ran it is not heard of, and may still be about to make the call; settle it after {until}, \
              or start that gateway anew"

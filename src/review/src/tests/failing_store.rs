@@ -9,7 +9,8 @@ use super::super::testing::*;
 use countersign_domain::changes::{Change, ChangeState, Verdict, audit::AuditEntry, machine::EventKind};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
-    Done, Draft, Heads, ListQuery, Listing, LiveChange, Place, Store, StoreError, StoreFuture, StoredEvent, WriteError,
+    Done, Heads, ListQuery, Listing, LiveChange, Place, Store, StoreBackend, StoreError, StoreFuture, StoredEvent,
+    WriteError, WriteRequest,
 };
 
 /// How writes of one kind fail, and how often.
@@ -30,29 +31,50 @@ struct Flaky {
     trouble: Mutex<Option<(EventKind, Trouble, usize)>>,
 }
 
-impl Store for Flaky {
-    fn submit(&self, draft: Draft, done: Done) {
-        let mut trouble = self.trouble.lock().unwrap();
-        match trouble.as_mut() {
-            Some((kind, what, left)) if *kind == draft.kind && *left > 0 => {
-                *left -= 1;
-                self.unreadable.store(matches!(what, Trouble::DenyUnread), Ordering::SeqCst);
-                match what.clone() {
-                    Trouble::Refuse(error) => done(Err(error.into()), false),
-                    Trouble::Deny | Trouble::DenyUnread => self.store.submit(
-                        draft,
-                        Box::new(move |_, more| done(Err(WriteError::Store(StoreError::OutcomeUnknown)), more)),
-                    ),
-                }
-            }
-            _ => self.store.submit(draft, done),
-        }
-    }
+impl StoreBackend for Flaky {
     fn policies(&self) -> StoreFuture<countersign_store::PolicySnapshots> {
         self.store.policies()
     }
     fn save_policy(&self, snapshot: countersign_store::PolicySnapshot, by_consent: bool) -> StoreFuture<()> {
         self.store.save_policy(snapshot, by_consent)
+    }
+    fn remote_events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<countersign_store::RemoteEvent>> {
+        self.store.remote_events_after(after, limit)
+    }
+    fn orphaned_changes(&self) -> StoreFuture<Vec<String>> {
+        self.store.orphaned_changes()
+    }
+    fn nodes(&self) -> Arc<dyn countersign_store::Nodes> {
+        self.store.nodes()
+    }
+    fn current_error(&self) -> Option<StoreError> {
+        self.store.current_error()
+    }
+    fn is_open(&self) -> bool {
+        self.store.is_open()
+    }
+    fn close(&self) {
+        self.store.close();
+    }
+}
+
+impl Store for Flaky {
+    fn submit(&self, request: WriteRequest, done: Done) {
+        let mut trouble = self.trouble.lock().unwrap();
+        match (trouble.as_mut(), &request) {
+            (Some((kind, what, left)), WriteRequest::Transition(draft)) if *kind == draft.kind && *left > 0 => {
+                *left -= 1;
+                self.unreadable.store(matches!(what, Trouble::DenyUnread), Ordering::SeqCst);
+                match what.clone() {
+                    Trouble::Refuse(error) => done(Err(error.into()), false),
+                    Trouble::Deny | Trouble::DenyUnread => self.store.submit(
+                        request,
+                        Box::new(move |_, more| done(Err(WriteError::Store(StoreError::OutcomeUnknown)), more)),
+                    ),
+                }
+            }
+            _ => self.store.submit(request, done),
+        }
     }
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         if self.unreadable.load(Ordering::SeqCst) {
@@ -66,56 +88,29 @@ impl Store for Flaky {
     fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
         self.store.list(query)
     }
-    fn live(&self) -> StoreFuture<Vec<LiveChange>> {
-        self.store.live()
+    fn live_changes(&self) -> StoreFuture<Vec<LiveChange>> {
+        self.store.live_changes()
     }
-    fn proposed_since(&self, since: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::Proposed>> {
-        self.store.proposed_since(since)
+    fn proposals_since(&self, since: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::Proposed>> {
+        self.store.proposals_since(since)
     }
-    fn voted(&self) -> StoreFuture<Vec<String>> {
-        self.store.voted()
+    fn changes_with_votes(&self) -> StoreFuture<Vec<String>> {
+        self.store.changes_with_votes()
     }
-    fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
-        self.store.counts()
+    fn count_by_state(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
+        self.store.count_by_state()
     }
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
         self.store.events_after(after, limit)
     }
-    fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<countersign_store::Followed>> {
-        self.store.followed(after, limit)
-    }
-    fn orphans(&self) -> StoreFuture<Vec<String>> {
-        self.store.orphans()
-    }
-    fn held_until(&self, id: &str) -> StoreFuture<Option<jiff::Timestamp>> {
-        self.store.held_until(id)
-    }
     fn occupants(&self, targets: Vec<String>, now: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::Occupant>> {
         self.store.occupants(targets, now)
     }
-    fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
-        self.store.tell(node, change, body)
+    fn find_prunable(&self, before: countersign_store::OldBefore) -> StoreFuture<countersign_store::Old> {
+        self.store.find_prunable(before)
     }
-    fn heard(&self) -> StoreFuture<Vec<(String, String)>> {
-        self.store.heard()
-    }
-    fn nodes(&self) -> Arc<dyn countersign_store::Nodes> {
-        self.store.nodes()
-    }
-    fn submit_record(&self, record: countersign_store::Record, done: Done) {
-        self.store.submit_record(record, done);
-    }
-    fn submit_restored(&self, record: countersign_store::Record, done: Done) {
-        self.store.submit_restored(record, done);
-    }
-    fn submit_pruning(&self, pruning: countersign_store::Pruning, done: Done) {
-        self.store.submit_pruning(pruning, done);
-    }
-    fn old(&self, before: countersign_store::OldBefore) -> StoreFuture<countersign_store::Old> {
-        self.store.old(before)
-    }
-    fn backup_of(&self) -> StoreFuture<Option<jiff::Timestamp>> {
-        self.store.backup_of()
+    fn backup_time(&self) -> StoreFuture<Option<jiff::Timestamp>> {
+        self.store.backup_time()
     }
     fn pins(&self) -> StoreFuture<countersign_domain::policy::Pins> {
         self.store.pins()
@@ -136,15 +131,6 @@ impl Store for Flaky {
     }
     fn heads(&self) -> StoreFuture<Heads> {
         self.store.heads()
-    }
-    fn trouble(&self) -> Option<StoreError> {
-        self.store.trouble()
-    }
-    fn is_open(&self) -> bool {
-        self.store.is_open()
-    }
-    fn close(&self) {
-        self.store.close();
     }
 }
 

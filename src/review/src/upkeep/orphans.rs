@@ -23,7 +23,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 
 /// Gives each orphaned change an unknown outcome. A change that cannot be written is found again in the next round.
 pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
-    for id in inner.store.orphans().await? {
+    for id in inner.store.orphaned_changes().await? {
         let Some(change) = inner.store.get(&id).await? else { continue };
         let fault = ChangeFault {
             code: ErrorKind::Internal.code().into(),

@@ -8,12 +8,11 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use tokio::sync::oneshot;
 
 use crate::inner::Inner;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
-use countersign_store::{Deletion, OldBefore, Pruning, Redaction, StoreError, WriteError};
+use countersign_store::{Deletion, OldBefore, Pruning, Redaction, StoreError, WriteError, WriteRequest, write};
 
 /// The longest interval between two searches for old records; shorter if a retention time is shorter.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -97,7 +96,7 @@ fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> OldBefore {
 /// Prunes the records of one transaction. Returns `true` if there are more.
 pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
     let now = inner.now();
-    let old = inner.store.old(cutoffs(&inner.config.retention, now)).await?;
+    let old = inner.store.find_prunable(cutoffs(&inner.config.retention, now)).await?;
     if old.contents.is_empty() && old.changes.is_empty() && old.events_to == 0 {
         return Ok(false);
     }
@@ -128,18 +127,10 @@ pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
         events_details: json!({ "to": old.events_to, "comment": "Feed events were old" }).to_string(),
     };
     let (redacted, deleted) = (pruning.redactions.len(), pruning.deletions.len());
-    let (reply, answer) = oneshot::channel();
-    inner.store.submit_pruning(
-        pruning,
-        Box::new(move |result, _| {
-            let _ = reply.send(result);
-        }),
-    );
-    match answer.await {
-        Ok(Ok(_)) => {}
-        Ok(Err(WriteError::Store(error))) => return Err(error),
-        Ok(Err(_)) => return Ok(old.more),
-        Err(_) => return Err(StoreError::Closed),
+    match write(&*inner.store, WriteRequest::Prune(pruning)).await {
+        Ok(()) => {}
+        Err(WriteError::Store(error)) => return Err(error),
+        Err(_) => return Ok(old.more),
     }
     for (.., state) in &old.changes {
         inner.counts.record_deletion(*state);

@@ -53,7 +53,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 
 /// Checks all votes. Returns `false` if some could not be checked.
 pub(crate) async fn sweep(inner: &Inner) -> bool {
-    let Ok(ids) = inner.store.voted().await else { return false };
+    let Ok(ids) = inner.store.changes_with_votes().await else { return false };
     let mut all = true;
     for id in ids {
         all &= !inner.stop.is_cancelled() && void_votes_of(inner, &id).await;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::rows::{self, execute, one, query};
 use crate::{
-    Draft, LateCall, Occupant, StoreError, WriteError,
+    Draft, LateCall, StoreError, WriteError,
     rows::{parse_moment, signed},
 };
 use countersign_domain::changes::{Change, ChangeState, Claimant, machine::EventKind};
@@ -48,7 +48,8 @@ pub(super) const HOLD: i32 = 120;
 const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 /// Until when a claim that does not run any more keeps its target; null of one that runs. A version before wrote no
 /// `taken_ms`.
-const TAKEN_MS: &str = "coalesce(claims.taken_ms, (extract(epoch FROM claims.lapsed_until) * 1000)::bigint)";
+pub(super) const TARGET_TAKEN_MS: &str =
+    "coalesce(claims.taken_ms, (extract(epoch FROM claims.lapsed_until) * 1000)::bigint)";
 
 /// A step of a change that exists, up to what it answers.
 pub(super) const MOVED: &str =
@@ -80,10 +81,10 @@ pub(super) async fn step(
                 "INSERT INTO claims (change_id, target, node, epoch)
                  SELECT $1, $12, $10, $11 WHERE EXISTS (SELECT FROM here) AND EXISTS (SELECT FROM ready)
                    -- Seen first, so that whoever comes in vain locks nothing of whoever has the target.
-                   AND NOT EXISTS (SELECT FROM claims WHERE target = $12 AND coalesce({TAKEN_MS} > {NOW_MS}, true))
+                   AND NOT EXISTS (SELECT FROM claims WHERE target = $12 AND coalesce({TARGET_TAKEN_MS} > {NOW_MS}, true))
                  ON CONFLICT (target) DO UPDATE SET change_id = excluded.change_id, node = excluded.node,
                      epoch = excluded.epoch, lapsed_until = NULL, taken_ms = NULL
-                 WHERE {TAKEN_MS} <= {NOW_MS} RETURNING 1"
+                 WHERE {TARGET_TAKEN_MS} <= {NOW_MS} RETURNING 1"
             );
             (here, claim)
         }
@@ -187,20 +188,6 @@ pub(super) async fn begin_anew(client: &ClientWrapper, node: &str) -> Result<(),
            AND epoch < (SELECT process_epoch FROM nodes WHERE id = $1)"
     );
     execute(client, &sql, &[&node]).await.map(drop)
-}
-
-/// See [`crate::Store::occupants`].
-pub(super) async fn occupants(client: &ClientWrapper, targets: Vec<String>) -> Result<Vec<Occupant>, StoreError> {
-    let sql = format!(
-        "SELECT target, change_id, {TAKEN_MS} FROM claims
-         WHERE target = ANY($1) AND coalesce({TAKEN_MS} > {NOW_MS}, true)"
-    );
-    let rows = query(client, &sql, &[&targets]).await?;
-    let occupant = |row: &tokio_postgres::Row| {
-        let until = row.get::<_, Option<i64>>(2).map(parse_moment).transpose()?;
-        Ok(Occupant { target: row.get(0), change: row.get(1), until })
-    };
-    rows.iter().map(occupant).collect()
 }
 
 /// See [`crate::Store::held_until`]. A process that has been started anew holds nothing.

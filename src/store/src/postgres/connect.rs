@@ -8,16 +8,24 @@ use std::{
     future::{Future, poll_fn},
     net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket},
     path::PathBuf,
+    pin::pin,
     sync::{Arc, mpsc},
-    thread::JoinHandle,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, JoinHandle, Thread},
     time::Duration,
 };
 
 use deadpool_postgres::{ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use futures_util::future::LocalBoxFuture;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::{
     runtime::Handle,
-    sync::{OnceCell, oneshot},
+    sync::{
+        OnceCell,
+        mpsc::{UnboundedSender, unbounded_channel},
+        oneshot,
+    },
+    task::LocalSet,
     time::Instant,
 };
 use tokio_postgres::{
@@ -27,8 +35,12 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{error, silence::Silence};
-use crate::{StoreError, StoreFuture, health::Health};
+use super::{error, rows::transaction, silence::Silence};
+use crate::{
+    StoreError, StoreFuture,
+    health::Health,
+    sql::{BACKGROUND_TIMEOUT, Database},
+};
 use countersign_net::tls;
 
 /// Connections for reads and small writes, beside that of the writer.
@@ -37,14 +49,9 @@ const POOL: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// For an answer; longer than the server lets a statement run.
 pub(super) const ANSWER: Duration = Duration::from_secs(35);
-/// For both.
-pub(super) const LONG: Duration = PATIENCE.saturating_add(ANSWER);
 
 /// For the acknowledgment of what was sent to it: a connection on which none comes is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// For an answer that a request waits for.
-pub(super) const SOON: Duration = Duration::from_secs(2);
 
 /// What the server ends by itself: a statement, a wait for a lock, a transaction that stands still, and a connection to a
 /// machine that is gone. A node that is stopped or loses its power in the middle of a transaction holds up all others for so
@@ -105,11 +112,11 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
 
 /// A connection of the pool at work. Where that does not come to its end, it does not go back: a transaction may be open, or
 /// an answer on its way.
-struct Lent(Option<Arc<Object>>);
+struct Lent(Option<Object>);
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(client) = self.0.take().and_then(Arc::into_inner) {
+        if let Some(client) = self.0.take() {
             drop(Object::take(client));
         }
     }
@@ -151,6 +158,9 @@ pub(super) fn on_thread<W: Future<Output = ()>>(
     Ok(thread)
 }
 
+/// Builds a future on the thread of the pool, which runs it there.
+type Job = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
+
 /// The thread, and what it needs to connect. Dropped, its connections end.
 pub(crate) struct Ground {
     config: Config,
@@ -161,7 +171,7 @@ pub(crate) struct Ground {
     pub(super) silence: Silence,
     /// The schema is up to date.
     pub migrated: OnceCell<()>,
-    _end: oneshot::Sender<()>,
+    jobs: UnboundedSender<Job>,
 }
 
 impl fmt::Debug for Ground {
@@ -193,13 +203,16 @@ impl Ground {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let pool = pool(config, &tls, POOL)?;
-        let (end, ended) = oneshot::channel();
+        let (jobs, mut queue) = unbounded_channel::<Job>();
+        let work = async move {
+            // Ends once the connector is dropped.
+            while let Some(job) = queue.recv().await {
+                tokio::task::spawn_local(job());
+            }
+        };
         std::thread::Builder::new()
             .name("store-read".into())
-            .spawn(move || {
-                // Until the other end is dropped.
-                let _ = runtime.block_on(ended);
-            })
+            .spawn(move || LocalSet::new().block_on(&runtime, work))
             .map_err(failed)?;
         Ok(Arc::new(Self {
             config: config.clone(),
@@ -209,7 +222,7 @@ impl Ground {
             health: Arc::default(),
             silence: Silence::default(),
             migrated: OnceCell::new(),
-            _end: end,
+            jobs,
         }))
     }
 
@@ -226,126 +239,63 @@ impl Ground {
         self.handle.spawn(work);
     }
 
-    /// Runs it on the thread with a connection of the pool; its answer may be waited for anywhere. It reads: where nobody
-    /// answers, nothing was changed.
-    pub fn ask<T, F, Fut>(self: &Arc<Self>, work: F) -> StoreFuture<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, StoreError>> + Send,
-    {
-        self.spawned(error::silent, work)
-    }
-
-    /// As [`Self::ask`], of what writes: where nobody answers, what became of it is unknown.
-    pub fn ask_to_write<T, F, Fut>(self: &Arc<Self>, work: F) -> StoreFuture<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, StoreError>> + Send,
-    {
-        self.spawned(|| StoreError::OutcomeUnknown, work)
-    }
-
-    fn spawned<T, F, Fut>(self: &Arc<Self>, late: fn() -> StoreError, work: F) -> StoreFuture<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, StoreError>> + Send,
-    {
+    /// Runs statements on the thread with a connection of the pool; the answer may be awaited in any runtime. `late` is the
+    /// error if nobody answers in time: [`error::silent`] for reads, and [`error::unknown`] for writes.
+    pub fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        late: fn() -> StoreError,
+        work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
         let (reply, answer) = oneshot::channel();
         let ground = Arc::clone(self);
-        self.handle.spawn(async move {
-            // Nobody waits any more: not worth the query.
-            if !reply.is_closed() {
-                let _ = reply.send(ground.with(LONG, late, work).await);
-            }
-        });
+        let job = move || -> LocalBoxFuture<'static, ()> {
+            Box::pin(async move {
+                // A caller that has given up is not worth the query.
+                if !reply.is_closed() {
+                    let _ = reply.send(ground.with(BACKGROUND_TIMEOUT, late, work).await);
+                }
+            })
+        };
+        // Without the thread, the reply is dropped.
+        let _ = self.jobs.send(Box::new(job));
         Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Closed)) })
     }
 
-    /// As [`Self::ask`], and waits for it: never on the thread itself.
-    pub fn wait<T, F, Fut>(self: &Arc<Self>, work: F) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, StoreError>> + Send,
-    {
-        let ground = Arc::clone(self);
-        self.block(async move { ground.with(LONG, error::silent, work).await })
-    }
-
-    /// As [`Self::wait`], of what a request waits for on a thread that serves others: not longer than [`SOON`].
-    pub fn wait_briefly<T, F, Fut>(self: &Arc<Self>, work: F) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, StoreError>> + Send,
-    {
-        let ground = Arc::clone(self);
-        self.block(async move { ground.with(SOON, error::silent, work).await })
-    }
-
-    /// As [`Self::wait`], of what writes: where nobody answers, what became of it is unknown.
-    pub fn write<T, F, Fut>(self: &Arc<Self>, work: F) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, StoreError>> + Send,
-    {
-        let ground = Arc::clone(self);
-        self.block(async move { ground.with(LONG, || StoreError::OutcomeUnknown, work).await })
-    }
-
-    /// As [`Self::write`], for at most so long, of what may be done twice: it is, where the connection ended with it.
-    pub fn write_or_repeat<T, F, Fut>(self: &Arc<Self>, time: Duration, work: F) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: Fn(Arc<Object>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<T, StoreError>> + Send,
-    {
-        let (ground, unknown) = (Arc::clone(self), || StoreError::OutcomeUnknown);
-        self.block(async move {
-            let end = Instant::now() + time;
-            let written = ground.with(time, unknown, &work).await;
-            let left = end.saturating_duration_since(Instant::now());
-            match written {
-                _ if left.is_zero() => written,
-                // That it was not made this time says nothing of the first.
-                Err(StoreError::OutcomeUnknown) => ground.with(left, unknown, &work).await.map_err(|_| unknown()),
-                Err(StoreError::Unreachable(_)) => ground.with(left, unknown, &work).await,
-                written => written,
+    /// Runs a future on the calling thread until it is ready, while the connections are served by the pool's thread. Must not
+    /// be called on that thread.
+    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        struct Unpark(Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
             }
-        })
+        }
+        let _entered = self.handle.enter();
+        // The calling thread may be within a task, whose budget would end and never be renewed here.
+        let mut work = pin!(tokio::task::unconstrained(work));
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        loop {
+            match work.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(done) => return done,
+                Poll::Pending => thread::park(),
+            }
+        }
     }
 
-    /// Runs it on the thread, and waits for it: never on the thread itself.
-    pub fn block<T, E>(&self, work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<StoreError> + Send + 'static,
-    {
-        let (reply, answer) = mpsc::sync_channel(1);
-        self.handle.spawn(async move {
-            // Whoever asked waits.
-            let _ = reply.send(work.await);
-        });
-        answer.recv().unwrap_or_else(|_| Err(StoreError::Closed.into()))
-    }
-
-    /// With a connection of the pool, for at most so long; `late` where it had begun by then.
-    async fn with<T, F, Fut>(&self, time: Duration, late: impl FnOnce() -> StoreError, work: F) -> Result<T, StoreError>
-    where
-        F: FnOnce(Arc<Object>) -> Fut,
-        Fut: Future<Output = Result<T, StoreError>>,
-    {
-        let end = Instant::now() + time;
+    /// Runs statements with a connection of the pool, for at most `limit`; fails with `late` if they had begun by then.
+    async fn with<T>(
+        &self,
+        limit: Duration,
+        late: fn() -> StoreError,
+        work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let end = Instant::now() + limit;
         let client = tokio::time::timeout_at(end, taken(&self.pool)).await.unwrap_or_else(|_| Err(error::silent()))?;
-        let mut lent = Lent(Some(Arc::new(client)));
-        let client = lent.0.as_ref().map(Arc::clone).ok_or(StoreError::Closed)?;
+        let mut lent = Lent(Some(client));
+        let client: &ClientWrapper = lent.0.as_ref().ok_or(StoreError::Closed)?;
         let result = self.answer(end, work(client)).await;
         if result.is_some() {
-            lent.0 = None;
+            drop(lent.0.take());
         } else {
             // Those that wait in the pool may be as silent.
             self.pool.retain(|_, _| false);
@@ -417,6 +367,22 @@ impl Ground {
         Ok(client)
     }
 
+    /// Connects, and begins a read-only transaction without time limits that sees one snapshot. Returns `None` if there is no
+    /// schema.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn snapshot(&self) -> Result<Option<ClientWrapper>, StoreError> {
+        let client = self.connect().await?;
+        if schema(&client).await?.is_none() {
+            return Ok(None);
+        }
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+                     SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0";
+        client.batch_execute(begin).await?;
+        Ok(Some(client))
+    }
+
     /// Waits until no other node joins, until the transaction ends.
     ///
     /// # Errors
@@ -450,6 +416,46 @@ impl Ground {
             tx.execute("UPDATE countersign_schema SET version = $1", &[&known]).await?;
         }
         Ok(tx.batch_execute("COMMIT").await?)
+    }
+}
+
+impl Database for Arc<Ground> {
+    type Connection = ClientWrapper;
+
+    fn read<T>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.block_on(self.with(limit, error::silent, work))
+    }
+
+    fn write<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.block_on(self.with(BACKGROUND_TIMEOUT, error::unknown, work))
+    }
+
+    fn transaction<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.write(async |client| transaction(client, work(client)).await)
+    }
+
+    fn repeatable_transaction<T>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFn(&ClientWrapper) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let end = Instant::now() + limit;
+        let attempt = |limit| {
+            self.block_on(self.with(limit, error::unknown, async |client| transaction(client, work(client)).await))
+        };
+        let written = attempt(limit);
+        let left = end.saturating_duration_since(Instant::now());
+        match written {
+            _ if left.is_zero() => written,
+            // A second failure says nothing of the first attempt.
+            Err(StoreError::OutcomeUnknown) => attempt(left).map_err(|_| error::unknown()),
+            Err(StoreError::Unreachable(_)) => attempt(left),
+            written => written,
+        }
     }
 }
 

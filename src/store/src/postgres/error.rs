@@ -49,6 +49,11 @@ pub(super) fn silent() -> StoreError {
     StoreError::Unreachable("PostgreSQL does not answer".into())
 }
 
+/// Returns the error of a write that nobody answered.
+pub(super) fn unknown() -> StoreError {
+    StoreError::OutcomeUnknown
+}
+
 /// The server's words with their cause. They name no password.
 fn told(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();

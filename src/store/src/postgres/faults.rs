@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    WriteError,
+    Draft, WriteError,
     drafts::{created, moved, write},
     keys::{ApiKey, CodeOutcome, SignIn},
     servers::{
@@ -12,7 +12,10 @@ use crate::{
     webhooks::{DeliveryState, Tried, Waiting},
 };
 
-use countersign_domain::principal::{Principal, Role};
+use countersign_domain::{
+    changes::ChangeState,
+    principal::{Principal, Role},
+};
 
 pub(super) fn at(dir: &std::path::Path) -> Server {
     Server::new(&url_of(dir), None, crate::nodes::Name::fresh()).unwrap()
@@ -31,7 +34,7 @@ fn approved(version: u64) -> Draft {
 pub(super) async fn run(dir: &std::path::Path, sql: &str) {
     let ground = Ground::start(&connect::parse(&url_of(dir)).unwrap(), None).unwrap();
     let sql = sql.to_owned();
-    ground.ask(|client| async move { Ok(client.batch_execute(&sql).await?) }).await.unwrap();
+    ground.ask(error::silent, async move |client| Ok(client.batch_execute(&sql).await?)).await.unwrap();
 }
 
 #[tokio::test]
@@ -67,12 +70,12 @@ async fn a_connection_that_ends_before_the_commit_leaves_nothing_and_is_replaced
         let lost = write(&*store, approved(2)).await;
         let Err(WriteError::Store(error @ StoreError::Unreachable(_))) = lost else { panic!("{lost:?}") };
         assert!(error.certainly_aborted(), "{error}");
-        assert!(matches!(store.trouble(), Some(StoreError::Unreachable(_))) || mode == CUT);
+        assert!(matches!(store.current_error(), Some(StoreError::Unreachable(_))) || mode == CUT);
     }
     assert!(matches!(store.get("a").await, Err(StoreError::Unreachable(_))));
     proxy.set(PASS);
     // Nobody writes anything, and yet it finds out.
-    while store.trouble().is_some() {
+    while store.current_error().is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(store.get("a").await.unwrap().unwrap().version, 1);
@@ -208,17 +211,17 @@ async fn what_one_node_tells_another_is_heard_once_though_answers_are_lost() {
     write(&*store, created("a")).await.unwrap();
     let node = store.nodes().claimant().unwrap().node;
     proxy.set_at(LOSE, "never told");
-    unknown(store.tell(&node, "a", "never told".into()).await);
+    unknown(store.send_to_node(&node, "a", "never told".into()).await);
     proxy.set_at(DECEIVE, "told unanswered");
-    unknown(store.tell(&node, "a", "told unanswered".into()).await);
+    unknown(store.send_to_node(&node, "a", "told unanswered".into()).await);
     assert_eq!(proxy.mode(), PASS);
     // Statements are prepared once for each connection.
     proxy.set_at(LOSE, "DELETE FROM words");
-    assert_eq!(store.heard().await.unwrap(), [("a".to_owned(), "told unanswered".to_owned())]);
+    assert_eq!(store.receive_messages().await.unwrap(), [("a".to_owned(), "told unanswered".to_owned())]);
     assert_eq!(proxy.mode(), PASS);
-    store.tell(&node, "a", "and more".into()).await.unwrap();
-    assert_eq!(store.heard().await.unwrap(), [("a".to_owned(), "and more".to_owned())]);
-    assert_eq!(store.heard().await.unwrap(), []);
+    store.send_to_node(&node, "a", "and more".into()).await.unwrap();
+    assert_eq!(store.receive_messages().await.unwrap(), [("a".to_owned(), "and more".to_owned())]);
+    assert_eq!(store.receive_messages().await.unwrap(), []);
     store.close();
 }
 
@@ -241,12 +244,13 @@ async fn whether_a_policy_was_saved_is_unknown_where_nobody_answered() {
 fn a_connection_whose_work_was_given_up_is_not_used_again() {
     let dir = tempfile::tempdir().unwrap();
     let ground = Ground::start(&connect::parse(&url_of(dir.path())).unwrap(), None).unwrap();
-    let given_up = ground.wait_briefly(|client| async move {
+    let given_up = ground.read(crate::sql::REQUEST_TIMEOUT, async |client| {
         client.batch_execute("BEGIN; SET LOCAL application_name = 'left open'").await?;
         std::future::pending::<Result<(), StoreError>>().await
     });
     not_made(given_up);
-    let next = ground.wait(|client| async move { Ok(client.query_one("SHOW application_name", &[]).await?) });
+    let next =
+        ground.read(BACKGROUND_TIMEOUT, async |client| Ok(client.query_one("SHOW application_name", &[]).await?));
     assert_eq!(next.unwrap().get::<_, &str>(0), "countersign");
 }
 
@@ -257,10 +261,12 @@ async fn a_statement_that_hangs_is_ended_by_the_server_and_what_it_was_for_was_n
         let url = format!("{}?options={options}", url_of(dir.path()));
         Ground::start(&connect::parse(&url).unwrap(), None).unwrap()
     };
-    let shown = ground("").ask(|client| async move { Ok(client.query_one("SHOW statement_timeout", &[]).await?) });
+    let shown =
+        ground("").ask(error::silent, async |client| Ok(client.query_one("SHOW statement_timeout", &[]).await?));
     assert_eq!(shown.await.unwrap().get::<_, &str>(0), "30s");
     let shorter = "-c%20statement_timeout%3D200";
-    let hangs = ground(shorter).ask(|client| async move { Ok(client.batch_execute("SELECT pg_sleep(3600)").await?) });
+    let hangs =
+        ground(shorter).ask(error::silent, async |client| Ok(client.batch_execute("SELECT pg_sleep(3600)").await?));
     let ended = hangs.await;
     assert!(matches!(ended, Err(StoreError::Locked)), "{ended:?}");
 
@@ -300,7 +306,7 @@ async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
         other => panic!("{other:?}"),
     }));
     assert!(keys.find(&[1; 32]).is_ok());
-    while store.trouble().is_none() {
+    while store.current_error().is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // Nobody can say any more whether it was revoked.
@@ -309,7 +315,7 @@ async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
     }
     assert!(keys.held().is_err());
     proxy.set(PASS);
-    while store.trouble().is_some() || keys.find(&[1; 32]).is_err() {
+    while store.current_error().is_some() || keys.find(&[1; 32]).is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);

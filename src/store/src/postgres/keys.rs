@@ -9,15 +9,13 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    Ground,
-    connect::{LONG, SOON},
-    error,
-    rows::{self, one, take_heads, transaction},
-    trail,
+    Ground, error,
+    rows::{one, take_heads},
 };
 use crate::{
-    StoreError, covered,
-    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
+    StoreError,
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, StoredKeys, is_worth_noting},
+    sql::{Database as _, REQUEST_TIMEOUT},
     statements::keys,
 };
 use countersign_domain::principal::{Role, SecretHash};
@@ -32,12 +30,9 @@ const GOOD: Duration = Duration::from_secs(10);
 /// How long it is tried to find out what became of a key.
 const SETTLING: Duration = Duration::from_secs(20);
 
-/// How long a code that expired is known as such.
-const DAY_MS: i64 = 86_400_000;
-
 /// Keys and codes of one database.
 pub(crate) struct Keys {
-    ground: Arc<Ground>,
+    stored: StoredKeys<Arc<Ground>>,
     copy: Arc<RwLock<Copy>>,
 }
 
@@ -67,8 +62,9 @@ impl Keys {
             loop {
                 let Some(ground) = reading.upgrade() else { return };
                 let began = Instant::now();
-                let reading = ground.ask(|client| async move { keys::list(&**client).await });
-                let read = tokio::time::timeout(SOON, reading).await.unwrap_or_else(|_| Err(error::silent()));
+                let reading = ground.ask(error::silent, async |client| keys::list(client).await);
+                let read =
+                    tokio::time::timeout(REQUEST_TIMEOUT, reading).await.unwrap_or_else(|_| Err(error::silent()));
                 let Some(copy) = kept.upgrade() else { return };
                 match read {
                     Ok(keys) => {
@@ -86,7 +82,7 @@ impl Keys {
                 tokio::time::sleep(REFRESHED).await;
             }
         });
-        Self { ground, copy }
+        Self { stored: StoredKeys(ground), copy }
     }
 
     /// What the copy says; `None` as long as there is none.
@@ -102,39 +98,32 @@ impl Keys {
         }
     }
 
-    /// What became of the row of a key, where nobody has told: with that moment of revocation, if any, it is as it was to be.
-    /// Whoever altered it holds the heads until that has ended.
-    fn looked_up(
+    /// Finds out what became of the row of a key if nobody has answered. With the moment of revocation, if any, the row is as
+    /// it was to be. Waits for the heads, which the transaction that altered it holds until it has ended.
+    fn look_up(
         &self,
         altered: Result<bool, StoreError>,
         id: &str,
         revoked_at: Option<String>,
     ) -> Result<bool, StoreError> {
         let Err(StoreError::OutcomeUnknown) = altered else { return altered };
-        let (ground, wanted) = (Arc::clone(&self.ground), Arc::new((id.to_owned(), revoked_at)));
-        let found = self.ground.block(async move {
-            let end = Instant::now() + SETTLING;
-            loop {
-                let wanted = Arc::clone(&wanted);
-                let looking = ground.ask(move |client| async move {
-                    let sql = "SELECT 1 FROM api_keys WHERE id = $1 AND ($2::text IS NULL OR revoked_at = $2)";
-                    let looking = async {
-                        take_heads(&client).await?;
-                        one(&client, sql, &[&wanted.0, &wanted.1]).await
-                    };
-                    transaction(&client, looking).await
-                });
-                match looking.await {
-                    Ok(found) => return Ok(found.is_some()),
-                    Err(error) if Instant::now() > end => {
-                        tracing::error!(%error, "what became of a key cannot be found out");
-                        return Err(StoreError::OutcomeUnknown);
-                    }
-                    Err(_) => tokio::time::sleep(REFRESHED).await,
+        let end = Instant::now() + SETTLING;
+        loop {
+            let found = self.stored.0.transaction(async |client| {
+                take_heads(client).await?;
+                let sql = "SELECT 1 FROM api_keys WHERE id = $1 AND ($2::text IS NULL OR revoked_at = $2)";
+                one(client, sql, &[&id, &revoked_at]).await
+            });
+            match found {
+                Ok(Some(_)) => return Ok(true),
+                Ok(None) => return Err(StoreError::Unreachable("the connection ended before the commit".into())),
+                Err(error) if Instant::now() > end => {
+                    tracing::error!(%error, "what became of a key cannot be found out");
+                    return Err(StoreError::OutcomeUnknown);
                 }
+                Err(_) => std::thread::sleep(REFRESHED),
             }
-        })?;
-        if found { Ok(true) } else { Err(StoreError::Unreachable("the connection ended before the commit".into())) }
+        }
     }
 
     fn note(&self, hash: SecretHash, key: ApiKey) {
@@ -144,22 +133,14 @@ impl Keys {
 
 impl Credentials for Keys {
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
-        let (new, secret) = (key.clone(), *hash);
-        let inserted = self.ground.write(move |client| async move {
-            let inserting = async {
-                keys::insert(&**client, &new, &secret).await?;
-                trail::tell_of_key(&client, covered::KEY_CREATED, &new.id).await
-            };
-            transaction(&client, inserting).await
-        });
-        self.looked_up(inserted.map(|()| true), &key.id, None)?;
+        let inserted = self.stored.insert(key, hash);
+        self.look_up(inserted.map(|()| true), &key.id, None)?;
         self.note(*hash, key.clone());
         Ok(())
     }
 
     fn list(&self) -> Result<Vec<ApiKey>, StoreError> {
-        let keys = self.ground.wait(|client| async move { keys::list(&**client).await })?;
-        Ok(keys.into_iter().map(|(key, _)| key).collect())
+        self.stored.list()
     }
 
     fn held(&self) -> Result<HashMap<String, Role>, StoreError> {
@@ -167,10 +148,7 @@ impl Credentials for Keys {
             let keys = copy.keys.values().filter(|key| key.revoked_at.is_none());
             keys.map(|key| (key.id.clone(), key.role)).collect()
         };
-        match self.copied(held)? {
-            Some(held) => Ok(held),
-            None => self.ground.wait_briefly(|client| async move { keys::active_roles(&**client).await }),
-        }
+        self.copied(held)?.map_or_else(|| self.stored.held(), Ok)
     }
 
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
@@ -179,8 +157,7 @@ impl Credentials for Keys {
             return Ok(Some(known));
         }
         // It may have been made a moment ago.
-        let wanted = *hash;
-        let found = self.ground.wait_briefly(move |client| async move { keys::find(&**client, &wanted).await })?;
+        let found = self.stored.find(hash)?;
         if let Some((key, hash)) = &found {
             self.note(*hash, key.clone());
         }
@@ -188,18 +165,7 @@ impl Credentials for Keys {
     }
 
     fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
-        let key = id.to_owned();
-        let done = self.ground.write(move |client| async move {
-            let revoking = async {
-                let revoked = keys::revoke(&**client, &key, now).await?;
-                if revoked {
-                    trail::tell_of_key(&client, covered::KEY_REVOKED, &key).await?;
-                }
-                Ok(revoked)
-            };
-            transaction(&client, revoking).await
-        });
-        let done = self.looked_up(done, id, Some(now.to_string()))?;
+        let done = self.look_up(self.stored.revoke(id, now), id, Some(now.to_string()))?;
         let mut copy = self.copy.write().unwrap_or_else(PoisonError::into_inner);
         if done && let Some(key) = copy.keys.values_mut().find(|key| key.id == id) {
             key.revoked_at = Some(now);
@@ -219,10 +185,10 @@ impl Credentials for Keys {
             known.last_used_at = Some(now);
         }
         drop(copy);
-        let id = key.id.clone();
-        let noting = self.ground.ask_to_write(move |client| async move { keys::touch(&**client, &id, now).await });
+        let (id, ground) = (key.id.clone(), &self.stored.0);
+        let noting = ground.ask(error::unknown, async move |client| keys::touch(client, &id, now).await);
         // No request waits for it.
-        self.ground.spawn(async move {
+        ground.spawn(async move {
             if let Err(error) = noting.await {
                 tracing::debug!(%error, "the use of a key could not be noted");
             }
@@ -231,65 +197,34 @@ impl Credentials for Keys {
     }
 
     fn put_code(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<(), StoreError> {
-        let hash = *hash;
-        let (now, expires) = (now.as_millisecond(), expires_at.as_millisecond());
-        self.ground.write_or_repeat(LONG, move |client| async move {
-            rows::write(&client, "DELETE FROM sign_in_codes WHERE expires_ms < $1", &[&(now - DAY_MS)]).await?;
-            let sql = "INSERT INTO sign_in_codes (hash, created_ms, expires_ms) VALUES ($1, $2, $3)
-                       ON CONFLICT (hash) DO NOTHING";
-            rows::write(&client, sql, &[&hash.as_slice(), &now, &expires]).await.map(drop)
-        })
+        self.stored.put_code(hash, now, expires_at)
     }
 
     fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
-        let given = Arc::new((sign_in.clone(), gone.to_vec()));
-        self.ground.write_or_repeat(SOON, move |client| {
-            let given = Arc::clone(&given);
-            async move { transaction(&client, keys::put_sign_in(&**client, &given.0, &given.1)).await }
-        })
+        self.stored.put_sign_in(sign_in, gone)
     }
 
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
-        let id = *id;
-        self.ground.wait_briefly(move |client| async move { keys::sign_in(&**client, &id).await })
+        self.stored.sign_in(id)
     }
 
     fn sign_ins(&self) -> Result<Vec<SignIn>, StoreError> {
-        self.ground.wait_briefly(|client| async move { keys::sign_ins(&**client).await })
+        self.stored.sign_ins()
     }
 
     fn use_sign_in(&self, id: &SecretHash, at: Timestamp) -> Result<(), StoreError> {
-        let id = *id;
-        self.ground.write(move |client| async move { keys::use_sign_in(&**client, &id, at).await })
+        self.stored.use_sign_in(id, at)
     }
 
     fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError> {
-        let gone: Arc<[SecretHash]> = gone.into();
-        self.ground.write_or_repeat(SOON, move |client| {
-            let gone = Arc::clone(&gone);
-            async move { transaction(&client, keys::forget_sign_ins(&**client, &gone)).await }
-        })
+        self.stored.forget_sign_ins(gone)
     }
 
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
-        let hash = *hash;
-        self.ground.wait_briefly(move |client| async move { keys::knows_code(&**client, &hash).await })
+        self.stored.knows_code(hash)
     }
 
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
-        let (hash, now) = (*hash, now.as_millisecond());
-        // Whoever took it cannot be told by what is stored: it is not taken twice, and perhaps by nobody.
-        self.ground.write(move |client| async move {
-            let sql = "UPDATE sign_in_codes SET used_ms = $2 WHERE hash = $1 AND used_ms IS NULL AND expires_ms > $2";
-            if rows::write(&client, sql, &[&hash.as_slice(), &now]).await? == 1 {
-                return Ok(CodeOutcome::Taken);
-            }
-            let row = one(&client, "SELECT used_ms FROM sign_in_codes WHERE hash = $1", &[&hash.as_slice()]).await?;
-            Ok(match row.map(|row| row.get::<_, Option<i64>>(0)) {
-                None => CodeOutcome::Unknown,
-                Some(Some(_)) => CodeOutcome::AlreadyUsed,
-                Some(None) => CodeOutcome::Expired,
-            })
-        })
+        self.stored.take_code(hash, now)
     }
 }

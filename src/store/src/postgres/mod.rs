@@ -17,7 +17,6 @@ mod node_rows;
 mod nodes;
 mod policies;
 mod rows;
-mod said;
 #[cfg(test)]
 mod side_by_side;
 mod silence;
@@ -25,7 +24,6 @@ mod sql;
 pub mod tables;
 mod trail;
 mod verify;
-mod webhooks;
 mod writer;
 
 use std::{
@@ -39,34 +37,27 @@ use std::{
     time::Duration,
 };
 
+use deadpool_postgres::ClientWrapper;
+use futures_util::future::ready;
 use jiff::Timestamp;
-use tokio::sync::mpsc::{Sender, channel, error::TrySendError};
+use tokio::sync::mpsc::{channel, error::TrySendError};
 use tokio_postgres::Config;
 
 pub(crate) use self::connect::Ground;
 use self::{nodes::Membership, writer::Writer};
 use crate::{
-    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Occupant, Old,
-    OldBefore, PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Said, Store, StoreError, StoreFuture,
-    StoredEvent, Verified, VerifyError,
+    Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, Said, Store, StoreBackend, StoreError, StoreFuture, Verified,
+    VerifyError,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
     keys::Credentials,
     nodes::Name,
-    queue::{Command, Intake, Offer, QUEUE, Work},
-    statements::{
-        self,
-        changes::{self, Body},
-        facts, pins, retention, standing_rules,
-    },
-    webhooks::Deliveries,
+    queries::Queries,
+    queue::{QUEUE, WriteQueue},
+    sql::{BACKGROUND_TIMEOUT, Database as _},
+    statements::{changes, facts},
+    webhooks::{Deliveries, DeliveryStore},
 };
-use countersign_domain::{
-    changes::{
-        Change, ChangeState,
-        audit::{AuditEntry, AuditHead},
-    },
-    policy::{Pins, StandingRule},
-};
+use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 
 /// How long a gateway that starts waits for what keeps it out: one of an older version, or a move of the store.
 const SUCCESSION: Duration = Duration::from_secs(10);
@@ -104,13 +95,13 @@ impl Server {
     fn own(&self) -> Result<Arc<Ground>, StoreError> {
         let ground = self.ground()?;
         if let Some(dir) = self.dir().filter(|dir| dir.join(IDENTITY_FILE).exists()) {
-            let asked = ground.wait(|client| async move {
-                Ok(match connect::schema(&client).await? {
+            let found = ground.read(BACKGROUND_TIMEOUT, async |client| {
+                Ok(match connect::schema(client).await? {
                     None => FoundStore::Empty,
-                    Some(_) => FoundStore::Store(facts::get(&**client, STORE_ID).await?),
+                    Some(_) => FoundStore::Store(facts::get(client, STORE_ID).await?),
                 })
             });
-            identity::check_server(dir, &asked?)?;
+            identity::check_server(dir, &found?)?;
         }
         Ok(ground)
     }
@@ -121,19 +112,13 @@ impl Server {
         let known = self.dir().map(StoreIdentity::read).transpose()?.flatten();
         let id =
             known.filter(|known| known.backend == Backend::Postgres).map_or_else(identity::new_id, |known| known.id);
-        self.migrated()?.write(move |client| async move {
-            let sql = "INSERT INTO facts (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
-            rows::write(&client, sql, &[&STORE_ID, &id]).await?;
-            let found = facts::get(&**client, STORE_ID).await?;
-            found.ok_or_else(|| StoreError::BadRecord("the store has no id".to_owned()))
-        })
+        self.migrated()?.write(async |client| facts::ensure_store_id(client, &id).await)
     }
 
     /// With the schema as this program knows it: looked at once for all that is opened of it.
     fn migrated(&self) -> Result<Arc<Ground>, StoreError> {
         let ground = self.own()?;
-        let migrating = Arc::clone(&ground);
-        ground.block(async move { migrating.migrated.get_or_try_init(|| migrating.migrate()).await.copied() })?;
+        ground.block_on(ground.migrated.get_or_try_init(|| ground.migrate()))?;
         Ok(ground)
     }
 
@@ -143,7 +128,7 @@ impl Server {
 
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
         let ground = self.migrated()?;
-        ground.wait(|client| async move { facts::check_moved(&**client).await })?;
+        ground.read(BACKGROUND_TIMEOUT, async |client| facts::check_moved(client).await)?;
         let mut shared = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
@@ -154,17 +139,16 @@ impl Server {
     }
 
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
-        Ok(Arc::new(webhooks::WebhookStore::open(self.migrated()?)))
+        Ok(Arc::new(DeliveryStore::new(self.migrated()?)))
     }
 
     pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
         let ground = self.own()?;
-        let reading = Arc::clone(&ground);
-        ground.block(async move { verify::verify(&reading, expected).await })
+        ground.block_on(verify::verify(&ground, expected))
     }
 
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
-        verify::read_audit(&self.own()?, each)
+        verify::read_audit(&*self.own()?, each)
     }
 
     /// For a module's own tables.
@@ -181,20 +165,22 @@ impl Server {
     }
 
     /// See [`crate::moving`].
-    pub fn shelf(&self, new: bool) -> Result<moving::Closed, StoreError> {
-        moving::Closed::take(if new { self.migrated()? } else { self.ground()? })
+    pub fn take_offline(&self, new: bool) -> Result<moving::OfflineServer, StoreError> {
+        moving::OfflineServer::take(if new { self.migrated()? } else { self.ground()? })
     }
 
     pub fn said(&self) -> Result<Option<Said>, StoreError> {
         let ground = self.own()?;
-        let reading = Arc::clone(&ground);
-        ground.block(async move { said::read(&reading).await })
+        ground.block_on(async {
+            let Some(snapshot) = ground.snapshot().await? else { return Ok(None) };
+            Said::read(&snapshot).await.map(Some)
+        })
     }
 }
 
 /// See the module.
 pub(crate) struct PostgresStore {
-    intake: Intake<Sender<Command>>,
+    queue: WriteQueue,
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     membership: Arc<Membership>,
@@ -209,15 +195,21 @@ pub(crate) struct PostgresStore {
 impl PostgresStore {
     /// Serves the database as this node; waits so long for what keeps it out.
     fn begin(ground: Arc<Ground>, node: String, patience: Duration) -> Result<Self, StoreError> {
-        let (commands, queue) = channel(QUEUE);
-        let (intake, closing) = (Intake::new(commands), Arc::new(AtomicBool::new(false)));
+        let (commands, received) = channel(QUEUE);
+        let queue = WriteQueue::new(move |command| {
+            commands.try_send(command).err().map(|refused| match refused {
+                TrySendError::Full(command) => (StoreError::QueueFull, command),
+                TrySendError::Closed(command) => (StoreError::Closed, command),
+            })
+        });
+        let closing = Arc::new(AtomicBool::new(false));
         let membership = Membership::new(Arc::clone(&ground), node);
         let beside = Arc::clone(&membership);
-        let writer = Writer::new(Arc::clone(&ground), beside, queue, intake.meter(), Arc::clone(&closing));
+        let writer = Writer::new(Arc::clone(&ground), beside, received, queue.meter(), Arc::clone(&closing));
         let thread = connect::on_thread("store-write", move |ready| writer.run(patience, ready))?;
         let writer = Mutex::new(Some(thread));
         let store = Self {
-            intake,
+            queue,
             closing,
             writer,
             membership,
@@ -232,79 +224,47 @@ impl PostgresStore {
         Ok(store)
     }
 
-    fn read<T, F, Fut>(&self, query: F) -> StoreFuture<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<deadpool_postgres::Object>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, StoreError>> + Send,
-    {
-        if self.closing.load(Ordering::Acquire) {
-            return Box::pin(async { Err(StoreError::Closed) });
-        }
-        self.ground.ask(query)
+    /// Runs a small write beside the queue. Its outcome is unknown if nobody answers in time.
+    fn write<T: Send + 'static>(
+        &self,
+        work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
+        self.ask(error::unknown, work)
     }
 
-    /// As [`Self::read`], of a small write beside the queue: where nobody answers in time, its outcome is unknown.
-    fn write<T, F, Fut>(&self, work: F) -> StoreFuture<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<deadpool_postgres::Object>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T, StoreError>> + Send,
-    {
+    fn ask<T: Send + 'static>(
+        &self,
+        late: fn() -> StoreError,
+        work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
         if self.closing.load(Ordering::Acquire) {
-            return Box::pin(async { Err(StoreError::Closed) });
+            return Box::pin(ready(Err(StoreError::Closed)));
         }
-        self.ground.ask_to_write(work)
+        self.ground.ask(late, work)
     }
 }
 
-impl Offer for Sender<Command> {
-    fn offer(&self, command: Command) -> Option<(StoreError, Command)> {
-        self.try_send(command).err().map(|refused| match refused {
-            TrySendError::Full(command) => (StoreError::QueueFull, command),
-            TrySendError::Closed(command) => (StoreError::Closed, command),
-        })
+impl Queries for PostgresStore {
+    type Connection = ClientWrapper;
+
+    fn write_queue(&self) -> &WriteQueue {
+        &self.queue
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        query: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
+        self.ask(error::silent, query)
     }
 }
 
-impl Store for PostgresStore {
-    fn submit(&self, draft: Draft, done: Done) {
-        self.intake.send(Work::Transition(draft), done);
-    }
-
-    fn submit_record(&self, record: Record, done: Done) {
-        self.intake.send(Work::Record(record), done);
-    }
-
-    fn submit_restored(&self, record: Record, done: Done) {
-        self.intake.send(Work::Restored(record), done);
-    }
-
-    fn submit_pruning(&self, pruning: Pruning, done: Done) {
-        self.intake.send(Work::Prune(pruning), done);
-    }
-
-    fn old(&self, before: OldBefore) -> StoreFuture<Old> {
-        self.read(move |client| async move { retention::find_old(&**client, before).await })
-    }
-
-    fn backup_of(&self) -> StoreFuture<Option<Timestamp>> {
-        self.read(|client| async move { facts::backup_of(&**client).await })
-    }
-
-    fn pins(&self) -> StoreFuture<Pins> {
-        self.read(|client| async move { pins::load(&**client).await })
-    }
-
-    fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
-        self.read(|client| async move { standing_rules::load(&**client).await })
-    }
-
+impl StoreBackend for PostgresStore {
     fn policies(&self) -> StoreFuture<PolicySnapshots> {
         let node = self.membership.id.clone();
         let began_with = Arc::clone(&self.began_with);
-        self.read(move |client| async move {
-            let known = policies::load(&client, &node).await?;
+        self.read(async move |client| {
+            let known = policies::load(client, &node).await?;
             if let PolicySnapshots { here: None, newest: Some(newest), .. } = &known {
                 began_with.get_or_init(|| newest.digest.clone());
             }
@@ -315,74 +275,39 @@ impl Store for PostgresStore {
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> StoreFuture<()> {
         let node = self.membership.id.clone();
         let began_with = self.began_with.get().cloned();
-        self.write(move |client| async move {
-            policies::save(&client, &node, &snapshot, by_consent, began_with.as_deref()).await
+        self.write(async move |client| {
+            policies::save(client, &node, &snapshot, by_consent, began_with.as_deref()).await
         })
     }
 
-    fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
-        let id = id.to_owned();
-        let body = self.read(move |client| async move { changes::get(&**client, &id).await });
-        Box::pin(async move { Body::parse(body.await?) })
-    }
-
-    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
-        let (principal, key) = (principal.to_owned(), key.to_owned());
-        let body = self.read(move |client| async move { changes::find_idempotent(&**client, &principal, &key).await });
-        Box::pin(async move { Body::parse(body.await?) })
-    }
-
-    fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
-        let found = self.read(move |client| async move { changes::list(&**client, &query).await });
-        Box::pin(async move { found.await?.parse() })
-    }
-
-    fn live(&self) -> StoreFuture<Vec<LiveChange>> {
-        self.read(|client| async move { changes::list_live(&**client).await })
-    }
-
-    fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
-        self.read(move |client| async move { rows::proposed_since(&client, since).await })
-    }
-
-    fn voted(&self) -> StoreFuture<Vec<String>> {
-        self.read(|client| async move { changes::list_voted(&**client).await })
-    }
-
-    fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
-        self.read(|client| async move { changes::count_by_state(&**client).await })
-    }
-
-    fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
-        self.read(move |client| async move { changes::events_after(&**client, after, limit).await })
-    }
-
-    fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<Followed>> {
+    fn remote_events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<RemoteEvent>> {
         let node = Arc::clone(&self.membership);
-        self.read(move |client| async move { node.followed(&client, after, limit).await })
+        self.read(async move |client| {
+            let events = changes::remote_events_after(client, after, limit).await?;
+            if !events.is_empty() {
+                node.check_logs(client).await?;
+            }
+            Ok(events)
+        })
     }
 
-    fn orphans(&self) -> StoreFuture<Vec<String>> {
-        self.read(|client| async move { claims::orphans(&client).await })
+    fn orphaned_changes(&self) -> StoreFuture<Vec<String>> {
+        self.read(async |client| claims::orphans(client).await)
     }
 
-    fn held_until(&self, id: &str) -> StoreFuture<Option<Timestamp>> {
+    fn in_flight_until(&self, id: &str) -> StoreFuture<Option<Timestamp>> {
         let id = id.to_owned();
-        self.read(move |client| async move { claims::held_until(&client, &id).await })
+        self.read(async move |client| claims::held_until(client, &id).await)
     }
 
-    fn occupants(&self, targets: Vec<String>, _: Timestamp) -> StoreFuture<Vec<Occupant>> {
-        self.read(move |client| async move { claims::occupants(&client, targets).await })
-    }
-
-    fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
+    fn send_to_node(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
         let (node, change, own) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
-        self.write(move |client| async move { node_rows::tell(&client, &own, &node, &change, &body).await })
+        self.write(async move |client| node_rows::tell(client, &own, &node, &change, &body).await)
     }
 
-    fn heard(&self) -> StoreFuture<Vec<(String, String)>> {
+    fn receive_messages(&self) -> StoreFuture<Vec<(String, String)>> {
         let (own, taken, ground) = (self.membership.id.clone(), Arc::clone(&self.words), Arc::clone(&self.ground));
-        let reading = self.read(move |client| async move { node_rows::heard(&client, &own).await });
+        let reading = self.read(async move |client| node_rows::heard(client, &own).await);
         Box::pin(async move {
             let told = reading.await?;
             if told.is_empty() {
@@ -394,9 +319,10 @@ impl Store for PostgresStore {
                 taken.retain(|id| ids.contains(id));
                 told.into_iter().filter(|(id, _)| taken.insert(*id)).map(|(_, word)| word).collect()
             };
-            // It is known here by now: an answer that is lost loses nothing.
-            if let Err(error) = ground.ask(move |client| async move { node_rows::forget(&client, ids).await }).await {
-                tracing::debug!(%error, "what other nodes have told could not be taken out yet");
+            // These messages are remembered, so that nothing is lost if the deletion is not answered.
+            let forgetting = ground.ask(error::silent, async move |client| node_rows::forget(client, ids).await);
+            if let Err(error) = forgetting.await {
+                tracing::debug!(%error, "messages of other nodes could not be deleted yet");
             }
             Ok(heard)
         })
@@ -406,35 +332,18 @@ impl Store for PostgresStore {
         Arc::clone(&self.membership) as _
     }
 
-    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
-        self.read(
-            move |client| async move { statements::trail::page(&**client, change.as_deref(), before, limit).await },
-        )
-    }
-
-    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {
-        self.read(move |client| async move {
-            let newest = rows::heads(&client).await?.audit.seq;
-            statements::trail::search(&**client, &search, newest, before, limit).await
-        })
-    }
-
-    fn heads(&self) -> StoreFuture<Heads> {
-        self.read(|client| async move { rows::heads(&client).await })
-    }
-
-    fn trouble(&self) -> Option<StoreError> {
+    fn current_error(&self) -> Option<StoreError> {
         self.ground.health.trouble()
     }
 
     fn is_open(&self) -> bool {
-        self.intake.is_open()
+        self.queue.is_open()
             && !self.membership.is_replaced()
             && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
     }
 
     fn close(&self) {
-        self.intake.close();
+        self.queue.close();
         self.closing.store(true, Ordering::Release);
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if writer.is_some_and(|thread| thread.join().is_err()) {

@@ -3,38 +3,29 @@
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::ClientWrapper;
-use futures_util::future::try_join_all;
 
-use super::{
-    Ground, connect,
-    rows::{one, query},
-    trail::set_heads,
-    verify,
-};
+use super::{Ground, connect, rows::transaction, trail::set_heads, verify};
 use crate::{
     Heads, StoreError, Verified, VerifyError,
-    moving::{Shelf, TABLES, Table, Wanted},
-    rows::{parse_hash, unsigned},
-    sql::{Cell, Row},
-    statements::facts,
+    moving::{OfflineStore, TABLES},
+    sql::Sql as _,
 };
 use countersign_domain::changes::audit::AuditHead;
 
 /// How long the gateways that served it may still be about to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Nobody serves it as long as this lives.
-pub(crate) struct Closed {
+/// A database that nobody serves as long as this lives.
+pub(crate) struct OfflineServer {
     ground: Arc<Ground>,
-    /// Keeps out whoever would serve.
-    client: Arc<ClientWrapper>,
+    /// Keeps out gateways that would serve.
+    client: ClientWrapper,
 }
 
-impl Closed {
+impl OfflineServer {
     pub fn take(ground: Arc<Ground>) -> Result<Self, StoreError> {
-        let taking = Arc::clone(&ground);
-        let client = ground.block(async move {
-            let client = taking.serve(PATIENCE, true).await?;
+        let client = ground.block_on(async {
+            let client = ground.serve(PATIENCE, true).await?;
             if connect::schema(&client).await?.is_none() {
                 return Err(connect::nothing_there());
             }
@@ -43,106 +34,27 @@ impl Closed {
             client.batch_execute(limits).await?;
             Ok(client)
         })?;
-        Ok(Self { ground, client: Arc::new(client) })
-    }
-
-    fn run<T, F, Fut>(&self, work: F) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<ClientWrapper>) -> Fut,
-        Fut: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        self.ground.block(work(Arc::clone(&self.client)))
+        Ok(Self { ground, client })
     }
 }
 
-fn columns<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    names.map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
-}
+impl OfflineStore for OfflineServer {
+    type Connection = ClientWrapper;
+    const HAS_DERIVED_COLUMNS: bool = true;
 
-fn of(table: &Table) -> String {
-    columns(table.columns.iter().map(|(name, _)| *name))
-}
-
-impl Shelf for Closed {
-    fn fact(&mut self, name: &str) -> Result<Option<String>, StoreError> {
-        let name = name.to_owned();
-        self.run(|client| async move { facts::get(&*client, &name).await })
+    fn run<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.ground.block_on(work(&self.client))
     }
 
-    fn set_fact(&mut self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
-        let (name, value) = (name.to_owned(), value.map(str::to_owned));
-        self.run(|client| async move { facts::set(&*client, &name, value.as_deref()).await })
+    fn transaction<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.ground.block_on(transaction(&self.client, work(&self.client)))
     }
 
-    fn count(&mut self, table: &Table) -> Result<u64, StoreError> {
-        let sql = format!("SELECT count(*) FROM {}", table.name);
-        self.run(|client| async move { unsigned(client.query_one(&sql, &[]).await?.get(0)) })
-    }
-
-    fn last(&mut self, table: &Table) -> Result<i64, StoreError> {
-        let sql = format!("SELECT coalesce(max({}), 0)::bigint FROM {}", table.columns[0].0, table.name);
-        self.run(|client| async move { Ok(client.query_one(&sql, &[]).await?.get(0)) })
-    }
-
-    fn read(&mut self, wanted: &Wanted<'_>) -> Result<Vec<Vec<Cell>>, StoreError> {
-        let Wanted { table, after } = *wanted;
-        let from = format!("SELECT {} FROM {}", of(table), table.name);
-        let sql = match table.page {
-            Some(page) => format!("{from} WHERE {0} > $1 ORDER BY {0} LIMIT {page}", table.columns[0].0),
-            None => format!("{from} WHERE $1::bigint IS NOT NULL"),
-        };
-        let rows = self.run(|client| async move { query(&client, &sql, &[&after]).await })?;
-        rows.iter().map(|row| Row::try_from(row).map(|Row(cells)| cells)).collect()
-    }
-
-    fn write(&mut self, table: &Table, mut rows: Vec<Vec<Cell>>) -> Result<(), StoreError> {
-        let mut names: Vec<&str> = table.columns.iter().map(|(name, _)| *name).collect();
-        for (n, row) in rows.iter_mut().enumerate() {
-            // Its picture would alter what the trail has hashes of.
-            if row.iter().any(|cell| matches!(cell, Cell::Text(text) if text.contains('\0'))) {
-                return Err(StoreError::Database("U+0000, which PostgreSQL has no room for".into()));
-            }
-            for (name, cell) in table.derived(row) {
-                if n == 0 {
-                    names.push(name);
-                }
-                row.push(cell);
-            }
-        }
-        let places: Vec<String> = (1..=names.len()).map(|n| format!("${n}")).collect();
-        let places = places.join(", ");
-        let sql = format!("INSERT INTO {} ({}) VALUES ({places})", table.name, columns(names.iter().copied()));
-        self.run(|client| async move {
-            let insert = client.prepare_cached(&sql).await?;
-            client.batch_execute("BEGIN").await?;
-            let written = try_join_all(rows.iter().map(|row| {
-                let (client, insert) = (&client, &insert);
-                async move {
-                    let values: Vec<super::rows::Value<'_>> = row.iter().map(|cell| cell as _).collect();
-                    client.execute(insert, &values).await
-                }
-            }));
-            match written.await {
-                Ok(_) => Ok(client.batch_execute("COMMIT").await?),
-                Err(error) => {
-                    client.batch_execute("ROLLBACK").await?;
-                    Err(error.into())
-                }
-            }
-        })
-    }
-
-    fn clear(&mut self, table: &Table) -> Result<(), StoreError> {
-        let sql = format!("DELETE FROM {}", table.name);
-        self.run(|client| async move { Ok(client.batch_execute(&sql).await?) })
-    }
-
-    /// The heads, and where rows are numbered on.
-    fn settle(&mut self) -> Result<(), StoreError> {
-        self.run(|client| async move {
+    /// Sets the heads, and the numbers with which identity columns go on.
+    fn finish(&self) -> Result<(), StoreError> {
+        self.run(async |client| {
             for table in TABLES.iter().filter(|table| table.page.is_some()) {
-                let (name, key) = (table.name, table.columns[0].0);
+                let (name, key) = (table.name, table.key());
                 let numbered = format!("SELECT pg_get_serial_sequence('{name}', '{key}')");
                 let sequence: Option<String> = client.query_one(&numbered, &[]).await?.get(0);
                 if let Some(sequence) = sequence {
@@ -150,18 +62,17 @@ impl Shelf for Closed {
                     client.query(&sql, &[]).await?;
                 }
             }
-            let event: i64 = client.query_one("SELECT coalesce(max(seq), 0) FROM events", &[]).await?.get(0);
-            let last = one(&client, "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1", &[]).await?;
+            let event = client.first("SELECT coalesce(max(seq), 0) FROM events", &[]).await?;
+            let last = client.first("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1", &[]).await?;
             let audit = match last {
-                Some(row) => AuditHead { seq: unsigned(row.get(0))?, hash: parse_hash(row.get(1))? },
+                Some(row) => AuditHead { seq: row.get(0)?, hash: row.get(1)? },
                 None => AuditHead::default(),
             };
-            set_heads(&client, Heads { event: unsigned(event)?, audit }).await
+            set_heads(client, Heads { event: event.map_or(Ok(0), |row| row.get(0))?, audit }).await
         })
     }
 
-    fn verify(&mut self) -> Result<Verified, VerifyError> {
-        let ground = Arc::clone(&self.ground);
-        self.ground.block(async move { verify::verify(&ground, None).await })
+    fn verify(&self) -> Result<Verified, VerifyError> {
+        self.ground.block_on(verify::verify(&self.ground, None))
     }
 }

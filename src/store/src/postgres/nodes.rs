@@ -30,10 +30,10 @@ use super::{
     connect::on_thread,
     error,
     node_rows::{CHANNEL, list, read_reach},
-    rows::{execute, followed, one, query, take_heads_and},
+    rows::{execute, heads_and, one, query},
 };
 use crate::{
-    Followed, Heads, StoreError, StoreFuture,
+    Heads, StoreError, StoreFuture,
     nodes::{Introduction, News, Node, Nodes, Peer, Reach},
     rows::{parse_hash, signed, unsigned},
 };
@@ -189,26 +189,22 @@ impl Membership {
     /// [`StoreError::Lost`] where something is gone that was there, whatever others have written since.
     pub async fn take_heads(&self, link: &ClientWrapper) -> Result<Heads, StoreError> {
         let known = self.known();
-        let (heads, entry) = take_heads_and(link, known.audit.seq).await?;
+        let (heads, entry) = heads_and(link, known.audit.seq, true).await?;
         if stand(known, heads, entry) { Ok(heads) } else { Err(StoreError::Lost) }
     }
 
-    /// See [`crate::Store::followed`]. What was read of others is known from then on.
-    pub async fn followed(
-        &self,
-        client: &ClientWrapper,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<Followed>, StoreError> {
+    /// Reads where the logs end, and knows it from then on.
+    ///
+    /// # Errors
+    /// [`StoreError::Lost`] if something is gone that was there.
+    pub async fn check_logs(&self, client: &ClientWrapper) -> Result<(), StoreError> {
         let known = self.known();
-        let (followed, end) = followed(client, after, limit, known.audit.seq).await?;
-        if let Some((heads, entry)) = end {
-            if !stand(known, heads, entry) {
-                return Err(StoreError::Lost);
-            }
-            self.know(heads);
+        let (heads, entry) = heads_and(client, known.audit.seq, false).await?;
+        if !stand(known, heads, entry) {
+            return Err(StoreError::Lost);
         }
-        Ok(followed)
+        self.know(heads);
+        Ok(())
     }
 
     fn says(&self) -> Introduction {
@@ -635,6 +631,6 @@ impl Nodes for Membership {
 
     fn list(&self) -> StoreFuture<Vec<Node>> {
         let here = self.id.clone();
-        self.ground.ask(move |client| async move { list(&client, &here).await })
+        self.ground.ask(error::silent, async move |client| list(client, &here).await)
     }
 }

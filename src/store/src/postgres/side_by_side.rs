@@ -7,13 +7,13 @@ use super::{
     *,
 };
 use crate::{
-    LateCall, PinStore, WriteError,
+    Draft, LateCall, PinStore, Record, WriteError, WriteRequest,
     drafts::{approved, claim, created, moved, send, step, write},
     nodes::Node,
     servers::proxy::{CLOSED, PASS, SILENT},
 };
 use countersign_domain::{
-    changes::{Claimant, machine::EventKind, testing::change},
+    changes::{ChangeState, Claimant, machine::EventKind, testing::change},
     policy::pins::{Definition, PinSource as _},
 };
 
@@ -64,7 +64,7 @@ async fn several_write_one_log_without_gaps_and_each_hears_the_others() {
     assert_eq!(seqs, (1..=120).collect::<Vec<u64>>());
     for (store, news) in stores.iter().zip(&mut news) {
         news.wait_for(|news| news.event == 120).await.unwrap();
-        let followed = store.followed(0, 1000).await.unwrap();
+        let followed = store.remote_events_after(0, 1000).await.unwrap();
         assert!(followed.iter().map(|one| one.event.seq).eq(1..=120));
         assert!(followed.iter().all(|one| one.bytes > 0), "what a change counts is known");
     }
@@ -135,7 +135,7 @@ async fn one_runs_at_a_time_to_each_target_and_only_who_has_the_claim_ends_it() 
     assert!(matches!(fenced, Err(WriteError::Fenced)), "{fenced:?}");
     let early = write(&*b, lost("one", by_a.clone())).await;
     assert!(matches!(early, Err(WriteError::Fenced)), "its node lives: {early:?}");
-    assert!(b.orphans().await.unwrap().is_empty());
+    assert!(b.orphaned_changes().await.unwrap().is_empty());
     let asks = step("one", 4, ChangeState::Executing, ChangeState::Executing, by_a.clone(), "file");
     write(&*a, Draft { kind: EventKind::Asked, ..asks }).await.unwrap();
     write(&*a, step("one", 5, ChangeState::Executing, ChangeState::Applied, by_a, "")).await.unwrap();
@@ -166,16 +166,16 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
                      WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
     .await;
-    until("it is known to be gone", async || b.orphans().await.is_ok_and(|ids| ids == ["one"])).await;
+    until("it is known to be gone", async || b.orphaned_changes().await.is_ok_and(|ids| ids == ["one"])).await;
     assert!(!a.nodes().holds(by_a.as_ref()), "here it was over before");
     assert!(!a.nodes().leads());
     until("another leads", async || b.nodes().leads()).await;
     write(&*b, lost("one", by_a.clone())).await.unwrap();
-    assert!(b.orphans().await.unwrap().is_empty());
+    assert!(b.orphaned_changes().await.unwrap().is_empty());
     // What the first still has in its hands may yet go out: nobody settles it, and nothing else of its target runs.
     let busy = write(&*b, claim("two", by_b.clone(), "file")).await;
     assert!(matches!(busy, Err(WriteError::Busy)), "{busy:?}");
-    assert!(b.held_until("one").await.unwrap().is_some());
+    assert!(b.in_flight_until("one").await.unwrap().is_some());
     let early = write(&*b, settled("one", by_a.clone())).await;
     assert!(matches!(early, Err(WriteError::Fenced)), "{early:?}");
 
@@ -193,16 +193,16 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
         }
     };
     assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
-    assert!(b.held_until("one").await.unwrap().is_some(), "that its process lives says nothing of the call");
+    assert!(b.in_flight_until("one").await.unwrap().is_some(), "that its process lives says nothing of the call");
     let (reply, answer) = tokio::sync::oneshot::channel();
     let record = Record {
         change: "one".into(),
         late: by_a.clone().map(|by| LateCall { by, taken_until: None }),
         ..Record::new("late_result", Timestamp::now(), "gateway", r#"{"outcome":"applied"}"#.into())
     };
-    a.submit_record(record, Box::new(|result, _| drop(reply.send(result))));
+    a.submit(WriteRequest::Record(record), Box::new(|result, _| drop(reply.send(result))));
     answer.await.unwrap().unwrap();
-    assert!(b.held_until("one").await.unwrap().is_none());
+    assert!(b.in_flight_until("one").await.unwrap().is_none());
     write(&*b, claim("two", by_b.clone(), "file")).await.unwrap();
     write(&*b, settled("one", by_a)).await.unwrap();
     write(&*b, applied("two", by_b)).await.unwrap();
@@ -220,15 +220,15 @@ async fn what_may_still_go_out_holds_up_whoever_settles_for_two_minutes_and_no_l
     write(&*store, claim("one", by.clone(), "file")).await.unwrap();
     // Its node is in another life by then, of the same process.
     run(dir.path(), "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 second'").await;
-    until("its claim is nobody's", async || store.orphans().await.unwrap() == ["one"]).await;
+    until("its claim is nobody's", async || store.orphaned_changes().await.unwrap() == ["one"]).await;
     write(&*store, lost("one", by.clone())).await.unwrap();
-    let until = store.held_until("one").await.unwrap().unwrap();
+    let until = store.in_flight_until("one").await.unwrap().unwrap();
     let left = until.duration_since(Timestamp::now()).as_secs();
     assert!(left <= i64::from(claims::HOLD), "{left}");
     let early = write(&*store, settled("one", by.clone())).await;
     assert!(matches!(early, Err(WriteError::Fenced)), "{early:?}");
     run(dir.path(), "UPDATE claims SET lapsed_until = lapsed_until - interval '2 minutes'").await;
-    assert!(store.held_until("one").await.unwrap().is_none());
+    assert!(store.in_flight_until("one").await.unwrap().is_none());
     write(&*store, settled("one", by)).await.unwrap();
     store.close();
 }
@@ -243,7 +243,7 @@ async fn node_that_begins_anew_frees_its_target_after_the_time_of_its_call() {
     let target = claimed.change.target_hash();
     write(&*store, claimed).await.unwrap();
     run(dir.path(), "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 second'").await;
-    until("its claim is nobody's", async || store.orphans().await.unwrap() == ["one"]).await;
+    until("its claim is nobody's", async || store.orphaned_changes().await.unwrap() == ["one"]).await;
     write(&*store, lost("one", Some(by.clone()))).await.unwrap();
     // Seconds from now on, of which a call has 120 where nothing else is known of it.
     let taken = async |store: &dyn Store| {
@@ -254,7 +254,7 @@ async fn node_that_begins_anew_frees_its_target_after_the_time_of_its_call() {
     assert!(taken(&*store).await > call + i64::from(claims::HOLD) - 30, "the call may still go out");
     store.close();
     let again = PostgresStore::begin(at(dir.path()).migrated().unwrap(), by.node, Duration::ZERO).unwrap();
-    assert!(again.held_until("one").await.unwrap().is_none());
+    assert!(again.in_flight_until("one").await.unwrap().is_none());
     assert!((call - 30..=call).contains(&taken(&again).await), "it went out before");
     again.close();
 }
@@ -292,7 +292,7 @@ async fn what_is_being_done_at_this_moment_is_not_taken_to_be_lost() {
     session.begin("BEGIN").unwrap();
     assert!(session.is_claimed("one").unwrap() && !session.is_claimed("two").unwrap());
     run(dir.path(), "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 second'").await;
-    until("its node is gone", async || store.orphans().await.unwrap() == ["one"]).await;
+    until("its node is gone", async || store.orphaned_changes().await.unwrap() == ["one"]).await;
     let early = write(&*store, lost("one", by.clone())).await;
     assert!(matches!(early, Err(WriteError::Fenced)), "nobody waits for it either: {early:?}");
     session.commit().unwrap();
@@ -371,9 +371,9 @@ async fn a_process_that_is_started_anew_leaves_nothing_to_wait_for() {
     let beside = at(dir.path());
     let again = PostgresStore::begin(beside.migrated().unwrap(), by_a.clone().unwrap().node, Duration::ZERO).unwrap();
     assert_eq!(again.nodes().claimant().unwrap().epoch, 2);
-    assert_eq!(b.orphans().await.unwrap(), ["one"], "at once");
+    assert_eq!(b.orphaned_changes().await.unwrap(), ["one"], "at once");
     write(&again, lost("one", by_a.clone())).await.unwrap();
-    assert!(b.held_until("one").await.unwrap().is_none());
+    assert!(b.in_flight_until("one").await.unwrap().is_none());
     write(&*b, settled("one", by_a)).await.unwrap();
 
     // It was not: its data directory was copied, and both would be one node.
@@ -397,14 +397,14 @@ async fn who_leaves_hands_over_at_once_and_a_move_waits_for_nobody_to_serve() {
     let id = a.nodes().claimant().unwrap().node;
     let peer = Some(crate::nodes::Peer { url: says.url, certificate: says.certificate });
     until("it is reached there", async || b.nodes().peer(&id) == peer).await;
-    assert!(matches!(at(dir.path()).shelf(false).err(), Some(StoreError::Served)));
+    assert!(matches!(at(dir.path()).take_offline(false).err(), Some(StoreError::Served)));
     let began = Instant::now();
     a.close();
     until("the other leads", async || b.nodes().leads()).await;
     let listed = b.nodes().list().await.unwrap();
     assert!(!listed[0].live && listed[1].leads, "{listed:?} after {:?}", began.elapsed());
     b.close();
-    assert!(at(dir.path()).shelf(false).is_ok());
+    assert!(at(dir.path()).take_offline(false).is_ok());
 }
 
 #[tokio::test]
@@ -419,7 +419,7 @@ async fn who_resigns_has_another_lead_at_once_and_keeps_what_it_runs() {
     write(&*a, claim("one", by_a.clone(), "file")).await.unwrap();
     let hooks = a_place.deliveries().unwrap();
     hooks.position("a", 0).unwrap();
-    let led = hooks.led_by(by_a.as_ref().unwrap()).unwrap();
+    let led = hooks.for_leader(by_a.as_ref().unwrap());
     led.take_in("a", 1, &[]).unwrap();
 
     a.nodes().resign();
@@ -429,7 +429,7 @@ async fn who_resigns_has_another_lead_at_once_and_keeps_what_it_runs() {
     assert!(matches!(late, Err(StoreError::HandedOver)), "what it wrote as the one that led is over: {late:?}");
     let late = led.keep_only(&[]);
     assert!(matches!(late, Err(StoreError::HandedOver)), "{late:?}");
-    b_place.deliveries().unwrap().led_by(b.nodes().claimant().as_ref().unwrap()).unwrap().take_in("a", 3, &[]).unwrap();
+    b_place.deliveries().unwrap().for_leader(b.nodes().claimant().as_ref().unwrap()).take_in("a", 3, &[]).unwrap();
     // It joined first, and yet it is not the one.
     let listed = b.nodes().list().await.unwrap();
     let shown: Vec<_> = listed.iter().map(|node| (node.live, node.leads, node.running)).collect();
@@ -439,7 +439,7 @@ async fn who_resigns_has_another_lead_at_once_and_keeps_what_it_runs() {
     let c = at(dir.path()).open().unwrap();
     until("who came later leads", async || c.nodes().leads()).await;
     assert!(!a.nodes().leads() && a.nodes().holds(by_a.as_ref()));
-    assert!(c.orphans().await.unwrap().is_empty());
+    assert!(c.orphaned_changes().await.unwrap().is_empty());
     write(&*a, applied("one", by_a)).await.unwrap();
     a.close();
     c.close();
@@ -535,12 +535,11 @@ async fn an_older_database_is_brought_up_to_date_once_its_gateway_has_ended() {
     // As that gateway holds it.
     let config = connect::parse(&crate::servers::url_of(dir.path())).unwrap();
     let held = Ground::start(&config, None).unwrap();
-    let holding = Arc::clone(&held);
-    let lock = held.block(async move { holding.serve(Duration::ZERO, true).await }).unwrap();
+    let lock = held.block_on(held.serve(Duration::ZERO, true)).unwrap();
     assert!(matches!(at(dir.path()).open().err(), Some(StoreError::Served)));
     drop(lock);
     let store = at(dir.path()).open().unwrap();
-    assert_eq!(store.orphans().await.unwrap(), ["left"], "nobody has it any more");
+    assert_eq!(store.orphaned_changes().await.unwrap(), ["left"], "nobody has it any more");
     let lost = step("left", 4, ChangeState::Executing, ChangeState::OutcomeUnknown, None, "");
     write(&*store, Draft { orphan: true, ..lost }).await.unwrap();
     write(&*store, settled("left", None)).await.unwrap();
@@ -587,7 +586,7 @@ async fn what_was_lost_is_missed_though_others_have_written_more_since() {
     let (writes, reads) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
     write(&*writes, created("a")).await.unwrap();
     // By this alone it knows of the entry, where no beat comes in between.
-    assert_eq!(reads.followed(0, 10).await.unwrap().len(), 1);
+    assert_eq!(reads.remote_events_after(0, 10).await.unwrap().len(), 1);
     let columns = "at, change_id, event, from_state, to_state, actor, details, prev_hash, hash";
     run(
         dir.path(),
@@ -604,7 +603,7 @@ async fn what_was_lost_is_missed_though_others_have_written_more_since() {
     .await;
     let refused = write(&*writes, created("b")).await;
     assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::Lost))), "{refused:?}");
-    let read = reads.followed(1, 10).await;
+    let read = reads.remote_events_after(1, 10).await;
     assert!(matches!(read, Err(StoreError::Lost)), "{read:?}");
     for store in [writes, reads] {
         until("it has noticed", async || !store.is_open()).await;

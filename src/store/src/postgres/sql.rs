@@ -3,9 +3,9 @@
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::types::ToSql;
 
-use super::rows;
+use super::{claims::TARGET_TAKEN_MS, rows, trail};
 use crate::{
-    StoreError,
+    Heads, StoreError,
     sql::{Dialect, Row, Sql, Value},
 };
 
@@ -17,6 +17,8 @@ impl Sql for ClientWrapper {
         title: "title",
         has_votes: "votes > 0",
         not_redacted: "NOT redacted",
+        created_since: "s.created_ms >= ?1",
+        target_taken_ms: TARGET_TAKEN_MS,
         event_time: "at_ms",
         store_rule: "INSERT INTO standing_rules (id, \"over\", body, allows) VALUES (?1, ?2, ?3, ?4)
                      ON CONFLICT (id) DO UPDATE
@@ -37,10 +39,18 @@ impl Sql for ClientWrapper {
     async fn write(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
         rows::write(self, &number_placeholders(sql), &as_parameters(values)).await
     }
+
+    async fn heads(&self) -> Result<Heads, StoreError> {
+        rows::heads(self).await
+    }
+
+    async fn append_entry(&self, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError> {
+        trail::tell(self, event, actor, details).await
+    }
 }
 
 /// Returns the statement with `$1` in place of `?1`.
-pub(super) fn number_placeholders(sql: &str) -> String {
+fn number_placeholders(sql: &str) -> String {
     sql.replace('?', "$")
 }
 

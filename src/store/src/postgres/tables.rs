@@ -3,25 +3,22 @@
 
 use std::{
     fmt,
-    future::Future,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::{ClientWrapper, Object, Pool};
 use tokio::{sync::oneshot, time::Instant};
-use tokio_postgres::types::ToSql;
 
 use super::{
     connect::{self, ANSWER, Ground},
     error,
-    sql::number_placeholders,
 };
 use crate::{
     StoreError, StoreFuture,
-    sql::{Cell, Row, Value},
+    sql::{Row, Sql, Value},
     values,
 };
 
@@ -52,30 +49,29 @@ impl Tables {
         let (ground, pool) = (Arc::clone(&self.ground), self.pool.clone());
         self.ground.spawn(async move {
             // Nobody waits any more: it goes back.
-            let _ = reply.send(Session::take(ground, pool).await);
+            let _ = reply.send(Session::take(ground, &pool).await);
         });
         Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Closed)) })
     }
 
-    /// As [`Self::session`], and blocks meanwhile.
+    /// Takes a connection as soon as one is free, and blocks until then.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`]
     pub fn wait_for_session(&self) -> Result<Session, StoreError> {
-        let (ground, pool) = (Arc::clone(&self.ground), self.pool.clone());
-        self.ground.block(Session::take(ground, pool))
+        self.ground.block_on(Session::take(Arc::clone(&self.ground), &self.pool))
     }
 }
 
 /// A connection. Each of its methods blocks until the server has answered.
 pub struct Session {
     ground: Arc<Ground>,
-    /// Taken out when it ends.
-    client: Option<Arc<Object>>,
-    /// A transaction is open: others may not have the connection after that.
+    /// `None` once the session has ended.
+    client: Option<Object>,
+    /// A transaction is open, so that the connection must not return to the pool.
     open: bool,
     /// An answer did not come in time, and may still.
-    silent: Arc<AtomicBool>,
+    silent: AtomicBool,
 }
 
 impl fmt::Debug for Session {
@@ -85,59 +81,53 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    async fn take(ground: Arc<Ground>, pool: Pool) -> Result<Self, StoreError> {
-        let client = connect::taken(&pool).await?;
-        Ok(Self { ground, client: Some(Arc::new(client)), open: false, silent: Arc::default() })
+    async fn take(ground: Arc<Ground>, pool: &Pool) -> Result<Self, StoreError> {
+        let client = connect::taken(pool).await?;
+        Ok(Self { ground, client: Some(client), open: false, silent: AtomicBool::new(false) })
     }
 
-    fn ask<T: Send + 'static, Fut>(&self, work: impl FnOnce(Arc<Object>) -> Fut) -> Result<T, StoreError>
-    where
-        Fut: Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
-    {
-        let work = work(Arc::clone(self.client.as_ref().ok_or(StoreError::Closed)?));
-        let (ground, silent) = (Arc::clone(&self.ground), Arc::clone(&self.silent));
-        self.ground.block(async move {
-            let answer = ground.answer(Instant::now() + ANSWER, work).await;
-            silent.store(answer.is_none(), Ordering::Release);
-            let answer = answer.map_or_else(|| Err(error::silent()), |answer| answer.map_err(StoreError::from));
-            ground.health.heard(&answer);
-            answer
-        })
+    fn ask<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let client = self.client.as_ref().ok_or(StoreError::Closed)?;
+        let answer = self.ground.block_on(self.ground.answer(Instant::now() + ANSWER, work(client)));
+        self.silent.store(answer.is_none(), Ordering::Release);
+        let answer = answer.unwrap_or_else(|| Err(error::silent()));
+        self.ground.health.heard(&answer);
+        answer
     }
 
-    /// Begins a transaction: the statement, and what is set for as long as it lasts.
+    /// Begins a transaction with the statement, which may also make settings for the transaction.
     ///
     /// # Errors
     /// Those of the server.
-    pub fn begin(&mut self, statements: &'static str) -> Result<(), StoreError> {
+    pub fn begin(&mut self, statements: &str) -> Result<(), StoreError> {
         self.open = true;
         self.batch(statements)
     }
 
-    /// Ends the transaction.
+    /// Commits the transaction.
     ///
     /// # Errors
-    /// Those of the server. With [`StoreError::Unreachable`] the connection has ended, and whether it was made is unknown.
+    /// Those of the server. With [`StoreError::Unreachable`] the connection has ended, and the outcome is unknown.
     pub fn commit(mut self) -> Result<(), StoreError> {
         self.batch("COMMIT")?;
         self.open = false;
         Ok(())
     }
 
-    /// Waits until no other gateway migrates anything, until the transaction ends.
+    /// Takes the lock of migrations until the transaction ends, and waits for other gateways that have it.
     ///
     /// # Errors
     /// Those of the server.
     pub fn migrating(&self) -> Result<(), StoreError> {
-        self.ask(|client| async move { connect::migrating(&client).await })
+        self.ask(async |client| Ok(connect::migrating(client).await?))
     }
 
-    /// Statements without values and answers.
+    /// Runs statements without values and answers.
     ///
     /// # Errors
     /// Those of the server.
-    pub fn batch(&self, sql: &'static str) -> Result<(), StoreError> {
-        self.ask(|client| async move { client.batch_execute(sql).await })
+    pub fn batch(&self, sql: &str) -> Result<(), StoreError> {
+        self.ask(async |client| Ok(client.batch_execute(sql).await?))
     }
 
     /// Returns all rows.
@@ -145,16 +135,10 @@ impl Session {
     /// # Errors
     /// Those of the server.
     pub fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
-        let (sql, values) = statement(sql, values);
-        let rows = self.ask(|client| async move {
-            let statement = client.prepare_cached(&sql).await?;
-            client.query(&statement, &as_parameters(&values)).await
-        })?;
-        rows.iter().map(Row::try_from).collect()
+        self.ask(async |client| client.rows(sql, values).await)
     }
 
-    /// Whether the node that runs the change still has it, until the transaction ends: whoever would take that node for gone
-    /// waits for it.
+    /// Returns `true` if the node that runs the change still has the claim, and keeps it so until the transaction ends.
     ///
     /// # Errors
     /// Those of the server.
@@ -163,33 +147,20 @@ impl Session {
         Ok(!self.rows(sql, values![change])?.is_empty())
     }
 
-    /// Returns how many rows were written.
+    /// Returns the number of rows that were written.
     ///
     /// # Errors
     /// Those of the server.
     pub fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
-        let (sql, values) = statement(sql, values);
-        self.ask(|client| async move {
-            let statement = client.prepare_cached(&sql).await?;
-            client.execute(&statement, &as_parameters(&values)).await
-        })
+        self.ask(async |client| Sql::execute(client, sql, values).await)
     }
-}
-
-/// Returns the statement with its values, for the thread that sends them.
-fn statement(sql: &str, values: &[Value<'_>]) -> (String, Vec<Cell>) {
-    (number_placeholders(sql), values.iter().map(|value| Cell::from(*value)).collect())
-}
-
-fn as_parameters(values: &[Cell]) -> Vec<&(dyn ToSql + Sync)> {
-    values.iter().map(|value| value as _).collect()
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // A question that was not answered in time may still hold it: that connection is lost too, with the question.
+        // An open transaction, or an answer that is still to come, must not reach the next user of the connection.
         if (self.open || self.silent.load(Ordering::Acquire))
-            && let Some(client) = self.client.take().and_then(Arc::into_inner)
+            && let Some(client) = self.client.take()
         {
             drop(Object::take(client));
         }

@@ -7,12 +7,8 @@ use super::rows::{execute, take_heads};
 use crate::{
     Heads, StoreError,
     rows::{signed, stored},
-    statements::trail::key_details,
 };
-use countersign_domain::changes::{
-    audit::{AuditHead, EntryContent, EntryHash},
-    machine::TERMINAL,
-};
+use countersign_domain::changes::audit::{AuditHead, EntryContent, EntryHash};
 
 /// Entries that are written together, column by column.
 #[derive(Default)]
@@ -81,11 +77,6 @@ pub(super) async fn set_heads(client: &ClientWrapper, heads: Heads) -> Result<()
     let Heads { event, audit } = heads;
     execute(client, sql, &[&signed(event), &signed(audit.seq), &audit.hash.as_slice()]).await?;
     Ok(())
-}
-
-/// Tells what became of a key, by its row as it is now, as the last of the transaction that altered it.
-pub(super) async fn tell_of_key(client: &ClientWrapper, event: &'static str, id: &str) -> Result<(), StoreError> {
-    tell(client, event, TERMINAL, &key_details(client, id).await?).await
 }
 
 /// The next entry, about no change, as the last of the caller's transaction.

@@ -33,10 +33,10 @@ use super::{
     trail::{Appended, set_heads},
 };
 use crate::{
-    Draft, Heads, Nodes as _, Pruning, Record, StoreError, WriteError, Written,
+    Draft, Heads, Nodes as _, Pruning, Record, StoreError, WriteError, WriteRequest, Written,
     covered::with_rows,
     pins::FIRST_SEEN,
-    queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
+    queue::{Command, GIVE_UP, Meter, QUIET, WriteResult, answer, entry_of, event_of, refuse},
     rows::{signed, stored},
     search::needle,
     standing_rules::USED,
@@ -219,7 +219,7 @@ impl Writer {
             return Ok(written?.0);
         };
         crash_point("before_commit");
-        let pruned = batch.iter().any(|command| matches!(command.work, Work::Prune(_)));
+        let pruned = batch.iter().any(|command| matches!(command.request, WriteRequest::Prune(_)));
         if pruned {
             crash_point("before_prune_commit");
         }
@@ -292,24 +292,26 @@ async fn write(
     node: &Membership,
     batch: &[Command],
 ) -> Result<(Vec<WriteResult>, Option<Heads>), StoreError> {
-    let long = batch.iter().map(|command| command.work.len()).sum::<usize>() >= LONG;
+    let long = batch.iter().map(|command| command.request.len()).sum::<usize>() >= LONG;
     link.batch_execute(if long { ON_ITS_WAY } else { "BEGIN" }).await?;
     let mut wrote: Vec<Result<Wrote, WriteError>> = Vec::with_capacity(batch.len());
     let mut rest = batch;
     while let Some(first) = rest.first() {
-        let run = rest.iter().take_while(|command| command.work.is_plain()).count();
+        let run = rest.iter().take_while(|command| command.request.is_plain()).count();
         let (these, others) = rest.split_at(run.max(1));
         rest = others;
-        match &first.work {
-            Work::Transition(draft) if !first.work.is_plain() => wrote.push(ending(link, draft, these).await?),
-            Work::Transition(_) => wrote.extend(transitions(link, these).await?),
-            Work::Record(record) => wrote.push(write_record(link, record).await?),
-            Work::Restored(record) => {
+        match &first.request {
+            WriteRequest::Transition(draft) if !first.request.is_plain() => {
+                wrote.push(ending(link, draft, these).await?)
+            }
+            WriteRequest::Transition(_) => wrote.extend(transitions(link, these).await?),
+            WriteRequest::Record(record) => wrote.push(write_record(link, record).await?),
+            WriteRequest::Restored(record) => {
                 execute(link, "DELETE FROM facts WHERE name = 'backup_of'", &[]).await?;
                 standing_rules::end_allowances(link, record.at).await?;
                 wrote.push(write_record(link, record).await?);
             }
-            Work::Prune(pruning) => wrote.push(prune(link, pruning).await?),
+            WriteRequest::Prune(pruning) => wrote.push(prune(link, pruning).await?),
         }
     }
     if wrote.iter().all(Result::is_err) {
@@ -327,7 +329,7 @@ async fn write(
     Ok((outcomes, Some(heads)))
 }
 
-impl Work {
+impl WriteRequest {
     /// Whether it is a transition that may be sent before the one before it is answered.
     fn is_plain(&self) -> bool {
         matches!(self, Self::Transition(draft) if !matches!(Role::of(draft), Role::Orphan | Role::Settles))
@@ -343,8 +345,8 @@ async fn transitions(link: &ClientWrapper, commands: &[Command]) -> Result<Vec<R
     let update = format!("{MOVED} RETURNING no");
     let (insert, update) = (link.prepare_cached(INSERT).await?, link.prepare_cached(&update).await?);
     let (insert, update) = (&insert, &update);
-    let drafts = commands.iter().filter_map(|command| match &command.work {
-        Work::Transition(draft) => Some(draft),
+    let drafts = commands.iter().filter_map(|command| match &command.request {
+        WriteRequest::Transition(draft) => Some(draft),
         _ => None,
     });
     let sent = drafts.map(|draft| async move {
@@ -478,8 +480,8 @@ async fn tell(
                 continue;
             }
         };
-        outcomes.push(Ok(match (&command.work, wrote) {
-            (Work::Transition(draft), Wrote::Transition(no)) => {
+        outcomes.push(Ok(match (&command.request, wrote) {
+            (WriteRequest::Transition(draft), Wrote::Transition(no)) => {
                 heads.audit = entries.push(heads.audit, &entry_of(draft, 0, &draft.at.to_string()));
                 match draft.kind {
                     EventKind::Created => searched.push(no, draft),
@@ -492,7 +494,7 @@ async fn tell(
                 events.push(heads.event, draft, &event);
                 Written { seq: heads.event, event: Bytes::from(event) }
             }
-            (Work::Record(record) | Work::Restored(record), Wrote::Record(details)) => {
+            (WriteRequest::Record(record) | WriteRequest::Restored(record), Wrote::Record(details)) => {
                 let at = record.at.to_string();
                 let content = EntryContent {
                     seq: 0,
@@ -507,7 +509,7 @@ async fn tell(
                 heads.audit = entries.push(heads.audit, &content);
                 nothing()
             }
-            (Work::Prune(pruning), Wrote::Pruned(of)) => {
+            (WriteRequest::Prune(pruning), Wrote::Pruned(of)) => {
                 let at = pruning.at.to_string();
                 for (change_id, event, state, details) in &of {
                     let from = (!state.is_empty()).then_some(*state);
@@ -528,7 +530,10 @@ async fn tell(
         execute(link, sql, &[&no, &stored(&needle(&draft.change))]).await?;
     }
     set_heads(link, heads).await?;
-    let records = batch.iter().filter(|command| matches!(command.work, Work::Record(_) | Work::Restored(_))).count();
+    let records = batch
+        .iter()
+        .filter(|command| matches!(command.request, WriteRequest::Record(_) | WriteRequest::Restored(_)))
+        .count();
     // Without one the hint tells of none, which is nothing new to anybody.
     let records = if records > 0 {
         let sql = "UPDATE heads SET records = records + $1 RETURNING records";

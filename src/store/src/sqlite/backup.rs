@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Store as _,
+        Store as _, StoreBackend as _,
         drafts::{created, write},
         sqlite::{SqliteOptions, SqliteStore, verify::verify_audit},
     };

@@ -1,12 +1,8 @@
 //! Which change has which target, written with the transition that takes it or gives it back.
 
-use jiff::Timestamp;
 use rusqlite::{Connection, params};
 
-use crate::{
-    Draft, Occupant, StoreError, WriteError,
-    rows::{parse_moment, signed},
-};
+use crate::{Draft, WriteError, rows::signed};
 use countersign_domain::changes::{ChangeState, machine::EventKind};
 
 /// Takes the target of a change that is about to run, before anything else of the transition is written.
@@ -53,19 +49,4 @@ pub(super) fn give_back(conn: &Connection, draft: &Draft) -> rusqlite::Result<()
         }
         _ => Ok(()),
     }
-}
-
-/// See [`crate::Store::occupants`].
-pub(super) fn occupants(conn: &Connection, targets: &[String], now: Timestamp) -> Result<Vec<Occupant>, StoreError> {
-    let sql = "SELECT change_id, taken_ms FROM claims WHERE target = ?1 AND (taken_ms IS NULL OR taken_ms > ?2)";
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut found = Vec::new();
-    for target in targets {
-        let mut rows = statement.query(params![target, now.as_millisecond()])?;
-        if let Some(row) = rows.next()? {
-            let until = row.get::<_, Option<i64>>(1)?.map(parse_moment).transpose()?;
-            found.push(Occupant { target: target.clone(), change: row.get(0)?, until });
-        }
-    }
-    Ok(found)
 }

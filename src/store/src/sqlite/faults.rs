@@ -13,10 +13,10 @@ use rusqlite::{Connection, ffi};
 
 use super::{verify::verify_audit, *};
 use crate::{
-    VerifyError, WriteError,
+    Draft, Store as _, VerifyError, WriteError,
     drafts::{created, draft, moved, send, write},
 };
-use countersign_domain::changes::{audit::TrailError, testing::change};
+use countersign_domain::changes::{ChangeState, audit::TrailError, testing::change};
 
 const NORMAL: u8 = 0;
 /// The commit fails and leaves nothing.
@@ -91,7 +91,7 @@ async fn a_full_disk_refuses_and_loses_nothing() {
         let Err(WriteError::Store(StoreError::DiskFull)) = refused else { panic!("{refused:?}") };
     }
     assert!(store.is_open());
-    assert!(matches!(store.trouble(), Some(StoreError::DiskFull)));
+    assert!(matches!(store.current_error(), Some(StoreError::DiskFull)));
     assert!(store.get("c").await.unwrap().is_none());
     assert_eq!(store.heads().await.unwrap().event, 2);
     store.close();
@@ -114,10 +114,10 @@ async fn another_process_that_holds_the_lock_is_waited_for_and_then_named() {
     let refused = write(&*store, created("b")).await;
     assert!(matches!(refused, Err(WriteError::Store(StoreError::Locked))), "{refused:?}");
     assert!(store.get("a").await.unwrap().is_some(), "reading goes on");
-    assert!(matches!(store.trouble(), Some(StoreError::Locked)));
+    assert!(matches!(store.current_error(), Some(StoreError::Locked)));
     other.execute_batch("ROLLBACK").unwrap();
     // Nobody writes anything, and yet it finds out.
-    while store.trouble().is_some() {
+    while store.current_error().is_some() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);
@@ -210,7 +210,7 @@ async fn a_backup_may_take_the_place_of_what_is_newer() {
     store.close();
     std::fs::copy(&to, open::database_path(dir.path())).unwrap();
     let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
-    assert!(store.backup_of().await.unwrap().is_some());
+    assert!(store.backup_time().await.unwrap().is_some());
     assert!(store.get("b").await.unwrap().is_none());
 }
 

@@ -11,7 +11,6 @@ pub mod open;
 mod policies;
 mod reader;
 mod rows;
-pub(crate) mod said;
 mod search;
 mod space;
 pub mod sql;
@@ -26,12 +25,12 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
-        mpsc::{SyncSender, TrySendError, sync_channel},
+        mpsc::{TrySendError, sync_channel},
     },
     thread::JoinHandle,
 };
 
-use jiff::Timestamp;
+use rusqlite::Connection;
 
 use self::{
     open::open_writer,
@@ -41,21 +40,13 @@ use self::{
     writer::{CommitFn, Writer, plain_commit},
 };
 use crate::{
-    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Occupant, Old,
-    OldBefore, PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Store, StoreError, StoreFuture, StoredEvent,
+    Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, Said, StoreBackend, StoreError, StoreFuture,
     health::Health,
-    identity::{STORE_ID, new_id},
+    identity::new_id,
     nodes::Alone,
-    queue::{Command, Intake, Offer, QUEUE, Work},
-    statements::{
-        self,
-        changes::{self, Body},
-        facts, pins, retention, standing_rules,
-    },
-};
-use countersign_domain::{
-    changes::{Change, ChangeState, audit::AuditEntry},
-    policy::{Pins, StandingRule},
+    queries::Queries,
+    queue::{QUEUE, WriteQueue},
+    statements::{changes, facts},
 };
 
 /// The id of the store in the directory, which it gets now where it has none.
@@ -63,9 +54,20 @@ use countersign_domain::{
 /// # Errors
 /// See [`open_writer`].
 pub(crate) fn store_id(dir: &Path) -> Result<String, StoreError> {
-    let conn = open_writer(dir)?;
-    conn.execute("INSERT OR IGNORE INTO facts (name, value) VALUES (?1, ?2)", [STORE_ID, new_id().as_str()])?;
-    run(facts::get(&conn, STORE_ID))?.ok_or_else(|| StoreError::BadRecord("the store has no id".to_owned()))
+    run(facts::ensure_store_id(&open_writer(dir)?, &new_id()))
+}
+
+/// Reads what reviewers decided in one snapshot; `None` if there is no database.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn read_said(dir: &Path) -> Result<Option<Said>, StoreError> {
+    if !open::database_path(dir).exists() {
+        return Ok(None);
+    }
+    let conn = open::open_reader(dir)?;
+    let snapshot = conn.unchecked_transaction()?;
+    run(Said::read(&*snapshot)).map(Some)
 }
 
 /// How the backend is sized.
@@ -85,7 +87,7 @@ impl Default for SqliteOptions {
 
 /// See the module.
 pub struct SqliteStore {
-    intake: Intake<SyncSender<Command>>,
+    queue: WriteQueue,
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
@@ -116,16 +118,21 @@ impl SqliteStore {
         space::prepare(&conn, dir)?;
         let health = Arc::new(Health::default());
         let readers = Readers::start(dir, options.readers, &health)?;
-        let (commands, queue) = sync_channel(options.queue);
-        let intake = Intake::new(commands);
+        let (commands, received) = sync_channel(options.queue);
+        let queue = WriteQueue::new(move |command| {
+            commands.try_send(command).err().map(|refused| match refused {
+                TrySendError::Full(command) => (StoreError::QueueFull, command),
+                TrySendError::Disconnected(command) => (StoreError::Closed, command),
+            })
+        });
         let closing = Arc::new(AtomicBool::new(false));
         let writer = Writer {
             conn,
             dir: dir.to_owned(),
             heads,
             version: None,
-            queue,
-            meter: intake.meter(),
+            queue: received,
+            meter: queue.meter(),
             closing: Arc::clone(&closing),
             commit,
             health: Arc::clone(&health),
@@ -136,7 +143,7 @@ impl SqliteStore {
             .spawn(move || writer.run())
             .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
         Ok(Self {
-            intake,
+            queue,
             closing,
             writer: Mutex::new(Some(thread)),
             readers,
@@ -148,48 +155,31 @@ impl SqliteStore {
     }
 }
 
-impl Offer for SyncSender<Command> {
-    fn offer(&self, command: Command) -> Option<(StoreError, Command)> {
-        self.try_send(command).err().map(|refused| match refused {
-            TrySendError::Full(command) => (StoreError::QueueFull, command),
-            TrySendError::Disconnected(command) => (StoreError::Closed, command),
-        })
+impl Queries for SqliteStore {
+    type Connection = Connection;
+
+    fn write_queue(&self) -> &WriteQueue {
+        &self.queue
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        query: impl AsyncFnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
+        self.readers.read(move |conn| run(query(conn)))
+    }
+
+    /// Parses on the thread that reads, which holds nobody else up.
+    fn read_and_parse<R: Send + 'static, T: Send + 'static>(
+        &self,
+        query: impl AsyncFnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
+        parse: fn(R) -> Result<T, StoreError>,
+    ) -> StoreFuture<T> {
+        self.readers.read(move |conn| parse(run(query(conn))?))
     }
 }
 
-impl Store for SqliteStore {
-    fn submit(&self, draft: Draft, done: Done) {
-        self.intake.send(Work::Transition(draft), done);
-    }
-
-    fn submit_record(&self, record: Record, done: Done) {
-        self.intake.send(Work::Record(record), done);
-    }
-
-    fn submit_restored(&self, record: Record, done: Done) {
-        self.intake.send(Work::Restored(record), done);
-    }
-
-    fn submit_pruning(&self, pruning: Pruning, done: Done) {
-        self.intake.send(Work::Prune(pruning), done);
-    }
-
-    fn old(&self, before: OldBefore) -> StoreFuture<Old> {
-        self.readers.read(move |db| run(retention::find_old(db, before)))
-    }
-
-    fn backup_of(&self) -> StoreFuture<Option<Timestamp>> {
-        self.readers.read(|db| run(facts::backup_of(db)))
-    }
-
-    fn pins(&self) -> StoreFuture<Pins> {
-        self.readers.read(|db| run(pins::load(db)))
-    }
-
-    fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
-        self.readers.read(|db| run(standing_rules::load(db)))
-    }
-
+impl StoreBackend for SqliteStore {
     fn policies(&self) -> StoreFuture<PolicySnapshots> {
         self.readers.read(policies::load)
     }
@@ -201,45 +191,11 @@ impl Store for SqliteStore {
         policies::save_aside(&self.dir, snapshot)
     }
 
-    fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
-        let id = id.to_owned();
-        self.readers.read(move |db| Body::parse(run(changes::get(db, &id))?))
+    fn remote_events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<RemoteEvent>> {
+        self.read(async move |db| changes::remote_events_after(db, after, limit).await)
     }
 
-    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
-        let (principal, key) = (principal.to_owned(), key.to_owned());
-        self.readers.read(move |db| Body::parse(run(changes::find_idempotent(db, &principal, &key))?))
-    }
-
-    fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
-        self.readers.read(move |db| run(changes::list(db, &query))?.parse())
-    }
-
-    fn live(&self) -> StoreFuture<Vec<LiveChange>> {
-        self.readers.read(|db| run(changes::list_live(db)))
-    }
-
-    fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
-        self.readers.read(move |conn| rows::proposed_since(conn, since))
-    }
-
-    fn voted(&self) -> StoreFuture<Vec<String>> {
-        self.readers.read(|db| run(changes::list_voted(db)))
-    }
-
-    fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
-        self.readers.read(|db| run(changes::count_by_state(db)))
-    }
-
-    fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
-        self.readers.read(move |db| run(changes::events_after(db, after, limit)))
-    }
-
-    fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<Followed>> {
-        self.readers.read(move |conn| rows::followed(conn, after, limit))
-    }
-
-    fn orphans(&self) -> StoreFuture<Vec<String>> {
+    fn orphaned_changes(&self) -> StoreFuture<Vec<String>> {
         if self.left.is_empty() {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         }
@@ -250,53 +206,22 @@ impl Store for SqliteStore {
         })
     }
 
-    fn held_until(&self, _: &str) -> StoreFuture<Option<Timestamp>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-
-    fn occupants(&self, targets: Vec<String>, now: Timestamp) -> StoreFuture<Vec<Occupant>> {
-        self.readers.read(move |conn| claims::occupants(conn, &targets, now))
-    }
-
-    fn tell(&self, _: &str, _: &str, _: String) -> StoreFuture<()> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn heard(&self) -> StoreFuture<Vec<(String, String)>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
-
     fn nodes(&self) -> Arc<dyn Nodes> {
         Arc::clone(&self.nodes) as _
     }
 
-    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
-        self.readers.read(move |db| run(statements::trail::page(db, change.as_deref(), before, limit)))
-    }
-
-    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {
-        self.readers.read(move |db| {
-            let newest = rows::heads(db)?.audit.seq;
-            run(statements::trail::search(db, &search, newest, before, limit))
-        })
-    }
-
-    fn heads(&self) -> StoreFuture<Heads> {
-        self.readers.read(rows::heads)
-    }
-
-    fn trouble(&self) -> Option<StoreError> {
+    fn current_error(&self) -> Option<StoreError> {
         self.health.trouble()
     }
 
     fn is_open(&self) -> bool {
-        self.intake.is_open()
+        self.queue.is_open()
             && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
     }
 
     fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        self.intake.close();
+        self.queue.close();
         self.readers.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if writer.is_some_and(|thread| thread.join().is_err()) {
@@ -313,7 +238,7 @@ impl Drop for SqliteStore {
 
 /// Finds out at the start, and not with the first change, that somebody else holds the lock or that nothing can be
 /// written. Writes nothing.
-fn check_writable(conn: &rusqlite::Connection, dir: &Path) -> Result<(), StoreError> {
+fn check_writable(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
     let tried = conn.execute_batch("BEGIN IMMEDIATE; ROLLBACK").map_err(StoreError::from);
     tried.map_err(|error| match error {
         StoreError::Database(error) => {
@@ -329,7 +254,7 @@ const CHECK_BYTES: u64 = 32 << 20;
 
 /// Finds damage before anything is built on it. A larger database is checked only if its last process did not close
 /// it; what is damaged in its depth is found when it is read.
-fn check_pages(conn: &rusqlite::Connection, dir: &Path) -> Result<(), StoreError> {
+fn check_pages(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
     let path = open::database_path(dir);
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
     let mut log = path.clone().into_os_string();

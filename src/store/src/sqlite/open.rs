@@ -35,6 +35,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0010_large_changes.sql"),
     include_str!("migrations/0011_sign_ins.sql"),
     include_str!("migrations/0012_claims.sql"),
+    include_str!("migrations/0013_sign_in_codes.sql"),
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).

@@ -1,13 +1,17 @@
 //! Statements on a connection to SQLite.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
 use rusqlite::{Connection, TransactionBehavior, params_from_iter};
 
+use super::{rows::heads, trail};
 use crate::{
-    StoreError,
-    sql::{Dialect, Row, Sql, Value},
+    Heads, StoreError,
+    sql::{Database, Dialect, Row, Sql, Value},
 };
 
 impl Sql for Connection {
@@ -18,6 +22,10 @@ impl Sql for Connection {
         title: "body ->> '$.summary'",
         has_votes: "json_array_length(body, '$.decisions') > 0",
         not_redacted: "redacted = 0",
+        // Backwards from the newest row, since the numbers follow the time.
+        created_since: "s.no > coalesce(
+            (SELECT no FROM change_search WHERE created_ms < ?1 ORDER BY no DESC LIMIT 1), 0)",
+        target_taken_ms: "taken_ms",
         event_time: "json_extract(data, '$.at')",
         store_rule: "INSERT INTO standing_rules (id, \"over\", body) SELECT ?1, ?2, ?3 WHERE ?4 IS NOT NULL
                      ON CONFLICT (id) DO UPDATE SET \"over\" = excluded.\"over\", body = excluded.body",
@@ -35,6 +43,14 @@ impl Sql for Connection {
 
     async fn write(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
         execute(self, sql, values)
+    }
+
+    async fn heads(&self) -> Result<Heads, StoreError> {
+        heads(self)
+    }
+
+    async fn append_entry(&self, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError> {
+        trail::tell(self, event, actor, details)
     }
 }
 
@@ -66,27 +82,47 @@ pub(crate) fn run<T, E: From<StoreError>>(work: impl Future<Output = Result<T, E
 }
 
 /// A connection that several threads use, one after the other.
-pub(super) struct SharedConnection(Mutex<Connection>);
+pub(crate) struct SharedConnection(Mutex<Connection>);
 
 impl SharedConnection {
     pub fn new(conn: Connection) -> Self {
         Self(Mutex::new(conn))
     }
 
-    pub fn run<T>(&self, work: impl AsyncFnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        run(work(&self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    pub fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Runs the statements in a transaction, which is taken back where one of them fails.
-    pub fn transaction<T>(
+impl Database for SharedConnection {
+    type Connection = Connection;
+
+    fn read<T>(
         &self,
+        _: Duration,
         work: impl AsyncFnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        self.write(work)
+    }
+
+    fn write<T>(&self, work: impl AsyncFnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        run(work(&self.lock()))
+    }
+
+    fn transaction<T>(&self, work: impl AsyncFnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         // A panic under the lock cannot leave a transaction open: dropping one rolls it back.
-        let mut conn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut conn = self.lock();
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let done = run(work(&tx))?;
         tx.commit()?;
         Ok(done)
+    }
+
+    fn repeatable_transaction<T>(
+        &self,
+        _: Duration,
+        work: impl AsyncFn(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.transaction(async |db| work(db).await)
     }
 }

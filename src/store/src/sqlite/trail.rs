@@ -14,7 +14,7 @@ use crate::{
 };
 use countersign_domain::changes::{
     audit::{AuditEntry, AuditHead, EntryContent},
-    machine::{SYSTEM, TERMINAL},
+    machine::SYSTEM,
 };
 
 /// Hands every entry to `each`, the oldest first, in one snapshot and in bounded memory.
@@ -70,11 +70,6 @@ pub(crate) fn anchor(conn: &Connection) -> Result<(), StoreError> {
     }
     conn.execute("UPDATE facts SET value = 'yes' WHERE name = ?1", [FACT])?;
     Ok(())
-}
-
-/// Tells what became of a key, by its row as it is now, within the transaction that altered it.
-pub(crate) fn tell_of_key(conn: &Connection, event: &'static str, id: &str) -> Result<(), StoreError> {
-    tell(conn, event, TERMINAL, &run(statements::key_details(conn, id))?)
 }
 
 /// The next entry, about no change, within the caller's transaction.

@@ -53,11 +53,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        Covered, PolicySnapshot, Store as _,
+        Covered, PolicySnapshot, StoreBackend as _,
         keys::{ApiKey, Credentials as _},
         sqlite::{
             SqliteOptions, SqliteStore,
-            keys::Keys,
             open::{older, open_writer},
         },
     };
@@ -85,7 +84,7 @@ mod tests {
     #[test]
     fn a_key_that_was_altered_added_or_removed_is_found_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        let keys = Keys::open(dir.path()).unwrap();
+        let keys = crate::sqlite::keys::open(dir.path()).unwrap();
         keys.insert(&key("k1"), &[1; 32]).unwrap();
         keys.insert(&key("k2"), &[2; 32]).unwrap();
         keys.revoke("k2", Timestamp::now()).unwrap();

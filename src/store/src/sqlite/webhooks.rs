@@ -2,69 +2,26 @@
 
 use std::path::Path;
 
-use jiff::Timestamp;
-
 use super::{open::open_writer, sql::SharedConnection};
-use crate::{
-    StoreError,
-    statements::webhooks,
-    webhooks::{Deliveries, Delivery, DeliveryState, Tried, Waiting},
-};
+use crate::{StoreError, webhooks::DeliveryStore};
 
-/// A connection of its own, beside that of the writer.
-pub(crate) struct WebhookStore(SharedConnection);
-
-impl WebhookStore {
-    /// # Errors
-    /// Those of opening the database.
-    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
-        let conn = open_writer(data_dir)?;
-        // The machine's own crash may take the last of it back: then something is sent again, and nothing is lost.
-        conn.pragma_update(None, "synchronous", "NORMAL")?;
-        Ok(Self(SharedConnection::new(conn)))
-    }
-}
-
-impl Deliveries for WebhookStore {
-    fn keep_only(&self, names: &[String]) -> Result<(), StoreError> {
-        self.0.transaction(async |db| webhooks::keep_only(db, names).await)
-    }
-
-    fn position(&self, webhook: &str, head: u64) -> Result<u64, StoreError> {
-        self.0.run(async |db| webhooks::position(db, webhook, head).await)
-    }
-
-    fn take_in(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
-        self.0.transaction(async |db| webhooks::take_in(db, webhook, position, events).await)
-    }
-
-    fn waiting(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
-        self.0.run(async |db| webhooks::list_waiting(db, webhook).await)
-    }
-
-    fn tried(
-        &self,
-        webhook: &str,
-        id: u64,
-        state: DeliveryState,
-        tried: &Tried,
-        at: Timestamp,
-    ) -> Result<(), StoreError> {
-        self.0.transaction(async |db| webhooks::note_attempt(db, webhook, id, state, tried, at).await)
-    }
-
-    fn again(&self, webhook: &str, limit: usize, now: Timestamp) -> Result<(usize, Vec<Waiting>), StoreError> {
-        self.0.transaction(async |db| webhooks::retry_given_up(db, webhook, limit, now).await)
-    }
-
-    fn deliveries(&self, webhook: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, StoreError> {
-        self.0.run(async |db| webhooks::deliveries(db, webhook, below, limit).await)
-    }
+/// Opens the deliveries of a data directory on a connection of their own.
+///
+/// # Errors
+/// Those of opening the database.
+pub(crate) fn open(data_dir: &Path) -> Result<DeliveryStore<SharedConnection>, StoreError> {
+    let conn = open_writer(data_dir)?;
+    // The machine's own crash may take the last of it back: then something is sent again, and nothing is lost.
+    conn.pragma_update(None, "synchronous", "NORMAL")?;
+    Ok(DeliveryStore::new(SharedConnection::new(conn)))
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
+    use crate::webhooks::{Deliveries as _, Waiting};
 
     #[test]
     fn deliveries_of_an_older_version_keep_their_places() {
@@ -78,7 +35,7 @@ mod tests {
         )
         .unwrap();
         drop(old);
-        let store = WebhookStore::open(dir.path()).unwrap();
+        let store = open(dir.path()).unwrap();
         assert_eq!(store.position("a", 99).unwrap(), 12);
         assert_eq!(store.waiting("a").unwrap(), [waiting(2)]);
         assert_eq!(store.take_in("a", 12, &[waiting(0)]).unwrap(), [2]);

@@ -22,10 +22,10 @@ use rusqlite::{Connection, ErrorCode, params};
 
 use super::{claims, open::open_writer, rows, search, space, sql::run, trail, witness::Witness};
 use crate::{
-    Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
+    Draft, Heads, Pruning, Record, StoreError, WriteError, WriteRequest, Written, covered,
     health::Health,
     pins::FIRST_SEEN,
-    queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
+    queue::{Command, GIVE_UP, Meter, QUIET, WriteResult, answer, entry_of, event_of, refuse},
     rows::signed,
     standing_rules::USED,
     statements::{pins, retention, standing_rules},
@@ -157,7 +157,7 @@ impl Writer {
             return answer(batch, outcomes);
         }
         crash_point("before_commit");
-        let pruned = batch.iter().any(|command| matches!(command.work, Work::Prune(_)));
+        let pruned = batch.iter().any(|command| matches!(command.request, WriteRequest::Prune(_)));
         if pruned {
             crash_point("before_prune_commit");
         }
@@ -194,11 +194,11 @@ impl Writer {
     fn write_all(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, StoreError> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for command in batch {
-            let written = match &command.work {
-                Work::Transition(draft) => self.write(draft),
-                Work::Record(record) => self.write_record(record),
-                Work::Restored(record) => self.write_restored(record),
-                Work::Prune(pruning) => self.write_pruning(pruning),
+            let written = match &command.request {
+                WriteRequest::Transition(draft) => self.write(draft),
+                WriteRequest::Record(record) => self.write_record(record),
+                WriteRequest::Restored(record) => self.write_restored(record),
+                WriteRequest::Prune(pruning) => self.write_pruning(pruning),
             };
             outcomes.push(match written {
                 Ok((written, heads)) => {

@@ -2,8 +2,10 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
+use jiff::Timestamp;
+
 use crate::{
-    ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, Narrow, StoreError, StoredEvent,
+    ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, Narrow, Proposed, RemoteEvent, StoreError, StoredEvent,
     rows::{parse_change, parse_state},
     sql::{Parameters, Row, Sql},
     values,
@@ -75,6 +77,29 @@ pub async fn events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Ve
         Ok(StoredEvent { seq: row.get(0)?, kind: row.get(1)?, data: row.get(2)? })
     };
     db.rows(sql, values![after, limit]).await?.iter().map(read).collect()
+}
+
+/// As [`events_after`], with the size and the call's hash of each change that was created.
+pub async fn remote_events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Vec<RemoteEvent>, StoreError> {
+    let sql = "SELECT e.seq, e.kind, e.data, c.bytes, s.call_hash FROM events e
+               LEFT JOIN changes c ON e.kind = 'change.created' AND c.id = e.change_id
+               LEFT JOIN change_search s ON s.no = c.no
+               WHERE e.seq > ?1 ORDER BY e.seq LIMIT ?2";
+    let read = |row: &Row| -> Result<RemoteEvent, StoreError> {
+        let event = StoredEvent { seq: row.get(0)?, kind: row.get(1)?, data: row.get(2)? };
+        Ok(RemoteEvent { event, bytes: row.get::<Option<u64>>(3)?.unwrap_or(0), call_hash: row.get(4)? })
+    };
+    db.rows(sql, values![after, limit]).await?.iter().map(read).collect()
+}
+
+pub async fn proposals_since<S: Sql>(db: &S, since: Timestamp) -> Result<Vec<Proposed>, StoreError> {
+    let sql = format!(
+        "SELECT s.created_ms, c.principal, c.bytes FROM change_search s JOIN changes c ON c.no = s.no
+         WHERE {} ORDER BY s.no",
+        S::DIALECT.created_since
+    );
+    let read = |row: &Row| Ok(Proposed { at: row.get(0)?, principal: row.get(1)?, bytes: row.get(2)? });
+    db.rows(&sql, values![since.as_millisecond()]).await?.iter().map(read).collect()
 }
 
 /// A page as it is stored.

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use crate::{
     StoreError,
+    identity::STORE_ID,
     moving::{self, COMING, GONE},
     rows::parse_time,
     sql::Sql,
@@ -36,4 +37,11 @@ pub async fn backup_of<S: Sql>(db: &S) -> Result<Option<Timestamp>, StoreError> 
 /// Refuses a store that was moved, or is not whole yet.
 pub async fn check_moved<S: Sql>(db: &S) -> Result<(), StoreError> {
     moving::check(get(db, COMING).await?.as_deref(), get(db, GONE).await?.as_deref())
+}
+
+/// Returns the id of the store, which becomes `new` if there is none.
+pub async fn ensure_store_id<S: Sql>(db: &S, new: &str) -> Result<String, StoreError> {
+    let sql = "INSERT INTO facts (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING";
+    db.write(sql, values![STORE_ID, new]).await?;
+    get(db, STORE_ID).await?.ok_or_else(|| StoreError::BadRecord("the store has no id".to_owned()))
 }

@@ -6,11 +6,13 @@ use jiff::Timestamp;
 
 use crate::{
     StoreError,
-    keys::{ApiKey, SignIn, role_of},
+    keys::{ApiKey, CodeOutcome, SignIn, role_of},
     sql::{Row, Sql},
     values,
 };
 use countersign_domain::principal::{Principal, Role, SecretHash};
+
+const DAY_MS: i64 = 86_400_000;
 
 const KEYS: &str = "SELECT id, name, role, created_at, last_used_at, revoked_at, owner, hash FROM api_keys";
 const SIGN_INS: &str = "SELECT id, cookie, key, name, role, key_id, owner, last_used_ms FROM sign_ins";
@@ -121,4 +123,31 @@ pub async fn forget_sign_ins<S: Sql>(db: &S, gone: &[SecretHash]) -> Result<(), 
 
 pub async fn knows_code<S: Sql>(db: &S, hash: &SecretHash) -> Result<bool, StoreError> {
     Ok(db.first("SELECT 1 FROM sign_in_codes WHERE hash = ?1", values![hash]).await?.is_some())
+}
+
+/// Stores a code, and deletes those that expired more than a day before.
+pub async fn put_code<S: Sql>(
+    db: &S,
+    hash: &SecretHash,
+    now: Timestamp,
+    expires_at: Timestamp,
+) -> Result<(), StoreError> {
+    let now = now.as_millisecond();
+    db.execute("DELETE FROM sign_in_codes WHERE expires_ms < ?1", values![now - DAY_MS]).await?;
+    let sql = "INSERT INTO sign_in_codes (hash, created_ms, expires_ms) VALUES (?1, ?2, ?3)
+               ON CONFLICT (hash) DO NOTHING";
+    db.execute(sql, values![hash, now, expires_at.as_millisecond()]).await.map(drop)
+}
+
+pub async fn take_code<S: Sql>(db: &S, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
+    let sql = "UPDATE sign_in_codes SET used_ms = ?2 WHERE hash = ?1 AND used_ms IS NULL AND expires_ms > ?2";
+    if db.write(sql, values![hash, now.as_millisecond()]).await? == 1 {
+        return Ok(CodeOutcome::Taken);
+    }
+    let row = db.first("SELECT used_ms FROM sign_in_codes WHERE hash = ?1", values![hash]).await?;
+    Ok(match row.map(|row| row.get::<Option<i64>>(0)).transpose()? {
+        None => CodeOutcome::Unknown,
+        Some(Some(_)) => CodeOutcome::AlreadyUsed,
+        Some(None) => CodeOutcome::Expired,
+    })
 }

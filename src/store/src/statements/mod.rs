@@ -1,6 +1,7 @@
 //! What both backends ask their databases for in the same words: everything but the writing of changes and of the trail.
 
 pub mod changes;
+pub mod claims;
 pub mod facts;
 pub mod keys;
 pub mod pins;

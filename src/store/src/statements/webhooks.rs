@@ -8,6 +8,7 @@ use crate::{
     values,
     webhooks::{Delivery, DeliveryState, KEPT, Tried, Waiting},
 };
+use countersign_domain::changes::Claimant;
 
 pub async fn keep_only<S: Sql>(db: &S, names: &[String]) -> Result<(), StoreError> {
     for row in db.rows("SELECT name FROM webhooks", &[]).await? {
@@ -129,4 +130,12 @@ pub async fn deliveries<S: Sql>(
         })
     };
     db.rows(sql, values![webhook, below.unwrap_or(u64::MAX), limit]).await?.iter().map(read).collect()
+}
+
+/// Fails with [`StoreError::HandedOver`] if the node does not lead any more. Nobody else begins to lead before the caller's
+/// transaction ends, because that needs a lock on the row.
+pub async fn check_leader<S: Sql>(db: &S, node: &Claimant) -> Result<(), StoreError> {
+    let sql = "SELECT 1 FROM nodes WHERE id = ?1 AND epoch = ?2 AND lease_until > clock_timestamp() AND NOT resigned
+               FOR KEY SHARE";
+    db.first(sql, values![&node.node, node.epoch]).await?.map(drop).ok_or(StoreError::HandedOver)
 }

@@ -113,7 +113,7 @@ fn hash_row(row: &Row) -> [u8; 32] {
     for value in &row.0 {
         // Texts of both databases are compared as a server has them.
         let value = match value {
-            Cell::Text(text) => Cell::Text(without_nul(text)),
+            Cell::Text(text) => Cell::Text(without_nul(text).into()),
             value => value.clone(),
         };
         hasher.add_part(format!("{value:?}").as_bytes());

@@ -1,0 +1,116 @@
+//! The reads that both backends answer with the same statements.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::{
+    AuditSearch, Done, FoundEntries, Heads, ListQuery, Listing, LiveChange, Occupant, Old, OldBefore, Proposed, Store,
+    StoreBackend, StoreError, StoreFuture, StoredEvent, WriteRequest,
+    queue::WriteQueue,
+    sql::Sql,
+    statements::{changes, claims, facts, pins, retention, standing_rules, trail},
+};
+use countersign_domain::{
+    changes::{Change, ChangeState, audit::AuditEntry},
+    policy::{Pins, StandingRule},
+};
+
+/// A backend's queue of writes, and its connections for reads.
+pub(crate) trait Queries: StoreBackend {
+    type Connection: Sql;
+
+    fn write_queue(&self) -> &WriteQueue;
+
+    /// Runs statements on another thread. The answer may be awaited in any runtime.
+    fn read<T: Send + 'static>(
+        &self,
+        query: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T>;
+
+    /// Runs statements, and parses their answer where that holds nobody up: here, in the task of the caller.
+    fn read_and_parse<R: Send + 'static, T: Send + 'static>(
+        &self,
+        query: impl AsyncFnOnce(&Self::Connection) -> Result<R, StoreError> + Send + 'static,
+        parse: fn(R) -> Result<T, StoreError>,
+    ) -> StoreFuture<T> {
+        let read = self.read(query);
+        Box::pin(async move { parse(read.await?) })
+    }
+}
+
+impl<B: Queries> Store for B {
+    fn submit(&self, request: WriteRequest, done: Done) {
+        self.write_queue().send(request, done);
+    }
+
+    fn find_prunable(&self, before: OldBefore) -> StoreFuture<Old> {
+        self.read(async move |db| retention::find_old(db, before).await)
+    }
+
+    fn backup_time(&self) -> StoreFuture<Option<Timestamp>> {
+        self.read(async |db| facts::backup_of(db).await)
+    }
+
+    fn pins(&self) -> StoreFuture<Pins> {
+        self.read(async |db| pins::load(db).await)
+    }
+
+    fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
+        self.read(async |db| standing_rules::load(db).await)
+    }
+
+    fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
+        let id = id.to_owned();
+        self.read_and_parse(async move |db| changes::get(db, &id).await, changes::Body::parse)
+    }
+
+    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
+        let (principal, key) = (principal.to_owned(), key.to_owned());
+        let query = async move |db: &B::Connection| changes::find_idempotent(db, &principal, &key).await;
+        self.read_and_parse(query, changes::Body::parse)
+    }
+
+    fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
+        self.read_and_parse(async move |db| changes::list(db, &query).await, changes::Page::parse)
+    }
+
+    fn live_changes(&self) -> StoreFuture<Vec<LiveChange>> {
+        self.read(async |db| changes::list_live(db).await)
+    }
+
+    fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
+        self.read(async move |db| changes::proposals_since(db, since).await)
+    }
+
+    fn changes_with_votes(&self) -> StoreFuture<Vec<String>> {
+        self.read(async |db| changes::list_voted(db).await)
+    }
+
+    fn count_by_state(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
+        self.read(async |db| changes::count_by_state(db).await)
+    }
+
+    fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
+        self.read(async move |db| changes::events_after(db, after, limit).await)
+    }
+
+    fn occupants(&self, targets: Vec<String>, now: Timestamp) -> StoreFuture<Vec<Occupant>> {
+        self.read(async move |db| claims::occupants(db, &targets, now).await)
+    }
+
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
+        self.read(async move |db| trail::page(db, change.as_deref(), before, limit).await)
+    }
+
+    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {
+        self.read(async move |db| {
+            let newest = db.heads().await?.audit.seq;
+            trail::search(db, &search, newest, before, limit).await
+        })
+    }
+
+    fn heads(&self) -> StoreFuture<Heads> {
+        self.read(async |db| db.heads().await)
+    }
+}
