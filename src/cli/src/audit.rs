@@ -47,11 +47,11 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
                 plural(verified.covered.pins, "definition"),
                 plural(verified.covered.rules, "standing rule")
             ));
-            if verified.covered.untold > 0 {
+            if verified.covered.uncovered > 0 {
                 super::output::remark(&format!(
                     "{} of these keys, definitions, rules and policies are older than their records in the trail, so it cannot be verified \
                      that they are unaltered. They are recorded when a gateway of this version starts on the database.",
-                    verified.covered.untold
+                    verified.covered.uncovered
                 ));
             }
             Ok(Exit::Ok)

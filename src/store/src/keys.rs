@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     StoreError,
-    covered::{KEY_CREATED, KEY_REVOKED},
+    coverage::{KEY_CREATED, KEY_REVOKED},
     sql::{BACKGROUND_TIMEOUT, Database, REQUEST_TIMEOUT, Sql as _},
     statements::{keys, trail::key_details},
 };

@@ -6,10 +6,10 @@
 //! [`Place`] says where it is and opens it, the only way in. The traits [`Store`], [`keys::Credentials`] and
 //! [`webhooks::Deliveries`] are what a backend has: `sqlite` or `postgres`; a [`Room`] is for what modules keep beside.
 //! Each writes changes and the trail in its own way; for everything else both run `statements`, by the trait `sql::Sql`.
-//! Both use `queue`, which holds what is to be written, `covered`, which says what entries tell of, `verify`, which proves
+//! Both use `queue`, which holds what is to be written, `coverage`, which says what entries tell of, `verify`, which proves
 //! them, and `moving`, which brings a store from one to the other.
 
-mod covered;
+mod coverage;
 #[cfg(test)]
 mod drafts;
 pub mod error;
@@ -56,6 +56,7 @@ use countersign_domain::{
     policy::{Pins, StandingRule},
 };
 
+pub use coverage::CoveredCounts;
 pub use error::StoreError;
 pub use identity::StoreIdentity;
 pub use lock::{DataLock, LockError, lock_data_dir};
@@ -68,7 +69,7 @@ pub use postgres::tables;
 pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 pub use said::Said;
 pub use search::{AuditSearch, FoundEntries, FoundEntry, Narrow};
-pub use verify::{Covered, Verified, VerifyError};
+pub use verify::{VerifiedTrail, VerifyError};
 
 /// One transition, ready to be written. What is JSON was serialized by the caller, away from the store's thread.
 #[derive(Clone, Debug)]
@@ -149,12 +150,12 @@ pub struct Occupant {
     pub until: Option<Timestamp>,
 }
 
-/// A transition that is durable.
-#[derive(Clone, Debug)]
+/// A write that is durable.
+#[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// Of its feed event; 0 for a [`Record`], which has none.
+    /// The number of a transition's feed event; other writes have no event, and 0.
     pub seq: u64,
-    /// The feed event's JSON; empty for a [`Record`].
+    /// The JSON of the feed event, or nothing.
     pub event: Bytes,
 }
 

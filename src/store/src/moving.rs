@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::Value as Json;
 
 use super::{
-    StoreError, Verified, VerifyError,
+    StoreError, VerifiedTrail, VerifyError,
     identity::{STORE_ID, new_id},
     policy_snapshots::NEWEST,
     sql::{Cell, Row, Sql, Value},
@@ -114,7 +114,7 @@ pub(crate) trait OfflineStore {
     fn finish(&self) -> Result<(), StoreError> {
         Ok(())
     }
-    fn verify(&self) -> Result<Verified, VerifyError>;
+    fn verify(&self) -> Result<VerifiedTrail, VerifyError>;
 
     fn fact(&self, name: &str) -> Result<Option<String>, StoreError> {
         self.run(async |db| facts::get(db, name).await)
@@ -225,7 +225,7 @@ pub(crate) fn move_all(
     to: &impl OfflineStore,
     beside: &mut Beside<'_>,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Verified, MoveError> {
+) -> Result<VerifiedTrail, MoveError> {
     let whole = from.verify().map_err(MoveError::Source)?;
     let head = whole.head.export();
     let coming = to.fact(COMING)?;

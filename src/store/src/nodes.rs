@@ -133,21 +133,33 @@ pub trait Nodes: Send + Sync + 'static {
         Timestamp::now()
     }
     /// What this node's claims are made with from now on; `None` where only one gateway can serve the store.
-    fn claimant(&self) -> Option<Claimant>;
+    fn claimant(&self) -> Option<Claimant> {
+        None
+    }
     /// Whether nobody else can take this claim's node for gone at this moment. To be asked just before what must not be done
     /// after.
-    fn holds(&self, claimant: Option<&Claimant>) -> bool;
+    fn holds(&self, _claimant: Option<&Claimant>) -> bool {
+        true
+    }
     /// Whether this node does what one node does at a time.
-    fn leads(&self) -> bool;
+    fn leads(&self) -> bool {
+        true
+    }
     /// Leads no more from now on, and has another one lead as soon as there is one; what this node runs stays its own until
     /// the store is closed. The one gateway of a store that takes no other goes on.
-    fn resign(&self);
+    fn resign(&self) {}
     /// How many nodes live, this one among them.
-    fn live(&self) -> usize;
+    fn live(&self) -> usize {
+        1
+    }
     /// How many of the others that live have another configuration than this one.
-    fn differing(&self) -> usize;
+    fn differing(&self) -> usize {
+        0
+    }
     /// Where another node that lives is reached; `None` from the end of its lease on.
-    fn peer(&self, node: &str) -> Option<Peer>;
+    fn peer(&self, _node: &str) -> Option<Peer> {
+        None
+    }
     /// Writes what this node says of itself and reads what the others do, once more: what is answered at once was read after
     /// this call.
     fn refresh(&self) -> StoreFuture<()> {
@@ -159,9 +171,13 @@ pub trait Nodes: Send + Sync + 'static {
         0
     }
     /// The address of this machine from which the store is reached; `None` where it cannot be told.
-    fn outward(&self) -> Option<IpAddr>;
+    fn outward(&self) -> Option<IpAddr> {
+        None
+    }
     /// What all nodes of a store know and nobody else does, 32 bytes; `None` where only one gateway can serve the store.
-    fn secret(&self) -> Option<[u8; 32]>;
+    fn secret(&self) -> Option<[u8; 32]> {
+        None
+    }
     /// Hears that others may have written.
     fn news(&self) -> watch::Receiver<News>;
     /// Says from now on who this node is.
@@ -169,7 +185,9 @@ pub trait Nodes: Send + Sync + 'static {
     /// Says from now on how the servers behind this node are.
     fn reach(&self, reach: Reach);
     /// How those behind the others that live are.
-    fn others(&self) -> Vec<Reach>;
+    fn others(&self) -> Vec<Reach> {
+        Vec::new()
+    }
     /// All of them, oldest first; those that are gone for about a day.
     fn list(&self) -> StoreFuture<Vec<Node>>;
 }
@@ -190,40 +208,6 @@ impl Alone {
 }
 
 impl Nodes for Alone {
-    fn claimant(&self) -> Option<Claimant> {
-        None
-    }
-
-    fn holds(&self, _: Option<&Claimant>) -> bool {
-        true
-    }
-
-    fn leads(&self) -> bool {
-        true
-    }
-
-    fn resign(&self) {}
-
-    fn live(&self) -> usize {
-        1
-    }
-
-    fn differing(&self) -> usize {
-        0
-    }
-
-    fn peer(&self, _: &str) -> Option<Peer> {
-        None
-    }
-
-    fn outward(&self) -> Option<IpAddr> {
-        None
-    }
-
-    fn secret(&self) -> Option<[u8; 32]> {
-        None
-    }
-
     fn news(&self) -> watch::Receiver<News> {
         self.news.subscribe()
     }
@@ -234,10 +218,6 @@ impl Nodes for Alone {
 
     fn reach(&self, reach: Reach) {
         *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = reach;
-    }
-
-    fn others(&self) -> Vec<Reach> {
-        Vec::new()
     }
 
     fn list(&self) -> StoreFuture<Vec<Node>> {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::{Record, Store, StoreError, WriteError, WriteRequest, covered::PinRow, write};
+use super::{Record, Store, StoreError, WriteError, WriteRequest, coverage::pin_hash, write};
 use countersign_domain::{
     changes::machine::GATEWAY,
     policy::pins::{Acceptance, Definition, PinSource, Pins, ToolPin},
@@ -222,17 +222,15 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
 pub(crate) fn row_hash(server: &str, write: &PinWrite) -> String {
     let accepted = write.pin.accepted.as_ref();
     let at = accepted.map(|accepted| accepted.at.to_string());
-    PinRow {
-        server,
-        tool: &write.tool,
-        seen: write.pin.seen.as_deref(),
-        accepted: accepted.map(|accepted| accepted.hash.as_str()),
-        by: accepted.map(|accepted| accepted.by.as_str()),
-        at: at.as_deref(),
-        definition: write.pin.text.as_deref(),
-        target: accepted.and_then(|accepted| accepted.target.as_deref()),
-    }
-    .hash()
+    let columns = [
+        write.pin.seen.as_deref(),
+        accepted.map(|accepted| accepted.hash.as_str()),
+        accepted.map(|accepted| accepted.by.as_str()),
+        at.as_deref(),
+        write.pin.text.as_deref(),
+        accepted.and_then(|accepted| accepted.target.as_deref()),
+    ];
+    pin_hash(server, &write.tool, columns)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Said, Store, StoreError, Verified, VerifyError,
+    Said, Store, StoreError, VerifiedTrail, VerifyError,
     identity::{self, Backend, StoreIdentity},
     keys::Credentials,
     moving::{self, Beside, MoveError, OfflineStore, Progress},
@@ -94,7 +94,7 @@ impl Place {
     /// one of an older version has it open on a server, or it is being moved.
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
         match self.own()? {
-            Kind::Directory(dir) => Ok(Arc::new(sqlite::SqliteStore::open(dir, sqlite::SqliteOptions::default())?)),
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::SqliteStore::open(dir)?)),
             Kind::Server(server) => server.open(),
         }
     }
@@ -143,7 +143,7 @@ impl Place {
         other: &Self,
         beside: &mut Beside<'_>,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<Verified, MoveError> {
+    ) -> Result<VerifiedTrail, MoveError> {
         match &self.0 {
             Kind::Directory(dir) => self.move_from(&OfflineDirectory::take(dir, false)?, other, beside, progress),
             Kind::Server(server) => self.move_from(&server.take_offline(false)?, other, beside, progress),
@@ -156,7 +156,7 @@ impl Place {
         other: &Self,
         beside: &mut Beside<'_>,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<Verified, MoveError> {
+    ) -> Result<VerifiedTrail, MoveError> {
         if let Kind::Directory(dir) = &other.0
             && let Some(known) = StoreIdentity::read(dir)?
             && known.backend != Backend::Sqlite
@@ -229,7 +229,7 @@ impl Place {
     ///
     /// # Errors
     /// [`VerifyError::Broken`] at the first thing that does not hold.
-    pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
+    pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
         match self.own()? {
             Kind::Directory(dir) => sqlite::verify::verify_audit(dir, expected),
             Kind::Server(server) => server.verify_audit(expected),

@@ -302,7 +302,7 @@ pub(crate) struct Dialect {
     pub store_rule: &'static str,
     /// The condition that a standing rule allows.
     pub rule_allows: &'static str,
-    /// Policies in force with their names: the newest, whose fact is `?1` and whose name is `?2`, and those of nodes.
+    /// The recorded policies: the newest, whose fact is `?1`, without a name, and those of nodes with their ids.
     pub policies: &'static str,
 }
 

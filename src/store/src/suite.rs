@@ -616,7 +616,7 @@ async fn what_reviewers_said_is_kept_with_its_entry(at: At) {
     assert_eq!(place.said().unwrap().unwrap().rules.len(), 2);
     store.close();
     let covered = place.verify_audit(None).unwrap().covered;
-    assert_eq!((covered.pins, covered.rules, covered.untold), (1, 2, 0));
+    assert_eq!((covered.pins, covered.rules, covered.uncovered), (1, 2, 0));
 }
 
 fn time(second: i64) -> Timestamp {

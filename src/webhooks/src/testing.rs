@@ -8,10 +8,9 @@ use std::sync::{
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use countersign_domain::changes::Claimant;
 use countersign_store::{
     Nodes, StoreFuture,
-    nodes::{Introduction, News, Node, Peer, Reach},
+    nodes::{Introduction, News, Node, Reach},
 };
 
 /// A fake node out of two, whose leadership the test controls.
@@ -27,39 +26,17 @@ impl Nodes for FakeNodes {
     fn now(&self) -> Timestamp {
         self.now.lock().unwrap().unwrap_or_else(Timestamp::now)
     }
-    fn claimant(&self) -> Option<Claimant> {
-        None
-    }
-    fn holds(&self, _: Option<&Claimant>) -> bool {
-        true
-    }
     fn leads(&self) -> bool {
         self.leads.load(Ordering::SeqCst)
     }
     fn live(&self) -> usize {
         2
     }
-    fn differing(&self) -> usize {
-        0
-    }
-    fn resign(&self) {}
-    fn peer(&self, _: &str) -> Option<Peer> {
-        None
-    }
-    fn outward(&self) -> Option<std::net::IpAddr> {
-        None
-    }
-    fn secret(&self) -> Option<[u8; 32]> {
-        None
-    }
     fn news(&self) -> watch::Receiver<News> {
         watch::channel(News::default()).1
     }
     fn introduce(&self, _: Introduction) {}
     fn reach(&self, _: Reach) {}
-    fn others(&self) -> Vec<Reach> {
-        Vec::new()
-    }
     fn list(&self) -> StoreFuture<Vec<Node>> {
         let list = self.list.lock().unwrap().clone();
         Box::pin(async { Ok(list) })

@@ -41,10 +41,16 @@ struct Copy {
     keys: HashMap<SecretHash, ApiKey>,
     /// When they were read.
     at: Option<Instant>,
+    /// When this process last made or revoked a key.
+    changed_at: Option<Instant>,
 }
 
 impl Copy {
+    /// Replaces the copy by keys whose reading began at `at`, unless they may be older than a change of this process.
     fn replace(&mut self, mut keys: HashMap<SecretHash, ApiKey>, at: Instant) {
+        if self.changed_at.is_some_and(|changed| changed >= at) {
+            return;
+        }
         // A use that was noted here may not have been stored when they were read.
         for (hash, key) in &mut keys {
             let noted = self.keys.get(hash).and_then(|known| known.last_used_at);
@@ -125,17 +131,15 @@ impl Keys {
             }
         }
     }
-
-    fn note(&self, hash: SecretHash, key: ApiKey) {
-        self.copy.write().unwrap_or_else(PoisonError::into_inner).keys.insert(hash, key);
-    }
 }
 
 impl Credentials for Keys {
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
         let inserted = self.stored.insert(key, hash);
         self.look_up(inserted.map(|()| true), &key.id, None)?;
-        self.note(*hash, key.clone());
+        let mut copy = self.copy.write().unwrap_or_else(PoisonError::into_inner);
+        copy.changed_at = Some(Instant::now());
+        copy.keys.insert(*hash, key.clone());
         Ok(())
     }
 
@@ -159,7 +163,7 @@ impl Credentials for Keys {
         // It may have been made a moment ago.
         let found = self.stored.find(hash)?;
         if let Some((key, hash)) = &found {
-            self.note(*hash, key.clone());
+            self.copy.write().unwrap_or_else(PoisonError::into_inner).keys.insert(*hash, key.clone());
         }
         Ok(found)
     }
@@ -169,6 +173,7 @@ impl Credentials for Keys {
         let mut copy = self.copy.write().unwrap_or_else(PoisonError::into_inner);
         if done && let Some(key) = copy.keys.values_mut().find(|key| key.id == id) {
             key.revoked_at = Some(now);
+            copy.changed_at = Some(Instant::now());
         }
         Ok(done)
     }

@@ -46,8 +46,8 @@ use tokio_postgres::Config;
 pub(crate) use self::connect::Ground;
 use self::{nodes::Membership, writer::Writer};
 use crate::{
-    Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, Said, Store, StoreBackend, StoreError, StoreFuture, Verified,
-    VerifyError,
+    Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, Said, Store, StoreBackend, StoreError, StoreFuture,
+    VerifiedTrail, VerifyError,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
     keys::Credentials,
     nodes::Name,
@@ -142,7 +142,7 @@ impl Server {
         Ok(Arc::new(DeliveryStore::new(self.migrated()?)))
     }
 
-    pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
+    pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
         let ground = self.own()?;
         ground.block_on(verify::verify(&ground, expected))
     }

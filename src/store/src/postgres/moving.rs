@@ -6,7 +6,7 @@ use deadpool_postgres::ClientWrapper;
 
 use super::{Ground, connect, rows::transaction, trail::set_heads, verify};
 use crate::{
-    Heads, StoreError, Verified, VerifyError,
+    Heads, StoreError, VerifiedTrail, VerifyError,
     moving::{OfflineStore, TABLES},
     sql::Sql as _,
 };
@@ -72,7 +72,7 @@ impl OfflineStore for OfflineServer {
         })
     }
 
-    fn verify(&self) -> Result<Verified, VerifyError> {
+    fn verify(&self) -> Result<VerifiedTrail, VerifyError> {
         self.ground.block_on(verify::verify(&self.ground, None))
     }
 }

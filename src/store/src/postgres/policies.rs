@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     PolicySnapshot, PolicySnapshots, StoreError,
-    covered::{POLICY_RECORDED, of_policy},
+    coverage::{POLICY_RECORDED, policy_details},
     policy_snapshots::{NEWEST, written},
 };
 use countersign_domain::changes::machine::SYSTEM;
@@ -41,7 +41,7 @@ pub(super) async fn save(
     let saving = async {
         let row = one(client, sql, &[&node, &NEWEST, &text, &by_consent, &began_with]).await?;
         let (newest, own) = row.map_or((false, false), |row| (row.get(0), row.get(1)));
-        let details = of_policy(&text, Some(node).filter(|_| own), newest);
+        let details = policy_details(&text, Some(node).filter(|_| own), newest);
         trail::tell(client, POLICY_RECORDED, SYSTEM, &details).await
     };
     transaction(client, saving).await

@@ -24,7 +24,7 @@ impl Sql for ClientWrapper {
                      ON CONFLICT (id) DO UPDATE
                      SET \"over\" = excluded.\"over\", body = excluded.body, allows = excluded.allows",
         rule_allows: "allows",
-        policies: "SELECT ?2, value FROM facts WHERE name = ?1
+        policies: "SELECT NULL::text, value FROM facts WHERE name = ?1
                    UNION ALL SELECT id, policy FROM nodes WHERE policy <> ''",
     };
 

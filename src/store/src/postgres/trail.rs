@@ -7,67 +7,58 @@ use super::rows::{execute, take_heads};
 use crate::{
     Heads, StoreError,
     rows::{signed, stored},
+    sql::{Cell, Value},
+    values,
 };
 use countersign_domain::changes::audit::{AuditHead, EntryContent, EntryHash};
 
-/// Entries that are written together, column by column.
-#[derive(Default)]
-pub(super) struct Appended {
-    seq: Vec<i64>,
-    at: Vec<String>,
-    change: Vec<String>,
-    event: Vec<String>,
-    from: Vec<Option<String>>,
-    to: Vec<String>,
-    actor: Vec<String>,
-    details: Vec<String>,
-    prev_hash: Vec<Vec<u8>>,
-    hash: Vec<Vec<u8>>,
+/// Rows that one statement inserts, column by column.
+pub(super) struct InsertBatch {
+    sql: &'static str,
+    columns: Vec<Vec<Cell>>,
 }
 
-impl Appended {
-    /// The next entry after `head`; answers the new head. Its own number is not looked at.
-    pub fn push(&mut self, head: AuditHead, content: &EntryContent<'_>) -> AuditHead {
-        let seq = head.seq + 1;
-        let (change, actor, details) = (stored(content.change_id), stored(content.actor), stored(content.details));
-        // The hash is that of what is stored.
-        let content = EntryContent { seq, change_id: &change, actor: &actor, details: &details, ..*content };
-        let hash: EntryHash = content.hash(&head.hash);
-        self.seq.push(signed(seq));
-        self.at.push(content.at.to_owned());
-        self.event.push(content.event.to_owned());
-        self.from.push(content.from.map(str::to_owned));
-        self.to.push(content.to.to_owned());
-        self.prev_hash.push(head.hash.to_vec());
-        self.hash.push(hash.to_vec());
-        self.change.push(change.into_owned());
-        self.actor.push(actor.into_owned());
-        self.details.push(details.into_owned());
-        AuditHead { seq, hash }
+impl InsertBatch {
+    /// `sql` takes one array for each column.
+    pub fn new(sql: &'static str) -> Self {
+        Self { sql, columns: Vec::new() }
     }
 
-    /// Within the caller's transaction.
-    pub async fn write(&self, client: &ClientWrapper) -> Result<(), StoreError> {
-        execute(
-            client,
+    /// Starts a batch of audit entries.
+    pub fn for_entries() -> Self {
+        Self::new(
             "INSERT INTO audit (seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash)
              SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
                                   $8::text[], $9::bytea[], $10::bytea[])",
-            &[
-                &self.seq,
-                &self.at,
-                &self.change,
-                &self.event,
-                &self.from,
-                &self.to,
-                &self.actor,
-                &self.details,
-                &self.prev_hash,
-                &self.hash,
-            ],
         )
-        .await?;
-        Ok(())
+    }
+
+    pub fn push(&mut self, row: &[Value<'_>]) {
+        self.columns.resize_with(row.len(), Vec::new);
+        for (column, value) in self.columns.iter_mut().zip(row) {
+            column.push(value.clone().into_cell());
+        }
+    }
+
+    /// Adds the next audit entry after `head`, whatever its own number says, and returns the new head.
+    pub fn push_entry(&mut self, head: AuditHead, content: &EntryContent<'_>) -> AuditHead {
+        let seq = head.seq + 1;
+        let (change_id, actor, details) = (stored(content.change_id), stored(content.actor), stored(content.details));
+        // The hash is that of what is stored.
+        let content = EntryContent { seq, change_id: &change_id, actor: &actor, details: &details, ..*content };
+        let hash: EntryHash = content.hash(&head.hash);
+        let EntryContent { at, change_id, event, from, to, actor, details, .. } = content;
+        self.push(values![seq, at, change_id, event, from, to, actor, details, &head.hash, &hash]);
+        AuditHead { seq, hash }
+    }
+
+    /// Writes the rows, within the caller's transaction.
+    pub async fn write(&self, client: &ClientWrapper) -> Result<(), StoreError> {
+        if self.columns.is_empty() {
+            return Ok(());
+        }
+        let columns: Vec<super::rows::Value<'_>> = self.columns.iter().map(|column| column as _).collect();
+        execute(client, self.sql, &columns).await.map(drop)
     }
 }
 
@@ -88,9 +79,9 @@ pub(super) async fn tell(
 ) -> Result<(), StoreError> {
     let at = Timestamp::now().to_string();
     let heads = take_heads(client).await?;
-    let mut appended = Appended::default();
+    let mut entries = InsertBatch::for_entries();
     let content = EntryContent { seq: 0, at: &at, change_id: "", event, from: None, to: "", actor, details };
-    let audit = appended.push(heads.audit, &content);
-    appended.write(client).await?;
+    let audit = entries.push_entry(heads.audit, &content);
+    entries.write(client).await?;
     set_heads(client, Heads { audit, ..heads }).await
 }

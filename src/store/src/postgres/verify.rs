@@ -2,14 +2,14 @@
 
 use super::{Ground, connect};
 use crate::{
-    StoreError, Verified, VerifyError,
-    covered::FACT,
+    StoreError, VerifiedTrail, VerifyError,
+    coverage::COVERAGE_FACT,
     sql::Sql as _,
     statements::{
         facts,
         trail::{covered_rows, next_page},
-        verify,
     },
+    verify,
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 
@@ -17,10 +17,10 @@ use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 ///
 /// # Errors
 /// [`VerifyError::Broken`] at the first contradiction.
-pub(super) async fn verify(ground: &Ground, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
+pub(super) async fn verify(ground: &Ground, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     let client = ground.snapshot().await?.ok_or_else(connect::nothing_there)?;
-    let (rows, covers) = (covered_rows(&client).await?, facts::get(&client, FACT).await?);
-    let verified = verify::verify(&client, expected, &rows, covers.as_deref()).await?;
+    let (rows, covers) = (covered_rows(&client).await?, facts::get(&client, COVERAGE_FACT).await?);
+    let verified = verify::verify(&client, expected, &rows, covers.is_some()).await?;
     // The next entry would be chained to this head.
     if client.heads().await?.audit != verified.head {
         return Err(StoreError::BadRecord("the row that says where the trail ends says something else".into()).into());

@@ -30,22 +30,20 @@ use super::{
     node_rows::CHANNEL,
     nodes::Membership,
     rows::{self, execute, one},
-    trail::{Appended, set_heads},
+    trail::{InsertBatch, set_heads},
 };
 use crate::{
-    Draft, Heads, Nodes as _, Pruning, Record, StoreError, WriteError, WriteRequest, Written,
-    covered::with_rows,
-    pins::FIRST_SEEN,
+    Draft, Heads, Nodes as _, Record, StoreError, WriteError, WriteRequest, Written,
     queue::{Command, GIVE_UP, Meter, QUIET, WriteResult, answer, entry_of, event_of, refuse},
     rows::{signed, stored},
     search::needle,
-    standing_rules::USED,
-    statements::{facts, pins, retention, standing_rules},
+    statements::{
+        facts,
+        records::{self, NewEntry},
+    },
+    values,
 };
-use countersign_domain::changes::{
-    audit::{AuditHead, EntryContent},
-    machine::{EventKind, SYSTEM},
-};
+use countersign_domain::changes::{audit::AuditHead, machine::EventKind};
 use countersign_runtime::crash::crash_point;
 
 const INSERT: &str =
@@ -76,13 +74,11 @@ pub(super) struct Writer {
 }
 
 /// What was written of a command before the heads were taken.
-enum Wrote {
+enum Wrote<'a> {
     /// The change's number.
     Transition(i64),
-    /// The entry's details.
-    Record(String),
-    /// Change, event, state and details of each entry.
-    Pruned(Vec<(String, &'static str, &'static str, String)>),
+    /// The audit entries of another request.
+    Entries(Vec<NewEntry<'a>>),
 }
 
 /// Why a batch was not written.
@@ -294,7 +290,7 @@ async fn write(
 ) -> Result<(Vec<WriteResult>, Option<Heads>), StoreError> {
     let long = batch.iter().map(|command| command.request.len()).sum::<usize>() >= LONG;
     link.batch_execute(if long { ON_ITS_WAY } else { "BEGIN" }).await?;
-    let mut wrote: Vec<Result<Wrote, WriteError>> = Vec::with_capacity(batch.len());
+    let mut wrote: Vec<Result<Wrote<'_>, WriteError>> = Vec::with_capacity(batch.len());
     let mut rest = batch;
     while let Some(first) = rest.first() {
         let run = rest.iter().take_while(|command| command.request.is_plain()).count();
@@ -305,17 +301,17 @@ async fn write(
                 wrote.push(ending(link, draft, these).await?)
             }
             WriteRequest::Transition(_) => wrote.extend(transitions(link, these).await?),
-            WriteRequest::Record(record) => wrote.push(write_record(link, record).await?),
-            WriteRequest::Restored(record) => {
-                execute(link, "DELETE FROM facts WHERE name = 'backup_of'", &[]).await?;
-                standing_rules::end_allowances(link, record.at).await?;
-                wrote.push(write_record(link, record).await?);
+            other => {
+                if let WriteRequest::Record(Record { late: Some(late), change, .. }) = other {
+                    claims::came_back(link, change, late).await?;
+                }
+                let entries = records::write(link, other).await?;
+                wrote.push(if entries.is_empty() { Err(WriteError::Conflict) } else { Ok(Wrote::Entries(entries)) });
             }
-            WriteRequest::Prune(pruning) => wrote.push(prune(link, pruning).await?),
         }
     }
     if wrote.iter().all(Result::is_err) {
-        let refused = wrote.into_iter().map(|outcome| outcome.map(|_| nothing()));
+        let refused = wrote.into_iter().map(|outcome| outcome.map(|_| Written::default()));
         return Ok((refused.collect(), None));
     }
     let taken = async {
@@ -336,12 +332,11 @@ impl WriteRequest {
     }
 }
 
-fn nothing() -> Written {
-    Written { seq: 0, event: Bytes::new() }
-}
-
 /// Transitions, each of which is sent before the one before it is answered.
-async fn transitions(link: &ClientWrapper, commands: &[Command]) -> Result<Vec<Result<Wrote, WriteError>>, StoreError> {
+async fn transitions(
+    link: &ClientWrapper,
+    commands: &[Command],
+) -> Result<Vec<Result<Wrote<'static>, WriteError>>, StoreError> {
     let update = format!("{MOVED} RETURNING no");
     let (insert, update) = (link.prepare_cached(INSERT).await?, link.prepare_cached(&update).await?);
     let (insert, update) = (&insert, &update);
@@ -390,7 +385,7 @@ async fn ending(
     link: &ClientWrapper,
     draft: &Draft,
     alone: &[Command],
-) -> Result<Result<Wrote, WriteError>, StoreError> {
+) -> Result<Result<Wrote<'static>, WriteError>, StoreError> {
     let id = &draft.change.id;
     let sql = "SELECT 1 FROM changes WHERE id = $1 AND version = $2 FOR UPDATE";
     if one(link, sql, &[id, &signed(draft.expected.unwrap_or(0))]).await?.is_none() {
@@ -406,70 +401,23 @@ async fn ending(
     transitions(link, alone).await?.pop().ok_or(StoreError::Closed)
 }
 
-async fn write_record(link: &ClientWrapper, record: &Record) -> Result<Result<Wrote, WriteError>, StoreError> {
-    if let Some(late) = &record.late {
-        claims::came_back(link, &record.change, late).await?;
-    }
-    // Another node may have been quicker, and a person may have decided on what it wrote.
-    if !record.server.is_empty() && !pins::store(link, &record.server, &record.pins, record.event == FIRST_SEEN).await?
-    {
-        return Ok(Err(WriteError::Conflict));
-    }
-    let Some(told) = standing_rules::store(link, &record.rules, record.event == USED).await? else {
-        return Ok(Err(WriteError::Conflict));
-    };
-    Ok(Ok(Wrote::Record(with_rows(&record.details, &told).into_owned())))
-}
-
-/// Each redaction and deletion with its audit entry, and the events with one of theirs.
-async fn prune(link: &ClientWrapper, pruning: &Pruning) -> Result<Result<Wrote, WriteError>, StoreError> {
-    let mut entries = Vec::new();
-    for redaction in &pruning.redactions {
-        if retention::redact(link, redaction).await? {
-            entries.push((redaction.id.clone(), "redacted", redaction.state.as_str(), redaction.details.clone()));
-        }
-    }
-    for deletion in &pruning.deletions {
-        if retention::delete(link, deletion).await? {
-            entries.push((deletion.id.clone(), "deleted", deletion.state.as_str(), deletion.details.clone()));
-        }
-    }
-    if pruning.events_to > 0 && retention::forget_events(link, pruning.events_to).await? > 0 {
-        entries.push((String::new(), "events_pruned", "", pruning.events_details.clone()));
-    }
-    Ok(if entries.is_empty() { Err(WriteError::Conflict) } else { Ok(Wrote::Pruned(entries)) })
-}
-
-/// Feed events that are written together, column by column.
-#[derive(Default)]
-struct Events {
-    seq: Vec<i64>,
-    kind: Vec<&'static str>,
-    change: Vec<String>,
-    at: Vec<i64>,
-    data: Vec<String>,
-}
-
-/// What new changes are searched by, column by column.
-#[derive(Default)]
-struct Searched {
-    no: Vec<i64>,
-    provider: Vec<String>,
-    tool: Vec<String>,
-    created: Vec<i64>,
-    call: Vec<Option<String>>,
-    needle: Vec<String>,
-}
-
 /// The last part: entries and events with their numbers, which nobody else gets as long as the heads are held.
 async fn tell(
     link: &ClientWrapper,
     node: &Membership,
     mut heads: Heads,
     batch: &[Command],
-    wrote: Vec<Result<Wrote, WriteError>>,
+    wrote: Vec<Result<Wrote<'_>, WriteError>>,
 ) -> Result<(Vec<WriteResult>, Heads), StoreError> {
-    let (mut entries, mut events, mut searched) = (Appended::default(), Events::default(), Searched::default());
+    let mut entries = InsertBatch::for_entries();
+    let mut events = InsertBatch::new(
+        "INSERT INTO events (seq, kind, change_id, at_ms, data)
+         SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[])",
+    );
+    let mut searched = InsertBatch::new(
+        "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle)
+         SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[])",
+    );
     let mut renamed: Vec<(i64, &Draft)> = Vec::new();
     let mut outcomes = Vec::with_capacity(batch.len());
     for (command, wrote) in batch.iter().zip(wrote) {
@@ -482,42 +430,29 @@ async fn tell(
         };
         outcomes.push(Ok(match (&command.request, wrote) {
             (WriteRequest::Transition(draft), Wrote::Transition(no)) => {
-                heads.audit = entries.push(heads.audit, &entry_of(draft, 0, &draft.at.to_string()));
+                let change = &draft.change;
+                heads.audit = entries.push_entry(heads.audit, &entry_of(draft, 0, &draft.at.to_string()));
                 match draft.kind {
-                    EventKind::Created => searched.push(no, draft),
+                    EventKind::Created => {
+                        let (created, call) = (change.created_at.as_millisecond(), draft.call_hash.as_ref());
+                        let needle = needle(change);
+                        searched.push(values![no, &change.provider, &change.tool, created, call, &needle]);
+                    }
                     // What it is called may be something else now.
                     EventKind::Edited | EventKind::Refreshed => renamed.push((no, draft)),
                     _ => {}
                 }
                 heads.event += 1;
                 let event = event_of(draft, heads.event);
-                events.push(heads.event, draft, &event);
+                let at = draft.at.as_millisecond();
+                events.push(values![heads.event, draft.kind.feed_type(), &change.id, at, &event]);
                 Written { seq: heads.event, event: Bytes::from(event) }
             }
-            (WriteRequest::Record(record) | WriteRequest::Restored(record), Wrote::Record(details)) => {
-                let at = record.at.to_string();
-                let content = EntryContent {
-                    seq: 0,
-                    at: &at,
-                    change_id: &record.change,
-                    event: record.event,
-                    from: None,
-                    to: "",
-                    actor: &record.actor,
-                    details: &details,
-                };
-                heads.audit = entries.push(heads.audit, &content);
-                nothing()
-            }
-            (WriteRequest::Prune(pruning), Wrote::Pruned(of)) => {
-                let at = pruning.at.to_string();
-                for (change_id, event, state, details) in &of {
-                    let from = (!state.is_empty()).then_some(*state);
-                    let content =
-                        EntryContent { seq: 0, at: &at, change_id, event, from, to: state, actor: SYSTEM, details };
-                    heads.audit = entries.push(heads.audit, &content);
+            (_, Wrote::Entries(new)) => {
+                for entry in &new {
+                    heads.audit = entries.push_entry(heads.audit, &entry.content(0));
                 }
-                nothing()
+                Written::default()
             }
             _ => return Err(StoreError::BadRecord("a write was answered as another one".into())),
         }));
@@ -547,45 +482,4 @@ async fn tell(
         execute(link, "SELECT pg_notify($1, $2)", &[&CHANNEL, &hint]).await?;
     }
     Ok((outcomes, heads))
-}
-
-impl Events {
-    fn push(&mut self, seq: u64, draft: &Draft, event: &str) {
-        self.seq.push(signed(seq));
-        self.kind.push(draft.kind.feed_type());
-        self.change.push(draft.change.id.clone());
-        self.at.push(draft.at.as_millisecond());
-        self.data.push(event.to_owned());
-    }
-
-    async fn write(&self, link: &ClientWrapper) -> Result<(), StoreError> {
-        if self.seq.is_empty() {
-            return Ok(());
-        }
-        let sql = "INSERT INTO events (seq, kind, change_id, at_ms, data)
-                   SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[])";
-        execute(link, sql, &[&self.seq, &self.kind, &self.change, &self.at, &self.data]).await.map(drop)
-    }
-}
-
-impl Searched {
-    fn push(&mut self, no: i64, draft: &Draft) {
-        let change = &draft.change;
-        self.no.push(no);
-        self.provider.push(stored(&change.provider).into_owned());
-        self.tool.push(stored(&change.tool).into_owned());
-        self.created.push(change.created_at.as_millisecond());
-        self.call.push(draft.call_hash.clone());
-        self.needle.push(stored(&needle(change)).into_owned());
-    }
-
-    async fn write(&self, link: &ClientWrapper) -> Result<(), StoreError> {
-        if self.no.is_empty() {
-            return Ok(());
-        }
-        let sql = "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle)
-                   SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[])";
-        let Self { no, provider, tool, created, call, needle } = self;
-        execute(link, sql, &[no, provider, tool, created, call, needle]).await.map(drop)
-    }
 }

@@ -14,7 +14,7 @@ use super::{
     open::{database_path, open_reader},
     verify::verify_connection,
 };
-use crate::{StoreError, Verified, VerifyError};
+use crate::{StoreError, VerifiedTrail, VerifyError};
 
 /// The built-in tracker's database in a data directory, and what its copy's name ends with.
 const TRACKER_FILE: &str = "tracker.db";
@@ -23,7 +23,7 @@ const TRACKER_SUFFIX: &str = ".tracker";
 /// What was copied.
 #[derive(Debug)]
 pub struct BackedUp {
-    pub trail: Verified,
+    pub trail: VerifiedTrail,
     /// Bytes of the store's copy.
     pub bytes: u64,
     /// The tracker's copy, where there is a tracker.
@@ -203,7 +203,7 @@ mod tests {
     use crate::{
         Store as _, StoreBackend as _,
         drafts::{created, write},
-        sqlite::{SqliteOptions, SqliteStore, verify::verify_audit},
+        sqlite::{SqliteStore, verify::verify_audit},
     };
 
     fn now() -> Timestamp {
@@ -215,7 +215,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let out = tempfile::tempdir().unwrap();
         let to = out.path().join("copy");
-        let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
         for id in ["a", "b"] {
             write(&store, created(id)).await.unwrap();
         }
@@ -231,7 +231,7 @@ mod tests {
 
         let other = tempfile::tempdir().unwrap();
         fs::copy(&to, database_path(other.path())).unwrap();
-        let restored = SqliteStore::open(other.path(), SqliteOptions::default()).unwrap();
+        let restored = SqliteStore::open(other.path()).unwrap();
         assert!(restored.get("b").await.unwrap().is_some());
         assert!(restored.get("c").await.unwrap().is_none(), "it was written later");
         assert_eq!(write(&restored, created("d")).await.unwrap().seq, 3);
@@ -243,7 +243,7 @@ mod tests {
     fn what_is_there_is_kept_unless_told_otherwise_and_the_store_itself_always() {
         let dir = tempfile::tempdir().unwrap();
         let out = tempfile::tempdir().unwrap();
-        SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap().close();
+        SqliteStore::open(dir.path()).unwrap().close();
         let to = out.path().join("copy");
         fs::write(&to, "precious").unwrap();
         assert!(matches!(backup(dir.path(), &to, false, now()), Err(BackupError::Exists(_))));
@@ -264,7 +264,7 @@ mod tests {
     async fn a_store_that_was_tampered_with_is_not_copied() {
         let dir = tempfile::tempdir().unwrap();
         let out = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
         write(&store, created("a")).await.unwrap();
         store.close();
         crate::sqlite::open::open_writer(dir.path()).unwrap().execute("UPDATE audit SET actor = 'x'", []).unwrap();

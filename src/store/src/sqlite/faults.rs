@@ -46,7 +46,7 @@ fn faulty(dir: &Path) -> (Arc<SqliteStore>, Arc<AtomicU8>) {
             _ => real(),
         }
     });
-    (Arc::new(SqliteStore::open_with(dir, SqliteOptions::default(), commit).unwrap()), mode)
+    (Arc::new(SqliteStore::open_with(dir, commit).unwrap()), mode)
 }
 
 fn large(id: &str) -> Draft {
@@ -97,7 +97,7 @@ async fn a_full_disk_refuses_and_loses_nothing() {
     store.close();
     drop(store);
     // With room again, everything goes on where it was.
-    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
     assert_eq!(write(&store, large("c")).await.unwrap().seq, 3);
     store.close();
     assert_eq!(verify_audit(dir.path(), None).unwrap().changes, 3);
@@ -126,7 +126,7 @@ async fn another_process_that_holds_the_lock_is_waited_for_and_then_named() {
 #[tokio::test]
 async fn what_was_tampered_with_is_found() {
     let dir = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
     for id in ["a", "b", "c"] {
         write(&store, created(id)).await.unwrap();
     }
@@ -169,7 +169,7 @@ async fn what_was_tampered_with_is_found() {
 async fn a_database_that_lost_its_end_is_refused_until_somebody_accepts_that() {
     let dir = tempfile::tempdir().unwrap();
     let path = open::database_path(dir.path());
-    let open = || SqliteStore::open(dir.path(), SqliteOptions::default());
+    let open = || SqliteStore::open(dir.path());
     let store = open().unwrap();
     write(&store, created("a")).await.unwrap();
     store.close();
@@ -185,7 +185,7 @@ async fn a_database_that_lost_its_end_is_refused_until_somebody_accepts_that() {
     assert_eq!(std::fs::read(&path).unwrap(), old, "it was left alone");
     // The same number of entries, and other ones.
     let other = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(other.path(), SqliteOptions::default()).unwrap();
+    let store = SqliteStore::open(other.path()).unwrap();
     write(&store, created("x")).await.unwrap();
     write(&store, created("y")).await.unwrap();
     store.close();
@@ -203,13 +203,13 @@ async fn a_backup_may_take_the_place_of_what_is_newer() {
     let dir = tempfile::tempdir().unwrap();
     let out = tempfile::tempdir().unwrap();
     let to = out.path().join("copy");
-    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
     write(&store, created("a")).await.unwrap();
     backup::backup(dir.path(), &to, false, jiff::Timestamp::now()).unwrap();
     write(&store, created("b")).await.unwrap();
     store.close();
     std::fs::copy(&to, open::database_path(dir.path())).unwrap();
-    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
     assert!(store.backup_time().await.unwrap().is_some());
     assert!(store.get("b").await.unwrap().is_none());
 }
@@ -217,13 +217,13 @@ async fn a_backup_may_take_the_place_of_what_is_newer() {
 #[test]
 fn a_database_damaged_in_its_pages_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap().close();
+    SqliteStore::open(dir.path()).unwrap().close();
     let path = open::database_path(dir.path());
     let mut bytes = std::fs::read(&path).unwrap();
     for byte in bytes.iter_mut().skip(4096) {
         *byte = 0xa5;
     }
     std::fs::write(&path, bytes).unwrap();
-    let refused = SqliteStore::open(dir.path(), SqliteOptions::default()).map(drop);
+    let refused = SqliteStore::open(dir.path()).map(drop);
     assert!(matches!(refused, Err(StoreError::Corrupt { .. })), "{refused:?}");
 }

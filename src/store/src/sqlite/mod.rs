@@ -70,20 +70,8 @@ pub(crate) fn read_said(dir: &Path) -> Result<Option<Said>, StoreError> {
     run(Said::read(&*snapshot)).map(Some)
 }
 
-/// How the backend is sized.
-#[derive(Clone, Copy, Debug)]
-pub struct SqliteOptions {
-    /// See [`QUEUE`].
-    pub queue: usize,
-    /// Reading threads.
-    pub readers: usize,
-}
-
-impl Default for SqliteOptions {
-    fn default() -> Self {
-        Self { queue: QUEUE, readers: 2 }
-    }
-}
+/// Reading threads.
+const READERS: usize = 2;
 
 /// See the module.
 pub struct SqliteStore {
@@ -103,11 +91,11 @@ impl SqliteStore {
     ///
     /// # Errors
     /// See [`open_writer`].
-    pub fn open(dir: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
-        Self::open_with(dir, options, plain_commit())
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with(dir, plain_commit())
     }
 
-    pub(super) fn open_with(dir: &Path, options: SqliteOptions, commit: CommitFn) -> Result<Self, StoreError> {
+    pub(super) fn open_with(dir: &Path, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
         run(facts::check_moved(&conn))?;
         check_pages(&conn, dir)?;
@@ -117,8 +105,8 @@ impl SqliteStore {
         Witness::check(dir, &conn, heads.audit)?;
         space::prepare(&conn, dir)?;
         let health = Arc::new(Health::default());
-        let readers = Readers::start(dir, options.readers, &health)?;
-        let (commands, received) = sync_channel(options.queue);
+        let readers = Readers::start(dir, READERS, &health)?;
+        let (commands, received) = sync_channel(QUEUE);
         let queue = WriteQueue::new(move |command| {
             commands.try_send(command).err().map(|refused| match refused {
                 TrySendError::Full(command) => (StoreError::QueueFull, command),

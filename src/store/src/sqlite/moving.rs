@@ -8,7 +8,7 @@ use super::{
     verify,
 };
 use crate::{
-    DataLock, StoreError, Verified, VerifyError, lock_data_dir,
+    DataLock, StoreError, VerifiedTrail, VerifyError, lock_data_dir,
     moving::{MoveError, OfflineStore},
     sql::Database as _,
 };
@@ -45,7 +45,7 @@ impl OfflineStore for OfflineDirectory {
         self.conn.transaction(work)
     }
 
-    fn verify(&self) -> Result<Verified, VerifyError> {
+    fn verify(&self) -> Result<VerifiedTrail, VerifyError> {
         verify::verify_connection(&self.conn.lock(), None)
     }
 }

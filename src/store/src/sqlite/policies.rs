@@ -7,7 +7,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::{open::open_writer, sql::run, trail};
 use crate::{
     PolicySnapshot, PolicySnapshots, StoreError,
-    covered::{POLICY_RECORDED, of_policy},
+    coverage::{POLICY_RECORDED, policy_details},
     policy_snapshots::{NEWEST, written},
     statements::facts,
 };
@@ -24,7 +24,7 @@ pub(super) fn save(dir: &Path, snapshot: &PolicySnapshot) -> Result<(), StoreErr
     let mut conn = open_writer(dir)?;
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     run(facts::set(&*tx, NEWEST, Some(&text)))?;
-    trail::tell(&tx, POLICY_RECORDED, SYSTEM, &of_policy(&text, None, true))?;
+    trail::tell(&tx, POLICY_RECORDED, SYSTEM, &policy_details(&text, None, true))?;
     Ok(tx.commit()?)
 }
 

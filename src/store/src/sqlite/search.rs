@@ -1,34 +1,26 @@
 //! What changes are searched by: a table of small rows beside them.
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
-use crate::{Draft, search::needle};
+use super::sql::execute;
+use crate::{Draft, StoreError, search::needle, values};
 use countersign_domain::changes::machine::EventKind;
 
-/// Keeps the row of a change that was just written, on the connection and in the transaction of its writer.
-pub(crate) fn follow(conn: &Connection, draft: &Draft) -> rusqlite::Result<()> {
+/// Writes the search row of a change that was just written, within the writer's transaction.
+pub(crate) fn follow(conn: &Connection, draft: &Draft) -> Result<(), StoreError> {
     let change = &draft.change;
     match draft.kind {
         EventKind::Created => {
-            conn.prepare_cached(
-                "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle)
-                 SELECT no, ?2, ?3, ?4, ?5, ?6 FROM changes WHERE id = ?1",
-            )?
-            .execute(params![
-                change.id,
-                change.provider,
-                change.tool,
-                change.created_at.as_millisecond(),
-                draft.call_hash,
-                needle(change),
-            ])?;
+            let sql = "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle)
+                       SELECT no, ?2, ?3, ?4, ?5, ?6 FROM changes WHERE id = ?1";
+            let (created, call) = (change.created_at.as_millisecond(), draft.call_hash.as_ref());
+            let (id, needle) = (&change.id, needle(change));
+            execute(conn, sql, values![id, &change.provider, &change.tool, created, call, &needle])?;
         }
-        // What it is called may be something else now.
+        // Its summary may have changed.
         EventKind::Edited | EventKind::Refreshed => {
-            conn.prepare_cached(
-                "UPDATE change_search SET needle = ?2 WHERE no = (SELECT no FROM changes WHERE id = ?1)",
-            )?
-            .execute(params![change.id, needle(change)])?;
+            let sql = "UPDATE change_search SET needle = ?2 WHERE no = (SELECT no FROM changes WHERE id = ?1)";
+            execute(conn, sql, values![&change.id, &needle(change)])?;
         }
         _ => {}
     }
@@ -67,7 +59,7 @@ mod tests {
             let change = &draft.change;
             conn.execute(
                 "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body) VALUES (?1, 1, 'pending', ?2, 9, ?3, ?4)",
-                params![id, change.proposer.principal, change.expires_at.to_string(), draft.body],
+                rusqlite::params![id, change.proposer.principal, change.expires_at.to_string(), draft.body],
             )
             .unwrap();
         }

@@ -30,7 +30,7 @@ impl Sql for Connection {
         store_rule: "INSERT INTO standing_rules (id, \"over\", body) SELECT ?1, ?2, ?3 WHERE ?4 IS NOT NULL
                      ON CONFLICT (id) DO UPDATE SET \"over\" = excluded.\"over\", body = excluded.body",
         rule_allows: "json_extract(body, '$.verdict') = 'allow'",
-        policies: "SELECT ?2, value FROM facts WHERE name = ?1",
+        policies: "SELECT NULL, value FROM facts WHERE name = ?1",
     };
 
     async fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {

@@ -3,14 +3,18 @@
 use std::path::Path;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
-use super::{open::open_reader, rows::heads, sql::run};
+use super::{
+    open::open_reader,
+    rows::heads,
+    sql::{execute, run},
+};
 use crate::{
     StoreError,
-    covered::{ANCHORED, FACT, Rows, anchored},
-    rows::signed,
+    coverage::{COVERAGE_FACT, RECORDS_ANCHORED, anchor_details},
     statements::{facts, trail as statements},
+    values,
 };
 use countersign_domain::changes::{
     audit::{AuditEntry, AuditHead, EntryContent},
@@ -36,39 +40,27 @@ pub(crate) fn read_audit<E: From<StoreError>>(
     }
 }
 
-/// Appends an entry after `head`, within the caller's transaction; answers the new head.
-pub(crate) fn append(conn: &Connection, head: AuditHead, content: EntryContent<'_>) -> rusqlite::Result<AuditHead> {
+/// Appends an entry after `head`, within the caller's transaction. Returns the new head.
+pub(crate) fn append(conn: &Connection, head: AuditHead, content: EntryContent<'_>) -> Result<AuditHead, StoreError> {
     let hash = content.hash(&head.hash);
-    conn.prepare_cached(
-        "INSERT INTO audit (seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?
-    .execute(params![
-        signed(content.seq),
-        content.at,
-        content.change_id,
-        content.event,
-        content.from,
-        content.to,
-        content.actor,
-        content.details,
-        head.hash,
-        hash,
-    ])?;
-    Ok(AuditHead { seq: content.seq, hash })
+    let sql = "INSERT INTO audit (seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    let EntryContent { seq, at, change_id, event, from, to, actor, details } = content;
+    execute(conn, sql, values![seq, at, change_id, event, from, to, actor, details, &head.hash, &hash])?;
+    Ok(AuditHead { seq, hash })
 }
 
 /// Within the transaction of a migration: the entry of what is there already, where the trail did not tell of it.
 pub(crate) fn anchor(conn: &Connection) -> Result<(), StoreError> {
-    let pending = run(facts::get(conn, FACT))?;
+    let pending = run(facts::get(conn, COVERAGE_FACT))?;
     if pending.as_deref() != Some("pending") {
         return Ok(());
     }
     let found = run(statements::covered_rows(conn))?;
-    if found != Rows::default() {
-        tell(conn, ANCHORED, SYSTEM, &anchored(&found))?;
+    if !found.is_empty() {
+        tell(conn, RECORDS_ANCHORED, SYSTEM, &anchor_details(&found))?;
     }
-    conn.execute("UPDATE facts SET value = 'yes' WHERE name = ?1", [FACT])?;
+    conn.execute("UPDATE facts SET value = 'yes' WHERE name = ?1", [COVERAGE_FACT])?;
     Ok(())
 }
 
@@ -87,6 +79,7 @@ mod tests {
     use crate::{
         drafts,
         pins::{PinWrite, row_hash},
+        rows::signed,
         search::{AuditSearch, FoundEntries, SPAN},
         sqlite::open,
         statements::pins,
@@ -192,7 +185,8 @@ mod tests {
             let write = PinWrite { tool: "read".into(), pin };
             run(pins::store(&conn, "fs", std::slice::from_ref(&write), false)).unwrap();
             let found = run(statements::covered_rows(&conn)).unwrap();
-            assert_eq!(found.pins.values().collect::<Vec<_>>(), [&row_hash("fs", &write)]);
+            let pin = crate::coverage::RowName::Pin("fs".into(), "read".into());
+            assert_eq!(found[&pin].hash, row_hash("fs", &write));
         }
     }
 }

@@ -6,9 +6,10 @@ use rusqlite::Connection;
 
 use super::{open::open_reader, sql::run};
 use crate::{
-    StoreError, Verified, VerifyError,
-    covered::{FACT, Rows},
-    statements::{facts, trail::covered_rows, verify},
+    StoreError, VerifiedTrail, VerifyError,
+    coverage::{COVERAGE_FACT, CoveredRows},
+    statements::{facts, trail::covered_rows},
+    verify,
 };
 use countersign_domain::changes::audit::AuditHead;
 
@@ -16,19 +17,19 @@ use countersign_domain::changes::audit::AuditHead;
 ///
 /// # Errors
 /// [`VerifyError::Broken`] at the first thing that does not hold.
-pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
+pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     verify_connection(&open_reader(dir)?, expected)
 }
 
 /// As [`verify_audit`], of a database that is open.
-pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
+pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
     let (rows, told) = (rows_of(&snapshot)?, fact(&snapshot)?);
-    run(verify::verify(&*snapshot, expected, &rows, told.as_deref()))
+    run(verify::verify(&*snapshot, expected, &rows, told.is_some()))
 }
 
 /// As [`covered_rows`], of a database that may be older than some of its columns.
-fn rows_of(conn: &Connection) -> Result<Rows, StoreError> {
+fn rows_of(conn: &Connection) -> Result<CoveredRows, StoreError> {
     let columns: i64 = conn.query_row(
         "SELECT (SELECT count(*) FROM pragma_table_info('api_keys') WHERE name = 'owner')
               + (SELECT count(*) FROM pragma_table_info('tool_pins') WHERE name = 'accepted_target')
@@ -36,7 +37,7 @@ fn rows_of(conn: &Connection) -> Result<Rows, StoreError> {
         [],
         |row| row.get(0),
     )?;
-    if columns == 3 { run(covered_rows(conn)) } else { Ok(Rows::default()) }
+    if columns == 3 { run(covered_rows(conn)) } else { Ok(CoveredRows::new()) }
 }
 
 fn fact(conn: &Connection) -> Result<Option<String>, StoreError> {
@@ -44,7 +45,7 @@ fn fact(conn: &Connection) -> Result<Option<String>, StoreError> {
     if known == 0 {
         return Ok(None);
     }
-    run(facts::get(conn, FACT))
+    run(facts::get(conn, COVERAGE_FACT))
 }
 
 #[cfg(test)]
@@ -53,10 +54,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        Covered, PolicySnapshot, StoreBackend as _,
+        CoveredCounts, PolicySnapshot, StoreBackend as _,
         keys::{ApiKey, Credentials as _},
         sqlite::{
-            SqliteOptions, SqliteStore,
+            SqliteStore,
             open::{older, open_writer},
         },
     };
@@ -89,7 +90,10 @@ mod tests {
         keys.insert(&key("k2"), &[2; 32]).unwrap();
         keys.revoke("k2", Timestamp::now()).unwrap();
         keys.touch(&key("k1"), Timestamp::now()).unwrap();
-        assert_eq!(verify_audit(dir.path(), None).unwrap().covered, Covered { keys: 2, ..Covered::default() });
+        assert_eq!(
+            verify_audit(dir.path(), None).unwrap().covered,
+            CoveredCounts { keys: 2, ..CoveredCounts::default() }
+        );
         let conn = open_writer(dir.path()).unwrap();
         for (spoil, mend, told) in [
             (
@@ -123,13 +127,13 @@ mod tests {
     #[tokio::test]
     async fn recorded_policy_is_verified_against_trail() {
         let dir = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
         let policy = |digest: &str| PolicySnapshot { digest: digest.into(), refused: None, body: "strict".into() };
         store.save_policy(policy("one"), false).await.unwrap();
         store.save_policy(policy("two"), false).await.unwrap();
         store.close();
         let covered = verify_audit(dir.path(), None).unwrap().covered;
-        assert_eq!(covered, Covered { policy: true, ..Covered::default() });
+        assert_eq!(covered, CoveredCounts { policy: true, ..CoveredCounts::default() });
         let conn = open_writer(dir.path()).unwrap();
         for spoil in [
             "UPDATE facts SET value = replace(value, 'strict', 'loose')",
@@ -148,16 +152,19 @@ mod tests {
         let old = "{\"digest\":\"d\",\"refused\":null,\"body\":\"b\"}";
         conn.execute("DELETE FROM audit", []).unwrap();
         conn.execute("INSERT INTO facts VALUES ('policy_in_force', ?1)", [old]).unwrap();
-        assert_eq!(verify_audit(dir.path(), None).unwrap().covered, Covered { untold: 1, ..Covered::default() });
+        assert_eq!(
+            verify_audit(dir.path(), None).unwrap().covered,
+            CoveredCounts { uncovered: 1, ..CoveredCounts::default() }
+        );
         let _ = std::fs::remove_file(dir.path().join("audit.head"));
-        let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
         let found = store.policies().await.unwrap();
         assert!(!found.is_told);
         store.save_policy(found.here.unwrap(), false).await.unwrap();
         assert!(store.policies().await.unwrap().is_told);
         store.close();
         let covered = verify_audit(dir.path(), None).unwrap().covered;
-        assert_eq!(covered, Covered { policy: true, ..Covered::default() });
+        assert_eq!(covered, CoveredCounts { policy: true, ..CoveredCounts::default() });
     }
 
     #[test]
@@ -173,10 +180,13 @@ mod tests {
         drop(conn);
         // Nobody has migrated it yet.
         let verified = verify_audit(dir.path(), None).unwrap();
-        assert_eq!(verified.covered, Covered { keys: 1, pins: 1, untold: 2, ..Covered::default() });
+        assert_eq!(verified.covered, CoveredCounts { keys: 1, pins: 1, uncovered: 2, ..CoveredCounts::default() });
         let conn = open_writer(dir.path()).unwrap();
         let verified = verify_audit(dir.path(), None).unwrap();
-        assert_eq!((verified.entries, verified.covered), (1, Covered { keys: 1, pins: 1, ..Covered::default() }));
+        assert_eq!(
+            (verified.entries, verified.covered),
+            (1, CoveredCounts { keys: 1, pins: 1, ..CoveredCounts::default() })
+        );
         drop(open_writer(dir.path()).unwrap());
         assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 1, "once");
         conn.execute(

@@ -18,21 +18,22 @@ use std::{
 };
 
 use bytes::Bytes;
-use rusqlite::{Connection, ErrorCode, params};
+use rusqlite::{Connection, ErrorCode};
 
-use super::{claims, open::open_writer, rows, search, space, sql::run, trail, witness::Witness};
-use crate::{
-    Draft, Heads, Pruning, Record, StoreError, WriteError, WriteRequest, Written, covered,
-    health::Health,
-    pins::FIRST_SEEN,
-    queue::{Command, GIVE_UP, Meter, QUIET, WriteResult, answer, entry_of, event_of, refuse},
-    rows::signed,
-    standing_rules::USED,
-    statements::{pins, retention, standing_rules},
+use super::{
+    claims,
+    open::open_writer,
+    rows, search, space,
+    sql::{execute, run},
+    trail,
+    witness::Witness,
 };
-use countersign_domain::changes::{
-    audit::{AuditHead, EntryContent},
-    machine::SYSTEM,
+use crate::{
+    Draft, Heads, StoreError, WriteError, WriteRequest, Written,
+    health::Health,
+    queue::{Command, GIVE_UP, Meter, QUIET, WriteResult, answer, entry_of, event_of, refuse},
+    statements::records,
+    values,
 };
 use countersign_runtime::crash::crash_point;
 
@@ -196,9 +197,7 @@ impl Writer {
         for command in batch {
             let written = match &command.request {
                 WriteRequest::Transition(draft) => self.write(draft),
-                WriteRequest::Record(record) => self.write_record(record),
-                WriteRequest::Restored(record) => self.write_restored(record),
-                WriteRequest::Prune(pruning) => self.write_pruning(pruning),
+                other => self.write_entries(other),
             };
             outcomes.push(match written {
                 Ok((written, heads)) => {
@@ -212,161 +211,74 @@ impl Writer {
         Ok(outcomes)
     }
 
-    /// One transition. What is refused has changed nothing.
+    /// Writes a transition. One that is refused has changed nothing.
     fn write(&self, draft: &Draft) -> Result<(Written, Heads), WriteError> {
-        let change = &draft.change;
-        let conn = &self.conn;
-        let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
+        let (change, conn) = (&draft.change, &self.conn);
+        let expires_at = change.expires_at.to_string();
         match draft.expected {
             None => {
-                let inserted = conn
-                    .prepare_cached(
-                        "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body)
-                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-                    )
-                    .map_err(sqlite)?
-                    .execute(params![
-                        change.id,
-                        signed(change.version),
-                        change.state.as_str(),
-                        change.proposer.principal,
-                        change.idempotency_key,
-                        signed(draft.body.len() as u64),
-                        change.expires_at.to_string(),
-                        draft.body,
-                    ]);
-                match inserted {
-                    Ok(_) => {}
-                    Err(e) if e.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
-                        return Err(WriteError::Duplicate);
-                    }
-                    Err(e) => return Err(sqlite(e)),
+                let sql = "INSERT INTO changes
+                               (id, version, state, principal, idempotency_key, bytes, expires_at, body)
+                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
+                let (principal, key) = (&change.proposer.principal, change.idempotency_key.as_ref());
+                let state = change.state.as_str();
+                let values = values![
+                    &change.id,
+                    change.version,
+                    state,
+                    principal,
+                    key,
+                    draft.body.len(),
+                    &expires_at,
+                    &draft.body
+                ];
+                if execute(conn, sql, values)? != 1 {
+                    return Err(WriteError::Duplicate);
                 }
             }
             Some(expected) => {
                 claims::take(conn, draft)?;
-                let updated = conn
-                    .prepare_cached(
-                        "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7
-                         WHERE id = ?1 AND version = ?2",
-                    )
-                    .map_err(sqlite)?
-                    .execute(params![
-                        change.id,
-                        signed(expected),
-                        signed(change.version),
-                        change.state.as_str(),
-                        change.expires_at.to_string(),
-                        draft.body,
-                        change.state.is_final().then(|| change.updated_at.as_second()),
-                    ])
-                    .map_err(sqlite)?;
-                if updated != 1 {
+                let sql = "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7
+                           WHERE id = ?1 AND version = ?2";
+                let finished = change.state.is_final().then(|| change.updated_at.as_second());
+                let state = change.state.as_str();
+                let values = values![&change.id, expected, change.version, state, &expires_at, &draft.body, finished];
+                if execute(conn, sql, values)? != 1 {
                     return Err(WriteError::Conflict);
                 }
             }
         }
         crash_point("within_transaction");
-        claims::give_back(conn, draft).map_err(sqlite)?;
-        search::follow(conn, draft).map_err(sqlite)?;
-        let audit = self.append_audit(draft).map_err(sqlite)?;
+        claims::give_back(conn, draft)?;
+        search::follow(conn, draft)?;
+        let at = draft.at.to_string();
+        let audit = trail::append(conn, self.heads.audit, entry_of(draft, self.heads.audit.seq + 1, &at))?;
         let seq = self.heads.event + 1;
         let event = event_of(draft, seq);
-        conn.prepare_cached("INSERT INTO events (seq, kind, change_id, data) VALUES (?1, ?2, ?3, ?4)")
-            .map_err(sqlite)?
-            .execute(params![signed(seq), draft.kind.feed_type(), change.id, event])
-            .map_err(sqlite)?;
+        let sql = "INSERT INTO events (seq, kind, change_id, data) VALUES (?1, ?2, ?3, ?4)";
+        execute(conn, sql, values![seq, draft.kind.feed_type(), &change.id, &event])?;
         Ok((Written { seq, event: Bytes::from(event) }, Heads { event: seq, audit }))
     }
 
-    /// A record has no feed event of its own.
-    fn write_record(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
-        let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
-        if !record.server.is_empty() {
-            let first = record.event == FIRST_SEEN;
-            if !run(pins::store(&self.conn, &record.server, &record.pins, first))? {
-                return Err(WriteError::Conflict);
-            }
+    /// Writes a request that has audit entries but no feed event.
+    fn write_entries(&self, request: &WriteRequest) -> Result<(Written, Heads), WriteError> {
+        let prunes = matches!(request, WriteRequest::Prune(_));
+        if prunes {
+            // What is taken out must not remain in free pages.
+            self.conn.pragma_update(None, "secure_delete", true).map_err(StoreError::from)?;
         }
-        let rows = run(standing_rules::store(&self.conn, &record.rules, record.event == USED))?;
-        let rows = rows.ok_or(WriteError::Conflict)?;
-        let details = covered::with_rows(&record.details, &rows);
-        let at = record.at.to_string();
-        let audit = self
-            .append(EntryContent {
-                seq: self.heads.audit.seq + 1,
-                at: &at,
-                change_id: &record.change,
-                event: record.event,
-                from: None,
-                to: "",
-                actor: &record.actor,
-                details: &details,
-            })
-            .map_err(sqlite)?;
-        Ok((Written { seq: 0, event: Bytes::new() }, Heads { event: self.heads.event, audit }))
-    }
-
-    fn write_restored(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
-        let forget = "DELETE FROM facts WHERE name = 'backup_of'";
-        self.conn.execute(forget, []).map_err(|e| WriteError::Store(e.into()))?;
-        run(standing_rules::end_allowances(&self.conn, record.at))?;
-        self.write_record(record)
-    }
-
-    /// Each redaction and deletion with its audit entry, and the events with one of theirs.
-    fn write_pruning(&mut self, pruning: &Pruning) -> Result<(Written, Heads), WriteError> {
-        let before = self.heads;
-        let pruned = self.prune(pruning);
-        let after = std::mem::replace(&mut self.heads, before);
-        match pruned {
-            Ok(()) if after == before => Err(WriteError::Conflict),
-            Ok(()) => Ok((Written { seq: 0, event: Bytes::new() }, after)),
-            Err(error) => Err(WriteError::Store(error)),
+        let entries = run(records::write(&self.conn, request))?;
+        if prunes {
+            self.conn.pragma_update(None, "secure_delete", false).map_err(StoreError::from)?;
         }
-    }
-
-    fn prune(&mut self, pruning: &Pruning) -> Result<(), StoreError> {
-        let at = pruning.at.to_string();
-        let entry = |change_id, event, state: &'static str, details| EntryContent {
-            seq: 0,
-            at: &at,
-            change_id,
-            event,
-            from: (!state.is_empty()).then_some(state),
-            to: state,
-            actor: SYSTEM,
-            details,
-        };
-        // What is taken out shall not lie about in free pages.
-        self.conn.pragma_update(None, "secure_delete", true)?;
-        for redaction in &pruning.redactions {
-            if run(retention::redact(&self.conn, redaction))? {
-                self.append_next(entry(&redaction.id, "redacted", redaction.state.as_str(), &redaction.details))?;
-            }
+        if entries.is_empty() {
+            return Err(WriteError::Conflict);
         }
-        for deletion in &pruning.deletions {
-            if run(retention::delete(&self.conn, deletion))? {
-                self.append_next(entry(&deletion.id, "deleted", deletion.state.as_str(), &deletion.details))?;
-            }
+        let mut heads = self.heads;
+        for entry in entries {
+            heads.audit = trail::append(&self.conn, heads.audit, entry.content(heads.audit.seq + 1))?;
         }
-        if pruning.events_to > 0 && run(retention::forget_events(&self.conn, pruning.events_to))? > 0 {
-            self.append_next(entry("", "events_pruned", "", &pruning.events_details))?;
-        }
-        Ok(self.conn.pragma_update(None, "secure_delete", false)?)
-    }
-
-    fn append_next(&mut self, content: EntryContent<'_>) -> rusqlite::Result<()> {
-        self.heads.audit = self.append(EntryContent { seq: self.heads.audit.seq + 1, ..content })?;
-        Ok(())
-    }
-
-    fn append_audit(&self, draft: &Draft) -> rusqlite::Result<AuditHead> {
-        self.append(entry_of(draft, self.heads.audit.seq + 1, &draft.at.to_string()))
-    }
-
-    fn append(&self, content: EntryContent<'_>) -> rusqlite::Result<AuditHead> {
-        trail::append(&self.conn, self.heads.audit, content)
+        Ok((Written::default(), heads))
     }
 
     fn exec(&self, sql: &str) -> Result<(), StoreError> {

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 
 use crate::{
     StoreError,
-    covered::{KeyRow, NEWEST_POLICY, PinRow, Rows, of_key, policy_hash, rule_hash},
+    coverage::{CoveredRows, RowName, RowState, pin_hash, policy_hash, rule_hash},
     policy_snapshots::NEWEST,
     rows::parse_state,
     search::{AuditSearch, FoundEntries, FoundEntry, PAGE, SPAN},
     sql::{Parameters, Row, Sql},
     values,
 };
-use countersign_domain::changes::audit::AuditEntry;
+use countersign_domain::changes::{audit::AuditEntry, digest::PartHasher};
 
 /// The columns that [`entry`] reads, in that order.
 pub const ENTRY: &str =
@@ -131,56 +131,53 @@ async fn add_titles<S: Sql>(db: &S, entries: Vec<AuditEntry>) -> Result<Vec<Foun
 
 const KEYS: &str = "SELECT id, name, role, owner, hash, created_at, revoked_at FROM api_keys";
 
-fn key_row(row: &Row) -> Result<KeyRow<'_>, StoreError> {
-    Ok(KeyRow {
-        id: row.get(0)?,
-        name: row.get(1)?,
-        role: row.get(2)?,
-        owner: row.get(3)?,
-        secret: row.get(4)?,
-        created_at: row.get(5)?,
-        revoked_at: row.get(6)?,
-    })
+fn key_hash(row: &Row) -> Result<String, StoreError> {
+    let mut hasher = PartHasher::new("countersign.key.1");
+    for column in 0..3 {
+        hasher.add_part(row.get::<&str>(column)?.as_bytes());
+    }
+    hasher
+        .add_optional(row.get(3)?)
+        .add_part(row.get(4)?)
+        .add_part(row.get::<&str>(5)?.as_bytes())
+        .add_optional(row.get(6)?);
+    Ok(hasher.finish())
 }
 
-/// Returns the details of an entry about a key, by its row as it is now.
+/// Returns the details of an entry about a key, from its row as it is now.
 pub async fn key_details<S: Sql>(db: &S, id: &str) -> Result<String, StoreError> {
     let row = db.first(&format!("{KEYS} WHERE id = ?1"), values![id]).await?;
     let row = row.ok_or_else(|| StoreError::BadRecord(format!("there is no key {id:?}")))?;
-    Ok(of_key(&key_row(&row)?))
+    let (name, role, owner): (&str, &str, Option<&str>) = (row.get(1)?, row.get(2)?, row.get(3)?);
+    let key = json!({ "id": id, "name": name, "role": role, "owner": owner });
+    Ok(json!({ "key": key, "row": key_hash(&row)? }).to_string())
 }
 
-/// Reads the rows that entries tell of.
-pub async fn covered_rows<S: Sql>(db: &S) -> Result<Rows, StoreError> {
-    let mut found = Rows::default();
+/// Reads the rows that the trail covers beside changes.
+pub async fn covered_rows<S: Sql>(db: &S) -> Result<CoveredRows, StoreError> {
+    let mut found = CoveredRows::new();
     for row in &db.rows(KEYS, &[]).await? {
-        let key = key_row(row)?;
-        found.keys.insert(key.id.to_owned(), key.hash());
+        found.insert(RowName::Key(row.get(0)?), RowState::new(key_hash(row)?));
     }
     let sql =
         "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins";
     for row in &db.rows(sql, &[]).await? {
-        let pin = PinRow {
-            server: row.get(0)?,
-            tool: row.get(1)?,
-            seen: row.get(2)?,
-            accepted: row.get(3)?,
-            by: row.get(4)?,
-            at: row.get(5)?,
-            definition: row.get(6)?,
-            target: row.get(7)?,
-        };
-        found.pins.insert((pin.server.to_owned(), pin.tool.to_owned()), pin.hash());
+        let (server, tool): (&str, &str) = (row.get(0)?, row.get(1)?);
+        let columns = [row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?];
+        let hash = pin_hash(server, tool, columns);
+        found.insert(RowName::Pin(server.to_owned(), tool.to_owned()), RowState::new(hash));
     }
     for row in db.rows("SELECT server FROM pinned_servers", &[]).await? {
-        found.servers.insert(row.get(0)?);
+        found.insert(RowName::Server(row.get(0)?), RowState::default());
     }
     let sql = format!("SELECT id, body, {}, \"over\" FROM standing_rules", S::DIALECT.rule_allows);
     for row in db.rows(&sql, &[]).await? {
-        found.rules.insert(row.get(0)?, (rule_hash(row.get(1)?), row.get(2)?, row.get(3)?));
+        let (hash, allows, has_ended) = (rule_hash(row.get(1)?), row.get(2)?, row.get(3)?);
+        found.insert(RowName::Rule(row.get(0)?), RowState { hash, allows, has_ended });
     }
-    for row in db.rows(S::DIALECT.policies, values![NEWEST, NEWEST_POLICY]).await? {
-        found.policies.insert(row.get(0)?, policy_hash(row.get(1)?));
+    for row in db.rows(S::DIALECT.policies, values![NEWEST]).await? {
+        let name = row.get::<Option<String>>(0)?.map_or(RowName::NewestPolicy, RowName::NodePolicy);
+        found.insert(name, RowState::new(policy_hash(row.get(1)?)));
     }
     Ok(found)
 }

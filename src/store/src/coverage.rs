@@ -1,0 +1,270 @@
+//! The rows that the audit trail covers beside changes: keys, pins of definitions, standing rules and recorded policies.
+//! Each entry that makes or alters such a row has the row's hash, so that a row that was altered, added or removed later is
+//! found.
+//!
+//! Rows from before the trail covered them are in one entry, which the migration of the database writes.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt};
+
+use serde_json::{Value, json};
+
+use countersign_domain::changes::{audit::TrailError, digest::PartHasher};
+
+/// The event of the entry with all rows that were there when the database was migrated.
+pub const RECORDS_ANCHORED: &str = "records_anchored";
+pub const KEY_CREATED: &str = "key_created";
+pub const KEY_REVOKED: &str = "key_revoked";
+
+/// The event of a policy in force that was recorded for the next start.
+pub const POLICY_RECORDED: &str = "policy_recorded";
+
+/// The event of a gateway's start on a backup, which ends the rules that allow.
+pub const BACKUP_RESTORED: &str = "restored";
+
+/// The fact that tells whether the trail covers the rows from before the migration: `pending` or `yes`.
+pub const COVERAGE_FACT: &str = "trail_covers_keys_and_pins";
+
+/// The name of a row that the trail covers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RowName {
+    Key(String),
+    /// A tool's definition, by server and tool.
+    Pin(String, String),
+    /// A server whose definitions were seen.
+    Server(String),
+    Rule(String),
+    NewestPolicy,
+    NodePolicy(String),
+}
+
+impl RowName {
+    const fn is_policy(&self) -> bool {
+        matches!(self, Self::NewestPolicy | Self::NodePolicy(_))
+    }
+}
+
+impl fmt::Display for RowName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |name: &str| name.chars().take(100).flat_map(char::escape_debug).collect::<String>();
+        match self {
+            Self::Key(id) => write!(f, "key {}", shown(id)),
+            Self::Pin(server, tool) => {
+                write!(f, "the definition of {} that was seen or accepted of {}", shown(tool), shown(server))
+            }
+            Self::Server(name) => write!(f, "the note that {} was connected", shown(name)),
+            Self::Rule(id) => write!(f, "standing rule {}", shown(id)),
+            Self::NewestPolicy => f.write_str("the recorded policy in force"),
+            Self::NodePolicy(node) => write!(f, "the recorded policy of node {}", shown(node)),
+        }
+    }
+}
+
+/// The content of a covered row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowState {
+    /// Empty for a server.
+    pub hash: String,
+    /// Set for standing rules only.
+    pub allows: bool,
+    pub has_ended: bool,
+}
+
+impl RowState {
+    pub fn new(hash: String) -> Self {
+        Self { hash, ..Self::default() }
+    }
+}
+
+/// The covered rows of a database.
+pub(crate) type CoveredRows = BTreeMap<RowName, RowState>;
+
+/// Returns the hash of a pin's row. `columns` are `seen`, `accepted`, `accepted_by`, `accepted_at`, `definition` and
+/// `accepted_target`.
+pub(crate) fn pin_hash(server: &str, tool: &str, columns: [Option<&str>; 6]) -> String {
+    let mut hasher = PartHasher::new("countersign.pin.1");
+    hasher.add_part(server.as_bytes()).add_part(tool.as_bytes());
+    for column in columns {
+        hasher.add_optional(column);
+    }
+    hasher.finish()
+}
+
+pub(crate) fn policy_hash(text: &str) -> String {
+    text_hash("countersign.policy.1", text)
+}
+
+pub(crate) fn rule_hash(body: &str) -> String {
+    text_hash("countersign.rule.1", body)
+}
+
+fn text_hash(domain: &str, text: &str) -> String {
+    let mut hasher = PartHasher::new(domain);
+    hasher.add_part(text.as_bytes());
+    hasher.finish()
+}
+
+/// Returns the details of the entry of a recorded policy, which is that of a node, the newest, or both.
+pub(crate) fn policy_details(text: &str, node: Option<&str>, newest: bool) -> String {
+    json!({ "row": policy_hash(text), "node": node, "newest": newest }).to_string()
+}
+
+/// Returns a standing rule's row as entries have it.
+pub(crate) fn rule_details(id: &str, rule: &RowState) -> Value {
+    json!({ "id": id, "row": rule.hash, "allows": rule.allows, "over": rule.has_ended })
+}
+
+/// Adds rows to the details of an entry, which are a JSON object.
+pub(crate) fn with_rows<'a>(details: &'a str, rows: &[Value]) -> Cow<'a, str> {
+    match details.trim_end().strip_suffix('}') {
+        Some(open) if !rows.is_empty() => {
+            let comma = if open.trim_end().ends_with('{') { "" } else { "," };
+            Cow::Owned(format!("{open}{comma}\"rows\":{}}}", Value::from(rows)))
+        }
+        _ => Cow::Borrowed(details),
+    }
+}
+
+/// Returns the details of the entry with all rows that are there already.
+pub(crate) fn anchor_details(found: &CoveredRows) -> String {
+    let (mut keys, mut tools, mut servers, mut rules) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (name, row) in found {
+        match name {
+            RowName::Key(id) => keys.push(json!({ "id": id, "row": row.hash })),
+            RowName::Pin(server, tool) => tools.push(json!({ "server": server, "name": tool, "row": row.hash })),
+            RowName::Server(server) => servers.push(server),
+            RowName::Rule(id) => rules.push(rule_details(id, row)),
+            RowName::NewestPolicy | RowName::NodePolicy(_) => {}
+        }
+    }
+    json!({ "keys": keys, "tools": tools, "servers": servers, "rows": rules }).to_string()
+}
+
+/// The covered rows as the entries of the trail left them. Its memory is bounded by the number of rows.
+#[derive(Debug, Default)]
+pub(crate) struct RecordHistory {
+    rows: BTreeMap<RowName, RecordedRow>,
+    /// Some entry has the hash of a row that is no policy. From then on, all rows are covered.
+    covers: bool,
+}
+
+#[derive(Debug)]
+struct RecordedRow {
+    state: RowState,
+    /// The number of the entry.
+    seq: u64,
+    /// The rule was ended by [`BACKUP_RESTORED`], without an entry of its own.
+    ended_by_restore: bool,
+}
+
+/// The numbers of compared rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoveredCounts {
+    pub keys: u64,
+    pub pins: u64,
+    pub rules: u64,
+    /// The policy in force was compared too.
+    pub policy: bool,
+    /// Keys, pins, rules and policies that no entry covers, because no newer version has opened the database yet.
+    pub uncovered: u64,
+}
+
+impl RecordHistory {
+    /// Adds the next entry of the trail, whose place was checked before.
+    pub fn add_entry(&mut self, seq: u64, event: &str, details: &str) -> Result<(), TrailError> {
+        match event {
+            BACKUP_RESTORED => {
+                let rules = self.rows.values_mut().filter(|row| row.state.allows && !row.state.has_ended);
+                rules.for_each(|rule| rule.ended_by_restore = true);
+                return Ok(());
+            }
+            RECORDS_ANCHORED | KEY_CREATED | KEY_REVOKED | POLICY_RECORDED => {}
+            _ if event.starts_with("definitions_") || event.starts_with("standing_rule_") => {}
+            _ => return Ok(()),
+        }
+        let details: Value = serde_json::from_str(details).unwrap_or_default();
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let items = |member: &str| details[member].as_array().into_iter().flatten();
+        if event == RECORDS_ANCHORED {
+            if std::mem::replace(&mut self.covers, true) {
+                // Rows are taken as they are only once, before any other entry covers one.
+                return Err(TrailError::AnchoredAgain { seq });
+            }
+            for key in items("keys") {
+                self.record(text(&key["id"]).map(RowName::Key), key, seq);
+            }
+            for server in items("servers").filter_map(text) {
+                self.insert(RowName::Server(server), RowState::default(), seq);
+            }
+        }
+        if matches!(event, KEY_CREATED | KEY_REVOKED) {
+            self.record(text(&details["key"]["id"]).map(RowName::Key), &details, seq);
+        }
+        if event == POLICY_RECORDED {
+            self.record((details["newest"] == true).then_some(RowName::NewestPolicy), &details, seq);
+            self.record(text(&details["node"]).map(RowName::NodePolicy), &details, seq);
+        }
+        for rule in items("rows") {
+            self.record(text(&rule["id"]).map(RowName::Rule), rule, seq);
+        }
+        for tool in items("tools") {
+            let server = text(&tool["server"]).or_else(|| text(&details["server"]));
+            if let (Some(server), Some(name)) = (server, text(&tool["name"]))
+                && self.record(Some(RowName::Pin(server.clone(), name)), tool, seq)
+                && !self.rows.contains_key(&RowName::Server(server.clone()))
+            {
+                self.insert(RowName::Server(server), RowState::default(), seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a row that `value` describes. Returns `false` if it has no name or no hash.
+    fn record(&mut self, name: Option<RowName>, value: &Value, seq: u64) -> bool {
+        let (Some(name), Some(hash)) = (name, value["row"].as_str()) else { return false };
+        self.covers |= !name.is_policy();
+        let (allows, has_ended) = (value["allows"] == true, value["over"] == true);
+        self.insert(name, RowState { hash: hash.to_owned(), allows, has_ended }, seq);
+        true
+    }
+
+    fn insert(&mut self, name: RowName, state: RowState, seq: u64) {
+        self.rows.insert(name, RecordedRow { state, seq, ended_by_restore: false });
+    }
+
+    /// Compares the rows of the database with those that the entries left. `is_covered` is set if the database says that the
+    /// trail covers all its rows.
+    pub fn compare(self, found: &CoveredRows, is_covered: bool) -> Result<CoveredCounts, TrailError> {
+        let count = |is: fn(&RowName) -> bool| found.keys().filter(|name| is(name)).count() as u64;
+        let mut counts = CoveredCounts {
+            keys: count(|name| matches!(name, RowName::Key(_))),
+            pins: count(|name| matches!(name, RowName::Pin(..))),
+            rules: count(|name| matches!(name, RowName::Rule(_))),
+            policy: self.rows.contains_key(&RowName::NewestPolicy),
+            uncovered: 0,
+        };
+        for (name, row) in found {
+            match self.rows.get(name) {
+                // A server of which no tool was ever seen has no entry.
+                None if matches!(name, RowName::Server(_)) => {}
+                None if name.is_policy() || !(self.covers || is_covered) => counts.uncovered += 1,
+                None => return Err(TrailError::RecordUnknown { what: name.to_string() }),
+                Some(recorded) if recorded.state.hash == row.hash => {}
+                Some(recorded) if recorded.ended_by_restore && row.has_ended => {}
+                Some(recorded) => {
+                    return Err(TrailError::RecordAltered { what: name.to_string(), seq: recorded.seq });
+                }
+            }
+        }
+        // The policy of a node that is gone, and the oldest of the rules that have ended, are deleted without an entry.
+        let is_deletable = |name: &RowName, recorded: &RecordedRow| match name {
+            RowName::NodePolicy(_) => true,
+            RowName::Rule(_) => recorded.state.has_ended || recorded.ended_by_restore,
+            _ => false,
+        };
+        let gone = self.rows.iter().find(|(name, recorded)| !found.contains_key(name) && !is_deletable(name, recorded));
+        match gone {
+            Some((name, recorded)) => Err(TrailError::RecordGone { what: name.to_string(), seq: recorded.seq }),
+            None => Ok(counts),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Writes everything but transitions: records with their pins and rules, and pruning.
+
+use std::borrow::Cow;
+
+use super::{facts, pins, retention, standing_rules};
+use crate::{
+    Pruning, Record, StoreError, WriteRequest, coverage::with_rows, pins::FIRST_SEEN, sql::Sql, standing_rules::USED,
+};
+use countersign_domain::changes::{ChangeState, audit::EntryContent, machine::SYSTEM};
+
+/// An audit entry whose number is not known yet.
+pub struct NewEntry<'a> {
+    change_id: &'a str,
+    event: &'static str,
+    /// The state of a pruned change.
+    state: Option<ChangeState>,
+    actor: &'a str,
+    at: String,
+    details: Cow<'a, str>,
+}
+
+impl NewEntry<'_> {
+    pub fn content(&self, seq: u64) -> EntryContent<'_> {
+        let state = self.state.map(ChangeState::as_str);
+        EntryContent {
+            seq,
+            at: &self.at,
+            change_id: self.change_id,
+            event: self.event,
+            from: state,
+            to: state.unwrap_or_default(),
+            actor: self.actor,
+            details: &self.details,
+        }
+    }
+}
+
+/// Writes a request that is no transition, within the writer's transaction. Returns its audit entries; none if nothing was
+/// written, because another node was quicker.
+pub async fn write<'a, S: Sql>(db: &S, request: &'a WriteRequest) -> Result<Vec<NewEntry<'a>>, StoreError> {
+    match request {
+        WriteRequest::Transition(_) => Ok(Vec::new()),
+        WriteRequest::Record(record) => write_record(db, record).await,
+        WriteRequest::Restored(record) => {
+            facts::set(db, "backup_of", None).await?;
+            standing_rules::end_allowances(db, record.at).await?;
+            write_record(db, record).await
+        }
+        WriteRequest::Prune(pruning) => prune(db, pruning).await,
+    }
+}
+
+async fn write_record<'a, S: Sql>(db: &S, record: &'a Record) -> Result<Vec<NewEntry<'a>>, StoreError> {
+    // A person may have decided on the pins that another node wrote.
+    let is_first = record.event == FIRST_SEEN;
+    if !record.server.is_empty() && !pins::store(db, &record.server, &record.pins, is_first).await? {
+        return Ok(Vec::new());
+    }
+    let Some(rows) = standing_rules::store(db, &record.rules, record.event == USED).await? else {
+        return Ok(Vec::new());
+    };
+    Ok(vec![NewEntry {
+        change_id: &record.change,
+        event: record.event,
+        state: None,
+        actor: &record.actor,
+        at: record.at.to_string(),
+        details: with_rows(&record.details, &rows),
+    }])
+}
+
+/// Prunes what is still as it was read: one entry for each redaction and deletion, and one for all events.
+async fn prune<'a, S: Sql>(db: &S, pruning: &'a Pruning) -> Result<Vec<NewEntry<'a>>, StoreError> {
+    let entry = |change_id, event, state, details: &'a str| NewEntry {
+        change_id,
+        event,
+        state,
+        actor: SYSTEM,
+        at: pruning.at.to_string(),
+        details: details.into(),
+    };
+    let mut entries = Vec::new();
+    for redaction in &pruning.redactions {
+        if retention::redact(db, redaction).await? {
+            entries.push(entry(&redaction.id, "redacted", Some(redaction.state), &redaction.details));
+        }
+    }
+    for deletion in &pruning.deletions {
+        if retention::delete(db, deletion).await? {
+            entries.push(entry(&deletion.id, "deleted", Some(deletion.state), &deletion.details));
+        }
+    }
+    if pruning.events_to > 0 && retention::forget_events(db, pruning.events_to).await? > 0 {
+        entries.push(entry("", "events_pruned", None, &pruning.events_details));
+    }
+    Ok(entries)
+}

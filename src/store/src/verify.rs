@@ -1,0 +1,141 @@
+//! Checks the audit trail from outside, also while its gateway runs: the chain, its gaps, an exported head, and that every
+//! change and every covered row is as its last entry left it.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::{
+    StoreError,
+    coverage::{CoveredCounts, CoveredRows, RecordHistory},
+    sql::{Row, Sql},
+    statements::trail::ENTRY,
+    values,
+};
+use countersign_domain::changes::{
+    audit::{AuditHead, EntryContent, TrailError, Verifier},
+    digest::body_hash,
+};
+
+/// Entries and changes that are read at a time.
+const ENTRIES: u32 = 500;
+const CHANGES: u32 = 16;
+
+/// The result of a successful verification.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifiedTrail {
+    pub head: AuditHead,
+    /// The numbers of checked entries and changes.
+    pub entries: u64,
+    pub changes: u64,
+    pub covered: CoveredCounts,
+}
+
+/// The reason why a trail is broken or could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    #[error(transparent)]
+    Broken(#[from] TrailError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Verifies all entries, changes and covered `rows` once, within the caller's snapshot and in bounded memory. Without an
+/// `expected` head that was exported earlier ([`AuditHead::export`]), a trail that was cut at its end or rewritten as a whole
+/// is not detected. `is_covered` is set if the database says that the trail covers all its rows.
+///
+/// # Errors
+/// [`VerifyError::Broken`] at the first contradiction.
+pub(crate) async fn verify<S: Sql>(
+    db: &S,
+    expected: Option<AuditHead>,
+    rows: &CoveredRows,
+    is_covered: bool,
+) -> Result<VerifiedTrail, VerifyError> {
+    let (mut verifier, mut history) = (Verifier::new(expected), RecordHistory::default());
+    let (mut entries, mut changes) = (0, 0);
+    // A tampered row may have any number.
+    let mut after = Some(i64::MIN);
+    while let Some(last) = after {
+        let sql = format!("SELECT {ENTRY} FROM audit a WHERE a.seq > ?1 ORDER BY a.seq LIMIT ?2");
+        let page = db.rows(&sql, values![last, ENTRIES]).await?;
+        for row in &page {
+            check_entry(&mut verifier, &mut history, row)?;
+        }
+        entries += page.len() as u64;
+        after = page.last().map(|row| row.get(0)).transpose()?;
+    }
+    let head = verifier.finish()?;
+    // Entries without a state are about a change's standing rules, and not about the change.
+    let sql = "SELECT c.no, c.id, c.state, c.version, c.body, c.principal, c.idempotency_key, c.expires_at,
+                      a.seq, a.to_state, a.details
+               FROM changes c LEFT JOIN audit a ON a.seq = (
+                   SELECT seq FROM audit WHERE change_id = c.id AND to_state <> '' ORDER BY seq DESC LIMIT 1)
+               WHERE c.no > ?1 ORDER BY c.no LIMIT ?2";
+    let mut after = Some(i64::MIN);
+    while let Some(last) = after {
+        let page = db.rows(sql, values![last, CHANGES]).await?;
+        page.iter().try_for_each(check_change)?;
+        changes += page.len() as u64;
+        after = page.last().map(|row| row.get(0)).transpose()?;
+    }
+    let gone = "SELECT change_id, seq FROM audit WHERE event = 'created'
+         AND NOT EXISTS (SELECT 1 FROM changes WHERE changes.id = audit.change_id)
+         AND NOT EXISTS (SELECT 1 FROM audit AS later WHERE later.change_id = audit.change_id AND later.event = 'deleted')
+         LIMIT 1";
+    if let Some(row) = db.first(gone, &[]).await? {
+        return Err(TrailError::ChangeGone { id: row.get(0)?, seq: row.get(1)? }.into());
+    }
+    Ok(VerifiedTrail { head, entries, changes, covered: history.compare(rows, is_covered)? })
+}
+
+fn check_entry(verifier: &mut Verifier, history: &mut RecordHistory, row: &Row) -> Result<(), VerifyError> {
+    let content = EntryContent {
+        seq: row.get(0)?,
+        at: row.get(1)?,
+        change_id: row.get(2)?,
+        event: row.get(3)?,
+        from: row.get(4)?,
+        to: row.get(5)?,
+        actor: row.get(6)?,
+        details: row.get(7)?,
+    };
+    verifier.check_entry(&content, row.get(8)?, row.get(9)?)?;
+    Ok(history.add_entry(content.seq, content.event, content.details)?)
+}
+
+/// Compares a change with its last entry. A redacted change has an entry too, with the hash of what is left.
+fn check_change(row: &Row) -> Result<(), VerifyError> {
+    let id = || row.get::<String>(1);
+    let Some(seq) = row.get::<Option<u64>>(8)? else { return Err(TrailError::ChangeUnknown { id: id()? }.into()) };
+    let (version, body): (i64, &str) = (row.get(3)?, row.get(4)?);
+    let details: Value = serde_json::from_str(row.get(10)?).unwrap_or_default();
+    let is_same = details["changeHash"] == body_hash(body)
+        && details["version"].as_i64() == Some(version)
+        && row.get::<&str>(9)? == row.get::<&str>(2)?;
+    if !is_same {
+        return Err(TrailError::ChangeAltered { id: id()?, seq }.into());
+    }
+    // The hash covers the body, but queries use the columns beside it.
+    let body = serde_json::from_str(body).unwrap_or_default();
+    if !columns_match(&body, row.get(5)?, row.get(6)?, row.get(7)?) {
+        return Err(TrailError::ColumnAltered { id: id()?, seq }.into());
+    }
+    Ok(())
+}
+
+/// Returns `true` if the columns of a change that queries use are those of its body.
+fn columns_match(body: &Value, principal: &str, idempotency_key: Option<&str>, expires_at: &str) -> bool {
+    let same_time = |a: &str, b: &str| match (a.parse::<Timestamp>(), b.parse::<Timestamp>()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => a == b,
+    };
+    // PostgreSQL cannot store U+0000.
+    let same = |a: &str, b: &str| a.replace('\0', "\u{2400}") == b.replace('\0', "\u{2400}");
+    let key = body["idempotencyKey"].as_str();
+    body["proposer"]["principal"].as_str().is_some_and(|proposer| same(proposer, principal))
+        && match (key, idempotency_key) {
+            (Some(own), Some(key)) => same(own, key),
+            (own, key) => own == key,
+        }
+        && body["expiresAt"].as_str().is_some_and(|at| same_time(at, expires_at))
+}
