@@ -84,6 +84,15 @@ impl DataLock {
     }
 }
 
+impl Drop for DataLock {
+    /// Unlocks explicitly: a child that another thread has forked keeps the file open until it runs its own program.
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::warn!(%error, "the lock of the data directory could not be released");
+        }
+    }
+}
+
 /// Makes sure that the directory exists, with mode 0700 where it is new.
 ///
 /// # Errors
