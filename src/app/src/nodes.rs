@@ -19,7 +19,7 @@ use countersign_rulings::{
 };
 use countersign_store::{
     AuditSearch, Nodes, PinStore, Store, StoreError,
-    nodes::{Introduction, Reach},
+    nodes::{Introduction, ServerStates},
 };
 use countersign_telemetry::metrics as telemetry;
 use countersign_upstream::server::Phase;
@@ -70,7 +70,7 @@ pub fn node_url(config: &Config, bound: SocketAddr, nodes: &dyn Nodes) -> String
     if let Some(url) = config.node_url() {
         return url.trim_end_matches('/').to_owned();
     }
-    let outward = nodes.outward();
+    let outward = nodes.outward_address();
     match outward {
         Some(ip) if bound.ip().is_unspecified() => config.local_url(SocketAddr::new(ip, bound.port())),
         Some(ip) if bound.ip().is_loopback() && !ip.is_loopback() => {
@@ -86,8 +86,8 @@ pub fn node_url(config: &Config, bound: SocketAddr, nodes: &dyn Nodes) -> String
 }
 
 /// Returns which servers this gateway reaches.
-fn reach_of_servers(table: &RouteTable) -> Reach {
-    let mut reach = Reach::default();
+fn reach_of_servers(table: &RouteTable) -> ServerStates {
+    let mut reach = ServerStates::default();
     for upstream in table.providers().iter().filter_map(|provider| provider.upstream()) {
         let name = &upstream.config.name;
         match upstream.phase() {
@@ -140,9 +140,9 @@ impl Follower {
     /// Ends sessions and suspends standing rules as soon as the lease is lost, even while the store answers nothing else.
     async fn watch_lease(&self, shutdown: &CancellationToken) {
         loop {
-            if self.standing.cache().set_cut_off(!self.nodes.holds(None)) {
+            if self.standing.cache().set_cut_off(!self.nodes.holds_claim(None)) {
                 tracing::warn!(
-                    holds = self.nodes.holds(None),
+                    holds = self.nodes.holds_claim(None),
                     "standing rules allow as long as this node holds its lease"
                 );
                 (self.rebuild)().await;
@@ -156,7 +156,7 @@ impl Follower {
     }
 
     async fn follow(&self, shutdown: &CancellationToken) {
-        let mut news = self.nodes.news();
+        let mut news = self.nodes.subscribe_updates();
         let mut records = news.borrow_and_update().records;
         let mut introduced: Option<Arc<Config>> = None;
         let (mut published_reach, mut open_elsewhere) = (None, BTreeSet::new());
@@ -169,8 +169,8 @@ impl Follower {
                 introduced = Some(config);
             }
             #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-            gauge!(telemetry::NODES).set(self.nodes.live() as f64);
-            gauge!(telemetry::NODE_LEADS).set(if self.nodes.leads() { 1.0 } else { 0.0 });
+            gauge!(telemetry::NODES).set(self.nodes.live_count() as f64);
+            gauge!(telemetry::NODE_LEADS).set(if self.nodes.is_leader() { 1.0 } else { 0.0 });
             tokio::select! {
                 () = shutdown.cancelled() => {
                     gauge!(telemetry::NODE_LEADS).set(0.0);
@@ -183,7 +183,7 @@ impl Follower {
             }
             let reach = reach_of_servers(&self.routes.load());
             if published_reach.as_ref() != Some(&reach) {
-                self.nodes.reach(reach.clone());
+                self.nodes.set_server_states(reach.clone());
                 published_reach = Some(reach);
             }
             self.require_trial_calls(&mut open_elsewhere);
@@ -204,7 +204,7 @@ impl Follower {
 
     /// Requires a single trial call at each address whose breaker another node has opened since the last check.
     fn require_trial_calls(&self, open_before: &mut BTreeSet<(String, usize)>) {
-        let open: BTreeSet<(String, usize)> = self.nodes.others().into_iter().flat_map(|reach| reach.open).collect();
+        let open: BTreeSet<(String, usize)> = self.nodes.peer_server_states().into_iter().flat_map(|reach| reach.open).collect();
         for (server, address) in open.difference(open_before) {
             let table = self.routes.load();
             if let Some(upstream) =

@@ -95,7 +95,7 @@ pub async fn start(
     let store = open_store(&location, start_timeout).await?;
     location.claim_directory(loaded.source_file("store.url"))?;
     let credentials = Arc::new(StoredCredentials::open(&location)?);
-    let (salt, carrier) = match store.nodes().secret() {
+    let (salt, carrier) = match store.nodes().cluster_secret() {
         Some(secret) => (nodes::consent_salt(&secret), StateSealer::new(nodes::state_key(&secret))),
         None => {
             let key = key_of(&config.data).map_err(ServeError::StateKey)?;
@@ -320,7 +320,7 @@ fn build_cluster(
     let check_own_session = move || {
         // Sessions whose lease has lapsed must not be found any more.
         lifetimes.end_lapsed();
-        if lifetimes.nodes.live() > 1 { lifetimes.check_lease() } else { Ok(()) }
+        if lifetimes.nodes.live_count() > 1 { lifetimes.check_lease() } else { Ok(()) }
     };
     Some(Box::new(StoreNodes {
         nodes,

@@ -115,7 +115,7 @@ impl KeyStore for StoredCredentials {
 
 impl ValidKeySource for StoredCredentials {
     fn valid_keys(&self) -> Result<ValidKeys, StoreError> {
-        self.reads.held()
+        self.reads.active_roles()
     }
 }
 

@@ -30,7 +30,7 @@ use countersign_routing::{
     RouteTable, RouteTarget,
     table::{Aliases, TableInputs},
 };
-use countersign_store::{Place, Said, StoreError};
+use countersign_store::{Place, ReviewerRecords, StoreError};
 use countersign_tracker::Tracker;
 use countersign_upstream::{Names, is_tool_allowed};
 
@@ -49,7 +49,7 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
     let place = Place::configured(&config.data, config.store_server())?;
     let said = place.said()?.unwrap_or_else(|| {
         unknown.push("there is no store yet, so nobody has accepted a definition or given a standing rule".to_owned());
-        Said::default()
+        ReviewerRecords::default()
     });
     let offline = OfflinePolicy::new(config, said);
     let Some(tool) = body.tool() else {
@@ -69,8 +69,8 @@ struct OfflinePolicy<'a> {
 }
 
 impl<'a> OfflinePolicy<'a> {
-    fn new(config: &'a Config, said: Said) -> Self {
-        let Said { pins, rules, keys } = said;
+    fn new(config: &'a Config, said: ReviewerRecords) -> Self {
+        let ReviewerRecords { pins, rules, keys } = said;
         let pins = Arc::new(pins);
         let now = jiff::Timestamp::now();
         let rules = rules.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();

@@ -25,7 +25,7 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     let mut tracker = |over: bool| {
         let progress = &mut |rows, of| bar.borrow_mut().show("of the tracker", Progress { rows, of });
         let moved = move_data(&from.room()?, &to.room()?, over, progress)
-            .map_err(|error| MoveError::Beside(error.to_string()))?;
+            .map_err(|error| MoveError::MoveModules(error.to_string()))?;
         rows = moved.ok_or(MoveError::NotEmpty)?;
         Ok(())
     };
@@ -33,7 +33,7 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     bar.borrow_mut().end();
     let moved = moved.map_err(|error| match error {
         MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error.to_string()),
-        MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } | MoveError::Beside(_) => {
+        MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } | MoveError::MoveModules(_) => {
             Failure::new(Exit::Failed, error.to_string())
         }
         MoveError::OtherStore(_) => Failure::new(Exit::Config, error.to_string()),

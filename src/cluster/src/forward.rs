@@ -41,7 +41,7 @@ pub fn is_peer(nodes: &dyn Nodes, shown: &[u8]) -> bool {
 /// Returns the token that proves to the target node that a peer forwarded the request.
 fn forward_token(nodes: &dyn Nodes, target: &str) -> Option<HeaderValue> {
     let mut hasher = PartHasher::new("countersign.forward.2");
-    hasher.add_part(&nodes.secret()?).add_part(target.as_bytes());
+    hasher.add_part(&nodes.cluster_secret()?).add_part(target.as_bytes());
     HeaderValue::from_str(&hasher.finish()).ok()
 }
 

@@ -122,7 +122,7 @@ impl PeerNode {
     /// Returns `true` if its lease has expired or its address has changed. A node that does not hold its own lease cannot tell.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.nodes.holds(None) && self.nodes.peer(&self.node).as_ref() != Some(&self.address)
+        self.nodes.holds_claim(None) && self.nodes.peer(&self.node).as_ref() != Some(&self.address)
     }
 
     /// Waits until the node is gone.

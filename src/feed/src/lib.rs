@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use countersign_domain::changes::{Change, ChangeState};
-use countersign_store::{Store, StoreError, StoredEvent, Written};
+use countersign_store::{CommittedWrite, Store, StoreError, StoredEvent};
 use countersign_telemetry::ConnectionGuard;
 
 /// The number of events read from the store at a time, for one subscriber that is behind.
@@ -81,7 +81,7 @@ impl FeedEvent {
 
     /// Creates the event of a transition that was just committed.
     #[must_use]
-    pub fn from_committed(written: &Written, kind: &'static str, change: &Change) -> Self {
+    pub fn from_committed(written: &CommittedWrite, kind: &'static str, change: &Change) -> Self {
         let change = FeedChange {
             id: change.id.clone(),
             version: change.version,

@@ -15,7 +15,7 @@ use countersign_config::HttpConfig;
 use countersign_domain::changes::{Change, ChangeState, Verdict, digest::hex, export::ExportLine};
 use countersign_protocol::ErrorKind;
 use countersign_review::{ChangeFilter, Changes, DecideChange, DecideError, EditChange};
-use countersign_store::{AuditSearch, Narrow};
+use countersign_store::{AuditSearch, ChangeCriteria};
 
 /// Returns the problem of a decision that was not made, with the change as it is now.
 pub fn decide_problem(error: DecideError) -> Problem {
@@ -41,7 +41,7 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
     let filter = ChangeFilter {
         states: query.names("status")?,
         principals: query.texts("principal"),
-        criteria: Narrow {
+        criteria: ChangeCriteria {
             providers: query.texts("server"),
             tools: query.texts("tool"),
             text: query.get("q").map(str::to_owned),

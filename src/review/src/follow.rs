@@ -21,7 +21,7 @@ const RECOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut news = inner.nodes.news();
+    let mut news = inner.nodes.subscribe_updates();
     let mut read_to = inner.feed.head();
     let mut recount = tokio::time::interval(RECOUNT_INTERVAL);
     recount.tick().await;
@@ -38,7 +38,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                     continue;
                 }
                 _ = recount.tick() => {
-                    if inner.nodes.live() > 1 && let Ok(counts) = inner.store.count_by_state().await {
+                    if inner.nodes.live_count() > 1 && let Ok(counts) = inner.store.count_by_state().await {
                         inner.counts.recount(&counts);
                     }
                     continue;
@@ -72,7 +72,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 
 /// Delivers messages of other nodes to the changes that run here, until the gateway closes.
 pub(crate) async fn receive_messages(inner: Arc<Inner>) {
-    let mut news = inner.nodes.news();
+    let mut news = inner.nodes.subscribe_updates();
     let mut heard = 0;
     loop {
         tokio::select! {
@@ -81,7 +81,7 @@ pub(crate) async fn receive_messages(inner: Arc<Inner>) {
                 return;
             }
         }
-        let words = news.borrow_and_update().words;
+        let words = news.borrow_and_update().messages;
         if words == heard {
             continue;
         }

@@ -41,7 +41,7 @@ use countersign_domain::{
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::{AuditSearch, FoundEntries, FoundEntry, ListQuery, Narrow, StoreError};
+use countersign_store::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, ListQuery, StoreError};
 
 pub use countersign_store::Nodes;
 pub use start::StartError;
@@ -74,7 +74,7 @@ pub struct ChangeFilter {
     pub states: Vec<ChangeState>,
     /// Only those of these principals; empty means any.
     pub principals: Vec<String>,
-    pub criteria: Narrow,
+    pub criteria: ChangeCriteria,
 }
 
 /// A page of a listing.

@@ -250,7 +250,7 @@ async fn recover(
     approved: &mpsc::UnboundedSender<ApprovedChange>,
 ) -> Result<(), StartError> {
     orphans::sweep(inner).await?;
-    let others = inner.nodes.live() > 1;
+    let others = inner.nodes.live_count() > 1;
     for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
         // A change from a restored backup is no longer approved.
         if let Some(change) = inner.store.get(&left.id).await?.filter(|c| c.state == ChangeState::Approved) {

@@ -527,7 +527,7 @@ impl StandingRules {
         let written = write(&*self.deps.store, WriteRequest::Record(record)).await;
         written.map_err(|error| {
             tracing::error!(%error, "a standing rule could not be stored");
-            error.told("it could not be stored; nothing has changed")
+            error.to_user_error("it could not be stored; nothing has changed")
         })?;
         self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
         Ok(())

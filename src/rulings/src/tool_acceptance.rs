@@ -287,5 +287,5 @@ fn tools_of_provider<'a>(table: &'a RouteTable, provider: &'a str) -> impl Itera
 
 fn write_failed(error: &WriteError) -> McpError {
     tracing::error!(%error, "what a reviewer said of definitions could not be stored");
-    error.told("it could not be stored; nothing was accepted or revoked")
+    error.to_user_error("it could not be stored; nothing was accepted or revoked")
 }

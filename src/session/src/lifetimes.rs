@@ -50,7 +50,7 @@ impl SessionLifetimes {
     /// # Errors
     /// `STORE_UNAVAILABLE`
     pub fn check_lease(&self) -> Result<(), McpError> {
-        if self.nodes.holds(None) {
+        if self.nodes.holds_claim(None) {
             return Ok(());
         }
         let text = "this gateway does not reach its database, and so serves no sessions at the moment; try again";

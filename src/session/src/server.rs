@@ -121,7 +121,7 @@ impl McpServer {
     pub fn meter(&self, principal: &Arc<Principal>) -> Meter {
         let (limiter, nodes) = (Arc::clone(&self.limiter), Arc::clone(self.reviews.changes.nodes()));
         let principal = Arc::clone(principal);
-        Meter(Arc::new(move |time| limiter.charge(&principal.name, time, nodes.live())))
+        Meter(Arc::new(move |time| limiter.charge(&principal.name, time, nodes.live_count())))
     }
 
     /// Keeps what a stateless client says of itself for people to see. Its request carries it anyway, so a principal

@@ -42,9 +42,9 @@ impl GatewayStatus {
         let store = match self.changes.store_trouble() {
             // A gateway that ends closes its store.
             _ if !draining && !self.changes.is_healthy() => "failed",
-            Some(trouble) => trouble.word(),
+            Some(trouble) => trouble.readiness_reason(),
             // The database has not answered for so long that other nodes count this one as gone.
-            None if !draining && !nodes.holds(None) => "unreachable",
+            None if !draining && !nodes.holds_claim(None) => "unreachable",
             None => "ok",
         };
         let table = self.routes.load();
@@ -65,7 +65,8 @@ impl GatewayStatus {
         });
         // Where others may serve the same store.
         if nodes.claimant().is_some() {
-            health["checks"]["nodes"] = json!({ "live": nodes.live(), "otherConfiguration": nodes.differing() });
+            health["checks"]["nodes"] =
+                json!({ "live": nodes.live_count(), "otherConfiguration": nodes.differing_count() });
         }
         health
     }

@@ -1,4 +1,4 @@
-//! What tests of a store write.
+//! Builds and submits transitions for tests.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{Draft, Store, WriteError, WriteRequest, Written};
+use super::{CommittedWrite, Draft, Store, WriteError, WriteRequest};
 use countersign_domain::changes::{
     Change, ChangeState, Claimant, digest::body_hash, machine::EventKind, testing::change,
 };
 
-/// A draft that replaces the version before, or creates.
+/// Returns a draft that replaces the version before, or creates the change.
 pub(crate) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
     let body = serde_json::to_string(&change).unwrap();
     Draft {
@@ -37,7 +37,7 @@ pub(crate) fn moved(id: &str, version: u64, from: ChangeState, to: ChangeState) 
     draft(change(id, "agent", version, to), Some(from))
 }
 
-pub(crate) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<Written, WriteError>> {
+pub(crate) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<CommittedWrite, WriteError>> {
     let (reply, answer) = oneshot::channel();
     store.submit(
         WriteRequest::Transition(draft),
@@ -48,11 +48,11 @@ pub(crate) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<
     answer
 }
 
-pub(crate) async fn write(store: &dyn Store, draft: Draft) -> Result<Written, WriteError> {
+pub(crate) async fn write(store: &dyn Store, draft: Draft) -> Result<CommittedWrite, WriteError> {
     send(store, draft).await.unwrap()
 }
 
-/// Proposed and approved, acting on that target.
+/// Creates and approves a change with that lock key.
 pub(crate) async fn approved(store: &dyn Store, id: &str, target: &str) {
     let mut new = created(id);
     Arc::make_mut(&mut new.change).target.lock_key = target.into();
@@ -60,7 +60,7 @@ pub(crate) async fn approved(store: &dyn Store, id: &str, target: &str) {
     write(store, moved(id, 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
 }
 
-/// A step of a change that acts on that target, at this moment.
+/// Returns a step, at the present time, of a change with that lock key.
 pub(crate) fn step(
     id: &str,
     version: u64,

@@ -1,11 +1,11 @@
-//! What can go wrong with the store, and whether a failed write certainly did nothing.
+//! Errors of the store. Each tells whether a failed write certainly did nothing.
 
 use std::{path::PathBuf, sync::Arc};
 
 use super::WriteError;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// An error of the store. The text is for the log and the terminal; clients get [`StoreError::to_mcp`].
+/// An error of the store. Its text is for the log and the terminal; clients get [`StoreError::to_mcp`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot use the data directory {path}: {source}")]
@@ -29,14 +29,14 @@ pub enum StoreError {
          is lost. Restore a backup; or, to go on with what is left, remove {path} and settle with the people concerned"
     )]
     CutOff { path: PathBuf, found: u64, expected: u64 },
-    /// Found while running; the gateway should be stopped.
+    /// Damage that was found while running; the gateway should be stopped.
     #[error("the database is damaged ({0}); stop the gateway and restore it from a backup")]
     Damaged(String),
     #[error("the disk is full; make room on it, and the gateway goes on by itself")]
     DiskFull,
     #[error("the database is locked by another process; end that one, and the gateway goes on by itself")]
     Locked,
-    /// The server of the database does not answer, or not as one.
+    /// The database server does not answer, or answers in another protocol.
     #[error("the database cannot be reached: {0}")]
     Unreachable(String),
     #[error("another gateway serves this database; end that one, or give this one another database")]
@@ -58,33 +58,33 @@ pub enum StoreError {
     Moved,
     #[error("this store is the copy of another one and not whole yet; run `countersign store copy` again")]
     NotWhole,
-    /// A stored row does not read as what was written.
+    /// A stored row cannot be parsed.
     #[error("a stored record is unreadable: {0}")]
     BadRecord(String),
     #[error("the store is closed")]
     Closed,
     #[error("the store's queue is full")]
     QueueFull,
-    /// The commit failed in a way that may have left it done; it could not be read back.
+    /// The commit may have been made although it failed, and could not be read back.
     #[error("whether this was written is unknown; look at it before you try again")]
     OutcomeUnknown,
-    /// What the database says, in its words.
+    /// Any other error, with the text of the database.
     #[error("{0}")]
     Database(Arc<str>),
 }
 
 impl StoreError {
-    /// Whether a write that failed with this certainly changed nothing. If not, read the state again. Of a server that is
-    /// [`Self::Unreachable`] that is known: where the connection ended after the write was sent, it is
-    /// [`Self::OutcomeUnknown`], if it cannot be read back.
+    /// Returns `true` if a write that failed with this error certainly changed nothing; otherwise the state must be
+    /// read again. If a connection ended after the write was sent, the error is [`Self::OutcomeUnknown`] unless the
+    /// write could be read back.
     #[must_use]
     pub const fn certainly_aborted(&self) -> bool {
         !matches!(self, Self::OutcomeUnknown)
     }
 
-    /// One word for readiness.
+    /// Returns the reason that readiness reports, as one word.
     #[must_use]
-    pub const fn word(&self) -> &'static str {
+    pub const fn readiness_reason(&self) -> &'static str {
         match self {
             Self::DiskFull => "disk_full",
             Self::Locked | Self::Served | Self::Superseded => "locked",
@@ -96,7 +96,7 @@ impl StoreError {
         }
     }
 
-    /// Whether trying the same thing later may work.
+    /// Returns `true` if the same operation may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(
@@ -110,7 +110,7 @@ impl StoreError {
         )
     }
 
-    /// What a client is told: never the database's own words.
+    /// Returns the error for a client, without the text of the database.
     #[must_use]
     pub fn to_mcp(&self) -> McpError {
         match self {
@@ -141,9 +141,9 @@ impl From<serde_json::Error> for StoreError {
 }
 
 impl WriteError {
-    /// What a person is told: `nothing` was done, unless nobody knows.
+    /// Returns the error for a person: the text `nothing`, unless the outcome is unknown.
     #[must_use]
-    pub fn told(&self, nothing: &'static str) -> McpError {
+    pub fn to_user_error(&self, nothing: &'static str) -> McpError {
         match self {
             Self::Store(error) if !error.certainly_aborted() => error.to_mcp(),
             _ => McpError::new(ErrorKind::StoreUnavailable, nothing),
@@ -156,12 +156,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_said_to_be_undone_where_nobody_knows() {
-        let unknown = WriteError::Store(StoreError::OutcomeUnknown).told("nothing has changed");
+    fn unknown_outcome_is_not_reported_as_unchanged() {
+        let unknown = WriteError::Store(StoreError::OutcomeUnknown).to_user_error("nothing has changed");
         assert_eq!(unknown.data["outcome"], "unknown");
         assert!(!unknown.message.contains("nothing"), "{}", unknown.message);
         for known in [WriteError::Conflict, WriteError::Store(StoreError::DiskFull)] {
-            let told = known.told("nothing has changed");
+            let told = known.to_user_error("nothing has changed");
             assert_eq!((&*told.message, told.data.get("outcome")), ("nothing has changed", None));
         }
     }

@@ -1,4 +1,4 @@
-//! Whether the store works, for readiness: what the last write met, and damage for good.
+//! Tracks whether the store works: the last failure of a write, and damage for good.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use super::StoreError;
 pub(crate) struct Health(Mutex<Option<StoreError>>);
 
 impl Health {
-    /// Something failed that is no fault of what was asked.
+    /// Records a failure that the request did not cause.
     pub(crate) fn failed(&self, error: &StoreError) {
         let mut trouble = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*trouble, Some(StoreError::Damaged(_))) {
@@ -16,7 +16,7 @@ impl Health {
         }
     }
 
-    /// A write succeeded. Damage does not heal by that. Whether there was trouble.
+    /// Records a successful write, which ends any trouble but damage. Returns `true` if there was trouble.
     pub(crate) fn works(&self) -> bool {
         let mut trouble = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.take_if(|trouble| !matches!(trouble, StoreError::Damaged(_))).is_some()
@@ -26,11 +26,11 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks whether a read met damage.
+    /// Records damage that a read has met.
     pub(crate) fn heard<T>(&self, result: &Result<T, StoreError>) {
         let damage = match result {
             Err(error @ StoreError::Damaged(_)) => error.clone(),
-            // What was written would read as it was written.
+            // Every record was readable when it was written.
             Err(error @ StoreError::BadRecord(_)) => StoreError::Damaged(error.to_string()),
             _ => return,
         };

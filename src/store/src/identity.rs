@@ -1,8 +1,8 @@
-//! Which store a data directory belongs to: `identity.json`, written by the gateway that serves the store from it,
-//! or by the command that creates the embedded store before.
+//! Binds a data directory to its store with `identity.json`. The gateway that serves the store writes the file, or the
+//! command that creates the embedded store before.
 //!
-//! A store is known by a random id among its facts, which goes with it where it is moved. The file has that id, the kind
-//! of the store, and the configuration file that says where the store is: never an address, which may hold a password.
+//! A store has a random id among its facts, which moves with it. The file has that id, the backend, and the
+//! configuration file with the address of the store: never the address itself, which may hold a password.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StoreError;
 
-/// The fact with the id.
+/// The name of the fact with the id.
 pub(crate) const STORE_ID: &str = "store_id";
 
 /// The file in the data directory.
@@ -27,7 +27,7 @@ pub(crate) fn new_id() -> String {
     nanoid::nanoid!(24)
 }
 
-/// What keeps a store.
+/// The kind of database that holds a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -41,13 +41,13 @@ pub enum Backend {
 pub struct StoreIdentity {
     pub backend: Backend,
     pub id: String,
-    /// The configuration file with the address of the store, where a file has it.
+    /// The configuration file with the address of the store, if a file has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<PathBuf>,
 }
 
 impl StoreIdentity {
-    /// Reads the file of a data directory; `None` where it belongs to none yet.
+    /// Reads the file of a data directory. Returns `None` if the directory belongs to no store yet.
     ///
     /// # Errors
     /// [`StoreError::DataDir`] where it cannot be read.
@@ -110,11 +110,11 @@ pub(crate) fn check_embedded(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// What a database says of itself.
+/// The identity that a database reports.
 pub(crate) enum FoundStore {
-    /// No gateway has written to it yet.
+    /// No gateway has written to it.
     Empty,
-    /// It has no id yet where an older version was the last that served it.
+    /// The id, which a store that was last served by an older version does not have.
     Store(Option<String>),
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn check_server(dir: &Path, found: &FoundStore) -> Result<(), StoreEr
     let Some(known) = StoreIdentity::read(dir)? else { return Ok(()) };
     match found {
         FoundStore::Store(Some(id)) if *id == known.id => Ok(()),
-        // Restored from before it had an id.
+        // It was restored from a backup without an id.
         FoundStore::Store(None) if known.backend == Backend::Postgres => Ok(()),
         _ => Err(known.refuse(dir, Backend::Postgres)),
     }

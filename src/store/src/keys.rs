@@ -22,10 +22,10 @@ pub struct ApiKey {
     /// The principal's name.
     pub name: String,
     pub role: Role,
-    /// Whose it is, where that is somebody else than the name says.
+    /// The owner, if that is not the person in the name.
     pub owner: Option<String>,
     pub created_at: Timestamp,
-    /// To the minute (see [`Credentials::touch`]).
+    /// The last use, to the minute (see [`Credentials::touch`]).
     pub last_used_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
 }
@@ -33,21 +33,21 @@ pub struct ApiKey {
 /// A browser that is signed in, as it is stored; never its secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignIn {
-    /// Of the secret that the page has.
+    /// The hash of the page's secret.
     pub id: SecretHash,
-    /// Of the browser's cookie, which its tabs share.
+    /// The hash of the browser's cookie, which its tabs share.
     pub cookie: SecretHash,
     pub principal: Arc<Principal>,
-    /// Of the key that it was made from, if it was.
+    /// The hash of the key that was used to sign in, if any.
     pub key: Option<SecretHash>,
-    /// To some minutes, in milliseconds.
+    /// The last use, within some minutes.
     pub last_used: Timestamp,
 }
 
-/// What became of a sign-in code.
+/// The outcome of an attempt to use a sign-in code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeOutcome {
-    /// It was valid, and is used up now.
+    /// The code was valid, and is used up now.
     Taken,
     Unknown,
     Expired,
@@ -62,62 +62,62 @@ pub trait Credentials: Send + Sync + 'static {
     /// Those of the database; also if the id or the hash exists.
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError>;
 
-    /// All keys, the revoked ones too, oldest first.
+    /// Returns all keys, also revoked ones, oldest first.
     ///
     /// # Errors
     /// Those of the database.
     fn list(&self) -> Result<Vec<ApiKey>, StoreError>;
 
-    /// The roles of all keys that are not revoked, by the key's id.
+    /// Returns the roles of all keys that are not revoked, by key id.
     ///
     /// # Errors
     /// Those of the database.
-    fn held(&self) -> Result<HashMap<String, Role>, StoreError>;
+    fn active_roles(&self) -> Result<HashMap<String, Role>, StoreError>;
 
-    /// The key with that secret, also if it is revoked (look at `revoked_at`), with the hash as it is stored, for a
-    /// comparison in constant time. Takes microseconds: it is asked with every request.
+    /// Returns the key with that secret, also if it is revoked (see `revoked_at`), and the stored hash for a comparison
+    /// in constant time. Every request calls this, so it takes microseconds.
     ///
     /// # Errors
     /// Those of the database.
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError>;
 
-    /// Revokes the key with that id. `false` if there is none or it was revoked before.
+    /// Revokes the key with that id. Returns `false` if there is none or it was revoked before.
     ///
     /// # Errors
     /// Those of the database.
     fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError>;
 
-    /// Notes that the key was used. Writes at most once a minute for each key: it is a durable write.
+    /// Records a use of the key, at most once a minute for each key, because it is a durable write.
     ///
     /// # Errors
     /// Those of the database.
     fn touch(&self, key: &ApiKey, now: Timestamp) -> Result<(), StoreError>;
 
-    /// Stores a one-time code, and forgets codes that expired more than a day ago.
+    /// Stores a one-time code, and deletes codes that expired more than a day ago.
     ///
     /// # Errors
     /// Those of the database.
     fn put_code(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<(), StoreError>;
 
-    /// Stores a sign-in, and forgets those others, all or nothing.
+    /// Stores a sign-in and deletes those in `gone`, all or nothing.
     ///
     /// # Errors
     /// Those of the database.
     fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError>;
 
-    /// The sign-in with that id.
+    /// Returns the sign-in with that id.
     ///
     /// # Errors
     /// Those of the database.
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError>;
 
-    /// All sign-ins, those that were not used for long too.
+    /// Returns all sign-ins, also those that were not used for long.
     ///
     /// # Errors
     /// Those of the database.
     fn sign_ins(&self) -> Result<Vec<SignIn>, StoreError>;
 
-    /// Notes that a sign-in was used, where it is there. It is a durable write: not to be made with every request.
+    /// Records a use of a sign-in, if it exists. This is a durable write, and must not be made for every request.
     ///
     /// # Errors
     /// Those of the database.
@@ -129,7 +129,7 @@ pub trait Credentials: Send + Sync + 'static {
     /// Those of the database.
     fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError>;
 
-    /// Whether there is a code with this hash, used or not.
+    /// Returns `true` if there is a code with this hash, used or not.
     ///
     /// # Errors
     /// Those of the database.
@@ -142,7 +142,7 @@ pub trait Credentials: Send + Sync + 'static {
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError>;
 }
 
-/// Whether a use of the key is worth noting now ([`Credentials::touch`]).
+/// Returns `true` if a use of the key should be recorded now ([`Credentials::touch`]).
 #[must_use]
 pub fn is_worth_noting(key: &ApiKey, now: Timestamp) -> bool {
     key.last_used_at.is_none_or(|at| now.duration_since(at).abs() >= SignedDuration::from_mins(1))
@@ -168,7 +168,7 @@ impl<D: Database> Credentials for StoredKeys<D> {
         Ok(keys.into_iter().map(|(key, _)| key).collect())
     }
 
-    fn held(&self) -> Result<HashMap<String, Role>, StoreError> {
+    fn active_roles(&self) -> Result<HashMap<String, Role>, StoreError> {
         self.0.read(REQUEST_TIMEOUT, async |db| keys::active_roles(db).await)
     }
 

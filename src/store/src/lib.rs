@@ -1,13 +1,14 @@
-//! The durable store: changes, their audit trail, the feed's events, keys, pins, webhooks' deliveries.
+//! The durable store of changes, their audit trail, feed events, keys, pins, standing rules, policies and webhook
+//! deliveries.
 //!
-//! Decides nothing about changes: what may happen is decided before, by [`countersign_domain::changes::machine`]. Never
-//! answers before the commit, and never guesses how one ended.
+//! It decides nothing about changes, because [`countersign_domain::changes::machine`] decides before what may happen.
+//! It never answers before the commit, and never guesses how a commit ended.
 //!
-//! [`Place`] says where it is and opens it, the only way in. The traits [`Store`], [`keys::Credentials`] and
-//! [`webhooks::Deliveries`] are what a backend has: `sqlite` or `postgres`; a [`Room`] is for what modules keep beside.
-//! Each writes changes and the trail in its own way; for everything else both run `statements`, by the trait `sql::Sql`.
-//! Both use `queue`, which holds what is to be written, `coverage`, which says what entries tell of, `verify`, which proves
-//! them, and `moving`, which brings a store from one to the other.
+//! [`Place`] is the location of a store, and the only way to open it; a [`Room`] is the storage of a module. The traits
+//! [`Store`], [`keys::Credentials`] and [`webhooks::Deliveries`] are the interfaces. Each backend, `sqlite` or
+//! `postgres`, writes transitions in its own way. Everything else is implemented once, with the `statements` over the
+//! trait `sql::Sql`: reads in `queries`, blocking calls over `sql::Database`, and moves between backends in `moving`.
+//! Both use `queue` for pending writes, `coverage` for the rows that the trail covers, and `verify` to check them.
 
 mod coverage;
 #[cfg(test)]
@@ -26,8 +27,8 @@ mod postgres;
 mod queries;
 mod queue;
 mod retention;
+mod reviewer_records;
 mod rows;
-mod said;
 mod search;
 #[cfg(any(test, feature = "testing"))]
 pub mod servers;
@@ -60,18 +61,18 @@ pub use coverage::CoveredCounts;
 pub use error::StoreError;
 pub use identity::StoreIdentity;
 pub use lock::{DataLock, LockError, lock_data_dir};
-pub use moving::{Beside, MoveError, Progress};
+pub use moving::{MoveError, MoveModules, Progress};
 pub use nodes::Nodes;
 pub use pins::{PinStore, PinWrite};
 pub use place::{Place, Room};
 pub use policy_snapshots::{PolicySnapshot, PolicySnapshots};
 pub use postgres::tables;
-pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
-pub use said::Said;
-pub use search::{AuditSearch, FoundEntries, FoundEntry, Narrow};
+pub use retention::{Deletion, PrunableRecords, Pruning, PruningCutoffs, Redaction};
+pub use reviewer_records::ReviewerRecords;
+pub use search::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry};
 pub use verify::{VerifiedTrail, VerifyError};
 
-/// One transition, ready to be written. What is JSON was serialized by the caller, away from the store's thread.
+/// A transition that is ready to be written. The caller has serialized its JSON, so that the store's thread need not.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// The change after the transition.
@@ -88,25 +89,24 @@ pub struct Draft {
     pub details: String,
     /// The feed event's members after `type` and `seq`, with the closing brace.
     pub event_tail: String,
-    /// It ends what a node had claimed that is gone, and not what this one has.
+    /// Ends the claim of a node that is gone, and not one of this node.
     pub orphan: bool,
-    /// Of a new change: what it asks for (who, tool, arguments), to know it again when it is asked for once more.
+    /// For a new change, the hash of its proposer, tool and arguments, which detects a repeated call.
     pub call_hash: Option<String>,
 }
 
-/// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions, and
-/// what became of standing rules.
+/// An audit entry that is no transition: about a server's definitions, standing rules, a policy or a late call.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The change that it came of, in whose timeline it stands; empty where there is none.
+    /// The id of the change in whose timeline it stands, or an empty string.
     pub change: String,
     pub server: String,
     pub pins: Vec<PinWrite>,
-    /// As they are from now on.
+    /// The new state of rules.
     pub rules: Vec<StandingRule>,
-    /// It tells what came of a call of the change after its node's lease had run out.
+    /// The outcome of a call that came after its node's lease had run out.
     pub late: Option<LateCall>,
-    /// As `definitions_accepted`.
+    /// The event, for example `definitions_accepted`.
     pub event: &'static str,
     pub at: Timestamp,
     pub actor: String,
@@ -132,34 +132,35 @@ impl Record {
     }
 }
 
-/// A call whose node was taken for gone, and which has come back: nothing of that claim can still go out.
+/// A call that ended after its node was thought to be gone. No other call of that claim can still go out.
 #[derive(Clone, Debug)]
 pub struct LateCall {
     pub by: Claimant,
-    /// Where its outcome is unknown all the same: until when the change's target stays taken.
+    /// The time until which the change's target stays taken, if the outcome is unknown all the same.
     pub taken_until: Option<Timestamp>,
 }
 
-/// A change that has a target to itself, so that others wait for it.
+/// A change that has a target to itself, so that other changes wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupant {
-    /// See [`Change::target_hash`].
+    /// The hash of the target ([`Change::target_hash`]).
     pub target: String,
     pub change: String,
-    /// None while it runs. Of unknown outcome: until then, or until a person has settled it.
+    /// The time until which an unknown outcome keeps the target, unless a person settles it before; `None` while the
+    /// change runs.
     pub until: Option<Timestamp>,
 }
 
 /// A write that is durable.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct CommittedWrite {
     /// The number of a transition's feed event; other writes have no event, and 0.
     pub seq: u64,
     /// The JSON of the feed event, or nothing.
     pub event: Bytes,
 }
 
-/// Why a transition was not written.
+/// The reason why a write was refused.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
     /// The change is not at the expected version.
@@ -168,21 +169,22 @@ pub enum WriteError {
     /// There is a change with this id, or with this idempotency key of the same principal.
     #[error("there is such a change already")]
     Duplicate,
-    /// Another change has the target: it runs, on whichever node, or its outcome is unknown and its call may be running.
+    /// Another change has the target, because it runs on some node or its outcome is unknown.
     #[error("another change has the same target")]
     Busy,
-    /// This node's lease has run out, or did since the change was claimed; or another node's has not yet.
+    /// This node's lease has run out since the change was claimed, or the lease of the claim's node has not run out
+    /// yet.
     #[error("the claim does not hold")]
     Fenced,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Hears the outcome of a write, on the store's thread: must be quick and never block. Called in commit order. The
-/// flag tells that the outcome of another transition follows at once, so that a listener may pass on many together.
-pub type Done = Box<dyn FnOnce(Result<Written, WriteError>, bool) + Send>;
+/// Receives the outcome of a write, in commit order and on the store's thread, so it must be quick and never block. The
+/// flag is set if the outcome of another transition follows at once, so that a listener may pass on several together.
+pub type WriteCallback = Box<dyn FnOnce(Result<CommittedWrite, WriteError>, bool) + Send>;
 
-/// What is kept of a live change beside its row, to bound and to expire it.
+/// The data of a live change that limits and expiry need.
 #[derive(Clone, Debug)]
 pub struct LiveChange {
     pub id: String,
@@ -190,13 +192,13 @@ pub struct LiveChange {
     pub principal: String,
     pub bytes: u64,
     pub expires_at: Timestamp,
-    /// See [`Draft::call_hash`]; none of a change from before it was kept.
+    /// The hash of the call ([`Draft::call_hash`]); older changes have none.
     pub call_hash: Option<String>,
 }
 
-/// A change that was proposed: by whom, when, and how many bytes it had then.
+/// A proposal: its principal, its time, and its size then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proposed {
+pub struct ProposalRecord {
     pub principal: String,
     pub bytes: u64,
     pub at: Timestamp,
@@ -206,29 +208,29 @@ pub struct Proposed {
 #[derive(Clone, Debug)]
 pub struct StoredEvent {
     pub seq: u64,
-    /// As `change.created`.
+    /// The type, for example `change.created`.
     pub kind: String,
     pub data: String,
 }
 
-/// A stored feed event, with what is kept of the change beside its row.
+/// A stored feed event, with data of its change.
 #[derive(Clone, Debug)]
 pub struct RemoteEvent {
     pub event: StoredEvent,
-    /// Of the change when it was proposed; 0 where it is gone by now.
+    /// The size of a created change when it was proposed; 0 if it is deleted.
     pub bytes: u64,
     /// See [`Draft::call_hash`].
     pub call_hash: Option<String>,
 }
 
-/// Which changes to list, newest first.
+/// A query for changes, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
     /// Empty means any.
     pub states: Vec<ChangeState>,
     /// Empty means any.
     pub principals: Vec<String>,
-    pub narrow: Narrow,
+    pub narrow: ChangeCriteria,
     /// Only those created before the one with this number.
     pub before: Option<u64>,
     pub limit: usize,
@@ -238,7 +240,7 @@ pub struct ListQuery {
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
     pub items: Vec<(u64, Arc<Change>)>,
-    /// There are older ones that match.
+    /// Older changes match too.
     pub more: bool,
 }
 
@@ -249,17 +251,17 @@ pub fn write(store: &dyn Store, request: WriteRequest) -> impl Future<Output = R
     async move { answer.await.unwrap_or(Err(WriteError::Store(StoreError::Closed))) }
 }
 
-/// A page of changes holds at most this many bytes of them, but always one change.
+/// The maximum bytes of changes in a page, which always has at least one change.
 pub const MAX_PAGE_BYTES: usize = 8 << 20;
 
-/// Where the feed and the trail end.
+/// The ends of the feed and of the audit trail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heads {
     pub event: u64,
     pub audit: AuditHead,
 }
 
-/// Answers of the store.
+/// A future answer of the store.
 pub type StoreFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 
 /// A write for [`Store::submit`].
@@ -321,10 +323,10 @@ pub trait Store: StoreBackend {
     /// Queues a write, and never blocks. Many writes share a commit. `done` is always called; if the queue is full or the
     /// store is closed, at once and on this thread. A failure tells whether the write certainly did nothing
     /// ([`StoreError::certainly_aborted`]).
-    fn submit(&self, request: WriteRequest, done: Done);
+    fn submit(&self, request: WriteRequest, done: WriteCallback);
 
     /// Returns what is older than these times, oldest first, as much as one transaction prunes.
-    fn find_prunable(&self, before: OldBefore) -> StoreFuture<Old>;
+    fn find_prunable(&self, before: PruningCutoffs) -> StoreFuture<PrunableRecords>;
     /// Returns the time of the backup that this store is, if no gateway has started on it since.
     fn backup_time(&self) -> StoreFuture<Option<Timestamp>>;
     /// Returns all pins of tool definitions.
@@ -340,7 +342,7 @@ pub trait Store: StoreBackend {
     /// Returns all changes that are not final.
     fn live_changes(&self) -> StoreFuture<Vec<LiveChange>>;
     /// Returns the proposals since that time whose changes are still stored, in whatever state, oldest first.
-    fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>>;
+    fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<ProposalRecord>>;
     /// Returns the ids of pending and approved changes that have votes.
     fn changes_with_votes(&self) -> StoreFuture<Vec<String>>;
     /// Returns the number of changes by state. States without changes may be missing.

@@ -1,5 +1,5 @@
-//! One gateway for one data directory: an exclusive lock on `<data>/lock` that the kernel gives back when its
-//! holder ends, however it ends. Command-line tools that only add keys or read do not take it.
+//! The lock of a data directory, for one gateway at a time: an exclusive lock on `<data>/lock`, which the kernel
+//! releases when its holder ends. Command-line tools that only add keys or read do not take it.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -14,23 +14,23 @@ use super::StoreError;
 /// The file in the data directory.
 pub const LOCK_FILE: &str = "lock";
 
-/// Held as long as this value lives.
+/// The lock, held as long as this value lives.
 #[derive(Debug)]
 pub struct DataLock {
     file: File,
 }
 
-/// Why the lock was not given.
+/// The reason why the lock was not given.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another gateway serves the directory; the text is what it said of itself.
+    /// Another gateway serves the directory. The text is its own description.
     #[error("another gateway serves this data directory ({0})")]
     Held(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Takes the lock without waiting, and notes this process as its holder.
+/// Takes the lock without waiting, and writes this process into it as its holder.
 ///
 /// # Errors
 /// [`LockError::Held`] if another process (or another lock of this one) has it.
@@ -62,17 +62,17 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     }
 }
 
-/// What the holder says of itself.
+/// Reads the description of the holder.
 fn note(file: &File) -> String {
     let mut holder = String::new();
-    // It may be writing just now: an empty or cut note is no error.
+    // The holder may be writing now, so an empty or partial text is no error.
     let _ = file.take(4096).read_to_string(&mut holder);
     let holder = holder.trim();
     if holder.is_empty() { "unknown".into() } else { holder.to_owned() }
 }
 
 impl DataLock {
-    /// Replaces what others read of the holder, such as its pid and URL. One short line.
+    /// Replaces the description of the holder, such as its pid and URL, with one short line.
     ///
     /// # Errors
     /// Those of the file system.
@@ -93,7 +93,7 @@ impl Drop for DataLock {
     }
 }
 
-/// Makes sure that the directory exists, with mode 0700 where it is new.
+/// Creates the directory with mode 0700 if it does not exist.
 ///
 /// # Errors
 /// [`StoreError::DataDir`]
@@ -102,7 +102,7 @@ pub fn ensure_data_dir(dir: &Path) -> Result<(), StoreError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
     let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();
     if mode & 0o077 != 0 {
-        // Not ours to change: it may be a directory that others use too.
+        // Others may use the directory too, so its mode is not changed.
         tracing::warn!(dir = %dir.display(), mode = format!("{:o}", mode & 0o777), "the data directory is open to others; chmod 700 it");
     }
     Ok(())
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_told_who_holds_it() {
+    fn second_lock_is_refused_with_holder() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = lock_data_dir(dir.path()).unwrap();
         first.describe("pid 7 at http://127.0.0.1:1").unwrap();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_lock_file_is_made_anew() {
+    fn removed_lock_file_is_created_again() {
         let dir = tempfile::tempdir().unwrap();
         drop(lock_data_dir(dir.path()).unwrap());
         std::fs::remove_file(dir.path().join(LOCK_FILE)).unwrap();

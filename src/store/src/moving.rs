@@ -1,7 +1,7 @@
-//! Moving a store into another one: tables row by row, so that neither backend knows the other.
+//! Moves a store into another one, table by table, so that neither backend knows the other.
 //!
-//! What is moved is proved before and after by the audit trail. The old store is closed for good before the new one may be
-//! opened: what is approved in both would run twice.
+//! The audit trail is verified before and after. The old store is closed for good before the new one may be opened,
+//! because a change that is approved in both would run twice.
 
 use std::path::PathBuf;
 
@@ -91,13 +91,13 @@ impl Table {
     }
 }
 
-/// Says of a new store that it is not whole yet, and of which head it is to become.
-pub(crate) const COMING: &str = "moving_from";
-/// Says of an old store that it was moved, and the head that it had.
-pub(crate) const GONE: &str = "moved";
+/// The fact of an incomplete copy, with the head that it will have.
+pub(crate) const INCOMPLETE_FACT: &str = "moving_from";
+/// The fact of a store that was moved, with the head that it had.
+pub(crate) const MOVED_FACT: &str = "moved";
 
-/// Facts that are moved: when the backup was taken that the store is, the policy that was in force, and which store it is.
-const CARRIED: [&str; 3] = ["backup_of", NEWEST, STORE_ID];
+/// The facts that are moved: the time of the backup that the store is, the newest policy, and the store's id.
+const MOVED_FACTS: [&str; 3] = ["backup_of", NEWEST, STORE_ID];
 
 /// A store that is moved or moved into, which nobody serves meanwhile.
 pub(crate) trait OfflineStore {
@@ -186,14 +186,14 @@ pub(crate) trait OfflineStore {
     }
 }
 
-/// How far it is.
+/// The progress of a move.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub rows: u64,
     pub of: u64,
 }
 
-/// Why a store was not moved. What was copied until then is taken up again by the next try.
+/// The reason why a store was not moved. The next attempt continues with what was copied.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
     #[error("there is something in the other store already; give it an empty one")]
@@ -209,33 +209,33 @@ pub enum MoveError {
     #[error("the copy ends at {found}, and the old store at {expected}")]
     Differs { found: String, expected: String },
     #[error("what modules keep: {0}")]
-    Beside(String),
+    MoveModules(String),
     #[error(transparent)]
     Lock(#[from] super::LockError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Moves what is kept beside the store; told whether that may replace what is there. Called with each try.
-pub type Beside<'a> = dyn FnMut(bool) -> Result<(), MoveError> + 'a;
+/// Moves the data of modules, with each attempt. The flag tells whether it may replace existing data.
+pub type MoveModules<'a> = dyn FnMut(bool) -> Result<(), MoveError> + 'a;
 
-/// Copies everything, proves it, closes the old store for good, and then opens the new one.
+/// Copies everything, verifies the copy, closes the old store for good, and then opens the new one.
 pub(crate) fn move_all(
     from: &impl OfflineStore,
     to: &impl OfflineStore,
-    beside: &mut Beside<'_>,
+    beside: &mut MoveModules<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<VerifiedTrail, MoveError> {
     let whole = from.verify().map_err(MoveError::Source)?;
     let head = whole.head.export();
-    let coming = to.fact(COMING)?;
-    match from.fact(GONE)? {
+    let coming = to.fact(INCOMPLETE_FACT)?;
+    match from.fact(MOVED_FACT)? {
         Some(gone) if coming.as_deref() != Some(gone.as_str()) => return Err(MoveError::Moved),
         _ => {}
     }
     if coming.as_deref() != Some(head.as_str()) {
         for table in TABLES {
-            // What is left of a try before, of which the old store has gone on since.
+            // An earlier attempt has left this, and the old store has changed since.
             if coming.is_some() {
                 to.clear(table)?;
             } else if to.count(table)? > 0 {
@@ -243,13 +243,13 @@ pub(crate) fn move_all(
             }
         }
     }
-    // Each time: what is kept beside may have been altered since by what leaves no entry in the trail.
+    // With each attempt, because modules write data that the trail does not cover.
     beside(coming.is_some())?;
-    to.set_fact(COMING, Some(&head))?;
+    to.set_fact(INCOMPLETE_FACT, Some(&head))?;
     let mut done = Progress { rows: 0, of: 0 };
     for table in TABLES {
         done.of += from.count(table)?;
-        // Deliveries and the last use of keys leave no entry: those that a try before copied may be old.
+        // Deliveries and last uses of keys have no entries, so earlier copies may be outdated.
         if !matches!(table.name, "changes" | "change_search" | "events" | "audit") {
             to.clear(table)?;
         }
@@ -273,7 +273,7 @@ pub(crate) fn move_all(
     if from.fact(STORE_ID)?.is_none() {
         from.set_fact(STORE_ID, Some(&new_id()))?;
     }
-    for name in CARRIED {
+    for name in MOVED_FACTS {
         let fact = from.fact(name)?;
         to.set_fact(name, fact.as_deref())?;
     }
@@ -282,12 +282,12 @@ pub(crate) fn move_all(
     if moved.head != whole.head {
         return Err(MoveError::Differs { found: moved.head.export(), expected: head });
     }
-    from.set_fact(GONE, Some(&head))?;
-    to.set_fact(COMING, None)?;
+    from.set_fact(MOVED_FACT, Some(&head))?;
+    to.set_fact(INCOMPLETE_FACT, None)?;
     Ok(moved)
 }
 
-/// Refuses to serve a store that was moved, or is not whole yet.
+/// Returns an error if the store was moved or is an incomplete copy.
 pub(crate) fn check(coming: Option<&str>, gone: Option<&str>) -> Result<(), StoreError> {
     if coming.is_some() {
         return Err(StoreError::NotWhole);

@@ -1,5 +1,5 @@
-//! The gateways that serve one store side by side: nodes. Each holds a lease by the store's clock that it renews; whoever's
-//! lease has run out is taken to be gone, and begins another life with the next epoch should it be alive nevertheless.
+//! Nodes: the gateways that serve one store side by side. Each renews a lease, measured by the store's clock. A node
+//! whose lease has run out counts as gone, and rejoins with the next epoch if it is still alive.
 
 use std::{
     net::IpAddr,
@@ -18,15 +18,15 @@ use countersign_domain::changes::Claimant;
 /// The file of the data directory with the node's id.
 const FILE: &str = "node";
 
-/// What a node that opens a store is called.
+/// The source of a node's id.
 pub(crate) enum Name {
-    /// As its data directory says, which is written to only when the store is opened.
+    /// The file in a data directory, which is created when the store is opened.
     Of(PathBuf),
     Fresh(String),
 }
 
 impl Name {
-    /// One that nobody has heard of before.
+    /// Returns an id that no node has had before.
     pub fn fresh() -> Self {
         Self::Fresh(nanoid::nanoid!(10, &nanoid::alphabet::SAFE[2..]))
     }
@@ -41,7 +41,7 @@ impl Name {
     }
 }
 
-/// The id of the node whose data directory this is: made once.
+/// Returns the id of the node with that data directory, and creates it once.
 fn id_of(dir: &Path) -> Result<String, StoreError> {
     ensure_data_dir(dir)?;
     let path = dir.join(FILE);
@@ -61,154 +61,153 @@ fn is_id(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
-/// What a node says of itself.
+/// The self-description of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
-    /// Where its endpoints are.
+    /// The address of its endpoints.
     pub url: String,
     pub version: String,
-    /// A hash of what has to be the same on all nodes.
+    /// The hash of the configuration that must be the same on all nodes.
     pub configuration: String,
-    /// A hash of the certificate that it shows there; empty without TLS of its own.
+    /// The hash of its TLS certificate; empty without TLS of its own.
     pub certificate: String,
 }
 
-/// Where another node is reached.
+/// The address of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub url: String,
-    /// As [`Introduction::certificate`].
+    /// The same as [`Introduction::certificate`].
     pub certificate: String,
 }
 
-/// How the servers behind a node are, as it says.
+/// The states of the servers behind a node, as it reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Reach {
-    /// Servers that it reaches, by name.
+pub struct ServerStates {
+    /// The names of servers that it reaches.
     pub up: Vec<String>,
-    /// Servers that it does not.
+    /// The names of servers that it does not reach.
     pub down: Vec<String>,
-    /// Circuit breakers that are open: of which server, and of which of its addresses.
+    /// The open circuit breakers: the server, and the index of its address.
     pub open: Vec<(String, usize)>,
 }
 
-/// A node, alive or not long gone.
+/// A node that is alive or was until recently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub id: String,
     pub epoch: u64,
     pub says: Introduction,
-    pub reach: Reach,
+    pub reach: ServerStates,
     pub started_at: Timestamp,
-    /// The end of its lease; `None` where only one gateway can serve the store.
+    /// The end of its lease; `None` in a store that takes only one gateway.
     pub lease_until: Option<Timestamp>,
     pub live: bool,
-    /// Does what one node does at a time.
+    /// It is the leader, which does the tasks of one node at a time.
     pub leads: bool,
-    /// It is the one that was asked.
+    /// It is the node that was asked.
     pub here: bool,
-    /// Changes that it runs.
+    /// The number of changes that it runs.
     pub running: u64,
 }
 
-/// How far the store has come, as this node has heard.
+/// Counters of the store's writes that this node knows of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
-    /// Number of the last feed event, whoever wrote it.
+pub struct StoreUpdates {
+    /// The number of the last feed event of any node.
     pub event: u64,
-    /// Rises with each record (pins, standing rules), whoever wrote it.
+    /// Rises with each record (pins, standing rules) of any node.
     pub records: u64,
-    /// Rises when another node may have told this one something ([`crate::Store::heard`]).
-    pub words: u64,
-    /// Rises when another node has said something else of its servers ([`Nodes::others`]).
+    /// Rises when messages of other nodes may have arrived ([`crate::StoreBackend::receive_messages`]).
+    pub messages: u64,
+    /// Rises when the reported servers of another node have changed ([`Nodes::peer_server_states`]).
     pub reach: u64,
 }
 
-/// This gateway among the nodes of its store. What is answered at once is what was heard last.
+/// This gateway among the nodes of its store. Answers without a future are those of the last renewal.
 pub trait Nodes: Send + Sync + 'static {
-    /// What time it is for what all nodes have to see alike: by the store's clock where it has one, whatever this machine's
+    /// Returns the time that all nodes share: that of the store's clock if it has one, whatever this machine's clock
     /// says.
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }
-    /// What this node's claims are made with from now on; `None` where only one gateway can serve the store.
+    /// Returns the claimant of this node's next claims; `None` in a store that takes only one gateway.
     fn claimant(&self) -> Option<Claimant> {
         None
     }
-    /// Whether nobody else can take this claim's node for gone at this moment. To be asked just before what must not be done
-    /// after.
-    fn holds(&self, _claimant: Option<&Claimant>) -> bool {
+    /// Returns `true` if no other node can consider the claim's node as gone now. Call it just before any action that
+    /// needs the claim.
+    fn holds_claim(&self, _claimant: Option<&Claimant>) -> bool {
         true
     }
-    /// Whether this node does what one node does at a time.
-    fn leads(&self) -> bool {
+    /// Returns `true` if this node is the leader, which does the tasks of one node at a time.
+    fn is_leader(&self) -> bool {
         true
     }
-    /// Leads no more from now on, and has another one lead as soon as there is one; what this node runs stays its own until
-    /// the store is closed. The one gateway of a store that takes no other goes on.
+    /// Ends the leadership of this node, so that another one leads as soon as there is one. This node keeps its running
+    /// changes until the store is closed. The only gateway of a store remains the leader.
     fn resign(&self) {}
-    /// How many nodes live, this one among them.
-    fn live(&self) -> usize {
+    /// Returns the number of live nodes, this one included.
+    fn live_count(&self) -> usize {
         1
     }
-    /// How many of the others that live have another configuration than this one.
-    fn differing(&self) -> usize {
+    /// Returns the number of other live nodes whose configuration differs from this node's.
+    fn differing_count(&self) -> usize {
         0
     }
-    /// Where another node that lives is reached; `None` from the end of its lease on.
+    /// Returns the address of another node until its lease ends.
     fn peer(&self, _node: &str) -> Option<Peer> {
         None
     }
-    /// Writes what this node says of itself and reads what the others do, once more: what is answered at once was read after
-    /// this call.
+    /// Renews the lease and reads the other nodes. Later answers are newer than this call.
     fn refresh(&self) -> StoreFuture<()> {
         Box::pin(ready(Ok(())))
     }
-    /// The epoch since which sessions of this node have lived. A new one ends them: the lease had run out, and nodes that live
-    /// have told clients that the sessions are gone.
+    /// Returns the epoch in which this node's sessions began. A new epoch ends them, because live nodes have told
+    /// clients that the sessions are gone.
     fn sessions_since(&self) -> u64 {
         0
     }
-    /// The address of this machine from which the store is reached; `None` where it cannot be told.
-    fn outward(&self) -> Option<IpAddr> {
+    /// Returns the address of this machine from which it reaches the store, if that is known.
+    fn outward_address(&self) -> Option<IpAddr> {
         None
     }
-    /// What all nodes of a store know and nobody else does, 32 bytes; `None` where only one gateway can serve the store.
-    fn secret(&self) -> Option<[u8; 32]> {
+    /// Returns the 32-byte secret of all nodes of the store; `None` in a store that takes only one gateway.
+    fn cluster_secret(&self) -> Option<[u8; 32]> {
         None
     }
-    /// Hears that others may have written.
-    fn news(&self) -> watch::Receiver<News>;
-    /// Says from now on who this node is.
+    /// Subscribes to writes of other nodes.
+    fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates>;
+    /// Publishes the self-description of this node.
     fn introduce(&self, says: Introduction);
-    /// Says from now on how the servers behind this node are.
-    fn reach(&self, reach: Reach);
-    /// How those behind the others that live are.
-    fn others(&self) -> Vec<Reach> {
+    /// Publishes the states of the servers behind this node.
+    fn set_server_states(&self, reach: ServerStates);
+    /// Returns the server states of the other live nodes.
+    fn peer_server_states(&self) -> Vec<ServerStates> {
         Vec::new()
     }
-    /// All of them, oldest first; those that are gone for about a day.
+    /// Returns all nodes, oldest first, and those that are gone for about a day.
     fn list(&self) -> StoreFuture<Vec<Node>>;
 }
 
-/// The one gateway of a store that takes no other.
-pub(crate) struct Alone {
+/// The node of a store that takes only one gateway.
+pub(crate) struct SingleNode {
     started_at: Timestamp,
     says: Mutex<Introduction>,
-    reach: Mutex<Reach>,
-    news: watch::Sender<News>,
+    reach: Mutex<ServerStates>,
+    news: watch::Sender<StoreUpdates>,
 }
 
-impl Alone {
+impl SingleNode {
     pub fn new() -> Arc<Self> {
-        let (news, _) = watch::channel(News::default());
+        let (news, _) = watch::channel(StoreUpdates::default());
         Arc::new(Self { started_at: Timestamp::now(), says: Mutex::default(), reach: Mutex::default(), news })
     }
 }
 
-impl Nodes for Alone {
-    fn news(&self) -> watch::Receiver<News> {
+impl Nodes for SingleNode {
+    fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
         self.news.subscribe()
     }
 
@@ -216,7 +215,7 @@ impl Nodes for Alone {
         *self.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
     }
 
-    fn reach(&self, reach: Reach) {
+    fn set_server_states(&self, reach: ServerStates) {
         *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = reach;
     }
 

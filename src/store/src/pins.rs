@@ -1,4 +1,4 @@
-//! Pins of tool definitions: kept in the store, each change of them an entry of the audit trail.
+//! Pins of tool definitions. Each change of a pin has an entry in the audit trail.
 
 use std::sync::{
     Arc,
@@ -16,17 +16,17 @@ use countersign_domain::{
     policy::pins::{Acceptance, Definition, PinSource, Pins, ToolPin},
 };
 
-/// The entry of a server's definitions that were seen for the first time.
+/// The event of a server whose definitions were seen for the first time.
 pub(crate) const FIRST_SEEN: &str = "definitions_seen";
 
-/// One pin as it is to be.
+/// The new state of a pin.
 #[derive(Clone, Debug)]
 pub struct PinWrite {
     pub tool: String,
     pub pin: ToolPin,
 }
 
-/// The pins of a running gateway: read as a snapshot, changed one after another.
+/// The pins of a running gateway, which are read as a snapshot and changed one after another.
 pub struct PinStore {
     store: Arc<dyn Store>,
     pins: ArcSwap<Pins>,
@@ -45,7 +45,7 @@ impl PinStore {
         Ok(Self { store, pins: ArcSwap::from_pointee(pins), changing: Mutex::new(()), behind: Arc::default() })
     }
 
-    /// Reads what other nodes have written: the pins before, with everything that was written here, and after.
+    /// Reads the pins that other nodes have written. Returns the pins before and after.
     ///
     /// # Errors
     /// Those of the store.
@@ -57,19 +57,20 @@ impl PinStore {
         Ok((self.pins.swap(Arc::clone(&after)), after))
     }
 
-    /// Another node was quicker with what is in force here, and may have been told of before: it is to be read.
+    /// Returns `true` if another node has pinned definitions first that are in force here, so that the pins must be
+    /// reloaded.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Acquire)
     }
 
-    /// The pins as they are now.
+    /// Returns the present pins.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Pins> {
         self.pins.load_full()
     }
 
-    /// A reviewer accepts these definitions as they are, of what is behind the server's name (`target`).
+    /// Accepts definitions of a server as they are, for the target behind its name.
     ///
     /// # Errors
     /// Those of the store; then nothing was accepted.
@@ -98,7 +99,7 @@ impl PinStore {
         self.write(server, writes.collect(), "definitions_accepted", by, at).await
     }
 
-    /// Takes acceptances back. A definition counts again as what it was before.
+    /// Revokes acceptances. A definition then has the status from before.
     ///
     /// # Errors
     /// Those of the store; then nothing was revoked.
@@ -108,16 +109,16 @@ impl PinStore {
         let writes = tools.iter().filter_map(|tool| {
             let pin = now.pin(server, &tool.name)?;
             pin.accepted.as_ref()?;
-            // The text of what was first seen is known only where it is the one that was accepted.
+            // The text of the first seen definition is known only if that was the accepted one.
             let text = pin.text.clone().filter(|_| pin.seen.is_some());
             Some(PinWrite { tool: tool.name.clone(), pin: ToolPin { seen: pin.seen.clone(), accepted: None, text } })
         });
         self.write(server, writes.collect(), "definitions_revoked", by, Timestamp::now()).await
     }
 
-    /// Notes what is behind the server's name with acceptances that are older than such notes, and says of how many
-    /// tools the acceptance was given to something else. Called before the server offers anything.
-    pub async fn behind(&self, server: &str, target: &str) -> usize {
+    /// Binds older acceptances without a target to the present target of the server. Returns the number of tools whose
+    /// acceptance belongs to another target. Call this before the server offers anything.
+    pub async fn bind_to_target(&self, server: &str, target: &str) -> usize {
         let _one_at_a_time = self.changing.lock().await;
         let now = self.pins.load_full();
         let Some(tools) = now.servers.get(server) else { return 0 };
@@ -134,7 +135,7 @@ impl PinStore {
                 PinWrite { tool: tool.clone(), pin }
             })
             .collect();
-        // In force even where it could not be stored: it loosens nothing.
+        // In force even if it could not be stored, because it loosens nothing.
         self.apply(server, &writes);
         if let Err(error) = self.write(server, writes, "definitions_bound", GATEWAY, Timestamp::now()).await {
             tracing::warn!(server, %error, "what acceptances were given to could not be stored");
@@ -153,7 +154,7 @@ impl PinStore {
         if writes.is_empty() {
             return Ok(());
         }
-        // Written even where the endpoint's client goes away.
+        // Written even if the endpoint's client disconnects.
         write(&*self.store, WriteRequest::Record(record(server, writes.clone(), event, by, at))).await?;
         self.apply(server, &writes);
         Ok(())
@@ -187,8 +188,8 @@ impl PinSource for PinStore {
                 pin: ToolPin { seen: Some(tool.hash.clone()), accepted: None, text: Some(Arc::clone(&tool.text)) },
             })
             .collect();
-        // In force before it is durable: it loosens nothing, and after a crash the server is seen for the first time
-        // once more.
+        // In force before it is durable, because it loosens nothing. After a crash, the server is seen for the first
+        // time again.
         self.apply(server, &writes);
         let (name, behind) = (server.to_owned(), Arc::clone(&self.behind));
         let record = record(server, writes, FIRST_SEEN, GATEWAY, Timestamp::now());
@@ -218,7 +219,7 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
     Record { server: server.to_owned(), pins, ..Record::new(event, at, actor, details) }
 }
 
-/// The hash of a pin's row, as an entry has it.
+/// Returns the hash of a pin's row, which its entry contains.
 pub(crate) fn row_hash(server: &str, write: &PinWrite) -> String {
     let accepted = write.pin.accepted.as_ref();
     let at = accepted.map(|accepted| accepted.at.to_string());
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn what_was_seen_and_accepted_outlives_the_process_and_stands_in_the_trail() {
+    async fn pins_are_kept_after_reopening_with_entries() {
         let dir = tempfile::tempdir().unwrap();
         let pins = board(dir.path()).await;
         assert_eq!(pins.pins().status(("fs", "t"), "read", "h1"), DefinitionStatus::Seen, "never recorded");
@@ -297,14 +298,18 @@ mod tests {
     }
 
     #[actix::test]
-    async fn another_program_of_the_same_name_inherits_no_acceptance() {
+    async fn acceptance_does_not_apply_to_another_target() {
         let dir = tempfile::tempdir().unwrap();
         let pins = board(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
         pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
         let of = |pins: &PinStore, target, tool, hash| pins.pins().status(("fs", target), tool, hash);
         assert_eq!(
-            (pins.behind("fs", "a").await, pins.behind("fs", "b").await, pins.behind("git", "b").await),
+            (
+                pins.bind_to_target("fs", "a").await,
+                pins.bind_to_target("fs", "b").await,
+                pins.bind_to_target("git", "b").await
+            ),
             (0, 1, 0)
         );
         assert_eq!(of(&pins, "a", "read", "h1"), DefinitionStatus::Accepted);
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn acceptances_of_an_older_store_hold_for_what_is_there_at_the_upgrade() {
+    async fn old_acceptances_are_bound_to_target_at_upgrade() {
         let dir = tempfile::tempdir().unwrap();
         let conn = crate::sqlite::open::older(dir.path(), 2);
         conn.execute_batch(
@@ -329,7 +334,7 @@ mod tests {
         .unwrap();
         drop(conn);
         let pins = board(dir.path()).await;
-        assert_eq!(pins.behind("fs", "now").await, 0);
+        assert_eq!(pins.bind_to_target("fs", "now").await, 0);
         let of = |pins: &PinStore, target| pins.pins().status(("fs", target), "read", "h1");
         assert_eq!((of(&pins, "now"), of(&pins, "later")), (DefinitionStatus::Accepted, DefinitionStatus::Changed));
         pins.store.close();
@@ -344,7 +349,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn what_could_not_be_stored_was_not_accepted() {
+    async fn acceptance_fails_if_store_is_closed() {
         let dir = tempfile::tempdir().unwrap();
         let pins = board(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1")]);

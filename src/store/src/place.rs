@@ -1,5 +1,5 @@
-//! Where everything durable is kept, and the one way in: nothing outside this crate names a backend, but modules that keep
-//! tables of their own ([`Room`]).
+//! The location of everything durable, and the only way to open it. Only modules with tables of their own know the
+//! backend ([`Room`]).
 
 use std::{
     fmt,
@@ -8,21 +8,21 @@ use std::{
 };
 
 use super::{
-    Said, Store, StoreError, VerifiedTrail, VerifyError,
+    ReviewerRecords, Store, StoreError, VerifiedTrail, VerifyError,
     identity::{self, Backend, StoreIdentity},
     keys::Credentials,
-    moving::{self, Beside, MoveError, OfflineStore, Progress},
+    moving::{self, MoveError, MoveModules, OfflineStore, Progress},
     nodes,
     postgres::{Server, tables::Tables},
     sqlite,
-    sqlite::backup::{BackedUp, BackupError},
+    sqlite::backup::{BackupError, BackupReport},
     sqlite::moving::OfflineDirectory,
     webhooks::Deliveries,
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 use jiff::Timestamp;
 
-/// A store, open or not. Cheap to copy.
+/// The location of a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Place(Kind);
 
@@ -32,12 +32,12 @@ enum Kind {
     Server(Arc<Server>),
 }
 
-/// Where a module of the gateway keeps what is its own, beside the store's data.
+/// The storage of a module, beside the store's data.
 #[derive(Clone, Debug)]
 pub enum Room {
-    /// In files of the data directory.
+    /// Files in the data directory.
     Directory(PathBuf),
-    /// In tables of its own, in the same database; and the data directory of the gateway that opens them, if it is one.
+    /// Tables in the same database, and the data directory of the gateway, if it has one.
     Server { tables: Arc<Tables>, dir: Option<PathBuf> },
 }
 
@@ -45,23 +45,23 @@ impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Directory(dir) => f.debug_tuple("Place").field(dir).finish(),
-            // Its address may hold a password.
+            // The address may hold a password.
             Kind::Server(_) => f.write_str("Place(postgres)"),
         }
     }
 }
 
 impl Place {
-    /// The embedded database of a data directory, which is created where there is none.
+    /// Returns the location of the embedded database of a data directory, which is created when it is opened.
     #[must_use]
     pub fn directory(dir: &Path) -> Self {
         Self(Kind::Directory(dir.to_owned()))
     }
 
-    /// A database of a PostgreSQL server, version 12 or newer: its address as libpq has it (`postgres://…`, several hosts
-    /// too). Connects to nothing yet. Servers on other machines are spoken to with TLS where the address does not say
-    /// otherwise; their certificates are verified by the file of authorities (PEM), or by those that everybody trusts.
-    /// What opens it is a node that nobody has heard of before.
+    /// Returns the location of a PostgreSQL database, version 12 or newer, by its libpq address (`postgres://…`, also
+    /// with several hosts). Does not connect yet. Servers on other machines are reached with TLS unless the address
+    /// says otherwise; their certificates are verified with the authorities in the file (PEM), or with the public ones.
+    /// The opening node gets a new id.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`] where this is no such address.
@@ -69,9 +69,9 @@ impl Place {
         Ok(Self(Kind::Server(Arc::new(Server::new(url, authorities, nodes::Name::fresh())?))))
     }
 
-    /// As the configuration says: the database of a server, or without one that of the data directory. That directory
-    /// tells which node opens the former, so that one that is started anew is known. Whatever is opened is refused with
-    /// [`StoreError::OtherStore`] where the directory belongs to another store ([`Self::claim_directory`]).
+    /// Returns the configured location: a server's database, or else that of the data directory. The directory has the
+    /// node's id, so that a restarted node is known. Opening fails with [`StoreError::OtherStore`] if the directory
+    /// belongs to another store ([`Self::claim_directory`]).
     ///
     /// # Errors
     /// As [`Self::server`].
@@ -86,7 +86,7 @@ impl Place {
         }
     }
 
-    /// Opens it for a gateway: that of a directory for one, that of a server for any number side by side. Hold
+    /// Opens the store for a gateway: that of a directory for one, that of a server for any number. Hold
     /// [`super::lock_data_dir`] while it is open.
     ///
     /// # Errors
@@ -99,8 +99,8 @@ impl Place {
         }
     }
 
-    /// Writes into the data directory that it belongs to this store, which must be open; and which configuration file has
-    /// the store's address, if one does.
+    /// Records in the data directory that it belongs to this open store, and which configuration file has the store's
+    /// address.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -113,7 +113,8 @@ impl Place {
         StoreIdentity { backend, id, config: config.map(Path::to_owned) }.write(dir)
     }
 
-    /// Refuses the embedded database of a directory that belongs to another store. Servers find out when they are asked.
+    /// Returns an error for the embedded database of a directory that belongs to another store. Servers are checked
+    /// when they are asked.
     fn own(&self) -> Result<&Kind, StoreError> {
         if let Kind::Directory(dir) = &self.0 {
             identity::check_embedded(dir)?;
@@ -121,27 +122,27 @@ impl Place {
         Ok(&self.0)
     }
 
-    /// Copies the embedded database to a file; see [`sqlite::backup::backup`].
+    /// Copies the embedded database to a file (see [`sqlite::backup::backup`]).
     ///
     /// # Errors
     /// See [`BackupError`].
-    pub fn backup(&self, to: &Path, replace: bool, now: Timestamp) -> Result<BackedUp, BackupError> {
+    pub fn backup(&self, to: &Path, replace: bool, now: Timestamp) -> Result<BackupReport, BackupError> {
         match self.own()? {
             Kind::Directory(dir) => sqlite::backup::backup(dir, to, replace, now),
             Kind::Server(_) => Err(BackupError::Server),
         }
     }
 
-    /// Moves everything into another store, which must be empty or what a try before has left, while nobody serves either:
-    /// proves this one, copies it, proves the copy, and closes this one for good. Codes for signing in are left out. What
-    /// modules keep ([`Self::room`]) is moved by `beside`, with each try, before anything else.
+    /// Moves everything into another store, which must be empty or hold an earlier attempt, while nobody serves either.
+    /// Verifies this store, copies it, verifies the copy, and closes this store for good. Sign-in codes are left out.
+    /// `beside` moves the data of modules ([`Self::room`]), first in each attempt.
     ///
     /// # Errors
     /// See [`MoveError`]; then this store is as it was, and the next try goes on.
     pub fn move_to(
         &self,
         other: &Self,
-        beside: &mut Beside<'_>,
+        beside: &mut MoveModules<'_>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<VerifiedTrail, MoveError> {
         match &self.0 {
@@ -154,7 +155,7 @@ impl Place {
         &self,
         from: &impl OfflineStore,
         other: &Self,
-        beside: &mut Beside<'_>,
+        beside: &mut MoveModules<'_>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<VerifiedTrail, MoveError> {
         if let Kind::Directory(dir) = &other.0
@@ -181,8 +182,8 @@ impl Place {
         Ok(moved)
     }
 
-    /// Keys and codes, also beside the gateway. A data directory that belongs to no store yet belongs to its own from then
-    /// on, so that no gateway leaves a key behind that was made before its first start.
+    /// Opens the keys and codes, also beside a running gateway. A data directory without a store then belongs to its
+    /// own, so that keys from before the first start are not lost.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -199,7 +200,7 @@ impl Place {
         }
     }
 
-    /// Webhooks and their deliveries, of the gateway.
+    /// Opens the webhooks and deliveries of the gateway.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -210,7 +211,7 @@ impl Place {
         }
     }
 
-    /// For what a module keeps of its own.
+    /// Returns the storage of a module.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -223,9 +224,9 @@ impl Place {
         })
     }
 
-    /// Verifies the audit trail, also beside the gateway: everything is read once, in one snapshot and in bounded memory.
-    /// `expected` is a head exported earlier ([`AuditHead::export`]): without it, a trail cut at its end or written anew as
-    /// a whole cannot be told.
+    /// Verifies the audit trail in one snapshot and in bounded memory, also beside a running gateway. Without an
+    /// `expected` head that was exported earlier ([`AuditHead::export`]), a trail that was cut at its end or rewritten
+    /// as a whole is not detected.
     ///
     /// # Errors
     /// [`VerifyError::Broken`] at the first thing that does not hold.
@@ -236,8 +237,8 @@ impl Place {
         }
     }
 
-    /// Hands every entry of the trail to `each`, the oldest first, in one snapshot and in bounded memory, also beside the
-    /// gateway.
+    /// Passes every entry of the trail to `each`, oldest first, in one snapshot and in bounded memory, also beside a
+    /// running gateway.
     ///
     /// # Errors
     /// Those of the database, and what `each` answers.
@@ -248,12 +249,12 @@ impl Place {
         }
     }
 
-    /// What reviewers said, in one snapshot, also beside the gateway and without writing anything; `None` where there is no
-    /// store yet.
+    /// Reads what reviewers have decided in one snapshot, without writing anything, also beside a running gateway.
+    /// Returns `None` if there is no store.
     ///
     /// # Errors
     /// Those of the database.
-    pub fn said(&self) -> Result<Option<Said>, StoreError> {
+    pub fn said(&self) -> Result<Option<ReviewerRecords>, StoreError> {
         match self.own()? {
             Kind::Directory(dir) => sqlite::read_said(dir),
             Kind::Server(server) => server.said(),

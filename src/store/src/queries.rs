@@ -5,8 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::{
-    AuditSearch, Done, FoundEntries, Heads, ListQuery, Listing, LiveChange, Occupant, Old, OldBefore, Proposed, Store,
-    StoreBackend, StoreError, StoreFuture, StoredEvent, WriteRequest,
+    AuditSearch, FoundEntries, Heads, ListQuery, Listing, LiveChange, Occupant, ProposalRecord, PrunableRecords,
+    PruningCutoffs, Store, StoreBackend, StoreError, StoreFuture, StoredEvent, WriteCallback, WriteRequest,
     queue::WriteQueue,
     sql::Sql,
     statements::{changes, claims, facts, pins, retention, standing_rules, trail},
@@ -40,11 +40,11 @@ pub(crate) trait Queries: StoreBackend {
 }
 
 impl<B: Queries> Store for B {
-    fn submit(&self, request: WriteRequest, done: Done) {
+    fn submit(&self, request: WriteRequest, done: WriteCallback) {
         self.write_queue().send(request, done);
     }
 
-    fn find_prunable(&self, before: OldBefore) -> StoreFuture<Old> {
+    fn find_prunable(&self, before: PruningCutoffs) -> StoreFuture<PrunableRecords> {
         self.read(async move |db| retention::find_old(db, before).await)
     }
 
@@ -79,7 +79,7 @@ impl<B: Queries> Store for B {
         self.read(async |db| changes::list_live(db).await)
     }
 
-    fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
+    fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<ProposalRecord>> {
         self.read(async move |db| changes::proposals_since(db, since).await)
     }
 

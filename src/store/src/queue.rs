@@ -1,4 +1,4 @@
-//! What waits to be written, whatever the backend: commands, and how many of them share a transaction.
+//! The queue of writes of a backend, and the batches that share a transaction.
 
 use std::{
     sync::{
@@ -10,28 +10,28 @@ use std::{
 
 use metrics::{Counter, Gauge, Histogram};
 
-use super::{Done, Draft, StoreError, WriteError, WriteRequest, Written};
+use super::{CommittedWrite, Draft, StoreError, WriteCallback, WriteError, WriteRequest};
 use countersign_domain::changes::audit::EntryContent;
 use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
-/// Transitions, and bytes of them, in one transaction: bounds how long the first waits for the last.
+/// The maximum writes, and bytes of them, in one transaction. They bound how long the first waits for the last.
 const MAX_BATCH: usize = 1024;
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
-/// Transitions that wait for the writer; over it, they are refused.
+/// The maximum writes that wait for the writer; further ones are refused.
 pub(crate) const QUEUE: usize = 8192;
 
-/// Without a command for so long, other things are looked after.
-pub(crate) const QUIET: Duration = Duration::from_millis(500);
+/// The time without a command after which the writer does other work.
+pub(crate) const IDLE_TIME: Duration = Duration::from_millis(500);
 
-/// After `close`, how long an unreadable database is tried before its last writes are answered as unknown.
-pub(crate) const GIVE_UP: Duration = Duration::from_secs(2);
+/// The time after `close` for which an unreadable database is retried before its last writes are answered as unknown.
+pub(crate) const READ_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(crate) type WriteResult = Result<Written, WriteError>;
+pub(crate) type WriteResult = Result<CommittedWrite, WriteError>;
 
 pub(crate) struct Command {
     pub request: WriteRequest,
-    pub done: Done,
+    pub done: WriteCallback,
 }
 
 impl WriteRequest {
@@ -62,8 +62,8 @@ impl WriteQueue {
         Self { sender: Mutex::new(Some(Box::new(sender))), queued: Arc::default() }
     }
 
-    /// Queues it, or answers at once and on this thread that it could not be.
-    pub fn send(&self, request: WriteRequest, done: Done) {
+    /// Queues the write, or answers at once and on this thread that it was refused.
+    pub fn send(&self, request: WriteRequest, done: WriteCallback) {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         let command = Command { request, done };
         let refused = match sender.as_ref() {
@@ -81,7 +81,7 @@ impl WriteQueue {
         }
     }
 
-    /// Takes no more.
+    /// Refuses further writes.
     pub fn close(&self) {
         drop(self.sender.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -90,9 +90,9 @@ impl WriteQueue {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// For the one that takes them out.
-    pub fn meter(&self) -> Meter {
-        Meter {
+    /// Returns the metrics for the reading end.
+    pub fn meter(&self) -> QueueMetrics {
+        QueueMetrics {
             queued: Arc::clone(&self.queued),
             depth: queue_length(Queue::Store),
             commits: metrics::counter!(telemetry::STORE_COMMITS),
@@ -103,7 +103,7 @@ impl WriteQueue {
 }
 
 /// Takes batches out of the queue, and counts them.
-pub(crate) struct Meter {
+pub(crate) struct QueueMetrics {
     queued: Arc<AtomicUsize>,
     depth: Gauge,
     commits: Counter,
@@ -111,8 +111,8 @@ pub(crate) struct Meter {
     seconds: Histogram,
 }
 
-impl Meter {
-    /// What shares a transaction with the first: whatever waits, as far as there is room.
+impl QueueMetrics {
+    /// Returns the batch that begins with `first`: all waiting commands within the limits.
     pub fn batch(&self, first: Command, mut next: impl FnMut() -> Option<Command>) -> Vec<Command> {
         let mut bytes = first.request.len();
         let mut batch = vec![first];
@@ -126,7 +126,7 @@ impl Meter {
         batch
     }
 
-    /// A batch of that size was answered.
+    /// Counts a batch that was answered.
     pub fn answered(&self, size: usize, began: Instant) {
         self.commits.increment(1);
         #[allow(clippy::cast_precision_loss, reason = "a histogram")]
@@ -135,7 +135,7 @@ impl Meter {
     }
 }
 
-/// The audit entry of a transition, as the one with this number; `at` is its time.
+/// Returns the audit entry of a transition with this number; `at` is the time of the draft.
 pub(crate) fn entry_of<'a>(draft: &'a Draft, seq: u64, at: &'a str) -> EntryContent<'a> {
     EntryContent {
         seq,
@@ -149,13 +149,13 @@ pub(crate) fn entry_of<'a>(draft: &'a Draft, seq: u64, at: &'a str) -> EntryCont
     }
 }
 
-/// The feed event of a transition, as the one with this number.
+/// Returns the feed event of a transition with this number.
 pub(crate) fn event_of(draft: &Draft, seq: u64) -> String {
     format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail)
 }
 
-/// Answers each, and all that come before a transition that one more follows: whoever asked for something else in between
-/// passes nothing on.
+/// Answers all commands, and sets the flag for those that come before another transition of the batch. A listener
+/// passes on what it has collected with the last transition.
 pub(crate) fn answer(batch: Vec<Command>, outcomes: Vec<WriteResult>) {
     let last = batch.iter().rposition(|command| matches!(command.request, WriteRequest::Transition(_)));
     for (n, (command, outcome)) in batch.into_iter().zip(outcomes).enumerate() {
@@ -163,7 +163,7 @@ pub(crate) fn answer(batch: Vec<Command>, outcomes: Vec<WriteResult>) {
     }
 }
 
-/// Nobody's transition was written, or nobody knows.
+/// Answers all commands with an error.
 pub(crate) fn refuse(batch: Vec<Command>, error: &StoreError) {
     tracing::error!(%error, changes = batch.len(), "the store could not write");
     let outcomes = batch.iter().map(|_| Err(error.clone().into())).collect();
@@ -189,7 +189,7 @@ mod tests {
         })
     }
 
-    /// What each of a batch hears of more that follows.
+    /// Returns the flags that the callbacks of a batch receive.
     fn told(works: Vec<WriteRequest>) -> Vec<bool> {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let command = |request| {
@@ -201,9 +201,9 @@ mod tests {
         Arc::into_inner(heard).unwrap().into_inner().unwrap()
     }
 
-    /// What collects transitions passes them on with the last: a record would never.
+    /// A listener passes on its transitions with the last one, and never with a record.
     #[test]
-    fn the_last_transition_hears_of_no_more_whatever_else_is_written_with_it() {
+    fn last_transition_of_batch_has_no_successor_flag() {
         let step = || WriteRequest::Transition(created("a"));
         assert_eq!(told(vec![step(), step(), record()]), [true, false, false]);
         assert_eq!(told(vec![record(), step()]), [true, false]);

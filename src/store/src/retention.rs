@@ -1,34 +1,34 @@
-//! Pruning: old finished changes lose their contents, later they are deleted, and old feed events go. What is not
-//! final is never touched; audit entries never go, and each redaction and deletion is one.
+//! Pruning: old finished changes lose their contents and are deleted later, and old feed events are deleted. Changes
+//! that are not final are never touched. Audit entries are never deleted, and each redaction and deletion has one.
 //!
-//! What is to be written is prepared by the caller; the backend has the statements. Each is a compare-and-set, so that what
-//! was looked at and what is pruned are the same.
+//! The caller prepares the writes, and the backend has the statements. Each is a compare-and-set, so that only a change
+//! that is still as it was read is pruned.
 
 use jiff::Timestamp;
 
 use countersign_domain::changes::{Change, ChangeState};
 
-/// What is old: finished, or told, before these times. `None` is never.
+/// The times before which finished changes and events are old. `None` is never.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OldBefore {
+pub struct PruningCutoffs {
     pub contents: Option<Timestamp>,
-    /// Of changes that came to nothing and have more than so many bytes ([`countersign_domain::changes::retention::LEAST_LARGE`] or
-    /// more).
+    /// The time and the minimum bytes for large changes that were not applied
+    /// ([`countersign_domain::changes::retention::LEAST_LARGE`] or more).
     pub large: Option<(Timestamp, usize)>,
     pub changes: Option<Timestamp>,
     pub events: Option<Timestamp>,
 }
 
-/// A part of what is old, the oldest first: a transaction's worth.
+/// The oldest prunable records, as many as one transaction prunes.
 #[derive(Clone, Debug, Default)]
-pub struct Old {
+pub struct PrunableRecords {
     /// Finished changes that still have their contents.
     pub contents: Vec<std::sync::Arc<Change>>,
-    /// Finished changes that are to go: id, version, state.
+    /// Finished changes to delete: id, version, state.
     pub changes: Vec<(String, u64, ChangeState)>,
-    /// The last of the events that are to go; 0 is none.
+    /// The last event to delete; 0 is none.
     pub events_to: u64,
-    /// There is more.
+    /// More records are prunable.
     pub more: bool,
 }
 
@@ -38,13 +38,13 @@ pub struct Redaction {
     pub id: String,
     pub version: u64,
     pub state: ChangeState,
-    /// What is left, as JSON.
+    /// The remaining JSON.
     pub body: String,
     /// The audit entry's details: a JSON object with `version` and the `changeHash` of what is left.
     pub details: String,
 }
 
-/// A change that goes.
+/// A change to delete.
 #[derive(Clone, Debug)]
 pub struct Deletion {
     pub id: String,
@@ -53,19 +53,19 @@ pub struct Deletion {
     pub details: String,
 }
 
-/// One transaction of pruning.
+/// The writes of one transaction.
 #[derive(Clone, Debug)]
 pub struct Pruning {
     pub at: Timestamp,
     pub redactions: Vec<Redaction>,
     pub deletions: Vec<Deletion>,
-    /// Feed events up to this one go, but never the last of all: it is how the numbers go on. 0 is none.
+    /// The last feed event to delete, or 0. The last event of all always remains, because the numbers go on from it.
     pub events_to: u64,
     /// The details of the audit entry about the events.
     pub events_details: String,
 }
 
-/// Changes and events of one transaction.
+/// The maximum changes, bytes and events of one transaction.
 pub(crate) const MAX_CHANGES: usize = 50;
 pub(crate) const MAX_BYTES: usize = 4 << 20;
 pub(crate) const MAX_EVENTS: usize = 500;

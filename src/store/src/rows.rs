@@ -1,4 +1,4 @@
-//! What columns hold, as values.
+//! Parsers for the values of columns.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -22,7 +22,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Timestamp, StoreError> {
     text.parse().map_err(|_| StoreError::BadRecord(format!("not a timestamp: {text:?}")))
 }
 
-/// Milliseconds.
+/// Parses milliseconds since the Unix epoch.
 pub(crate) fn parse_moment(ms: i64) -> Result<Timestamp, StoreError> {
     Timestamp::from_millisecond(ms).map_err(|_| StoreError::BadRecord(format!("not a time: {ms}")))
 }
@@ -35,7 +35,7 @@ pub(crate) fn parse_hash(bytes: &[u8]) -> Result<EntryHash, StoreError> {
     bytes.try_into().map_err(|_| StoreError::BadRecord(format!("a hash of {} bytes", bytes.len())))
 }
 
-/// Integers of databases are signed; ours never reach the difference.
+/// Converts to a database's signed integer. Our numbers never reach the difference.
 pub(crate) fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

@@ -1,13 +1,12 @@
-//! What a person looks for: pages of changes, and entries of the audit trail with what the changes are called that they are
-//! about.
+//! Searches for changes and audit entries by people.
 
 use jiff::Timestamp;
 
 use countersign_domain::changes::{Change, audit::AuditEntry};
 
-/// Narrows a listing of changes; what is empty or none says nothing.
+/// Criteria for a list of changes. An empty criterion matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Narrow {
+pub struct ChangeCriteria {
     /// Only of these servers and modules.
     pub providers: Vec<String>,
     pub tools: Vec<String>,
@@ -20,13 +19,13 @@ pub struct Narrow {
     pub until: Option<Timestamp>,
 }
 
-impl Narrow {
+impl ChangeCriteria {
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a change is searched by.
+/// Returns the text in which a change is searched.
 pub(crate) fn needle(change: &Change) -> String {
     let parts = [
         change.id.as_str(),
@@ -39,13 +38,13 @@ pub(crate) fn needle(change: &Change) -> String {
     parts.join("\n").to_lowercase()
 }
 
-/// Entries that one page looks through at most: a long trail is searched in steps, none of which holds a reader long.
-pub(crate) const SPAN: u64 = 50_000;
+/// The maximum entries that one page searches, so that a long trail is searched in short steps.
+pub(crate) const MAX_SEARCHED_ENTRIES: u64 = 50_000;
 
-/// Entries read at a time, where all are read.
+/// The number of entries read at a time.
 pub(crate) const PAGE: u32 = 500;
 
-/// Which entries are looked for; what is empty or none says nothing.
+/// Criteria for audit entries. An empty criterion matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditSearch {
     /// Only of this change.
@@ -63,11 +62,11 @@ pub struct AuditSearch {
     pub until: Option<Timestamp>,
 }
 
-/// An entry that was found.
+/// A matching entry.
 #[derive(Clone, Debug)]
 pub struct FoundEntry {
     pub entry: AuditEntry,
-    /// What its change is called now; none where it is of none, or of one that is kept no longer.
+    /// The present title of its change, if there is one.
     pub title: Option<String>,
 }
 
@@ -76,12 +75,12 @@ pub struct FoundEntry {
 pub struct FoundEntries {
     /// Newest first.
     pub entries: Vec<FoundEntry>,
-    /// Where to look on: below this number. None where everything has been looked through.
+    /// The number below which the search continues; `None` if everything was searched.
     pub next: Option<u64>,
 }
 
 impl AuditSearch {
-    /// Whether every entry that the conditions of the statement let through has to be looked at.
+    /// Returns `true` if the statement's conditions do not suffice, so that every entry it returns must be checked.
     pub(crate) const fn is_scan(&self) -> bool {
         self.change.is_none()
             && (self.text.is_some()

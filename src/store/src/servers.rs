@@ -1,4 +1,4 @@
-//! A PostgreSQL for tests: Debian's, started by `scripts/postgres` for as long as the tests run.
+//! A PostgreSQL server for tests: Debian's, started by `scripts/postgres` for as long as the tests run.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "it is only built for tests")]
 
 pub mod proxy;
@@ -11,7 +11,7 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-/// What its addresses begin with. It ends when this process does, with the pipe to it.
+/// Returns the beginning of its addresses. The server ends with this process, which holds a pipe to it.
 fn server() -> &'static str {
     static SERVER: OnceLock<(String, Child)> = OnceLock::new();
     let (base, _) = SERVER.get_or_init(|| {
@@ -27,7 +27,7 @@ fn server() -> &'static str {
     base
 }
 
-/// The address of a database of its own for each directory.
+/// Returns the address of a database of its own for each directory.
 pub fn url_of(dir: &Path) -> String {
     static MADE: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
-//! SQL as both databases speak it: statements, the values that they are given, and the rows that they answer.
+//! SQL that both databases understand: statements, their values, and the rows of their answers.
 //!
-//! Statements number their parameters as `?1`. [`Dialect`] has the few texts in which the databases differ. Modules that
-//! keep tables of their own use the same values and rows.
+//! Statements number their parameters as `?1`. [`Dialect`] has the few texts in which the databases differ. Modules
+//! with tables of their own use the same values and rows.
 
 use std::{borrow::Cow, error::Error, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Standing rules as the store keeps them.
+//! The stored form of standing rules.
 
 use serde_json::Value;
 
@@ -8,13 +8,13 @@ use super::{
 };
 use countersign_domain::policy::{StandingRule, StandingVerdict};
 
-/// Rules that are over are kept for people to look at, the newest of them; the audit trail keeps all.
+/// The number of ended rules that are kept for display. The audit trail keeps all.
 pub const KEPT: i64 = 1000;
 
-/// The entry of how often a rule decided.
+/// The event of a rule's use count.
 pub const USED: &str = "standing_rule_used";
 
-/// A rule's row: its body, and what the trail is told of it.
+/// Returns the body of a rule's row, and the description of the row for its audit entry.
 pub(crate) fn row(rule: &StandingRule) -> Result<(String, Value), StoreError> {
     let body = serde_json::to_string(rule).map_err(|e| StoreError::BadRecord(format!("{}: {e}", rule.id)))?;
     let allows = rule.verdict == StandingVerdict::Allow;

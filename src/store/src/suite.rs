@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     drafts::{approved, claim, created, draft, moved, send, step, write},
     keys::{ApiKey, CodeOutcome, SignIn},
-    webhooks::{DeliveryState, Tried, Waiting},
+    webhooks::{AttemptResult, DeliveryState, Waiting},
     *,
 };
 use countersign_domain::{
@@ -25,9 +25,9 @@ use countersign_domain::{
 };
 
 /// The store of a directory, whatever its backend: the same place each time for the same directory.
-type At = fn(&Path) -> Place;
+type LocationForDir = fn(&Path) -> Place;
 
-async fn what_is_written_is_read_back(at: At) {
+async fn writes_are_read_back_after_reopening(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     assert_eq!(store.heads().await.unwrap(), Heads::default());
@@ -62,7 +62,7 @@ async fn what_is_written_is_read_back(at: At) {
     assert!(store.events_after(3, 10).await.unwrap().is_empty());
 }
 
-async fn only_the_expected_version_is_replaced(at: At) {
+async fn write_with_wrong_version_is_refused(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     write(&*store, created("a")).await.unwrap();
@@ -80,7 +80,7 @@ async fn only_the_expected_version_is_replaced(at: At) {
     write(&*store, moved("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
 }
 
-async fn ids_and_idempotency_keys_are_unique(at: At) {
+async fn ids_and_idempotency_keys_are_unique(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     let keyed = |id: &str, principal: &str, key: &str| {
@@ -100,7 +100,7 @@ async fn ids_and_idempotency_keys_are_unique(at: At) {
     assert_eq!(store.heads().await.unwrap().event, 4);
 }
 
-async fn target_stays_taken_after_an_unknown_outcome(at: At) {
+async fn target_stays_taken_after_an_unknown_outcome(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let open = || at(dir.path()).open().unwrap();
     let store = open();
@@ -154,7 +154,7 @@ async fn target_stays_taken_after_an_unknown_outcome(at: At) {
 }
 
 /// Queued together, they are likely to share a transaction; whether they do must not matter.
-async fn a_failed_write_never_spoils_the_others(at: At) {
+async fn failed_write_does_not_affect_others(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     let answers: Vec<_> = (0..50)
@@ -176,7 +176,7 @@ async fn a_failed_write_never_spoils_the_others(at: At) {
     assert_eq!(store.heads().await.unwrap().event, 50);
 }
 
-async fn answers_come_in_commit_order(at: At) {
+async fn callbacks_run_in_commit_order(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -200,7 +200,7 @@ async fn answers_come_in_commit_order(at: At) {
     assert!(matches!(store.get("0-0").await, Err(StoreError::Closed)));
 }
 
-async fn of_many_at_once_one_wins(at: At) {
+async fn one_of_many_concurrent_writes_succeeds(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     write(&*store, created("a")).await.unwrap();
@@ -211,7 +211,7 @@ async fn of_many_at_once_one_wins(at: At) {
             scope.spawn(move || {
                 for _ in 0..125 {
                     let won = Arc::clone(won);
-                    let done: Done = Box::new(move |result, _| match result {
+                    let done: WriteCallback = Box::new(move |result, _| match result {
                         Ok(_) => {
                             won.fetch_add(1, Ordering::SeqCst);
                         }
@@ -228,7 +228,7 @@ async fn of_many_at_once_one_wins(at: At) {
     assert_eq!(won.load(Ordering::SeqCst), 1);
 }
 
-async fn listings_are_filtered_paged_and_bounded(at: At) {
+async fn listings_are_filtered_paged_and_bounded(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     let states = [ChangeState::Pending, ChangeState::Applied, ChangeState::Stale];
@@ -278,7 +278,7 @@ async fn listings_are_filtered_paged_and_bounded(at: At) {
     assert_eq!(all(vec![], Some("large"), 100).await.len(), 5);
 }
 
-async fn what_is_live_and_how_many(at: At) {
+async fn live_changes_and_counts_match_states(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     for (n, state) in ChangeState::ALL.into_iter().enumerate() {
@@ -295,7 +295,7 @@ async fn what_is_live_and_how_many(at: At) {
     assert_eq!(live.len() as u64, counts.iter().map(|(_, n)| n).sum::<u64>() - finals);
 }
 
-async fn the_trail_is_chained_and_paged(at: At) {
+async fn audit_pages_form_a_valid_chain(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     for n in 0..10 {
@@ -338,7 +338,7 @@ async fn the_trail_is_chained_and_paged(at: At) {
 }
 
 /// Any mix of writes ends as a simple model says.
-fn it_behaves_as_the_model(at: At) {
+fn store_behaves_like_the_model(at: LocationForDir) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let steps = proptest::collection::vec((0_u8..5, 0_u64..4, any::<bool>()), 1..80);
     proptest!(ProptestConfig::with_cases(24), |(steps in steps)| {
@@ -386,7 +386,7 @@ fn on_a_server(dir: &Path) -> Place {
 }
 
 /// A page of a listing that is narrowed, by ids.
-async fn narrowed(store: &dyn Store, states: &[ChangeState], narrow: Narrow) -> Vec<String> {
+async fn narrowed(store: &dyn Store, states: &[ChangeState], narrow: ChangeCriteria) -> Vec<String> {
     let query = ListQuery { states: states.to_vec(), narrow, limit: 10, ..ListQuery::default() };
     store.list(query).await.unwrap().items.into_iter().map(|(_, change)| change.id.clone()).collect()
 }
@@ -397,7 +397,7 @@ async fn told(store: &dyn Store, search: AuditSearch, before: Option<u64>, limit
     (entries.into_iter().map(|found| found.entry.seq).collect(), next)
 }
 
-async fn what_a_person_remembers_is_found(at: At) {
+async fn searches_find_changes_and_entries(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     for (n, (provider, tool)) in [("fs", "write"), ("fs", "move"), ("tracker", "write")].into_iter().enumerate() {
@@ -407,16 +407,16 @@ async fn what_a_person_remembers_is_found(at: At) {
         change.created_at = time(i64::try_from(n).unwrap());
         write(&*store, draft(change, None)).await.unwrap();
     }
-    let text = |text: &str| Narrow { text: Some(text.into()), ..Narrow::default() };
-    let of = |provider: &str| Narrow { providers: vec![provider.into()], ..Narrow::default() };
+    let text = |text: &str| ChangeCriteria { text: Some(text.into()), ..ChangeCriteria::default() };
+    let of = |provider: &str| ChangeCriteria { providers: vec![provider.into()], ..ChangeCriteria::default() };
     assert_eq!(narrowed(&*store, &[], text("rotate the keys")).await, ["chg_2", "chg_1", "chg_0"]);
     assert_eq!(narrowed(&*store, &[], text("ZOË")).await.len(), 3);
     assert_eq!(narrowed(&*store, &[], text("10%")).await, ["chg_1"], "no wildcards");
     assert_eq!(narrowed(&*store, &[], of("fs")).await, ["chg_1", "chg_0"]);
-    let both = Narrow { tools: vec!["write".into(), "x".into()], ..of("fs") };
+    let both = ChangeCriteria { tools: vec!["write".into(), "x".into()], ..of("fs") };
     assert_eq!(narrowed(&*store, &[ChangeState::Pending], both.clone()).await, ["chg_0"]);
     assert!(narrowed(&*store, &[ChangeState::Applied], both).await.is_empty());
-    let between = Narrow { since: Some(time(1)), until: Some(time(2)), ..Narrow::default() };
+    let between = ChangeCriteria { since: Some(time(1)), until: Some(time(2)), ..ChangeCriteria::default() };
     assert_eq!(narrowed(&*store, &[], between).await, ["chg_1"]);
     // What it is called may change.
     let mut edited = change("chg_0", "Zoë", 2, ChangeState::Pending);
@@ -441,7 +441,7 @@ async fn what_a_person_remembers_is_found(at: At) {
 }
 
 /// No text is lost for a character that a backend has no room for.
-async fn a_name_may_hold_any_character(at: At) {
+async fn any_character_is_stored(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     let mut odd = change("a", "n\0ul", 1, ChangeState::Pending);
@@ -452,7 +452,7 @@ async fn a_name_may_hold_any_character(at: At) {
     write(&*store, written).await.unwrap();
     let found = store.find_idempotent("n\0ul", "k\0").await.unwrap().unwrap();
     assert_eq!(serde_json::to_string(&*found).unwrap(), body);
-    let narrow = Narrow { text: Some("b \u{1f4a9}".into()), ..Narrow::default() };
+    let narrow = ChangeCriteria { text: Some("b \u{1f4a9}".into()), ..ChangeCriteria::default() };
     assert_eq!(narrowed(&*store, &[], narrow).await, ["a"]);
     store.close();
     assert_eq!(at(dir.path()).verify_audit(None).unwrap().changes, 1);
@@ -491,7 +491,7 @@ fn pruning(contents: &[Arc<Change>], changes: &[(String, u64, ChangeState)], eve
     }
 }
 
-async fn what_is_old_goes_once_and_nothing_else(at: At) {
+async fn pruning_removes_old_records_once(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     for id in ["old", "large", "young", "open"] {
@@ -504,8 +504,8 @@ async fn what_is_old_goes_once_and_nothing_else(at: At) {
     for done in [finished("old", 10, ChangeState::Applied), large, finished("young", 90, ChangeState::Applied)] {
         write(&*store, done).await.unwrap();
     }
-    let ids = |old: &Old| old.contents.iter().map(|change| change.id.clone()).collect::<Vec<_>>();
-    let before = |contents, large, changes| OldBefore { contents, large, changes, events: None };
+    let ids = |old: &PrunableRecords| old.contents.iter().map(|change| change.id.clone()).collect::<Vec<_>>();
+    let before = |contents, large, changes| PruningCutoffs { contents, large, changes, events: None };
     let old = store.find_prunable(before(Some(time(20)), Some((time(60), 70_000)), None)).await.unwrap();
     assert_eq!((ids(&old), old.more), (vec!["old".to_owned(), "large".into()], false));
     assert!(
@@ -526,10 +526,10 @@ async fn what_is_old_goes_once_and_nothing_else(at: At) {
     assert_eq!(going, ["large", "old"]);
     prune(&*store, pruning(&[], &old.changes, 0)).await.unwrap();
     assert!(store.get("old").await.unwrap().is_none());
-    let narrow = Narrow { text: Some("create".into()), ..Narrow::default() };
+    let narrow = ChangeCriteria { text: Some("create".into()), ..ChangeCriteria::default() };
     assert_eq!(narrowed(&*store, &[], narrow).await, ["open", "young"], "what is deleted is not found");
 
-    let events = OldBefore { events: Some(time(5000)), ..OldBefore::default() };
+    let events = PruningCutoffs { events: Some(time(5000)), ..PruningCutoffs::default() };
     let old = store.find_prunable(events).await.unwrap();
     assert_eq!(old.events_to, 6, "the last is how the numbers go on");
     prune(&*store, pruning(&[], &[], 99)).await.unwrap();
@@ -566,7 +566,7 @@ fn policy(digest: &str) -> PolicySnapshot {
     }
 }
 
-async fn the_policy_in_force_outlives_its_gateway(at: At) {
+async fn policy_is_kept_after_reopening(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     assert_eq!(store.policies().await.unwrap(), PolicySnapshots::default());
@@ -590,7 +590,7 @@ async fn the_policy_in_force_outlives_its_gateway(at: At) {
     assert!(store.save_policy(policy("fourth"), true).await.is_err());
 }
 
-async fn what_reviewers_said_is_kept_with_its_entry(at: At) {
+async fn pins_and_rules_are_kept_with_entries(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let place = at(dir.path());
     let store = place.open().unwrap();
@@ -635,7 +635,7 @@ fn api_key(id: &str, role: Role) -> ApiKey {
     }
 }
 
-fn a_key_is_found_by_its_hash_by_every_process_until_it_is_revoked(at: At) {
+fn key_is_found_by_hash_until_revoked(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let gateway = at(dir.path()).credentials().unwrap();
     let tool = at(dir.path()).credentials().unwrap();
@@ -655,11 +655,11 @@ fn a_key_is_found_by_its_hash_by_every_process_until_it_is_revoked(at: At) {
         assert!(Instant::now() < deadline, "another process revoked it");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let held = gateway.held().unwrap();
+    let held = gateway.active_roles().unwrap();
     assert_eq!((held.len(), held.get("key_1"), held.get("key_3")), (3, None, Some(&Role::Admin)));
 }
 
-fn use_is_noted_once_a_minute(at: At) {
+fn key_use_is_recorded_once_a_minute(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let keys = at(dir.path()).credentials().unwrap();
     keys.insert(&api_key("k", Role::Agent), &[1; 32]).unwrap();
@@ -672,7 +672,7 @@ fn use_is_noted_once_a_minute(at: At) {
     assert_eq!(used(time(70)), Some(time(70)));
 }
 
-fn a_code_is_taken_once_whoever_asks(at: At) {
+fn code_is_taken_by_one_caller(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let keys = at(dir.path()).credentials().unwrap();
     keys.put_code(&[1; 32], time(0), time(60)).unwrap();
@@ -691,7 +691,7 @@ fn a_code_is_taken_once_whoever_asks(at: At) {
     assert_eq!(keys.take_code(&[1; 32], time(1)).unwrap(), CodeOutcome::Unknown, "old codes are forgotten");
 }
 
-fn a_sign_in_is_kept_until_somebody_ends_it(at: At) {
+fn sign_in_is_kept_until_deleted(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let sign_in = |id: u8, cookie: u8, key: Option<SecretHash>| SignIn {
         id: [id; 32],
@@ -721,7 +721,7 @@ fn a_sign_in_is_kept_until_somebody_ends_it(at: At) {
 }
 
 /// What became of a key is told in the chain, also while the store is open.
-fn what_becomes_of_keys_stands_in_the_trail(at: At) {
+fn key_changes_have_audit_entries(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let place = at(dir.path());
     let store = place.open().unwrap();
@@ -750,56 +750,56 @@ fn event(seq: u64) -> Waiting {
     Waiting { id: 0, key, seq: Some(seq), kind, subject, event, attempts: 0, since: time(0) }
 }
 
-fn tried(attempts: u32) -> Tried {
-    Tried { attempts, status: Some(500), error: Some("no".into()) }
+fn tried(attempts: u32) -> AttemptResult {
+    AttemptResult { attempts, status: Some(500), error: Some("no".into()) }
 }
 
-fn what_was_taken_in_waits_until_it_is_through(at: At) {
+fn deliveries_wait_until_finished(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).deliveries().unwrap();
     assert_eq!(store.position("a", 7).unwrap(), 7, "a new one begins at the head");
     let live = Waiting { key: "live".into(), seq: None, kind: "rule.created".into(), ..event(0) };
-    assert_eq!(store.take_in("a", 12, &[event(9), event(10), event(12)]).unwrap(), [1, 2, 3]);
-    assert_eq!(store.take_in("a", 12, &[event(12), live]).unwrap(), [3, 4], "nothing is taken in twice");
-    store.tried("a", 1, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
-    store.tried("a", 2, DeliveryState::GivenUp, &tried(3), time(1)).unwrap();
-    store.tried("a", 3, DeliveryState::Waiting, &tried(2), time(1)).unwrap();
-    store.tried("a", 4, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
+    assert_eq!(store.enqueue("a", 12, &[event(9), event(10), event(12)]).unwrap(), [1, 2, 3]);
+    assert_eq!(store.enqueue("a", 12, &[event(12), live]).unwrap(), [3, 4], "nothing is taken in twice");
+    store.record_attempt("a", 1, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
+    store.record_attempt("a", 2, DeliveryState::GivenUp, &tried(3), time(1)).unwrap();
+    store.record_attempt("a", 3, DeliveryState::Waiting, &tried(2), time(1)).unwrap();
+    store.record_attempt("a", 4, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
     // As another process finds it.
     let store = at(dir.path()).deliveries().unwrap();
     assert_eq!(store.position("a", 99).unwrap(), 12);
-    assert_eq!(store.waiting("a").unwrap(), [Waiting { id: 3, attempts: 2, ..event(12) }]);
-    let (again, waiting) = store.again("a", 5, time(9)).unwrap();
+    assert_eq!(store.pending("a").unwrap(), [Waiting { id: 3, attempts: 2, ..event(12) }]);
+    let (again, waiting) = store.requeue_given_up("a", 5, time(9)).unwrap();
     assert_eq!((again, waiting.iter().map(|w| w.id).collect::<Vec<_>>()), (1, vec![2, 3]));
     assert_eq!((waiting[0].attempts, waiting[0].since), (0, time(9)), "it gets all of its time again");
-    assert_eq!(store.again("a", 5, time(9)).unwrap().0, 0);
+    assert_eq!(store.requeue_given_up("a", 5, time(9)).unwrap().0, 0);
     let states: Vec<_> = store.deliveries("a", None, 9).unwrap().iter().map(|d| (d.seq, d.state)).collect();
     let (waits, through) = (DeliveryState::Waiting, DeliveryState::Delivered);
     assert_eq!(states, [(None, through), (Some(12), waits), (Some(10), waits), (Some(9), through)]);
     let one = &store.deliveries("a", Some(3), 1).unwrap()[0];
     assert_eq!((one.seq, one.change_id.as_deref()), (Some(10), Some("chg_0")));
-    assert!(store.waiting("b").unwrap().is_empty());
+    assert!(store.pending("b").unwrap().is_empty());
 }
 
-fn what_is_through_is_forgotten_in_the_end_and_what_waits_never(at: At) {
+fn old_finished_deliveries_are_deleted(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).deliveries().unwrap();
     store.position("a", 0).unwrap();
     let last = webhooks::KEPT + 64;
-    store.take_in("a", last, &(1..=last).map(event).collect::<Vec<_>>()).unwrap();
+    store.enqueue("a", last, &(1..=last).map(event).collect::<Vec<_>>()).unwrap();
     for seq in 2..=last {
-        store.tried("a", seq, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
+        store.record_attempt("a", seq, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
     }
     let all = store.deliveries("a", None, 5000).unwrap();
     assert!(all.len() as u64 <= webhooks::KEPT + 17, "{}", all.len());
     assert_eq!(all.last().unwrap().seq, Some(1));
-    store.keep_only(&["b".into()]).unwrap();
+    store.retain_only(&["b".into()]).unwrap();
     assert!(store.deliveries("a", None, 9).unwrap().is_empty());
     assert_eq!(store.position("a", 99).unwrap(), 99, "it begins anew");
 }
 
 /// Everything that a store holds, and what becomes of the old one.
-async fn what_is_moved(from: At, to: At) {
+async fn what_is_moved(from: LocationForDir, to: LocationForDir) {
     let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (from, to) = (from(old.path()), to(new.path()));
     let store = from.open().unwrap();
@@ -821,8 +821,8 @@ async fn what_is_moved(from: At, to: At) {
     pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
     let hooks = from.deliveries().unwrap();
     hooks.position("a", 7).unwrap();
-    hooks.take_in("a", 12, &[event(9), event(10)]).unwrap();
-    hooks.tried("a", 1, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
+    hooks.enqueue("a", 12, &[event(9), event(10)]).unwrap();
+    hooks.record_attempt("a", 1, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
 
     let silent = &mut |_: Progress| {};
     let mut beside = Vec::new();
@@ -879,17 +879,17 @@ async fn what_is_moved(from: At, to: At) {
     assert_eq!(store.standing_rules().await.unwrap().len(), 1);
     assert_eq!(store.policies().await.unwrap().newest, Some(policy("in force")));
     assert!(store.pins().await.unwrap().pin("fs", "t").unwrap().accepted.is_some());
-    let narrow = Narrow { text: Some("CHG_39".into()), ..Narrow::default() };
+    let narrow = ChangeCriteria { text: Some("CHG_39".into()), ..ChangeCriteria::default() };
     assert_eq!(narrowed(&*store, &[], narrow).await, ["chg_39"]);
     let titles = store.search_audit(AuditSearch { change: Some("chg_5".into()), ..Default::default() }, None, 1);
     assert_eq!(titles.await.unwrap().entries[0].title.as_deref(), Some("Create"));
     let keys = to.credentials().unwrap();
     assert_eq!(keys.find(&[1; 32]).unwrap().unwrap().0, api_key("k1", Role::Viewer));
-    assert_eq!(keys.held().unwrap().len(), 1);
+    assert_eq!(keys.active_roles().unwrap().len(), 1);
     let hooks = to.deliveries().unwrap();
     assert_eq!(hooks.position("a", 99).unwrap(), 12);
-    assert_eq!(hooks.waiting("a").unwrap(), [Waiting { id: 2, ..event(10) }]);
-    assert_eq!(hooks.take_in("a", 13, &[event(13)]).unwrap(), [3], "numbers go on");
+    assert_eq!(hooks.pending("a").unwrap(), [Waiting { id: 2, ..event(10) }]);
+    assert_eq!(hooks.enqueue("a", 13, &[event(13)]).unwrap(), [3], "numbers go on");
     // And so does everything else.
     assert_eq!(write(&*store, created("new")).await.unwrap().seq, heads.event + 1);
     record(&*store, told_of("standing_rule_created", vec![rule("srl_2", "deny")]), false).await.unwrap();
@@ -899,8 +899,8 @@ async fn what_is_moved(from: At, to: At) {
 }
 
 #[tokio::test]
-async fn a_store_moves_between_all_backends() {
-    let backends: [At; 2] = [Place::directory, on_a_server];
+async fn store_moves_between_all_backends() {
+    let backends: [LocationForDir; 2] = [Place::directory, on_a_server];
     for from in backends {
         for to in backends {
             what_is_moved(from, to).await;
@@ -912,18 +912,18 @@ macro_rules! suite {
     ($backend:ident, $at:expr) => {
         mod $backend {
             suite!(@tests $at;
-                what_is_written_is_read_back, only_the_expected_version_is_replaced,
-                ids_and_idempotency_keys_are_unique, a_failed_write_never_spoils_the_others,
-                answers_come_in_commit_order, of_many_at_once_one_wins, listings_are_filtered_paged_and_bounded,
-                what_is_live_and_how_many, the_trail_is_chained_and_paged, what_a_person_remembers_is_found,
-                a_name_may_hold_any_character, what_is_old_goes_once_and_nothing_else,
-                what_reviewers_said_is_kept_with_its_entry, the_policy_in_force_outlives_its_gateway,
+                writes_are_read_back_after_reopening, write_with_wrong_version_is_refused,
+                ids_and_idempotency_keys_are_unique, failed_write_does_not_affect_others,
+                callbacks_run_in_commit_order, one_of_many_concurrent_writes_succeeds, listings_are_filtered_paged_and_bounded,
+                live_changes_and_counts_match_states, audit_pages_form_a_valid_chain, searches_find_changes_and_entries,
+                any_character_is_stored, pruning_removes_old_records_once,
+                pins_and_rules_are_kept_with_entries, policy_is_kept_after_reopening,
                 target_stays_taken_after_an_unknown_outcome);
             suite!(@plain $at;
-                it_behaves_as_the_model, a_key_is_found_by_its_hash_by_every_process_until_it_is_revoked,
-                use_is_noted_once_a_minute, a_sign_in_is_kept_until_somebody_ends_it, a_code_is_taken_once_whoever_asks, what_becomes_of_keys_stands_in_the_trail,
-                what_was_taken_in_waits_until_it_is_through,
-                what_is_through_is_forgotten_in_the_end_and_what_waits_never);
+                store_behaves_like_the_model, key_is_found_by_hash_until_revoked,
+                key_use_is_recorded_once_a_minute, sign_in_is_kept_until_deleted, code_is_taken_by_one_caller, key_changes_have_audit_entries,
+                deliveries_wait_until_finished,
+                old_finished_deliveries_are_deleted);
         }
     };
     (@tests $at:expr; $($name:ident),*) => {

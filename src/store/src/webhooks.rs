@@ -1,4 +1,4 @@
-//! Where webhooks are in the feed, and what is on its way to each.
+//! The positions of webhooks in the feed, and their deliveries.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::{
 };
 use countersign_domain::changes::Claimant;
 
-/// Deliveries that are through and still listed, of one webhook.
+/// The number of finished deliveries that are kept for each webhook.
 pub const KEPT: u64 = 1000;
 
-/// Where a delivery stands.
+/// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryState {
     Waiting,
     Delivered,
-    /// Tried for too long; it goes out again only when somebody asks for it.
+    /// It was tried for too long, and goes out again only on request.
     GivenUp,
 }
 
@@ -42,47 +42,47 @@ impl DeliveryState {
     }
 }
 
-/// An event that has to go out.
+/// An event that waits to be delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Of the delivery: later ones have greater numbers. 0 until it is taken in.
+    /// The number of the delivery, which rises; 0 until it is stored.
     pub id: u64,
-    /// What tells the event from others of its webhook: its number in the feed, or something made.
+    /// The key of the event within its webhook: its number in the feed, or a generated one.
     pub key: String,
-    /// Its number in the feed, of an event of a change.
+    /// The number in the feed of a change's event.
     pub seq: Option<u64>,
-    /// As `change.created`.
+    /// The type, for example `change.created`.
     pub kind: String,
-    /// What it is about: the id of a change or of a standing rule, or words for something else.
+    /// The subject: the id of a change or of a standing rule, or a description.
     pub subject: String,
     /// The feed event's JSON.
     pub event: String,
-    /// Times that it was tried already.
+    /// The number of attempts so far.
     pub attempts: u32,
-    /// Since when it waits.
+    /// The time since which it waits.
     pub since: Timestamp,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tried {
+pub struct AttemptResult {
     pub attempts: u32,
-    /// Of the receiver's answer, if there was one.
+    /// The HTTP status of the receiver's answer, if there was one.
     pub status: Option<u16>,
     pub error: Option<String>,
 }
 
-/// A delivery as it is listed.
+/// A delivery as the API lists it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
     pub id: u64,
-    /// The event's number in the feed; none where it is not about a change.
+    /// The event's number in the feed, if it is about a change.
     pub seq: Option<u64>,
     #[serde(rename = "type")]
     pub kind: String,
     pub subject: String,
-    /// The subject, where it is a change.
+    /// The subject, if it is a change.
     pub change_id: Option<String>,
     pub state: DeliveryState,
     pub attempts: u32,
@@ -92,57 +92,63 @@ pub struct Delivery {
     pub last_attempt_at: Option<Timestamp>,
 }
 
-/// Nothing here belongs to a transition. Calls block for one small write; a caller in a runtime makes them where that is
-/// allowed.
+/// The webhooks and deliveries of a store. Calls block for one small write, so they must be made on a thread that may
+/// block.
 pub trait Deliveries: Send + Sync + 'static {
-    /// The same, for the node that leads: what it writes fails with [`StoreError::HandedOver`] once another one may do so, and
-    /// whoever leads next begins after everything that was written.
+    /// Returns the deliveries for the node that leads. Its writes fail with [`StoreError::HandedOver`] once another
+    /// node may lead, and the next leader begins after all of them.
     fn for_leader(&self, by: &Claimant) -> Arc<dyn Deliveries>;
 
-    /// Forgets those that are not configured any more: one that comes back later begins anew.
+    /// Deletes webhooks that are not configured any more. One that comes back later begins anew.
     ///
     /// # Errors
     /// Those of the database.
-    fn keep_only(&self, names: &[String]) -> Result<(), StoreError>;
+    fn retain_only(&self, names: &[String]) -> Result<(), StoreError>;
 
-    /// How far it has taken in the feed; one that is new begins at `head`.
+    /// Returns the last feed event that the webhook has processed; a new webhook begins at `head`.
     ///
     /// # Errors
     /// Those of the database.
     fn position(&self, webhook: &str, head: u64) -> Result<u64, StoreError>;
 
-    /// Takes events in, and notes that everything up to `position` was looked at. Answers their ids.
+    /// Stores events for delivery, and records that the feed was processed up to `position`. Returns their ids.
     ///
     /// # Errors
     /// Those of the database; then nothing was taken in.
-    fn take_in(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError>;
+    fn enqueue(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError>;
 
-    /// What was taken in and is not through, in order.
+    /// Returns the deliveries that are not finished, in order.
     ///
     /// # Errors
     /// Those of the database.
-    fn waiting(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError>;
+    fn pending(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError>;
 
-    /// Notes an attempt, and where the delivery stands after it.
+    /// Records an attempt and the state of the delivery after it.
     ///
     /// # Errors
     /// Those of the database.
-    fn tried(
+    fn record_attempt(
         &self,
         webhook: &str,
         id: u64,
         state: DeliveryState,
-        tried: &Tried,
+        tried: &AttemptResult,
         at: Timestamp,
     ) -> Result<(), StoreError>;
 
-    /// Puts what was given up back among what waits, the oldest first and at most `limit`; answers all that waits.
+    /// Queues at most `limit` deliveries again that were given up, oldest first. Returns their number and all waiting
+    /// deliveries.
     ///
     /// # Errors
     /// Those of the database.
-    fn again(&self, webhook: &str, limit: usize, now: Timestamp) -> Result<(usize, Vec<Waiting>), StoreError>;
+    fn requeue_given_up(
+        &self,
+        webhook: &str,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<(usize, Vec<Waiting>), StoreError>;
 
-    /// Deliveries below a number, the newest first.
+    /// Returns deliveries below a number, newest first.
     ///
     /// # Errors
     /// Those of the database.
@@ -177,34 +183,39 @@ impl<D: Database> Deliveries for DeliveryStore<D> {
         Arc::new(Self { db: Arc::clone(&self.db), leader: Some(by.clone()) })
     }
 
-    fn keep_only(&self, names: &[String]) -> Result<(), StoreError> {
-        self.transaction(async |db| webhooks::keep_only(db, names).await)
+    fn retain_only(&self, names: &[String]) -> Result<(), StoreError> {
+        self.transaction(async |db| webhooks::retain_only(db, names).await)
     }
 
     fn position(&self, webhook: &str, head: u64) -> Result<u64, StoreError> {
         self.db.write(async |db| webhooks::position(db, webhook, head).await)
     }
 
-    fn take_in(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
-        self.transaction(async |db| webhooks::take_in(db, webhook, position, events).await)
+    fn enqueue(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
+        self.transaction(async |db| webhooks::enqueue(db, webhook, position, events).await)
     }
 
-    fn waiting(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
+    fn pending(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
         self.db.read(BACKGROUND_TIMEOUT, async |db| webhooks::list_waiting(db, webhook).await)
     }
 
-    fn tried(
+    fn record_attempt(
         &self,
         webhook: &str,
         id: u64,
         state: DeliveryState,
-        tried: &Tried,
+        tried: &AttemptResult,
         at: Timestamp,
     ) -> Result<(), StoreError> {
         self.transaction(async |db| webhooks::note_attempt(db, webhook, id, state, tried, at).await)
     }
 
-    fn again(&self, webhook: &str, limit: usize, now: Timestamp) -> Result<(usize, Vec<Waiting>), StoreError> {
+    fn requeue_given_up(
+        &self,
+        webhook: &str,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<(usize, Vec<Waiting>), StoreError> {
         self.db.write(async |db| webhooks::retry_given_up(db, webhook, limit, now).await)
     }
 

@@ -28,7 +28,7 @@ impl RemovedWebhookCleanup {
     pub async fn run(self, names: impl Fn() -> Vec<String>, shutdown: CancellationToken) {
         let mut done = false;
         loop {
-            if !self.nodes.leads() {
+            if !self.nodes.is_leader() {
                 done = false;
             } else if !done {
                 let _guard = self.replace_lock.lock().await;
@@ -52,7 +52,7 @@ impl RemovedWebhookCleanup {
             return Ok(false);
         }
         let store = by.map_or_else(|| Arc::clone(&self.store), |by| self.store.for_leader(&by));
-        let retained = tokio::task::spawn_blocking(move || store.keep_only(&names)).await;
+        let retained = tokio::task::spawn_blocking(move || store.retain_only(&names)).await;
         retained.unwrap_or(Err(StoreError::Closed)).map(|()| true)
     }
 }
@@ -76,7 +76,7 @@ mod tests {
     use crate::testing::FakeNodes;
     use countersign_store::{
         Place,
-        nodes::{Introduction, Reach},
+        nodes::{Introduction, ServerStates},
         webhooks::Waiting,
     };
 
@@ -88,7 +88,7 @@ mod tests {
             id: String::new(),
             epoch: 1,
             says,
-            reach: Reach::default(),
+            reach: ServerStates::default(),
             started_at: Timestamp::UNIX_EPOCH,
             lease_until: Some(Timestamp::now() - gone),
             live: gone_for_hours.is_none(),
@@ -119,9 +119,9 @@ mod tests {
                 attempts: 0,
                 since: Timestamp::UNIX_EPOCH,
             };
-            store.take_in(name, 1, &[waiting]).unwrap();
+            store.enqueue(name, 1, &[waiting]).unwrap();
         }
-        let waits = |name: &str| store.waiting(name).unwrap().len();
+        let waits = |name: &str| store.pending(name).unwrap().len();
         let own = || node("own", "2", None);
         let nodes = Arc::new(FakeNodes::default());
         *nodes.list.lock().unwrap() = vec![own()];

@@ -35,7 +35,11 @@ pub fn connector(
 
 impl FencedStream {
     fn writable_stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        if self.nodes.leads() { Ok(Pin::new(&mut self.io)) } else { Err(io::Error::other("another node sends by now")) }
+        if self.nodes.is_leader() {
+            Ok(Pin::new(&mut self.io))
+        } else {
+            Err(io::Error::other("another node sends by now"))
+        }
     }
 }
 

@@ -155,7 +155,7 @@ impl Webhooks {
     /// Errors of the database. The set is replaced nevertheless.
     pub async fn apply(&self, configured: &[WebhookConfig]) -> Result<(), StoreError> {
         // A node with an older configuration must not delete webhooks of another node.
-        let may_delete = self.context.get().is_some_and(|context| context.nodes.leads());
+        let may_delete = self.context.get().is_some_and(|context| context.nodes.is_leader());
         self.replace(configured, may_delete).await
     }
 
@@ -170,7 +170,7 @@ impl Webhooks {
         let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
         let store = Arc::clone(&context.store);
         let retained =
-            tokio::task::spawn_blocking(move || if may_delete { store.keep_only(&names) } else { Ok(()) }).await;
+            tokio::task::spawn_blocking(move || if may_delete { store.retain_only(&names) } else { Ok(()) }).await;
         let now = configured.iter().map(|webhook| {
             let stays = stay.iter().find(|running| *running.config == *webhook);
             stays.map_or_else(|| Arc::new(context.start_worker(webhook, &self.feed)), Arc::clone)

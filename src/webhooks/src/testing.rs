@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use countersign_store::{
     Nodes, StoreFuture,
-    nodes::{Introduction, News, Node, Reach},
+    nodes::{Introduction, Node, ServerStates, StoreUpdates},
 };
 
 /// A fake node out of two, whose leadership the test controls.
@@ -26,17 +26,17 @@ impl Nodes for FakeNodes {
     fn now(&self) -> Timestamp {
         self.now.lock().unwrap().unwrap_or_else(Timestamp::now)
     }
-    fn leads(&self) -> bool {
+    fn is_leader(&self) -> bool {
         self.leads.load(Ordering::SeqCst)
     }
-    fn live(&self) -> usize {
+    fn live_count(&self) -> usize {
         2
     }
-    fn news(&self) -> watch::Receiver<News> {
-        watch::channel(News::default()).1
+    fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
+        watch::channel(StoreUpdates::default()).1
     }
     fn introduce(&self, _: Introduction) {}
-    fn reach(&self, _: Reach) {}
+    fn set_server_states(&self, _: ServerStates) {}
     fn list(&self) -> StoreFuture<Vec<Node>> {
         let list = self.list.lock().unwrap().clone();
         Box::pin(async { Ok(list) })

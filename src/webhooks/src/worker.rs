@@ -37,7 +37,7 @@ use countersign_net::random_byte;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{
     Nodes, StoreError,
-    webhooks::{Deliveries, DeliveryState, Tried, Waiting},
+    webhooks::{AttemptResult, Deliveries, DeliveryState, Waiting},
 };
 use countersign_telemetry::metrics as telemetry;
 
@@ -121,7 +121,7 @@ impl Worker {
         let mut next_poll = Instant::now();
         loop {
             let by = self.nodes.claimant();
-            if self.nodes.leads() && self.nodes.holds(by.as_ref()) {
+            if self.nodes.is_leader() && self.nodes.holds_claim(by.as_ref()) {
                 return Some(by);
             }
             if next_poll <= Instant::now() {
@@ -156,7 +156,7 @@ impl Worker {
         let mut progress = Progress { filter, feed, position, recorded: position, lanes };
         let mut next_poll = Instant::now() + STORE_POLL_INTERVAL;
         let mut in_flight = FuturesUnordered::new();
-        while self.nodes.leads() {
+        while self.nodes.is_leader() {
             let lanes = &mut progress.lanes;
             while let Some(delivery) = lanes.take_next(Instant::now()) {
                 in_flight.push(self.send_delivery(sender, delivery));
@@ -183,10 +183,10 @@ impl Worker {
                     }
                 },
                 () = wait_until(lanes.next_due()) => {}
-                () = sleep(LEADER_CHECK_INTERVAL) => if next_poll <= Instant::now() && self.nodes.live() > 1 {
+                () = sleep(LEADER_CHECK_INTERVAL) => if next_poll <= Instant::now() && self.nodes.live_count() > 1 {
                     // Another node may have requeued deliveries.
                     let name = self.config.name.clone();
-                    lanes.extend(self.run_on_store(move |store| store.waiting(&name)).await?);
+                    lanes.extend(self.run_on_store(move |store| store.pending(&name)).await?);
                     next_poll = Instant::now() + STORE_POLL_INTERVAL;
                 },
             }
@@ -212,7 +212,7 @@ impl Worker {
         }
         let (name, rows) = (self.config.name.clone(), deliveries.clone());
         crash_point("before_take_in");
-        let ids = self.run_on_store(move |store| store.take_in(&name, position, &rows)).await?;
+        let ids = self.run_on_store(move |store| store.enqueue(&name, position, &rows)).await?;
         crash_point("after_take_in");
         progress.recorded = position;
         progress.lanes.extend(deliveries.into_iter().zip(ids).map(|(delivery, id)| Waiting { id, ..delivery }));
@@ -240,7 +240,7 @@ impl Worker {
     async fn load_position(&self) -> Option<(u64, Lanes)> {
         let head = self.feed.subscribe(None)?.position();
         let name = self.config.name.clone();
-        let loaded = self.run_on_store(move |store| Ok((store.position(&name, head)?, store.waiting(&name)?))).await;
+        let loaded = self.run_on_store(move |store| Ok((store.position(&name, head)?, store.pending(&name)?))).await;
         let (position, pending) = loaded?;
         let mut lanes = Lanes::default();
         lanes.extend(pending);
@@ -278,7 +278,7 @@ impl Worker {
             let body = config.format.render_body(&delivery.event, &link, config.template.as_ref());
             let mut sending = std::pin::pin!(sender.send(&config, &id, body));
             // A suspended process resumes here, and another node may have sent later events since.
-            let outcome = poll_fn(|cx| if nodes.leads() { sending.as_mut().poll(cx) } else { Poll::Pending }).await;
+            let outcome = poll_fn(|cx| if nodes.is_leader() { sending.as_mut().poll(cx) } else { Poll::Pending }).await;
             (delivery, outcome)
         }
     }
@@ -298,9 +298,9 @@ impl Worker {
             Some(_) => DeliveryState::Waiting,
         };
         let error = failed.as_ref().map(|failed| failed.error.clone());
-        let record = Tried { attempts: delivery.attempts.saturating_add(1), status, error };
+        let record = AttemptResult { attempts: delivery.attempts.saturating_add(1), status, error };
         crash_point("after_delivery");
-        self.run_on_store(move |store| store.tried(&name, id, state, &record, now)).await?;
+        self.run_on_store(move |store| store.record_attempt(&name, id, state, &record, now)).await?;
         crash_point("after_delivery_noted");
         self.count_attempt(state);
         match failed {
@@ -345,7 +345,7 @@ impl Worker {
 
     async fn retry_waiting(&self, lanes: &mut Lanes) -> usize {
         let (now, name) = (self.nodes.now(), self.config.name.clone());
-        let again = self.run_on_store(move |store| store.again(&name, MAX_WAITING, now)).await;
+        let again = self.run_on_store(move |store| store.requeue_given_up(&name, MAX_WAITING, now)).await;
         let (again, pending) = again.unwrap_or_default();
         lanes.extend(pending);
         lanes.make_all_due(Instant::now());

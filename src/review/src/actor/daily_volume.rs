@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use jiff::{SignedDuration, Timestamp};
 
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::Proposed;
+use countersign_store::ProposalRecord;
 
 const HOUR: i64 = 3600;
 /// Hours in the window: the current one, and those before it that began less than a day ago.
@@ -34,11 +34,11 @@ impl DailyVolume {
     }
 
     /// Counts proposals from before the start.
-    pub(crate) fn restore(&mut self, proposed: &[Proposed]) {
+    pub(crate) fn restore(&mut self, proposed: &[ProposalRecord]) {
         if self.max.is_none() {
             return;
         }
-        for Proposed { principal, bytes, at } in proposed {
+        for ProposalRecord { principal, bytes, at } in proposed {
             let hours = self.by_principal.entry(principal.clone()).or_default();
             let hour = at.as_second().div_euclid(HOUR);
             // The store returns them in order; a clock that was set back does not matter here.
@@ -89,7 +89,7 @@ impl DailyVolume {
 
     /// Counts a change that another node has written.
     pub(crate) fn count(&mut self, principal: &str, bytes: u64, at: Timestamp) {
-        self.restore(&[Proposed { principal: principal.to_owned(), bytes, at }]);
+        self.restore(&[ProposalRecord { principal: principal.to_owned(), bytes, at }]);
     }
 
     /// Subtracts the bytes of a write that failed.
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn proposals_before_a_restart_count() {
         let mut daily = DailyVolume::new(100);
-        let proposed = |hours, bytes| Proposed { principal: "a".into(), bytes, at: time_after(hours, 1) };
+        let proposed = |hours, bytes| ProposalRecord { principal: "a".into(), bytes, at: time_after(hours, 1) };
         daily.restore(&[proposed(0, 50), proposed(0, 20), proposed(2, 30)]);
         daily.admit("a", 1, time_after(3, 0)).unwrap_err();
         daily.admit("a", 70, time_after(24, 0)).unwrap();

@@ -32,7 +32,7 @@ use countersign_domain::changes::{Change, ChangeState, Target, Terms, machine::E
 use countersign_feed::{Feed, FeedEvent};
 use countersign_protocol::McpError;
 use countersign_runtime::crash::crash_point;
-use countersign_store::{Draft, Store, StoreError, WriteError, WriteRequest, Written};
+use countersign_store::{CommittedWrite, Draft, Store, StoreError, WriteError, WriteRequest};
 use countersign_telemetry::metrics as telemetry;
 
 /// Why a transition did not happen.
@@ -81,7 +81,7 @@ pub(crate) struct ApplyRemote {
 
 /// The store's answer to a write; sent by the store's thread in commit order.
 pub(crate) struct WriteOutcome {
-    result: Result<Written, WriteError>,
+    result: Result<CommittedWrite, WriteError>,
     step: PendingWrite,
 }
 
@@ -173,7 +173,7 @@ pub(crate) struct PendingChanges {
 
 /// A durable transition that waits to be announced.
 pub(crate) enum DurableTransition {
-    Own(Written, PendingWrite),
+    Own(CommittedWrite, PendingWrite),
     Remote(Box<RemoteTransition>),
 }
 
@@ -308,7 +308,7 @@ impl PendingChanges {
         );
     }
 
-    fn announce(&mut self, written: &Written, step: PendingWrite) {
+    fn announce(&mut self, written: &CommittedWrite, step: PendingWrite) {
         let PendingWrite { change, kind, bytes, _admission, reply } = step;
         crash_point("between_commit_and_announce");
         self.counts.record_transition(self.ledger.state_of(&change.id), change.state);

@@ -183,7 +183,7 @@ async fn attempt(inner: &Inner, approved: &ApprovedChange, tries: &mut u32, slot
     let Some((change, provider)) = check_readiness(inner, approved, tries).await? else { return Ok(()) };
     crash_point("before_claim");
     let by = inner.nodes.claimant();
-    if !inner.nodes.holds(by.as_ref()) {
+    if !inner.nodes.holds_claim(by.as_ref()) {
         return Err(Retry::Later);
     }
     let own = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
@@ -279,7 +279,7 @@ async fn check_handed_over(
         Recheck::Same(provider) => match votes::void_event(inner, &change) {
             Ok(None) => Ok(Some((change, provider))),
             // Keys are the same on all nodes, and no other node is alive to do this.
-            Ok(Some(void)) if inner.nodes.live() == 1 => {
+            Ok(Some(void)) if inner.nodes.live_count() == 1 => {
                 commit_step(inner, &change, void).await?;
                 Ok(None)
             }
@@ -347,7 +347,7 @@ async fn call_provider(
     // Checked just before the first byte of a call is sent.
     let permit = Permit(Arc::new(move || {
         sending.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
-        nodes.holds(by.as_ref())
+        nodes.holds_claim(by.as_ref())
     }));
     // A late renewal is fine as long as the node did not lose its lease in between.
     while !permit.is_valid() && inner.nodes.claimant() == change.claimed_by && !inner.kill.is_cancelled() {

@@ -24,7 +24,7 @@ pub(crate) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Cha
     if proposal.idempotency_key.is_some() {
         return Box::pin(propose_with_key(inner, proposal)).await;
     }
-    inner.proposal_rate.admit(&proposal.proposer.principal, inner.nodes.live())?;
+    inner.proposal_rate.admit(&proposal.proposer.principal, inner.nodes.live_count())?;
     // Large values are dropped before the wait, because many proposals wait at the same time.
     let draft = prepare(inner, proposal)?;
     let id = draft.change.id.clone();
@@ -45,7 +45,7 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     if let Some(existing) = existing().await.map_err(|e| store_error(&e))? {
         return repeated(existing, &change);
     }
-    inner.proposal_rate.admit(&change.proposer.principal, inner.nodes.live())?;
+    inner.proposal_rate.admit(&change.proposer.principal, inner.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
         inner.duplicates.add(call, &change.id);
     }

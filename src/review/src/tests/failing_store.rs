@@ -9,8 +9,8 @@ use super::super::testing::*;
 use countersign_domain::changes::{Change, ChangeState, Verdict, audit::AuditEntry, machine::EventKind};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
-    Done, Heads, ListQuery, Listing, LiveChange, Place, Store, StoreBackend, StoreError, StoreFuture, StoredEvent,
-    WriteError, WriteRequest,
+    Heads, ListQuery, Listing, LiveChange, Place, Store, StoreBackend, StoreError, StoreFuture, StoredEvent,
+    WriteCallback, WriteError, WriteRequest,
 };
 
 /// How writes of one kind fail, and how often.
@@ -59,7 +59,7 @@ impl StoreBackend for Flaky {
 }
 
 impl Store for Flaky {
-    fn submit(&self, request: WriteRequest, done: Done) {
+    fn submit(&self, request: WriteRequest, done: WriteCallback) {
         let mut trouble = self.trouble.lock().unwrap();
         match (trouble.as_mut(), &request) {
             (Some((kind, what, left)), WriteRequest::Transition(draft)) if *kind == draft.kind && *left > 0 => {
@@ -91,7 +91,7 @@ impl Store for Flaky {
     fn live_changes(&self) -> StoreFuture<Vec<LiveChange>> {
         self.store.live_changes()
     }
-    fn proposals_since(&self, since: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::Proposed>> {
+    fn proposals_since(&self, since: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::ProposalRecord>> {
         self.store.proposals_since(since)
     }
     fn changes_with_votes(&self) -> StoreFuture<Vec<String>> {
@@ -106,7 +106,10 @@ impl Store for Flaky {
     fn occupants(&self, targets: Vec<String>, now: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::Occupant>> {
         self.store.occupants(targets, now)
     }
-    fn find_prunable(&self, before: countersign_store::OldBefore) -> StoreFuture<countersign_store::Old> {
+    fn find_prunable(
+        &self,
+        before: countersign_store::PruningCutoffs,
+    ) -> StoreFuture<countersign_store::PrunableRecords> {
         self.store.find_prunable(before)
     }
     fn backup_time(&self) -> StoreFuture<Option<jiff::Timestamp>> {

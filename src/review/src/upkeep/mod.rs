@@ -17,7 +17,7 @@ async fn wait_for_turn(inner: &Inner, interval: Duration) -> bool {
             () = inner.stop.cancelled() => return false,
             () = tokio::time::sleep(interval) => {}
         }
-        if inner.nodes.leads() {
+        if inner.nodes.is_leader() {
             return true;
         }
     }

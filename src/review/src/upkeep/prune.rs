@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::inner::Inner;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
-use countersign_store::{Deletion, OldBefore, Pruning, Redaction, StoreError, WriteError, WriteRequest, write};
+use countersign_store::{Deletion, Pruning, PruningCutoffs, Redaction, StoreError, WriteError, WriteRequest, write};
 
 /// The longest interval between two searches for old records; shorter if a retention time is shorter.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(interval) => {}
         }
-        if !trust.is_trusted(inner.now()) || !inner.nodes.leads() {
+        if !trust.is_trusted(inner.now()) || !inner.nodes.is_leader() {
             continue;
         }
         loop {
@@ -79,13 +79,13 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> OldBefore {
+fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> PruningCutoffs {
     let ago = |time: Option<Duration>| {
         let time = SignedDuration::try_from(time?).ok()?;
         now.checked_sub(time).ok()
     };
     let large = ago(retention.large).map(|at| (at, retention.large_bytes));
-    OldBefore {
+    PruningCutoffs {
         contents: ago(retention.arguments),
         large,
         changes: ago(retention.finished),

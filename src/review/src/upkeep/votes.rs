@@ -37,7 +37,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut seen = None;
     loop {
         // A failed read is repeated; no change runs without this check meanwhile.
-        if inner.nodes.leads()
+        if inner.nodes.is_leader()
             && let Ok(losses) = inner.config.people.revocations()
             && seen != Some(losses)
             && sweep(&inner).await

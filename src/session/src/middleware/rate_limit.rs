@@ -11,6 +11,6 @@ pub fn check(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
     let server = &exchange.server;
     server
         .limiter
-        .admits(&exchange.identity.principal.name, bytes, server.reviews.changes.nodes().live())
+        .admits(&exchange.identity.principal.name, bytes, server.reviews.changes.nodes().live_count())
         .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }

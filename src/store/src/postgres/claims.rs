@@ -1,8 +1,8 @@
-//! What runs, and by whom: committed with the step that makes a change executing, and gone with the step that ends it. A
-//! claim holds by its node and epoch; one whose node is gone is ended by another node, and only then.
+//! Claims: which node runs which change. A claim is committed with the step that makes a change executing, and deleted
+//! with the step that ends it. It holds by its node and epoch. Only if the node is gone may another node end it.
 //!
-//! Where the outcome is unknown, the row stays and keeps others from the target: until `taken_ms`, or until a person has
-//! settled the change. Whoever claims the target after that takes the row over.
+//! If the outcome is unknown, the row remains and keeps others from the target until `taken_ms`, or until a person
+//! settles the change. The next claim of the target takes the row over.
 
 use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
@@ -14,17 +14,17 @@ use crate::{
 };
 use countersign_domain::changes::{Change, ChangeState, Claimant, machine::EventKind};
 
-/// What a transition is to the claim of its change.
+/// The effect of a transition on the claim of its change.
 pub(super) enum Role<'a> {
-    /// It touches none.
+    /// No effect.
     None,
-    /// It makes one.
+    /// Makes the claim.
     Takes(&'a Claimant),
-    /// It is made by who has it: while the change runs, or as its end.
+    /// Needs the claim: during the run, or as its end.
     Holds(&'a Claimant),
-    /// It ends that of a node that is gone.
+    /// Ends the claim of a node that is gone.
     Orphan,
-    /// A person says how it ended.
+    /// A person settles the outcome.
     Settles,
 }
 
@@ -40,24 +40,24 @@ impl<'a> Role<'a> {
     }
 }
 
-/// How long after the lease of its node a call may still go out, in seconds: a process that was stopped right between
-/// looking at its lease and sending wakes with the call in its hands. Nobody settles before.
-pub(super) const HOLD: i32 = 120;
+/// The seconds after the end of a node's lease for which a call may still go out, because a process may be stopped
+/// between its check of the lease and the call. Nobody settles before.
+pub(super) const MAX_SEND_DELAY_SECS: i32 = 120;
 
-/// Milliseconds of the Unix epoch.
+/// The present time in milliseconds since the Unix epoch.
 const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-/// Until when a claim that does not run any more keeps its target; null of one that runs. A version before wrote no
+/// The time until which a claim keeps its target after the run; null while it runs. Older versions did not write
 /// `taken_ms`.
 pub(super) const TARGET_TAKEN_MS: &str =
     "coalesce(claims.taken_ms, (extract(epoch FROM claims.lapsed_until) * 1000)::bigint)";
 
-/// A step of a change that exists, up to what it answers.
-pub(super) const MOVED: &str =
+/// Updates an existing change; `RETURNING` is added.
+pub(super) const UPDATE_CHANGE: &str =
     "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8, title = $9
      WHERE id = $1 AND version = $2";
 
-/// A step with its claim, in one statement: made where the change is at that version, the node's lease holds and nothing
-/// else runs to its target; or made by who has the claim, which ends with the run. The change's number.
+/// Writes a step with its claim in one statement, and returns the change's number. A new claim needs the expected
+/// version, a valid lease and a free target; other steps need the claim itself.
 pub(super) async fn step(
     link: &ClientWrapper,
     values: [rows::Value<'_>; 9],
@@ -99,7 +99,7 @@ pub(super) async fn step(
     };
     let sql = format!(
         "WITH here AS MATERIALIZED ({here}), {ready}, claim AS MATERIALIZED ({claim}),
-              moved AS ({MOVED} AND EXISTS (SELECT FROM claim) RETURNING no)
+              moved AS ({UPDATE_CHANGE} AND EXISTS (SELECT FROM claim) RETURNING no)
          SELECT (SELECT no FROM moved), EXISTS (SELECT FROM here), EXISTS (SELECT FROM ready)"
     );
     let row = one(link, &sql, &given).await?;
@@ -113,18 +113,19 @@ pub(super) async fn step(
     })
 }
 
-/// Ends the claim of a node that is gone, for certain: its lease cannot be renewed as long as the transaction lasts. What
-/// its process may still have in its hands holds up whoever would settle, and the target is taken for as long as a call that
-/// goes out at the last moment may take.
-pub(super) async fn lapse(client: &ClientWrapper, change: &Change) -> Result<bool, StoreError> {
+/// Ends the claim of a node that is certainly gone: its lease cannot be renewed before the transaction ends. Until a
+/// late call can no longer go out, nobody may settle the change, and the target stays taken for the time of such a
+/// call. Returns `false` if the claim still holds.
+pub(super) async fn end_lost_claim(client: &ClientWrapper, change: &Change) -> Result<bool, StoreError> {
     let id = &change.id;
     let taken = change.target_taken_until.map(Timestamp::as_millisecond);
-    // The claim first, as who ends it in order. Somebody who holds it does so, or does what was approved at this moment.
+    // Locks the claim first, in the same order as a step. If somebody else holds it, the claim is ending or was just
+    // made.
     let claim = "SELECT node, epoch FROM claims WHERE change_id = $1 AND lapsed_until IS NULL";
     let Some(claim) = one(client, &format!("{claim} FOR UPDATE SKIP LOCKED"), &[&id]).await? else {
         let unclaimed = one(client, claim, &[&id]).await?.is_none();
         if unclaimed && taken.is_some() {
-            // As after a move from another store.
+            // The store was moved from another one.
             let sql = "INSERT INTO claims (change_id, target, node, epoch, taken_ms) VALUES ($1, $2, '', 0, $3)
                        ON CONFLICT DO NOTHING";
             execute(client, sql, &[&id, &change.target_hash(), &taken]).await?;
@@ -137,7 +138,7 @@ pub(super) async fn lapse(client: &ClientWrapper, change: &Change) -> Result<boo
     let row = one(client, sql, &[&node, &epoch]).await?;
     match row.map(|row| (row.get(0), row.get(1))) {
         Some((false, _)) => return Ok(false),
-        // Its process has ended, or has been unheard of for a day.
+        // The process has ended, or was not heard of for a day.
         Some((true, true)) | None if taken.is_some() => {
             execute(client, "UPDATE claims SET taken_ms = $2 WHERE change_id = $1", &[&id, &taken]).await?
         }
@@ -149,24 +150,24 @@ pub(super) async fn lapse(client: &ClientWrapper, change: &Change) -> Result<boo
                  WHERE change_id = $1"
             );
             let timeout = change.call_deadline(Timestamp::UNIX_EPOCH).as_millisecond();
-            execute(client, &sql, &[&id, &HOLD, &timeout]).await?
+            execute(client, &sql, &[&id, &MAX_SEND_DELAY_SECS, &timeout]).await?
         }
     };
     Ok(true)
 }
 
-/// Frees the target where nothing of a lapsed claim can go out any more; whether that is so.
-pub(super) async fn settle(client: &ClientWrapper, id: &str) -> Result<bool, StoreError> {
-    if held_until(client, id).await?.is_some() {
+/// Frees the target unless a call of an ended claim may still go out. Returns `true` if it was freed.
+pub(super) async fn end_settled_claim(client: &ClientWrapper, id: &str) -> Result<bool, StoreError> {
+    if in_flight_until(client, id).await?.is_some() {
         return Ok(false);
     }
     execute(client, "DELETE FROM claims WHERE change_id = $1", &[&id]).await?;
     Ok(true)
 }
 
-/// Notes that the call of a lapsed claim has come back: nothing of it can go out any more, and its target is free unless its
-/// outcome is unknown all the same.
-pub(super) async fn came_back(client: &ClientWrapper, id: &str, late: &LateCall) -> Result<(), StoreError> {
+/// Records that the call of an ended claim has come back, so that no other call can go out. The target is free unless
+/// the outcome is unknown all the same.
+pub(super) async fn record_late_call(client: &ClientWrapper, id: &str, late: &LateCall) -> Result<(), StoreError> {
     let of = "change_id = $1 AND node = $2 AND epoch = $3 AND lapsed_until IS NOT NULL";
     let (by, epoch) = (&late.by, signed(late.by.epoch));
     match late.taken_until.map(Timestamp::as_millisecond) {
@@ -178,9 +179,9 @@ pub(super) async fn came_back(client: &ClientWrapper, id: &str, late: &LateCall)
     }
 }
 
-/// Ends the wait for what an earlier process of the node may still have in its hands, once the node has begun anew: its
-/// calls went out before.
-pub(super) async fn begin_anew(client: &ClientWrapper, node: &str) -> Result<(), StoreError> {
+/// Ends the wait for late calls of an earlier process of the node, once the node has restarted: those calls went out
+/// before.
+pub(super) async fn end_waits_of_old_process(client: &ClientWrapper, node: &str) -> Result<(), StoreError> {
     let sql = format!(
         "UPDATE claims SET lapsed_until = NULL,
                 taken_ms = least(taken_ms, {NOW_MS} + taken_ms - (extract(epoch FROM lapsed_until) * 1000)::bigint)
@@ -190,15 +191,15 @@ pub(super) async fn begin_anew(client: &ClientWrapper, node: &str) -> Result<(),
     execute(client, &sql, &[&node]).await.map(drop)
 }
 
-/// See [`crate::Store::held_until`]. A process that has been started anew holds nothing.
-pub(super) async fn held_until(client: &ClientWrapper, id: &str) -> Result<Option<Timestamp>, StoreError> {
+/// Returns the time until which a call of an ended claim may go out. A restarted process holds none.
+pub(super) async fn in_flight_until(client: &ClientWrapper, id: &str) -> Result<Option<Timestamp>, StoreError> {
     let sql = "SELECT (extract(epoch FROM c.lapsed_until) * 1000)::bigint
                FROM claims c JOIN nodes n ON n.id = c.node AND n.process_epoch <= c.epoch
                WHERE c.change_id = $1 AND c.lapsed_until > clock_timestamp()";
     one(client, sql, &[&id]).await?.map(|row| parse_moment(row.get(0))).transpose()
 }
 
-/// See [`crate::Store::orphans`].
+/// Returns executing changes without a valid claim.
 pub(super) async fn orphans(client: &ClientWrapper) -> Result<Vec<String>, StoreError> {
     let sql = "SELECT h.id FROM changes h
                LEFT JOIN claims c ON c.change_id = h.id AND c.lapsed_until IS NULL

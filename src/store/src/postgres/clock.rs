@@ -1,4 +1,4 @@
-//! What time it is by the server, reckoned from a clock of this machine that nobody sets.
+//! The server's time, computed from a clock of this machine that nobody sets.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -7,29 +7,29 @@ use std::{
 
 use jiff::Timestamp;
 
-/// As long as this process runs, even while it is stopped.
+/// Returns the time since the machine's start, which also advances while this process is stopped.
 pub(super) fn steady() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// The server's clock, as far as it has been heard of.
+/// An estimate of the server's clock.
 #[derive(Default)]
 pub(super) struct ServerClock {
-    /// How far it is ahead of [`steady`], in microseconds.
+    /// The microseconds by which it is ahead of [`steady`].
     ahead: Mutex<Option<i64>>,
 }
 
 impl ServerClock {
-    /// The server said that so many microseconds had passed since 1970, at some moment between those two. What was reckoned before stays where it may still be right, so
-    /// that slow answers do not shift it.
+    /// Adjusts the estimate: the server reported that many microseconds since 1970 at some moment between the two. An
+    /// estimate that may still be right stays, so that slow answers do not shift it.
     pub fn heard(&self, said: i64, sent: Duration, received: Duration) {
         let (least, most) = (said.saturating_sub(micros(received)), said.saturating_sub(micros(sent)));
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         *ahead = Some(ahead.map_or_else(|| i64::midpoint(least, most), |ahead| ahead.clamp(least, most.max(least))));
     }
 
-    /// The system's time until it was heard of.
+    /// Returns the server's time, or the system's time before the first answer.
     pub fn now(&self) -> Timestamp {
         let ahead = *self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         let now = ahead.map(|ahead| Timestamp::from_microsecond(ahead.saturating_add(micros(steady()))));
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_is_the_servers_once_it_was_heard_of_and_follows_where_it_is_set() {
+    fn clock_follows_server_time_after_first_answer() {
         let clock = ServerClock::default();
         assert!(off_by(&clock, 0));
         for days in [3, -2] {
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_took_long_shifts_nothing_that_it_does_not_contradict() {
+    fn slow_answer_does_not_shift_consistent_clock() {
         let clock = ServerClock::default();
         let ahead = || clock.ahead.lock().unwrap().unwrap();
         clock.heard(DAY, 10 * SECOND, 10 * SECOND);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_says_nonsense_stops_nothing() {
+    fn invalid_server_time_is_ignored() {
         let clock = ServerClock::default();
         clock.heard(i64::MAX, Duration::ZERO, Duration::MAX);
         clock.heard(i64::MIN, Duration::MAX, Duration::ZERO);

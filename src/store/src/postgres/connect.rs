@@ -35,7 +35,7 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{error, rows::transaction, silence::Silence};
+use super::{error, rows::transaction, silence::SilenceDetector};
 use crate::{
     StoreError, StoreFuture,
     health::Health,
@@ -43,30 +43,30 @@ use crate::{
 };
 use countersign_net::tls;
 
-/// Connections for reads and small writes, beside that of the writer.
-const POOL: usize = 8;
-/// For a free connection of the pool, and for a new one.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// For an answer; longer than the server lets a statement run.
-pub(super) const ANSWER: Duration = Duration::from_secs(35);
+/// The connections for reads and small writes, beside that of the writer.
+const POOL_SIZE: usize = 8;
+/// The timeout for a free connection of the pool, and for a new one.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout for an answer; longer than the server lets a statement run.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// For the acknowledgment of what was sent to it: a connection on which none comes is gone.
+/// The timeout for the acknowledgment of sent data. After it, the connection counts as gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the server ends by itself: a statement, a wait for a lock, a transaction that stands still, and a connection to a
-/// machine that is gone. A node that is stopped or loses its power in the middle of a transaction holds up all others for so
-/// long: less than a lease. What may stand still for longer, holding up nobody, sets a limit of its own.
-const LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=3000 \
+/// The limits after which the server ends statements, waits for locks, idle transactions and dead connections. A frozen
+/// node in a transaction holds up all others for three seconds, which is less than a lease. A transaction that may be
+/// idle for longer sets its own limit.
+const SERVER_LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=3000 \
      -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c timezone=UTC";
 
 /// `CSGN`, to tell our locks from those of others.
-const LOCKS: i32 = 0x4353_474e;
-/// Held while the schema is brought up to date; by each gateway that serves the database, beside others; while a node joins.
-const MIGRATING: i32 = 1;
-const SERVING: i32 = 2;
-const JOINING: i32 = 3;
+const LOCK_CLASS: i32 = 0x4353_474e;
+/// The locks of migrations, of serving gateways (shared), and of a joining node.
+const MIGRATION_LOCK: i32 = 1;
+const SERVING_LOCK: i32 = 2;
+const JOINING_LOCK: i32 = 3;
 
-/// In order; the schema version is how many have run.
+/// The migrations in order; the schema version is the number of those that have run.
 const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_initial.sql"),
     include_str!("migrations/0002_nodes.sql"),
@@ -76,16 +76,16 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_policies_of_nodes.sql"),
     include_str!("migrations/0007_targets_taken.sql"),
 ];
-/// Gateways that know a schema below this one serve alone: they have to end before it is brought up to date.
-const SHARED_SINCE: i64 = 2;
+/// Gateways with an older schema serve alone, so they must end before it is migrated.
+const FIRST_SHARED_SCHEMA: i64 = 2;
 
-/// Reads an address, which may hold a password: no error repeats it. Where it says nothing of TLS, a server on this
-/// machine is spoken to without, and any other with it.
+/// Parses an address. Errors do not repeat it, because it may hold a password. Unless it says otherwise, servers on
+/// other machines are reached with TLS.
 ///
 /// # Errors
 /// [`StoreError::Unreachable`]
 pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
-    // As libpq has them: certificates are always verified here.
+    // The modes of libpq: certificates are always verified here.
     let told = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
     let mut config: Config =
         told.parse().map_err(|_| StoreError::Unreachable("this is no address of PostgreSQL".into()))?;
@@ -101,20 +101,20 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
     {
         config.password(password);
     }
-    let own = config.get_options().map(|own| format!("{LIMITS} {own}"));
-    config.options(own.unwrap_or_else(|| LIMITS.to_owned()));
-    config.application_name("countersign").connect_timeout(PATIENCE).tcp_user_timeout(USER_TIMEOUT);
+    let own = config.get_options().map(|own| format!("{SERVER_LIMITS} {own}"));
+    config.options(own.unwrap_or_else(|| SERVER_LIMITS.to_owned()));
+    config.application_name("countersign").connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(USER_TIMEOUT);
     config.keepalives(true).keepalives_idle(Duration::from_secs(10)).keepalives_interval(Duration::from_secs(5));
-    // Of several servers the one that takes writes.
+    // Of several servers, the one that takes writes is used.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     Ok(config)
 }
 
-/// A connection of the pool at work. Where that does not come to its end, it does not go back: a transaction may be open, or
-/// an answer on its way.
-struct Lent(Option<Object>);
+/// A connection of the pool in use. If its work is not completed, it does not return to the pool, because a transaction
+/// may be open or an answer on its way.
+struct PooledConnection(Option<Object>);
 
-impl Drop for Lent {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         if let Some(client) = self.0.take() {
             drop(Object::take(client));
@@ -128,7 +128,7 @@ fn failed(error: impl fmt::Display) -> StoreError {
     StoreError::Unreachable(error.to_string())
 }
 
-/// Trusts the authorities of the file, or those that everybody trusts.
+/// Trusts the authorities in the file, or the public ones.
 fn tls(authorities: Option<&PathBuf>) -> Result<MakeRustlsConnect, StoreError> {
     let roots = match authorities {
         None => tls::public_roots(),
@@ -142,11 +142,11 @@ fn tls(authorities: Option<&PathBuf>) -> Result<MakeRustlsConnect, StoreError> {
     Ok(MakeRustlsConnect::new(ClientConfig::clone(&tls::client_config(roots, &[]))))
 }
 
-/// Runs it on a thread with a runtime of its own; answers once it says whether it could begin.
+/// Runs a future on a thread with its own runtime. Returns once the future reports whether it could begin.
 ///
 /// # Errors
 /// What it says, or [`StoreError::Unreachable`] where there is no thread.
-pub(super) fn on_thread<W: Future<Output = ()>>(
+pub(super) fn spawn_runtime<W: Future<Output = ()>>(
     name: &str,
     work: impl FnOnce(mpsc::SyncSender<Result<(), StoreError>>) -> W + Send + 'static,
 ) -> Result<JoinHandle<()>, StoreError> {
@@ -161,27 +161,27 @@ pub(super) fn on_thread<W: Future<Output = ()>>(
 /// Builds a future on the thread of the pool, which runs it there.
 type Job = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
 
-/// The thread, and what it needs to connect. Dropped, its connections end.
-pub(crate) struct Ground {
+/// The pool's thread and the means to connect. When it is dropped, its connections end.
+pub(crate) struct PgConnector {
     config: Config,
     tls: MakeRustlsConnect,
     pool: Pool,
     handle: Handle,
     pub health: Arc<Health>,
-    pub(super) silence: Silence,
+    pub(super) silence: SilenceDetector,
     /// The schema is up to date.
     pub migrated: OnceCell<()>,
     jobs: UnboundedSender<Job>,
 }
 
-impl fmt::Debug for Ground {
+impl fmt::Debug for PgConnector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ground").finish_non_exhaustive()
+        f.debug_struct("PgConnector").finish_non_exhaustive()
     }
 }
 
-impl Ground {
-    /// The address of this machine from which the server is reached: that of a socket which nothing is sent by.
+impl PgConnector {
+    /// Returns the address of this machine from which it reaches the server, by a socket that sends nothing.
     pub fn outward(&self) -> Option<IpAddr> {
         let port = self.config.get_ports().first().copied().unwrap_or(5432);
         self.config.get_hosts().iter().find_map(|host| {
@@ -202,7 +202,7 @@ impl Ground {
         let tls = tls(authorities)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
-        let pool = pool(config, &tls, POOL)?;
+        let pool = pool(config, &tls, POOL_SIZE)?;
         let (jobs, mut queue) = unbounded_channel::<Job>();
         let work = async move {
             // Ends once the connector is dropped.
@@ -220,13 +220,13 @@ impl Ground {
             pool,
             handle,
             health: Arc::default(),
-            silence: Silence::default(),
+            silence: SilenceDetector::default(),
             migrated: OnceCell::new(),
             jobs,
         }))
     }
 
-    /// Another pool of so many connections, for what must not wait for the store's own reads, nor they for it.
+    /// Creates another pool, whose users do not wait for the store's own reads.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`]
@@ -234,25 +234,25 @@ impl Ground {
         pool(&self.config, &self.tls, connections)
     }
 
-    /// Runs it on the thread for as long as it takes.
+    /// Runs a future on the pool's thread.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(work);
     }
 
     /// Runs statements on the thread with a connection of the pool; the answer may be awaited in any runtime. `late` is the
-    /// error if nobody answers in time: [`error::silent`] for reads, and [`error::unknown`] for writes.
+    /// error if nobody answers in time: [`error::no_answer`] for reads, and [`error::unknown`] for writes.
     pub fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         late: fn() -> StoreError,
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
         let (reply, answer) = oneshot::channel();
-        let ground = Arc::clone(self);
+        let connector = Arc::clone(self);
         let job = move || -> LocalBoxFuture<'static, ()> {
             Box::pin(async move {
                 // A caller that has given up is not worth the query.
                 if !reply.is_closed() {
-                    let _ = reply.send(ground.with(BACKGROUND_TIMEOUT, late, work).await);
+                    let _ = reply.send(connector.with(BACKGROUND_TIMEOUT, late, work).await);
                 }
             })
         };
@@ -290,8 +290,10 @@ impl Ground {
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let end = Instant::now() + limit;
-        let client = tokio::time::timeout_at(end, taken(&self.pool)).await.unwrap_or_else(|_| Err(error::silent()))?;
-        let mut lent = Lent(Some(client));
+        let client = tokio::time::timeout_at(end, take_connection(&self.pool))
+            .await
+            .unwrap_or_else(|_| Err(error::no_answer()))?;
+        let mut lent = PooledConnection(Some(client));
         let client: &ClientWrapper = lent.0.as_ref().ok_or(StoreError::Closed)?;
         let result = self.answer(end, work(client)).await;
         if result.is_some() {
@@ -305,17 +307,17 @@ impl Ground {
         result
     }
 
-    /// See [`Silence::answer`].
+    /// Waits for an answer (see [`SilenceDetector::answer`]).
     pub async fn answer<T, E>(&self, end: Instant, work: impl Future<Output = Result<T, E>>) -> Option<Result<T, E>> {
         self.silence.answer(end, work).await
     }
 
     async fn dial(&self) -> Result<(Client, Connection<Socket, TlsStream>), StoreError> {
-        let connecting = tokio::time::timeout(PATIENCE, self.config.connect(self.tls.clone()));
-        Ok(connecting.await.map_err(|_| error::silent())??)
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()));
+        Ok(connecting.await.map_err(|_| error::no_answer())??)
     }
 
-    /// A connection of its own, in the caller's runtime.
+    /// Opens a connection outside the pool, in the caller's runtime.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`]
@@ -329,7 +331,7 @@ impl Ground {
         Ok(ClientWrapper::new(client, task))
     }
 
-    /// As [`Self::connect`]; what is notified on the channels that it listens to is handed on.
+    /// Opens a connection as [`Self::connect`] does, and passes on the notifications that it listens for.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`]
@@ -345,14 +347,14 @@ impl Ground {
         Ok(ClientWrapper::new(client, task))
     }
 
-    /// A connection that says, as long as it lives, that the database is served; with `alone`, by nobody else. What
-    /// somebody who has just been killed held may be held a moment longer.
+    /// Opens a connection that marks the database as served while it lives; with `alone`, by this gateway only. Locks
+    /// of a gateway that was just killed may be held a moment longer.
     ///
     /// # Errors
     /// [`StoreError::Served`] while somebody else holds what keeps this one out.
     pub async fn serve(&self, patience: Duration, alone: bool) -> Result<ClientWrapper, StoreError> {
         let client = self.connect().await?;
-        // What was answered must outlive a crash of the server's machine, whatever its default is.
+        // An answered commit must outlive a crash of the server, whatever its default is.
         client
             .query_one(
                 "SELECT set_config('synchronous_commit', 'on', false)
@@ -383,27 +385,27 @@ impl Ground {
         Ok(Some(client))
     }
 
-    /// Waits until no other node joins, until the transaction ends.
+    /// Waits for other joining nodes, and keeps them out until the transaction ends.
     ///
     /// # Errors
     /// Those of the connection.
     pub async fn joining(&self, client: &ClientWrapper) -> Result<(), StoreError> {
-        client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCKS, &JOINING]).await?;
+        client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCK_CLASS, &JOINING_LOCK]).await?;
         Ok(())
     }
 
-    /// Brings the schema up to date, and refuses one that is newer.
+    /// Migrates the schema, and refuses a newer one.
     ///
     /// # Errors
     /// [`StoreError::Newer`]
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let tx = self.connect().await?;
-        // What is migrated may take long. An error ends the connection, and the transaction with it.
+        // A migration may take long. After an error, the connection ends with its transaction.
         tx.batch_execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
-        migrating(&tx).await?;
+        lock_migrations(&tx).await?;
         let found = schema(&tx).await?;
-        if found.is_some_and(|found| found < SHARED_SINCE) {
-            locked(&tx, "SELECT pg_try_advisory_xact_lock($1, $2)", PATIENCE).await?;
+        if found.is_some_and(|found| found < FIRST_SHARED_SCHEMA) {
+            locked(&tx, "SELECT pg_try_advisory_xact_lock($1, $2)", CONNECT_TIMEOUT).await?;
         }
         for sql in MIGRATIONS.iter().skip(usize::try_from(found.unwrap_or(0)).unwrap_or(0)) {
             tx.batch_execute(sql).await?;
@@ -419,7 +421,7 @@ impl Ground {
     }
 }
 
-impl Database for Arc<Ground> {
+impl Database for Arc<PgConnector> {
     type Connection = ClientWrapper;
 
     fn read<T>(
@@ -427,7 +429,7 @@ impl Database for Arc<Ground> {
         limit: Duration,
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.block_on(self.with(limit, error::silent, work))
+        self.block_on(self.with(limit, error::no_answer, work))
     }
 
     fn write<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -465,30 +467,30 @@ fn pool(config: &Config, tls: &MakeRustlsConnect, connections: usize) -> Result<
     Pool::builder(manager)
         .max_size(connections)
         .runtime(deadpool_postgres::Runtime::Tokio1)
-        .wait_timeout(Some(PATIENCE))
-        .create_timeout(Some(PATIENCE))
+        .wait_timeout(Some(CONNECT_TIMEOUT))
+        .create_timeout(Some(CONNECT_TIMEOUT))
         .build()
         .map_err(failed)
 }
 
-/// A connection of the pool, as soon as one is free; on the thread of [`Ground`].
-pub(super) async fn taken(pool: &Pool) -> Result<Object, StoreError> {
-    let taken = tokio::time::timeout(PATIENCE, pool.get()).await.map_err(|_| error::silent())?;
+/// Takes a connection of the pool; on the thread of [`PgConnector`].
+pub(super) async fn take_connection(pool: &Pool) -> Result<Object, StoreError> {
+    let taken = tokio::time::timeout(CONNECT_TIMEOUT, pool.get()).await.map_err(|_| error::no_answer())?;
     taken.map_err(|error| match error {
         deadpool_postgres::PoolError::Backend(error) => error.into(),
         other => failed(other),
     })
 }
 
-/// Waits until nobody else brings a schema up to date, until the transaction ends.
-pub(super) async fn migrating(client: &tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
-    client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCKS, &MIGRATING]).await.map(drop)
+/// Takes the lock of migrations until the transaction ends.
+pub(super) async fn lock_migrations(client: &tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
+    client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCK_CLASS, &MIGRATION_LOCK]).await.map(drop)
 }
 
-/// Takes the lock of who serves with this statement, as soon as it is free.
+/// Takes the lock of serving gateways with this statement, as soon as it is free.
 async fn locked(client: &tokio_postgres::Client, sql: &str, patience: Duration) -> Result<(), StoreError> {
     let end = Instant::now() + patience;
-    while !client.query_one(sql, &[&LOCKS, &SERVING]).await?.get::<_, bool>(0) {
+    while !client.query_one(sql, &[&LOCK_CLASS, &SERVING_LOCK]).await?.get::<_, bool>(0) {
         if Instant::now() >= end {
             return Err(StoreError::Served);
         }
@@ -497,7 +499,7 @@ async fn locked(client: &tokio_postgres::Client, sql: &str, patience: Duration) 
     Ok(())
 }
 
-/// The version of the schema; `None` where there is none.
+/// Returns the version of the schema; `None` if there is none.
 ///
 /// # Errors
 /// [`StoreError::Newer`]
@@ -511,8 +513,8 @@ pub(super) async fn schema(client: &tokio_postgres::Client) -> Result<Option<i64
     if found > known { Err(StoreError::Newer { found, known }) } else { Ok(Some(found)) }
 }
 
-/// Of a database without a schema.
-pub(super) fn nothing_there() -> StoreError {
+/// Returns the error for a database without a schema.
+pub(super) fn no_schema_error() -> StoreError {
     failed("no gateway has written to this database yet")
 }
 
@@ -521,15 +523,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_is_known_by_the_address_from_which_it_reaches_the_server() {
-        let outward = |url: &str| Ground::start(&parse(url).unwrap(), None).unwrap().outward();
+    fn outward_address_is_local_address_to_server() {
+        let outward = |url: &str| PgConnector::start(&parse(url).unwrap(), None).unwrap().outward();
         assert_eq!(outward("postgres://127.0.0.1:1/c"), Some(IpAddr::from([127, 0, 0, 1])));
         assert!(outward("postgres://[::1]:1/c").is_none_or(|ip| ip.is_loopback()));
         assert_eq!(outward("postgres://a@%2Fvar%2Frun/c"), None);
     }
 
     #[test]
-    fn tls_is_used_where_the_address_says_nothing_and_the_server_is_elsewhere() {
+    fn tls_is_required_for_remote_servers_by_default() {
         let mode = |url: &str| parse(url).unwrap().get_ssl_mode();
         assert_eq!(mode("postgres://a:b@db.example/c"), SslMode::Require);
         assert_eq!(mode("postgres://a:b@localhost,db.example/c"), SslMode::Require);

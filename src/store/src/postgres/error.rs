@@ -1,4 +1,4 @@
-//! What PostgreSQL's errors mean.
+//! Classifies the errors of PostgreSQL.
 
 use tokio_postgres::error::{Severity, SqlState};
 
@@ -16,7 +16,7 @@ impl From<tokio_postgres::Error> for StoreError {
             Self::Locked
         } else if [SqlState::DATA_CORRUPTED, SqlState::INDEX_CORRUPTED].iter().any(|bad| code == Some(bad)) {
             Self::Damaged(told(&error))
-        } else if ends(&error) {
+        } else if ends_connection(&error) {
             Self::Unreachable(told(&error))
         } else {
             Self::Database(told(&error).into())
@@ -24,28 +24,28 @@ impl From<tokio_postgres::Error> for StoreError {
     }
 }
 
-/// Whether the connection is gone with this: the server says that it ends it, or nothing.
-pub(super) fn ends(error: &tokio_postgres::Error) -> bool {
+/// Returns `true` if the connection is gone: the server says that it ends it, or does not answer.
+pub(super) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_none_or(|told| !matches!(told.parsed_severity(), Some(Severity::Error)))
 }
 
-/// Whether what failed with this, and was sent, may have been done after all. Where the server says that it ended the session
-/// since its transaction stood still, that one is taken back, and a commit came too late.
-pub(super) fn may_be_made(error: &tokio_postgres::Error) -> bool {
-    ends(error) && error.code() != Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT)
+/// Returns `true` if a request that failed with this error may have been committed. If the server ended the session
+/// because its transaction was idle, the transaction was rolled back.
+pub(super) fn may_be_committed(error: &tokio_postgres::Error) -> bool {
+    ends_connection(error) && error.code() != Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT)
 }
 
-/// Of a write that was sent: where the connection ended with it, nobody has said what became of it.
-pub(super) fn of_write(error: tokio_postgres::Error) -> StoreError {
-    if may_be_made(&error) {
+/// Returns the error of a write that was sent. If the connection ended with it, the outcome is unknown.
+pub(super) fn for_write(error: tokio_postgres::Error) -> StoreError {
+    if may_be_committed(&error) {
         tracing::warn!(error = told(&error), "the connection ended before a write was answered");
         return StoreError::OutcomeUnknown;
     }
     error.into()
 }
 
-/// Of a server that does not answer.
-pub(super) fn silent() -> StoreError {
+/// Returns the error for a server that does not answer.
+pub(super) fn no_answer() -> StoreError {
     StoreError::Unreachable("PostgreSQL does not answer".into())
 }
 
@@ -54,7 +54,7 @@ pub(super) fn unknown() -> StoreError {
     StoreError::OutcomeUnknown
 }
 
-/// The server's words with their cause. They name no password.
+/// Returns the server's text with its causes, which contain no password.
 fn told(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

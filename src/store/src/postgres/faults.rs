@@ -6,10 +6,10 @@ use crate::{
     drafts::{created, moved, write},
     keys::{ApiKey, CodeOutcome, SignIn},
     servers::{
-        proxy::{CLOSED, CUT, DECEIVE, LATE, LOSE, PASS, Proxy, SILENT},
+        proxy::{CLOSED, CUT_BEFORE_AUDIT, DECEIVE, LATE, LOSE, PASS, Proxy, SILENT},
         url_of,
     },
-    webhooks::{DeliveryState, Tried, Waiting},
+    webhooks::{AttemptResult, DeliveryState, Waiting},
 };
 
 use countersign_domain::{
@@ -32,13 +32,13 @@ fn approved(version: u64) -> Draft {
 }
 
 pub(super) async fn run(dir: &std::path::Path, sql: &str) {
-    let ground = Ground::start(&connect::parse(&url_of(dir)).unwrap(), None).unwrap();
+    let connector = PgConnector::start(&connect::parse(&url_of(dir)).unwrap(), None).unwrap();
     let sql = sql.to_owned();
-    ground.ask(error::silent, async move |client| Ok(client.batch_execute(&sql).await?)).await.unwrap();
+    connector.ask(error::no_answer, async move |client| Ok(client.batch_execute(&sql).await?)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_commit_that_nobody_answers_is_looked_up_and_told_as_it_is() {
+async fn unanswered_commit_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let store = place.open().unwrap();
@@ -60,17 +60,17 @@ async fn a_commit_that_nobody_answers_is_looked_up_and_told_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_before_the_commit_leaves_nothing_and_is_replaced() {
+async fn lost_connection_before_commit_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let store = place.open().unwrap();
     write(&*store, created("a")).await.unwrap();
-    for mode in [CUT, CLOSED] {
+    for mode in [CUT_BEFORE_AUDIT, CLOSED] {
         proxy.set(mode);
         let lost = write(&*store, approved(2)).await;
         let Err(WriteError::Store(error @ StoreError::Unreachable(_))) = lost else { panic!("{lost:?}") };
         assert!(error.certainly_aborted(), "{error}");
-        assert!(matches!(store.current_error(), Some(StoreError::Unreachable(_))) || mode == CUT);
+        assert!(matches!(store.current_error(), Some(StoreError::Unreachable(_))) || mode == CUT_BEFORE_AUDIT);
     }
     assert!(matches!(store.get("a").await, Err(StoreError::Unreachable(_))));
     proxy.set(PASS);
@@ -115,7 +115,7 @@ fn unknown<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
 }
 
 #[test]
-fn what_became_of_a_key_is_looked_up_and_told_as_it_is() {
+fn unanswered_key_write_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let (keys, now) = (place.credentials().unwrap(), Timestamp::UNIX_EPOCH);
@@ -128,7 +128,7 @@ fn what_became_of_a_key_is_looked_up_and_told_as_it_is() {
 
     proxy.set(LOSE);
     not_made(keys.revoke("a", now));
-    assert_eq!(keys.held().unwrap().len(), 1);
+    assert_eq!(keys.active_roles().unwrap().len(), 1);
     proxy.set(DECEIVE);
     assert!(keys.revoke("a", now).unwrap(), "by this very call");
     assert!(!keys.revoke("a", now).unwrap());
@@ -138,7 +138,7 @@ fn what_became_of_a_key_is_looked_up_and_told_as_it_is() {
 }
 
 #[test]
-fn a_sign_in_that_nobody_answered_is_made_once_more_and_a_code_is_never_taken_twice() {
+fn unanswered_sign_in_is_repeated_and_code_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let (keys, now) = (place.credentials().unwrap(), Timestamp::UNIX_EPOCH);
@@ -171,7 +171,7 @@ fn a_sign_in_that_nobody_answered_is_made_once_more_and_a_code_is_never_taken_tw
 }
 
 #[test]
-fn a_delivery_whose_note_nobody_answered_is_noted_again() {
+fn unanswered_delivery_record_is_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let hooks = place.deliveries().unwrap();
@@ -186,25 +186,25 @@ fn a_delivery_whose_note_nobody_answered_is_noted_again() {
         attempts: 0,
         since: Timestamp::UNIX_EPOCH,
     };
-    let tried = Tried { attempts: 1, status: Some(200), error: None };
+    let tried = AttemptResult { attempts: 1, status: Some(200), error: None };
     for mode in [LOSE, DECEIVE] {
         proxy.set(mode);
-        unknown(hooks.take_in("a", 7, std::slice::from_ref(&event)));
-        assert_eq!(hooks.waiting("a").unwrap().len(), usize::from(mode == DECEIVE));
+        unknown(hooks.enqueue("a", 7, std::slice::from_ref(&event)));
+        assert_eq!(hooks.pending("a").unwrap().len(), usize::from(mode == DECEIVE));
     }
-    let ids = hooks.take_in("a", 7, &[event]).unwrap();
-    assert_eq!(hooks.waiting("a").unwrap().len(), 1, "once");
-    let note = || hooks.tried("a", ids[0], DeliveryState::Delivered, &tried, Timestamp::UNIX_EPOCH);
+    let ids = hooks.enqueue("a", 7, &[event]).unwrap();
+    assert_eq!(hooks.pending("a").unwrap().len(), 1, "once");
+    let note = || hooks.record_attempt("a", ids[0], DeliveryState::Delivered, &tried, Timestamp::UNIX_EPOCH);
     for mode in [LOSE, DECEIVE] {
         proxy.set(mode);
         unknown(note());
-        assert_eq!(hooks.waiting("a").unwrap().len(), usize::from(mode == LOSE));
+        assert_eq!(hooks.pending("a").unwrap().len(), usize::from(mode == LOSE));
     }
     note().unwrap();
 }
 
 #[tokio::test]
-async fn what_one_node_tells_another_is_heard_once_though_answers_are_lost() {
+async fn message_is_received_once_despite_lost_answers() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let store = place.open().unwrap();
@@ -226,7 +226,7 @@ async fn what_one_node_tells_another_is_heard_once_though_answers_are_lost() {
 }
 
 #[tokio::test]
-async fn whether_a_policy_was_saved_is_unknown_where_nobody_answered() {
+async fn unanswered_policy_write_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let store = place.open().unwrap();
@@ -241,32 +241,32 @@ async fn whether_a_policy_was_saved_is_unknown_where_nobody_answered() {
 }
 
 #[test]
-fn a_connection_whose_work_was_given_up_is_not_used_again() {
+fn abandoned_connection_is_not_reused() {
     let dir = tempfile::tempdir().unwrap();
-    let ground = Ground::start(&connect::parse(&url_of(dir.path())).unwrap(), None).unwrap();
-    let given_up = ground.read(crate::sql::REQUEST_TIMEOUT, async |client| {
+    let connector = PgConnector::start(&connect::parse(&url_of(dir.path())).unwrap(), None).unwrap();
+    let given_up = connector.read(crate::sql::REQUEST_TIMEOUT, async |client| {
         client.batch_execute("BEGIN; SET LOCAL application_name = 'left open'").await?;
         std::future::pending::<Result<(), StoreError>>().await
     });
     not_made(given_up);
     let next =
-        ground.read(BACKGROUND_TIMEOUT, async |client| Ok(client.query_one("SHOW application_name", &[]).await?));
+        connector.read(BACKGROUND_TIMEOUT, async |client| Ok(client.query_one("SHOW application_name", &[]).await?));
     assert_eq!(next.unwrap().get::<_, &str>(0), "countersign");
 }
 
 #[tokio::test]
-async fn a_statement_that_hangs_is_ended_by_the_server_and_what_it_was_for_was_not_made() {
+async fn hanging_statement_is_ended_by_server() {
     let dir = tempfile::tempdir().unwrap();
-    let ground = |options: &str| {
+    let connector = |options: &str| {
         let url = format!("{}?options={options}", url_of(dir.path()));
-        Ground::start(&connect::parse(&url).unwrap(), None).unwrap()
+        PgConnector::start(&connect::parse(&url).unwrap(), None).unwrap()
     };
     let shown =
-        ground("").ask(error::silent, async |client| Ok(client.query_one("SHOW statement_timeout", &[]).await?));
+        connector("").ask(error::no_answer, async |client| Ok(client.query_one("SHOW statement_timeout", &[]).await?));
     assert_eq!(shown.await.unwrap().get::<_, &str>(0), "30s");
     let shorter = "-c%20statement_timeout%3D200";
-    let hangs =
-        ground(shorter).ask(error::silent, async |client| Ok(client.batch_execute("SELECT pg_sleep(3600)").await?));
+    let hangs = connector(shorter)
+        .ask(error::no_answer, async |client| Ok(client.batch_execute("SELECT pg_sleep(3600)").await?));
     let ended = hangs.await;
     assert!(matches!(ended, Err(StoreError::Locked)), "{ended:?}");
 
@@ -288,7 +288,7 @@ async fn a_statement_that_hangs_is_ended_by_the_server_and_what_it_was_for_was_n
 
 /// As one whose machine has stopped.
 #[tokio::test]
-async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
+async fn silent_server_blocks_no_request() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let (store, keys) = (place.open().unwrap(), place.credentials().unwrap());
@@ -313,7 +313,7 @@ async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
     while keys.find(&[1; 32]).is_ok() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(keys.held().is_err());
+    assert!(keys.active_roles().is_err());
     proxy.set(PASS);
     while store.current_error().is_some() || keys.find(&[1; 32]).is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -324,7 +324,7 @@ async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
 }
 
 #[tokio::test]
-async fn a_long_change_may_take_longer_on_its_way_than_a_short_one() {
+async fn long_change_has_longer_idle_limit() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let store = place.open().unwrap();
@@ -338,7 +338,7 @@ async fn a_long_change_may_take_longer_on_its_way_than_a_short_one() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused_and_nothing_is_altered() {
+async fn newer_schema_is_refused_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     at(dir.path()).open().unwrap().close();
     run(dir.path(), "UPDATE countersign_schema SET version = 99").await;
@@ -351,7 +351,7 @@ async fn a_newer_schema_is_refused_and_nothing_is_altered() {
 }
 
 #[tokio::test]
-async fn what_was_altered_in_the_database_is_found() {
+async fn altered_rows_are_detected() {
     let dir = tempfile::tempdir().unwrap();
     let place = at(dir.path());
     let store = place.open().unwrap();

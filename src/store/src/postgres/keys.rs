@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    Ground, error,
+    PgConnector, error,
     rows::{one, take_heads},
 };
 use crate::{
@@ -20,36 +20,36 @@ use crate::{
 };
 use countersign_domain::principal::{Role, SecretHash};
 
-/// How often the copy is compared with what is stored. With the time that requests believe it, a revoked key counts no more
-/// within a second.
-const REFRESHED: Duration = Duration::from_millis(200);
-/// The copy is not gone by when it is older: nobody could have revoked a key in a database that answers nobody, but this
-/// gateway may be the one that does not reach it.
-const GOOD: Duration = Duration::from_secs(10);
+/// The interval between refreshes of the copy. A revoked key so ends within a second.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
+/// The age up to which the copy is used. Nobody can revoke a key in an unreachable database, but perhaps only this
+/// gateway cannot reach it.
+const MAX_COPY_AGE: Duration = Duration::from_secs(10);
 
-/// How long it is tried to find out what became of a key.
-const SETTLING: Duration = Duration::from_secs(20);
+/// The time for which the outcome of a write to a key is looked up.
+const MAX_LOOK_UP: Duration = Duration::from_secs(20);
 
-/// Keys and codes of one database.
+/// The keys and codes of a database, with a copy of the keys.
 pub(crate) struct Keys {
-    stored: StoredKeys<Arc<Ground>>,
+    stored: StoredKeys<Arc<PgConnector>>,
     copy: Arc<RwLock<Copy>>,
 }
 
 #[derive(Default)]
 struct Copy {
     keys: HashMap<SecretHash, ApiKey>,
-    /// When they were read.
+    /// The start of the last read.
     at: Option<Instant>,
     /// When this process last made or revoked a key.
     changed_at: Option<Instant>,
 }
 
 impl Copy {
-    /// Replaces the copy by keys whose reading began at `at`, unless they may be older than a change of this process.
+    /// Replaces the copy by keys whose reading began at `at`.
     fn replace(&mut self, mut keys: HashMap<SecretHash, ApiKey>, at: Instant) {
         if self.changed_at.is_some_and(|changed| changed >= at) {
-            return;
+            // They may be older than a change of this process.
+            keys.extend(std::mem::take(&mut self.keys));
         }
         // A use that was noted here may not have been stored when they were read.
         for (hash, key) in &mut keys {
@@ -61,16 +61,16 @@ impl Copy {
 }
 
 impl Keys {
-    pub fn open(ground: Arc<Ground>) -> Self {
+    pub fn open(connector: Arc<PgConnector>) -> Self {
         let copy = Arc::new(RwLock::new(Copy::default()));
-        let (kept, reading) = (Arc::downgrade(&copy), Arc::downgrade(&ground));
-        ground.spawn(async move {
+        let (kept, reading) = (Arc::downgrade(&copy), Arc::downgrade(&connector));
+        connector.spawn(async move {
             loop {
-                let Some(ground) = reading.upgrade() else { return };
+                let Some(connector) = reading.upgrade() else { return };
                 let began = Instant::now();
-                let reading = ground.ask(error::silent, async |client| keys::list(client).await);
+                let reading = connector.ask(error::no_answer, async |client| keys::list(client).await);
                 let read =
-                    tokio::time::timeout(REQUEST_TIMEOUT, reading).await.unwrap_or_else(|_| Err(error::silent()));
+                    tokio::time::timeout(REQUEST_TIMEOUT, reading).await.unwrap_or_else(|_| Err(error::no_answer()));
                 let Some(copy) = kept.upgrade() else { return };
                 match read {
                     Ok(keys) => {
@@ -80,18 +80,18 @@ impl Keys {
                     Err(error) => {
                         tracing::debug!(%error, "the keys could not be read");
                         // The writer finds out when that is over.
-                        ground.health.failed(&error);
+                        connector.health.failed(&error);
                     }
                 }
-                drop(ground);
+                drop(connector);
                 drop(copy);
-                tokio::time::sleep(REFRESHED).await;
+                tokio::time::sleep(REFRESH_INTERVAL).await;
             }
         });
-        Self { stored: StoredKeys(ground), copy }
+        Self { stored: StoredKeys(connector), copy }
     }
 
-    /// What the copy says; `None` as long as there is none.
+    /// Looks into the copy; returns `None` if there is none yet.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`] where it is too old: the database, which is asked all the while, is not asked once more.
@@ -99,13 +99,13 @@ impl Keys {
         let copy = self.copy.read().unwrap_or_else(PoisonError::into_inner);
         match copy.at {
             None => Ok(None),
-            Some(at) if at.elapsed() < GOOD => Ok(Some(look(&copy))),
-            Some(_) => Err(error::silent()),
+            Some(at) if at.elapsed() < MAX_COPY_AGE => Ok(Some(look(&copy))),
+            Some(_) => Err(error::no_answer()),
         }
     }
 
-    /// Finds out what became of the row of a key if nobody has answered. With the moment of revocation, if any, the row is as
-    /// it was to be. Waits for the heads, which the transaction that altered it holds until it has ended.
+    /// Looks up whether a write to a key was committed if nobody has answered: whether the key exists, with that moment
+    /// of revocation, if any. Waits for the heads, which the transaction in question holds until it has ended.
     fn look_up(
         &self,
         altered: Result<bool, StoreError>,
@@ -113,7 +113,7 @@ impl Keys {
         revoked_at: Option<String>,
     ) -> Result<bool, StoreError> {
         let Err(StoreError::OutcomeUnknown) = altered else { return altered };
-        let end = Instant::now() + SETTLING;
+        let end = Instant::now() + MAX_LOOK_UP;
         loop {
             let found = self.stored.0.transaction(async |client| {
                 take_heads(client).await?;
@@ -127,7 +127,7 @@ impl Keys {
                     tracing::error!(%error, "what became of a key cannot be found out");
                     return Err(StoreError::OutcomeUnknown);
                 }
-                Err(_) => std::thread::sleep(REFRESHED),
+                Err(_) => std::thread::sleep(REFRESH_INTERVAL),
             }
         }
     }
@@ -147,12 +147,12 @@ impl Credentials for Keys {
         self.stored.list()
     }
 
-    fn held(&self) -> Result<HashMap<String, Role>, StoreError> {
+    fn active_roles(&self) -> Result<HashMap<String, Role>, StoreError> {
         let held = |copy: &Copy| {
             let keys = copy.keys.values().filter(|key| key.revoked_at.is_none());
             keys.map(|key| (key.id.clone(), key.role)).collect()
         };
-        self.copied(held)?.map_or_else(|| self.stored.held(), Ok)
+        self.copied(held)?.map_or_else(|| self.stored.active_roles(), Ok)
     }
 
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
@@ -190,10 +190,10 @@ impl Credentials for Keys {
             known.last_used_at = Some(now);
         }
         drop(copy);
-        let (id, ground) = (key.id.clone(), &self.stored.0);
-        let noting = ground.ask(error::unknown, async move |client| keys::touch(client, &id, now).await);
+        let (id, connector) = (key.id.clone(), &self.stored.0);
+        let noting = connector.ask(error::unknown, async move |client| keys::touch(client, &id, now).await);
         // No request waits for it.
-        ground.spawn(async move {
+        connector.spawn(async move {
             if let Err(error) = noting.await {
                 tracing::debug!(%error, "the use of a key could not be noted");
             }

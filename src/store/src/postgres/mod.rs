@@ -43,10 +43,10 @@ use jiff::Timestamp;
 use tokio::sync::mpsc::{channel, error::TrySendError};
 use tokio_postgres::Config;
 
-pub(crate) use self::connect::Ground;
+pub(crate) use self::connect::PgConnector;
 use self::{nodes::Membership, writer::Writer};
 use crate::{
-    Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, Said, Store, StoreBackend, StoreError, StoreFuture,
+    Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, ReviewerRecords, Store, StoreBackend, StoreError, StoreFuture,
     VerifiedTrail, VerifyError,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
     keys::Credentials,
@@ -59,17 +59,17 @@ use crate::{
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 
-/// How long a gateway that starts waits for what keeps it out: one of an older version, or a move of the store.
-const SUCCESSION: Duration = Duration::from_secs(10);
+/// The time for which a starting gateway waits for an older version, or for a move of the store, to end.
+const SUCCESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A database, connected to or not.
+/// A database and the node that opens it, connected or not.
 pub(crate) struct Server {
     config: Config,
     authorities: Option<PathBuf>,
-    /// Of the node that opens it.
+    /// The id of the opening node.
     node: Name,
-    /// Shared by whatever is open.
-    ground: Mutex<Weak<Ground>>,
+    /// The connector, shared by everything that is open.
+    connector: Mutex<Weak<PgConnector>>,
     keys: Mutex<Weak<keys::Keys>>,
 }
 
@@ -78,24 +78,24 @@ impl Server {
     /// [`StoreError::Unreachable`] where this is no address.
     pub fn new(url: &str, authorities: Option<PathBuf>, node: Name) -> Result<Self, StoreError> {
         let config = connect::parse(url)?;
-        Ok(Self { config, authorities, node, ground: Mutex::default(), keys: Mutex::default() })
+        Ok(Self { config, authorities, node, connector: Mutex::default(), keys: Mutex::default() })
     }
 
-    fn ground(&self) -> Result<Arc<Ground>, StoreError> {
-        let mut shared = self.ground.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ground) = shared.upgrade() {
-            return Ok(ground);
+    fn connector(&self) -> Result<Arc<PgConnector>, StoreError> {
+        let mut shared = self.connector.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connector) = shared.upgrade() {
+            return Ok(connector);
         }
-        let ground = Ground::start(&self.config, self.authorities.as_ref())?;
-        *shared = Arc::downgrade(&ground);
-        Ok(ground)
+        let connector = PgConnector::start(&self.config, self.authorities.as_ref())?;
+        *shared = Arc::downgrade(&connector);
+        Ok(connector)
     }
 
-    /// With the data directory that opens it, if one does, belonging to this database.
-    fn own(&self) -> Result<Arc<Ground>, StoreError> {
-        let ground = self.ground()?;
+    /// Returns the connector, after a check that the node's data directory, if any, belongs to this database.
+    fn own(&self) -> Result<Arc<PgConnector>, StoreError> {
+        let connector = self.connector()?;
         if let Some(dir) = self.dir().filter(|dir| dir.join(IDENTITY_FILE).exists()) {
-            let found = ground.read(BACKGROUND_TIMEOUT, async |client| {
+            let found = connector.read(BACKGROUND_TIMEOUT, async |client| {
                 Ok(match connect::schema(client).await? {
                     None => FoundStore::Empty,
                     Some(_) => FoundStore::Store(facts::get(client, STORE_ID).await?),
@@ -103,11 +103,10 @@ impl Server {
             });
             identity::check_server(dir, &found?)?;
         }
-        Ok(ground)
+        Ok(connector)
     }
 
-    /// The id of the store, which it gets now where it has none: that which the data directory knows, of one that was
-    /// restored from before.
+    /// Returns the id of the store. A store without one gets that of the data directory, or a new one.
     pub fn store_id(&self) -> Result<String, StoreError> {
         let known = self.dir().map(StoreIdentity::read).transpose()?.flatten();
         let id =
@@ -115,25 +114,25 @@ impl Server {
         self.migrated()?.write(async |client| facts::ensure_store_id(client, &id).await)
     }
 
-    /// With the schema as this program knows it: looked at once for all that is opened of it.
-    fn migrated(&self) -> Result<Arc<Ground>, StoreError> {
-        let ground = self.own()?;
-        ground.block_on(ground.migrated.get_or_try_init(|| ground.migrate()))?;
-        Ok(ground)
+    /// Returns the connector with an up-to-date schema, which is checked once.
+    fn migrated(&self) -> Result<Arc<PgConnector>, StoreError> {
+        let connector = self.own()?;
+        connector.block_on(connector.migrated.get_or_try_init(|| connector.migrate()))?;
+        Ok(connector)
     }
 
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
-        Ok(Arc::new(PostgresStore::begin(self.migrated()?, self.node.read()?, SUCCESSION)?))
+        Ok(Arc::new(PostgresStore::begin(self.migrated()?, self.node.read()?, SUCCESSION_TIMEOUT)?))
     }
 
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
-        let ground = self.migrated()?;
-        ground.read(BACKGROUND_TIMEOUT, async |client| facts::check_moved(client).await)?;
+        let connector = self.migrated()?;
+        connector.read(BACKGROUND_TIMEOUT, async |client| facts::check_moved(client).await)?;
         let mut shared = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
         }
-        let keys = Arc::new(keys::Keys::open(ground));
+        let keys = Arc::new(keys::Keys::open(connector));
         *shared = Arc::downgrade(&keys);
         Ok(keys)
     }
@@ -143,20 +142,20 @@ impl Server {
     }
 
     pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
-        let ground = self.own()?;
-        ground.block_on(verify::verify(&ground, expected))
+        let connector = self.own()?;
+        connector.block_on(verify::verify(&connector, expected))
     }
 
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
         verify::read_audit(&*self.own()?, each)
     }
 
-    /// For a module's own tables.
+    /// Returns the connections for a module's own tables.
     pub fn tables(&self) -> Result<tables::Tables, StoreError> {
-        tables::Tables::new(self.ground()?)
+        tables::Tables::new(self.connector()?)
     }
 
-    /// The data directory of the node that opens it, where it has one.
+    /// Returns the data directory of the opening node, if it has one.
     pub fn dir(&self) -> Option<&Path> {
         match &self.node {
             Name::Of(dir) => Some(dir),
@@ -164,37 +163,37 @@ impl Server {
         }
     }
 
-    /// See [`crate::moving`].
+    /// Takes the database offline for a move.
     pub fn take_offline(&self, new: bool) -> Result<moving::OfflineServer, StoreError> {
-        moving::OfflineServer::take(if new { self.migrated()? } else { self.ground()? })
+        moving::OfflineServer::take(if new { self.migrated()? } else { self.connector()? })
     }
 
-    pub fn said(&self) -> Result<Option<Said>, StoreError> {
-        let ground = self.own()?;
-        ground.block_on(async {
-            let Some(snapshot) = ground.snapshot().await? else { return Ok(None) };
-            Said::read(&snapshot).await.map(Some)
+    pub fn said(&self) -> Result<Option<ReviewerRecords>, StoreError> {
+        let connector = self.own()?;
+        connector.block_on(async {
+            let Some(snapshot) = connector.snapshot().await? else { return Ok(None) };
+            ReviewerRecords::read(&snapshot).await.map(Some)
         })
     }
 }
 
-/// See the module.
+/// The store of a PostgreSQL database.
 pub(crate) struct PostgresStore {
     queue: WriteQueue,
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     membership: Arc<Membership>,
     node: Mutex<Option<JoinHandle<()>>>,
-    ground: Arc<Ground>,
-    /// Numbers of what other nodes have told this one, and was handed out, but may still be there.
+    connector: Arc<PgConnector>,
+    /// The numbers of messages that were handed out, but may not be deleted yet.
     words: Arc<Mutex<BTreeSet<i64>>>,
-    /// The digest of the newest policy as this node found it first, where it had none of its own.
+    /// The digest of the newest policy when this node first looked, if it had no policy of its own.
     began_with: Arc<OnceLock<String>>,
 }
 
 impl PostgresStore {
-    /// Serves the database as this node; waits so long for what keeps it out.
-    fn begin(ground: Arc<Ground>, node: String, patience: Duration) -> Result<Self, StoreError> {
+    /// Serves the database as this node, after at most `patience` for gateways that keep it out.
+    fn begin(connector: Arc<PgConnector>, node: String, patience: Duration) -> Result<Self, StoreError> {
         let (commands, received) = channel(QUEUE);
         let queue = WriteQueue::new(move |command| {
             commands.try_send(command).err().map(|refused| match refused {
@@ -203,10 +202,10 @@ impl PostgresStore {
             })
         });
         let closing = Arc::new(AtomicBool::new(false));
-        let membership = Membership::new(Arc::clone(&ground), node);
+        let membership = Membership::new(Arc::clone(&connector), node);
         let beside = Arc::clone(&membership);
-        let writer = Writer::new(Arc::clone(&ground), beside, received, queue.meter(), Arc::clone(&closing));
-        let thread = connect::on_thread("store-write", move |ready| writer.run(patience, ready))?;
+        let writer = Writer::new(Arc::clone(&connector), beside, received, queue.meter(), Arc::clone(&closing));
+        let thread = connect::spawn_runtime("store-write", move |ready| writer.run(patience, ready))?;
         let writer = Mutex::new(Some(thread));
         let store = Self {
             queue,
@@ -214,11 +213,11 @@ impl PostgresStore {
             writer,
             membership,
             node: Mutex::default(),
-            ground,
+            connector,
             words: Arc::default(),
             began_with: Arc::default(),
         };
-        // Where it cannot join, what is dropped ends the writer.
+        // If it cannot join, dropping the store ends the writer.
         let node = store.membership.start()?;
         *store.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
         Ok(store)
@@ -240,7 +239,7 @@ impl PostgresStore {
         if self.closing.load(Ordering::Acquire) {
             return Box::pin(ready(Err(StoreError::Closed)));
         }
-        self.ground.ask(late, work)
+        self.connector.ask(late, work)
     }
 }
 
@@ -255,7 +254,7 @@ impl Queries for PostgresStore {
         &self,
         query: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
-        self.ask(error::silent, query)
+        self.ask(error::no_answer, query)
     }
 }
 
@@ -297,7 +296,7 @@ impl StoreBackend for PostgresStore {
 
     fn in_flight_until(&self, id: &str) -> StoreFuture<Option<Timestamp>> {
         let id = id.to_owned();
-        self.read(async move |client| claims::held_until(client, &id).await)
+        self.read(async move |client| claims::in_flight_until(client, &id).await)
     }
 
     fn send_to_node(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
@@ -306,7 +305,8 @@ impl StoreBackend for PostgresStore {
     }
 
     fn receive_messages(&self) -> StoreFuture<Vec<(String, String)>> {
-        let (own, taken, ground) = (self.membership.id.clone(), Arc::clone(&self.words), Arc::clone(&self.ground));
+        let (own, taken, connector) =
+            (self.membership.id.clone(), Arc::clone(&self.words), Arc::clone(&self.connector));
         let reading = self.read(async move |client| node_rows::heard(client, &own).await);
         Box::pin(async move {
             let told = reading.await?;
@@ -320,7 +320,7 @@ impl StoreBackend for PostgresStore {
                 told.into_iter().filter(|(id, _)| taken.insert(*id)).map(|(_, word)| word).collect()
             };
             // These messages are remembered, so that nothing is lost if the deletion is not answered.
-            let forgetting = ground.ask(error::silent, async move |client| node_rows::forget(client, ids).await);
+            let forgetting = connector.ask(error::no_answer, async move |client| node_rows::forget(client, ids).await);
             if let Err(error) = forgetting.await {
                 tracing::debug!(%error, "messages of other nodes could not be deleted yet");
             }
@@ -333,7 +333,7 @@ impl StoreBackend for PostgresStore {
     }
 
     fn current_error(&self) -> Option<StoreError> {
-        self.ground.health.trouble()
+        self.connector.health.trouble()
     }
 
     fn is_open(&self) -> bool {

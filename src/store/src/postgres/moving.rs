@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::ClientWrapper;
 
-use super::{Ground, connect, rows::transaction, trail::set_heads, verify};
+use super::{PgConnector, connect, rows::transaction, trail::set_heads, verify};
 use crate::{
     Heads, StoreError, VerifiedTrail, VerifyError,
     moving::{OfflineStore, TABLES},
@@ -12,29 +12,29 @@ use crate::{
 };
 use countersign_domain::changes::audit::AuditHead;
 
-/// How long the gateways that served it may still be about to end.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The time for which gateways that have served it may still be ending.
+const SERVING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A database that nobody serves as long as this lives.
 pub(crate) struct OfflineServer {
-    ground: Arc<Ground>,
+    connector: Arc<PgConnector>,
     /// Keeps out gateways that would serve.
     client: ClientWrapper,
 }
 
 impl OfflineServer {
-    pub fn take(ground: Arc<Ground>) -> Result<Self, StoreError> {
-        let client = ground.block_on(async {
-            let client = ground.serve(PATIENCE, true).await?;
+    pub fn take(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
+        let client = connector.block_on(async {
+            let client = connector.serve(SERVING_TIMEOUT, true).await?;
             if connect::schema(&client).await?.is_none() {
-                return Err(connect::nothing_there());
+                return Err(connect::no_schema_error());
             }
             // Nobody else is there to be held up.
             let limits = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = '30s'";
             client.batch_execute(limits).await?;
             Ok(client)
         })?;
-        Ok(Self { ground, client })
+        Ok(Self { connector, client })
     }
 }
 
@@ -43,11 +43,11 @@ impl OfflineStore for OfflineServer {
     const HAS_DERIVED_COLUMNS: bool = true;
 
     fn run<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.ground.block_on(work(&self.client))
+        self.connector.block_on(work(&self.client))
     }
 
     fn transaction<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.ground.block_on(transaction(&self.client, work(&self.client)))
+        self.connector.block_on(transaction(&self.client, work(&self.client)))
     }
 
     /// Sets the heads, and the numbers with which identity columns go on.
@@ -73,6 +73,6 @@ impl OfflineStore for OfflineServer {
     }
 
     fn verify(&self) -> Result<VerifiedTrail, VerifyError> {
-        self.ground.block_on(verify::verify(&self.ground, None))
+        self.connector.block_on(verify::verify(&self.connector, None))
     }
 }

@@ -1,17 +1,17 @@
-//! What is read and written of nodes beside the lease of this one: all of them, and what they tell each other.
+//! Reads the list of nodes, and sends messages between them.
 
 use deadpool_postgres::ClientWrapper;
 
 use super::rows::{execute, query, write};
 use crate::{
     StoreError,
-    nodes::{Introduction, Node, Reach},
+    nodes::{Introduction, Node, ServerStates},
     rows::{parse_moment, unsigned},
 };
 
-/// What is notified on: the number of the last event and of the last record, after the node that wrote them.
+/// The channel of notifications: the sending node, the number of the last event and that of the last record.
 pub(super) const CHANNEL: &str = "countersign";
-/// Puts what one node has to tell where the other takes it out.
+/// Stores a message for another node, and notifies it.
 pub(super) async fn tell(
     client: &ClientWrapper,
     own: &str,
@@ -26,24 +26,24 @@ pub(super) async fn tell(
     write(client, sql, &values).await.map(drop)
 }
 
-/// What other nodes have told this one, with the numbers by which it is taken out.
+/// Returns the messages of other nodes for this one, with their numbers.
 pub(super) async fn heard(client: &ClientWrapper, own: &str) -> Result<Vec<(i64, (String, String))>, StoreError> {
     let sql = "SELECT id, change_id, body FROM words WHERE node = $1 ORDER BY id";
     let rows = query(client, sql, &[&own]).await?;
     Ok(rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect())
 }
 
-/// Takes out what was heard.
+/// Deletes messages.
 pub(super) async fn forget(client: &ClientWrapper, ids: Vec<i64>) -> Result<(), StoreError> {
     execute(client, "DELETE FROM words WHERE id = ANY($1)", &[&ids]).await.map(drop)
 }
 
-/// As a node of whatever version wrote it.
-pub(super) fn read_reach(text: &str) -> Reach {
+/// Parses server states that a node of any version has written.
+pub(super) fn read_reach(text: &str) -> ServerStates {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// All nodes, oldest first.
+/// Returns all nodes, oldest first.
 pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>, StoreError> {
     let sql = "SELECT id, epoch, url, version, configuration, started_ms,
                       (extract(epoch FROM lease_until) * 1000)::bigint, lease_until > clock_timestamp(),

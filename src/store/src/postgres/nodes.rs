@@ -1,9 +1,9 @@
-//! This gateway as a node: a thread and a connection of its own that renew its lease, listen for what others have written,
-//! and look each second in any case.
+//! This gateway as a node. A thread with its own connection renews the lease, listens for writes of other nodes, and
+//! looks for them each second in any case.
 //!
-//! The lease is measured by the server's clock where it is written, and here by one that goes on while the process stands
-//! still, from before the renewal was sent and less a margin: here it ends first. What depends on it being over takes the
-//! rows of the nodes with a lock, so that no renewal is under way.
+//! The lease is measured by the server's clock where it is stored, and here by a clock that also advances while the
+//! process is stopped. Here it begins before the renewal is sent and has a margin, so it ends first. Actions that need
+//! a lease to be over lock the rows of the nodes, so that no renewal is under way.
 
 use std::{
     collections::HashMap,
@@ -25,16 +25,16 @@ use tokio::{
 };
 
 use super::{
-    Ground, claims,
+    PgConnector, claims,
     clock::{ServerClock, steady},
-    connect::on_thread,
+    connect::spawn_runtime,
     error,
     node_rows::{CHANNEL, list, read_reach},
     rows::{execute, heads_and, one, query},
 };
 use crate::{
     Heads, StoreError, StoreFuture,
-    nodes::{Introduction, News, Node, Nodes, Peer, Reach},
+    nodes::{Introduction, Node, Nodes, Peer, ServerStates, StoreUpdates},
     rows::{parse_hash, signed, unsigned},
 };
 use countersign_domain::changes::{
@@ -43,92 +43,92 @@ use countersign_domain::changes::{
     digest::PartHasher,
 };
 
-/// How long a node that is heard of no more counts as alive, in seconds. It is no shorter than [`BEAT`], [`ANSWER`] and
-/// [`MARGIN`] together: a renewal may wait for the three seconds after which the database ends a frozen node's transaction
-/// that locks the rows of nodes.
-const LEASE: i32 = 5;
-/// So much earlier it counts as over here.
-const MARGIN: Duration = Duration::from_secs(1);
-/// Between renewals.
-const BEAT: Duration = Duration::from_secs(1);
-/// For an answer to a renewal: longer ones come too late.
-const ANSWER: Duration = Duration::from_secs(3);
-/// Between a renewal and the next, however often others are asked for.
-const SPACING: Duration = Duration::from_millis(50);
-/// Before a connection is tried again.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The seconds for which a silent node counts as alive: at least [`RENEWAL_INTERVAL`], [`ANSWER_TIMEOUT`] and
+/// [`LEASE_MARGIN`] together, because a renewal may wait three seconds until the database ends a frozen node's
+/// transaction.
+const LEASE_SECS: i32 = 5;
+/// The time by which the lease ends earlier here.
+const LEASE_MARGIN: Duration = Duration::from_secs(1);
+/// The interval between renewals.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
+/// The timeout for the answer to a renewal.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The minimum interval between renewals, however often one is requested.
+const MIN_RENEWAL_INTERVAL: Duration = Duration::from_millis(50);
+/// The delay before a new connection is tried.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// After the node that has said something else of its servers, or leads no more.
-const SERVERS: &str = "servers";
+/// The text of the notification that a node's servers or leadership have changed.
+const SERVERS_CHANGED: &str = "servers";
 
-struct Life {
+struct NodeEpoch {
     epoch: u64,
-    /// By [`steady`].
+    /// The end of the lease, by [`steady`].
     until: Duration,
-    /// See [`Nodes::sessions_since`].
+    /// The epoch in which the sessions began ([`Nodes::sessions_since`]).
     sessions_since: u64,
 }
 
-/// Renewals by number: the last that began, and the last that succeeded.
+/// The numbers of the last renewal that began, and of the last that succeeded.
 struct Renewals {
     begun: AtomicU64,
     done: watch::Sender<u64>,
 }
 
-/// See the module.
+/// The membership of this gateway among the nodes.
 pub(super) struct Membership {
-    ground: Arc<Ground>,
+    connector: Arc<PgConnector>,
     pub id: String,
     process: String,
     started_at: Timestamp,
-    life: Mutex<Life>,
+    life: Mutex<NodeEpoch>,
     leads: AtomicBool,
-    /// It is to lead no more.
+    /// This node must not lead any more.
     resigned: AtomicBool,
     live: AtomicUsize,
     differing: AtomicUsize,
-    /// Where the others that live are reached, and when their leases end, by [`steady`].
+    /// The addresses of the other live nodes, and the ends of their leases by [`steady`].
     peers: Mutex<HashMap<String, (Peer, Duration)>>,
     renewals: Renewals,
     secret: OnceLock<[u8; 32]>,
-    news: watch::Sender<News>,
+    news: watch::Sender<StoreUpdates>,
     says: Mutex<Introduction>,
     reach: Mutex<Own>,
-    /// What the others that live say of their servers, and the number with which they said it.
-    others: Mutex<HashMap<String, (i64, Reach)>>,
-    /// To be said, or the end.
+    /// The server states of the other live nodes, and the number of each report.
+    others: Mutex<HashMap<String, (i64, ServerStates)>>,
+    /// Notified to renew at once, or to end.
     wake: Notify,
     closing: AtomicBool,
-    /// Another process has this node's place, or nothing holds any more that this one knows.
+    /// Another process has this node's place, or the logs are not those that this node knows.
     replaced: AtomicBool,
-    /// Where the logs ended with what this node wrote, or when it was looked at last.
+    /// The known ends of the logs: after this node's last write, or at the last renewal.
     known: Mutex<Heads>,
     clock: ServerClock,
 }
 
-/// What this node says of its servers.
+/// The server states of this node.
 #[derive(Default)]
 struct Own {
-    reach: Reach,
-    /// It was written.
+    reach: ServerStates,
+    /// They were written to the database.
     said: bool,
 }
 
-/// What is heard of a life.
-enum Beat {
+/// The outcome of a renewal.
+enum RenewalOutcome {
     Renewed,
     Lapsed,
     Replaced,
 }
 
 impl Membership {
-    pub fn new(ground: Arc<Ground>, id: String) -> Arc<Self> {
+    pub fn new(connector: Arc<PgConnector>, id: String) -> Arc<Self> {
         Arc::new(Self {
-            ground,
+            connector,
             id,
             process: nanoid::nanoid!(),
             started_at: Timestamp::now(),
-            life: Mutex::new(Life { epoch: 0, until: Duration::ZERO, sessions_since: 0 }),
+            life: Mutex::new(NodeEpoch { epoch: 0, until: Duration::ZERO, sessions_since: 0 }),
             leads: AtomicBool::new(false),
             resigned: AtomicBool::new(false),
             live: AtomicUsize::new(1),
@@ -136,7 +136,7 @@ impl Membership {
             peers: Mutex::default(),
             renewals: Renewals { begun: AtomicU64::new(0), done: watch::channel(0).0 },
             secret: OnceLock::new(),
-            news: watch::channel(News::default()).0,
+            news: watch::channel(StoreUpdates::default()).0,
             says: Mutex::default(),
             reach: Mutex::default(),
             others: Mutex::default(),
@@ -148,16 +148,16 @@ impl Membership {
         })
     }
 
-    /// Joins, and stays until it is closed.
+    /// Joins, and renews the lease until the membership is closed.
     ///
     /// # Errors
     /// Why it could not join.
     pub fn start(self: &Arc<Self>) -> Result<JoinHandle<()>, StoreError> {
         let node = Arc::clone(self);
-        on_thread("store-node", |ready| node.run(ready))
+        spawn_runtime("store-node", |ready| node.run(ready))
     }
 
-    /// Leaves: what it led is another's at once.
+    /// Leaves, so that another node leads at once.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.wake.notify_one();
@@ -167,7 +167,7 @@ impl Membership {
         self.replaced.load(Ordering::Acquire)
     }
 
-    fn life(&self) -> std::sync::MutexGuard<'_, Life> {
+    fn life(&self) -> std::sync::MutexGuard<'_, NodeEpoch> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,7 +175,7 @@ impl Membership {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The logs end there by now, at least.
+    /// Notes that the logs end there, or later.
     pub fn know(&self, heads: Heads) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if heads.audit.seq > known.audit.seq {
@@ -183,14 +183,14 @@ impl Membership {
         }
     }
 
-    /// Where the logs end, held: nobody else writes until the caller's transaction ends.
+    /// Reads and locks the ends of the logs, so that nobody else writes before the caller's transaction ends.
     ///
     /// # Errors
     /// [`StoreError::Lost`] where something is gone that was there, whatever others have written since.
     pub async fn take_heads(&self, link: &ClientWrapper) -> Result<Heads, StoreError> {
         let known = self.known();
         let (heads, entry) = heads_and(link, known.audit.seq, true).await?;
-        if stand(known, heads, entry) { Ok(heads) } else { Err(StoreError::Lost) }
+        if continues_known_logs(known, heads, entry) { Ok(heads) } else { Err(StoreError::Lost) }
     }
 
     /// Reads where the logs end, and knows it from then on.
@@ -200,7 +200,7 @@ impl Membership {
     pub async fn check_logs(&self, client: &ClientWrapper) -> Result<(), StoreError> {
         let known = self.known();
         let (heads, entry) = heads_and(client, known.audit.seq, false).await?;
-        if !stand(known, heads, entry) {
+        if !continues_known_logs(known, heads, entry) {
             return Err(StoreError::Lost);
         }
         self.know(heads);
@@ -215,7 +215,7 @@ impl Membership {
         let mut ready = Some(ready);
         while !self.closing.load(Ordering::Acquire) {
             match self.stay(&mut ready).await {
-                // Whoever opens the store waits for the first.
+                // The opener of the store waits for the first renewal.
                 Err(error) if ready.is_some() => {
                     if let Some(ready) = ready.take() {
                         let _ = ready.send(Err(error));
@@ -224,18 +224,18 @@ impl Membership {
                 }
                 Err(error @ (StoreError::Superseded | StoreError::Lost)) => {
                     self.replaced.store(true, Ordering::Release);
-                    self.ground.health.failed(&error);
+                    self.connector.health.failed(&error);
                     tracing::error!(%error, "this gateway serves no more");
                     return;
                 }
                 Err(error) => tracing::warn!(%error, "this node's connection to the store ended; connecting again"),
                 Ok(()) => return,
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
-    /// With one connection, until it ends.
+    /// Renews the lease with one connection, until that ends.
     async fn stay(self: &Arc<Self>, ready: &mut Option<SyncSender<Result<(), StoreError>>>) -> Result<(), StoreError> {
         let node = Arc::downgrade(self);
         let hear = move |told: &str| {
@@ -243,8 +243,8 @@ impl Membership {
                 node.hear(told);
             }
         };
-        let link = self.ground.listen(hear).await?;
-        self.ground.silence.asks_regularly();
+        let link = self.connector.listen(hear).await?;
+        self.connector.silence.asks_regularly();
         link.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
         if ready.is_some() {
             self.join(&link, true).await?;
@@ -257,9 +257,9 @@ impl Membership {
                 told = true;
             }
             match self.soon(self.renew(&link)).await? {
-                Beat::Renewed => {}
-                Beat::Replaced => return Err(StoreError::Superseded),
-                Beat::Lapsed => {
+                RenewalOutcome::Renewed => {}
+                RenewalOutcome::Replaced => return Err(StoreError::Superseded),
+                RenewalOutcome::Lapsed => {
                     tracing::warn!("this node's lease ran out; what it was running then is taken to be lost");
                     self.soon(self.join(&link, false)).await?;
                     self.soon(self.renew(&link)).await?;
@@ -270,30 +270,30 @@ impl Membership {
             }
             let woken = async {
                 self.wake.notified().await;
-                sleep_until(began + SPACING).await;
+                sleep_until(began + MIN_RENEWAL_INTERVAL).await;
             };
             tokio::select! {
-                () = sleep_until(began + BEAT) => {}
+                () = sleep_until(began + RENEWAL_INTERVAL) => {}
                 () = woken => {}
             }
             if self.closing.load(Ordering::Acquire) {
                 return self.soon(self.leave(&link)).await;
             }
             if link.is_closed() {
-                return Err(error::silent());
+                return Err(error::no_answer());
             }
         }
     }
 
     async fn soon<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        self.ground.answer(Instant::now() + ANSWER, work).await.unwrap_or_else(|| Err(error::silent()))
+        self.connector.answer(Instant::now() + ANSWER_TIMEOUT, work).await.unwrap_or_else(|| Err(error::no_answer()))
     }
 
-    /// Begins a life.
+    /// Begins an epoch.
     async fn join(&self, link: &ClientWrapper, anew: bool) -> Result<(), StoreError> {
         link.batch_execute("BEGIN").await?;
-        // One after another, so that who joined earlier is seen by who joined later.
-        self.ground.joining(link).await?;
+        // Nodes join one after another, so that each sees those that joined before.
+        self.connector.joining(link).await?;
         let sql = "DELETE FROM nodes WHERE lease_until < clock_timestamp() - interval '1 day'
                    AND NOT EXISTS (SELECT FROM claims WHERE claims.node = nodes.id)";
         execute(link, sql, &[]).await?;
@@ -316,12 +316,12 @@ impl Membership {
         let started = self.started_at.as_millisecond();
         let sent = steady();
         let resigned = self.resigned.load(Ordering::Acquire);
-        // Where the row of a life before is gone, the epochs go on all the same: a claim of one holds in no other.
+        // The epochs rise even if the row of this node was deleted, so that claims of earlier epochs stay invalid.
         let next = signed(self.life().epoch + 1);
         let values: [super::rows::Value<'_>; 11] = [
             &self.id,
             &self.process,
-            &LEASE,
+            &LEASE_SECS,
             &started,
             &url,
             &version,
@@ -333,8 +333,8 @@ impl Membership {
         ];
         let row = one(link, sql, &values).await?;
         let received = steady();
-        claims::begin_anew(link, &self.id).await?;
-        self.agree(link).await?;
+        claims::end_waits_of_old_process(link, &self.id).await?;
+        self.load_cluster_secret(link).await?;
         link.batch_execute("COMMIT").await?;
         self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
         let row = row.ok_or(StoreError::Superseded)?;
@@ -342,16 +342,16 @@ impl Membership {
         self.leads.store(false, Ordering::Release);
         let mut life = self.life();
         let epoch = unsigned(row.get(0))?;
-        // Nobody has said that the sessions of a node that was alone are gone; who outlived its lease may have, and may
-        // be gone by now.
+        // Sessions of a node that was alone have not been reported as gone. Other nodes may have reported those of a
+        // node that outlived its lease.
         let sessions_since = if anew || row.get("others") { epoch } else { life.sessions_since };
-        *life = Life { epoch, until: end(sent), sessions_since };
+        *life = NodeEpoch { epoch, until: end(sent), sessions_since };
         tracing::info!(node = self.id, epoch = life.epoch, "this node has joined");
         Ok(())
     }
 
-    /// The secret of all nodes, made by the first that ever joined.
-    async fn agree(&self, link: &ClientWrapper) -> Result<(), StoreError> {
+    /// Loads the secret of all nodes, which the first node created.
+    async fn load_cluster_secret(&self, link: &ClientWrapper) -> Result<(), StoreError> {
         let alphabet: Vec<char> = "0123456789abcdef".chars().collect();
         let new = nanoid::nanoid!(64, &alphabet);
         let sql = "INSERT INTO facts (name, value) VALUES ('cluster_secret', $1) ON CONFLICT (name) DO NOTHING";
@@ -363,7 +363,7 @@ impl Membership {
         Ok(())
     }
 
-    async fn renew(&self, link: &ClientWrapper) -> Result<Beat, StoreError> {
+    async fn renew(&self, link: &ClientWrapper) -> Result<RenewalOutcome, StoreError> {
         let number = self.renewals.begun.fetch_add(1, Ordering::AcqRel) + 1;
         let Introduction { url, version, configuration, certificate } = self.says();
         let epoch = signed(self.life().epoch);
@@ -398,8 +398,18 @@ impl Membership {
         let known = self.known();
         let last = signed(known.audit.seq);
         let sent = steady();
-        let values: [super::rows::Value<'_>; 10] =
-            [&self.id, &epoch, &self.process, &LEASE, &url, &version, &configuration, &servers, &certificate, &last];
+        let values: [super::rows::Value<'_>; 10] = [
+            &self.id,
+            &epoch,
+            &self.process,
+            &LEASE_SECS,
+            &url,
+            &version,
+            &configuration,
+            &servers,
+            &certificate,
+            &last,
+        ];
         let row = one(link, sql, &values).await;
         let received = steady();
         if row.is_err() && servers.is_some() {
@@ -417,7 +427,7 @@ impl Membership {
         self.read_others(link, live.into_iter().zip(said).collect()).await?;
         let audit = AuditHead { seq: unsigned(row.get("audit"))?, hash: parse_hash(row.get("hash"))? };
         let heads = Heads { event: unsigned(row.get("event"))?, audit };
-        if !stand(known, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
+        if !continues_known_logs(known, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
             return Err(StoreError::Lost);
         }
         self.know(heads);
@@ -433,7 +443,7 @@ impl Membership {
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = reached.into_iter().zip(peers).collect();
         let Some(joined) = row.get::<_, Option<i64>>("joined") else {
             let other = row.get::<_, Option<&str>>("process").is_some_and(|process| process != self.process);
-            return Ok(if other { Beat::Replaced } else { Beat::Lapsed });
+            return Ok(if other { RenewalOutcome::Replaced } else { RenewalOutcome::Lapsed });
         };
         self.life().until = end(sent);
         self.renewals.done.send_replace(number);
@@ -442,11 +452,10 @@ impl Membership {
             tracing::info!(node = self.id, "this node leads");
             self.leads.store(true, Ordering::Release);
         }
-        Ok(Beat::Renewed)
+        Ok(RenewalOutcome::Renewed)
     }
 
-    /// Says that another one is to lead, once nothing is written any more by this one as the one that leads: who writes so
-    /// holds the row.
+    /// Marks this node as resigned. Waits for its last write as the leader, which holds the row.
     async fn hand_over(&self, link: &ClientWrapper) -> Result<(), StoreError> {
         let sql = "WITH held AS MATERIALIZED (
                      SELECT id FROM nodes WHERE id = $1 AND epoch = $2 AND process = $3 FOR UPDATE)
@@ -458,17 +467,19 @@ impl Membership {
         Ok(())
     }
 
-    /// They look at the nodes at once.
+    /// Notifies the other nodes, so that they look at the nodes at once.
     async fn wake_others(&self, link: &ClientWrapper) -> Result<(), StoreError> {
-        execute(link, "SELECT pg_notify($1, $2)", &[&CHANNEL, &format!("{} {SERVERS}", self.id)]).await.map(drop)
+        execute(link, "SELECT pg_notify($1, $2)", &[&CHANNEL, &format!("{} {SERVERS_CHANGED}", self.id)])
+            .await
+            .map(drop)
     }
 
-    /// A notification, which anybody with access to the database can send: at most a hint. It begins with who sent it; then
-    /// come where the logs end, or, after `to`, whom something is told, or that something was said of servers.
+    /// Handles a notification. Anybody with access to the database can send one, so it is only a hint. It begins with
+    /// the sender; then come the ends of the logs, the receiver of a message after `to`, or a change of servers.
     fn hear(&self, told: &str) {
         match *told.split(' ').collect::<Vec<_>>() {
             [_, "to", node] if node == self.id => note(&self.news, 0, 0, true),
-            [from, SERVERS] if from != self.id => self.wake.notify_one(),
+            [from, SERVERS_CHANGED] if from != self.id => self.wake.notify_one(),
             [from, event, records] if from != self.id => {
                 if let (Ok(event), Ok(records)) = (event.parse(), records.parse()) {
                     note(&self.news, event, records, false);
@@ -478,7 +489,7 @@ impl Membership {
         }
     }
 
-    /// What those say of their servers who said something else since it was read last.
+    /// Reads the server states of nodes that have reported new ones.
     async fn read_others(&self, link: &ClientWrapper, said: Vec<(String, i64)>) -> Result<(), StoreError> {
         let news: Vec<&str> = {
             let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
@@ -512,34 +523,35 @@ impl Membership {
     }
 }
 
-/// Whether the logs that end with `heads` are those that were known, where `entry` is now what was their last one.
-fn stand(known: Heads, heads: Heads, entry: Option<EntryHash>) -> bool {
+/// Returns `true` if the logs with these `heads` continue the known ones. `entry` is the present hash of the last known
+/// entry.
+fn continues_known_logs(known: Heads, heads: Heads, entry: Option<EntryHash>) -> bool {
     known.audit.seq == 0
         || (entry == Some(known.audit.hash)
             && heads.event >= known.event
             && (heads.audit.seq > known.audit.seq || heads == known))
 }
 
-/// The end of a lease that was asked for then, as it counts here.
+/// Returns the local end of a lease that was requested at that time.
 fn end(sent: Duration) -> Duration {
-    (sent + Duration::from_secs(LEASE.unsigned_abs().into())).saturating_sub(MARGIN)
+    (sent + Duration::from_secs(LEASE_SECS.unsigned_abs().into())).saturating_sub(LEASE_MARGIN)
 }
 
-/// Whether nobody who joined earlier lives, but who has resigned. Their rows are locked while it is looked: no renewal is
-/// under way, and what they did as the one that leads is committed.
+/// Returns `true` if no live node that has not resigned joined earlier. Locks their rows, so that no renewal is under
+/// way, and everything that they did as the leader is committed.
 async fn first(link: &ClientWrapper, joined: i64) -> Result<bool, StoreError> {
     let sql = "SELECT coalesce(bool_or(lease_until > clock_timestamp() AND NOT resigned), false)
                FROM (SELECT lease_until, resigned FROM nodes WHERE joined < $1 FOR UPDATE) AS earlier";
     Ok(one(link, sql, &[&joined]).await?.is_some_and(|row| !row.get::<_, bool>(0)))
 }
 
-/// Wakes only those who do not know it yet.
-fn note(news: &watch::Sender<News>, event: u64, records: u64, words: bool) {
+/// Updates the counters, and wakes subscribers only if they have risen.
+fn note(news: &watch::Sender<StoreUpdates>, event: u64, records: u64, words: bool) {
     news.send_if_modified(|known| {
-        let later = News {
+        let later = StoreUpdates {
             event: known.event.max(event),
             records: known.records.max(records),
-            words: known.words + u64::from(words),
+            messages: known.messages + u64::from(words),
             reach: known.reach,
         };
         let more = later != *known;
@@ -557,14 +569,14 @@ impl Nodes for Membership {
         Some(Claimant { node: self.id.clone(), epoch: self.life().epoch })
     }
 
-    fn holds(&self, claimant: Option<&Claimant>) -> bool {
+    fn holds_claim(&self, claimant: Option<&Claimant>) -> bool {
         let life = self.life();
         claimant.is_none_or(|claimant| claimant.node == self.id && claimant.epoch == life.epoch)
             && steady() < life.until
     }
 
-    fn leads(&self) -> bool {
-        self.leads.load(Ordering::Acquire) && !self.resigned.load(Ordering::Acquire) && self.holds(None)
+    fn is_leader(&self) -> bool {
+        self.leads.load(Ordering::Acquire) && !self.resigned.load(Ordering::Acquire) && self.holds_claim(None)
     }
 
     fn resign(&self) {
@@ -572,11 +584,11 @@ impl Nodes for Membership {
         self.wake.notify_one();
     }
 
-    fn live(&self) -> usize {
+    fn live_count(&self) -> usize {
         self.live.load(Ordering::Acquire)
     }
 
-    fn differing(&self) -> usize {
+    fn differing_count(&self) -> usize {
         self.differing.load(Ordering::Acquire)
     }
 
@@ -590,10 +602,10 @@ impl Nodes for Membership {
         let mut done = self.renewals.done.subscribe();
         self.wake.notify_one();
         Box::pin(async move {
-            match timeout(ANSWER, done.wait_for(|number| *number > after)).await {
+            match timeout(ANSWER_TIMEOUT, done.wait_for(|number| *number > after)).await {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(_)) => Err(StoreError::Closed),
-                Err(_) => Err(error::silent()),
+                Err(_) => Err(error::no_answer()),
             }
         })
     }
@@ -602,15 +614,15 @@ impl Nodes for Membership {
         self.life().sessions_since
     }
 
-    fn outward(&self) -> Option<IpAddr> {
-        self.ground.outward()
+    fn outward_address(&self) -> Option<IpAddr> {
+        self.connector.outward()
     }
 
-    fn secret(&self) -> Option<[u8; 32]> {
+    fn cluster_secret(&self) -> Option<[u8; 32]> {
         self.secret.get().copied()
     }
 
-    fn news(&self) -> watch::Receiver<News> {
+    fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
         self.news.subscribe()
     }
 
@@ -619,18 +631,18 @@ impl Nodes for Membership {
         self.wake.notify_one();
     }
 
-    fn reach(&self, reach: Reach) {
+    fn set_server_states(&self, reach: ServerStates) {
         *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = Own { reach, said: false };
         self.wake.notify_one();
     }
 
-    fn others(&self) -> Vec<Reach> {
+    fn peer_server_states(&self) -> Vec<ServerStates> {
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         others.values().map(|(_, reach)| reach.clone()).collect()
     }
 
     fn list(&self) -> StoreFuture<Vec<Node>> {
         let here = self.id.clone();
-        self.ground.ask(error::silent, async move |client| list(client, &here).await)
+        self.connector.ask(error::no_answer, async move |client| list(client, &here).await)
     }
 }

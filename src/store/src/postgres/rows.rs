@@ -1,4 +1,4 @@
-//! The statements that read rows of changes, events and the trail. Every statement uses an index.
+//! Statements and transactions on a connection. All row queries use an index.
 
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::{Row, types::ToSql};
@@ -10,48 +10,47 @@ use crate::{
 };
 use countersign_domain::changes::audit::{AuditHead, EntryHash};
 
-/// What a statement is given.
+/// A parameter of a statement.
 pub(super) type Value<'a> = &'a (dyn ToSql + Sync);
 
-/// Prepares the statement once for each connection.
+/// Runs a query, which is prepared once for each connection.
 pub(super) async fn query(client: &ClientWrapper, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
     let statement = client.prepare_cached(sql).await?;
     Ok(client.query(&statement, values).await?)
 }
 
-/// As [`query`], of one row at most.
+/// Runs a query for at most one row.
 pub(super) async fn one(client: &ClientWrapper, sql: &str, values: &[Value<'_>]) -> Result<Option<Row>, StoreError> {
     let statement = client.prepare_cached(sql).await?;
     Ok(client.query_opt(&statement, values).await?)
 }
 
-/// As [`query`], of what answers no rows; how many it touched.
+/// Runs a statement, and returns the number of affected rows.
 pub(super) async fn execute(client: &ClientWrapper, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
     let statement = client.prepare_cached(sql).await?;
     Ok(client.execute(&statement, values).await?)
 }
 
-/// As [`execute`], of a write that is a transaction of its own: where the connection ends before the answer, its outcome is
-/// unknown.
+/// Runs a write that is a transaction of its own. If the connection ends before the answer, its outcome is unknown.
 pub(super) async fn write(client: &ClientWrapper, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
     let statement = client.prepare_cached(sql).await?;
     if client.is_closed() {
-        return Err(error::silent());
+        return Err(error::no_answer());
     }
-    client.execute(&statement, values).await.map_err(error::of_write)
+    client.execute(&statement, values).await.map_err(error::for_write)
 }
 
-/// Runs it in a transaction, and takes it back where it fails. A commit that nobody answers is of unknown outcome.
+/// Runs statements in a transaction, which is rolled back if they fail. The outcome of an unanswered commit is unknown.
 pub(super) async fn transaction<T>(
     client: &ClientWrapper,
     work: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     client.batch_execute("BEGIN").await?;
     match work.await {
-        Ok(done) => client.batch_execute("COMMIT").await.map(|()| done).map_err(error::of_write),
+        Ok(done) => client.batch_execute("COMMIT").await.map(|()| done).map_err(error::for_write),
         Err(error) => {
             if let Err(error) = client.batch_execute("ROLLBACK").await {
-                // Without a connection there is no transaction.
+                // The transaction ends with the connection.
                 tracing::debug!(%error, "a transaction was not taken back, but ended with its connection");
             }
             Err(error)
@@ -63,7 +62,7 @@ pub(super) async fn heads(client: &ClientWrapper) -> Result<Heads, StoreError> {
     heads_and(client, 0, false).await.map(|(heads, _)| heads)
 }
 
-/// As [`heads`], and nobody else writes until the caller's transaction ends.
+/// Reads the heads and locks them until the caller's transaction ends.
 pub(super) async fn take_heads(client: &ClientWrapper) -> Result<Heads, StoreError> {
     heads_and(client, 0, true).await.map(|(heads, _)| heads)
 }

@@ -45,11 +45,11 @@ async fn here(store: &dyn Store) -> Node {
 }
 
 #[tokio::test]
-async fn several_write_one_log_without_gaps_and_each_hears_the_others() {
+async fn nodes_write_one_log_and_see_each_other() {
     let dir = tempfile::tempdir().unwrap();
     let stores: Vec<_> = (0..3).map(|_| at(dir.path()).open().unwrap()).collect();
-    until("all know of each other", async || stores.iter().all(|store| store.nodes().live() == 3)).await;
-    let mut news: Vec<_> = stores.iter().map(|store| store.nodes().news()).collect();
+    until("all know of each other", async || stores.iter().all(|store| store.nodes().live_count() == 3)).await;
+    let mut news: Vec<_> = stores.iter().map(|store| store.nodes().subscribe_updates()).collect();
     let mut answers = Vec::new();
     for n in 0..40 {
         for (at, store) in stores.iter().enumerate() {
@@ -80,7 +80,7 @@ async fn several_write_one_log_without_gaps_and_each_hears_the_others() {
 }
 
 #[tokio::test]
-async fn who_is_not_the_first_to_see_a_server_takes_over_what_the_first_saw() {
+async fn second_observer_takes_over_first_pins() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
     let stored = Arc::clone(&a);
@@ -97,12 +97,12 @@ async fn who_is_not_the_first_to_see_a_server_takes_over_what_the_first_saw() {
 
 /// As a node whose machine has stopped right there. Without a limit others would give up before the server does.
 #[tokio::test]
-async fn who_stands_still_in_a_transaction_holds_up_the_others_for_a_moment_and_wrote_nothing() {
+async fn frozen_transaction_delays_others_briefly() {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     write(&*store, created("a")).await.unwrap();
-    let ground = Ground::start(&connect::parse(&crate::servers::url_of(dir.path())).unwrap(), None).unwrap();
-    let stopped = ground.connect().await.unwrap();
+    let connector = PgConnector::start(&connect::parse(&crate::servers::url_of(dir.path())).unwrap(), None).unwrap();
+    let stopped = connector.connect().await.unwrap();
     stopped.batch_execute("BEGIN").await.unwrap();
     rows::take_heads(&stopped).await.unwrap();
     rows::execute(&stopped, "UPDATE heads SET event = 99", &[]).await.unwrap();
@@ -115,7 +115,7 @@ async fn who_stands_still_in_a_transaction_holds_up_the_others_for_a_moment_and_
 }
 
 #[tokio::test]
-async fn one_runs_at_a_time_to_each_target_and_only_who_has_the_claim_ends_it() {
+async fn target_has_one_claim_that_its_owner_ends() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
     let (by_a, by_b) = (a.nodes().claimant(), b.nodes().claimant());
@@ -147,17 +147,17 @@ async fn one_runs_at_a_time_to_each_target_and_only_who_has_the_claim_ends_it() 
 }
 
 #[tokio::test]
-async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_go_out() {
+async fn orphan_is_settled_after_late_calls_are_over() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let (a, b) = (place.open().unwrap(), at(dir.path()).open().unwrap());
     let (by_a, by_b) = (a.nodes().claimant(), b.nodes().claimant());
-    until("the first one leads", async || a.nodes().leads()).await;
-    assert!(!b.nodes().leads());
+    until("the first one leads", async || a.nodes().is_leader()).await;
+    assert!(!b.nodes().is_leader());
     approved(&*a, "one", "file").await;
     approved(&*a, "two", "file").await;
     write(&*a, claim("one", by_a.clone(), "file")).await.unwrap();
-    assert!(a.nodes().holds(by_a.as_ref()));
+    assert!(a.nodes().holds_claim(by_a.as_ref()));
 
     proxy.set(CLOSED);
     run(
@@ -167,9 +167,9 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
     )
     .await;
     until("it is known to be gone", async || b.orphaned_changes().await.is_ok_and(|ids| ids == ["one"])).await;
-    assert!(!a.nodes().holds(by_a.as_ref()), "here it was over before");
-    assert!(!a.nodes().leads());
-    until("another leads", async || b.nodes().leads()).await;
+    assert!(!a.nodes().holds_claim(by_a.as_ref()), "here it was over before");
+    assert!(!a.nodes().is_leader());
+    until("another leads", async || b.nodes().is_leader()).await;
     write(&*b, lost("one", by_a.clone())).await.unwrap();
     assert!(b.orphaned_changes().await.unwrap().is_empty());
     // What the first still has in its hands may yet go out: nobody settles it, and nothing else of its target runs.
@@ -181,11 +181,13 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
 
     proxy.set(PASS);
     until("it is back, in another life", async || {
-        a.nodes().claimant() != by_a && a.nodes().holds(None) && a.nodes().claimant().is_some_and(|by| by.epoch == 2)
+        a.nodes().claimant() != by_a
+            && a.nodes().holds_claim(None)
+            && a.nodes().claimant().is_some_and(|by| by.epoch == 2)
     })
     .await;
-    assert!(!a.nodes().holds(by_a.as_ref()), "of the life before it holds nothing");
-    assert!(!a.nodes().leads(), "it is the last to have joined");
+    assert!(!a.nodes().holds_claim(by_a.as_ref()), "of the life before it holds nothing");
+    assert!(!a.nodes().is_leader(), "it is the last to have joined");
     let late = loop {
         match write(&*a, applied("one", by_a.clone())).await {
             Err(WriteError::Store(StoreError::Unreachable(_))) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -212,7 +214,7 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
 }
 
 #[tokio::test]
-async fn what_may_still_go_out_holds_up_whoever_settles_for_two_minutes_and_no_longer() {
+async fn late_call_delays_settlement_for_two_minutes() {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     let by = store.nodes().claimant();
@@ -224,7 +226,7 @@ async fn what_may_still_go_out_holds_up_whoever_settles_for_two_minutes_and_no_l
     write(&*store, lost("one", by.clone())).await.unwrap();
     let until = store.in_flight_until("one").await.unwrap().unwrap();
     let left = until.duration_since(Timestamp::now()).as_secs();
-    assert!(left <= i64::from(claims::HOLD), "{left}");
+    assert!(left <= i64::from(claims::MAX_SEND_DELAY_SECS), "{left}");
     let early = write(&*store, settled("one", by.clone())).await;
     assert!(matches!(early, Err(WriteError::Fenced)), "{early:?}");
     run(dir.path(), "UPDATE claims SET lapsed_until = lapsed_until - interval '2 minutes'").await;
@@ -234,7 +236,7 @@ async fn what_may_still_go_out_holds_up_whoever_settles_for_two_minutes_and_no_l
 }
 
 #[tokio::test]
-async fn node_that_begins_anew_frees_its_target_after_the_time_of_its_call() {
+async fn restarted_node_frees_target_after_call_timeout() {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     let by = store.nodes().claimant().unwrap();
@@ -251,7 +253,7 @@ async fn node_that_begins_anew_frees_its_target_after_the_time_of_its_call() {
         occupant.until.unwrap().duration_since(Timestamp::now()).as_secs()
     };
     let call = 120;
-    assert!(taken(&*store).await > call + i64::from(claims::HOLD) - 30, "the call may still go out");
+    assert!(taken(&*store).await > call + i64::from(claims::MAX_SEND_DELAY_SECS) - 30, "the call may still go out");
     store.close();
     let again = PostgresStore::begin(at(dir.path()).migrated().unwrap(), by.node, Duration::ZERO).unwrap();
     assert!(again.in_flight_until("one").await.unwrap().is_none());
@@ -261,7 +263,7 @@ async fn node_that_begins_anew_frees_its_target_after_the_time_of_its_call() {
 
 /// As after more than a day in which its machine stood still, and in which somebody has settled what it left.
 #[tokio::test]
-async fn a_node_whose_row_is_gone_holds_nothing_of_its_life_before() {
+async fn deleted_node_row_invalidates_old_claims() {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     let by = store.nodes().claimant();
@@ -273,15 +275,15 @@ async fn a_node_whose_row_is_gone_holds_nothing_of_its_life_before() {
         listed.iter().any(|node| node.live && node.epoch == 2)
     })
     .await;
-    until("in another life", async || store.nodes().holds(None) && store.nodes().claimant() != by).await;
-    assert!(!store.nodes().holds(by.as_ref()));
+    until("in another life", async || store.nodes().holds_claim(None) && store.nodes().claimant() != by).await;
+    assert!(!store.nodes().holds_claim(by.as_ref()));
     let late = write(&*store, applied("one", by)).await;
     assert!(matches!(late, Err(WriteError::Fenced)), "{late:?}");
     store.close();
 }
 
 #[tokio::test]
-async fn what_is_being_done_at_this_moment_is_not_taken_to_be_lost() {
+async fn change_in_progress_is_not_orphaned() {
     let dir = tempfile::tempdir().unwrap();
     let place = at(dir.path());
     let store = place.open().unwrap();
@@ -303,7 +305,7 @@ async fn what_is_being_done_at_this_moment_is_not_taken_to_be_lost() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_left_behind_does_not_take_back_the_newest_policy() {
+async fn outdated_node_keeps_newest_policy() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
     let policy = |digest: &str| PolicySnapshot { digest: digest.into(), refused: None, body: "{}".into() };
@@ -330,7 +332,7 @@ async fn a_node_that_was_left_behind_does_not_take_back_the_newest_policy() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_new_goes_on_from_the_newest_policy_that_it_was_compared_with() {
+async fn new_node_continues_from_newest_policy() {
     let dir = tempfile::tempdir().unwrap();
     let [a, b, c, d] = [(); 4].map(|()| at(dir.path()).open().unwrap());
     let policy = |digest: &str| PolicySnapshot { digest: digest.into(), refused: None, body: "{}".into() };
@@ -358,7 +360,7 @@ async fn a_node_that_is_new_goes_on_from_the_newest_policy_that_it_was_compared_
 }
 
 #[tokio::test]
-async fn a_process_that_is_started_anew_leaves_nothing_to_wait_for() {
+async fn restarted_process_ends_wait_for_late_calls() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, first) = proxied(dir.path());
     let b = at(dir.path()).open().unwrap();
@@ -386,10 +388,10 @@ async fn a_process_that_is_started_anew_leaves_nothing_to_wait_for() {
 }
 
 #[tokio::test]
-async fn who_leaves_hands_over_at_once_and_a_move_waits_for_nobody_to_serve() {
+async fn leaving_node_hands_over_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
-    until("the first one leads", async || a.nodes().leads()).await;
+    until("the first one leads", async || a.nodes().is_leader()).await;
     let [url, version, configuration, certificate] = ["http://a", "1", "x", "y"].map(String::from);
     let says = crate::nodes::Introduction { url, version, configuration, certificate };
     a.nodes().introduce(says.clone());
@@ -400,7 +402,7 @@ async fn who_leaves_hands_over_at_once_and_a_move_waits_for_nobody_to_serve() {
     assert!(matches!(at(dir.path()).take_offline(false).err(), Some(StoreError::Served)));
     let began = Instant::now();
     a.close();
-    until("the other leads", async || b.nodes().leads()).await;
+    until("the other leads", async || b.nodes().is_leader()).await;
     let listed = b.nodes().list().await.unwrap();
     assert!(!listed[0].live && listed[1].leads, "{listed:?} after {:?}", began.elapsed());
     b.close();
@@ -408,11 +410,11 @@ async fn who_leaves_hands_over_at_once_and_a_move_waits_for_nobody_to_serve() {
 }
 
 #[tokio::test]
-async fn who_resigns_has_another_lead_at_once_and_keeps_what_it_runs() {
+async fn resigning_node_hands_over_and_keeps_claims() {
     let dir = tempfile::tempdir().unwrap();
     let (a_place, b_place) = (at(dir.path()), at(dir.path()));
     let a = a_place.open().unwrap();
-    until("it leads alone", async || a.nodes().leads()).await;
+    until("it leads alone", async || a.nodes().is_leader()).await;
     let b = b_place.open().unwrap();
     let by_a = a.nodes().claimant();
     approved(&*a, "one", "file").await;
@@ -420,16 +422,16 @@ async fn who_resigns_has_another_lead_at_once_and_keeps_what_it_runs() {
     let hooks = a_place.deliveries().unwrap();
     hooks.position("a", 0).unwrap();
     let led = hooks.for_leader(by_a.as_ref().unwrap());
-    led.take_in("a", 1, &[]).unwrap();
+    led.enqueue("a", 1, &[]).unwrap();
 
     a.nodes().resign();
-    assert!(!a.nodes().leads(), "at this very moment");
-    until("the other leads", async || b.nodes().leads()).await;
-    let late = led.take_in("a", 2, &[]);
+    assert!(!a.nodes().is_leader(), "at this very moment");
+    until("the other leads", async || b.nodes().is_leader()).await;
+    let late = led.enqueue("a", 2, &[]);
     assert!(matches!(late, Err(StoreError::HandedOver)), "what it wrote as the one that led is over: {late:?}");
-    let late = led.keep_only(&[]);
+    let late = led.retain_only(&[]);
     assert!(matches!(late, Err(StoreError::HandedOver)), "{late:?}");
-    b_place.deliveries().unwrap().for_leader(b.nodes().claimant().as_ref().unwrap()).take_in("a", 3, &[]).unwrap();
+    b_place.deliveries().unwrap().for_leader(b.nodes().claimant().as_ref().unwrap()).enqueue("a", 3, &[]).unwrap();
     // It joined first, and yet it is not the one.
     let listed = b.nodes().list().await.unwrap();
     let shown: Vec<_> = listed.iter().map(|node| (node.live, node.leads, node.running)).collect();
@@ -437,31 +439,32 @@ async fn who_resigns_has_another_lead_at_once_and_keeps_what_it_runs() {
     // Nor is it when nobody else is left, nor does whoever comes wait for its end.
     b.close();
     let c = at(dir.path()).open().unwrap();
-    until("who came later leads", async || c.nodes().leads()).await;
-    assert!(!a.nodes().leads() && a.nodes().holds(by_a.as_ref()));
+    until("who came later leads", async || c.nodes().is_leader()).await;
+    assert!(!a.nodes().is_leader() && a.nodes().holds_claim(by_a.as_ref()));
     assert!(c.orphaned_changes().await.unwrap().is_empty());
     write(&*a, applied("one", by_a)).await.unwrap();
     a.close();
     c.close();
     // In its next life it may.
     let again = a_place.open().unwrap();
-    until("it leads", async || again.nodes().leads()).await;
+    until("it leads", async || again.nodes().is_leader()).await;
     again.close();
 }
 
 #[tokio::test]
-async fn who_resigned_does_not_lead_after_its_lease_ran_out_either() {
+async fn resigned_node_never_leads_again() {
     let dir = tempfile::tempdir().unwrap();
     let a = at(dir.path()).open().unwrap();
-    until("it leads", async || a.nodes().leads()).await;
+    until("it leads", async || a.nodes().is_leader()).await;
     a.nodes().resign();
     until("it is known", async || !a.nodes().list().await.unwrap()[0].leads).await;
     run(dir.path(), "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 second'").await;
-    until("another life", async || a.nodes().claimant().is_some_and(|by| by.epoch == 2) && a.nodes().holds(None)).await;
+    until("another life", async || a.nodes().claimant().is_some_and(|by| by.epoch == 2) && a.nodes().holds_claim(None))
+        .await;
     // With a renewal it is looked at who leads.
     let renewed = a.nodes().list().await.unwrap()[0].lease_until;
     until("it is renewed", async || a.nodes().list().await.unwrap()[0].lease_until > renewed).await;
-    assert!(!a.nodes().leads() && !a.nodes().list().await.unwrap()[0].leads);
+    assert!(!a.nodes().is_leader() && !a.nodes().list().await.unwrap()[0].leads);
     a.close();
 }
 
@@ -513,7 +516,7 @@ async fn sessions_end_with_the_lease_unless_the_node_was_alone() {
 
 /// A database of a gateway of the version before, which serves alone.
 #[tokio::test]
-async fn an_older_database_is_brought_up_to_date_once_its_gateway_has_ended() {
+async fn older_schema_is_migrated_after_its_gateway_ends() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), include_str!("migrations/0001_initial.sql")).await;
     run(
@@ -534,7 +537,7 @@ async fn an_older_database_is_brought_up_to_date_once_its_gateway_has_ended() {
     .await;
     // As that gateway holds it.
     let config = connect::parse(&crate::servers::url_of(dir.path())).unwrap();
-    let held = Ground::start(&config, None).unwrap();
+    let held = PgConnector::start(&config, None).unwrap();
     let lock = held.block_on(held.serve(Duration::ZERO, true)).unwrap();
     assert!(matches!(at(dir.path()).open().err(), Some(StoreError::Served)));
     drop(lock);
@@ -543,18 +546,18 @@ async fn an_older_database_is_brought_up_to_date_once_its_gateway_has_ended() {
     let lost = step("left", 4, ChangeState::Executing, ChangeState::OutcomeUnknown, None, "");
     write(&*store, Draft { orphan: true, ..lost }).await.unwrap();
     write(&*store, settled("left", None)).await.unwrap();
-    assert!(store.nodes().leads());
+    assert!(store.nodes().is_leader());
     store.close();
 }
 
 #[tokio::test]
-async fn a_gateway_whose_database_has_lost_something_serves_no_more() {
+async fn node_closes_after_database_lost_entries() {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     for id in ["a", "b"] {
         write(&*store, created(id)).await.unwrap();
     }
-    let mut news = store.nodes().news();
+    let mut news = store.nodes().subscribe_updates();
     news.wait_for(|news| news.event == 2).await.unwrap();
     run(dir.path(), "UPDATE heads SET event = 1").await;
     until("it has noticed", async || !store.is_open()).await;
@@ -565,7 +568,7 @@ async fn a_gateway_whose_database_has_lost_something_serves_no_more() {
 /// As after a failover to a server that lacked its last write, where another node has been quicker since. No beat has to have
 /// come in between.
 #[tokio::test]
-async fn who_wrote_what_was_lost_writes_nothing_after_it_and_serves_no_more() {
+async fn node_that_lost_writes_stops() {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
     write(&*store, created("a")).await.unwrap();
@@ -581,7 +584,7 @@ async fn who_wrote_what_was_lost_writes_nothing_after_it_and_serves_no_more() {
 
 /// As above, where another node has written on, and more than was lost, before this one heard of anything.
 #[tokio::test]
-async fn what_was_lost_is_missed_though_others_have_written_more_since() {
+async fn lost_entries_are_detected_after_newer_writes() {
     let dir = tempfile::tempdir().unwrap();
     let (writes, reads) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
     write(&*writes, created("a")).await.unwrap();

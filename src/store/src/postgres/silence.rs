@@ -12,22 +12,22 @@ use std::{
 use tokio::time::{Instant, timeout_at};
 
 /// A server that is asked each second and has answered nothing for so long, on any connection, is silent.
-const SILENCE: Duration = Duration::from_secs(4);
+const MAX_SILENCE: Duration = Duration::from_secs(4);
 
 /// When the server answered last, on any connection.
-pub(super) struct Silence {
+pub(super) struct SilenceDetector {
     answered: Mutex<Instant>,
     asks_regularly: AtomicBool,
 }
 
-impl Default for Silence {
+impl Default for SilenceDetector {
     fn default() -> Self {
         Self { answered: Mutex::new(Instant::now()), asks_regularly: AtomicBool::new(false) }
     }
 }
 
-impl Silence {
-    /// From now on somebody asks the server each second, so that its silence means something.
+impl SilenceDetector {
+    /// Declares that the server is asked each second from now on, so that silence has a meaning.
     pub fn asks_regularly(&self) {
         self.asks_regularly.store(true, Ordering::Release);
     }
@@ -49,13 +49,13 @@ impl Silence {
         }
     }
 
-    /// When whoever asked then gives up, unless the server answers anybody before.
+    /// Returns the time at which a request sent at `asked` gives up, unless the server answers anybody before.
     fn gives_up_at(&self, asked: Instant, end: Instant) -> Instant {
         if !self.asks_regularly.load(Ordering::Acquire) {
             return end;
         }
         let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        end.min(answered.max(asked) + SILENCE)
+        end.min(answered.max(asked) + MAX_SILENCE)
     }
 }
 
@@ -66,13 +66,13 @@ mod tests {
 
     const END: Duration = Duration::from_secs(35);
 
-    fn asks() -> Silence {
-        let silence = Silence::default();
+    fn asks() -> SilenceDetector {
+        let silence = SilenceDetector::default();
         silence.asks_regularly();
         silence
     }
 
-    async fn answered(silence: &Silence) {
+    async fn answered(silence: &SilenceDetector) {
         silence.answer(Instant::now() + END, async { Ok::<_, StoreError>(()) }).await.unwrap().unwrap();
     }
 
@@ -81,7 +81,7 @@ mod tests {
         let (silence, began) = (asks(), Instant::now());
         let never = std::future::pending::<Result<(), StoreError>>();
         assert!(silence.answer(began + END, never).await.is_none());
-        assert_eq!(began.elapsed(), SILENCE);
+        assert_eq!(began.elapsed(), MAX_SILENCE);
         // An error may be that of a connection: it is no sign of life.
         let refused = silence.answer(began + END, async { Err::<(), _>(StoreError::Closed) });
         assert!(refused.await.unwrap().is_err());
@@ -92,7 +92,7 @@ mod tests {
     async fn slow_answer_is_waited_for_while_others_are_answered() {
         let (silence, began) = (asks(), Instant::now());
         let slow = async {
-            tokio::time::sleep(SILENCE * 5).await;
+            tokio::time::sleep(MAX_SILENCE * 5).await;
             Ok::<_, StoreError>(())
         };
         let others = async {
@@ -107,7 +107,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_means_nothing_where_nobody_asks_regularly() {
-        let (silence, began) = (Silence::default(), Instant::now());
+        let (silence, began) = (SilenceDetector::default(), Instant::now());
         let never = std::future::pending::<Result<(), StoreError>>();
         assert!(silence.answer(began + END, never).await.is_none());
         assert_eq!(began.elapsed(), END);

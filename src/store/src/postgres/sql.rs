@@ -1,4 +1,4 @@
-//! Statements on a connection to PostgreSQL.
+//! Runs shared statements on a connection to PostgreSQL.
 
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::types::ToSql;

@@ -1,5 +1,4 @@
-//! What a module keeps in tables of its own, beside those of the store: connections for it, whose statements are waited for
-//! one after the other.
+//! Connections for the tables of a module, beside those of the store. Statements are awaited one after another.
 
 use std::{
     fmt,
@@ -13,7 +12,7 @@ use deadpool_postgres::{ClientWrapper, Object, Pool};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    connect::{self, ANSWER, Ground},
+    connect::{self, ANSWER_TIMEOUT, PgConnector},
     error,
 };
 use crate::{
@@ -22,12 +21,12 @@ use crate::{
     values,
 };
 
-/// Connections of a module.
-const CONNECTIONS: usize = 6;
+/// The number of connections of a module.
+const POOL_CONNECTIONS: usize = 6;
 
-/// See the module.
+/// The connections of a module.
 pub struct Tables {
-    ground: Arc<Ground>,
+    connector: Arc<PgConnector>,
     pool: Pool,
 }
 
@@ -38,18 +37,18 @@ impl fmt::Debug for Tables {
 }
 
 impl Tables {
-    pub(super) fn new(ground: Arc<Ground>) -> Result<Self, StoreError> {
-        let pool = ground.pool_of(CONNECTIONS)?;
-        Ok(Self { ground, pool })
+    pub(super) fn new(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
+        let pool = connector.pool_of(POOL_CONNECTIONS)?;
+        Ok(Self { connector, pool })
     }
 
-    /// A connection, as soon as one is free.
+    /// Takes a connection as soon as one is free.
     pub fn session(&self) -> StoreFuture<Session> {
         let (reply, answer) = oneshot::channel();
-        let (ground, pool) = (Arc::clone(&self.ground), self.pool.clone());
-        self.ground.spawn(async move {
-            // Nobody waits any more: it goes back.
-            let _ = reply.send(Session::take(ground, &pool).await);
+        let (connector, pool) = (Arc::clone(&self.connector), self.pool.clone());
+        self.connector.spawn(async move {
+            // If nobody waits any more, the connection returns to the pool.
+            let _ = reply.send(Session::take(connector, &pool).await);
         });
         Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Closed)) })
     }
@@ -59,13 +58,13 @@ impl Tables {
     /// # Errors
     /// [`StoreError::Unreachable`]
     pub fn wait_for_session(&self) -> Result<Session, StoreError> {
-        self.ground.block_on(Session::take(Arc::clone(&self.ground), &self.pool))
+        self.connector.block_on(Session::take(Arc::clone(&self.connector), &self.pool))
     }
 }
 
 /// A connection. Each of its methods blocks until the server has answered.
 pub struct Session {
-    ground: Arc<Ground>,
+    connector: Arc<PgConnector>,
     /// `None` once the session has ended.
     client: Option<Object>,
     /// A transaction is open, so that the connection must not return to the pool.
@@ -81,17 +80,17 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    async fn take(ground: Arc<Ground>, pool: &Pool) -> Result<Self, StoreError> {
-        let client = connect::taken(pool).await?;
-        Ok(Self { ground, client: Some(client), open: false, silent: AtomicBool::new(false) })
+    async fn take(connector: Arc<PgConnector>, pool: &Pool) -> Result<Self, StoreError> {
+        let client = connect::take_connection(pool).await?;
+        Ok(Self { connector, client: Some(client), open: false, silent: AtomicBool::new(false) })
     }
 
     fn ask<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let client = self.client.as_ref().ok_or(StoreError::Closed)?;
-        let answer = self.ground.block_on(self.ground.answer(Instant::now() + ANSWER, work(client)));
+        let answer = self.connector.block_on(self.connector.answer(Instant::now() + ANSWER_TIMEOUT, work(client)));
         self.silent.store(answer.is_none(), Ordering::Release);
-        let answer = answer.unwrap_or_else(|| Err(error::silent()));
-        self.ground.health.heard(&answer);
+        let answer = answer.unwrap_or_else(|| Err(error::no_answer()));
+        self.connector.health.heard(&answer);
         answer
     }
 
@@ -118,8 +117,8 @@ impl Session {
     ///
     /// # Errors
     /// Those of the server.
-    pub fn migrating(&self) -> Result<(), StoreError> {
-        self.ask(async |client| Ok(connect::migrating(client).await?))
+    pub fn lock_migrations(&self) -> Result<(), StoreError> {
+        self.ask(async |client| Ok(connect::lock_migrations(client).await?))
     }
 
     /// Runs statements without values and answers.

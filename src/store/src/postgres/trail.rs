@@ -62,7 +62,7 @@ impl InsertBatch {
     }
 }
 
-/// Says where the logs end, as the last of the caller's transaction.
+/// Stores the ends of the logs, as the last step of the caller's transaction.
 pub(super) async fn set_heads(client: &ClientWrapper, heads: Heads) -> Result<(), StoreError> {
     let sql = "UPDATE heads SET event = $1, audit = $2, hash = $3";
     let Heads { event, audit } = heads;
@@ -70,7 +70,7 @@ pub(super) async fn set_heads(client: &ClientWrapper, heads: Heads) -> Result<()
     Ok(())
 }
 
-/// The next entry, about no change, as the last of the caller's transaction.
+/// Appends an entry about no change, as the last step of the caller's transaction.
 pub(super) async fn tell(
     client: &ClientWrapper,
     event: &'static str,

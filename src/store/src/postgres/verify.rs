@@ -1,6 +1,6 @@
 //! Reads the whole trail from PostgreSQL: to verify it, or to hand it on.
 
-use super::{Ground, connect};
+use super::{PgConnector, connect};
 use crate::{
     StoreError, VerifiedTrail, VerifyError,
     coverage::COVERAGE_FACT,
@@ -17,8 +17,8 @@ use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 ///
 /// # Errors
 /// [`VerifyError::Broken`] at the first contradiction.
-pub(super) async fn verify(ground: &Ground, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
-    let client = ground.snapshot().await?.ok_or_else(connect::nothing_there)?;
+pub(super) async fn verify(connector: &PgConnector, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
+    let client = connector.snapshot().await?.ok_or_else(connect::no_schema_error)?;
     let (rows, covers) = (covered_rows(&client).await?, facts::get(&client, COVERAGE_FACT).await?);
     let verified = verify::verify(&client, expected, &rows, covers.is_some()).await?;
     // The next entry would be chained to this head.
@@ -33,13 +33,13 @@ pub(super) async fn verify(ground: &Ground, expected: Option<AuditHead>) -> Resu
 /// # Errors
 /// Those of the database, and those of `each`.
 pub(super) fn read_audit<E: From<StoreError>>(
-    ground: &Ground,
+    connector: &PgConnector,
     mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
 ) -> Result<(), E> {
-    let client = ground.block_on(ground.snapshot())?.ok_or_else(connect::nothing_there)?;
+    let client = connector.block_on(connector.snapshot())?.ok_or_else(connect::no_schema_error)?;
     let mut after = 0;
     loop {
-        let page = ground.block_on(next_page(&client, after))?;
+        let page = connector.block_on(next_page(&client, after))?;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.seq;
         page.iter().try_for_each(&mut each)?;

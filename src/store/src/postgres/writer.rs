@@ -1,12 +1,12 @@
-//! What writes changes: it takes whatever is queued, runs it all in one transaction, commits, and only then answers (group
+//! Writes changes: takes all queued requests, runs them in one transaction, commits, and only then answers (group
 //! commit).
 //!
-//! First every change is written, one statement after the other without waiting between them; what may not be (a conflict,
-//! a duplicate) touches no row. Then the row of the heads is taken, for as long as the entries and events take. Should a
-//! statement fail, everything is rolled back and each transition runs alone, so that none spoils another.
+//! First all changes are written with pipelined statements; a refused one (a conflict, a duplicate) touches no row.
+//! Then the row of the heads is locked for the entries and events. If a statement fails, everything is rolled back and
+//! each request runs alone.
 //!
-//! Where the connection is lost before the commit was asked for, nothing was written. Where it is lost after that, the trail
-//! is looked at with the heads held: whoever still holds them has not ended.
+//! If the connection is lost before the commit was sent, nothing was written. If it is lost after that, the trail is
+//! read with the heads locked: a writer that still holds them has not ended.
 
 use std::{
     sync::{
@@ -23,9 +23,9 @@ use futures_util::future::{join, join_all};
 use tokio::sync::mpsc::Receiver;
 
 use super::{
-    Ground,
-    claims::{self, MOVED, Role},
-    connect::ANSWER,
+    PgConnector,
+    claims::{self, Role, UPDATE_CHANGE},
+    connect::ANSWER_TIMEOUT,
     error,
     node_rows::CHANNEL,
     nodes::Membership,
@@ -33,8 +33,8 @@ use super::{
     trail::{InsertBatch, set_heads},
 };
 use crate::{
-    Draft, Heads, Nodes as _, Record, StoreError, WriteError, WriteRequest, Written,
-    queue::{Command, GIVE_UP, Meter, QUIET, WriteResult, answer, entry_of, event_of, refuse},
+    CommittedWrite, Draft, Heads, Nodes as _, Record, StoreError, WriteError, WriteRequest,
+    queue::{Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, entry_of, event_of, refuse},
     rows::{signed, stored},
     search::needle,
     statements::{
@@ -50,40 +50,39 @@ const INSERT: &str =
     "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes, title)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING no";
 
-/// As the server has it for a transaction that stands still (see [`connect`]), and for one whose statements are so long that
-/// they may take longer on their way: it has read nothing before it has read a whole message. Only up to the heads, which hold
-/// up everybody.
+/// The limit for an idle transaction: the server's default (see [`connect`]), and one for statements that are so large
+/// that their transfer may take longer. The latter ends before the heads are locked.
 ///
 /// [`connect`]: super::connect
-const STANDS_STILL: &str = "SET LOCAL idle_in_transaction_session_timeout = '3s'";
-const ON_ITS_WAY: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'";
-/// From so many bytes of changes on.
-const LONG: usize = 1 << 20;
+const SHORT_IDLE_LIMIT: &str = "SET LOCAL idle_in_transaction_session_timeout = '3s'";
+const BEGIN_WITH_LONG_IDLE_LIMIT: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'";
+/// The bytes of a batch from which the long limit applies.
+const LONG_BATCH_BYTES: usize = 1 << 20;
 
-/// How long a connection that is made anew waits for what keeps it out.
-const RECOVERY: Duration = Duration::from_secs(2);
+/// The time for which a new connection waits for a gateway that keeps it out.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Writer {
-    ground: Arc<Ground>,
+    connector: Arc<PgConnector>,
     membership: Arc<Membership>,
-    /// Says that the database is served.
+    /// The connection that marks the database as served.
     link: Option<ClientWrapper>,
     queue: Receiver<Command>,
-    meter: Meter,
+    meter: QueueMetrics,
     closing: Arc<AtomicBool>,
 }
 
-/// What was written of a command before the heads were taken.
-enum Wrote<'a> {
-    /// The change's number.
+/// The effect of a request, before the heads are locked.
+enum WriteEffect<'a> {
+    /// The number of the change.
     Transition(i64),
     /// The audit entries of another request.
     Entries(Vec<NewEntry<'a>>),
 }
 
-/// Why a batch was not written.
+/// The reason why a batch was not written.
 enum Failed {
-    /// Something failed, and nothing of it is or will be in the database.
+    /// A failure, with nothing of the batch in the database.
     Aborted(StoreError),
     Unknown,
 }
@@ -96,20 +95,20 @@ impl From<StoreError> for Failed {
 
 impl Writer {
     pub fn new(
-        ground: Arc<Ground>,
+        connector: Arc<PgConnector>,
         membership: Arc<Membership>,
         queue: Receiver<Command>,
-        meter: Meter,
+        meter: QueueMetrics,
         closing: Arc<AtomicBool>,
     ) -> Self {
-        Self { ground, membership, link: None, queue, meter, closing }
+        Self { connector, membership, link: None, queue, meter, closing }
     }
 
-    /// Runs until the queue's senders are gone. `ready` hears whether it could begin.
+    /// Runs until the queue is closed. `ready` receives whether it could begin.
     pub async fn run(mut self, patience: Duration, ready: SyncSender<Result<(), StoreError>>) {
         let begun = self.begin(patience).await;
         let failed = begun.is_err();
-        // Whoever opened the store waits.
+        // The opener of the store waits.
         let _ = ready.send(begun);
         if failed {
             return;
@@ -123,32 +122,35 @@ impl Writer {
     }
 
     async fn begin(&mut self, patience: Duration) -> Result<(), StoreError> {
-        let link = self.ground.serve(patience, false).await?;
+        let link = self.connector.serve(patience, false).await?;
         facts::check_moved(&link).await?;
         self.link = Some(link);
         Ok(())
     }
 
-    /// A connection that says that the database is served.
+    /// Returns the connection that marks the database as served, and reconnects if needed.
     async fn link(&mut self) -> Result<&ClientWrapper, StoreError> {
         if self.membership.is_replaced() {
             return Err(StoreError::Superseded);
         }
         if self.link.as_ref().is_none_or(|link| link.is_closed()) {
             self.link = None;
-            let ground = Arc::clone(&self.ground);
-            ground.answer(in_time(), self.begin(RECOVERY)).await.unwrap_or_else(|| Err(error::silent()))?;
+            let connector = Arc::clone(&self.connector);
+            connector
+                .answer(in_time(), self.begin(RECOVERY_TIMEOUT))
+                .await
+                .unwrap_or_else(|| Err(error::no_answer()))?;
         }
         self.link.as_ref().ok_or(StoreError::Closed)
     }
 
-    /// The next command; `None` once the queue's senders are gone. While there is trouble, it is tried in between
-    /// whether that is over: a gateway that is not ready may be sent nothing that would find out.
+    /// Returns the next command; `None` once the queue is closed. During trouble, it probes in between whether that has
+    /// ended, because a gateway that is not ready may receive no requests that would show it.
     async fn next(&mut self) -> Option<Command> {
         loop {
-            match tokio::time::timeout(QUIET, self.queue.recv()).await {
+            match tokio::time::timeout(IDLE_TIME, self.queue.recv()).await {
                 Ok(command) => return command,
-                Err(_) if self.ground.health.trouble().is_some() => self.probe().await,
+                Err(_) if self.connector.health.trouble().is_some() => self.probe().await,
                 Err(_) if self.link.as_ref().is_none_or(|link| link.is_closed()) => self.probe().await,
                 Err(_) => {}
             }
@@ -156,22 +158,22 @@ impl Writer {
     }
 
     async fn probe(&mut self) {
-        let ground = Arc::clone(&self.ground);
+        let connector = Arc::clone(&self.connector);
         let tried = async {
             let link = self.link().await?;
             Ok::<_, StoreError>(link.batch_execute("UPDATE heads SET event = event").await?)
         };
-        match ground.answer(in_time(), tried).await.unwrap_or_else(|| Err(error::silent())) {
+        match connector.answer(in_time(), tried).await.unwrap_or_else(|| Err(error::no_answer())) {
             Ok(()) => self.works(),
             Err(error) => {
                 self.link = None;
-                self.ground.health.failed(&error);
+                self.connector.health.failed(&error);
             }
         }
     }
 
     fn works(&self) {
-        if self.ground.health.works() {
+        if self.connector.health.works() {
             tracing::info!("the store works again");
         }
     }
@@ -196,21 +198,21 @@ impl Writer {
             Err(Failed::Aborted(error)) => error,
             Err(Failed::Unknown) => StoreError::OutcomeUnknown,
         };
-        self.ground.health.failed(&error);
+        self.connector.health.failed(&error);
         refuse(batch, &error);
     }
 
-    /// One transaction. After a failure there is no transaction and, where the connection may be spoiled, no connection.
+    /// Runs one transaction. After a failure, there is no open transaction, and no connection if that may be broken.
     async fn attempt(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, Failed> {
         self.link().await?;
         let Some(link) = self.link.take() else { return Err(StoreError::Closed.into()) };
-        let ground = Arc::clone(&self.ground);
-        // Without a connection there is no transaction.
-        let Some(written) = ground.answer(in_time(), write(&link, &self.membership, batch)).await else {
-            return Err(error::silent().into());
+        let connector = Arc::clone(&self.connector);
+        // Without the connection, there is no transaction.
+        let Some(written) = connector.answer(in_time(), write(&link, &self.membership, batch)).await else {
+            return Err(error::no_answer().into());
         };
         let Ok((outcomes, Some(after))) = written else {
-            let ended = ground.answer(in_time(), link.batch_execute("ROLLBACK")).await;
+            let ended = connector.answer(in_time(), link.batch_execute("ROLLBACK")).await;
             self.link = ended.is_some_and(|done| done.is_ok()).then_some(link);
             return Ok(written?.0);
         };
@@ -219,14 +221,15 @@ impl Writer {
         if pruned {
             crash_point("before_prune_commit");
         }
-        match ground.answer(in_time(), link.batch_execute("COMMIT")).await {
+        match connector.answer(in_time(), link.batch_execute("COMMIT")).await {
             Some(Ok(())) => self.link = Some(link),
-            Some(Err(error)) if !error::may_be_made(&error) => {
-                self.link = Some(link).filter(|_| !error::ends(&error));
+            Some(Err(error)) if !error::may_be_committed(&error) => {
+                self.link = Some(link).filter(|_| !error::ends_connection(&error));
                 return Err(Failed::Aborted(error.into()));
             }
             lost => {
-                let error = lost.map_or_else(error::silent, |ended| ended.err().map_or(StoreError::Closed, Into::into));
+                let error =
+                    lost.map_or_else(error::no_answer, |ended| ended.err().map_or(StoreError::Closed, Into::into));
                 tracing::error!(%error, "a commit was not answered; finding out what became of it");
                 drop(link);
                 self.read_back(after.audit, error).await?;
@@ -241,23 +244,23 @@ impl Writer {
         Ok(outcomes)
     }
 
-    /// Whether the entry with which the commit ended is there. Nothing is answered until that is known.
+    /// Looks up whether the last entry of the commit is in the trail. Nothing is answered before that is known.
     async fn read_back(&mut self, ours: AuditHead, error: StoreError) -> Result<(), Failed> {
         let mut pause = Duration::from_millis(20);
         let mut give_up = None;
         loop {
-            let looked = self.ground.answer(in_time(), found(&self.ground, ours)).await;
-            match looked.unwrap_or_else(|| Err(error::silent())) {
+            let looked = self.connector.answer(in_time(), found(&self.connector, ours)).await;
+            match looked.unwrap_or_else(|| Err(error::no_answer())) {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(Failed::Aborted(error)),
                 Err(again) => {
                     tracing::error!(error = %again, "the database is not readable; trying again");
-                    // Whoever asks whether it works hears that it does not.
-                    self.ground.health.failed(&again);
+                    // Readiness reports the failure meanwhile.
+                    self.connector.health.failed(&again);
                 }
             }
             if self.closing.load(Ordering::Acquire) {
-                let until = *give_up.get_or_insert_with(|| Instant::now() + GIVE_UP);
+                let until = *give_up.get_or_insert_with(|| Instant::now() + READ_BACK_TIMEOUT);
                 if Instant::now() >= until {
                     return Err(Failed::Unknown);
                 }
@@ -268,29 +271,30 @@ impl Writer {
     }
 }
 
-/// Until when an answer to what is sent now is waited for.
+/// Returns the deadline for an answer to a statement that is sent now.
 fn in_time() -> tokio::time::Instant {
-    tokio::time::Instant::now() + ANSWER
+    tokio::time::Instant::now() + ANSWER_TIMEOUT
 }
 
-/// Whether the trail has that entry, once whoever holds the heads has ended.
-async fn found(ground: &Ground, ours: AuditHead) -> Result<bool, StoreError> {
-    let client = ground.connect().await?;
+/// Returns `true` if the trail has that entry, after any holder of the heads has ended.
+async fn found(connector: &PgConnector, ours: AuditHead) -> Result<bool, StoreError> {
+    let client = connector.connect().await?;
     client.batch_execute("BEGIN").await?;
     rows::take_heads(&client).await?;
     let row = one(&client, "SELECT hash FROM audit WHERE seq = $1", &[&signed(ours.seq)]).await?;
     Ok(row.is_some_and(|row| row.get::<_, &[u8]>(0) == ours.hash))
 }
 
-/// Everything up to the commit; where nothing is to be committed, no heads. An error spoils the transaction.
+/// Writes everything up to the commit. Returns no heads if there is nothing to commit. After an error, the transaction
+/// must be rolled back.
 async fn write(
     link: &ClientWrapper,
     node: &Membership,
     batch: &[Command],
 ) -> Result<(Vec<WriteResult>, Option<Heads>), StoreError> {
-    let long = batch.iter().map(|command| command.request.len()).sum::<usize>() >= LONG;
-    link.batch_execute(if long { ON_ITS_WAY } else { "BEGIN" }).await?;
-    let mut wrote: Vec<Result<Wrote<'_>, WriteError>> = Vec::with_capacity(batch.len());
+    let long = batch.iter().map(|command| command.request.len()).sum::<usize>() >= LONG_BATCH_BYTES;
+    link.batch_execute(if long { BEGIN_WITH_LONG_IDLE_LIMIT } else { "BEGIN" }).await?;
+    let mut wrote: Vec<Result<WriteEffect<'_>, WriteError>> = Vec::with_capacity(batch.len());
     let mut rest = batch;
     while let Some(first) = rest.first() {
         let run = rest.iter().take_while(|command| command.request.is_plain()).count();
@@ -303,20 +307,24 @@ async fn write(
             WriteRequest::Transition(_) => wrote.extend(transitions(link, these).await?),
             other => {
                 if let WriteRequest::Record(Record { late: Some(late), change, .. }) = other {
-                    claims::came_back(link, change, late).await?;
+                    claims::record_late_call(link, change, late).await?;
                 }
                 let entries = records::write(link, other).await?;
-                wrote.push(if entries.is_empty() { Err(WriteError::Conflict) } else { Ok(Wrote::Entries(entries)) });
+                wrote.push(if entries.is_empty() {
+                    Err(WriteError::Conflict)
+                } else {
+                    Ok(WriteEffect::Entries(entries))
+                });
             }
         }
     }
     if wrote.iter().all(Result::is_err) {
-        let refused = wrote.into_iter().map(|outcome| outcome.map(|_| Written::default()));
+        let refused = wrote.into_iter().map(|outcome| outcome.map(|_| CommittedWrite::default()));
         return Ok((refused.collect(), None));
     }
     let taken = async {
-        // In one go with what comes next.
-        let limited = async { if long { link.batch_execute(STANDS_STILL).await } else { Ok(()) } };
+        // Sent together with the next statement.
+        let limited = async { if long { link.batch_execute(SHORT_IDLE_LIMIT).await } else { Ok(()) } };
         let (limited, heads) = join(limited, node.take_heads(link)).await;
         limited?;
         heads
@@ -326,18 +334,18 @@ async fn write(
 }
 
 impl WriteRequest {
-    /// Whether it is a transition that may be sent before the one before it is answered.
+    /// Returns `true` for a transition that may be pipelined.
     fn is_plain(&self) -> bool {
         matches!(self, Self::Transition(draft) if !matches!(Role::of(draft), Role::Orphan | Role::Settles))
     }
 }
 
-/// Transitions, each of which is sent before the one before it is answered.
+/// Writes transitions with pipelined statements.
 async fn transitions(
     link: &ClientWrapper,
     commands: &[Command],
-) -> Result<Vec<Result<Wrote<'static>, WriteError>>, StoreError> {
-    let update = format!("{MOVED} RETURNING no");
+) -> Result<Vec<Result<WriteEffect<'static>, WriteError>>, StoreError> {
+    let update = format!("{UPDATE_CHANGE} RETURNING no");
     let (insert, update) = (link.prepare_cached(INSERT).await?, link.prepare_cached(&update).await?);
     let (insert, update) = (&insert, &update);
     let drafts = commands.iter().filter_map(|command| match &command.request {
@@ -364,13 +372,15 @@ async fn transitions(
                     [&change.id, &expected, &version, &state, &expires_at, &draft.body, &finished, &votes, &title];
                 let role = Role::of(draft);
                 if let Role::Takes(by) | Role::Holds(by) = role {
-                    return claims::step(link, plain, &role, change, by).await.map(|no| no.map(Wrote::Transition));
+                    return claims::step(link, plain, &role, change, by)
+                        .await
+                        .map(|no| no.map(WriteEffect::Transition));
                 }
                 link.query_opt(update, &plain).await
             }
         };
         Ok(match row? {
-            Some(row) => Ok(Wrote::Transition(row.get(0))),
+            Some(row) => Ok(WriteEffect::Transition(row.get(0))),
             None if draft.expected.is_none() => Err(WriteError::Duplicate),
             None => Err(WriteError::Conflict),
         })
@@ -380,20 +390,20 @@ async fn transitions(
     answers.into_iter().collect()
 }
 
-/// A transition that ends the claim of a node that is gone, or what it left; with no other beside it.
+/// Writes a transition that ends the claim of a node that is gone, or settles its outcome. It is not pipelined.
 async fn ending(
     link: &ClientWrapper,
     draft: &Draft,
     alone: &[Command],
-) -> Result<Result<Wrote<'static>, WriteError>, StoreError> {
+) -> Result<Result<WriteEffect<'static>, WriteError>, StoreError> {
     let id = &draft.change.id;
     let sql = "SELECT 1 FROM changes WHERE id = $1 AND version = $2 FOR UPDATE";
     if one(link, sql, &[id, &signed(draft.expected.unwrap_or(0))]).await?.is_none() {
         return Ok(Err(WriteError::Conflict));
     }
     let stands = match Role::of(draft) {
-        Role::Settles => claims::settle(link, id).await?,
-        _ => claims::lapse(link, &draft.change).await?,
+        Role::Settles => claims::end_settled_claim(link, id).await?,
+        _ => claims::end_lost_claim(link, &draft.change).await?,
     };
     if !stands {
         return Ok(Err(WriteError::Fenced));
@@ -401,13 +411,13 @@ async fn ending(
     transitions(link, alone).await?.pop().ok_or(StoreError::Closed)
 }
 
-/// The last part: entries and events with their numbers, which nobody else gets as long as the heads are held.
+/// Writes entries and events. Nobody else gets their numbers while the heads are locked.
 async fn tell(
     link: &ClientWrapper,
     node: &Membership,
     mut heads: Heads,
     batch: &[Command],
-    wrote: Vec<Result<Wrote<'_>, WriteError>>,
+    wrote: Vec<Result<WriteEffect<'_>, WriteError>>,
 ) -> Result<(Vec<WriteResult>, Heads), StoreError> {
     let mut entries = InsertBatch::for_entries();
     let mut events = InsertBatch::new(
@@ -429,7 +439,7 @@ async fn tell(
             }
         };
         outcomes.push(Ok(match (&command.request, wrote) {
-            (WriteRequest::Transition(draft), Wrote::Transition(no)) => {
+            (WriteRequest::Transition(draft), WriteEffect::Transition(no)) => {
                 let change = &draft.change;
                 heads.audit = entries.push_entry(heads.audit, &entry_of(draft, 0, &draft.at.to_string()));
                 match draft.kind {
@@ -438,7 +448,7 @@ async fn tell(
                         let needle = needle(change);
                         searched.push(values![no, &change.provider, &change.tool, created, call, &needle]);
                     }
-                    // What it is called may be something else now.
+                    // The title may have changed.
                     EventKind::Edited | EventKind::Refreshed => renamed.push((no, draft)),
                     _ => {}
                 }
@@ -446,13 +456,13 @@ async fn tell(
                 let event = event_of(draft, heads.event);
                 let at = draft.at.as_millisecond();
                 events.push(values![heads.event, draft.kind.feed_type(), &change.id, at, &event]);
-                Written { seq: heads.event, event: Bytes::from(event) }
+                CommittedWrite { seq: heads.event, event: Bytes::from(event) }
             }
-            (_, Wrote::Entries(new)) => {
+            (_, WriteEffect::Entries(new)) => {
                 for entry in &new {
                     heads.audit = entries.push_entry(heads.audit, &entry.content(0));
                 }
-                Written::default()
+                CommittedWrite::default()
             }
             _ => return Err(StoreError::BadRecord("a write was answered as another one".into())),
         }));
@@ -469,7 +479,7 @@ async fn tell(
         .iter()
         .filter(|command| matches!(command.request, WriteRequest::Record(_) | WriteRequest::Restored(_)))
         .count();
-    // Without one the hint tells of none, which is nothing new to anybody.
+    // Without a record, the hint says 0, which is no news to anybody.
     let records = if records > 0 {
         let sql = "UPDATE heads SET records = records + $1 RETURNING records";
         let row = one(link, sql, &[&signed(records as u64)]).await?;
@@ -477,7 +487,7 @@ async fn tell(
     } else {
         0
     };
-    if node.live() > 1 {
+    if node.live_count() > 1 {
         let hint = format!("{} {} {records}", node.id, heads.event);
         execute(link, "SELECT pg_notify($1, $2)", &[&CHANNEL, &hint]).await?;
     }

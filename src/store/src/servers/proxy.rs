@@ -1,4 +1,4 @@
-//! Between a gateway and the server of its tests: what ends connections, or lets nothing pass.
+//! A proxy between a gateway and the tests' server, which ends connections or blocks them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "it is only built for tests")]
 
 use std::{
@@ -14,34 +14,34 @@ use std::{
 };
 
 pub const PASS: u8 = 0;
-/// The connection ends instead of the next commit, or of what [`Proxy::set_at`] names.
+/// The connection ends before the next commit, or before a message with the text of [`Proxy::set_at`].
 pub const LOSE: u8 = 1;
-/// The connection ends instead of the answer to that.
+/// The connection ends after that message, before its answer.
 pub const DECEIVE: u8 = 2;
 /// Connections end before the next audit entries.
-pub const CUT: u8 = 3;
-/// There are no connections.
+pub const CUT_BEFORE_AUDIT: u8 = 3;
+/// All connections are refused.
 pub const CLOSED: u8 = 4;
-/// Nothing passes, and no connection ends.
+/// Nothing passes, but no connection ends.
 pub const SILENT: u8 = 5;
-/// That passes later than the server lets a transaction stand still.
+/// That message passes later than the server's limit for idle transactions.
 pub const LATE: u8 = 6;
 
-/// See the module.
+/// A proxy to one database.
 pub struct Proxy {
     pub url: String,
-    told: Told,
+    told: ProxyMode,
 }
 
 #[derive(Clone)]
-struct Told {
+struct ProxyMode {
     mode: Arc<AtomicU8>,
-    /// What is lost.
+    /// The text in the affected message.
     word: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Proxy {
-    /// To the database of that address.
+    /// Starts a proxy to the database at the address.
     #[must_use]
     pub fn to(url: &str) -> Self {
         let (_, rest) = url.split_once('@').unwrap();
@@ -49,7 +49,7 @@ impl Proxy {
         let socket = PathBuf::from(folder.replace("%2F", "/")).join(".s.PGSQL.5432");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("postgres://countersign@{}/{database}", listener.local_addr().unwrap());
-        let told = Told { mode: Arc::new(AtomicU8::new(PASS)), word: Arc::default() };
+        let told = ProxyMode { mode: Arc::new(AtomicU8::new(PASS)), word: Arc::default() };
         let all = told.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -66,18 +66,18 @@ impl Proxy {
         Self { url, told }
     }
 
-    /// What it does from now on: [`PASS`] to begin with.
+    /// Sets the mode, which is [`PASS`] at first, for commits.
     pub fn set(&self, mode: u8) {
         self.set_at(mode, "COMMIT");
     }
 
-    /// As [`Self::set`], where it is about what is sent with that in it.
+    /// Sets the mode for messages with that text.
     pub fn set_at(&self, mode: u8, word: impl AsRef<[u8]>) {
         *self.told.word.lock().unwrap() = word.as_ref().to_vec();
         self.told.mode.store(mode, Ordering::SeqCst);
     }
 
-    /// What it does now.
+    /// Returns the present mode.
     #[must_use]
     pub fn mode(&self) -> u8 {
         self.told.mode.load(Ordering::SeqCst)
@@ -93,7 +93,7 @@ fn back(mut server: UnixStream, mut client: TcpStream, deaf: &AtomicBool) {
     let _ = client.shutdown(Shutdown::Both);
 }
 
-fn forth(mut client: TcpStream, mut server: UnixStream, Told { mode, word }: &Told, deaf: &AtomicBool) {
+fn forth(mut client: TcpStream, mut server: UnixStream, ProxyMode { mode, word }: &ProxyMode, deaf: &AtomicBool) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n) = client.read(&mut buffer)
         && n > 0
@@ -107,12 +107,12 @@ fn forth(mut client: TcpStream, mut server: UnixStream, Told { mode, word }: &To
             break;
         }
         let lost = (now == LOSE || now == DECEIVE) && holds(&word.lock().unwrap());
-        if lost || (now == CUT && holds(b"sha256")) {
+        if lost || (now == CUT_BEFORE_AUDIT && holds(b"sha256")) {
             mode.store(PASS, Ordering::SeqCst);
             if now == DECEIVE {
                 deaf.store(true, Ordering::SeqCst);
                 server.write_all(&buffer[..n]).unwrap();
-                // It is durable before the connection ends.
+                // The write is durable before the connection ends.
                 std::thread::sleep(Duration::from_millis(100));
             }
             break;

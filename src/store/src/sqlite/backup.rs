@@ -20,17 +20,17 @@ use crate::{StoreError, VerifiedTrail, VerifyError};
 const TRACKER_FILE: &str = "tracker.db";
 const TRACKER_SUFFIX: &str = ".tracker";
 
-/// What was copied.
+/// The result of a backup.
 #[derive(Debug)]
-pub struct BackedUp {
+pub struct BackupReport {
     pub trail: VerifiedTrail,
     /// Bytes of the store's copy.
     pub bytes: u64,
-    /// The tracker's copy, where there is a tracker.
+    /// The tracker's copy, if there is a tracker.
     pub tracker: Option<PathBuf>,
 }
 
-/// Why there is no backup. What stood at its place before is still there.
+/// The reason why there is no backup. An earlier file at its place is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     #[error("{0} exists; choose another name, or give --force to replace it")]
@@ -52,7 +52,7 @@ pub enum BackupError {
     Store(#[from] StoreError),
 }
 
-/// The name of the tracker's copy beside the store's.
+/// Returns the name of the tracker's copy beside the store's.
 #[must_use]
 pub fn tracker_copy(to: &Path) -> PathBuf {
     let mut name = to.as_os_str().to_owned();
@@ -66,7 +66,7 @@ pub fn tracker_copy(to: &Path) -> PathBuf {
 ///
 /// # Errors
 /// [`BackupError`]
-pub fn backup(dir: &Path, to: &Path, replace: bool, now: Timestamp) -> Result<BackedUp, BackupError> {
+pub fn backup(dir: &Path, to: &Path, replace: bool, now: Timestamp) -> Result<BackupReport, BackupError> {
     let tracker = dir.join(TRACKER_FILE);
     let copy = tracker_copy(to);
     let tracked = tracker.exists();
@@ -98,10 +98,10 @@ pub fn backup(dir: &Path, to: &Path, replace: bool, now: Timestamp) -> Result<Ba
     };
     let bytes = store.keep(replace)?;
     let tracker = other.map(|draft| draft.keep(replace).map(|_| copy)).transpose()?;
-    Ok(BackedUp { trail, bytes, tracker })
+    Ok(BackupReport { trail, bytes, tracker })
 }
 
-/// A backup over the live database would be the end of it.
+/// A backup over the live database would destroy it.
 fn check_place(dir: &Path, to: &Path) -> Result<(), BackupError> {
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let real = |path: &Path| fs::canonicalize(path).ok();
@@ -110,7 +110,7 @@ fn check_place(dir: &Path, to: &Path) -> Result<(), BackupError> {
     if inside { Err(BackupError::Inside(to.to_owned())) } else { Ok(()) }
 }
 
-/// A gateway must know that time has passed since: what was approved then may have run.
+/// Marks the copy as a backup, so that a gateway knows that approved changes may have run since.
 fn mark(conn: &Connection, now: Timestamp) -> Result<(), BackupError> {
     let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'facts'";
     let known: i64 = conn.query_row(known, [], |row| row.get(0)).map_err(StoreError::from)?;
@@ -121,7 +121,7 @@ fn mark(conn: &Connection, now: Timestamp) -> Result<(), BackupError> {
     Ok(())
 }
 
-/// A copy that is not yet at its place; what is not kept is removed.
+/// A copy that is not at its place yet. It is removed unless it is kept.
 struct Draft {
     path: PathBuf,
     to: PathBuf,
@@ -137,7 +137,7 @@ impl Draft {
         Ok(Self { path, to: to.to_owned() })
     }
 
-    /// One snapshot of the source, whole and sound.
+    /// Copies one snapshot of the source, and checks the copy.
     fn copy(&self, source: &Connection) -> Result<Connection, BackupError> {
         let failed = |error: rusqlite::Error| match StoreError::from(error) {
             StoreError::Database(error) => {
@@ -164,7 +164,7 @@ impl Draft {
         Ok(conn)
     }
 
-    /// Puts it in its place for good.
+    /// Moves the copy to its place, durably.
     fn keep(self, replace: bool) -> Result<u64, BackupError> {
         let failed = |source: std::io::Error| BackupError::Write { path: self.to.clone(), source };
         let file = fs::File::open(&self.path).map_err(failed)?;
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_store_is_copied_and_opens_elsewhere() {
+    async fn backup_of_running_store_opens_elsewhere() {
         let dir = tempfile::tempdir().unwrap();
         let out = tempfile::tempdir().unwrap();
         let to = out.path().join("copy");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_kept_unless_told_otherwise_and_the_store_itself_always() {
+    fn backup_replaces_files_only_with_force() {
         let dir = tempfile::tempdir().unwrap();
         let out = tempfile::tempdir().unwrap();
         SqliteStore::open(dir.path()).unwrap().close();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_was_tampered_with_is_not_copied() {
+    async fn backup_of_tampered_store_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let out = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(dir.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Which change has which target, written with the transition that takes it or gives it back.
+//! Claims of targets, written with the transition that takes or frees the target.
 
 use rusqlite::Connection;
 

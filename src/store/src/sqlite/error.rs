@@ -1,4 +1,4 @@
-//! What SQLite's errors mean.
+//! Classifies the errors of SQLite.
 
 use crate::StoreError;
 

@@ -56,7 +56,7 @@ fn large(id: &str) -> Draft {
 }
 
 #[tokio::test]
-async fn a_commit_that_fails_is_read_back_and_told_as_it_is() {
+async fn failed_commit_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mode) = faulty(dir.path());
     write(&*store, created("a")).await.unwrap();
@@ -79,7 +79,7 @@ async fn a_commit_that_fails_is_read_back_and_told_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_and_loses_nothing() {
+async fn full_disk_refuses_writes_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mode) = faulty(dir.path());
     write(&*store, created("a")).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_full_disk_refuses_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn another_process_that_holds_the_lock_is_waited_for_and_then_named() {
+async fn lock_of_another_process_is_reported_after_wait() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mode) = faulty(dir.path());
     mode.store(HURRY, Ordering::SeqCst);
@@ -124,7 +124,7 @@ async fn another_process_that_holds_the_lock_is_waited_for_and_then_named() {
 }
 
 #[tokio::test]
-async fn what_was_tampered_with_is_found() {
+async fn tampering_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(dir.path()).unwrap();
     for id in ["a", "b", "c"] {
@@ -166,7 +166,7 @@ async fn what_was_tampered_with_is_found() {
 }
 
 #[tokio::test]
-async fn a_database_that_lost_its_end_is_refused_until_somebody_accepts_that() {
+async fn truncated_database_is_refused_until_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let path = open::database_path(dir.path());
     let open = || SqliteStore::open(dir.path());
@@ -199,7 +199,7 @@ async fn a_database_that_lost_its_end_is_refused_until_somebody_accepts_that() {
 }
 
 #[tokio::test]
-async fn a_backup_may_take_the_place_of_what_is_newer() {
+async fn backup_may_replace_newer_database() {
     let dir = tempfile::tempdir().unwrap();
     let out = tempfile::tempdir().unwrap();
     let to = out.path().join("copy");
@@ -215,7 +215,7 @@ async fn a_backup_may_take_the_place_of_what_is_newer() {
 }
 
 #[test]
-fn a_database_damaged_in_its_pages_is_refused() {
+fn damaged_pages_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     SqliteStore::open(dir.path()).unwrap().close();
     let path = open::database_path(dir.path());

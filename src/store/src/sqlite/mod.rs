@@ -36,20 +36,20 @@ use self::{
     open::open_writer,
     reader::Readers,
     sql::run,
-    witness::Witness,
+    witness::HeadWitness,
     writer::{CommitFn, Writer, plain_commit},
 };
 use crate::{
-    Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, Said, StoreBackend, StoreError, StoreFuture,
+    Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, ReviewerRecords, StoreBackend, StoreError, StoreFuture,
     health::Health,
     identity::new_id,
-    nodes::Alone,
+    nodes::SingleNode,
     queries::Queries,
     queue::{QUEUE, WriteQueue},
     statements::{changes, facts},
 };
 
-/// The id of the store in the directory, which it gets now where it has none.
+/// Returns the id of the store in the directory; a store without one gets it now.
 ///
 /// # Errors
 /// See [`open_writer`].
@@ -61,28 +61,28 @@ pub(crate) fn store_id(dir: &Path) -> Result<String, StoreError> {
 ///
 /// # Errors
 /// Those of the database.
-pub(crate) fn read_said(dir: &Path) -> Result<Option<Said>, StoreError> {
+pub(crate) fn read_said(dir: &Path) -> Result<Option<ReviewerRecords>, StoreError> {
     if !open::database_path(dir).exists() {
         return Ok(None);
     }
     let conn = open::open_reader(dir)?;
     let snapshot = conn.unchecked_transaction()?;
-    run(Said::read(&*snapshot)).map(Some)
+    run(ReviewerRecords::read(&*snapshot)).map(Some)
 }
 
 /// Reading threads.
-const READERS: usize = 2;
+const READER_THREADS: usize = 2;
 
-/// See the module.
+/// The store of a data directory.
 pub struct SqliteStore {
     queue: WriteQueue,
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
     health: Arc<Health>,
-    /// What was executing when it was opened: by nobody any more.
+    /// The changes that were executing when the store was opened, which no node runs any more.
     left: Arc<[String]>,
-    nodes: Arc<Alone>,
+    nodes: Arc<SingleNode>,
     dir: Arc<Path>,
 }
 
@@ -102,10 +102,10 @@ impl SqliteStore {
         check_writable(&conn, dir)?;
         let heads = rows::heads(&conn)?;
         let left = rows::executing(&conn)?.into();
-        Witness::check(dir, &conn, heads.audit)?;
+        HeadWitness::check(dir, &conn, heads.audit)?;
         space::prepare(&conn, dir)?;
         let health = Arc::new(Health::default());
-        let readers = Readers::start(dir, READERS, &health)?;
+        let readers = Readers::start(dir, READER_THREADS, &health)?;
         let (commands, received) = sync_channel(QUEUE);
         let queue = WriteQueue::new(move |command| {
             commands.try_send(command).err().map(|refused| match refused {
@@ -124,7 +124,7 @@ impl SqliteStore {
             closing: Arc::clone(&closing),
             commit,
             health: Arc::clone(&health),
-            witness: Witness::new(dir),
+            witness: HeadWitness::new(dir),
         };
         let thread = std::thread::Builder::new()
             .name("store-write".into())
@@ -137,7 +137,7 @@ impl SqliteStore {
             readers,
             health,
             left,
-            nodes: Alone::new(),
+            nodes: SingleNode::new(),
             dir: dir.into(),
         })
     }
@@ -238,7 +238,7 @@ fn check_writable(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
 }
 
 /// Databases up to this size are checked page by page whenever they are opened.
-const CHECK_BYTES: u64 = 32 << 20;
+const MAX_CHECKED_BYTES: u64 = 32 << 20;
 
 /// Finds damage before anything is built on it. A larger database is checked only if its last process did not close
 /// it; what is damaged in its depth is found when it is read.
@@ -248,7 +248,7 @@ fn check_pages(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
     let mut log = path.clone().into_os_string();
     log.push("-wal");
     let unclean = size(Path::new(&log)) > 0;
-    if size(&path) > CHECK_BYTES && !unclean {
+    if size(&path) > MAX_CHECKED_BYTES && !unclean {
         return Ok(());
     }
     let verdict: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;

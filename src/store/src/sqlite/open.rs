@@ -21,7 +21,7 @@ pub const DATABASE_FILE: &str = "countersign.db";
 /// `CSGN`: tells our databases from others (`PRAGMA application_id`).
 const APPLICATION_ID: i64 = 0x4353_474e;
 
-/// In order; the schema version is how many have run (`PRAGMA user_version`).
+/// The migrations in order; the schema version is the number of those that have run (`PRAGMA user_version`).
 const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_initial.sql"),
     include_str!("migrations/0002_tool_pins.sql"),
@@ -38,19 +38,20 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0013_sign_in_codes.sql"),
 ];
 
-/// How long a writer waits for another process's write (`countersign keys create` beside the gateway).
+/// The time for which a writer waits for another process's write (`countersign keys create` beside the gateway).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes to which the log is cut once it was folded into the database.
-const MAX_LOG: i64 = 16 << 20;
+/// The size to which the log is truncated after a checkpoint.
+const MAX_LOG_BYTES: i64 = 16 << 20;
 
-/// The path of the database in the directory.
+/// Returns the path of the database in the directory.
 #[must_use]
 pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE_FILE)
 }
 
-/// Opens for reading and writing; creates and migrates as needed. Safe while other processes do the same.
+/// Opens the database for reading and writing, and creates or migrates it if needed. Safe while other processes do the
+/// same.
 ///
 /// # Errors
 /// Every [`StoreError`] about files, foreign, newer or damaged databases.
@@ -78,7 +79,7 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     }
 }
 
-/// Opens for reading only. The database must exist.
+/// Opens an existing database for reading only.
 ///
 /// # Errors
 /// As [`open_writer`].
@@ -118,13 +119,13 @@ fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A new database gives room back from the beginning (see `space.rs`); in another one, this would be a write each time.
+/// Lets a new database shrink (see `space.rs`). In an existing one, this would be a write each time.
 fn give_room_back(conn: &Connection) -> rusqlite::Result<()> {
     let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0))?;
     if pages == 0 {
         conn.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     }
-    conn.query_row(&format!("PRAGMA journal_size_limit = {MAX_LOG}"), [], |_| Ok(()))
+    conn.query_row(&format!("PRAGMA journal_size_limit = {MAX_LOG_BYTES}"), [], |_| Ok(()))
 }
 
 /// Refuses another program's database and a newer schema, before anything is written.
@@ -169,7 +170,7 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A new database as the version with only so many migrations left it.
+/// Creates a database as the version with that many migrations left it.
 #[cfg(test)]
 pub(crate) fn older(dir: &Path, migrations: usize) -> Connection {
     let conn = Connection::open(database_path(dir)).unwrap();
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_database_is_private_and_opens_again() {
+    fn new_database_is_private_and_reopens() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("a/b");
         drop(open_writer(&data).unwrap());
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_a_foreign_and_a_damaged_database_are_refused_and_left_alone() {
+    fn unusable_databases_are_refused_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let conn = open_writer(dir.path()).unwrap();
         conn.pragma_update(None, "user_version", 99).unwrap();
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn many_processes_may_create_it_at_once() {
+    fn concurrent_creation_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| open_writer(dir.path()).map(drop))).collect();

@@ -1,4 +1,4 @@
-//! The policy in force in SQLite: one for the only gateway, which is the newest as well.
+//! The recorded policy in SQLite: one for the only gateway, which is also the newest.
 
 use std::{path::Path, sync::Arc};
 
@@ -18,7 +18,7 @@ pub(super) fn load(conn: &Connection) -> Result<PolicySnapshots, StoreError> {
     Ok(PolicySnapshots::read(found.as_deref(), found.as_deref()))
 }
 
-/// With a connection of its own, on a thread that may wait for the disk: this is rare.
+/// Saves the policy on its own connection; this is rare, and may wait for the disk.
 pub(super) fn save(dir: &Path, snapshot: &PolicySnapshot) -> Result<(), StoreError> {
     let text = written(snapshot)?;
     let mut conn = open_writer(dir)?;
@@ -28,7 +28,7 @@ pub(super) fn save(dir: &Path, snapshot: &PolicySnapshot) -> Result<(), StoreErr
     Ok(tx.commit()?)
 }
 
-/// The same from wherever it is asked for.
+/// Saves the policy on a thread of its own.
 pub(super) fn save_aside(dir: &Arc<Path>, snapshot: PolicySnapshot) -> crate::StoreFuture<()> {
     let dir = Arc::clone(dir);
     let (reply, answer) = tokio::sync::oneshot::channel();

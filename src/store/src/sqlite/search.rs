@@ -1,4 +1,4 @@
-//! What changes are searched by: a table of small rows beside them.
+//! The search rows of changes.
 
 use rusqlite::Connection;
 
@@ -33,12 +33,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        ListQuery, Narrow, drafts,
+        ChangeCriteria, ListQuery, drafts,
         sqlite::{open, sql::run},
         statements::changes::{list, list_live},
     };
 
-    fn found(conn: &Connection, narrow: Narrow) -> Vec<String> {
+    fn found(conn: &Connection, narrow: ChangeCriteria) -> Vec<String> {
         let query = ListQuery { narrow, limit: 10, ..ListQuery::default() };
         run(list(conn, &query))
             .unwrap()
@@ -66,15 +66,15 @@ mod tests {
         drop(conn);
         let conn = open::open_writer(dir.path()).unwrap();
         let change = &drafts::created("chg_A").change;
-        let narrow = |text: &str| Narrow { text: Some(text.into()), ..Narrow::default() };
+        let narrow = |text: &str| ChangeCriteria { text: Some(text.into()), ..ChangeCriteria::default() };
         assert_eq!(found(&conn, narrow("CHG_a")), ["chg_A"]);
         assert_eq!(found(&conn, narrow(&change.summary.to_uppercase())).len(), 2);
-        let exactly = |since: i64, until: i64| Narrow {
+        let exactly = |since: i64, until: i64| ChangeCriteria {
             providers: vec![change.provider.clone()],
             tools: vec!["x".into(), change.tool.clone()],
             since: Timestamp::from_millisecond(change.created_at.as_millisecond() + since).ok(),
             until: Timestamp::from_millisecond(change.created_at.as_millisecond() + until).ok(),
-            ..Narrow::default()
+            ..ChangeCriteria::default()
         };
         assert_eq!(found(&conn, exactly(0, 1)), ["chg_B", "chg_A"]);
         assert!(found(&conn, exactly(1, 2)).is_empty() && found(&conn, exactly(-1, 0)).is_empty());

@@ -8,9 +8,9 @@ use super::open::database_path;
 use crate::StoreError;
 
 /// Free pages that are kept for what comes next.
-const SPARE: i64 = 1024;
+const SPARE_PAGES: i64 = 1024;
 /// Pages given back at a time: a write that comes meanwhile waits for so much.
-const STEP: i64 = 2048;
+const PAGES_PER_STEP: i64 = 2048;
 /// Makes a database from before this one that can give room back; at the start of the gateway, which takes a moment
 /// for a large one. Where there is no room for the copy that this needs, it stays as it is until another start.
 pub(super) fn prepare(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
@@ -36,8 +36,9 @@ pub(super) fn prepare(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
 /// Gives one step of free pages back, if there are many. Must run outside a transaction.
 pub(super) fn give_back(conn: &Connection) -> rusqlite::Result<()> {
     let free: i64 = conn.query_row("PRAGMA freelist_count", [], |row| row.get(0))?;
-    if free > SPARE {
-        let mut statement = conn.prepare(&format!("PRAGMA incremental_vacuum({})", STEP.min(free - SPARE)))?;
+    if free > SPARE_PAGES {
+        let mut statement =
+            conn.prepare(&format!("PRAGMA incremental_vacuum({})", PAGES_PER_STEP.min(free - SPARE_PAGES)))?;
         let mut rows = statement.query([])?;
         // Each row is a page.
         while rows.next()?.is_some() {}
@@ -51,7 +52,7 @@ fn fold(conn: &Connection) -> rusqlite::Result<()> {
     let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0))?;
     let page: i64 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     let file = conn.path().and_then(|path| std::fs::metadata(path).ok()).map_or(0, |file| file.len());
-    if i64::try_from(file).unwrap_or(i64::MAX) > pages.saturating_add(SPARE).saturating_mul(page) {
+    if i64::try_from(file).unwrap_or(i64::MAX) > pages.saturating_add(SPARE_PAGES).saturating_mul(page) {
         conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
     }
     Ok(())
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn room_comes_back_in_steps_and_some_is_kept() {
+    fn free_pages_are_given_back_in_steps() {
         let dir = tempfile::tempdir().unwrap();
         let conn = open_writer(dir.path()).unwrap();
         prepare(&conn, dir.path()).unwrap();
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_from_before_is_rewritten_once() {
+    fn older_database_is_rewritten_to_shrink() {
         let dir = tempfile::tempdir().unwrap();
         let old = crate::sqlite::open::older(dir.path(), 8);
         assert_eq!(old.query_row("PRAGMA auto_vacuum", [], |row| row.get::<_, i64>(0)).unwrap(), 0);

@@ -1,4 +1,4 @@
-//! Statements on a connection to SQLite.
+//! Runs shared statements on a connection to SQLite.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},

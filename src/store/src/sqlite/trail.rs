@@ -1,4 +1,4 @@
-//! The next entry of the audit trail in SQLite.
+//! Appends to the audit trail in SQLite, and reads it.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ use countersign_domain::changes::{
     machine::SYSTEM,
 };
 
-/// Hands every entry to `each`, the oldest first, in one snapshot and in bounded memory.
+/// Passes every entry to `each`, oldest first, in one snapshot and in bounded memory.
 ///
 /// # Errors
 /// Those of the database, and what `each` answers.
@@ -50,7 +50,7 @@ pub(crate) fn append(conn: &Connection, head: AuditHead, content: EntryContent<'
     Ok(AuditHead { seq, hash })
 }
 
-/// Within the transaction of a migration: the entry of what is there already, where the trail did not tell of it.
+/// Writes the entry of all existing rows, within a migration, if the trail did not cover them.
 pub(crate) fn anchor(conn: &Connection) -> Result<(), StoreError> {
     let pending = run(facts::get(conn, COVERAGE_FACT))?;
     if pending.as_deref() != Some("pending") {
@@ -64,7 +64,7 @@ pub(crate) fn anchor(conn: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The next entry, about no change, within the caller's transaction.
+/// Appends an entry about no change, within the caller's transaction.
 pub(crate) fn tell(conn: &Connection, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError> {
     let at = Timestamp::now().to_string();
     let head = heads(conn)?.audit;
@@ -80,7 +80,7 @@ mod tests {
         drafts,
         pins::{PinWrite, row_hash},
         rows::signed,
-        search::{AuditSearch, FoundEntries, SPAN},
+        search::{AuditSearch, FoundEntries, MAX_SEARCHED_ENTRIES},
         sqlite::open,
         statements::pins,
     };
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_found_by_what_a_person_remembers_of_them() {
+    fn audit_search_matches_all_criteria() {
         let (_dir, conn) = trail(9);
         let text = |text: &str| AuditSearch { text: Some(text.into()), ..AuditSearch::default() };
         assert_eq!(numbers(&conn, &text("GRÜSSE"), None, 9).0, Vec::<u64>::new());
@@ -152,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_follow_one_another_without_gap_and_a_long_trail_is_searched_in_steps() {
-        let (_dir, conn) = trail(SPAN + 30);
+    fn long_trail_is_searched_in_bounded_pages() {
+        let (_dir, conn) = trail(MAX_SEARCHED_ENTRIES + 30);
         let text = AuditSearch { text: Some("alice".into()), ..AuditSearch::default() };
         let mut seen = Vec::new();
         let (mut before, mut pages) = (None, 0);
@@ -166,7 +166,7 @@ mod tests {
                 break;
             }
         }
-        let expected: Vec<u64> = (1..=SPAN + 30).rev().filter(|seq| seq % 3 == 0).collect();
+        let expected: Vec<u64> = (1..=MAX_SEARCHED_ENTRIES + 30).rev().filter(|seq| seq % 3 == 0).collect();
         assert_eq!(seen, expected);
         assert_eq!(pages, 2);
         let nothing = AuditSearch { text: Some("nobody".into()), ..AuditSearch::default() };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_has_one_hash_whether_it_is_written_or_read() {
+    fn pin_hash_is_the_same_written_and_read() {
         let dir = tempfile::tempdir().unwrap();
         let conn = crate::sqlite::open::open_writer(dir.path()).unwrap();
         let at = "2027-01-01T00:00:00.5Z".parse().unwrap();

@@ -13,7 +13,7 @@ use crate::{
 };
 use countersign_domain::changes::audit::AuditHead;
 
-/// Reads everything once, in one snapshot and in bounded memory.
+/// Verifies the trail of a data directory in one snapshot and in bounded memory.
 ///
 /// # Errors
 /// [`VerifyError::Broken`] at the first thing that does not hold.
@@ -21,14 +21,14 @@ pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Ve
     verify_connection(&open_reader(dir)?, expected)
 }
 
-/// As [`verify_audit`], of a database that is open.
+/// Verifies the trail of an open database.
 pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
     let (rows, told) = (rows_of(&snapshot)?, fact(&snapshot)?);
     run(verify::verify(&*snapshot, expected, &rows, told.is_some()))
 }
 
-/// As [`covered_rows`], of a database that may be older than some of its columns.
+/// Reads the covered rows of a database that may lack newer columns.
 fn rows_of(conn: &Connection) -> Result<CoveredRows, StoreError> {
     let columns: i64 = conn.query_row(
         "SELECT (SELECT count(*) FROM pragma_table_info('api_keys') WHERE name = 'owner')
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_altered_added_or_removed_is_found_and_named() {
+    fn tampered_keys_are_detected_and_named() {
         let dir = tempfile::tempdir().unwrap();
         let keys = crate::sqlite::keys::open(dir.path()).unwrap();
         keys.insert(&key("k1"), &[1; 32]).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_is_no_tampering_and_stays_as_it_was() {
+    fn rows_before_coverage_are_anchored_at_migration() {
         let dir = tempfile::tempdir().unwrap();
         let conn = older(dir.path(), 8);
         conn.execute_batch(

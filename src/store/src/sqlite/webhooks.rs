@@ -24,7 +24,7 @@ mod tests {
     use crate::webhooks::{Deliveries as _, Waiting};
 
     #[test]
-    fn deliveries_of_an_older_version_keep_their_places() {
+    fn deliveries_of_older_schema_are_migrated() {
         let dir = tempfile::tempdir().unwrap();
         let old = crate::sqlite::open::older(dir.path(), 7);
         old.execute_batch(
@@ -37,8 +37,8 @@ mod tests {
         drop(old);
         let store = open(dir.path()).unwrap();
         assert_eq!(store.position("a", 99).unwrap(), 12);
-        assert_eq!(store.waiting("a").unwrap(), [waiting(2)]);
-        assert_eq!(store.take_in("a", 12, &[waiting(0)]).unwrap(), [2]);
+        assert_eq!(store.pending("a").unwrap(), [waiting(2)]);
+        assert_eq!(store.enqueue("a", 12, &[waiting(0)]).unwrap(), [2]);
         assert_eq!(store.deliveries("a", None, 9).unwrap().len(), 2);
     }
 

@@ -1,7 +1,7 @@
-//! A witness beside the database: where the audit trail ended a moment ago. A database that lost its end (a log cut
-//! off or thrown away, an old file put in its place) still looks sound; the witness tells.
+//! A witness beside the database: a file with a recent head of the audit trail. It detects a database that has lost its
+//! end (a truncated or deleted log, an older file in its place), which otherwise looks intact.
 //!
-//! It is never ahead of what is on the disk: it is written after the commit, and not forced out itself.
+//! It is never ahead of the disk: it is written after the commit, and not synced itself.
 
 use std::{
     fs,
@@ -23,27 +23,27 @@ use countersign_domain::changes::audit::AuditHead;
 
 const FILE: &str = "audit.head";
 
-/// Between two writes of it.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The interval between two writes.
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) struct Witness {
+pub(super) struct HeadWitness {
     path: PathBuf,
     written: Option<(AuditHead, Instant)>,
 }
 
-impl Witness {
+impl HeadWitness {
     pub(super) fn new(dir: &Path) -> Self {
         Self { path: dir.join(FILE), written: None }
     }
 
-    /// Notes where the trail ends; at most once in a while.
+    /// Writes the head, at most once in the interval.
     pub(super) fn note(&mut self, head: AuditHead) {
-        if self.written.is_none_or(|(_, at)| at.elapsed() >= PAUSE) {
+        if self.written.is_none_or(|(_, at)| at.elapsed() >= WRITE_INTERVAL) {
             self.write(head);
         }
     }
 
-    /// As [`Witness::note`], at once.
+    /// Writes the head at once.
     pub(super) fn write(&mut self, head: AuditHead) {
         if self.written.is_some_and(|(written, _)| written == head) {
             return;
@@ -54,13 +54,13 @@ impl Witness {
             .and_then(|mut file| writeln!(file, "{}", head.export()))
             .and_then(|()| fs::rename(&draft, &self.path));
         if let Err(error) = written {
-            // A full disk, most likely: the store itself says so.
+            // The disk is probably full, which the store itself reports.
             tracing::debug!(%error, "the witness of the audit trail was not written");
         }
         self.written = Some((head, Instant::now()));
     }
 
-    /// Whether the database still has what was there a moment before its last process ended.
+    /// Checks that the database still has the entry of the witness.
     ///
     /// # Errors
     /// [`StoreError::CutOff`]
@@ -69,7 +69,7 @@ impl Witness {
         let Some(expected) = fs::read_to_string(&path).ok().as_deref().and_then(AuditHead::parse) else {
             return Ok(());
         };
-        // Put there on purpose.
+        // A restored backup is older on purpose.
         if run(backup_of(conn))?.is_some() {
             return Ok(());
         }

@@ -1,11 +1,12 @@
-//! The one thread that writes changes: it takes whatever is queued, runs it all in one transaction, commits, and only
-//! then answers (group commit).
+//! The thread that writes changes: takes all queued requests, runs them in one transaction, commits, and only then
+//! answers (group commit).
 //!
-//! A transition that may not be (a conflict, a duplicate) fails at its first statement and leaves nothing; should one
-//! fail later, everything is rolled back and each runs in a transaction of its own, so that none spoils another. (A
-//! savepoint for each would do too, and copies every page that it touches: a third of the rate.)
+//! A refused transition (a conflict, a duplicate) fails at its first statement and leaves nothing. If a request fails
+//! later, everything is rolled back and each runs in a transaction of its own. (A savepoint for each would copy every
+//! page that it touches, and cost a third of the rate.)
 //!
-//! It never answers before the commit, and never guesses: a commit of unknown outcome is read back, behind a fence.
+//! It never answers before the commit, and never guesses: a commit of unknown outcome is read back, after a write that
+//! overwrites what the commit may have left in the log.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,44 +27,44 @@ use super::{
     rows, search, space,
     sql::{execute, run},
     trail,
-    witness::Witness,
+    witness::HeadWitness,
 };
 use crate::{
-    Draft, Heads, StoreError, WriteError, WriteRequest, Written,
+    CommittedWrite, Draft, Heads, StoreError, WriteError, WriteRequest,
     health::Health,
-    queue::{Command, GIVE_UP, Meter, QUIET, WriteResult, answer, entry_of, event_of, refuse},
+    queue::{Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, entry_of, event_of, refuse},
     statements::records,
     values,
 };
 use countersign_runtime::crash::crash_point;
 
-/// Bytes that must be free before a disk counts as one with room again.
-const ROOM: u64 = 1 << 20;
+/// The free bytes at which a full disk counts as usable again.
+const MIN_FREE_BYTES: u64 = 1 << 20;
 
-/// Bytes that are free on the directory's disk, where that can be told.
+/// Returns the free bytes on the directory's disk, if they can be read.
 fn room(dir: &Path) -> Option<u64> {
     rustix::fs::statvfs(dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Commits a transaction; a seam for tests of failing commits.
+/// Commits a transaction. Tests replace it to let commits fail.
 pub(super) type CommitFn = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + Send>;
 
 pub(super) struct Writer {
     pub conn: Connection,
     pub dir: PathBuf,
     pub heads: Heads,
-    /// What the database says of commits that are not this connection's, when [`Writer::heads`] was read.
+    /// The counter of commits by other connections when [`Writer::heads`] was read.
     pub version: Option<i64>,
     pub queue: Receiver<Command>,
-    pub meter: Meter,
+    pub meter: QueueMetrics,
     pub closing: Arc<AtomicBool>,
     pub commit: CommitFn,
     pub health: Arc<Health>,
-    pub witness: Witness,
+    pub witness: HeadWitness,
 }
 
-/// How a transaction ended.
-enum Ended {
+/// The outcome of a commit.
+enum CommitOutcome {
     Committed,
     /// Nothing of it is or will be in the database.
     Aborted(StoreError),
@@ -75,7 +76,7 @@ pub(super) fn plain_commit() -> CommitFn {
 }
 
 impl Writer {
-    /// Runs until the queue's senders are gone.
+    /// Runs until the queue is closed.
     pub(super) fn run(mut self) {
         while let Some(first) = self.next() {
             let batch = self.meter.batch(first, || self.queue.try_recv().ok());
@@ -84,18 +85,18 @@ impl Writer {
             self.meter.answered(size, began);
         }
         self.witness.write(self.heads.audit);
-        // The log is folded into the database, so that a copy of the one file is a backup.
+        // Merges the log into the database, so that a copy of the one file is a backup.
         if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
             tracing::warn!(%error, "the database's log could not be merged into it; the next start does that");
         }
     }
 
-    /// The next command; `None` once the queue's senders are gone. While there is trouble, it is tried in between
-    /// whether that is over: a gateway that is not ready may be sent nothing that would find out. After a rest, the
-    /// witness catches up, and free pages are given back.
+    /// Returns the next command; `None` once the queue is closed. During trouble, it probes in between whether that has
+    /// ended, because a gateway that is not ready may receive no requests that would show it. When idle, it updates the
+    /// witness and gives free pages back.
     fn next(&mut self) -> Option<Command> {
         loop {
-            match self.queue.recv_timeout(QUIET) {
+            match self.queue.recv_timeout(IDLE_TIME) {
                 Ok(command) => return Some(command),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) if self.health.trouble().is_some() => self.probe(),
@@ -110,9 +111,9 @@ impl Writer {
     }
 
     fn probe(&mut self) {
-        // What little a probe writes may find room in the log where a change finds none.
+        // A probe may still find room in the log where a change does not.
         if matches!(self.health.trouble(), Some(StoreError::DiskFull))
-            && room(&self.dir).is_some_and(|room| room < ROOM)
+            && room(&self.dir).is_some_and(|room| room < MIN_FREE_BYTES)
         {
             return;
         }
@@ -163,7 +164,7 @@ impl Writer {
             crash_point("before_prune_commit");
         }
         match self.end(before) {
-            Ended::Committed => {
+            CommitOutcome::Committed => {
                 crash_point("after_commit");
                 self.works();
                 self.witness.note(self.heads.audit);
@@ -172,16 +173,16 @@ impl Writer {
                 }
                 answer(batch, outcomes);
             }
-            Ended::Aborted(error) => {
+            CommitOutcome::Aborted(error) => {
                 self.heads = before;
                 self.refuse(batch, &error);
             }
-            Ended::Unknown => self.refuse(batch, &StoreError::OutcomeUnknown),
+            CommitOutcome::Unknown => self.refuse(batch, &StoreError::OutcomeUnknown),
         }
     }
 
-    /// Another process may have appended to the trail: `keys create` and `keys revoke` do, also while a gateway runs.
-    /// Within a transaction, which nobody else writes beside.
+    /// Reads the heads again if another process has written, as `keys create` and `keys revoke` do. Called within a
+    /// transaction, beside which nobody else writes.
     fn catch_up(&mut self) -> Result<(), StoreError> {
         let version: i64 = self.conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
         if self.version != Some(version) {
@@ -191,7 +192,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Everything up to the commit. An error spoils the transaction.
+    /// Writes everything up to the commit. After an error, the transaction must be rolled back.
     fn write_all(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, StoreError> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for command in batch {
@@ -212,7 +213,7 @@ impl Writer {
     }
 
     /// Writes a transition. One that is refused has changed nothing.
-    fn write(&self, draft: &Draft) -> Result<(Written, Heads), WriteError> {
+    fn write(&self, draft: &Draft) -> Result<(CommittedWrite, Heads), WriteError> {
         let (change, conn) = (&draft.change, &self.conn);
         let expires_at = change.expires_at.to_string();
         match draft.expected {
@@ -257,11 +258,11 @@ impl Writer {
         let event = event_of(draft, seq);
         let sql = "INSERT INTO events (seq, kind, change_id, data) VALUES (?1, ?2, ?3, ?4)";
         execute(conn, sql, values![seq, draft.kind.feed_type(), &change.id, &event])?;
-        Ok((Written { seq, event: Bytes::from(event) }, Heads { event: seq, audit }))
+        Ok((CommittedWrite { seq, event: Bytes::from(event) }, Heads { event: seq, audit }))
     }
 
     /// Writes a request that has audit entries but no feed event.
-    fn write_entries(&self, request: &WriteRequest) -> Result<(Written, Heads), WriteError> {
+    fn write_entries(&self, request: &WriteRequest) -> Result<(CommittedWrite, Heads), WriteError> {
         let prunes = matches!(request, WriteRequest::Prune(_));
         if prunes {
             // What is taken out must not remain in free pages.
@@ -278,7 +279,7 @@ impl Writer {
         for entry in entries {
             heads.audit = trail::append(&self.conn, heads.audit, entry.content(heads.audit.seq + 1))?;
         }
-        Ok((Written::default(), heads))
+        Ok((CommittedWrite::default(), heads))
     }
 
     fn exec(&self, sql: &str) -> Result<(), StoreError> {
@@ -294,45 +295,45 @@ impl Writer {
         }
     }
 
-    /// Commits, and finds out what happened if that fails.
-    fn end(&mut self, before: Heads) -> Ended {
-        let Err(error) = (self.commit)(&self.conn) else { return Ended::Committed };
+    /// Commits, and looks up the outcome if that fails.
+    fn end(&mut self, before: Heads) -> CommitOutcome {
+        let Err(error) = (self.commit)(&self.conn) else { return CommitOutcome::Committed };
         let code = error.sqlite_error_code();
         let error = StoreError::from(error);
         self.rollback();
-        // These two are found before anything that could count as committed is in the log.
+        // These two errors occur before anything that could count as committed is in the log.
         if matches!(code, Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy)) {
-            return Ended::Aborted(error);
+            return CommitOutcome::Aborted(error);
         }
         tracing::error!(%error, "a commit failed; finding out what became of it");
         self.read_back(before, error)
     }
 
-    /// Opens the database anew, overwrites what the failed commit may have left in the log, and reads where it ends.
-    fn read_back(&mut self, before: Heads, error: StoreError) -> Ended {
+    /// Reopens the database, overwrites what the failed commit may have left in the log, and reads the heads.
+    fn read_back(&mut self, before: Heads, error: StoreError) -> CommitOutcome {
         let mut pause = Duration::from_millis(20);
         let mut give_up = None;
         loop {
             match self.reopen() {
-                Ok(heads) if heads == self.heads => return Ended::Committed,
-                Ok(heads) if heads == before => return Ended::Aborted(error),
+                Ok(heads) if heads == self.heads => return CommitOutcome::Committed,
+                Ok(heads) if heads == before => return CommitOutcome::Aborted(error),
                 Ok(heads) => {
-                    // Somebody else wrote at the same moment: a key was made or revoked, or the lock on the data
+                    // Another process wrote at the same moment: a key was made or revoked, or the lock on the data
                     // directory was circumvented.
                     tracing::error!(?heads, expected = ?self.heads, "the database was changed by another writer");
                     self.heads = heads;
-                    return Ended::Unknown;
+                    return CommitOutcome::Unknown;
                 }
                 Err(again) => {
                     tracing::error!(error = %again, "the database is not readable; trying again");
-                    // Nothing is answered as long as this lasts: whoever asks whether it works hears that it does not.
+                    // Nothing is answered meanwhile, and readiness reports the failure.
                     self.health.failed(&again);
                 }
             }
             if self.closing.load(Ordering::Acquire) {
-                let until = *give_up.get_or_insert_with(|| Instant::now() + GIVE_UP);
+                let until = *give_up.get_or_insert_with(|| Instant::now() + READ_BACK_TIMEOUT);
                 if Instant::now() >= until {
-                    return Ended::Unknown;
+                    return CommitOutcome::Unknown;
                 }
             }
             std::thread::sleep(pause);
@@ -349,7 +350,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// Nobody's transition was written, or nobody knows.
+    /// Answers a batch with an error.
     fn refuse(&self, batch: Vec<Command>, error: &StoreError) {
         self.health.failed(error);
         refuse(batch, error);

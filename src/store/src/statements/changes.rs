@@ -5,17 +5,18 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 
 use crate::{
-    ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, Narrow, Proposed, RemoteEvent, StoreError, StoredEvent,
+    ChangeCriteria, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, ProposalRecord, RemoteEvent, StoreError,
+    StoredEvent,
     rows::{parse_change, parse_state},
     sql::{Parameters, Row, Sql},
     values,
 };
 use countersign_domain::changes::{Change, ChangeState};
 
-/// Queries that one statement puts together.
-const MAX_PARTS: usize = 100;
+/// The maximum queries that one statement combines.
+const MAX_QUERIES_PER_STATEMENT: usize = 100;
 
-/// A change as it is stored: parsed where the caller is, and not where it was read.
+/// The stored JSON of a change, which the caller parses, possibly on another thread.
 pub struct Body(String);
 
 impl Body {
@@ -79,7 +80,7 @@ pub async fn events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Ve
     db.rows(sql, values![after, limit]).await?.iter().map(read).collect()
 }
 
-/// As [`events_after`], with the size and the call's hash of each change that was created.
+/// Reads events with the size and the call's hash of each created change.
 pub async fn remote_events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Vec<RemoteEvent>, StoreError> {
     let sql = "SELECT e.seq, e.kind, e.data, c.bytes, s.call_hash FROM events e
                LEFT JOIN changes c ON e.kind = 'change.created' AND c.id = e.change_id
@@ -92,24 +93,24 @@ pub async fn remote_events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Re
     db.rows(sql, values![after, limit]).await?.iter().map(read).collect()
 }
 
-pub async fn proposals_since<S: Sql>(db: &S, since: Timestamp) -> Result<Vec<Proposed>, StoreError> {
+pub async fn proposals_since<S: Sql>(db: &S, since: Timestamp) -> Result<Vec<ProposalRecord>, StoreError> {
     let sql = format!(
         "SELECT s.created_ms, c.principal, c.bytes FROM change_search s JOIN changes c ON c.no = s.no
          WHERE {} ORDER BY s.no",
         S::DIALECT.created_since
     );
-    let read = |row: &Row| Ok(Proposed { at: row.get(0)?, principal: row.get(1)?, bytes: row.get(2)? });
+    let read = |row: &Row| Ok(ProposalRecord { at: row.get(0)?, principal: row.get(1)?, bytes: row.get(2)? });
     db.rows(&sql, values![since.as_millisecond()]).await?.iter().map(read).collect()
 }
 
-/// A page as it is stored.
+/// A page of stored changes.
 pub struct Page {
     bodies: Vec<Row>,
     more: bool,
 }
 
 impl Page {
-    /// Parses the page where the caller is, and not where it was read.
+    /// Parses the page.
     pub fn parse(self) -> Result<Listing, StoreError> {
         let read = |row: &Row| Ok((row.get(0)?, parse_change(row.get(1)?)?));
         Ok(Listing { items: self.bodies.iter().map(read).collect::<Result<_, StoreError>>()?, more: self.more })
@@ -128,9 +129,9 @@ pub async fn list<S: Sql>(db: &S, query: &ListQuery) -> Result<Page, StoreError>
         }
         whose = states.iter().flat_map(|state| principals.iter().map(|name| (Some(*state), *name))).collect();
     }
-    // By their numbers, the newest first: a state may have been named twice.
+    // By number, newest first: a state may have been named twice.
     let mut lengths: BTreeMap<Reverse<i64>, usize> = BTreeMap::new();
-    for whose in whose.chunks(MAX_PARTS) {
+    for whose in whose.chunks(MAX_QUERIES_PER_STATEMENT) {
         let (sql, parameters) = statement::<S>(query, whose);
         for row in db.rows(&sql, &parameters.values()).await? {
             lengths.insert(Reverse(row.get(0)?), row.get(1)?);
@@ -154,7 +155,7 @@ pub async fn list<S: Sql>(db: &S, query: &ListQuery) -> Result<Page, StoreError>
 }
 
 /// Returns conditions on `s`, a row of `change_search`, each with `AND` before it.
-fn conditions<S: Sql>(narrow: &Narrow, parameters: &mut Parameters) -> String {
+fn conditions<S: Sql>(narrow: &ChangeCriteria, parameters: &mut Parameters) -> String {
     let mut sql = String::new();
     for (column, names) in [("provider", &narrow.providers), ("tool", &narrow.tools)] {
         if !names.is_empty() {
@@ -162,7 +163,7 @@ fn conditions<S: Sql>(narrow: &Narrow, parameters: &mut Parameters) -> String {
         }
     }
     if let Some(text) = &narrow.text {
-        sql.push_str(&format!(" AND {}(s.needle, {}) > 0", S::DIALECT.find, parameters.add(&text.to_lowercase())));
+        sql.push_str(&format!(" AND {}(s.needle, {}) > 0", S::DIALECT.find, parameters.add(text.to_lowercase())));
     }
     if let Some(since) = narrow.since {
         sql.push_str(&format!(" AND s.created_ms >= {}", parameters.add(since.as_millisecond())));

@@ -1,11 +1,11 @@
-//! What is noted of the store as a whole.
+//! Facts about the store as a whole.
 
 use jiff::Timestamp;
 
 use crate::{
     StoreError,
     identity::STORE_ID,
-    moving::{self, COMING, GONE},
+    moving::{self, INCOMPLETE_FACT, MOVED_FACT},
     rows::parse_time,
     sql::Sql,
     values,
@@ -16,7 +16,7 @@ pub async fn get<S: Sql>(db: &S, name: &str) -> Result<Option<String>, StoreErro
     found.map(|row| row.get(0)).transpose()
 }
 
-/// Sets the fact, or removes it.
+/// Sets the fact, or deletes it.
 pub async fn set<S: Sql>(db: &S, name: &str, value: Option<&str>) -> Result<(), StoreError> {
     match value {
         Some(value) => {
@@ -29,14 +29,14 @@ pub async fn set<S: Sql>(db: &S, name: &str, value: Option<&str>) -> Result<(), 
     Ok(())
 }
 
-/// Returns when the backup was taken that this store was restored from, until a gateway has started on it.
+/// Returns the time of the backup that this store was restored from, until a gateway has started on it.
 pub async fn backup_of<S: Sql>(db: &S) -> Result<Option<Timestamp>, StoreError> {
     get(db, "backup_of").await?.as_deref().map(parse_time).transpose()
 }
 
-/// Refuses a store that was moved, or is not whole yet.
+/// Returns an error if the store was moved or is an incomplete copy.
 pub async fn check_moved<S: Sql>(db: &S) -> Result<(), StoreError> {
-    moving::check(get(db, COMING).await?.as_deref(), get(db, GONE).await?.as_deref())
+    moving::check(get(db, INCOMPLETE_FACT).await?.as_deref(), get(db, MOVED_FACT).await?.as_deref())
 }
 
 /// Returns the id of the store, which becomes `new` if there is none.

@@ -1,4 +1,4 @@
-//! Keys, sign-ins and codes.
+//! Statements on keys, sign-ins and codes.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -45,7 +45,7 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
     })
 }
 
-/// Inserts a key, within the transaction that tells the trail of it.
+/// Inserts a key within the transaction of its audit entry.
 pub async fn insert<S: Sql>(db: &S, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
     let sql = "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at, owner)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -56,7 +56,7 @@ pub async fn insert<S: Sql>(db: &S, key: &ApiKey, hash: &SecretHash) -> Result<(
     db.execute(sql, values).await.map(drop)
 }
 
-/// Revokes a key, within the transaction that tells the trail of it. Returns whether it had not been revoked before.
+/// Revokes a key within the transaction of its audit entry. Returns `false` if it was revoked before.
 pub async fn revoke<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<bool, StoreError> {
     let sql = "UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL";
     Ok(db.execute(sql, values![id, &at.to_string()]).await? == 1)
@@ -81,7 +81,7 @@ pub async fn active_roles<S: Sql>(db: &S) -> Result<HashMap<String, Role>, Store
     rows.iter().map(|row| Ok((row.get(0)?, role_of(row.get(1)?)?))).collect()
 }
 
-/// Stores a sign-in that is not there yet, and forgets others, within the caller's transaction.
+/// Stores a new sign-in and deletes others, within the caller's transaction.
 pub async fn put_sign_in<S: Sql>(db: &S, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
     forget_sign_ins(db, gone).await?;
     let SignIn { id, cookie, principal, key, last_used } = sign_in;
@@ -113,7 +113,7 @@ pub async fn use_sign_in<S: Sql>(db: &S, id: &SecretHash, at: Timestamp) -> Resu
     db.write(sql, values![id, at.as_millisecond()]).await.map(drop)
 }
 
-/// Ends sign-ins, within the caller's transaction.
+/// Deletes sign-ins within the caller's transaction.
 pub async fn forget_sign_ins<S: Sql>(db: &S, gone: &[SecretHash]) -> Result<(), StoreError> {
     for id in gone {
         db.execute("DELETE FROM sign_ins WHERE id = ?1", values![id]).await?;

@@ -1,4 +1,4 @@
-//! What both backends ask their databases for in the same words: everything but the writing of changes and of the trail.
+//! Statements that both backends share: everything but the writing of changes and of the trail.
 
 pub mod changes;
 pub mod claims;

@@ -1,4 +1,4 @@
-//! Pins of tool definitions.
+//! Statements on pins of tool definitions.
 
 use std::sync::Arc;
 

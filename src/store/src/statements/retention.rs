@@ -6,15 +6,15 @@ use jiff::Timestamp;
 
 use crate::{
     StoreError,
-    retention::{Deletion, MAX_BYTES, MAX_CHANGES, MAX_EVENTS, Old, OldBefore, Redaction},
+    retention::{Deletion, MAX_BYTES, MAX_CHANGES, MAX_EVENTS, PrunableRecords, PruningCutoffs, Redaction},
     rows::{parse_change, parse_state},
     sql::{Sql, Value},
     values,
 };
 
 /// Reads the oldest of what is old.
-pub async fn find_old<S: Sql>(db: &S, before: OldBefore) -> Result<Old, StoreError> {
-    let mut old = Old::default();
+pub async fn find_old<S: Sql>(db: &S, before: PruningCutoffs) -> Result<PrunableRecords, StoreError> {
+    let mut old = PrunableRecords::default();
     if let Some(at) = before.contents {
         let sql = "SELECT no, octet_length(body) FROM changes
                    WHERE redacted = ?1 AND finished_at IS NOT NULL AND finished_at < ?2
@@ -69,7 +69,12 @@ pub async fn find_old<S: Sql>(db: &S, before: OldBefore) -> Result<Old, StoreErr
 }
 
 /// Adds those of at most [`MAX_CHANGES`] rows that are not among them yet, as far as one transaction has room.
-async fn take_contents<S: Sql>(db: &S, sql: &str, values: &[Value<'_>], old: &mut Old) -> Result<(), StoreError> {
+async fn take_contents<S: Sql>(
+    db: &S,
+    sql: &str,
+    values: &[Value<'_>],
+    old: &mut PrunableRecords,
+) -> Result<(), StoreError> {
     let (mut bytes, mut found) = (0, 0);
     for row in db.rows(sql, values).await? {
         bytes += row.get::<usize>(1)?;

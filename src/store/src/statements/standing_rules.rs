@@ -48,7 +48,7 @@ fn parse_rule<T: serde::de::DeserializeOwned>(row: &Row) -> Result<T, StoreError
     serde_json::from_str(body).map_err(|e| StoreError::BadRecord(format!("{id}: {e}")))
 }
 
-/// Ends what allows, as in a restored backup, where nobody knows what was revoked since.
+/// Ends the rules that allow, because nobody knows which were revoked since the backup.
 pub async fn end_allowances<S: Sql>(db: &S, at: jiff::Timestamp) -> Result<(), StoreError> {
     let allows = S::DIALECT.rule_allows;
     let sql = format!("SELECT id, body FROM standing_rules WHERE \"over\" = ?1 AND {allows}");

@@ -9,7 +9,7 @@ use crate::{
     coverage::{CoveredRows, RowName, RowState, pin_hash, policy_hash, rule_hash},
     policy_snapshots::NEWEST,
     rows::parse_state,
-    search::{AuditSearch, FoundEntries, FoundEntry, PAGE, SPAN},
+    search::{AuditSearch, FoundEntries, FoundEntry, MAX_SEARCHED_ENTRIES, PAGE},
     sql::{Parameters, Row, Sql},
     values,
 };
@@ -66,7 +66,7 @@ pub async fn search<S: Sql>(
     limit: usize,
 ) -> Result<FoundEntries, StoreError> {
     let top = before.map_or(newest + 1, |before| before.min(newest + 1));
-    let bottom = if search.is_scan() { top.saturating_sub(SPAN) } else { 0 };
+    let bottom = if search.is_scan() { top.saturating_sub(MAX_SEARCHED_ENTRIES) } else { 0 };
     let wanted = search.text.as_ref().map(|text| text.to_lowercase());
     let mut entries: Vec<AuditEntry> = Vec::new();
     let mut below = top;

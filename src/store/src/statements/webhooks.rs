@@ -1,4 +1,4 @@
-//! Webhooks and their deliveries.
+//! Statements on webhooks and their deliveries.
 
 use jiff::Timestamp;
 
@@ -6,11 +6,11 @@ use crate::{
     StoreError,
     sql::{Row, Sql},
     values,
-    webhooks::{Delivery, DeliveryState, KEPT, Tried, Waiting},
+    webhooks::{AttemptResult, Delivery, DeliveryState, KEPT, Waiting},
 };
 use countersign_domain::changes::Claimant;
 
-pub async fn keep_only<S: Sql>(db: &S, names: &[String]) -> Result<(), StoreError> {
+pub async fn retain_only<S: Sql>(db: &S, names: &[String]) -> Result<(), StoreError> {
     for row in db.rows("SELECT name FROM webhooks", &[]).await? {
         let name: &str = row.get(0)?;
         if !names.iter().any(|kept| kept == name) {
@@ -28,11 +28,11 @@ pub async fn position<S: Sql>(db: &S, webhook: &str, head: u64) -> Result<u64, S
     row.map_or(Ok(head), |row| row.get(0))
 }
 
-/// Takes events in, within the caller's transaction.
-pub async fn take_in<S: Sql>(db: &S, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
+/// Stores events within the caller's transaction.
+pub async fn enqueue<S: Sql>(db: &S, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
     let mut ids = Vec::with_capacity(events.len());
     for Waiting { key, seq, kind, subject, event, since, .. } in events {
-        // One that is there was taken in by a commit whose outcome was unknown.
+        // An earlier commit of unknown outcome has stored it.
         let known = "SELECT id FROM webhook_deliveries WHERE webhook = ?1 AND key = ?2";
         let row = match db.first(known, values![webhook, key]).await? {
             Some(row) => Some(row),
@@ -50,13 +50,13 @@ pub async fn take_in<S: Sql>(db: &S, webhook: &str, position: u64, events: &[Wai
     Ok(ids)
 }
 
-/// Notes an attempt, within the caller's transaction.
+/// Records an attempt within the caller's transaction.
 pub async fn note_attempt<S: Sql>(
     db: &S,
     webhook: &str,
     id: u64,
     state: DeliveryState,
-    tried: &Tried,
+    tried: &AttemptResult,
     at: Timestamp,
 ) -> Result<(), StoreError> {
     let sql = "UPDATE webhook_deliveries SET state = ?3, attempts = ?4, status = ?5, error = ?6, last_ms = ?7,

@@ -154,7 +154,7 @@ impl Server {
 fn migrate(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>) -> Result<(), TrackerError> {
     // The transaction is idle while an imported file is read.
     session.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'")?;
-    session.migrating()?;
+    session.lock_migrations()?;
     session.batch(
         "SET LOCAL client_min_messages = warning;
          CREATE TABLE IF NOT EXISTS countersign_modules (name TEXT PRIMARY KEY, version BIGINT NOT NULL)",

@@ -1,4 +1,4 @@
-//! What reviewers said of tools and of calls to come.
+//! The decisions of reviewers on tools and future calls.
 
 use std::collections::HashMap;
 
@@ -12,18 +12,18 @@ use countersign_domain::{
     principal::Role,
 };
 
-/// See the module's page.
+/// All pins, rules and roles of a store.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct ReviewerRecords {
     pub pins: Pins,
-    /// Those that are over, too.
+    /// All rules, also ended ones.
     pub rules: Vec<StandingRule>,
     /// The roles of the keys that are not revoked.
     pub keys: HashMap<String, Role>,
 }
 
-impl Said {
-    /// Reads it, within the caller's snapshot.
+impl ReviewerRecords {
+    /// Reads them within the caller's snapshot.
     pub(crate) async fn read<S: Sql>(db: &S) -> Result<Self, StoreError> {
         let (pins, rules) = (pins::load(db).await?, standing_rules::load(db).await?);
         Ok(Self { pins, rules, keys: keys::active_roles(db).await? })
