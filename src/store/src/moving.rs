@@ -74,14 +74,14 @@ impl Table {
                 let body = json("body");
                 let votes = body["decisions"].as_array().map_or(0, Vec::len);
                 let title = body["summary"].as_str().unwrap_or_default().to_owned();
-                vec![("votes", votes.into()), ("title", title.into())]
+                vec![("votes", votes.into()), ("title", Cell::Text(title.into()))]
             }
             "events" => {
                 let at = json("data")["at"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
                 vec![("at_ms", at.map_or(0, jiff::Timestamp::as_millisecond).into())]
             }
             // No node has it: a change that was running is orphaned at the next start.
-            "claims" => vec![("node", String::new().into()), ("epoch", 0_i64.into())],
+            "claims" => vec![("node", "".into()), ("epoch", 0_i64.into())],
             "standing_rules" => {
                 let verdict = serde_json::from_value::<StandingVerdict>(json("body")["verdict"].clone());
                 vec![("allows", verdict.is_ok_and(|verdict| verdict == StandingVerdict::Allow).into())]

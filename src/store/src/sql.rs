@@ -53,7 +53,6 @@ value_from! {
     bool => |is| Self::Bool(is);
     &'a str => |text| Self::Text(text.into());
     &'a String => |text| Self::Text(text.into());
-    String => |text| Self::Text(text.into());
     &'a [u8] => |bytes| Self::Blob(bytes.into());
     &'a [u8; 32] => |bytes| Self::Blob(bytes.as_slice().into());
 }
@@ -180,7 +179,7 @@ impl TryFrom<&rusqlite::Row<'_>> for Row {
                 ValueRef::Integer(number) => number.into(),
                 ValueRef::Real(number) => number.into(),
                 ValueRef::Text(text) => {
-                    std::str::from_utf8(text).map_err(|_| unexpected_value(column))?.to_owned().into()
+                    Cell::Text(std::str::from_utf8(text).map_err(|_| unexpected_value(column))?.to_owned().into())
                 }
                 ValueRef::Blob(bytes) => Cell::Blob(bytes.to_vec().into()),
             })

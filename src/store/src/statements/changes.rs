@@ -163,7 +163,7 @@ fn conditions<S: Sql>(narrow: &ChangeCriteria, parameters: &mut Parameters) -> S
         }
     }
     if let Some(text) = &narrow.text {
-        sql.push_str(&format!(" AND {}(s.needle, {}) > 0", S::DIALECT.find, parameters.add(text.to_lowercase())));
+        sql.push_str(&format!(" AND {}(s.needle, {}) > 0", S::DIALECT.find, parameters.add(&text.to_lowercase())));
     }
     if let Some(since) = narrow.since {
         sql.push_str(&format!(" AND s.created_ms >= {}", parameters.add(since.as_millisecond())));
