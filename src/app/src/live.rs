@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use countersign_config::{RoutesConfig, UpstreamConfig, WebhookConfig};
-use countersign_domain::policy::{ConfiguredReviewers, Policy, PolicyConfig};
+use countersign_domain::policy::{Policy, PolicyConfig, Reviewers};
 use countersign_reload::apply::Reconfigurable;
 use countersign_routing::{
     RouteTarget, Router,
@@ -27,7 +27,7 @@ pub struct LiveGateway {
     pub upstreams: Arc<Upstreams>,
     pub pins: Arc<PinStore>,
     pub store: Arc<dyn Store>,
-    pub people: Arc<ConfiguredReviewers>,
+    pub people: Arc<Reviewers>,
     pub webhooks: Arc<Webhooks>,
 }
 

@@ -26,7 +26,7 @@ use countersign_bridge::{Bridge, StateSealer, key_of};
 use countersign_cluster::StoreNodes;
 use countersign_config::{Config, LoadedConfig};
 use countersign_docs::Docs;
-use countersign_domain::policy::{ConfiguredReviewers, Policy};
+use countersign_domain::policy::{Policy, Reviewers};
 use countersign_exchange::{memory::Memory, slots::StreamSlots};
 use countersign_http::{
     authentication::RequestAuthenticator,
@@ -113,7 +113,7 @@ pub async fn start(
     let directory = Arc::new(RouteDirectory(Arc::clone(&routes)));
     let pins = Arc::new(PinStore::open(Arc::clone(&store)).await?);
     let people = Arc::new(
-        ConfiguredReviewers::new(&config.policy.groups)
+        Reviewers::new(&config.policy.groups)
             .with_keys(Arc::new(Keyring::new(Arc::clone(&credentials) as _))),
     );
     let nodes = store.nodes();

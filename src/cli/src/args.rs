@@ -576,7 +576,7 @@ pub struct PolicyTestArgs {
 }
 
 fn state_parser() -> PossibleValuesParser {
-    PossibleValuesParser::new(ChangeState::ALL.map(ChangeState::as_str).into_iter().chain(["all"]))
+    PossibleValuesParser::new(ChangeState::ALL.iter().map(|state| state.as_str()).chain(["all"]))
 }
 
 #[derive(Debug, Subcommand)]

@@ -18,14 +18,14 @@ use countersign_docs::Docs;
 use countersign_domain::{
     changes::Preview,
     policy::{
-        ConfiguredReviewers, PinSource, Pins, Policy, StandingRule, StandingSource,
+        PinSource, Pins, Policy, Reviewers, StandingRule, StandingSource,
         pins::{Definition, ToolPin},
     },
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module, Provider, ToolDef, ToolResult};
 use countersign_rest::policy::{PolicyTestResult, TestBody};
-use countersign_review::gateway_tools::GatewayTools;
+use countersign_review::gateway_tools::tool_definitions;
 use countersign_routing::{
     RouteTable, RouteTarget,
     table::{Aliases, TableInputs},
@@ -74,8 +74,8 @@ impl<'a> OfflinePolicy<'a> {
         let pins = Arc::new(pins);
         let now = jiff::Timestamp::now();
         let rules = rules.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();
-        let people = ConfiguredReviewers::new(&config.policy.groups)
-            .with_keys(Arc::new(Keyring::new(Arc::new(StoredSource(keys)))));
+        let people =
+            Reviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::new(StoredSource(keys)))));
         let policy = Policy::new(&config.policy)
             .with_pins(Arc::new(StoredSource(Arc::clone(&pins))))
             .with_standing_rules(Arc::new(StoredSource::<Rules>(rules)), Arc::new(people));
@@ -94,7 +94,7 @@ impl<'a> OfflinePolicy<'a> {
         if self.config.modules.docs.enabled {
             servers.push(PinnedProvider::module("docs", Docs::tool_definitions()));
         }
-        servers.push(PinnedProvider::module("gateway", GatewayTools::tool_definitions(self.config.limits.max_wait)));
+        servers.push(PinnedProvider::module("gateway", tool_definitions(self.config.limits.max_wait)));
         let modules = servers.len();
         servers.extend(self.config.upstreams.iter().map(|server| PinnedProvider::server(server, &self.pins)));
         let build = |servers: &[PinnedProvider]| {

@@ -136,7 +136,7 @@ fn check_non_tool_targets(f: &mut Fields<'_>, rule: &Rule, number: usize) {
     if rule.annotations != AnnotationsMatch::default() {
         f.report("", format!("{names} and asks for annotations, which only tools have"), "Make two rules of it.");
     }
-    if rule.when.as_ref().is_some_and(|when| when.uses().arguments || when.uses().tool) {
+    if rule.when.as_ref().is_some_and(|when| when.uses("arguments") || when.uses("tool")) {
         let message = format!("{names}, and its condition looks at a tool or its arguments");
         f.report("", message, "Make two rules of it; here `when` may look at principal and session.");
     }

@@ -20,7 +20,7 @@ use super::{
 use countersign_domain::{
     changes::ChangeState,
     webhooks::{
-        event::{EVENT_TYPES, matches_any_type},
+        event::{event_types, matches_any_type},
         format::Format,
         sign::SigningKey,
         template::MessageTemplate,
@@ -124,7 +124,8 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
         if matches_any_type(&pattern) {
             return Ok(pattern);
         }
-        let remedy = format!("Types are {}; * stands for any characters.", EVENT_TYPES.join(", "));
+        let remedy =
+            format!("Types are {}; * stands for any characters.", event_types().collect::<Vec<_>>().join(", "));
         Err((format!("{} matches no type of events", quoted(&pattern)), remedy))
     });
     if events.is_empty() {
@@ -132,7 +133,7 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     }
     let states = f.parse_items("states", |_, node| {
         let state = if let Node::Text(text) = node { ChangeState::parse(text) } else { None };
-        let states = ChangeState::ALL.map(ChangeState::as_str).join(", ");
+        let states = ChangeState::ALL.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ");
         state.ok_or_else(|| {
             (format!("{} is not a state of a change", describe(node)), format!("Write one of: {states}."))
         })

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 /// The permissions of a principal. `admin` has those of all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Role {
     /// Uses MCP: lists, reads, proposes changes, sees its own changes.
     Agent,
@@ -20,18 +22,13 @@ pub enum Role {
 
 impl Role {
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Agent => "agent",
-            Self::Reviewer => "reviewer",
-            Self::Viewer => "viewer",
-            Self::Admin => "admin",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::Agent, Self::Reviewer, Self::Viewer, Self::Admin].into_iter().find(|role| role.as_str() == name)
+        Self::VARIANTS.iter().copied().find(|role| role.as_str() == name)
     }
 
     /// Returns `true` if the role may use the MCP endpoints and `/tools`.

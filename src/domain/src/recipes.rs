@@ -21,7 +21,7 @@ pub const AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[])];
 pub const FIRST_TEXT: &str = "/content/0/text";
 
 /// The preview of one tool.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipe {
     /// The kind of the target, such as `file`.
     pub entity: Option<String>,
@@ -48,7 +48,7 @@ impl Recipe {
 
 /// A call of the tool itself with additional arguments, which must be part of its input schema. Its `Debug` text leaves
 /// out `vouched`, so that comparisons of the text ignore it.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct DryRun {
     pub arguments: Vec<(String, Value)>,
     pub label: Option<String>,
@@ -68,7 +68,7 @@ impl fmt::Debug for DryRun {
 }
 
 /// A read-only call of another tool of the same server.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviewRead {
     pub label: String,
     /// The tool's name on the server.
@@ -82,7 +82,7 @@ pub struct PreviewRead {
 }
 
 /// Selects the relevant part of a result.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResultSelector {
     /// A JSON pointer into the result; empty means [`FIRST_TEXT`].
     pub pointer: String,
@@ -113,8 +113,10 @@ impl PartialEq for Pattern {
     }
 }
 
+impl Eq for Pattern {}
+
 /// The recipes of one server.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipes {
     /// The built-in sets that they come from.
     pub sets: Vec<&'static str>,
@@ -123,14 +125,6 @@ pub struct Recipes {
     /// The tools whose recipe the operator wrote.
     pub written: Vec<String>,
 }
-
-impl PartialEq for Recipes {
-    fn eq(&self, other: &Self) -> bool {
-        self.sets == other.sets && self.by_tool == other.by_tool && self.written == other.written
-    }
-}
-
-impl Eq for Recipes {}
 
 impl Recipes {
     #[must_use]

@@ -17,7 +17,7 @@ use countersign_auth::{
     codes,
     stored_credentials::StoredCredentials,
 };
-use countersign_domain::policy::ConfiguredReviewers;
+use countersign_domain::policy::Reviewers;
 use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
 use countersign_http::{
     authentication::{RequestAuthenticator, cookies},
@@ -30,7 +30,7 @@ pub struct Accounts {
     pub authentication: Arc<RequestAuthenticator>,
     pub codes: Arc<StoredCredentials>,
     pub attempts: FailedAttempts,
-    pub people: Arc<ConfiguredReviewers>,
+    pub people: Arc<Reviewers>,
     pub request_timeout: Duration,
 }
 

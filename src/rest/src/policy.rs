@@ -14,7 +14,7 @@ use super::{
 use countersign_config::HttpConfig;
 use countersign_domain::{
     changes::Terms,
-    policy::{AcceptanceMark, CallFacts, Requester, StandingRule, Subject, Verdict, subjects::Refusal},
+    policy::{AcceptanceMark, Requester, StandingRule, Subject, Verdict, subjects::Refusal},
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError, suggest};
@@ -124,13 +124,13 @@ impl TestBody {
             McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{meant}"))
         })?;
         let principal = principal(self.principal);
-        let decision = route.ruling_for(&arguments).decide(&CallFacts {
+        let requester = Requester {
             principal: &principal,
             transport: self.transport.as_deref().unwrap_or_default(),
             revision: self.revision.as_deref().unwrap_or_default(),
             client: self.client.as_deref(),
-            arguments: &arguments,
-        });
+        };
+        let decision = route.ruling_for(&arguments).decide(&requester, &arguments);
         let verdict = decision.intended_verdict();
         Ok(PolicyTestResult {
             subject: TestSubject::Tool(route.name.clone()),

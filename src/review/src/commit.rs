@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::{
-    actor::{Admission, AdvanceChange, ProposeChange, WriteFailure},
+    actor::{Admission, WriteChange},
     inner::Inner,
     record,
 };
@@ -19,7 +19,7 @@ use countersign_store::{Draft, StoreError, WriteError};
 
 /// The reason why a transition was not made.
 #[derive(Debug)]
-pub(super) enum StepError {
+pub(crate) enum StepError {
     Illegal(IllegalTransition),
     /// The change has another version by now.
     Conflict,
@@ -34,15 +34,14 @@ pub(super) enum StepError {
     Store(StoreError),
 }
 
-impl From<WriteFailure> for StepError {
-    fn from(failure: WriteFailure) -> Self {
-        match failure {
-            WriteFailure::Refused(error) => Self::Refused(error),
-            WriteFailure::Write(WriteError::Conflict) => Self::Conflict,
-            WriteFailure::Write(WriteError::Duplicate) => Self::Duplicate,
-            WriteFailure::Write(WriteError::Busy) => Self::Busy,
-            WriteFailure::Write(WriteError::Fenced) => Self::Fenced,
-            WriteFailure::Write(WriteError::Store(error)) => Self::Store(error),
+impl From<WriteError> for StepError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Conflict => Self::Conflict,
+            WriteError::Duplicate => Self::Duplicate,
+            WriteError::Busy => Self::Busy,
+            WriteError::Fenced => Self::Fenced,
+            WriteError::Store(error) => Self::Store(error),
         }
     }
 }
@@ -50,15 +49,9 @@ impl From<WriteFailure> for StepError {
 impl Inner {
     /// Applies one event to exactly this version of the change, and returns when the transition is durable and announced.
     /// Waits for the queue and the store without a time limit: the gateway's own work must know the outcome.
-    pub(super) async fn step(
-        &self,
-        change: &Arc<Change>,
-        event: ChangeEvent,
-        key_id: Option<&str>,
-    ) -> Result<Arc<Change>, StepError> {
-        let draft = self.draft(change, event, key_id).await?;
-        let admission = self.admit_waiting(&draft).await?;
-        self.send(draft, admission).await
+    pub(super) async fn step(&self, change: &Arc<Change>, event: ChangeEvent) -> Result<Arc<Change>, StepError> {
+        let draft = self.draft(change, event).await?;
+        self.write_without_limit(draft).await
     }
 
     /// Like [`Inner::step`], for a change whose node is gone.
@@ -67,9 +60,8 @@ impl Inner {
         change: &Arc<Change>,
         event: ChangeEvent,
     ) -> Result<Arc<Change>, StepError> {
-        let draft = Draft { orphan: true, ..self.draft(change, event, None).await? };
-        let admission = self.admit_waiting(&draft).await?;
-        self.send(draft, admission).await
+        let draft = Draft { orphan: true, ..self.draft(change, event).await? };
+        self.write_without_limit(draft).await
     }
 
     /// Like [`Inner::step`], for endpoints: refuses if the queue is full, and stops waiting after the write timeout.
@@ -77,9 +69,8 @@ impl Inner {
         &self,
         change: &Arc<Change>,
         event: ChangeEvent,
-        key_id: Option<&str>,
     ) -> Result<Arc<Change>, StepError> {
-        let draft = self.draft(change, event, key_id).await?;
+        let draft = self.draft(change, event).await?;
         if draft.kind == EventKind::Edited {
             self.check_size(&draft).map_err(StepError::Refused)?;
         }
@@ -87,18 +78,18 @@ impl Inner {
     }
 
     /// Serializes the next transition. A large change is handled on another thread, so that it delays nobody.
-    async fn draft(&self, change: &Arc<Change>, event: ChangeEvent, key_id: Option<&str>) -> Result<Draft, StepError> {
+    async fn draft(&self, change: &Arc<Change>, event: ChangeEvent) -> Result<Draft, StepError> {
         let edited = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
         let weight = change.estimated_size() + edited;
-        let draft = |change: &Change, event, now, key_id: Option<&str>| {
-            let transition = machine::apply(change, event, now).map_err(StepError::Illegal)?;
-            record::draft(transition, key_id).map_err(StepError::Refused)
+        let (change, now) = (Arc::clone(change), self.now());
+        let draft = move || {
+            let transition = machine::apply(&change, event, now).map_err(StepError::Illegal)?;
+            record::draft(transition).map_err(StepError::Refused)
         };
         if weight <= LARGE_MESSAGE_BYTES {
-            return draft(change, event, self.now(), key_id);
+            return draft();
         }
-        let (change, now, key_id) = (Arc::clone(change), self.now(), key_id.map(str::to_owned));
-        offload(weight, move || draft(&change, event, now, key_id.as_deref())).await.map_err(StepError::Refused)?
+        offload(weight, draft).await.map_err(StepError::Refused)?
     }
 
     /// Rejects a change that is larger than the limit.
@@ -116,44 +107,30 @@ impl Inner {
     }
 
     pub(super) async fn write_for_endpoint(&self, draft: Draft) -> Result<Arc<Change>, StepError> {
-        let admission = self.admit(&draft)?;
-        match tokio::time::timeout(self.config.write_timeout, self.send(draft, admission)).await {
-            Ok(result) => result,
-            // It may still be written.
-            Err(_) => Err(StepError::Store(StoreError::OutcomeUnknown)),
-        }
+        let full = |_| {
+            StepError::Refused(McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"))
+        };
+        let slot = Arc::clone(&self.queue_slots).try_acquire_owned().map_err(full)?;
+        let bytes = Arc::clone(&self.queue_kibibytes).try_acquire_many_owned(self.kibibytes(&draft)).map_err(full)?;
+        let written = tokio::time::timeout(self.config.write_timeout, self.send(draft, (slot, bytes))).await;
+        // After the timeout it may still be written.
+        written.unwrap_or(Err(StepError::Store(StoreError::OutcomeUnknown)))
+    }
+
+    async fn write_without_limit(&self, draft: Draft) -> Result<Arc<Change>, StepError> {
+        let closed = |_| StepError::Store(StoreError::Closed);
+        let slot = Arc::clone(&self.queue_slots).acquire_owned().await.map_err(closed)?;
+        let bytes =
+            Arc::clone(&self.queue_kibibytes).acquire_many_owned(self.kibibytes(&draft)).await.map_err(closed)?;
+        self.send(draft, (slot, bytes)).await
     }
 
     async fn send(&self, draft: Draft, admission: Admission) -> Result<Arc<Change>, StepError> {
         let (reply, answer) = oneshot::channel();
         // The admission limits the messages in the mailbox, so its own capacity does not matter.
-        if draft.kind == EventKind::Created {
-            self.addr.do_send(ProposeChange { draft, admission, reply });
-        } else {
-            self.addr.do_send(AdvanceChange { draft, admission, reply });
-        }
-        match answer.await {
-            Ok(result) => result.map_err(StepError::from),
-            // The actor or the store ended before it answered.
-            Err(_) => Err(StepError::Store(StoreError::OutcomeUnknown)),
-        }
-    }
-
-    fn admit(&self, draft: &Draft) -> Result<Admission, StepError> {
-        let full = |_| {
-            StepError::Refused(McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"))
-        };
-        let place = Arc::clone(&self.queue_slots).try_acquire_owned().map_err(full)?;
-        let bytes = Arc::clone(&self.queue_kibibytes).try_acquire_many_owned(self.kibibytes(draft)).map_err(full)?;
-        Ok(Admission { _place: place, _bytes: bytes })
-    }
-
-    async fn admit_waiting(&self, draft: &Draft) -> Result<Admission, StepError> {
-        let closed = |_| StepError::Store(StoreError::Closed);
-        let place = Arc::clone(&self.queue_slots).acquire_owned().await.map_err(closed)?;
-        let bytes =
-            Arc::clone(&self.queue_kibibytes).acquire_many_owned(self.kibibytes(draft)).await.map_err(closed)?;
-        Ok(Admission { _place: place, _bytes: bytes })
+        self.addr.do_send(WriteChange { draft, admission, reply });
+        // Without an answer, the actor or the store has ended.
+        answer.await.unwrap_or(Err(StepError::Store(StoreError::OutcomeUnknown)))
     }
 
     /// Returns the draft's share of the queue's bytes, at most all of them, so that it never waits forever.

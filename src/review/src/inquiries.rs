@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use dashmap::DashMap;
-use serde::Deserialize;
-use serde_json::{json, value::RawValue};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 
 use countersign_protocol::{ErrorKind, McpError};
@@ -19,47 +19,21 @@ pub(super) const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 pub type InquiryAnswer = Result<Arc<RawValue>, String>;
 
 /// A client's message about the questions of its change.
+#[derive(Serialize, Deserialize)]
 pub(super) enum InquiryMessage {
     Answers { by: String, answers: Vec<(String, InquiryAnswer)> },
     GiveUp { by: String },
 }
 
 impl InquiryMessage {
-    /// Serializes the message for another node.
-    pub(super) fn to_json(&self) -> String {
-        let text = |answer: &InquiryAnswer| match answer {
-            // As text, so that the answer's bytes stay as they are.
-            Ok(answer) => json!({ "said": answer.get() }),
-            Err(why) => json!({ "none": why }),
-        };
-        match self {
-            Self::Answers { by, answers } => {
-                let answers: Vec<_> = answers.iter().map(|(key, answer)| json!([key, text(answer)])).collect();
-                json!({ "by": by, "answers": answers }).to_string()
-            }
-            Self::GiveUp { by } => json!({ "by": by }).to_string(),
-        }
+    /// Serializes the message for another node. An answer's bytes stay as they are.
+    pub(super) fn to_json(&self) -> Result<String, McpError> {
+        serde_json::to_string(self).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be passed on"))
     }
 
     /// Parses the output of [`Self::to_json`]; `None` if the text is something else.
     pub(super) fn from_json(text: &str) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Answer {
-            said: Option<String>,
-            none: Option<String>,
-        }
-        #[derive(Deserialize)]
-        struct Body {
-            by: String,
-            answers: Option<Vec<(String, Answer)>>,
-        }
-        let Body { by, answers } = serde_json::from_str(text).ok()?;
-        let Some(answers) = answers else { return Some(Self::GiveUp { by }) };
-        let answers = answers.into_iter().map(|(key, answer)| {
-            let said = answer.said.and_then(|text| RawValue::from_string(text).ok()).map(Arc::from);
-            (key, said.ok_or_else(|| answer.none.unwrap_or_default()))
-        });
-        Some(Self::Answers { by, answers: answers.collect() })
+        serde_json::from_str(text).ok()
     }
 }
 
@@ -109,7 +83,7 @@ mod tests {
             ("b".to_owned(), Err("nobody was there".to_owned())),
         ];
         let Some(InquiryMessage::Answers { by, answers: heard }) = InquiryMessage::from_json(
-            &InquiryMessage::Answers { by: "agent".into(), answers: answers.clone() }.to_json(),
+            &InquiryMessage::Answers { by: "agent".into(), answers: answers.clone() }.to_json().unwrap(),
         ) else {
             panic!("it is an answer")
         };
@@ -119,7 +93,7 @@ mod tests {
             assert_eq!((key, text(said)), (key_heard, text(heard)));
         }
         assert!(
-            matches!(InquiryMessage::from_json(&InquiryMessage::GiveUp { by: "x".into() }.to_json()), Some(InquiryMessage::GiveUp { by }) if by == "x")
+            matches!(InquiryMessage::from_json(&InquiryMessage::GiveUp { by: "x".into() }.to_json().unwrap()), Some(InquiryMessage::GiveUp { by }) if by == "x")
         );
         for wrong in ["", "{}", "[]", r#"{"by":1}"#] {
             assert!(InquiryMessage::from_json(wrong).is_none(), "{wrong}");

@@ -27,16 +27,15 @@ mod upkeep;
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, Value};
 
-use self::requests::{decide, edit, propose, refresh};
 use countersign_config::{ChangesConfig, RetentionConfig};
 use countersign_domain::{
     changes::{
         Change, ChangeState, Preview, Proposer, ReviewNote, ServedBy, Terms, Verdict, WaitsFor,
         audit::{AuditEntry, AuditHead},
     },
-    policy::{AnyReviewer, Reviewers},
+    policy::Reviewers,
     principal::Principal,
 };
 use countersign_feed::Feed;
@@ -119,6 +118,13 @@ pub struct DecideError {
     pub current: Option<Arc<Change>>,
 }
 
+impl DecideError {
+    /// Adds a member to the data of the error.
+    fn with(self, key: &str, value: impl Into<Value>) -> Self {
+        Self { error: self.error.with(key, value), ..self }
+    }
+}
+
 impl From<McpError> for DecideError {
     fn from(error: McpError) -> Self {
         Self { error, current: None }
@@ -167,7 +173,7 @@ pub struct PendingConfig {
     /// Events that the feed keeps in memory.
     pub feed_ring: usize,
     /// Decides which reviewers may decide on which changes.
-    pub people: Arc<dyn Reviewers>,
+    pub people: Arc<Reviewers>,
     pub clock: Clock,
 }
 
@@ -193,7 +199,7 @@ impl From<&ChangesConfig> for PendingConfig {
             expiry_interval: Duration::from_secs(1),
             retention: config.retention,
             feed_ring: 4096,
-            people: Arc::new(AnyReviewer),
+            people: Arc::<Reviewers>::default(),
             clock: Arc::new(Timestamp::now),
         }
     }
@@ -213,16 +219,6 @@ pub const MAX_IDEMPOTENCY_KEY: usize = 256;
 pub const MAX_PAGE: usize = 500;
 
 impl Changes {
-    /// Stores a change durably, then announces it. The same idempotency key by the same principal with the
-    /// same tool and arguments returns the same change. Without a key, a duplicate is a change of its own.
-    ///
-    /// # Errors
-    /// `IDEMPOTENCY_CONFLICT`, `INVALID_PARAMS` (duplicate keys in the arguments), `TOO_LARGE`, `RATE_LIMITED` (too
-    /// many of this principal are open, or were proposed within a minute), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
-    pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
-        propose::propose(&self.inner, proposal).await
-    }
-
     /// # Errors
     /// Those of the store.
     pub async fn get(&self, id: &str) -> Result<Option<Arc<Change>>, McpError> {
@@ -251,57 +247,6 @@ impl Changes {
         Ok(Page { items: found.items.into_iter().map(|(_, change)| change).collect(), next_cursor })
     }
 
-    /// Approves or rejects. Refuses an approval by the proposer, an old version, and a target that moved (which
-    /// makes the change stale, and pending again with a fresh diff). Goes on if the future is dropped.
-    ///
-    /// # Errors
-    /// `FORBIDDEN`, `SELF_APPROVAL`, `ALREADY_VOTED`, `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `TRUNCATED` (in bulk),
-    /// `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`,
-    /// `CHANGE_EXPIRED`, what the provider said of the preview, and those of the store. All conflicts carry the
-    /// change as it is now.
-    pub async fn decide(&self, decision: DecideChange) -> Result<Arc<Change>, DecideError> {
-        decide::decide(self, decision).await
-    }
-
-    /// Replaces the arguments of a pending or stale change. They are checked against the tool's schema and previewed as
-    /// the proposer, and votes start over. Continues if the future is dropped.
-    ///
-    /// # Errors
-    /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
-    /// `CHANGE_EXPIRED`, `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, what the provider said of the preview, and
-    /// those of the store. All conflicts carry the change as it is now.
-    pub async fn edit(&self, edit: EditChange) -> Result<Arc<Change>, DecideError> {
-        edit::edit(self, edit).await
-    }
-
-    /// Withdraws the reviewer's own approval, or all approvals if an admin asks, until the change may run
-    /// ([`Change::run_after`]).
-    ///
-    /// # Errors
-    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `VERSION_CONFLICT`; those of
-    /// the store.
-    pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> Result<Arc<Change>, DecideError> {
-        decide::undo(&self.inner, id, reviewer, version).await
-    }
-
-    /// Compares the change with its target again. Returns the change as it is if nothing moved; otherwise the change is
-    /// pending with the new diff, or stale with the reason why there is no diff. Continues if the future is dropped.
-    ///
-    /// # Errors
-    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_EXPIRED`, why the target
-    /// cannot be looked at now, and those of the store.
-    pub async fn refresh(&self, id: &str, reviewer: &Arc<Principal>, version: u64) -> Result<Arc<Change>, DecideError> {
-        refresh::refresh(self, id.to_owned(), Arc::clone(reviewer), version).await
-    }
-
-    /// Withdraws a pending or stale change for its proposer.
-    ///
-    /// # Errors
-    /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; those of the store.
-    pub async fn withdraw(&self, id: &str, principal: &Principal) -> Result<Arc<Change>, DecideError> {
-        decide::withdraw(&self.inner, id, principal).await
-    }
-
     /// Passes the proposer's answers, by question key, to the tool of a running change. Answers to questions that are not
     /// open are ignored. Returns once the answers are durable.
     ///
@@ -324,7 +269,7 @@ impl Changes {
         let Some(by) = change.claimed_by.as_ref().filter(|by| by.node != own.node) else {
             return self.inner.inquiries.send(id, word).await;
         };
-        self.inner.store.send_to_node(&by.node, id, word.to_json()).await.map_err(|e| store_error(&e))?;
+        self.inner.store.send_to_node(&by.node, id, word.to_json()?).await.map_err(|e| store_error(&e))?;
         // The next version of the change confirms the delivery; a change without open questions ignores it.
         self.wait(id, change.version, inquiries::ACKNOWLEDGE_TIMEOUT).await.map(drop)
     }
@@ -336,22 +281,6 @@ impl Changes {
     /// As [`Self::answer`].
     pub async fn give_up(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
         self.send_inquiry_message(id, inquiries::InquiryMessage::GiveUp { by: principal.name.clone() }).await
-    }
-
-    /// Settles an unknown outcome as applied or failed.
-    ///
-    /// # Errors
-    /// `FORBIDDEN` (the rule asks for other reviewers), `SELF_APPROVAL`, `COMMENT_REQUIRED`, `CHANGE_NOT_FOUND`,
-    /// `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; those of the store.
-    pub async fn settle(
-        &self,
-        id: &str,
-        reviewer: &Principal,
-        applied: bool,
-        comment: Option<String>,
-        version: u64,
-    ) -> Result<Arc<Change>, DecideError> {
-        decide::settle(&self.inner, id, reviewer, applied, comment, version).await
     }
 
     /// Waits until the change's version is above `version`, the change is final, or `timeout` has passed, and returns the

@@ -7,10 +7,7 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::inner::Inner;
-use countersign_domain::{
-    changes::{Change, ChangeFault, Preview, ServedBy},
-    principal::{Principal, Role},
-};
+use countersign_domain::changes::{Change, ChangeFault, Preview, ServedBy};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Provider};
 
@@ -41,25 +38,15 @@ pub(super) struct Divergence {
 impl Divergence {
     /// Returns `true` if only the target moved: the server and definition are those that were shown.
     pub(super) fn has_same_server(&self, change: &Change) -> bool {
-        change.served_by.as_ref().is_some_and(|shown| shown.fingerprint == self.served_by.fingerprint)
+        change.served_by.fingerprint == self.served_by.fingerprint
     }
-}
-
-/// Returns the fault of a change whose diff is no longer valid. It names no addresses, because the proposer reads it.
-fn divergence_fault(change: &Change, served_by: &ServedBy) -> ChangeFault {
-    let message = match &change.served_by {
-        Some(shown) if shown.fingerprint == served_by.fingerprint => "The target has changed since the diff was made",
-        Some(_) => "The server has another command or address than when the diff was made",
-        None => "It is not on record which command or address the server had when the diff was made",
-    };
-    ChangeFault { code: ErrorKind::ChangeStale.code().into(), message: message.into() }
 }
 
 /// Converts a provider's error into the fault that the change records.
 pub(super) fn fault(error: &McpError) -> ChangeFault {
     let mut message = error.message.clone().into_owned();
     truncate_chars(&mut message, MAX_FAULT_CHARS);
-    ChangeFault { code: error.kind.code().into(), message }
+    ChangeFault::new(error.kind, message)
 }
 
 /// Truncates a text to at most `max` characters and an ellipsis.
@@ -77,22 +64,19 @@ pub(super) fn bound_headlines(mut preview: Preview) -> Preview {
     preview
 }
 
-/// Returns the proposer as a principal. Previews and runs act for them, with an agent's rights only.
-pub(super) fn proposer(change: &Change) -> Arc<Principal> {
-    Arc::new(Principal {
-        name: change.proposer.principal.clone(),
-        role: Role::Agent,
-        key_id: change.proposer.key_id.clone(),
-        owner: change.proposer.owner.clone(),
-    })
-}
-
 /// The reason why a call cannot be previewed.
 pub(super) enum PreviewFailure {
     /// The call cannot be made, or the tool's definition changed.
     Impossible(McpError),
     /// The provider cannot be asked at the moment.
     Unavailable(McpError),
+}
+
+impl PreviewFailure {
+    pub(super) fn into_error(self) -> McpError {
+        let (Self::Impossible(error) | Self::Unavailable(error)) = self;
+        error
+    }
 }
 
 impl Inner {
@@ -102,13 +86,16 @@ impl Inner {
         match self.preview_again(change, &change.arguments).await {
             Ok((provider, preview)) => {
                 let served_by = provider.served_by();
-                let known = change.served_by.as_ref().is_some_and(|shown| shown.fingerprint == served_by.fingerprint);
-                let same =
+                let same_server = change.served_by.fingerprint == served_by.fingerprint;
+                let same_target =
                     preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
-                if known && same {
-                    return Recheck::Same(provider);
-                }
-                let fault = divergence_fault(change, &served_by);
+                // The message names no addresses, because the proposer reads it.
+                let message = match (same_server, same_target) {
+                    (true, true) => return Recheck::Same(provider),
+                    (true, false) => "The target has changed since the diff was made",
+                    (false, _) => "The server has another command or address than when the diff was made",
+                };
+                let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
                 Recheck::Moved(Box::new(Divergence { preview: bound_headlines(preview), served_by, fault }))
             }
             Err(PreviewFailure::Impossible(error)) => Recheck::Impossible(fault(&error)),
@@ -145,7 +132,7 @@ impl Inner {
         let cancel = CancellationToken::new();
         // However the wait ends, the provider is told that the answer is no longer needed.
         let _cancelled = cancel.clone().drop_guard();
-        let context = CallContext { cancel, ..CallContext::new(proposer(change)) };
+        let context = CallContext { cancel, ..CallContext::new(Arc::new(change.proposer.to_agent())) };
         let (tool, shown) = (&change.tool, &change.fingerprint);
         let preview =
             countersign_provider::previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown);

@@ -135,9 +135,9 @@ struct Details<'a> {
     key_id: Option<&'a str>,
 }
 
-/// Serializes a transition into a draft; `key_id` is the key that authenticated its actor, if any.
-pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draft, McpError> {
-    let Transition { kind, from, actor, comment, after } = transition;
+/// Serializes a transition into a draft.
+pub(super) fn draft(transition: Transition) -> Result<Draft, McpError> {
+    let Transition { kind, from, actor, key_id, comment, after } = transition;
     let body = json(&after, after.estimated_size())?;
     let tail = json(
         &EventTail {
@@ -158,7 +158,7 @@ pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draf
             previous_arguments_hash: edit.map(|edit| edit.from.as_str()),
             change_hash: &body_hash(&body),
             comment: comment.as_deref(),
-            key_id,
+            key_id: key_id.as_deref(),
         },
         512 + comment.as_ref().map_or(0, String::len),
     )?;
@@ -186,6 +186,7 @@ pub(super) fn created(change: Change) -> Transition {
         kind: EventKind::Created,
         from: None,
         actor: change.proposer.principal.clone(),
+        key_id: change.proposer.key_id.clone(),
         comment: None,
         after: change,
     }

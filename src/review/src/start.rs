@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::{Actor, Arbiter, System};
+use actix::{Actor, Arbiter, AsyncContext, System};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -90,7 +90,7 @@ impl Changes {
         let writer = Arbiter::try_new()?;
         let executor = Arbiter::try_new()?;
         let (approved, to_run) = mpsc::unbounded_channel();
-        let outcomes = mpsc::unbounded_channel();
+        let (outcomes, mut answered) = mpsc::unbounded_channel();
         let actor = PendingChanges {
             store: Arc::clone(&store),
             feed: feed.clone(),
@@ -102,13 +102,16 @@ impl Changes {
             duplicates: Arc::clone(&duplicates),
             clock: Arc::clone(&config.clock),
             approved: approved.clone(),
-            outcomes: (outcomes.0, Some(outcomes.1)),
+            outcomes,
             collected: Arc::default(),
             announcements: AnnouncementOrder::new(heads.event),
             gap: Arc::clone(&gap),
             metrics: Metrics::new(),
         };
-        let addr = PendingChanges::start_in_arbiter(&writer.handle(), move |_| actor);
+        let addr = PendingChanges::start_in_arbiter(&writer.handle(), move |context| {
+            context.add_stream(futures_util::stream::poll_fn(move |cx| answered.poll_recv(cx)));
+            actor
+        });
         let (ended, executor_ended) = oneshot::channel();
         let inner = Arc::new(Inner {
             store,
@@ -220,13 +223,11 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
     tracing::warn!(%taken, "this store was restored from a backup; what was approved then waits for a reviewer again");
     for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
         let Some(change) = inner.store.get(&left.id).await? else { continue };
-        let fault = ChangeFault {
-            code: ErrorKind::ChangeStale.code().into(),
-            message: format!(
-                "Restored from a backup of {taken}: it may have run since; look at its target before you approve it again"
-            ),
-        };
-        match inner.step(&change, ChangeEvent::MarkStale { fault }, None).await {
+        let message = format!(
+            "Restored from a backup of {taken}: it may have run since; look at its target before you approve it again"
+        );
+        let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
+        match inner.step(&change, ChangeEvent::MarkStale { fault }).await {
             Ok(_) => {}
             Err(StepError::Store(error)) => return Err(error.into()),
             Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", left.id)).into()),
@@ -254,9 +255,9 @@ async fn recover(
     for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
         // A change from a restored backup is no longer approved.
         if let Some(change) = inner.store.get(&left.id).await?.filter(|c| c.state == ChangeState::Approved) {
-            // Another node may have approved it by its own clock.
-            let now = if others { change.updated_at } else { inner.now() };
-            let _ = approved.send(ApprovedChange::new(&change, now).after_handover(others));
+            let own = ApprovedChange::new(&change, inner.now());
+            // Another node may have approved it and should run it.
+            let _ = approved.send(if others { own.after_handover() } else { own });
         }
     }
     Ok(())

@@ -26,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::tool_acceptance::RebuildRoutes;
 use countersign_domain::{
-    changes::{Change, ServedBy, machine::SYSTEM, person::Person},
+    changes::{Change, machine::SYSTEM, person::Person},
     policy::{
-        CallFacts, Reviewers, StandingRule, StandingSource, StandingVerdict, Verdict,
+        Requester, Reviewers, StandingRule, StandingSource, StandingVerdict, Verdict,
         standing_rules::{self, can_approve_alone},
     },
     principal::Principal,
@@ -158,7 +158,7 @@ fn now(nodes: &dyn Nodes) -> Timestamp {
 pub struct StandingRulesDeps {
     pub store: Arc<dyn Store>,
     pub cache: Arc<StandingRuleCache>,
-    pub reviewers: Arc<dyn Reviewers>,
+    pub reviewers: Arc<Reviewers>,
     pub routes: Arc<PublishedTable>,
     pub rebuild: RebuildRoutes,
     pub feed: Feed,
@@ -212,7 +212,7 @@ impl StandingRules {
         let exact = new.arguments == ArgumentScope::Exact;
         let text = change.arguments.get();
         let rule = StandingRule {
-            served_by: change.served_by.as_ref().map(|by| by.fingerprint.clone()),
+            served_by: Some(change.served_by.fingerprint.clone()),
             principal: (new.principal == CallerScope::Same).then(|| change.proposer.principal.clone()),
             proposer: Some(standing_rules::AccountRef {
                 name: change.proposer.principal.clone(),
@@ -277,27 +277,16 @@ impl StandingRules {
         let route: Option<&Arc<ToolRoute>> =
             table.tools().iter().find(|r| r.provider.name() == change.provider && r.name == change.tool);
         let same = |route: &&Arc<ToolRoute>| {
-            let fingerprint = change.served_by.as_ref().map(|ServedBy { fingerprint, .. }| fingerprint.as_str());
-            route.hash == change.tool_hash && fingerprint == Some(route.provider.target_fingerprint())
+            route.hash == change.tool_hash && change.served_by.fingerprint == route.provider.target_fingerprint()
         };
         let Some(route) = route.filter(same) else {
             let message = "the tool is gone, or another than the one that the change was proposed to, or its server has \
                            another command or address";
             return Err(McpError::new(ErrorKind::VersionConflict, message));
         };
-        let caller = Principal {
-            name: proposer.principal.clone(),
-            role: countersign_domain::principal::Role::Agent,
-            key_id: proposer.key_id.clone(),
-            owner: proposer.owner.clone(),
-        };
-        let decision = route.ruling_for(&change.arguments).decide(&CallFacts {
-            principal: &caller,
-            transport: &proposer.transport,
-            revision: proposer.revision.as_deref().unwrap_or_default(),
-            client: proposer.client_name.as_deref(),
-            arguments: &change.arguments,
-        });
+        let caller = proposer.to_agent();
+        let requester = Requester::for_proposer(proposer, &caller);
+        let decision = route.ruling_for(&change.arguments).decide(&requester, &change.arguments);
         if decision.mark.is_some() {
             return forbidden("nobody has accepted the tool's definition yet; until then each call is reviewed");
         }

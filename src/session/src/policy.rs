@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use countersign_domain::policy::{
-    AccessDecision, CallFacts, Decision, Policy, Requester, Subject, Verdict,
+    AccessDecision, Decision, Policy, Requester, Subject, Verdict,
     subjects::{Owner, Refusal},
 };
 use countersign_exchange::context::{Exchange, asker};
@@ -70,8 +70,7 @@ pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawV
 }
 
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
-    let Requester { principal, transport, revision, client } = asker(exchange);
-    route.ruling_for(arguments).decide(&CallFacts { principal, transport, revision, client, arguments })
+    route.ruling_for(arguments).decide(&asker(exchange), arguments)
 }
 
 impl JudgedCall {

@@ -281,7 +281,7 @@ async fn listings_are_filtered_paged_and_bounded(at: LocationForDir) {
 async fn live_changes_and_counts_match_states(at: LocationForDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path()).open().unwrap();
-    for (n, state) in ChangeState::ALL.into_iter().enumerate() {
+    for (n, &state) in ChangeState::ALL.iter().enumerate() {
         for m in 0..=n {
             write(&*store, draft(change(&format!("{}-{m}", state.as_str()), "agent", 1, state), None)).await.unwrap();
         }
@@ -290,7 +290,7 @@ async fn live_changes_and_counts_match_states(at: LocationForDir) {
     assert!(live.iter().all(|c| !c.state.is_final() && c.principal == "agent" && c.bytes > 100));
     let mut counts = store.count_by_state().await.unwrap();
     counts.sort_by_key(|(_, n)| *n);
-    assert_eq!(counts, ChangeState::ALL.into_iter().zip(1..).collect::<Vec<_>>());
+    assert_eq!(counts, ChangeState::ALL.iter().copied().zip(1..).collect::<Vec<_>>());
     let finals: u64 = counts.iter().filter(|(s, _)| s.is_final()).map(|(_, n)| n).sum();
     assert_eq!(live.len() as u64, counts.iter().map(|(_, n)| n).sum::<u64>() - finals);
 }

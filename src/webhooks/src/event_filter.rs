@@ -5,7 +5,7 @@ use globset::GlobSet;
 use countersign_config::WebhookConfig;
 use countersign_domain::{
     changes::ChangeState,
-    webhooks::event::{EVENT_TYPES, EventFacts, glob_set},
+    webhooks::event::{EventFacts, event_types, glob_set},
 };
 
 /// The filter of one webhook's configuration.
@@ -34,7 +34,7 @@ impl EventFilter {
     /// Returns `true` if events of this type can match.
     #[must_use]
     pub fn accepts_kind(&self, kind: &str) -> bool {
-        EVENT_TYPES.contains(&kind) && self.kinds.is_match(kind)
+        event_types().any(|known| known == kind) && self.kinds.is_match(kind)
     }
 
     /// Returns `true` if the event matches. Filters by server, tool or state do not apply to events without one. A webhook

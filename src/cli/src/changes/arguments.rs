@@ -82,8 +82,8 @@ pub fn tool_notes(change: &Change) -> Vec<(&str, String)> {
 
 /// Returns the target of the call: the tool, and the upstream behind its server's name.
 pub fn call_route(change: &Change) -> String {
-    let upstream = change.served_by.as_ref().filter(|by| !by.fingerprint.is_empty());
-    let at = upstream.map_or_else(String::new, |by| format!(", {}", by.label));
+    let by = &change.served_by;
+    let at = if by.fingerprint.is_empty() { String::new() } else { format!(", {}", by.label) };
     route(&change.provider, &change.tool) + &at
 }
 

@@ -119,8 +119,7 @@ fn seen_by_proposer(preview: Preview) -> String {
         1,
         countersign_domain::changes::ChangeState::Pending,
     );
-    change.served_by =
-        Some(countersign_domain::changes::ServedBy { fingerprint: "sha256:s".into(), label: "s".into() });
+    change.served_by = countersign_domain::changes::ServedBy { fingerprint: "sha256:s".into(), label: "s".into() };
     (change.preview, change.operation, change.target) = (preview.note, preview.operation, preview.target);
     (change.summary, change.diff) = (preview.summary, preview.diff);
     format!("{:?}", change.for_proposer())

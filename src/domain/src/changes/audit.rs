@@ -181,38 +181,6 @@ impl Verifier {
     }
 }
 
-impl Serialize for AuditEntry {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Wire<'a> {
-            seq: u64,
-            at: Timestamp,
-            change_id: &'a str,
-            event: &'a str,
-            from: Option<ChangeState>,
-            to: Option<ChangeState>,
-            actor: &'a str,
-            details: &'a RawValue,
-            prev_hash: String,
-            hash: String,
-        }
-        Wire {
-            seq: self.seq,
-            at: self.at,
-            change_id: &self.change_id,
-            event: &self.event,
-            from: self.from,
-            to: self.to,
-            actor: &self.actor,
-            details: &self.details,
-            prev_hash: hex(&self.prev_hash),
-            hash: hex(&self.hash),
-        }
-        .serialize(serializer)
-    }
-}
-
 impl Serialize for AuditHead {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;

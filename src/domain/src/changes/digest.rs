@@ -4,7 +4,7 @@
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::{Diff, LineOp, Operation, PreviewKind, PreviewNote, ServedBy, Target};
+use super::{Change, PreviewNote, ServedBy, Target};
 
 /// SHA-256 over parts that are each preceded by their length.
 #[derive(Clone)]
@@ -92,49 +92,24 @@ pub fn bytes_hash(text: &str) -> String {
     format!("sha256:{}", hex(&Sha256::digest(text.as_bytes())))
 }
 
-/// The content of a change that a reviewer sees.
-#[derive(Clone, Copy)]
-pub struct ReviewedContent<'a> {
-    pub provider: &'a str,
-    pub tool: &'a str,
-    pub tool_title: &'a str,
-    pub tool_hash: &'a str,
-    /// The exact bytes that will run.
-    pub arguments: &'a RawValue,
-    pub operation: Operation,
-    pub target: &'a Target,
-    pub summary: &'a str,
-    pub preview: &'a PreviewNote,
-    pub diff: &'a Diff,
-    /// `None` for older changes that did not record it; their digests are unchanged.
-    pub served_by: Option<&'a ServedBy>,
-}
-
-impl ReviewedContent<'_> {
-    /// Returns the digest that a decision may carry, as proof of what the reviewer saw.
+impl Change {
+    /// Returns the digest of the content that a reviewer sees now. A decision may carry it, as proof of what the reviewer
+    /// saw.
     #[must_use]
-    pub fn digest(&self) -> String {
-        let mut hasher = PartHasher::new(match self.served_by {
-            None => "countersign.shown.2",
-            Some(_) => "countersign.shown.3",
-        });
-        if let Some(ServedBy { fingerprint, label }) = self.served_by {
-            hasher.add_part(fingerprint.as_bytes()).add_part(label.as_bytes());
-        }
-        for text in [self.provider, self.tool, self.tool_title, self.tool_hash, self.arguments.get(), self.summary] {
+    pub fn review_digest(&self) -> String {
+        let mut hasher = PartHasher::new("countersign.shown.3");
+        let ServedBy { fingerprint, label } = &self.served_by;
+        hasher.add_part(fingerprint.as_bytes()).add_part(label.as_bytes());
+        let texts =
+            [&self.provider, &self.tool, &self.tool_title, &self.tool_hash, self.arguments.get(), &self.summary];
+        for text in texts {
             hasher.add_part(text.as_bytes());
         }
         hasher.add_part(self.operation.as_str().as_bytes());
-        let Target { entity_type, id, label, lock_key } = self.target;
+        let Target { entity_type, id, label, lock_key } = &self.target;
         hasher.add_part(entity_type.as_bytes()).add_optional(id.as_deref());
-        let PreviewNote { kind, failed, restricted: _ } = self.preview;
-        hasher.add_number(match kind {
-            PreviewKind::Module => 0,
-            PreviewKind::DryRun => 1,
-            PreviewKind::BeforeAfter => 2,
-            PreviewKind::Arguments => 3,
-        });
-        hasher.add_optional(failed.as_deref());
+        let PreviewNote { kind, failed, restricted: _ } = &self.preview;
+        hasher.add_number(*kind as u64).add_optional(failed.as_deref());
         hasher.add_part(label.as_bytes()).add_part(lock_key.as_bytes());
         hasher.add_number(u64::from(self.diff.truncated)).add_number(self.diff.fields.len() as u64);
         for field in &self.diff.fields {
@@ -142,14 +117,7 @@ impl ReviewedContent<'_> {
             hasher.add_optional(field.before.as_deref()).add_optional(field.after.as_deref());
             hasher.add_number(field.lines.len() as u64);
             for line in &field.lines {
-                hasher.add_number(match line.op {
-                    LineOp::Equal => 0,
-                    LineOp::Insert => 1,
-                    LineOp::Delete => 2,
-                    LineOp::Skip => 3,
-                    LineOp::Note => 4,
-                });
-                hasher.add_part(line.text.as_bytes());
+                hasher.add_number(line.op as u64).add_part(line.text.as_bytes());
             }
         }
         hasher.finish()
@@ -158,8 +126,10 @@ impl ReviewedContent<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::changes::diff::DiffBuilder;
+    use crate::changes::{ChangeState, Operation, diff::DiffBuilder, testing::change};
 
     #[test]
     fn fingerprint_separates_parts() {
@@ -170,47 +140,35 @@ mod tests {
 
     #[test]
     fn digest_covers_all_reviewed_content() {
-        let target =
-            Target { entity_type: "issue".into(), id: None, label: "CORE-1".into(), lock_key: "CORE-1".into() };
-        let other = Target { id: Some(String::new()), ..target.clone() };
-        let arguments = RawValue::from_string(r#"{"a":1}"#.into()).unwrap();
-        let respaced = RawValue::from_string(r#"{"a": 1}"#.into()).unwrap();
-        let diff = DiffBuilder::new().field("a", "A", None, Some("1")).finish();
-        let other_diff = DiffBuilder::new().field("a", "A", Some(""), Some("1")).finish();
-        let (plain, failed) =
-            (PreviewNote::default(), PreviewNote { failed: Some("x".into()), ..PreviewNote::default() });
-        let shown = ReviewedContent {
-            provider: "tracker",
-            tool: "create_issue",
-            tool_title: "Create issue",
-            tool_hash: "sha256:0",
-            arguments: &arguments,
-            operation: Operation::Create,
-            target: &target,
-            summary: "Create",
-            preview: &plain,
-            diff: &diff,
-            served_by: None,
+        let raw = |text: &str| Arc::from(RawValue::from_string(text.into()).unwrap());
+        let diff = |before| DiffBuilder::new().field("a", "A", before, Some("1")).finish();
+        let change = |alter: fn(&mut Change)| {
+            let mut change = change("chg_1", "agent", 1, ChangeState::Pending);
+            alter(&mut change);
+            change
         };
-        let (module, server) = (ServedBy::default(), ServedBy { fingerprint: "sha256:2".into(), label: String::new() });
-        let digests = [
-            shown,
-            ReviewedContent { provider: "docs", ..shown },
-            ReviewedContent { preview: &failed, ..shown },
-            ReviewedContent { tool: "create_project", ..shown },
-            ReviewedContent { tool_title: "x", ..shown },
-            ReviewedContent { tool_hash: "sha256:1", ..shown },
-            ReviewedContent { arguments: &respaced, ..shown },
-            ReviewedContent { operation: Operation::Delete, ..shown },
-            ReviewedContent { target: &other, ..shown },
-            ReviewedContent { summary: "x", ..shown },
-            ReviewedContent { diff: &other_diff, ..shown },
-            ReviewedContent { served_by: Some(&module), ..shown },
-            ReviewedContent { served_by: Some(&server), ..shown },
+        let mut digests = [
+            change(|_| {}),
+            change(|c| c.provider = "docs".into()),
+            change(|c| c.preview.failed = Some("x".into())),
+            change(|c| c.tool = "create_project".into()),
+            change(|c| c.tool_title = "x".into()),
+            change(|c| c.tool_hash = "sha256:1".into()),
+            change(|c| c.operation = Operation::Delete),
+            change(|c| c.target.id = Some(String::new())),
+            change(|c| c.summary = "x".into()),
+            change(|c| c.served_by = ServedBy { fingerprint: "sha256:2".into(), label: String::new() }),
         ]
-        .map(|s| s.digest());
+        .map(|change| change.review_digest())
+        .to_vec();
+        for arguments in [r#"{"a":1}"#, r#"{"a": 1}"#] {
+            digests.push(Change { arguments: raw(arguments), ..change(|_| {}) }.review_digest());
+        }
+        for diff in [diff(None), diff(Some(""))] {
+            digests.push(Change { diff, ..change(|_| {}) }.review_digest());
+        }
         let distinct: std::collections::HashSet<_> = digests.iter().collect();
         assert_eq!(distinct.len(), digests.len());
-        assert_eq!(digests[0], shown.digest());
+        assert_eq!(digests[0], change(|_| {}).review_digest());
     }
 }

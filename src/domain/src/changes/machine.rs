@@ -7,14 +7,17 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
+use strum::{IntoStaticStr, VariantArray};
 
 use super::{
     Change, ChangeFault, ChangeState, Claimant, Decision, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ServedBy,
     Terms, Verdict,
     dialogue::{ClosedQuestion, Question},
-    digest::{ReviewedContent, arguments_hash},
+    digest::arguments_hash,
     person::Person,
 };
+use crate::principal::Principal;
+use countersign_protocol::ErrorKind;
 
 /// The events of an existing change.
 #[derive(Clone, Debug)]
@@ -23,9 +26,7 @@ pub enum ChangeEvent {
     Decide(Decision),
     /// New arguments with their preview, under terms that are at least as strict. Earlier votes become void.
     Edit {
-        by: String,
-        owner: Option<String>,
-        key_id: Option<String>,
+        by: Principal,
         comment: Option<String>,
         arguments: Arc<RawValue>,
         preview: Preview,
@@ -33,11 +34,11 @@ pub enum ChangeEvent {
         terms: Terms,
     },
     /// Withdraws an approval before the change runs. With `all`, an admin withdraws every approval.
-    Unapprove { by: String, owner: Option<String>, key_id: Option<String>, all: bool },
+    Unapprove { by: Principal, all: bool },
     /// Voids the approvals of reviewers who may no longer decide; those in `kept` stay.
     Void { kept: Vec<Decision>, reason: String },
     /// The proposer withdraws the change.
-    Withdraw { by: String },
+    Withdraw { by: Principal },
     /// The change expired.
     Expire { reason: String },
     /// The target or the tool differs from what was shown, or cannot be checked.
@@ -59,11 +60,12 @@ pub enum ChangeEvent {
     /// running.
     LoseTrack { fault: ChangeFault, sent_by: Timestamp },
     /// A person checked the outcome and reports it.
-    Settle { by: String, applied: bool, comment: Option<String> },
+    Settle { by: Principal, applied: bool, comment: Option<String> },
 }
 
 /// The transitions of the state machine, by their names on the feed and in the audit trail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", prefix = "change.")]
 pub enum EventKind {
     Created,
     Voted,
@@ -85,72 +87,18 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    pub const ALL: [Self; 17] = [
-        Self::Created,
-        Self::Voted,
-        Self::Edited,
-        Self::Approved,
-        Self::Unapproved,
-        Self::Rejected,
-        Self::Expired,
-        Self::Withdrawn,
-        Self::Stale,
-        Self::Refreshed,
-        Self::Executing,
-        Self::Asked,
-        Self::Answered,
-        Self::Applied,
-        Self::Failed,
-        Self::OutcomeUnknown,
-        Self::Settled,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Returns the name in the audit trail.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Voted => "voted",
-            Self::Edited => "edited",
-            Self::Approved => "approved",
-            Self::Unapproved => "unapproved",
-            Self::Rejected => "rejected",
-            Self::Expired => "expired",
-            Self::Withdrawn => "withdrawn",
-            Self::Stale => "stale",
-            Self::Refreshed => "refreshed",
-            Self::Executing => "executing",
-            Self::Asked => "asked",
-            Self::Answered => "answered",
-            Self::Applied => "applied",
-            Self::Failed => "failed",
-            Self::OutcomeUnknown => "outcome_unknown",
-            Self::Settled => "settled",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.feed_type().trim_start_matches("change.")
     }
 
     /// Returns the event type on the feed.
     #[must_use]
-    pub const fn feed_type(self) -> &'static str {
-        match self {
-            Self::Created => "change.created",
-            Self::Voted => "change.voted",
-            Self::Edited => "change.edited",
-            Self::Approved => "change.approved",
-            Self::Unapproved => "change.unapproved",
-            Self::Rejected => "change.rejected",
-            Self::Expired => "change.expired",
-            Self::Withdrawn => "change.withdrawn",
-            Self::Stale => "change.stale",
-            Self::Refreshed => "change.refreshed",
-            Self::Executing => "change.executing",
-            Self::Asked => "change.asked",
-            Self::Answered => "change.answered",
-            Self::Applied => "change.applied",
-            Self::Failed => "change.failed",
-            Self::OutcomeUnknown => "change.outcome_unknown",
-            Self::Settled => "change.settled",
-        }
+    pub fn feed_type(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -162,6 +110,8 @@ pub struct Transition {
     pub from: Option<ChangeState>,
     /// The principal who caused it, or `system`.
     pub actor: String,
+    /// The key that authenticated the actor, if any.
+    pub key_id: Option<String>,
     /// The comment of a person, or the reason.
     pub comment: Option<String>,
     pub after: Change,
@@ -211,73 +161,37 @@ pub enum IllegalTransition {
     NoOpenQuestion,
 }
 
-impl ChangeState {
-    /// Returns the name in JSON and in the store.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Approved => "approved",
-            Self::Executing => "executing",
-            Self::Applied => "applied",
-            Self::Failed => "failed",
-            Self::OutcomeUnknown => "outcome_unknown",
-            Self::Rejected => "rejected",
-            Self::Expired => "expired",
-            Self::Withdrawn => "withdrawn",
-            Self::Stale => "stale",
-        }
-    }
-
-    pub const ALL: [Self; 10] = [
-        Self::Pending,
-        Self::Approved,
-        Self::Executing,
-        Self::Applied,
-        Self::Failed,
-        Self::OutcomeUnknown,
-        Self::Rejected,
-        Self::Expired,
-        Self::Withdrawn,
-        Self::Stale,
-    ];
-
-    /// Parses the name of a state.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|s| s.as_str() == name)
-    }
-}
-
 impl ChangeEvent {
-    /// Returns the transition and the states that it may leave. `change` distinguishes a vote from an approval.
-    fn edge(&self, change: &Change) -> (EventKind, &'static [ChangeState]) {
+    /// Returns the transition, the states that it may leave and the state that it leads to. `change` distinguishes a vote
+    /// from an approval.
+    fn edge(&self, change: &Change) -> (EventKind, &'static [ChangeState], ChangeState) {
         use ChangeState as S;
         const OPEN: &[ChangeState] = &[S::Pending, S::Stale];
         match self {
-            Self::Decide(d) if d.verdict == Verdict::Reject => (EventKind::Rejected, OPEN),
+            Self::Decide(d) if d.verdict == Verdict::Reject => (EventKind::Rejected, OPEN, S::Rejected),
             Self::Decide(_) if change.approvals() + 1 < change.terms.quorum as usize => {
-                (EventKind::Voted, &[S::Pending])
+                (EventKind::Voted, &[S::Pending], S::Pending)
             }
-            Self::Decide(_) => (EventKind::Approved, &[S::Pending]),
-            Self::Edit { .. } => (EventKind::Edited, OPEN),
-            Self::Unapprove { .. } => (EventKind::Unapproved, &[S::Approved]),
-            Self::Void { .. } => (EventKind::Unapproved, &[S::Pending, S::Approved]),
-            Self::Withdraw { .. } => (EventKind::Withdrawn, OPEN),
+            Self::Decide(_) => (EventKind::Approved, &[S::Pending], S::Approved),
+            Self::Edit { .. } => (EventKind::Edited, OPEN, S::Pending),
+            Self::Unapprove { .. } => (EventKind::Unapproved, &[S::Approved], S::Pending),
+            Self::Void { .. } => (EventKind::Unapproved, &[S::Pending, S::Approved], S::Pending),
+            Self::Withdraw { .. } => (EventKind::Withdrawn, OPEN, S::Withdrawn),
             // The rule treats a missing decision as a rejection. An approved change that did not run was not rejected.
             Self::Expire { .. } if change.terms.on_expiry == OnExpiry::Reject && OPEN.contains(&change.state) => {
-                (EventKind::Rejected, OPEN)
+                (EventKind::Rejected, OPEN, S::Rejected)
             }
-            Self::Expire { .. } => (EventKind::Expired, &[S::Pending, S::Approved, S::Stale]),
-            Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved]),
-            Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale]),
-            Self::Claim { .. } => (EventKind::Executing, &[S::Approved]),
-            Self::Ask { .. } => (EventKind::Asked, &[S::Executing]),
-            Self::Answer { .. } => (EventKind::Answered, &[S::Executing]),
-            Self::Succeed { .. } => (EventKind::Applied, &[S::Executing]),
-            Self::Fail { .. } => (EventKind::Failed, &[S::Executing]),
-            Self::LoseTrack { .. } => (EventKind::OutcomeUnknown, &[S::Executing]),
-            Self::Settle { .. } => (EventKind::Settled, &[S::OutcomeUnknown]),
+            Self::Expire { .. } => (EventKind::Expired, &[S::Pending, S::Approved, S::Stale], S::Expired),
+            Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved], S::Stale),
+            Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale], S::Pending),
+            Self::Claim { .. } => (EventKind::Executing, &[S::Approved], S::Executing),
+            Self::Ask { .. } => (EventKind::Asked, &[S::Executing], S::Executing),
+            Self::Answer { .. } => (EventKind::Answered, &[S::Executing], S::Executing),
+            Self::Succeed { .. } => (EventKind::Applied, &[S::Executing], S::Applied),
+            Self::Fail { .. } => (EventKind::Failed, &[S::Executing], S::Failed),
+            Self::LoseTrack { .. } => (EventKind::OutcomeUnknown, &[S::Executing], S::OutcomeUnknown),
+            Self::Settle { applied: true, .. } => (EventKind::Settled, &[S::OutcomeUnknown], S::Applied),
+            Self::Settle { applied: false, .. } => (EventKind::Settled, &[S::OutcomeUnknown], S::Failed),
         }
     }
 }
@@ -339,25 +253,6 @@ impl Change {
         sent.saturating_add(SignedDuration::from_millis(timeout)).unwrap_or(Timestamp::MAX)
     }
 
-    /// Returns the digest of the content that is shown now.
-    #[must_use]
-    pub fn review_digest(&self) -> String {
-        ReviewedContent {
-            provider: &self.provider,
-            tool: &self.tool,
-            tool_title: &self.tool_title,
-            tool_hash: &self.tool_hash,
-            arguments: &self.arguments,
-            operation: self.operation,
-            target: &self.target,
-            summary: &self.summary,
-            preview: &self.preview,
-            diff: &self.diff,
-            served_by: self.served_by.as_ref(),
-        }
-        .digest()
-    }
-
     fn set_preview(&mut self, preview: Preview, served_by: ServedBy) {
         let Preview { note, operation, target, summary, diff, fingerprint } = preview;
         self.preview = note;
@@ -369,7 +264,7 @@ impl Change {
             self.previous_diff = Some(previous);
         }
         self.fingerprint = fingerprint;
-        self.served_by = Some(served_by);
+        self.served_by = served_by;
         self.decisions.clear();
         self.fault = None;
         self.digest = self.review_digest();
@@ -381,16 +276,17 @@ impl Change {
 /// # Errors
 /// [`IllegalTransition`]; the change stays as it was.
 pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Transition, IllegalTransition> {
-    let (kind, from) = event.edge(change);
+    let (kind, from, to) = event.edge(change);
     if !from.contains(&change.state) {
         return Err(IllegalTransition::State { from: change.state, event: kind });
     }
     let mut after = change.clone();
     after.version += 1;
+    after.state = to;
     // The wall clock may go back; the history of a change must not.
     after.updated_at = now.max(change.updated_at);
     let mut actor = SYSTEM.to_owned();
-    let mut comment = None;
+    let (mut key_id, mut comment) = (None, None);
     match event {
         ChangeEvent::Decide(decision) => {
             if decision.version != change.version {
@@ -413,20 +309,16 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 after.run_after = change.grace_period_end(after.updated_at);
             }
             actor.clone_from(&decision.reviewer);
+            key_id.clone_from(&decision.key_id);
             comment.clone_from(&decision.comment);
             after.decisions.push(decision);
-            after.state = match kind {
-                EventKind::Rejected => ChangeState::Rejected,
-                EventKind::Approved => ChangeState::Approved,
-                _ => ChangeState::Pending,
-            };
         }
-        ChangeEvent::Edit { by, owner, key_id, comment: edit_comment, arguments, preview, served_by, terms } => {
+        ChangeEvent::Edit { by, comment: edit_comment, arguments, preview, served_by, terms } => {
             if change.terms.edit == Editing::Forbidden {
                 return Err(IllegalTransition::EditForbidden);
             }
             // A person who may not approve the change may not edit it into another one either.
-            if change.is_proposed_by(Person { name: &by, owner: owner.as_deref(), key: key_id.as_deref() }) {
+            if change.is_proposed_by(Person::from_principal(&by)) {
                 return Err(IllegalTransition::SelfApproval);
             }
             let (from, to) = (arguments_hash(&change.arguments), arguments_hash(&arguments));
@@ -434,28 +326,33 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::UnchangedArguments);
             }
             let at = after.updated_at;
-            after.edits.push(Edit { by: by.clone(), owner, key_id, comment: edit_comment.clone(), at, from, to });
+            (actor, key_id, comment) = (by.name.clone(), by.key_id.clone(), edit_comment.clone());
+            after.edits.push(Edit {
+                by: by.name,
+                owner: by.owner,
+                key_id: by.key_id,
+                comment: edit_comment,
+                at,
+                from,
+                to,
+            });
             let before = std::mem::replace(&mut after.arguments, arguments);
             after.proposed_arguments.get_or_insert(before);
             after.terms = terms;
             after.set_preview(preview, served_by);
             // A diff between different arguments would not show whether the target changed.
             after.previous_diff = None;
-            after.state = ChangeState::Pending;
-            actor = by;
-            comment = edit_comment;
         }
-        ChangeEvent::Unapprove { by, owner, key_id, all } => {
+        ChangeEvent::Unapprove { by, all } => {
             if change.run_after.is_none_or(|end| now >= end) {
                 return Err(IllegalTransition::GracePeriodOver);
             }
-            let person = Person { name: &by, owner: owner.as_deref(), key: key_id.as_deref() };
+            let person = Person::from_principal(&by);
             after.decisions.retain(|vote| !all && !Person::from_decision(vote).is_same_as(person));
             if after.decisions.len() == change.decisions.len() {
                 return Err(IllegalTransition::NotAnApprover);
             }
-            actor = by;
-            after.state = ChangeState::Pending;
+            (actor, key_id) = (by.name, by.key_id);
         }
         ChangeEvent::Void { kept, reason } => {
             after.decisions.retain(|vote| kept.contains(vote));
@@ -463,33 +360,27 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::NothingToVoid);
             }
             comment = Some(reason);
-            after.state = ChangeState::Pending;
         }
         ChangeEvent::Withdraw { by } => {
-            if by != change.proposer.principal {
+            if by.name != change.proposer.principal {
                 return Err(IllegalTransition::NotProposer);
             }
-            actor = by;
-            after.state = ChangeState::Withdrawn;
+            (actor, key_id) = (by.name, by.key_id);
         }
         ChangeEvent::Expire { reason } => {
             comment = Some(reason.clone());
-            after.fault = Some(ChangeFault { code: "CHANGE_EXPIRED".into(), message: reason });
-            after.state = if kind == EventKind::Rejected { ChangeState::Rejected } else { ChangeState::Expired };
+            after.fault = Some(ChangeFault::new(ErrorKind::ChangeExpired, reason));
         }
         ChangeEvent::MarkStale { fault } => {
             comment = Some(fault.message.clone());
             after.fault = Some(fault);
-            after.state = ChangeState::Stale;
         }
         ChangeEvent::Refresh { preview, served_by } => {
             after.set_preview(preview, served_by);
-            after.state = ChangeState::Pending;
         }
         ChangeEvent::Claim { by, call_timeout } => {
             after.claimed_by = by;
             after.call_timeout_ms = Some(u64::try_from(call_timeout.as_millis()).unwrap_or(u64::MAX));
-            after.state = ChangeState::Executing;
         }
         ChangeEvent::Ask { question } => {
             let Some(dialogue) = after.dialogue.as_mut().filter(|dialogue| !dialogue.has_question(&question.key))
@@ -511,23 +402,19 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         }
         ChangeEvent::Succeed { result } => {
             after.result = Some(result);
-            after.state = ChangeState::Applied;
         }
         ChangeEvent::Fail { fault, result } => {
             comment = Some(fault.message.clone());
             after.fault = Some(fault);
             after.result = result;
-            after.state = ChangeState::Failed;
         }
         ChangeEvent::LoseTrack { fault, sent_by } => {
             comment = Some(fault.message.clone());
             after.fault = Some(fault);
             after.target_taken_until = Some(change.call_deadline(sent_by)).filter(|end| *end > now);
-            after.state = ChangeState::OutcomeUnknown;
         }
         ChangeEvent::Settle { by, applied, comment: settle_comment } => {
-            actor = by;
-            comment = settle_comment;
+            (actor, key_id, comment) = (by.name, by.key_id, settle_comment);
             // The fault stays with a failure: it explains the failure, and its agent reads the reviewer's finding.
             if applied {
                 after.fault = None;
@@ -536,7 +423,6 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 fault.message = format!("{}. {actor} checked: it was not applied{why}", fault.message);
             }
             after.target_taken_until = None;
-            after.state = if applied { ChangeState::Applied } else { ChangeState::Failed };
         }
     }
     if after.state != ChangeState::Approved {
@@ -547,7 +433,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
     {
         dialogue.close_all("the call has ended", after.updated_at);
     }
-    Ok(Transition { kind, from: Some(change.state), actor, comment, after })
+    Ok(Transition { kind, from: Some(change.state), actor, key_id, comment, after })
 }
 
 #[cfg(test)]

@@ -24,10 +24,17 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use strum::{IntoStaticStr, VariantArray};
+
+use crate::principal::{Principal, Role};
+use countersign_protocol::ErrorKind;
 
 /// The state of a change (DESIGN: "Changes").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum ChangeState {
     Pending,
     Approved,
@@ -42,6 +49,20 @@ pub enum ChangeState {
 }
 
 impl ChangeState {
+    pub const ALL: &[Self] = Self::VARIANTS;
+
+    /// Returns the name in JSON and in the store.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// Parses the name of a state.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|state| state.as_str() == name)
+    }
+
     /// Returns `true` if no further transition is possible.
     #[must_use]
     pub const fn is_final(self) -> bool {
@@ -50,8 +71,9 @@ impl ChangeState {
 }
 
 /// The effect of a change on its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "UPPERCASE")]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Operation {
     Create,
     Update,
@@ -61,17 +83,12 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Call];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Returns the name on the wire and in badges.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Create => "CREATE",
-            Self::Update => "UPDATE",
-            Self::Delete => "DELETE",
-            Self::Call => "CALL",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -118,7 +135,7 @@ pub struct DiffLine {
     pub text: String,
 }
 
-/// `equal`, `insert` or `delete`. `skip` stands for omitted unchanged lines, with their number as text; `note` is a
+/// `equal`, `insert` or `delete`. The order of the variants is part of [`Change::review_digest`]. `skip` stands for omitted unchanged lines, with their number as text; `note` is a
 /// remark such as a file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -140,7 +157,7 @@ pub struct Diff {
     pub truncated: bool,
 }
 
-/// The source of a preview.
+/// The source of a preview. The order of the variants is part of [`Change::review_digest`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewKind {
@@ -198,22 +215,26 @@ pub struct Proposer {
     /// The principal's name.
     pub principal: String,
     /// The owner of the principal, if that is another person ([`crate::principal::Principal::owner`]).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    #[serde(default)]
     pub key_id: Option<String>,
     /// The name that the client reports.
-    #[serde(default)]
     pub client_name: Option<String>,
-    #[serde(default)]
     pub client_version: Option<String>,
-    #[serde(default)]
     pub session: Option<String>,
     /// `http`, `websocket`, `stdio`, `sse` or `rest`.
     pub transport: String,
     /// The protocol revision; `None` for the REST endpoint.
-    #[serde(default)]
     pub revision: Option<String>,
+}
+
+impl Proposer {
+    /// Returns the principal that previews and runs act for: the proposer, with an agent's rights only.
+    #[must_use]
+    pub fn to_agent(&self) -> Principal {
+        let Self { principal, owner, key_id, .. } = self.clone();
+        Principal { name: principal, role: Role::Agent, key_id, owner }
+    }
 }
 
 /// The server that runs the calls of a provider. Approvals are bound to it, so another server with the same name cannot
@@ -233,12 +254,12 @@ pub struct ServedBy {
 #[serde(rename_all = "camelCase")]
 pub struct ReviewNote {
     /// The rule of the policy that decided; none where `policy.default` did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// One clause for people.
     pub reason: String,
     /// `TOOL_NEW` or `TOOL_CHANGED` if the tool's definition is not accepted yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mark: Option<String>,
 }
 
@@ -256,13 +277,12 @@ pub enum Verdict {
 pub struct Decision {
     pub reviewer: String,
     /// The owner of the reviewer's key, if that is another person. One owner has one vote.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// The key used for the decision, if any. An approval counts as long as that key is valid.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
     pub verdict: Verdict,
-    #[serde(default)]
     pub comment: Option<String>,
     pub at: Timestamp,
     /// The version of the change that was decided on.
@@ -276,11 +296,11 @@ pub struct Edit {
     pub by: String,
     /// The owner of the editor's key, if that is another person, and the key's id. An editor's own approval may not
     /// count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     pub at: Timestamp,
     /// Hashes of the arguments before and after (`sha256:…` of their bytes).
@@ -302,7 +322,7 @@ pub struct WaitsFor {
     pub change: String,
     /// `None` while the other change runs. If its outcome is unknown, this change waits until that time, or until a
     /// person has settled it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
 
@@ -333,6 +353,13 @@ pub struct ChangeFault {
     pub message: String,
 }
 
+impl ChangeFault {
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { code: kind.code().into(), message: message.into() }
+    }
+}
+
 /// A proposed write. This is also its JSON on the REST endpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -348,14 +375,12 @@ pub struct Change {
     pub tool_title: String,
     /// Hash of the tool's definition when the change was proposed.
     pub tool_hash: String,
-    /// The server behind the provider's name when the diff was made. `None` for older changes that did not record it;
-    /// they become stale at their first check.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub served_by: Option<ServedBy>,
+    /// The server behind the provider's name when the diff was made.
+    pub served_by: ServedBy,
     /// The exact bytes of the arguments that will run.
     pub arguments: Arc<RawValue>,
     /// The arguments that the agent proposed, once a reviewer has edited them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub proposed_arguments: Option<Arc<RawValue>>,
     /// Edits, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -368,53 +393,52 @@ pub struct Change {
     pub preview: PreviewNote,
     pub diff: Diff,
     /// The diff before the target changed, if it did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_diff: Option<Diff>,
     pub fingerprint: String,
     /// Hash of the content shown to a reviewer (arguments, target, diff). A decision may carry it.
     pub digest: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub review: Option<ReviewNote>,
-    #[serde(default)]
     pub idempotency_key: Option<String>,
     /// The terms of its review, as the rule sets them.
     #[serde(default)]
     pub terms: Terms,
     /// Another open change with the same principal, tool and arguments, at the time of the proposal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicate_of: Option<String>,
     pub decisions: Vec<Decision>,
     /// For an approved change: when it runs. Until then the approval can be undone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub run_after: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub expires_at: Timestamp,
     /// The node that runs it or ran it last, if several serve the store. Reports of other nodes about the call are
     /// ignored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed_by: Option<Claimant>,
     /// The timeout of its call once it is sent, in milliseconds. Set by the claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub call_timeout_ms: Option<u64>,
     /// For a change of unknown outcome: when its call is over at the latest. Until then no other change of the target
     /// runs, unless a person settles this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub target_taken_until: Option<Timestamp>,
     /// For an approved change: the change that it waits for. It is never stored, but computed for display.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<WaitsFor>,
     /// Questions that its tool may ask the proposer's client while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub dialogue: Option<Dialogue>,
     /// The result of the tool (a `countersign_provider::ToolResult` as JSON), once it ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<RawValue>>,
     /// The reason why it failed, is stale, expired or has an unknown outcome.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<ChangeFault>,
     /// Hashes of the contents that were removed because of their age.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub redacted: Option<retention::Redaction>,
 }
 

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use super::{Change, ChangeFault, ChangeState, Diff, DiffLine, FieldDiff, LineOp, Operation};
+use countersign_protocol::ErrorKind;
 
 /// Shown in place of a withheld preview.
 const WITHHELD_PREVIEW_TEXT: &str =
@@ -31,7 +32,6 @@ impl Change {
     /// Returns `true` if the preview was made from state that the proposer could not read.
     #[must_use]
     pub fn is_restricted(&self) -> bool {
-        // Older changes record this only in their fields.
         self.preview.restricted || self.diff.fields.iter().any(|field| field.restricted)
     }
 
@@ -51,7 +51,7 @@ impl Change {
             };
         }
         // A module names entities by their state; a recipe names them by the proposer's own arguments.
-        let is_module = self.served_by.as_ref().is_some_and(|by| by.fingerprint.is_empty());
+        let is_module = self.served_by.fingerprint.is_empty();
         let (operation, label, summary) = match (is_module, self.operation) {
             (true, _) => (Operation::Update, Cow::Borrowed(&*self.tool), format!("Call {}", self.tool).into()),
             // The absence of an entity is also state.
@@ -59,9 +59,7 @@ impl Change {
             (false, _) => (Operation::Update, (&*self.target.label).into(), (&*self.summary).into()),
         };
         let fault = fault.map(|fault| match self.state {
-            ChangeState::Stale => {
-                Cow::Owned(ChangeFault { code: "CHANGE_STALE".into(), message: WITHHELD_STALE_TEXT.into() })
-            }
+            ChangeState::Stale => Cow::Owned(ChangeFault::new(ErrorKind::ChangeStale, WITHHELD_STALE_TEXT)),
             _ => Cow::Borrowed(fault),
         });
         let entity_type = if is_module { "tool" } else { &self.target.entity_type };
@@ -102,7 +100,7 @@ mod tests {
         let mut change = crate::changes::testing::change("chg_1", "bot", 1, ChangeState::Stale);
         change.diff = DiffBuilder::new().field("f", "F", Some("secret"), Some("x")).finish();
         change.target.id = Some("7".into());
-        change.served_by = Some(ServedBy { fingerprint: "sha256:s".into(), label: "s".into() });
+        change.served_by = ServedBy { fingerprint: "sha256:s".into(), label: "s".into() };
         change.fault = Some(ChangeFault { code: "NOT_FOUND".into(), message: "secret".into() });
         change
     }
@@ -138,7 +136,7 @@ mod tests {
         // Headlines of a module reveal state too.
         let module = |with: &dyn Fn(&mut Change)| {
             hidden(&|c| {
-                c.served_by = Some(ServedBy::default());
+                c.served_by = ServedBy::default();
                 with(c);
             })
         };

@@ -20,9 +20,9 @@ pub struct Redaction {
     /// Hash of the arguments that were decided on.
     pub arguments: String,
     /// Hash of the proposed arguments, if a reviewer edited them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub proposed_arguments: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
 }
 

@@ -28,7 +28,7 @@ pub enum OnReview {
 }
 
 /// Who may approve arguments that a reviewer has edited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Editing {
     /// Any reviewer; if more than one approval is required, no editor.
@@ -44,26 +44,6 @@ impl Editing {
     /// The names in the configuration.
     pub const NAMES: [(&str, Self); 3] =
         [("allowed", Self::Allowed), ("other", Self::Other), ("forbidden", Self::Forbidden)];
-}
-
-impl<'de> Deserialize<'de> for Editing {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum StoredEditing {
-            Name(String),
-            /// Used by changes that were stored before the names existed.
-            Flag(bool),
-        }
-        match StoredEditing::deserialize(deserializer)? {
-            StoredEditing::Flag(true) => Ok(Self::Allowed),
-            StoredEditing::Flag(false) => Ok(Self::Forbidden),
-            StoredEditing::Name(word) => {
-                let entry = Self::NAMES.iter().find(|(entry, _)| *entry == word);
-                entry.map(|(_, editing)| *editing).ok_or_else(|| serde::de::Error::custom("unknown editing mode"))
-            }
-        }
-    }
 }
 
 /// The terms of a review. Times are in whole seconds.
@@ -133,18 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn editing_of_older_changes_is_parsed() {
-        for (json, is) in [
-            ("true", Editing::Allowed),
-            ("false", Editing::Forbidden),
-            (r#""allowed""#, Editing::Allowed),
-            (r#""other""#, Editing::Other),
-            (r#""forbidden""#, Editing::Forbidden),
-        ] {
-            assert_eq!(serde_json::from_str::<Editing>(json).unwrap(), is);
-        }
-        assert!(serde_json::from_str::<Editing>("1").is_err() && serde_json::from_str::<Editing>(r#""x""#).is_err());
-        assert_eq!(serde_json::to_string(&Editing::Other).unwrap(), r#""other""#);
+    fn editors_may_approve_only_alone_and_if_allowed() {
         let counts = |edit, quorum| Terms { edit, quorum, ..Terms::default() }.editors_may_approve();
         assert!(counts(Editing::Allowed, 1) && !counts(Editing::Allowed, 2) && !counts(Editing::Other, 1));
     }

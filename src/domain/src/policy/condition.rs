@@ -12,7 +12,7 @@ mod tests;
 
 use std::{
     cell::Cell,
-    collections::BTreeMap,
+    collections::HashMap,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, LazyLock},
@@ -118,30 +118,11 @@ pub enum ConditionFault {
     Other,
 }
 
-/// The variables that an expression reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsedVariables {
-    pub arguments: bool,
-    pub principal: bool,
-    pub session: bool,
-    pub tool: bool,
-}
-
-/// The values of the variables. Unused ones may be absent.
-#[derive(Clone, Debug, Default)]
-pub struct ConditionInputs {
-    pub arguments: Option<Value>,
-    pub principal: Option<Value>,
-    pub session: Option<Value>,
-    pub tool: Option<Value>,
-}
-
 /// A compiled expression.
 #[derive(Clone)]
 pub struct Condition {
     source: Arc<str>,
     expression: Arc<IdedExpr>,
-    uses: UsedVariables,
     /// The variables that the expression reads.
     used_names: Arc<[&'static str]>,
     has_loops: bool,
@@ -201,11 +182,10 @@ impl Condition {
         if let Err(message) = compiler.visit(&mut expression) {
             return Err(errors::at_node(message, compiler.failed_node, &info));
         }
-        let Compiler { uses, used_names, has_loops, paths_as_text, arguments, .. } = compiler;
+        let Compiler { used_names, has_loops, paths_as_text, arguments, .. } = compiler;
         Ok(Self {
             source: source.into(),
             expression: Arc::new(expression),
-            uses,
             used_names: used_names.into(),
             has_loops,
             paths_as_text: paths_as_text.into(),
@@ -231,14 +211,9 @@ impl Condition {
         &self.source
     }
 
-    #[must_use]
-    pub fn uses(&self) -> UsedVariables {
-        self.uses
-    }
-
     /// Returns `true` if the expression reads that variable.
     #[must_use]
-    pub fn uses_variable(&self, variable: &str) -> bool {
+    pub fn uses(&self, variable: &str) -> bool {
         self.used_names.contains(&variable)
     }
 
@@ -248,23 +223,12 @@ impl Condition {
         self.has_loops
     }
 
-    /// Evaluates the condition.
+    /// Evaluates the condition. Variables that it does not read may be absent.
     ///
     /// # Errors
     /// [`ConditionFault`]; the caller decides what follows.
-    pub fn holds(&self, inputs: &ConditionInputs) -> Result<bool, ConditionFault> {
-        let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
-        for (name, value) in [
-            ("arguments", &inputs.arguments),
-            ("principal", &inputs.principal),
-            ("session", &inputs.session),
-            ("tool", &inputs.tool),
-        ] {
-            if let Some(value) = value {
-                context.add_variable_from_value(name, value.clone());
-            }
-        }
-        match self.evaluate_with_budget(&context, MAX_STEPS)? {
+    pub fn holds(&self, variables: &[(&str, &Value)]) -> Result<bool, ConditionFault> {
+        match self.evaluate(variables, MAX_STEPS)? {
             Value::Bool(result) => Ok(result),
             other => Err(ConditionFault::NotBoolean(type_name(&other))),
         }
@@ -276,15 +240,11 @@ impl Condition {
     /// [`ConditionFault`]
     pub fn evaluate(&self, variables: &[(&str, &Value)], steps: u64) -> Result<Value, ConditionFault> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
-        for (name, value) in variables.iter().filter(|(name, _)| self.uses_variable(name)) {
+        for (name, value) in variables.iter().filter(|(name, _)| self.uses(name)) {
             context.add_variable_from_value(*name, (*value).clone());
         }
-        self.evaluate_with_budget(&context, steps)
-    }
-
-    fn evaluate_with_budget(&self, context: &Context<'_, '_>, steps: u64) -> Result<Value, ConditionFault> {
         BUDGET.set(Budget { steps, until: Some(Instant::now() + MAX_TIME) });
-        let outcome = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, context)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, &context)));
         let is_exhausted = BUDGET.replace(Budget::default()).steps == 0;
         match outcome {
             // A loop may have swallowed the error of the exhausted budget.
@@ -329,7 +289,6 @@ fn fault_from_error(error: &ExecutionError) -> ConditionFault {
 #[derive(Default)]
 struct Compiler {
     variables: &'static Variables,
-    uses: UsedVariables,
     used_names: Vec<&'static str>,
     has_loops: bool,
     /// The variables of the enclosing loops.
@@ -410,13 +369,6 @@ impl Compiler {
         };
         if !self.used_names.contains(known) {
             self.used_names.push(known);
-        }
-        match name {
-            "arguments" => self.uses.arguments = true,
-            "principal" => self.uses.principal = true,
-            "session" => self.uses.session = true,
-            "tool" => self.uses.tool = true,
-            _ => {}
         }
         Ok(())
     }
@@ -598,14 +550,12 @@ fn cost_of(value: &dyn Val, most: u64) -> u64 {
 /// Creates a map of texts for a variable.
 #[must_use]
 pub fn text_map(entries: &[(&str, Option<&str>)]) -> Value {
-    let map: BTreeMap<String, Value> =
-        entries.iter().map(|(key, value)| ((*key).to_owned(), value.map_or(Value::Null, Value::from))).collect();
-    map_value(map)
+    map_value(entries.iter().map(|(key, value)| (*key, value.map_or(Value::Null, Value::from))))
 }
 
 /// Creates a map value.
 #[must_use]
-pub fn map_value(entries: BTreeMap<String, Value>) -> Value {
-    let map: std::collections::HashMap<String, Value> = entries.into_iter().collect();
+pub fn map_value<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+    let map: HashMap<String, Value> = entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     Value::Map(map.into())
 }

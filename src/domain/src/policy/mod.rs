@@ -35,13 +35,14 @@ pub mod values;
 use std::sync::Arc;
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 pub use condition::{Condition, ConditionError, ConditionFault};
 pub use globs::Globs;
-pub use people::{AnyReviewer, ConfiguredReviewers, Groups, KeyRoles, Reviewers};
+pub use people::{Groups, KeyRoles, Reviewers};
 pub use pins::{PinSource, Pins};
 pub use rule::{AnnotationsMatch, Rule};
-pub use ruling::{CallFacts, Ruling};
+pub use ruling::Ruling;
 pub use settings::{PolicyConfig, PolicyDefault, PolicyMode};
 pub use standing::{AcceptanceMark, DefinitionStatus};
 pub use standing_rules::{StandingRule, StandingSource, StandingVerdict};
@@ -54,8 +55,9 @@ use crate::changes::{ReviewNote, Terms};
 use countersign_protocol::annotations::ToolAnnotations;
 
 /// The verdict on a call, in order of strictness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Verdict {
     /// The call goes to its provider.
     Allow,
@@ -67,12 +69,8 @@ pub enum Verdict {
 
 impl Verdict {
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Review => "review",
-            Self::Deny => "deny",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -204,7 +202,7 @@ pub struct Policy {
     review: Arc<Terms>,
     pins: Arc<dyn PinSource>,
     standing: Arc<dyn StandingSource>,
-    people: Arc<dyn Reviewers>,
+    people: Arc<Reviewers>,
 }
 
 impl Policy {
@@ -218,7 +216,7 @@ impl Policy {
             review: Arc::clone(&config.review),
             pins: Arc::new(NoPins),
             standing: Arc::new(NoStandingRules),
-            people: Arc::new(AnyReviewer),
+            people: Arc::<Reviewers>::default(),
         }
     }
 
@@ -230,7 +228,7 @@ impl Policy {
 
     /// Adds standing rules, each of which counts as long as its creator may decide.
     #[must_use]
-    pub fn with_standing_rules(self, standing: Arc<dyn StandingSource>, people: Arc<dyn Reviewers>) -> Self {
+    pub fn with_standing_rules(self, standing: Arc<dyn StandingSource>, people: Arc<Reviewers>) -> Self {
         Self { standing, people, ..self }
     }
 

@@ -34,71 +34,20 @@ pub trait KeyRoles: Send + Sync + 'static {
     fn revocations(&self) -> Result<u64, McpError>;
 }
 
-/// Decides which principals may make which decisions.
-pub trait Reviewers: Send + Sync + 'static {
-    /// Returns `true` if the principal is among the reviewers of the terms. It does not consider who proposed the
-    /// change.
-    fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool;
-
-    /// Returns the current principal for an earlier decision, or `None` if its key was revoked since.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE` if the store cannot be read.
-    fn current_principal(&self, decided_as: &Principal) -> Result<Option<Principal>, McpError> {
-        Ok(Some(decided_as.clone()))
-    }
-
-    /// Returns a counter that rises whenever an earlier decision may have become invalid.
-    ///
-    /// # Errors
-    /// The errors of [`Reviewers::current_principal`].
-    fn revocations(&self) -> Result<u64, McpError> {
-        Ok(0)
-    }
-
-    /// Returns `true` if an approval is still valid: its reviewer could give it again with the same key. An approval
-    /// without a key (from a sign-in by code, which ends with the process) stays valid.
-    ///
-    /// # Errors
-    /// The errors of [`Reviewers::current_principal`].
-    fn is_vote_valid(&self, terms: &Terms, vote: &Decision) -> Result<bool, McpError> {
-        if vote.key_id.is_none() {
-            return Ok(true);
-        }
-        let decided_as = Principal {
-            name: vote.reviewer.clone(),
-            role: Role::Reviewer,
-            key_id: vote.key_id.clone(),
-            owner: vote.owner.clone(),
-        };
-        Ok(self.current_principal(&decided_as)?.is_some_and(|now| self.may_decide(terms, &now)))
-    }
-}
-
-/// Lets every reviewer decide on every change.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AnyReviewer;
-
-impl Reviewers for AnyReviewer {
-    fn may_decide(&self, _: &Terms, principal: &Principal) -> bool {
-        principal.role.may_decide()
-    }
-}
-
-/// Reviewers by role and group, using the groups of the current configuration.
+/// Decides which principals may make which decisions: by role and by the groups of the current configuration.
 ///
 /// `reviewers: [reviewer]` includes admins, who have all permissions of reviewers. A group includes only its members,
 /// so that an admin key does not grant decisions that belong to the database team. Members of a group also need a key
 /// that may decide. A removed group has no members, and changes that require it can only be withdrawn or expire.
 #[derive(Default)]
-pub struct ConfiguredReviewers {
+pub struct Reviewers {
     groups: ArcSwap<Groups>,
     /// Incremented whenever the groups are replaced.
     generation: AtomicU64,
     keys: Option<Arc<dyn KeyRoles>>,
 }
 
-impl ConfiguredReviewers {
+impl Reviewers {
     #[must_use]
     pub fn new(groups: &Groups) -> Self {
         Self { groups: ArcSwap::from_pointee(groups.clone()), ..Self::default() }
@@ -122,10 +71,11 @@ impl ConfiguredReviewers {
         let groups = self.groups.load();
         groups.iter().filter(|(_, group)| is_member(group, principal)).map(|(name, _)| name.clone()).collect()
     }
-}
 
-impl Reviewers for ConfiguredReviewers {
-    fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool {
+    /// Returns `true` if the principal is among the reviewers of the terms. It does not consider who proposed the
+    /// change.
+    #[must_use]
+    pub fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool {
         if !principal.role.may_decide() {
             return false;
         }
@@ -138,14 +88,40 @@ impl Reviewers for ConfiguredReviewers {
             })
     }
 
-    fn current_principal(&self, decided_as: &Principal) -> Result<Option<Principal>, McpError> {
+    /// Returns the current principal for an earlier decision, or `None` if its key was revoked since.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE` if the store cannot be read.
+    pub fn current_principal(&self, decided_as: &Principal) -> Result<Option<Principal>, McpError> {
         let (Some(keys), Some(key)) = (&self.keys, &decided_as.key_id) else { return Ok(Some(decided_as.clone())) };
         Ok(keys.role(key)?.map(|role| Principal { role, ..decided_as.clone() }))
     }
 
-    fn revocations(&self) -> Result<u64, McpError> {
+    /// Returns a counter that rises whenever an earlier decision may have become invalid.
+    ///
+    /// # Errors
+    /// The errors of [`Reviewers::current_principal`].
+    pub fn revocations(&self) -> Result<u64, McpError> {
         let keys = self.keys.as_ref().map_or(Ok(0), |keys| keys.revocations())?;
         Ok(keys + self.generation.load(Ordering::Acquire))
+    }
+
+    /// Returns `true` if an approval is still valid: its reviewer could give it again with the same key. An approval
+    /// without a key (from a sign-in by code, which ends with the process) stays valid.
+    ///
+    /// # Errors
+    /// The errors of [`Reviewers::current_principal`].
+    pub fn is_vote_valid(&self, terms: &Terms, vote: &Decision) -> Result<bool, McpError> {
+        if vote.key_id.is_none() {
+            return Ok(true);
+        }
+        let decided_as = Principal {
+            name: vote.reviewer.clone(),
+            role: Role::Reviewer,
+            key_id: vote.key_id.clone(),
+            owner: vote.owner.clone(),
+        };
+        Ok(self.current_principal(&decided_as)?.is_some_and(|now| self.may_decide(terms, &now)))
     }
 }
 
@@ -165,7 +141,7 @@ mod tests {
     fn reviewers_are_roles_and_groups() {
         let groups =
             |members: &[&str]| Groups::from([("dba".to_owned(), members.iter().map(|m| (*m).into()).collect())]);
-        let people = ConfiguredReviewers::new(&groups(&["alice", "bob"]));
+        let people = Reviewers::new(&groups(&["alice", "bob"]));
         let asks = |reviewers: &[&str]| Terms {
             reviewers: reviewers.iter().map(|r| (*r).to_owned()).collect(),
             ..Terms::default()

@@ -1,27 +1,14 @@
 //! Evaluates the rules for one tool: once if possible, and otherwise for each call.
 
-use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
+use std::{cell::OnceCell, sync::Arc};
 
 use serde_json::value::RawValue;
 
 use super::{
-    AcceptanceMark, ConditionFault, DEFAULT_ANNOTATIONS, Decision, Rule, StandingRule, ToolFacts, Verdict,
-    condition::{self, ConditionInputs},
-    standing_rules::ToolStandingRules,
-    values,
+    AcceptanceMark, Condition, ConditionFault, DEFAULT_ANNOTATIONS, Decision, Requester, Rule, StandingRule, ToolFacts,
+    Verdict, condition, standing_rules::ToolStandingRules, values,
 };
 use crate::principal::Principal;
-
-/// The facts of a call that rules can match.
-pub struct CallFacts<'a> {
-    pub principal: &'a Principal,
-    /// `http`, `websocket`, `stdio`, …
-    pub transport: &'a str,
-    pub revision: &'a str,
-    /// The name that the client reports.
-    pub client: Option<&'a str>,
-    pub arguments: &'a RawValue,
-}
 
 /// The evaluated policy of one tool.
 #[derive(Clone, Debug)]
@@ -92,10 +79,9 @@ impl Ruling {
     ) -> Self {
         let core = ConfigRuling::new(rules, tool, otherwise);
         let fixed = match &core {
-            ConfigRuling::Fixed(decision) if standing.is_none() && simulates => {
-                Some(Arc::new(decision.clone().allow_simulated()))
+            ConfigRuling::Fixed(decision) if standing.is_none() => {
+                Some(Arc::new(if simulates { decision.clone().allow_simulated() } else { decision.clone() }))
             }
-            ConfigRuling::Fixed(decision) if standing.is_none() => Some(Arc::new(decision.clone())),
             _ => None,
         };
         Self { core, fixed, standing, simulates }
@@ -103,19 +89,19 @@ impl Ruling {
 
     /// Decides about a call.
     #[must_use]
-    pub fn decide(&self, call: &CallFacts<'_>) -> Decision {
+    pub fn decide(&self, requester: &Requester<'_>, arguments: &RawValue) -> Decision {
         if let Some(fixed) = &self.fixed {
             return (**fixed).clone();
         }
         let mut decision = match &self.core {
             ConfigRuling::Fixed(decision) => decision.clone(),
             ConfigRuling::Conditional(depends) => {
-                let facts = CallContext { call, arguments: OnceCell::new() };
-                depends.decide(|candidate| facts.matches(candidate, &depends.tool))
+                let call = CallContext { requester, arguments, parsed_arguments: OnceCell::new(), tool: &depends.tool };
+                depends.decide(|candidate| call.matches(candidate))
             }
         };
         if let Some(standing) = &self.standing {
-            decision = standing.apply(decision, call);
+            decision = standing.apply(decision, requester.principal, arguments);
         }
         if self.simulates { decision.allow_simulated() } else { decision }
     }
@@ -130,11 +116,10 @@ impl Ruling {
         let ConfigRuling::Conditional(depends) = &self.core else { return false };
         let mut reading = depends.candidates.iter().filter(|candidate| {
             candidate.rule.applies_to(principal.role, &principal.name)
-                && candidate.rule.when.as_ref().is_some_and(|when| when.uses().arguments)
+                && candidate.rule.when.as_ref().is_some_and(|when| when.uses("arguments"))
         });
         reading.any(|candidate| {
-            arguments.get().len() > MAX_FAST_BYTES
-                || candidate.rule.when.as_ref().is_some_and(condition::Condition::has_loops)
+            arguments.get().len() > MAX_FAST_BYTES || candidate.rule.when.as_ref().is_some_and(Condition::has_loops)
         })
     }
 
@@ -258,22 +243,19 @@ fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option
         }
     };
     match &rule.when {
-        Some(when) if !depends_on_call(rule) => {
-            match when.holds(&ConditionInputs { tool: Some(value.clone()), ..ConditionInputs::default() }) {
-                Ok(true) => Some(static_match),
-                Ok(false) => None,
-                Err(fault) => Some(StaticMatch::Fault(fault)),
-            }
-        }
+        Some(when) if !depends_on_call(rule) => match when.holds(&[("tool", value)]) {
+            Ok(true) => Some(static_match),
+            Ok(false) => None,
+            Err(fault) => Some(StaticMatch::Fault(fault)),
+        },
         _ => Some(static_match),
     }
 }
 
 fn depends_on_call(rule: &Rule) -> bool {
-    rule.when.as_ref().is_some_and(|when| {
-        let uses = when.uses();
-        uses.arguments || uses.principal || uses.session
-    })
+    let is_of_call =
+        |when: &Condition| ["arguments", "principal", "session"].iter().any(|variable| when.uses(variable));
+    rule.when.as_ref().is_some_and(is_of_call)
 }
 
 impl StaticMatch {
@@ -337,31 +319,28 @@ impl ConditionalRules {
     }
 
     fn is_listed_to(&self, principal: &Principal) -> bool {
-        let inputs = ConditionInputs {
-            principal: Some(principal_value(principal)),
-            tool: Some(self.tool.clone()),
-            ..ConditionInputs::default()
-        };
+        let caller = principal_value(principal);
         for CandidateRule { rule, static_match } in &self.candidates {
             if !rule.applies_to(principal.role, &principal.name) {
                 continue;
             }
             let denies = rule.then == Verdict::Deny;
-            let needs_call = |uses: condition::UsedVariables| uses.arguments || uses.session;
             match &rule.when {
                 // It may match or not; if not, the remaining rules decide.
-                Some(when) if needs_call(when.uses()) => {
+                Some(when) if when.uses("arguments") || when.uses("session") => {
                     if !denies {
                         return true;
                     }
                     continue;
                 }
-                Some(when) if depends_on_call(rule) => match when.holds(&inputs) {
-                    Ok(true) => {}
-                    Ok(false) => continue,
-                    Err(_) if denies => return false,
-                    Err(_) => continue,
-                },
+                Some(when) if depends_on_call(rule) => {
+                    match when.holds(&[("principal", &caller), ("tool", &self.tool)]) {
+                        Ok(true) => {}
+                        Ok(false) => continue,
+                        Err(_) if denies => return false,
+                        Err(_) => continue,
+                    }
+                }
                 _ => {}
             }
             match static_match {
@@ -376,50 +355,37 @@ impl ConditionalRules {
 
 /// A call whose arguments are parsed when the first condition reads them.
 struct CallContext<'a> {
-    call: &'a CallFacts<'a>,
-    arguments: OnceCell<Result<cel::Value, ConditionFault>>,
+    requester: &'a Requester<'a>,
+    arguments: &'a RawValue,
+    parsed_arguments: OnceCell<Result<cel::Value, ConditionFault>>,
+    tool: &'a cel::Value,
 }
 
 impl CallContext<'_> {
-    fn matches(&self, candidate: &CandidateRule, tool: &cel::Value) -> CallMatch {
-        let CandidateRule { rule, static_match } = candidate;
-        let principal = self.call.principal;
+    fn matches(&self, CandidateRule { rule, static_match }: &CandidateRule) -> CallMatch {
+        let principal = self.requester.principal;
         if !rule.applies_to(principal.role, &principal.name) {
             return CallMatch::No;
         }
-        if matches!(static_match, StaticMatch::Fault(_)) || !depends_on_call(rule) {
-            return static_match.as_match();
-        }
-        match self.holds(rule, tool) {
-            Ok(true) => static_match.as_match(),
-            Ok(false) => CallMatch::No,
-            Err(fault) => CallMatch::Fault(fault),
+        match &rule.when {
+            Some(when) if depends_on_call(rule) && !matches!(static_match, StaticMatch::Fault(_)) => {
+                match self.holds(when) {
+                    Ok(true) => static_match.as_match(),
+                    Ok(false) => CallMatch::No,
+                    Err(fault) => CallMatch::Fault(fault),
+                }
+            }
+            _ => static_match.as_match(),
         }
     }
 
-    fn holds(&self, rule: &Rule, tool: &cel::Value) -> Result<bool, ConditionFault> {
-        let Some(when) = &rule.when else { return Ok(true) };
-        let uses = when.uses();
-        let mut inputs = ConditionInputs::default();
-        if uses.arguments {
-            let parsed = self.arguments.get_or_init(|| values::arguments(self.call.arguments));
-            inputs.arguments = Some(parsed.clone()?);
-        }
-        if uses.principal {
-            inputs.principal = Some(principal_value(self.call.principal));
-        }
-        if uses.session {
-            let CallFacts { transport, revision, client, .. } = self.call;
-            inputs.session = Some(condition::text_map(&[
-                ("transport", Some(transport)),
-                ("revision", Some(revision)),
-                ("client", *client),
-            ]));
-        }
-        if uses.tool {
-            inputs.tool = Some(tool.clone());
-        }
-        when.holds(&inputs)
+    fn holds(&self, when: &Condition) -> Result<bool, ConditionFault> {
+        let arguments = match when.uses("arguments") {
+            true => self.parsed_arguments.get_or_init(|| values::arguments(self.arguments)).clone()?,
+            false => cel::Value::Null,
+        };
+        let (principal, session) = (principal_value(self.requester.principal), self.requester.session_value());
+        when.holds(&[("arguments", &arguments), ("principal", &principal), ("session", &session), ("tool", self.tool)])
     }
 }
 
@@ -436,11 +402,10 @@ fn tool_value(tool: &ToolFacts) -> cel::Value {
         ("idempotentHint", effective.idempotent_hint),
         ("openWorldHint", effective.open_world_hint),
     ];
-    let annotations: BTreeMap<String, cel::Value> =
-        hints.into_iter().map(|(hint, value)| (hint.to_owned(), cel::Value::Bool(value))).collect();
-    condition::map_value(BTreeMap::from([
-        ("name".to_owned(), cel::Value::from(tool.name.as_str())),
-        ("server".to_owned(), cel::Value::from(tool.server.as_str())),
-        ("annotations".to_owned(), condition::map_value(annotations)),
-    ]))
+    let annotations = condition::map_value(hints.map(|(hint, value)| (hint, cel::Value::Bool(value))));
+    condition::map_value([
+        ("name", cel::Value::from(tool.name.as_str())),
+        ("server", cel::Value::from(tool.server.as_str())),
+        ("annotations", annotations),
+    ])
 }

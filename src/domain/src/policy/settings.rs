@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 use super::{Groups, Rule};
 use crate::changes::Terms;
 
 /// The verdict on calls that no rule matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum PolicyDefault {
     Allow,
     ReviewWrites,
@@ -19,13 +21,8 @@ pub enum PolicyDefault {
 impl PolicyDefault {
     /// Returns the name in the configuration.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::ReviewWrites => "review_writes",
-            Self::ReviewAll => "review_all",
-            Self::Deny => "deny",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -17,10 +17,10 @@ use std::{
 };
 
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{CallFacts, Decision, Reviewers, ToolFacts, Verdict};
+use super::{Decision, Reviewers, ToolFacts, Verdict};
 use crate::{
     changes::{Terms, person::Person},
     principal::{Principal, Role},
@@ -36,7 +36,7 @@ pub enum StandingVerdict {
 }
 
 /// Counts how often a rule decided; shared by all copies of the rule.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct UseCounter(Arc<AtomicU64>);
 
 impl UseCounter {
@@ -55,24 +55,6 @@ impl UseCounter {
     }
 }
 
-impl fmt::Debug for UseCounter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.get().fmt(f)
-    }
-}
-
-impl Serialize for UseCounter {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(self.get())
-    }
-}
-
-impl<'de> Deserialize<'de> for UseCounter {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        u64::deserialize(deserializer).map(|uses| Self(Arc::new(AtomicU64::new(uses))))
-    }
-}
-
 /// A decision of a reviewer about future calls.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -87,14 +69,14 @@ pub struct StandingRule {
     pub tool_hash: String,
     /// Fingerprint of the server when the rule was created ([`crate::changes::ServedBy::fingerprint`]). An older allow
     /// rule without it (`None`) no longer applies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub served_by: Option<String>,
     /// The principal whose calls it covers; `None` means everyone. An allow rule covers this principal alone, a deny
     /// rule covers the person with any of their keys.
     pub principal: Option<String>,
     /// The proposer of the change that the rule was created on, so that they cannot revoke a rule that denies their own
     /// calls.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub proposer: Option<AccountRef>,
     /// Hash of the canonical arguments, independent of the order of members; `None` means any arguments.
     pub arguments_hash: Option<String>,
@@ -104,11 +86,11 @@ pub struct StandingRule {
     pub from_change: Option<String>,
     pub created_by: String,
     pub created_by_role: Role,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by_owner: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by_key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
@@ -118,7 +100,7 @@ pub struct StandingRule {
     pub expired_at: Option<Timestamp>,
     /// When its creator was found to be no longer allowed to decide (the key was revoked or has another role). An allow
     /// rule ends then; a deny rule stays until somebody revokes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub orphaned_at: Option<Timestamp>,
     pub uses: UseCounter,
     /// Its expiry by the monotonic clock, so that setting back the wall clock does not extend it.
@@ -131,9 +113,9 @@ pub struct StandingRule {
 #[serde(rename_all = "camelCase")]
 pub struct AccountRef {
     pub name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
 }
 
@@ -229,14 +211,14 @@ impl StandingSource for NoStandingRules {
 
 /// Returns `true` if this reviewer alone may approve a call under these terms.
 #[must_use]
-pub fn can_approve_alone(people: &dyn Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
+pub fn can_approve_alone(people: &Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
     terms.single_approval_suffices() && people.may_decide(terms, reviewer)
 }
 
 /// The standing rules of one tool.
 pub(super) struct ToolStandingRules {
     rules: Vec<Arc<StandingRule>>,
-    people: Arc<dyn Reviewers>,
+    people: Arc<Reviewers>,
 }
 
 impl fmt::Debug for ToolStandingRules {
@@ -254,11 +236,7 @@ impl ToolStandingRules {
     /// Creates the set, or `None` if no rule applies to the tool. An allow rule applies to the definition and server
     /// that it was created for. A deny rule applies to every definition, or a server could evade it by changing the
     /// description.
-    pub(super) fn new(
-        rules: Vec<Arc<StandingRule>>,
-        tool: &ToolFacts,
-        people: &Arc<dyn Reviewers>,
-    ) -> Option<Arc<Self>> {
+    pub(super) fn new(rules: Vec<Arc<StandingRule>>, tool: &ToolFacts, people: &Arc<Reviewers>) -> Option<Arc<Self>> {
         let is_applicable = |rule: &Arc<StandingRule>| {
             rule.verdict == StandingVerdict::Deny
                 || rule.tool_hash == tool.hash && rule.served_by.as_ref() == Some(&tool.target)
@@ -304,17 +282,17 @@ impl ToolStandingRules {
     }
 
     /// Decides about a call for which the configuration alone decides `decision`.
-    pub(super) fn apply(&self, decision: Decision, call: &CallFacts<'_>) -> Decision {
+    pub(super) fn apply(&self, decision: Decision, caller: &Principal, arguments: &RawValue) -> Decision {
         let now = Timestamp::now();
         let mut hash: Option<Option<String>> = None;
         let mut matches = |rule: &&Arc<StandingRule>| {
-            if !rule.is_live(now) || !rule.applies_to(call.principal) {
+            if !rule.is_live(now) || !rule.applies_to(caller) {
                 return false;
             }
             let Some(expected) = &rule.arguments_hash else { return true };
             // Ambiguous arguments match no rule.
             let actual = hash.get_or_insert_with(|| {
-                arguments::check(call.arguments, MAX_DEPTH).ok().map(|()| canonical_text_hash(call.arguments.get()))
+                arguments::check(arguments, MAX_DEPTH).ok().map(|()| canonical_text_hash(arguments.get()))
             });
             actual.as_ref() == Some(expected)
         };
@@ -333,7 +311,7 @@ impl ToolStandingRules {
             let Ok(Some(creator)) = self.people.current_principal(&rule.creator()) else { return false };
             let has_comment = rule.comment.is_some() || !decision.terms.require_comment;
             has_comment
-                && !Person::from_principal(call.principal).is_same_as(Person::from_principal(&creator))
+                && !Person::from_principal(caller).is_same_as(Person::from_principal(&creator))
                 && can_approve_alone(&*self.people, &decision.terms, &creator)
         });
         match allows.find(&mut matches) {

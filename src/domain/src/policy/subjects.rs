@@ -11,12 +11,9 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use super::{
-    Policy, Rule, Verdict,
-    condition::{self, ConditionInputs},
-    ruling::principal_value,
-};
+use super::{Policy, Rule, Verdict, condition, ruling::principal_value};
 use crate::{
+    changes::Proposer,
     policy::{PolicyDefault, PolicyMode},
     principal::Principal,
 };
@@ -169,27 +166,33 @@ impl Policy {
     }
 }
 
-impl Requester<'_> {
+impl<'a> Requester<'a> {
+    /// Creates the requester of a change, which `principal` proposed ([`Proposer::to_agent`]).
+    #[must_use]
+    pub fn for_proposer(proposer: &'a Proposer, principal: &'a Principal) -> Self {
+        let Proposer { transport, revision, client_name, .. } = proposer;
+        Self { principal, transport, revision: revision.as_deref().unwrap_or_default(), client: client_name.as_deref() }
+    }
+
     /// Evaluates the condition of a rule; `None` if it cannot be evaluated.
     fn holds(&self, rule: &Rule) -> Option<bool> {
         let Some(when) = &rule.when else { return Some(true) };
-        let session = condition::text_map(&[
+        when.holds(&[("principal", &principal_value(self.principal)), ("session", &self.session_value())]).ok()
+    }
+
+    /// Returns the value of `session` for conditions.
+    pub(super) fn session_value(&self) -> cel::Value {
+        condition::text_map(&[
             ("transport", Some(self.transport)),
             ("revision", Some(self.revision)),
             ("client", self.client),
-        ]);
-        let inputs = ConditionInputs {
-            principal: Some(principal_value(self.principal)),
-            session: Some(session),
-            ..ConditionInputs::default()
-        };
-        when.holds(&inputs).ok()
+        ])
     }
 }
 
 /// Returns `true` if the rule names nothing and has no condition that only tools can meet.
 fn is_general(rule: &Rule) -> bool {
-    let needs_tool = rule.when.as_ref().is_some_and(|when| when.uses().arguments || when.uses().tool);
+    let needs_tool = rule.when.as_ref().is_some_and(|when| when.uses("arguments") || when.uses("tool"));
     rule.tools.is_empty() && !rule.names_non_tools() && rule.annotations == Default::default() && !needs_tool
 }
 

@@ -39,13 +39,9 @@ fn principal(role: Role) -> Principal {
 
 fn ask_as(policy: &Policy, tool: &ToolFacts, arguments: &str, role: Role) -> Decision {
     let arguments = RawValue::from_string(arguments.to_owned()).unwrap();
-    policy.ruling(tool).decide(&CallFacts {
-        principal: &principal(role),
-        transport: "http",
-        revision: "2025-11-25",
-        client: None,
-        arguments: &arguments,
-    })
+    let principal = principal(role);
+    let requester = Requester { principal: &principal, transport: "http", revision: "2025-11-25", client: None };
+    policy.ruling(tool).decide(&requester, &arguments)
 }
 
 fn ask(policy: &Policy, tool: &ToolFacts, arguments: &str) -> Decision {

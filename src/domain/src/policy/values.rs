@@ -1,15 +1,12 @@
 //! Converts the arguments of a call to CEL values: bounded, and rejected if they are ambiguous.
 
 use std::{
-    cell::Cell,
     collections::{HashMap, HashSet},
-    fmt,
     sync::Arc,
 };
 
 use cel::{Value, objects::Key};
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
+use serde_json::{Value as Json, value::RawValue};
 
 use super::condition::ConditionFault;
 use countersign_protocol::{
@@ -44,14 +41,45 @@ pub fn arguments_within(text: &str, bytes: usize, values: usize) -> Result<Value
     if !numbers_are_exact(text) {
         return Err(ConditionFault::Arguments("the arguments hold a number that its condition could not tell exactly"));
     }
-    let remaining = Cell::new(values);
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    ValueSeed { remaining: &remaining }.deserialize(&mut deserializer).map_err(|_| {
-        ConditionFault::Arguments(if remaining.get() == 0 {
-            "the arguments hold too many values for its condition"
-        } else {
-            "the arguments cannot be read in one way only"
-        })
+    let json = serde_json::from_str::<&RawValue>(text).map_err(|_| AMBIGUOUS)?;
+    countersign_protocol::arguments::check(json, usize::MAX).map_err(|_| AMBIGUOUS)?;
+    let mut remaining = values;
+    to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?, &mut remaining)
+}
+
+const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments cannot be read in one way only");
+
+/// Converts a value, counting down `remaining` for each value in it.
+fn to_cel(json: Json, remaining: &mut usize) -> Result<Value, ConditionFault> {
+    *remaining -= 1;
+    if *remaining == 0 {
+        return Err(ConditionFault::Arguments("the arguments hold too many values for its condition"));
+    }
+    Ok(match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(value),
+        Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+            (Some(integer), ..) => Value::Int(integer),
+            (None, Some(integer), _) => Value::UInt(integer),
+            (None, None, float) => Value::Float(float.ok_or(AMBIGUOUS)?),
+        },
+        Json::String(text) => Value::String(Arc::new(text)),
+        Json::Array(items) => {
+            let items: Result<_, _> = items.into_iter().map(|item| to_cel(item, remaining)).collect();
+            Value::List(Arc::new(items?))
+        }
+        Json::Object(members) => {
+            let mut folded: HashSet<String> = HashSet::new();
+            let mut entries: HashMap<Key, Value> = HashMap::new();
+            for (key, value) in members {
+                // The condition and the provider could read different values; some parsers ignore case.
+                if !folded.insert(key.chars().map(fold_case).collect()) {
+                    return Err(AMBIGUOUS);
+                }
+                entries.insert(Key::String(Arc::new(key)), to_cel(value, remaining)?);
+            }
+            Value::Map(cel::objects::Map { map: Arc::new(entries) })
+        }
     })
 }
 
@@ -67,91 +95,13 @@ fn is_exact(number: &str) -> bool {
     if number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok() {
         return true;
     }
-    let Some(end) = number.find(['.', 'e', 'E']) else { return false };
-    let mantissa_end = number.find(['e', 'E']).unwrap_or(number.len());
-    debug_assert!(end <= mantissa_end);
-    let digits: String = number.get(..mantissa_end).unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
+    if !number.contains(['.', 'e', 'E']) {
+        return false;
+    }
+    let mantissa = number.split(['e', 'E']).next().unwrap_or_default();
+    let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
     digits.trim_start_matches('0').trim_end_matches('0').len() <= MAX_DIGITS
         && number.parse::<f64>().is_ok_and(f64::is_finite)
-}
-
-struct ValueSeed<'a> {
-    remaining: &'a Cell<usize>,
-}
-
-impl ValueSeed<'_> {
-    fn reborrow(&self) -> Self {
-        Self { remaining: self.remaining }
-    }
-
-    fn count<E: serde::de::Error>(&self) -> Result<(), E> {
-        match self.remaining.get().checked_sub(1) {
-            Some(remaining) if remaining > 0 => {
-                self.remaining.set(remaining);
-                Ok(())
-            }
-            _ => {
-                self.remaining.set(0);
-                Err(E::custom("too many values"))
-            }
-        }
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
-    type Value = Value;
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        self.count()?;
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for ValueSeed<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Int(value))
-    }
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(i64::try_from(value).map_or(Value::UInt(value), Value::Int))
-    }
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Float(value))
-    }
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::String(Arc::new(value.to_owned())))
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = seq.next_element_seed(self.reborrow())? {
-            items.push(item);
-        }
-        Ok(Value::List(Arc::new(items)))
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut entries: HashMap<Key, Value> = HashMap::new();
-        let mut seen: HashSet<String> = HashSet::new();
-        while let Some(key) = map.next_key::<String>()? {
-            let value = map.next_value_seed(self.reborrow())?;
-            // The condition and the provider could read different values; some parsers ignore case.
-            if !seen.insert(key.chars().map(fold_case).collect()) {
-                return Err(A::Error::custom("two keys differ in case only"));
-            }
-            if entries.insert(Key::String(Arc::new(key)), value).is_some() {
-                return Err(A::Error::custom("a key is duplicated"));
-            }
-        }
-        Ok(Value::Map(cel::objects::Map { map: Arc::new(entries) }))
-    }
 }
 
 #[cfg(test)]

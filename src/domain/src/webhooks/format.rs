@@ -1,7 +1,7 @@
 //! Formats of deliveries: the event of the feed, or a chat message that is made from it.
 //!
 //! To add a format:
-//! 1. Add its line to `formats!` below; the configuration takes its name from there.
+//! 1. Add it to [`Format`] and to [`Format::NAMES`], from which the configuration takes its name.
 //! 2. Define its type and body in [`Format::content_type`] and [`Format::render_body`]; the compiler requires both.
 //! 3. Escape and truncate text written by others as the chat requires. The compiler requires its markup in
 //!    `agent_text_is_escaped_in_every_format` and its limit in `messages_stay_within_chat_limits`.
@@ -10,42 +10,42 @@
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use strum::IntoStaticStr;
 
 use super::template::{MessageTemplate, TemplateValues, escape_json};
 use crate::webhooks::summary::{details, headline};
 
-macro_rules! formats {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal;)*) => {
-        /// The format of a delivery.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Format { $($(#[$doc])* $variant,)* }
-
-        impl Format {
-            /// The names in the configuration.
-            pub const NAMES: [(&'static str, Self); [$($name),*].len()] = [$(($name, Self::$variant),)*];
-
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
-            }
-        }
-    };
-}
-
-formats! {
+/// The format of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+pub enum Format {
     /// The event of the feed with a `link`, or a JSON template.
-    Json = "json";
+    Json,
     /// An incoming webhook of Slack.
-    Slack = "slack";
+    Slack,
     /// A Microsoft Teams workflow that accepts adaptive cards.
-    Teams = "teams";
+    Teams,
     /// A webhook of a Discord channel.
-    Discord = "discord";
+    Discord,
     /// Plain text.
-    Text = "text";
+    Text,
 }
 
 impl Format {
+    /// The names in the configuration.
+    pub const NAMES: [(&'static str, Self); 5] = [
+        ("json", Self::Json),
+        ("slack", Self::Slack),
+        ("teams", Self::Teams),
+        ("discord", Self::Discord),
+        ("text", Self::Text),
+    ];
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {

@@ -128,7 +128,7 @@ fn add_comparison(
     observation: Observation,
 ) -> Result<(), Fault> {
     let Some(after) = &recipe.after else { return Ok(()) };
-    let uses_before = after.uses_variable("before");
+    let uses_before = after.uses("before");
     let before = match &observation.value {
         Some(value) if uses_before => answers::to_cel_value("before", value)?,
         _ => cel::Value::Null,

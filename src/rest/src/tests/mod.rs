@@ -36,7 +36,7 @@ use countersign_auth::{
 use countersign_config::{Config, Flags, load};
 use countersign_domain::{
     changes::{Change, ChangeState, Proposer, Terms, testing::proposer},
-    policy::{ConfiguredReviewers, Policy, PolicyConfig, PolicyDefault},
+    policy::{Policy, PolicyConfig, PolicyDefault, Reviewers},
     principal::Role,
 };
 use countersign_exchange::memory::Memory;
@@ -62,7 +62,7 @@ fn build(
     policy: Arc<Mutex<PolicyConfig>>,
     pins: Arc<PinStore>,
     board: Arc<StandingRuleCache>,
-    people: Arc<ConfiguredReviewers>,
+    people: Arc<Reviewers>,
 ) -> Arc<dyn Fn() + Send + Sync> {
     Arc::new(move || {
         let config = policy.lock().unwrap().clone();
@@ -182,7 +182,7 @@ impl Endpoints {
         let board = StandingRuleCache::open(&store).await.unwrap();
         let stored = Arc::new(StoredCredentials::open(&Place::directory(dir.path())).unwrap());
         let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
-        let people = Arc::new(ConfiguredReviewers::new(&config.policy.groups).with_keys(keys));
+        let people = Arc::new(Reviewers::new(&config.policy.groups).with_keys(keys));
         let (table, shown, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));
         let anew = build(table, shown, rules, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
         anew();

@@ -118,17 +118,18 @@ impl Ledger {
 /// Counts of changes per state, readable from any thread. Open states follow the ledger; final states follow the store's
 /// last count, plus what has become final since.
 pub(crate) struct Counts {
-    states: [(AtomicU64, Gauge); ChangeState::ALL.len()],
+    /// In the order of [`ChangeState::ALL`].
+    states: Vec<(AtomicU64, Gauge)>,
 }
 
 impl Counts {
     pub(crate) fn new(counts: &[(ChangeState, u64)]) -> Arc<Self> {
-        let states = ChangeState::ALL.map(|state| {
+        let counter = |state: &ChangeState| {
             let gauge = metrics::gauge!(telemetry::CHANGES, "state" => state.as_str());
             gauge.set(0.0);
             (AtomicU64::new(0), gauge)
-        });
-        let all = Self { states };
+        };
+        let all = Self { states: ChangeState::ALL.iter().map(counter).collect() };
         all.recount(counts);
         Arc::new(all)
     }
@@ -137,7 +138,7 @@ impl Counts {
         if let Some(from) = from {
             self.record_deletion(from);
         }
-        if let Some((n, gauge)) = self.entry(to) {
+        if let Some((n, gauge)) = self.states.get(to as usize) {
             n.fetch_add(1, Ordering::Relaxed);
             gauge.increment(1.0);
         }
@@ -145,9 +146,8 @@ impl Counts {
 
     /// Replaces the counts of the final states by the store's, since other nodes may have pruned changes.
     pub(crate) fn recount(&self, counts: &[(ChangeState, u64)]) {
-        for (state, (n, gauge)) in ChangeState::ALL.into_iter().zip(&self.states).filter(|(state, _)| state.is_final())
-        {
-            let counted = counts.iter().find(|(s, _)| *s == state).map_or(0, |(_, n)| *n);
+        for (state, (n, gauge)) in ChangeState::ALL.iter().zip(&self.states).filter(|(state, _)| state.is_final()) {
+            let counted = counts.iter().find(|(s, _)| s == state).map_or(0, |(_, n)| *n);
             n.store(counted, Ordering::Relaxed);
             gauge.set(approximate(counted));
         }
@@ -155,7 +155,7 @@ impl Counts {
 
     /// Records that a change in this state was deleted.
     pub(crate) fn record_deletion(&self, state: ChangeState) {
-        if let Some((n, gauge)) = self.entry(state)
+        if let Some((n, gauge)) = self.states.get(state as usize)
             && n.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
         {
             gauge.decrement(1.0);
@@ -163,11 +163,7 @@ impl Counts {
     }
 
     pub(crate) fn read(&self) -> Vec<(ChangeState, u64)> {
-        ChangeState::ALL.into_iter().zip(&self.states).map(|(s, (n, _))| (s, n.load(Ordering::Relaxed))).collect()
-    }
-
-    fn entry(&self, state: ChangeState) -> Option<&(AtomicU64, Gauge)> {
-        ChangeState::ALL.iter().position(|s| *s == state).and_then(|i| self.states.get(i))
+        ChangeState::ALL.iter().zip(&self.states).map(|(s, (n, _))| (*s, n.load(Ordering::Relaxed))).collect()
     }
 }
 

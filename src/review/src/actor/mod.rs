@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, AsyncContext, Context, Handler, Message, StreamHandler};
+use actix::{Actor, Context, Handler, Message, StreamHandler};
 use jiff::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -28,45 +28,24 @@ use self::{
     remote_transition::RemoteTransition,
     watch::Watchers,
 };
+use crate::commit::StepError;
 use countersign_domain::changes::{Change, ChangeState, Target, Terms, machine::EventKind};
 use countersign_feed::{Feed, FeedEvent};
-use countersign_protocol::McpError;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{CommittedWrite, Draft, Store, StoreError, WriteError, WriteRequest};
 use countersign_telemetry::metrics as telemetry;
 
-/// Why a transition did not happen.
-#[derive(Debug)]
-pub(crate) enum WriteFailure {
-    /// A limit was exceeded; the store was not asked.
-    Refused(McpError),
-    Write(WriteError),
-}
+pub(crate) type Reply = oneshot::Sender<Result<Arc<Change>, StepError>>;
 
-pub(crate) type Reply = oneshot::Sender<Result<Arc<Change>, WriteFailure>>;
+/// A slot in the write queue and a share of its bytes, released when the transition was announced or has failed.
+pub(crate) type Admission = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// A slot in the write queue, released when the transition was announced or has failed.
-#[derive(Debug)]
-pub(crate) struct Admission {
-    pub _place: OwnedSemaphorePermit,
-    pub _bytes: OwnedSemaphorePermit,
-}
-
-/// Stores a new change. Sent by [`crate::Changes::propose`]; the reply is the stored change, or
-/// [`WriteFailure::Refused`] over a bound of its principal, or what the store says.
+/// Stores a new change, or takes a change to its next state if it is still at the version the draft was made from. Sent
+/// by `commit.rs`; the reply is the stored change, [`StepError::Refused`] over a limit of its principal, or the error of
+/// the store.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct ProposeChange {
-    pub draft: Draft,
-    pub admission: Admission,
-    pub reply: Reply,
-}
-
-/// Takes a change to its next state, if it is still at the version the draft was made from. Sent by the
-/// [`crate::Changes`] handle for people's decisions, and by the Executor and the expiry.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(crate) struct AdvanceChange {
+pub(crate) struct WriteChange {
     pub draft: Draft,
     pub admission: Admission,
     pub reply: Reply,
@@ -101,8 +80,8 @@ pub(crate) struct ApprovedChange {
     /// The version after its approval.
     pub version: u64,
     pub lock_key: String,
-    /// The time before it may run, during which its approval can be undone.
-    pub grace: Option<Duration>,
+    /// The time before this node tries to run it: its approval can be undone, or another node should run it.
+    pub delay: Duration,
     /// Set if another node approved it and should run it: the delay until this node checks again.
     pub handover_backoff: Option<Duration>,
 }
@@ -111,41 +90,33 @@ impl ApprovedChange {
     /// The time that the approving node has to claim the change before other nodes try.
     pub(crate) const HANDOVER_DELAY: Duration = Duration::from_secs(3);
 
-    /// Delays the change if `others` is true, because another node may have approved it and should run it.
-    pub(crate) fn after_handover(self, others: bool) -> Self {
-        if !others {
-            return self;
-        }
-        Self {
-            grace: Some(self.grace.unwrap_or_default() + Self::HANDOVER_DELAY),
-            handover_backoff: Some(Self::HANDOVER_DELAY),
-            ..self
-        }
-    }
-
     pub(crate) fn new(change: &Change, now: Timestamp) -> Self {
-        let (target, terms) = (&change.target, &change.terms);
-        Self::from_parts((&change.id, change.version), (&change.provider, target), (change.run_after, terms), now)
+        let Change { id, version, provider, target, terms, run_after, .. } = change;
+        Self::from_parts((id, *version), (provider, target), (*run_after, terms), now)
     }
 
-    fn from_parts(
+    pub(super) fn from_parts(
         (id, version): (&str, u64),
         (provider, target): (&str, &Target),
         (run_after, terms): (Option<Timestamp>, &Terms),
         now: Timestamp,
     ) -> Self {
-        let left = run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
-        // If the clock was set back, the wait is still not longer than the rule says.
-        let grace = left.map(|left| left.min(Duration::from_secs(terms.undo_for)));
-        // Two providers may use the same lock key for different targets.
-        let lock_key = format!("{provider}\0{}", target.lock_key);
+        let left = run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok()).unwrap_or_default();
         Self {
             id: id.to_owned(),
             version,
-            lock_key,
-            grace: grace.filter(|left| !left.is_zero()),
+            // Two providers may use the same lock key for different targets.
+            lock_key: format!("{provider}\0{}", target.lock_key),
+            // If the clock was set back, the wait is still not longer than the rule says.
+            delay: left.min(Duration::from_secs(terms.undo_for)),
             handover_backoff: None,
         }
+    }
+
+    /// Delays the change, because another node may have approved it and should run it.
+    pub(crate) fn after_handover(self) -> Self {
+        let delay = self.delay + Self::HANDOVER_DELAY;
+        Self { delay, handover_backoff: Some(Self::HANDOVER_DELAY), ..self }
     }
 }
 
@@ -162,7 +133,7 @@ pub(crate) struct PendingChanges {
     /// Bounded by the number of changes that are not final.
     pub approved: mpsc::UnboundedSender<ApprovedChange>,
     /// Bounded by the admissions.
-    pub outcomes: (mpsc::UnboundedSender<Vec<WriteOutcome>>, Option<mpsc::UnboundedReceiver<Vec<WriteOutcome>>>),
+    pub outcomes: mpsc::UnboundedSender<Vec<WriteOutcome>>,
     /// Outcomes of the current commit, collected by the store's thread so that it wakes the actor once.
     pub collected: Arc<Mutex<Vec<WriteOutcome>>>,
     pub announcements: AnnouncementOrder<DurableTransition>,
@@ -180,7 +151,8 @@ pub(crate) enum DurableTransition {
 pub(crate) struct Metrics {
     proposed: metrics::Counter,
     refused: metrics::Counter,
-    transitions: [metrics::Counter; EventKind::ALL.len()],
+    /// In the order of [`EventKind::ALL`].
+    transitions: Vec<metrics::Counter>,
 }
 
 impl Metrics {
@@ -189,14 +161,14 @@ impl Metrics {
             proposed: metrics::counter!(telemetry::CHANGES_PROPOSED),
             refused: metrics::counter!(telemetry::CHANGES_REFUSED),
             transitions: EventKind::ALL
-                .map(|kind| metrics::counter!(telemetry::CHANGE_TRANSITIONS, "event" => kind.as_str())),
+                .iter()
+                .map(|kind| metrics::counter!(telemetry::CHANGE_TRANSITIONS, "event" => kind.as_str()))
+                .collect(),
         }
     }
-}
 
-impl Metrics {
     fn count_transition(&self, kind: EventKind) {
-        if let Some(counter) = EventKind::ALL.iter().position(|k| *k == kind).and_then(|i| self.transitions.get(i)) {
+        if let Some(counter) = self.transitions.get(kind as usize) {
             counter.increment(1);
         }
     }
@@ -204,42 +176,40 @@ impl Metrics {
 
 impl Actor for PendingChanges {
     type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        if let Some(mut outcomes) = self.outcomes.1.take() {
-            ctx.add_stream(futures_util::stream::poll_fn(move |cx| outcomes.poll_recv(cx)));
-        }
-    }
 }
 
-impl Handler<ProposeChange> for PendingChanges {
+impl Handler<WriteChange> for PendingChanges {
     type Result = ();
 
-    fn handle(&mut self, message: ProposeChange, _: &mut Self::Context) {
-        let ProposeChange { draft, admission, reply } = message;
-        let bytes = draft.body.len() as u64;
-        let principal = &draft.change.proposer.principal;
-        let reserved = self.ledger.reserve(principal, bytes).and_then(|()| {
-            let admitted = self.daily.admit(principal, bytes, draft.at);
-            admitted.inspect_err(|_| self.ledger.release(principal, bytes))
-        });
-        if let Err(error) = reserved {
-            self.metrics.refused.increment(1);
-            self.duplicates.remove(&draft.change.id);
-            let _ = reply.send(Err(WriteFailure::Refused(error)));
-            return;
+    fn handle(&mut self, WriteChange { draft, admission, reply }: WriteChange, _: &mut Self::Context) {
+        let (principal, bytes) = (&draft.change.proposer.principal, draft.body.len() as u64);
+        if draft.kind == EventKind::Created {
+            let reserved = self.ledger.reserve(principal, bytes).and_then(|()| {
+                let admitted = self.daily.admit(principal, bytes, draft.at);
+                admitted.inspect_err(|_| self.ledger.release(principal, bytes))
+            });
+            if let Err(error) = reserved {
+                self.metrics.refused.increment(1);
+                self.duplicates.remove(&draft.change.id);
+                let _ = reply.send(Err(StepError::Refused(error)));
+                return;
+            }
         }
-        self.write(draft, bytes, admission, reply);
-    }
-}
-
-impl Handler<AdvanceChange> for PendingChanges {
-    type Result = ();
-
-    fn handle(&mut self, message: AdvanceChange, _: &mut Self::Context) {
-        let AdvanceChange { draft, admission, reply } = message;
-        let bytes = draft.body.len() as u64;
-        self.write(draft, bytes, admission, reply);
+        let step =
+            PendingWrite { change: Arc::clone(&draft.change), kind: draft.kind, bytes, _admission: admission, reply };
+        self.announcements.begin_write((step.change.id.clone(), step.change.version));
+        let outcomes = self.outcomes.clone();
+        let collected = Arc::clone(&self.collected);
+        self.store.submit(
+            WriteRequest::Transition(draft),
+            Box::new(move |result, more| {
+                let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
+                collected.push(WriteOutcome { result, step });
+                if !more {
+                    let _ = outcomes.send(std::mem::take(&mut *collected));
+                }
+            }),
+        );
     }
 }
 
@@ -290,42 +260,17 @@ impl PendingChanges {
         }
     }
 
-    fn write(&mut self, draft: Draft, bytes: u64, admission: Admission, reply: Reply) {
-        let step =
-            PendingWrite { change: Arc::clone(&draft.change), kind: draft.kind, bytes, _admission: admission, reply };
-        self.announcements.begin_write((step.change.id.clone(), step.change.version));
-        let outcomes = self.outcomes.0.clone();
-        let collected = Arc::clone(&self.collected);
-        self.store.submit(
-            WriteRequest::Transition(draft),
-            Box::new(move |result, more| {
-                let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
-                collected.push(WriteOutcome { result, step });
-                if !more {
-                    let _ = outcomes.send(std::mem::take(&mut *collected));
-                }
-            }),
-        );
-    }
-
     fn announce(&mut self, written: &CommittedWrite, step: PendingWrite) {
         let PendingWrite { change, kind, bytes, _admission, reply } = step;
         crash_point("between_commit_and_announce");
-        self.counts.record_transition(self.ledger.state_of(&change.id), change.state);
-        self.ledger.set_state(&change.id, change.state);
+        let (is_new, before, now) = (kind == EventKind::Created, self.ledger.state_of(&change.id), (self.clock)());
         self.metrics.count_transition(kind);
-        if kind == EventKind::Created {
+        if is_new {
             self.metrics.proposed.increment(1);
             self.ledger.insert(&change.id, &change.proposer.principal, bytes, change.state);
-            self.deadlines.insert(&change.id, change.expires_at, (self.clock)());
+            self.deadlines.insert(&change.id, change.expires_at, now);
         }
-        if change.state.is_final() {
-            self.ledger.close(&change.id);
-            self.duplicates.remove(&change.id);
-        }
-        if change.state.is_final() || matches!(change.state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
-            self.deadlines.remove(&change.id);
-        }
+        self.update_state(&change.id, before, change.state, is_new);
         tracing::info!(
             change = %change.id, event = kind.as_str(), version = change.version, seq = written.seq,
             provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal, "change"
@@ -334,7 +279,7 @@ impl PendingChanges {
         self.watchers.announce(&change);
         if change.state == ChangeState::Approved {
             // An error means that the Executor has stopped; the next start runs the change.
-            let _ = self.approved.send(ApprovedChange::new(&change, (self.clock)()));
+            let _ = self.approved.send(ApprovedChange::new(&change, now));
         }
         crash_point("after_announce");
         let _ = reply.send(Ok(change));
@@ -343,8 +288,7 @@ impl PendingChanges {
     /// Counts and announces a transition of another node like one of this node.
     fn announce_remote(&mut self, other: RemoteTransition) {
         let (id, principal, state) = (&other.change.id, &other.change.proposer.principal, other.change.state);
-        let before = self.ledger.state_of(id);
-        let now = (self.clock)();
+        let (before, now) = (self.ledger.state_of(id), (self.clock)());
         if other.is_new && before.is_none() {
             self.ledger.restore(id, principal, other.bytes, state);
             self.daily.count(principal, other.bytes, other.change.created_at);
@@ -353,8 +297,21 @@ impl PendingChanges {
                 self.duplicates.add(call, id);
             }
         }
+        self.update_state(id, before, state, other.is_new);
+        if state == ChangeState::Approved {
+            let _ = self.approved.send(other.to_approved(now));
+        }
+        if self.watchers.has_watchers(id) {
+            actix::spawn(watch::announce_from_store(Arc::clone(&self.watchers), Arc::clone(&self.store), id.clone()));
+        }
+        tracing::debug!(change = %id, seq = other.seq, "a change of another node");
+        self.feed.publish(other.event);
+    }
+
+    /// Updates counts, limits and deadlines for a durable transition of any node.
+    fn update_state(&mut self, id: &str, before: Option<ChangeState>, state: ChangeState, is_new: bool) {
         // A change that was final when this node started is already counted.
-        if (before.is_some() || other.is_new) && before != Some(state) {
+        if (before.is_some() || is_new) && before != Some(state) {
             self.counts.record_transition(before, state);
             self.ledger.set_state(id, state);
         }
@@ -365,14 +322,6 @@ impl PendingChanges {
         if state.is_final() || matches!(state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
             self.deadlines.remove(id);
         }
-        if state == ChangeState::Approved {
-            let _ = self.approved.send(other.to_approved());
-        }
-        if self.watchers.has_watchers(id) {
-            actix::spawn(watch::announce_from_store(Arc::clone(&self.watchers), Arc::clone(&self.store), id.clone()));
-        }
-        tracing::debug!(change = %id, seq = other.seq, "a change of another node");
-        self.feed.publish(other.event);
     }
 
     fn reject_write(&mut self, error: WriteError, step: PendingWrite) {
@@ -384,6 +333,6 @@ impl PendingChanges {
             self.daily.release(&step.change.proposer.principal, step.bytes);
             self.duplicates.remove(&step.change.id);
         }
-        let _ = step.reply.send(Err(WriteFailure::Write(error)));
+        let _ = step.reply.send(Err(error.into()));
     }
 }

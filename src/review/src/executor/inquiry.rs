@@ -272,7 +272,7 @@ impl<'a> Inquiry<'a> {
     }
 
     async fn step(&mut self, event: ChangeEvent) -> Result<(), McpError> {
-        match self.inner.step(&self.change, event, None).await {
+        match self.inner.step(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())

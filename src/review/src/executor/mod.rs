@@ -8,7 +8,7 @@ mod inquiry;
 mod late;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::{
@@ -30,7 +30,7 @@ use crate::{
     actor::ApprovedChange,
     commit::StepError,
     inner::Inner,
-    recheck::{Divergence, Recheck, fault, proposer},
+    recheck::{Divergence, Recheck, fault},
     upkeep::{expiry, votes},
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
@@ -51,37 +51,24 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
     let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
     // A lock key is present while one of its changes is running; its other changes wait in the queue.
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
-    // Changes whose approval can still be undone, by the end of their grace period.
-    let mut graces: BTreeMap<(Instant, u64), ApprovedChange> = BTreeMap::new();
-    let mut number = 0;
+    // Changes whose delay has not passed.
+    let mut delayed = FuturesUnordered::new();
     let mut running: JoinSet<AttemptEnd> = JoinSet::new();
     loop {
-        let first = graces.first_key_value().map(|((end, _), _)| *end);
         let due = tokio::select! {
             () = inner.stop.cancelled() => break,
+            Some(due) = delayed.next(), if !delayed.is_empty() => due,
             next = approved.recv() => match next {
-                Some(next) => match next.grace.and_then(|grace| Instant::now().checked_add(grace)) {
-                    Some(end) => {
-                        number += 1;
-                        graces.insert((end, number), next);
-                        continue;
-                    }
-                    None => next,
-                },
+                Some(next) if next.delay.is_zero() => next,
+                Some(next) => {
+                    delayed.push(after_delay(next));
+                    continue;
+                }
                 None => break,
             },
-            () = tokio::time::sleep_until(first.unwrap_or_else(Instant::now).into()), if first.is_some() => {
-                match graces.pop_first() {
-                    Some((_, due)) => due,
-                    None => continue,
-                }
-            }
             Some(ended) = running.join_next(), if !running.is_empty() => {
                 let Ok(AttemptEnd { key, left }) = ended else { continue };
-                if let Some(end) = left.as_ref().and_then(|left| Instant::now().checked_add(left.grace?)) {
-                    number += 1;
-                    graces.extend(left.map(|left| ((end, number), left)));
-                }
+                delayed.extend(left.map(after_delay));
                 match queues.get_mut(&key).map(VecDeque::pop_front) {
                     Some(Some(next)) => start(&inner, &slots, &mut running, next),
                     Some(None) => { queues.remove(&key); }
@@ -101,10 +88,15 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
     while running.join_next().await.is_some() {}
 }
 
+async fn after_delay(approved: ApprovedChange) -> ApprovedChange {
+    tokio::time::sleep(approved.delay).await;
+    approved
+}
+
 /// The end of an attempt to run a change.
 struct AttemptEnd {
     key: String,
-    /// Set if another node should run the change: it is checked again after its grace period.
+    /// Set if another node should run the change: it is checked again after its delay.
     left: Option<ApprovedChange>,
 }
 
@@ -115,17 +107,14 @@ fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Attem
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
         // The lock key must be released in any case, or its target would be blocked until the next start.
-        let mut requeue = false;
-        match AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await {
-            Ok(over) => requeue = !over,
-            Err(_) => tracing::error!(change = %approved.id, "the Executor panicked over a change"),
-        }
+        let over = AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
+            tracing::error!(change = %approved.id, "the Executor panicked over a change");
+            true
+        });
         let key = approved.lock_key.clone();
-        let wait = approved.handover_backoff.filter(|_| requeue);
-        let left = wait.map(|wait| ApprovedChange {
-            grace: Some(wait),
-            handover_backoff: Some((wait * 2).min(MAX_HANDOVER_WAIT)),
-            ..approved
+        let left = approved.handover_backoff.filter(|_| !over).map(|delay| {
+            let backoff = (delay * 2).min(MAX_HANDOVER_WAIT);
+            ApprovedChange { delay, handover_backoff: Some(backoff), ..approved }
         });
         AttemptEnd { key, left }
     });
@@ -198,6 +187,9 @@ async fn attempt(inner: &Inner, approved: &ApprovedChange, tries: &mut u32, slot
 }
 
 /// Returns the change and its provider if the change may run now.
+///
+/// A change that another node should run runs here only if this node's view of the target equals what was approved. A
+/// difference proves nothing, since the servers of the other node may differ.
 async fn check_readiness(
     inner: &Inner,
     approved: &ApprovedChange,
@@ -213,30 +205,39 @@ async fn check_readiness(
             return Err(Retry::Later);
         }
     };
-    if approved.handover_backoff.is_some() {
-        return check_handed_over(inner, change).await;
-    }
+    let is_own = approved.handover_backoff.is_none();
     if inner.is_expired(&change) {
-        commit_step(inner, &change, expiry::expire_event(&change)).await?;
+        if is_own {
+            commit_step(inner, &change, expiry::expire_event(&change)).await?;
+        }
         return Ok(None);
     }
-    wait_for_target(inner, &change).await?;
-    match inner.recheck(&change).await {
+    // The provider is not asked while another change occupies the target, which would move it anyway.
+    match inner.store.occupants(vec![change.target_hash()], inner.now()).await {
+        Ok(occupants) if occupants.is_empty() => {}
+        Ok(_) => return Err(Retry::Taken),
+        Err(error) => {
+            tracing::error!(%error, change = id, "it cannot be known whether a target is free; trying again");
+            return Err(Retry::Later);
+        }
+    }
+    let step = match inner.recheck(&change).await {
         Recheck::Same(provider) => match votes::void_event(inner, &change) {
             Ok(None) => return Ok(Some((change, provider))),
-            Ok(Some(void)) => {
-                commit_step(inner, &change, void).await?;
-            }
+            // Keys are the same on all nodes. Another node that is alive does this itself.
+            Ok(Some(void)) if is_own || inner.nodes.live_count() == 1 => void,
+            Ok(Some(_)) => return Err(Retry::Later),
             Err(error) => {
                 tracing::error!(%error, change = id, "it cannot be known whether an approval still counts; trying again");
                 return Err(Retry::Later);
             }
         },
-        Recheck::Moved(moved) => return_to_review(inner, &change, *moved).await?,
-        Recheck::Impossible(fault) => {
-            commit_step(inner, &change, ChangeEvent::MarkStale { fault }).await?;
+        Recheck::Moved(moved) if is_own || moved.has_same_server(&change) => {
+            return_to_review(inner, &change, *moved).await?;
+            return Ok(None);
         }
-        Recheck::Unavailable(error) => {
+        Recheck::Impossible(fault) if is_own => ChangeEvent::MarkStale { fault },
+        Recheck::Unavailable(error) if is_own => {
             // Right after the start, providers may still be connecting.
             let early = inner.started.elapsed() < inner.config.provider_grace;
             if early && error.kind == ErrorKind::UpstreamUnavailable {
@@ -246,51 +247,12 @@ async fn check_readiness(
                 *tries += 1;
                 return Err(Retry::Later);
             }
-            commit_step(inner, &change, ChangeEvent::MarkStale { fault: fault(&error) }).await?;
+            ChangeEvent::MarkStale { fault: fault(&error) }
         }
-    }
+        Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => return Err(Retry::Later),
+    };
+    commit_step(inner, &change, step).await?;
     Ok(None)
-}
-
-/// Refuses to go on while another change occupies the target. The provider is not asked before that: the other change
-/// would move the target anyway.
-async fn wait_for_target(inner: &Inner, change: &Change) -> Result<(), Retry> {
-    match inner.store.occupants(vec![change.target_hash()], inner.now()).await {
-        Ok(occupants) if occupants.is_empty() => Ok(()),
-        Ok(_) => Err(Retry::Taken),
-        Err(error) => {
-            tracing::error!(%error, change = %change.id, "it cannot be known whether a target is free; trying again");
-            Err(Retry::Later)
-        }
-    }
-}
-
-/// Like [`check_readiness`], for a change that another node should run. This node runs it only if its own view of the
-/// target equals what was approved. A difference proves nothing, since the servers of the other node may differ.
-async fn check_handed_over(
-    inner: &Inner,
-    change: Arc<Change>,
-) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
-    if inner.is_expired(&change) {
-        return Ok(None);
-    }
-    wait_for_target(inner, &change).await?;
-    match inner.recheck(&change).await {
-        Recheck::Same(provider) => match votes::void_event(inner, &change) {
-            Ok(None) => Ok(Some((change, provider))),
-            // Keys are the same on all nodes, and no other node is alive to do this.
-            Ok(Some(void)) if inner.nodes.live_count() == 1 => {
-                commit_step(inner, &change, void).await?;
-                Ok(None)
-            }
-            Ok(Some(_)) | Err(_) => Err(Retry::Later),
-        },
-        Recheck::Moved(moved) if moved.has_same_server(&change) => {
-            return_to_review(inner, &change, *moved).await?;
-            Ok(None)
-        }
-        Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => Err(Retry::Later),
-    }
 }
 
 /// Returns a change whose target moved to review: marks it stale, then pending with a fresh diff.
@@ -308,7 +270,7 @@ async fn return_to_review(inner: &Inner, change: &Arc<Change>, moved: Divergence
 /// Commits a transition of a change that is not running. Returns `None` if it can no longer happen, because the change
 /// has moved on or the gateway is ending.
 async fn commit_step(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
-    match inner.step(change, event, None).await {
+    match inner.step(change, event).await {
         Ok(change) => Ok(Some(change)),
         Err(StepError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a step of an approved change could not be stored; trying again");
@@ -364,14 +326,14 @@ async fn call_provider(
         inquirer,
         permit: Some(permit),
         approved_state: Some(change.fingerprint.clone()),
-        ..CallContext::new(proposer(change))
+        ..CallContext::new(Arc::new(change.proposer.to_agent()))
     };
     let began = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
     let mut deadline = tokio::time::Instant::now() + inner.config.run_timeout;
     let lost = |code: ErrorKind, message: &str, sent_by| ChangeEvent::LoseTrack {
-        fault: ChangeFault { code: code.code().into(), message: message.into() },
+        fault: ChangeFault::new(code, message),
         sent_by,
     };
     let event = loop {
@@ -424,10 +386,8 @@ fn last_sent(sent: &AtomicI64) -> Timestamp {
 fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timestamp) -> ChangeEvent {
     match answer {
         Ok(result) if result.is_error => {
-            let fault = ChangeFault {
-                code: ErrorKind::ToolExecution.code().into(),
-                message: first_text(&result).unwrap_or_else(|| "The tool answered with an error".into()),
-            };
+            let message = first_text(&result).unwrap_or_else(|| "The tool answered with an error".into());
+            let fault = ChangeFault::new(ErrorKind::ToolExecution, message);
             ChangeEvent::Fail { fault, result: Some(result_to_store(inner, &result)) }
         }
         Ok(result) => ChangeEvent::Succeed { result: result_to_store(inner, &result) },
@@ -482,7 +442,7 @@ fn first_text(result: &ToolResult) -> Option<String> {
 async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
     let mut wait = Duration::from_millis(50);
     loop {
-        match inner.step(&claimed, event.clone(), None).await {
+        match inner.step(&claimed, event.clone()).await {
             Ok(_) => return,
             Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {
                 // A question was stored although storing it seemed to fail.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     GatewayTools,
     tools::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX, wait_bounds},
-    view::{ChangeLine, STATES, next_step, pending_result, state_message, wait_result},
+    view::{ChangeLine, next_step, pending_result, state_message, wait_result},
 };
 use crate::ChangeFilter;
 use countersign_domain::{
@@ -25,14 +25,10 @@ use countersign_provider::{
 /// The interval of progress notifications during a wait.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// States in which a change may still change.
-pub(super) const OPEN: [ChangeState; 5] = [
-    ChangeState::Pending,
-    ChangeState::Stale,
-    ChangeState::Approved,
-    ChangeState::Executing,
-    ChangeState::OutcomeUnknown,
-];
+/// Returns the states in which a change may still change.
+pub(super) fn open_states() -> Vec<ChangeState> {
+    ChangeState::ALL.iter().copied().filter(|state| !state.is_final()).collect()
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -119,7 +115,7 @@ impl GatewayTools {
                 text,
                 "- {} [{}] {} | proposed {}",
                 change.id,
-                name_of(change.state),
+                change.state.as_str(),
                 one_line(&change.for_proposer().summary, 400),
                 change.created_at
             );
@@ -195,7 +191,7 @@ impl GatewayTools {
                 // A repeated withdrawal succeeds.
                 Some(current) if current.state == ChangeState::Withdrawn => Ok(pending_result(&current)),
                 Some(current) => {
-                    Err(refused.error.with("status", name_of(current.state)).with("nextStep", next_step(&current)))
+                    Err(refused.error.with("status", current.state.as_str()).with("nextStep", next_step(&current)))
                 }
                 None if refused.error.kind == ErrorKind::ChangeNotFound => Err(not_found(&args.change_id)),
                 None => Err(refused.error),
@@ -223,18 +219,12 @@ pub(super) fn may_see(change: &Change, principal: &Principal) -> bool {
     change.proposer.principal == principal.name || principal.role.may_view()
 }
 
-pub(super) fn name_of(state: ChangeState) -> &'static str {
-    STATES.iter().find(|(_, s)| *s == state).map_or("unknown", |(name, _)| *name)
-}
-
 fn states(status: Option<&str>) -> Result<Vec<ChangeState>, McpError> {
     match status {
         None => Ok(Vec::new()),
-        Some("open") => Ok(OPEN.to_vec()),
-        Some(name) => STATES
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, state)| vec![*state])
+        Some("open") => Ok(open_states()),
+        Some(name) => ChangeState::parse(name)
+            .map(|state| vec![state])
             .ok_or_else(|| invalid("/status", "enum", "status must be `open` or a status of a change.")),
     }
 }

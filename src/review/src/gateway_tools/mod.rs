@@ -16,6 +16,7 @@ use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use tools::tools as tool_definitions;
 pub use view::{edits_note, pending_output_schema, pending_result, pending_text, state_message, status_text};
 
 use crate::Changes;
@@ -23,8 +24,8 @@ use countersign_domain::changes::Preview;
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    Audience, CallContext, Completion, CompletionRef, Module, PromptDef, PromptResult, Provider, ProviderEvent,
-    ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
+    Audience, CallContext, Completion, CompletionRef, Module, Provider, ProviderEvent, ResourceDef,
+    ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
 };
 
 /// Events buffered for a slow receiver; a receiver that lags further reads the state again.
@@ -67,14 +68,6 @@ impl GatewayTools {
     }
 }
 
-impl GatewayTools {
-    /// Returns the definitions of the tools for this longest wait.
-    #[must_use]
-    pub fn tool_definitions(max_wait: Duration) -> Vec<ToolDef> {
-        tools::tools(max_wait)
-    }
-}
-
 /// Forwards every change event after number `since` as a resource update.
 async fn forward_feed(mut since: u64, feed: Feed, events: broadcast::Sender<ProviderEvent>) {
     while let Some(mut subscription) = feed.subscribe(Some(since)) {
@@ -113,10 +106,6 @@ impl Provider for GatewayTools {
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
         resources::templates()
-    }
-
-    fn prompts(&self) -> Vec<PromptDef> {
-        Vec::new()
     }
 
     fn uri_schemes(&self) -> Vec<String> {
@@ -166,17 +155,6 @@ impl Module for GatewayTools {
 
     fn may_subscribe<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
         Box::pin(self.may_read(uri, ctx))
-    }
-
-    fn get_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        let shown: String = name.chars().take(64).collect();
-        let error = McpError::new(ErrorKind::PromptNotFound, "The gateway has no prompts.").with("name", shown);
-        Box::pin(std::future::ready(Err(error)))
     }
 
     fn complete<'a>(

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     GatewayTools,
-    calls::OPEN,
+    calls::open_states,
     view::{ChangeLine, ChangeView},
 };
 use crate::ChangeFilter;
@@ -86,7 +86,7 @@ fn change_id(uri: &str) -> Option<String> {
 impl GatewayTools {
     async fn open_changes(&self, ctx: &CallContext, all: bool) -> Result<Vec<std::sync::Arc<Change>>, McpError> {
         let filter = ChangeFilter {
-            states: if all { Vec::new() } else { OPEN.to_vec() },
+            states: if all { Vec::new() } else { open_states() },
             principals: vec![ctx.principal.name.clone()],
             ..ChangeFilter::default()
         };

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::view::{STATES, line_schema, pending_output_schema};
+use super::view::{line_schema, pending_output_schema};
+use countersign_domain::changes::ChangeState;
 use countersign_protocol::annotations::ToolAnnotations;
 use countersign_provider::ToolDef;
 
@@ -66,10 +67,12 @@ fn def(
     }
 }
 
-pub(super) fn tools(max_wait: Duration) -> Vec<ToolDef> {
+/// Returns the definitions of the tools for this longest wait.
+#[must_use]
+pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
     let (max, default) = wait_bounds(max_wait);
-    let mut status: Vec<&str> = vec!["open"];
-    status.extend(STATES.iter().map(|(name, _)| *name));
+    let status: Vec<&str> =
+        std::iter::once("open").chain(ChangeState::ALL.iter().map(|state| state.as_str())).collect();
     let one = object(&json!({ "changeId": change_id() }), &["changeId"]);
     let mut waited = pending_output_schema();
     waited["properties"]["timedOut"] =
@@ -151,12 +154,7 @@ pub(super) fn tools(max_wait: Duration) -> Vec<ToolDef> {
              the change is no longer wanted, or before you propose a corrected one.",
             one,
             pending_output_schema(),
-            ToolAnnotations {
-                read_only_hint: false,
-                destructive_hint: false,
-                idempotent_hint: true,
-                open_world_hint: false,
-            },
+            ToolAnnotations { read_only_hint: false, ..READ },
         ),
     ]
 }

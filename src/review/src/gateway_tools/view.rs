@@ -4,9 +4,11 @@
 
 use std::{borrow::Cow, fmt::Write as _};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
+use crate::recheck::truncate_chars;
 use countersign_domain::{
     changes::{
         Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict,
@@ -31,38 +33,16 @@ const RESULT_CHARS: usize = 8_000;
 /// The most characters of arguments that a reviewer changed.
 const ARGUMENTS_CHARS: usize = 4_000;
 
-/// All states, by their names on the wire.
-pub(super) const STATES: [(&str, ChangeState); 10] = [
-    ("pending", ChangeState::Pending),
-    ("approved", ChangeState::Approved),
-    ("executing", ChangeState::Executing),
-    ("applied", ChangeState::Applied),
-    ("failed", ChangeState::Failed),
-    ("outcome_unknown", ChangeState::OutcomeUnknown),
-    ("rejected", ChangeState::Rejected),
-    ("expired", ChangeState::Expired),
-    ("withdrawn", ChangeState::Withdrawn),
-    ("stale", ChangeState::Stale),
-];
-
 /// `structuredContent` of everything that answers with a change.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChangeView<'a> {
-    change_id: &'a str,
-    status: ChangeState,
+    #[serde(flatten)]
+    line: ChangeLine<'a>,
     version: u64,
-    operation: Operation,
-    entity_type: &'a str,
     entity_id: Option<&'a str>,
-    label: Cow<'a, str>,
-    summary: Cow<'a, str>,
     provider: &'a str,
-    tool: &'a str,
     diff: Cow<'a, Diff>,
-    created_at: String,
-    updated_at: String,
-    expires_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicate_of: Option<&'a str>,
     decisions: Vec<Decision>,
@@ -78,22 +58,13 @@ pub(super) struct ChangeView<'a> {
 
 impl<'a> ChangeView<'a> {
     pub(super) fn new(change: &'a Change) -> Self {
-        let ProposerView { operation, entity_type, entity_id, label, summary, diff, fault } = change.for_proposer();
+        let ProposerView { entity_id, diff, fault, .. } = change.for_proposer();
         Self {
-            change_id: &change.id,
-            status: change.state,
+            line: ChangeLine::new(change),
             version: change.version,
-            operation,
-            entity_type,
             entity_id,
-            label,
-            summary,
             provider: &change.provider,
-            tool: &change.tool,
             diff,
-            created_at: change.created_at.to_string(),
-            updated_at: change.updated_at.to_string(),
-            expires_at: change.expires_at.to_string(),
             duplicate_of: change.duplicate_of.as_deref(),
             // An agent must not learn which key a reviewer used.
             decisions: change.decisions.iter().map(|d| Decision { key_id: None, ..d.clone() }).collect(),
@@ -116,9 +87,9 @@ pub(super) struct ChangeLine<'a> {
     label: Cow<'a, str>,
     summary: Cow<'a, str>,
     tool: &'a str,
-    created_at: String,
-    updated_at: String,
-    expires_at: String,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    expires_at: Timestamp,
 }
 
 impl<'a> ChangeLine<'a> {
@@ -132,16 +103,15 @@ impl<'a> ChangeLine<'a> {
             label,
             summary,
             tool: &change.tool,
-            created_at: change.created_at.to_string(),
-            updated_at: change.updated_at.to_string(),
-            expires_at: change.expires_at.to_string(),
+            created_at: change.created_at,
+            updated_at: change.updated_at,
+            expires_at: change.expires_at,
         }
     }
 }
 
-pub(super) fn states_schema() -> Value {
-    let names: Vec<&str> = STATES.iter().map(|(name, _)| *name).collect();
-    json!({ "type": "string", "enum": names, "description": "Where the change stands. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended." })
+fn states_schema() -> Value {
+    json!({ "type": "string", "enum": ChangeState::ALL, "description": "Where the change stands. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended." })
 }
 
 /// Returns the properties that a listing and a single change have in common.
@@ -152,7 +122,7 @@ fn common_properties() -> serde_json::Map<String, Value> {
     for (name, schema) in [
         ("changeId", text("The id of the change (`chg_…`), for get_change, wait_for_change and withdraw_change.")),
         ("status", states_schema()),
-        ("operation", json!({ "type": "string", "enum": Operation::ALL.map(Operation::as_str) })),
+        ("operation", json!({ "type": "string", "enum": Operation::ALL })),
         ("entityType", text("What kind of thing it would alter, such as `issue`.")),
         ("label", text("What a person calls the thing it would alter.")),
         ("summary", text("What the change would do, in one sentence.")),
@@ -253,14 +223,8 @@ pub fn pending_output_schema() -> Value {
 /// Returns the answer to a reviewed write, or to its repeat, whatever state the change is in by then.
 #[must_use]
 pub fn pending_result(change: &Change) -> ToolResult {
-    let text = describe(change);
+    let text = pending_text(change);
     tool_result(&text, &ChangeView::new(change)).unwrap_or_else(|_| ToolResult::text(&text, None))
-}
-
-/// Returns the same answer as text only.
-#[must_use]
-pub fn pending_text(change: &Change) -> String {
-    describe(change)
 }
 
 /// Describes how reviewers changed the arguments and what they are now; `None` if nobody changed them.
@@ -272,12 +236,7 @@ pub fn edits_note(change: &Change) -> Option<String> {
     let mut out = String::new();
     for edit in &change.edits {
         let _ = write!(out, "The reviewer {} changed the arguments at {}", one_line(&edit.by, 128), edit.at);
-        match edit.comment.as_deref().filter(|comment| has_visible_text(comment)) {
-            Some(comment) => {
-                let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
-            }
-            None => out.push_str(".\n"),
-        }
+        let _ = writeln!(out, "{}", quoted_comment(edit.comment.as_deref(), 4_000).as_deref().unwrap_or("."));
     }
     if change.redacted.is_some() {
         // The arguments were removed by retention; the empty ones in their place are not what ran.
@@ -289,6 +248,11 @@ pub fn edits_note(change: &Change) -> Option<String> {
     };
     let _ = write!(out, "{what}: {}", one_line(change.arguments.get(), ARGUMENTS_CHARS));
     Some(out)
+}
+
+/// Formats a comment for the end of a sentence, or returns `None` if it has no visible character.
+fn quoted_comment(comment: Option<&str>, max_chars: usize) -> Option<String> {
+    comment.filter(|comment| has_visible_text(comment)).map(|comment| format!(": “{}”", one_line(comment, max_chars)))
 }
 
 fn is_asking(change: &Change) -> bool {
@@ -319,8 +283,7 @@ pub fn status_text(change: &Change) -> String {
     let decision = change.decisions.last().filter(|decision| decision.verdict == Verdict::Reject);
     let why = match (change.state, decision, &seen.fault) {
         (ChangeState::Rejected, Some(decision), _) => {
-            let comment = decision.comment.as_deref().filter(|comment| has_visible_text(comment));
-            let comment = comment.map_or_else(String::new, |comment| format!(": “{}”", one_line(comment, 1_000)));
+            let comment = quoted_comment(decision.comment.as_deref(), 1_000).unwrap_or_default();
             format!("rejected by {}{comment}", one_line(&decision.reviewer, 128))
         }
         (state, _, Some(fault)) => {
@@ -351,7 +314,7 @@ const fn name_in_words(state: ChangeState) -> &'static str {
 
 /// Returns the answer to a wait: the change, and whether the wait timed out.
 pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
-    let mut text = describe(change);
+    let mut text = pending_text(change);
     if timed_out {
         text.insert_str(0, "The wait ended before the change was decided and done.\n");
     }
@@ -359,8 +322,10 @@ pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
     tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
 }
 
-/// Describes the change for a model: what it does, its state, the reviewers' comments, and what to do next.
-pub(super) fn describe(change: &Change) -> String {
+/// Describes the change for a model: what it does, its state, the reviewers' comments, and what to do next. This is the
+/// text of [`pending_result`].
+#[must_use]
+pub fn pending_text(change: &Change) -> String {
     let mut out = String::with_capacity(512);
     let id = &change.id;
     let _ = match change.state {
@@ -395,26 +360,15 @@ pub(super) fn describe(change: &Change) -> String {
             Verdict::Reject => "Rejected",
         };
         let _ = write!(out, "{verb} by {} at {}", one_line(&decision.reviewer, 128), decision.at);
-        match decision.comment.as_deref().filter(|comment| has_visible_text(comment)) {
-            Some(comment) => {
-                let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
-            }
-            None => out.push_str(", without a comment.\n"),
-        }
+        let comment = quoted_comment(decision.comment.as_deref(), 4_000);
+        let _ = writeln!(out, "{}", comment.as_deref().unwrap_or(", without a comment."));
     }
     if let Some(fault) = &seen.fault {
         let _ = writeln!(out, "Reason: {}: {}", one_line(&fault.code, 64), one_line(&fault.message, 2_000));
     }
     if let Some(answer) = answer_text(change) {
         out.push_str("Answer of the tool:\n");
-        match answer.char_indices().nth(RESULT_CHARS) {
-            Some((end, _)) => {
-                let _ = writeln!(out, "{}…", &answer[..end]);
-            }
-            None => {
-                let _ = writeln!(out, "{answer}");
-            }
-        }
+        let _ = writeln!(out, "{answer}");
     }
     if change.state == ChangeState::Pending {
         if let Some(first) = &change.duplicate_of {
@@ -477,6 +431,7 @@ fn lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result 
     }
 }
 
+/// Returns the beginning of the text that the tool answered.
 fn answer_text(change: &Change) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct ToolAnswer<'a> {
@@ -485,7 +440,9 @@ fn answer_text(change: &Change) -> Option<String> {
     }
     let raw = change.result.as_deref()?;
     let answer: ToolAnswer<'_> = serde_json::from_str(raw.get()).ok()?;
-    Some(content_text(answer.content)).filter(|text| !text.is_empty())
+    let mut text = content_text(answer.content);
+    truncate_chars(&mut text, RESULT_CHARS);
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// Returns what the agent should do now, in the imperative.

@@ -26,7 +26,8 @@ pub(crate) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Optio
     Ok(())
 }
 
-/// Returns `true` if the reviewer is the proposer, by name, owner or key. The state machine checks it again at the vote.
+/// Returns `true` if the reviewer is the proposer, by name, owner or key. It is checked here before a provider is asked;
+/// [`machine::apply`](countersign_domain::changes::machine::apply) decides at the vote or the edit.
 pub(crate) fn is_proposer(reviewer: &Principal, change: &Change) -> bool {
     change.is_proposed_by(Person::from_principal(reviewer))
 }
@@ -37,8 +38,7 @@ pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Resu
         return Ok(());
     }
     let message = "The rule for this change requires a comment that can be read with each decision";
-    let error = change_error(ErrorKind::CommentRequired, message, change);
-    Err(DecideError { error, current: Some(Arc::clone(change)) })
+    Err(refuse(ErrorKind::CommentRequired, message, change))
 }
 
 /// Rejects a reviewer whom the rule does not admit.
@@ -46,9 +46,23 @@ pub(crate) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<C
     if inner.config.people.may_decide(&change.terms, reviewer) {
         return Ok(());
     }
-    let error = change_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
-        .with("reviewers", change.terms.reviewers.as_slice());
-    Err(DecideError { error, current: Some(Arc::clone(change)) })
+    Err(refuse(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
+        .with("reviewers", change.terms.reviewers.as_slice()))
+}
+
+/// Checks that the change waits for a decision and is still as it was shown. Expires it if it is due.
+pub(crate) async fn check_undecided(inner: &Inner, change: &Arc<Change>, version: u64) -> Result<(), DecideError> {
+    if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+        return Err(conflict(change));
+    }
+    if change.version != version {
+        return Err(version_conflict(change));
+    }
+    if inner.is_expired(change) {
+        let step = inner.step_for_endpoint(change, expiry::expire_event(change)).await;
+        return Err(refuse(ErrorKind::ChangeExpired, "The change has expired", &finish(inner, change, step).await?));
+    }
+    Ok(())
 }
 
 pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, DecideError> {
@@ -62,25 +76,15 @@ pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, DecideE
 pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc<Change>, StepError>) -> StepResult {
     match step {
         Ok(change) => Ok(change),
-        Err(StepError::Conflict) => {
-            let current = load(inner, &change.id).await?;
-            Err(conflict(current))
-        }
-        Err(StepError::Illegal(IllegalTransition::SelfApproval)) => Err(self_approval(change)),
-        Err(StepError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict(Arc::clone(change))),
-        Err(StepError::Illegal(IllegalTransition::State { .. })) => Err(conflict(Arc::clone(change))),
-        Err(StepError::Illegal(other)) => {
-            let error = change_error(error_kind(other), capitalize(&other.to_string()), change);
-            Err(DecideError { error, current: Some(Arc::clone(change)) })
-        }
+        Err(StepError::Conflict) => Err(conflict(&load(inner, &change.id).await?)),
+        Err(StepError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict(change)),
+        Err(StepError::Illegal(IllegalTransition::State { .. })) => Err(conflict(change)),
+        Err(StepError::Illegal(other)) => Err(refuse(error_kind(other), capitalize(&other.to_string()), change)),
         Err(StepError::Refused(error)) => Err(error.into()),
         Err(StepError::Store(error)) => Err(store_error(&error).into()),
         Err(StepError::Fenced) => {
             let message = "The gateway that ran it may still be about to make the call; try again in a while";
-            Err(DecideError {
-                error: change_error(ErrorKind::ChangeNotPending, message, change),
-                current: Some(Arc::clone(change)),
-            })
+            Err(refuse(ErrorKind::ChangeNotPending, message, change))
         }
         Err(StepError::Duplicate | StepError::Busy) => {
             Err(McpError::new(ErrorKind::Internal, "The change could not be stored").into())
@@ -109,57 +113,35 @@ fn capitalize(text: &str) -> String {
 }
 
 /// Returns the error for a change that is not in the required state.
-pub(crate) fn conflict(current: Arc<Change>) -> DecideError {
-    let (kind, message) = match current.state {
-        ChangeState::Pending => return version_conflict(current),
-        ChangeState::Expired => (ErrorKind::ChangeExpired, "The change has expired".to_owned()),
-        ChangeState::Stale => (
-            ErrorKind::ChangeStale,
-            current.fault.as_ref().map_or_else(|| "The change is stale".to_owned(), |f| f.message.clone()),
-        ),
-        state => (
-            ErrorKind::ChangeNotPending,
-            format!("The change is not waiting for this: it is {}", state.as_str().replace('_', " ")),
-        ),
-    };
-    DecideError { error: change_error(kind, message, &current), current: Some(current) }
-}
-
-pub(crate) fn version_conflict(current: Arc<Change>) -> DecideError {
-    let error = change_error(
-        ErrorKind::VersionConflict,
-        "The change is no longer as it was shown; look at it as it is now, and decide anew",
-        &current,
-    );
-    DecideError { error, current: Some(current) }
-}
-
-pub(crate) fn self_approval(change: &Arc<Change>) -> DecideError {
-    let error = change_error(ErrorKind::SelfApproval, "Whoever proposed a change cannot approve it", change);
-    DecideError { error, current: Some(Arc::clone(change)) }
-}
-
-/// Expires a change whose deadline has passed, and returns the error for the late request.
-pub(crate) async fn expire(inner: &Inner, change: Arc<Change>) -> DecideError {
-    let step = inner.step_for_endpoint(&change, expiry::expire_event(&change), None).await;
-    match finish(inner, &change, step).await {
-        Ok(expired) => {
-            let error = change_error(ErrorKind::ChangeExpired, "The change has expired", &expired);
-            DecideError { error, current: Some(expired) }
+pub(crate) fn conflict(current: &Arc<Change>) -> DecideError {
+    let fault = || current.fault.as_ref().map_or_else(|| "The change is stale".to_owned(), |f| f.message.clone());
+    match current.state {
+        ChangeState::Pending => version_conflict(current),
+        ChangeState::Expired => refuse(ErrorKind::ChangeExpired, "The change has expired", current),
+        ChangeState::Stale => refuse(ErrorKind::ChangeStale, fault(), current),
+        state => {
+            let message = format!("The change is not waiting for this: it is {}", state.as_str().replace('_', " "));
+            refuse(ErrorKind::ChangeNotPending, message, current)
         }
-        Err(error) => error,
     }
 }
 
-pub(crate) fn change_error(
+pub(crate) fn version_conflict(current: &Arc<Change>) -> DecideError {
+    let message = "The change is no longer as it was shown; look at it as it is now, and decide anew";
+    refuse(ErrorKind::VersionConflict, message, current)
+}
+
+/// Returns an error that carries the change as it is now.
+pub(crate) fn refuse(
     kind: ErrorKind,
     message: impl Into<std::borrow::Cow<'static, str>>,
-    change: &Change,
-) -> McpError {
-    McpError::new(kind, message)
+    change: &Arc<Change>,
+) -> DecideError {
+    let error = McpError::new(kind, message)
         .with("changeId", change.id.as_str())
         .with("state", change.state.as_str())
-        .with("version", change.version)
+        .with("version", change.version);
+    DecideError { error, current: Some(Arc::clone(change)) }
 }
 
 pub(crate) fn not_found() -> McpError {

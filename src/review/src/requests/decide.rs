@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 
 use super::{
     answer::{
-        StepResult, change_error, check_comment, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer,
-        load, not_found, self_approval, shutting_down, version_conflict,
+        StepResult, check_comment, check_endpoint, check_reviewer, check_undecided, conflict, finish, is_proposer,
+        load, not_found, refuse, shutting_down, version_conflict,
     },
     refresh::require_same_target,
 };
@@ -15,7 +15,7 @@ use crate::{Changes, DecideChange, DecideError, commit::StepError, inner::Inner,
 use countersign_domain::{
     changes::{
         Change, ChangeState, Decision, Verdict,
-        machine::{self, ChangeEvent},
+        machine::{self, ChangeEvent, IllegalTransition},
         visible,
     },
     principal::{Principal, Role},
@@ -23,12 +23,120 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 
-/// Decides on the Executor's thread, so that a dropped request leaves nothing half done, and so that providers are never
-/// called on the threads that serve connections.
-pub(crate) async fn decide(changes: &Changes, decision: DecideChange) -> StepResult {
-    check_endpoint(&changes.inner, &decision.reviewer, decision.comment.as_deref())?;
-    let inner = Arc::clone(&changes.inner);
-    changes.inner.run_on_executor(async move { decide_now(&inner, decision).await }).await
+impl Changes {
+    /// Approves or rejects. Refuses an approval by the proposer, an old version, and a target that moved (which
+    /// makes the change stale, and pending again with a fresh diff).
+    ///
+    /// Decides on the Executor's thread, so that a dropped future leaves nothing half done, and so that providers are never
+    /// called on the threads that serve connections.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `ALREADY_VOTED`, `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `TRUNCATED` (in bulk),
+    /// `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`, the provider's
+    /// error about the preview, and those of the store. All conflicts carry the change as it is now.
+    pub async fn decide(&self, decision: DecideChange) -> StepResult {
+        check_endpoint(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
+        let inner = Arc::clone(&self.inner);
+        self.inner.run_on_executor(async move { decide_now(&inner, decision).await }).await
+    }
+
+    /// Withdraws the reviewer's own approval, or all approvals if an admin asks, until the change may run
+    /// ([`Change::run_after`]). The rule's reviewers and comment are not required: an undo only takes a permission away,
+    /// and must not wait.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `VERSION_CONFLICT`; those of
+    /// the store.
+    pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> StepResult {
+        let inner = &*self.inner;
+        check_endpoint(inner, reviewer, None)?;
+        let change = load(inner, id).await?;
+        if change.state == ChangeState::Pending && change.version == version {
+            let message = "There is no approval to take back: it waits for one";
+            return Err(refuse(ErrorKind::VersionConflict, message, &change));
+        }
+        if change.state != ChangeState::Approved {
+            return Err(conflict(&change));
+        }
+        if change.version != version {
+            return Err(version_conflict(&change));
+        }
+        let event = ChangeEvent::Unapprove { by: reviewer.clone(), all: reviewer.role == Role::Admin };
+        crash_point("before_undo");
+        let step = inner.step_for_endpoint(&change, event).await;
+        crash_point("after_undo");
+        finish(inner, &change, step).await
+    }
+
+    /// Withdraws a pending or stale change for its proposer.
+    ///
+    /// # Errors
+    /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; those of the store.
+    pub async fn withdraw(&self, id: &str, principal: &Principal) -> StepResult {
+        let inner = &*self.inner;
+        if inner.closing.load(Ordering::Acquire) {
+            return Err(shutting_down().into());
+        }
+        let change = load(inner, id).await?;
+        if change.proposer.principal != principal.name {
+            return Err(if principal.role.may_view() {
+                McpError::new(ErrorKind::Forbidden, "Only its proposer can withdraw a change; reject it instead").into()
+            } else {
+                not_found().into()
+            });
+        }
+        crash_point("before_withdraw");
+        let step = inner.step_for_endpoint(&change, ChangeEvent::Withdraw { by: principal.clone() }).await;
+        crash_point("after_withdraw");
+        finish(inner, &change, step).await
+    }
+
+    /// Settles an unknown outcome as applied or failed.
+    ///
+    /// # Errors
+    /// `FORBIDDEN` (the rule asks for other reviewers), `SELF_APPROVAL`, `COMMENT_REQUIRED`, `CHANGE_NOT_FOUND`,
+    /// `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; those of the store.
+    pub async fn settle(
+        &self,
+        id: &str,
+        reviewer: &Principal,
+        applied: bool,
+        comment: Option<String>,
+        version: u64,
+    ) -> StepResult {
+        let inner = &*self.inner;
+        check_endpoint(inner, reviewer, comment.as_deref())?;
+        let comment = visible::visible_comment(comment);
+        let change = load(inner, id).await?;
+        if is_proposer(reviewer, &change) {
+            let message = "Whoever proposed a change cannot say how it ended; somebody else must";
+            return Err(refuse(ErrorKind::SelfApproval, message, &change));
+        }
+        if change.state != ChangeState::OutcomeUnknown {
+            let message = "The outcome of this change is known already";
+            return Err(refuse(ErrorKind::ChangeNotPending, message, &change));
+        }
+        // The agent relies on the settled outcome, so as much is required as for the approval.
+        check_reviewer(inner, reviewer, &change)?;
+        if change.version != version {
+            return Err(version_conflict(&change));
+        }
+        check_comment(&change, comment.as_deref())?;
+        // The store would refuse it too, but here the error can say until when.
+        if let Some(until) = inner.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
+            let message = format!(
+                "The gateway that ran it is not heard of, and may still be about to make the call; settle it after \
+                 {until}, or start that gateway anew"
+            );
+            let refused = refuse(ErrorKind::ChangeNotPending, message, &change);
+            return Err(refused.with("settleAfter", until.to_string()));
+        }
+        let event = ChangeEvent::Settle { by: reviewer.clone(), applied, comment };
+        crash_point("before_settle");
+        let step = inner.step_for_endpoint(&change, event).await;
+        crash_point("after_settle");
+        finish(inner, &change, step).await
+    }
 }
 
 impl Inner {
@@ -46,27 +154,23 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
     let DecideChange { id, reviewer, verdict, comment, version, digest, bulk } = decision;
     let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
-    if verdict == Verdict::Approve && is_proposer(&reviewer, &change) {
-        return Err(self_approval(&change));
-    }
-    if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-        return Err(conflict(change));
+    let approves = verdict == Verdict::Approve;
+    if approves && is_proposer(&reviewer, &change) {
+        return finish(inner, &change, Err(StepError::Illegal(IllegalTransition::SelfApproval))).await;
     }
     check_reviewer(inner, &reviewer, &change)?;
-    if change.version != version || digest.is_some_and(|digest| digest != change.digest) {
-        return Err(version_conflict(change));
-    }
-    if inner.is_expired(&change) {
-        return Err(expire(inner, change).await);
+    check_undecided(inner, &change, version).await?;
+    if digest.is_some_and(|digest| digest != change.digest) {
+        return Err(version_conflict(&change));
     }
     check_comment(&change, comment.as_deref())?;
-    check_terms(&change, verdict, bulk)?;
-    if verdict == Verdict::Approve
-        && let Some(void) = votes::void_event(inner, &change)?
-    {
-        // The version that was shown counted a vote that is no longer valid.
-        let step = inner.step_for_endpoint(&change, void, None).await;
-        return Err(version_conflict(finish(inner, &change, step).await?));
+    if approves {
+        check_terms(&change, bulk)?;
+        if let Some(void) = votes::void_event(inner, &change)? {
+            // The version that was shown counted a vote that is no longer valid.
+            let step = inner.step_for_endpoint(&change, void).await;
+            return Err(version_conflict(&finish(inner, &change, step).await?));
+        }
     }
     let event = ChangeEvent::Decide(Decision {
         reviewer: reviewer.name.clone(),
@@ -78,7 +182,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
         version,
     });
     crash_point("before_approve");
-    if verdict == Verdict::Approve {
+    if approves {
         // An illegal decision is refused before the provider is asked for a preview.
         if change.state == ChangeState::Pending
             && let Err(illegal) = machine::apply(&change, event.clone(), inner.now())
@@ -87,123 +191,22 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
         }
         require_same_target(inner, &change).await?;
     }
-    let decided = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;
+    let decided = inner.step_for_endpoint(&change, event).await;
     crash_point("after_approve");
     finish(inner, &change, decided).await
 }
 
 /// Checks the rule's conditions for an approval.
-fn check_terms(change: &Arc<Change>, verdict: Verdict, bulk: bool) -> Result<(), DecideError> {
-    let refuse = |kind, message: &'static str| {
-        Err(DecideError { error: change_error(kind, message, change), current: Some(Arc::clone(change)) })
-    };
-    if verdict == Verdict::Reject {
-        return Ok(());
-    }
+fn check_terms(change: &Arc<Change>, bulk: bool) -> Result<(), DecideError> {
     if change.terms.preview_required && !change.preview.is_live() {
-        return refuse(
-            ErrorKind::PreviewRequired,
-            "The rule for this change asks for a preview of what it would do, and there is none; refresh it, edit it, or \
-             reject it",
-        );
+        let message = "The rule for this change asks for a preview of what it would do, and there is none; refresh it, \
+                       edit it, or reject it";
+        return Err(refuse(ErrorKind::PreviewRequired, message, change));
     }
     if bulk && change.diff.truncated {
-        return refuse(
-            ErrorKind::Truncated,
-            "Not all of this change was shown, so it cannot be approved together with others; approve it alone",
-        );
+        let message =
+            "Not all of this change was shown, so it cannot be approved together with others; approve it alone";
+        return Err(refuse(ErrorKind::Truncated, message, change));
     }
     Ok(())
-}
-
-/// Undoes an approval of the reviewer, or all approvals if an admin asks. The rule's reviewers and comment are not
-/// required: an undo only takes a permission away, and must not wait.
-pub(crate) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version: u64) -> StepResult {
-    check_endpoint(inner, reviewer, None)?;
-    let change = load(inner, id).await?;
-    if change.state == ChangeState::Pending && change.version == version {
-        let error =
-            change_error(ErrorKind::VersionConflict, "There is no approval to take back: it waits for one", &change);
-        return Err(DecideError { error, current: Some(change) });
-    }
-    if change.state != ChangeState::Approved {
-        return Err(conflict(change));
-    }
-    if change.version != version {
-        return Err(version_conflict(change));
-    }
-    let event = ChangeEvent::Unapprove {
-        by: reviewer.name.clone(),
-        owner: reviewer.owner.clone(),
-        key_id: reviewer.key_id.clone(),
-        all: reviewer.role == Role::Admin,
-    };
-    crash_point("before_undo");
-    let step = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;
-    crash_point("after_undo");
-    finish(inner, &change, step).await
-}
-
-pub(crate) async fn withdraw(inner: &Inner, id: &str, principal: &Principal) -> StepResult {
-    if inner.closing.load(Ordering::Acquire) {
-        return Err(shutting_down().into());
-    }
-    let change = load(inner, id).await?;
-    if change.proposer.principal != principal.name {
-        return Err(if principal.role.may_view() {
-            McpError::new(ErrorKind::Forbidden, "Only its proposer can withdraw a change; reject it instead").into()
-        } else {
-            not_found().into()
-        });
-    }
-    let event = ChangeEvent::Withdraw { by: principal.name.clone() };
-    crash_point("before_withdraw");
-    let step = inner.step_for_endpoint(&change, event, principal.key_id.as_deref()).await;
-    crash_point("after_withdraw");
-    finish(inner, &change, step).await
-}
-
-pub(crate) async fn settle(
-    inner: &Inner,
-    id: &str,
-    reviewer: &Principal,
-    applied: bool,
-    comment: Option<String>,
-    version: u64,
-) -> StepResult {
-    check_endpoint(inner, reviewer, comment.as_deref())?;
-    let comment = visible::visible_comment(comment);
-    let change = load(inner, id).await?;
-    if is_proposer(reviewer, &change) {
-        let error = change_error(
-            ErrorKind::SelfApproval,
-            "Whoever proposed a change cannot say how it ended; somebody else must",
-            &change,
-        );
-        return Err(DecideError { error, current: Some(change) });
-    }
-    if change.state != ChangeState::OutcomeUnknown {
-        let error = change_error(ErrorKind::ChangeNotPending, "The outcome of this change is known already", &change);
-        return Err(DecideError { error, current: Some(change) });
-    }
-    // The agent relies on the settled outcome, so as much is required as for the approval.
-    check_reviewer(inner, reviewer, &change)?;
-    if change.version != version {
-        return Err(version_conflict(change));
-    }
-    check_comment(&change, comment.as_deref())?;
-    // The store would refuse it too, but here the error can say until when.
-    if let Some(until) = inner.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
-        let message = format!(
-            "The gateway that ran it is not heard of, and may still be about to make the call; settle it after {until}, \
-             or start that gateway anew"
-        );
-        let error = change_error(ErrorKind::ChangeNotPending, message, &change).with("settleAfter", until.to_string());
-        return Err(DecideError { error, current: Some(change) });
-    }
-    let event = ChangeEvent::Settle { by: reviewer.name.clone(), applied, comment };
-    crash_point("before_settle");
-    let step = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;
-    crash_point("after_settle");
-    finish(inner, &change, step).await
 }

@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::value::RawValue;
 
-use super::answer::{
-    StepResult, change_error, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load,
-    version_conflict,
+use super::{
+    answer::{StepResult, check_endpoint, check_reviewer, check_undecided, finish, is_proposer, load, refuse},
+    propose::check_reviewable,
 };
 use crate::{
     Changes, DecideError, EditChange,
@@ -15,75 +15,56 @@ use crate::{
     recheck::{PreviewFailure, bound_headlines},
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, Editing, Terms, arguments, machine::ChangeEvent, visible},
+    changes::{Change, Editing, Terms, arguments, machine::ChangeEvent, visible},
     policy::{Decision, Verdict},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ProviderDirectory;
 use countersign_runtime::{crash::crash_point, lanes::offload};
 
-pub(crate) async fn edit(changes: &Changes, edit: EditChange) -> StepResult {
-    check_endpoint(&changes.inner, &edit.reviewer, edit.comment.as_deref())?;
-    let inner = Arc::clone(&changes.inner);
-    changes.inner.run_on_executor(async move { edit_now(&inner, edit).await }).await
+impl Changes {
+    /// Replaces the arguments of a pending or stale change. They are checked against the tool's schema and previewed as
+    /// the proposer, and votes start over. Continues if the future is dropped.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
+    /// `CHANGE_EXPIRED`, `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, the provider's error about the preview, and
+    /// those of the store. All conflicts carry the change as it is now.
+    pub async fn edit(&self, edit: EditChange) -> StepResult {
+        check_endpoint(&self.inner, &edit.reviewer, edit.comment.as_deref())?;
+        let inner = Arc::clone(&self.inner);
+        self.inner.run_on_executor(async move { edit_now(&inner, edit).await }).await
+    }
 }
 
 async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
     let EditChange { id, reviewer, arguments, version, comment } = edit;
     let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
-    if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-        return Err(conflict(change));
-    }
-    let refuse = |error| Err(DecideError { error, current: Some(Arc::clone(&change)) });
     if change.terms.edit == Editing::Forbidden {
         let message = "The rule for this change lets nobody edit its arguments; reject it and say why";
-        return refuse(change_error(ErrorKind::EditForbidden, message, &change));
+        return Err(refuse(ErrorKind::EditForbidden, message, &change));
     }
     if is_proposer(&reviewer, &change) {
-        return refuse(change_error(
-            ErrorKind::SelfApproval,
-            "Whoever proposed a change cannot edit it either",
-            &change,
-        ));
+        return Err(refuse(ErrorKind::SelfApproval, "Whoever proposed a change cannot edit it either", &change));
     }
     check_reviewer(inner, &reviewer, &change)?;
-    if change.version != version {
-        return Err(version_conflict(change));
-    }
-    if inner.is_expired(&change) {
-        return Err(expire(inner, change).await);
-    }
+    check_undecided(inner, &change, version).await?;
     let arguments: Arc<RawValue> = arguments.into();
-    let checked = {
-        let (change, arguments) = (Arc::clone(&change), Arc::clone(&arguments));
-        let (directory, max) = (Arc::clone(&inner.directory), inner.config.max_change_bytes);
-        let bytes = change.arguments.get().len() + arguments.get().len();
-        offload(bytes, move || check_arguments(&*directory, max, &change, &arguments)).await
+    let (subject, edited) = (Arc::clone(&change), Arc::clone(&arguments));
+    let (directory, max) = (Arc::clone(&inner.directory), inner.config.max_change_bytes);
+    let bytes = change.arguments.get().len() + arguments.get().len();
+    let prepared = async {
+        offload(bytes, move || check_arguments(&*directory, max, &subject, &edited)).await??;
+        let terms = terms(inner, &change, &arguments).await?;
+        let (provider, preview) = inner.preview_again(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
+        Ok((terms, bound_headlines(preview), provider.served_by()))
     };
-    if let Err(error) = checked.and_then(|checked| checked) {
-        return refuse(error);
-    }
-    let terms = match terms(inner, &change, &arguments).await {
-        Ok(terms) => terms,
-        Err(error) => return refuse(error),
-    };
-    let (preview, served_by) = match inner.preview_again(&change, &arguments).await {
-        Ok((provider, preview)) => (bound_headlines(preview), provider.served_by()),
-        Err(PreviewFailure::Impossible(error) | PreviewFailure::Unavailable(error)) => return refuse(error),
-    };
-    let event = ChangeEvent::Edit {
-        by: reviewer.name.clone(),
-        owner: reviewer.owner.clone(),
-        key_id: reviewer.key_id.clone(),
-        comment,
-        arguments,
-        preview,
-        served_by,
-        terms,
-    };
+    let (terms, preview, served_by) =
+        prepared.await.map_err(|error| DecideError { error, current: Some(Arc::clone(&change)) })?;
+    let event = ChangeEvent::Edit { by: (*reviewer).clone(), comment, arguments, preview, served_by, terms };
     crash_point("before_edit");
-    let step = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;
+    let step = inner.step_for_endpoint(&change, event).await;
     crash_point("after_edit");
     finish(inner, &change, step).await
 }
@@ -95,14 +76,7 @@ fn check_arguments(
     change: &Change,
     edited: &RawValue,
 ) -> Result<(), McpError> {
-    let size = edited.get().len();
-    if size > max {
-        return Err(McpError::new(ErrorKind::TooLarge, "The arguments are too large to be reviewed")
-            .with("max", max)
-            .with("size", size));
-    }
-    arguments::check(edited)
-        .map_err(|e| McpError::new(ErrorKind::ValidationFailed, format!("The arguments cannot be reviewed: {e}")))?;
+    check_reviewable(edited, max, ErrorKind::ValidationFailed)?;
     if arguments::are_equal(&change.arguments, edited) {
         return Err(McpError::new(
             ErrorKind::ValidationFailed,

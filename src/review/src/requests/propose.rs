@@ -3,9 +3,11 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use jiff::SignedDuration;
+use serde_json::value::RawValue;
 
+use super::answer::shutting_down;
 use crate::{
-    MAX_IDEMPOTENCY_KEY, Proposal, actor::duplicate_calls, commit::StepError, inner::Inner, recheck, record,
+    Changes, MAX_IDEMPOTENCY_KEY, Proposal, actor::duplicate_calls, commit::StepError, inner::Inner, recheck, record,
     store_error,
 };
 use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
@@ -16,57 +18,60 @@ use countersign_store::Draft;
 /// The most characters kept of each text by which a client names itself.
 const MAX_CLIENT_TEXT: usize = 200;
 
-pub(crate) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
-    if inner.closing.load(Ordering::Acquire) {
-        return Err(McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"));
+impl Changes {
+    /// Stores a change durably, then announces it. The same idempotency key by the same principal with the
+    /// same tool and arguments returns the same change. Without a key, a duplicate is a change of its own.
+    ///
+    /// # Errors
+    /// `IDEMPOTENCY_CONFLICT`, `INVALID_PARAMS` (duplicate keys in the arguments), `TOO_LARGE`, `RATE_LIMITED` (too
+    /// many of this principal are open, or were proposed within a minute), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
+    pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+        let inner = &*self.inner;
+        if inner.closing.load(Ordering::Acquire) {
+            return Err(shutting_down());
+        }
+        crash_point("before_propose");
+        if proposal.idempotency_key.is_some() {
+            return Box::pin(propose_with_key(inner, proposal)).await;
+        }
+        inner.proposal_rate.admit(&proposal.proposer.principal, inner.nodes.live_count())?;
+        // Large values are dropped before the wait, because many proposals wait at the same time.
+        let draft = prepare(inner, proposal)?;
+        write(inner, draft).await.map_err(refused)
     }
-    crash_point("before_propose");
-    if proposal.idempotency_key.is_some() {
-        return Box::pin(propose_with_key(inner, proposal)).await;
-    }
-    inner.proposal_rate.admit(&proposal.proposer.principal, inner.nodes.live_count())?;
-    // Large values are dropped before the wait, because many proposals wait at the same time.
-    let draft = prepare(inner, proposal)?;
+}
+
+/// Writes a new change. Forgets its call if that fails.
+async fn write(inner: &Inner, draft: Draft) -> Result<Arc<Change>, StepError> {
     let id = draft.change.id.clone();
     let written = inner.write_for_endpoint(draft).await;
     crash_point("after_propose");
-    written.map_err(|error| {
-        inner.duplicates.remove(&id);
-        refused(error)
-    })
+    written.inspect_err(|_| inner.duplicates.remove(&id))
 }
 
 async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
     let draft = prepare(inner, proposal)?;
     let change = Arc::clone(&draft.change);
     let key = change.idempotency_key.as_deref().unwrap_or_default();
-    let existing = || inner.store.find_idempotent(&change.proposer.principal, key);
+    let existing =
+        async || inner.store.find_idempotent(&change.proposer.principal, key).await.map_err(|e| store_error(&e));
     // Checked first, so that a repeat is answered even if a limit is reached.
-    if let Some(existing) = existing().await.map_err(|e| store_error(&e))? {
+    if let Some(existing) = existing().await? {
         return repeated(existing, &change);
     }
     inner.proposal_rate.admit(&change.proposer.principal, inner.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
         inner.duplicates.add(call, &change.id);
     }
-    let written = inner.write_for_endpoint(draft).await;
-    crash_point("after_propose");
-    if written.is_err() {
-        inner.duplicates.remove(&change.id);
-    }
-    match written {
+    match write(inner, draft).await {
         // Another proposal with the same key was stored at the same moment.
-        Err(StepError::Duplicate) => {
-            let existing = existing().await.map_err(|e| store_error(&e))?;
-            repeated(existing.ok_or_else(|| refused(StepError::Duplicate))?, &change)
-        }
+        Err(StepError::Duplicate) => repeated(existing().await?.ok_or_else(|| refused(StepError::Duplicate))?, &change),
         written => written.map_err(refused),
     }
 }
 
 fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     check(inner, &proposal)?;
-    let key_id = proposal.proposer.key_id.clone();
     let mut change = new_change(inner, proposal);
     let call =
         duplicate_calls::call_hash(&change.proposer.principal, &change.provider, &change.tool, &change.arguments);
@@ -75,7 +80,7 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     if change.idempotency_key.is_none() {
         change.duplicate_of = inner.duplicates.add(&call, &id);
     }
-    let draft = record::draft(record::created(change), key_id.as_deref()).and_then(|draft| {
+    let draft = record::draft(record::created(change)).and_then(|draft| {
         inner.check_size(&draft)?;
         Ok(Draft { call_hash: Some(call), ..draft })
     });
@@ -93,14 +98,7 @@ fn refused(error: StepError) -> McpError {
 }
 
 fn check(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
-    let size = proposal.arguments.get().len();
-    if size > inner.config.max_change_bytes {
-        return Err(McpError::new(ErrorKind::TooLarge, "The arguments are too large to be reviewed")
-            .with("max", inner.config.max_change_bytes)
-            .with("size", size));
-    }
-    arguments::check(&proposal.arguments)
-        .map_err(|e| McpError::new(ErrorKind::InvalidParams, format!("The arguments cannot be reviewed: {e}")))?;
+    check_reviewable(&proposal.arguments, inner.config.max_change_bytes, ErrorKind::InvalidParams)?;
     if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY) {
         return Err(McpError::new(
             ErrorKind::InvalidParams,
@@ -108,6 +106,17 @@ fn check(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
         ));
     }
     Ok(())
+}
+
+/// Checks the size and form of arguments that a reviewer is to see; `kind` is the error for those of another form.
+pub(super) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind) -> Result<(), McpError> {
+    let size = arguments.get().len();
+    if size > max {
+        return Err(McpError::new(ErrorKind::TooLarge, "The arguments are too large to be reviewed")
+            .with("max", max)
+            .with("size", size));
+    }
+    arguments::check(arguments).map_err(|e| McpError::new(kind, format!("The arguments cannot be reviewed: {e}")))
 }
 
 fn new_change(inner: &Inner, proposal: Proposal) -> Change {
@@ -139,7 +148,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         tool,
         tool_title,
         tool_hash,
-        served_by: Some(served_by),
+        served_by,
         arguments,
         proposed_arguments: None,
         edits: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::answer::{StepResult, change_error, check_endpoint, conflict, expire, finish, load, version_conflict};
+use super::answer::{StepResult, check_endpoint, check_undecided, conflict, finish, load, refuse};
 use crate::{
     Changes, DecideError,
     commit::StepError,
@@ -10,32 +10,31 @@ use crate::{
     recheck::{Divergence, Recheck},
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, ServedBy, machine::ChangeEvent},
+    changes::{Change, ChangeState, Preview, ServedBy, machine::ChangeEvent},
     principal::Principal,
 };
 use countersign_protocol::ErrorKind;
 use countersign_runtime::crash::crash_point;
 
-pub(crate) async fn refresh(changes: &Changes, id: String, reviewer: Arc<Principal>, version: u64) -> StepResult {
-    check_endpoint(&changes.inner, &reviewer, None)?;
-    let inner = Arc::clone(&changes.inner);
-    changes.inner.run_on_executor(async move { refresh_now(&inner, &id, version).await }).await
-}
-
-async fn refresh_now(inner: &Inner, id: &str, version: u64) -> StepResult {
-    let change = load(inner, id).await?;
-    if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-        return Err(conflict(change));
-    }
-    if change.version != version {
-        return Err(version_conflict(change));
-    }
-    if inner.is_expired(&change) {
-        return Err(expire(inner, change).await);
-    }
-    match recheck_target(inner, &change).await? {
-        TargetCheck::Same => Ok(change),
-        TargetCheck::Moved(step, _) => finish(inner, &change, step).await,
+impl Changes {
+    /// Compares the change with its target again. Returns the change as it is if nothing moved; otherwise the change is
+    /// pending with the new diff, or stale with the reason why there is no diff. Continues if the future is dropped.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_EXPIRED`, why the target
+    /// cannot be looked at now, and those of the store.
+    pub async fn refresh(&self, id: &str, reviewer: &Principal, version: u64) -> StepResult {
+        check_endpoint(&self.inner, reviewer, None)?;
+        let (inner, id) = (Arc::clone(&self.inner), id.to_owned());
+        let refresh = async move {
+            let change = load(&inner, &id).await?;
+            check_undecided(&inner, &change, version).await?;
+            match recheck_target(&inner, &change).await? {
+                TargetCheck::Same => Ok(change),
+                TargetCheck::Moved(step, _) => finish(&inner, &change, step).await,
+            }
+        };
+        self.inner.run_on_executor(refresh).await
     }
 }
 
@@ -61,11 +60,11 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
             let marked = if stale {
                 Ok(Arc::clone(change))
             } else {
-                inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }, None).await
+                inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
             };
             crash_point("between_stale_and_refresh");
             let refreshed = match marked {
-                Ok(marked) => inner.step_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by }, None).await,
+                Ok(marked) => inner.step_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by }).await,
                 failed => failed,
             };
             crash_point("after_refresh");
@@ -73,7 +72,7 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
         }
         Recheck::Impossible(_) if stale => TargetCheck::Moved(Ok(Arc::clone(change)), None),
         Recheck::Impossible(fault) => {
-            TargetCheck::Moved(inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }, None).await, None)
+            TargetCheck::Moved(inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }).await, None)
         }
         Recheck::Unavailable(error) => return Err(DecideError { error, current: Some(Arc::clone(change)) }),
     })
@@ -81,14 +80,18 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
 
 /// Rejects the approval of a change whose target is no longer as shown, and records the difference.
 pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> Result<(), DecideError> {
-    match recheck_target(inner, change).await? {
-        TargetCheck::Same => Ok(()),
-        TargetCheck::Moved(step, why) => Err(stale_error(inner, change, step, why).await),
+    let TargetCheck::Moved(step, why) = recheck_target(inner, change).await? else { return Ok(()) };
+    let current = finish(inner, change, step).await?;
+    if current.state == ChangeState::Stale {
+        return Err(conflict(&current));
     }
+    let why = why.as_deref().unwrap_or("The target has changed since the diff was made");
+    let message = format!("{why}; look at the change as it is now, and decide again");
+    Err(refuse(ErrorKind::ChangeStale, message, &current))
 }
 
 async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServedBy) -> Result<Arc<Change>, StepError> {
-    let preview = countersign_domain::changes::Preview {
+    let preview = Preview {
         note: change.preview.clone(),
         operation: change.operation,
         target: change.target.clone(),
@@ -96,28 +99,5 @@ async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServedBy) 
         diff: change.diff.clone(),
         fingerprint: change.fingerprint.clone(),
     };
-    inner.step_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }, None).await
-}
-
-async fn stale_error(
-    inner: &Inner,
-    change: &Arc<Change>,
-    step: Result<Arc<Change>, StepError>,
-    why: Option<String>,
-) -> DecideError {
-    match finish(inner, change, step).await {
-        Ok(current) if current.state == ChangeState::Stale => conflict(current),
-        Ok(current) => DecideError {
-            error: change_error(
-                ErrorKind::ChangeStale,
-                format!(
-                    "{}; look at the change as it is now, and decide again",
-                    why.as_deref().unwrap_or("The target has changed since the diff was made")
-                ),
-                &current,
-            ),
-            current: Some(current),
-        },
-        Err(error) => error,
-    }
+    inner.step_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
 }

@@ -103,7 +103,7 @@ async fn change_is_stale_if_its_server_changed() {
     *bench.fake.served_by.lock().unwrap() = at("sha256:b");
     let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
-    assert_eq!((&current.served_by, &current.previous_diff), (&Some(at("sha256:b")), &None), "the diff is the same");
+    assert_eq!((&current.served_by, &current.previous_diff), (&at("sha256:b"), &None), "the diff is the same");
     assert_ne!(current.digest, change.digest);
     let trail = bench.changes.audit_page(Some(&change.id), 10, None).await.unwrap().items;
     let why: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();

@@ -155,10 +155,10 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             at: inner.now(),
             version: 1,
         };
-        let approved = inner.step(change, ChangeEvent::Decide(decision), None).await.unwrap();
+        let approved = inner.step(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
             inner
-                .step(&approved, ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, None)
+                .step(&approved, ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) })
                 .await
                 .unwrap();
         }

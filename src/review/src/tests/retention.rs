@@ -254,7 +254,7 @@ async fn large_failed_changes_lose_their_contents_after_a_day() {
     let bench = bench(retention).await;
     let (large, small) = (format!(r#"{{"text":"{}"}}"#, "x".repeat(200_000)), r#"{"text":"x"}"#);
     let withdrawn = bench.propose(&large).await;
-    let agent = super::super::recheck::proposer(&withdrawn);
+    let agent = withdrawn.proposer.to_agent();
     bench.changes.withdraw(&withdrawn.id, &agent).await.unwrap();
     let rejected = bench.propose(&large).await;
     bench.decide(&rejected, Verdict::Reject).await.unwrap();

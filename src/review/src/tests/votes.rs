@@ -12,8 +12,8 @@ use std::{
 use super::super::{DecideError, Proposal, testing::*, upkeep::votes};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, Verdict},
-    policy::Reviewers,
-    principal::Principal,
+    policy::{KeyRoles, Reviewers},
+    principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
 
@@ -32,25 +32,24 @@ impl Revocable {
     }
 }
 
-impl Reviewers for Revocable {
-    fn may_decide(&self, _: &Terms, principal: &Principal) -> bool {
-        principal.role.may_decide()
-    }
-    fn current_principal(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
+impl KeyRoles for Revocable {
+    fn role(&self, key: &str) -> Result<Option<Role>, McpError> {
         if self.unreadable.load(Ordering::SeqCst) {
             return Err(McpError::new(ErrorKind::StoreUnavailable, "as the test wants it"));
         }
-        let holds = said.key_id.as_ref().is_none_or(|key| !self.revoked.lock().unwrap().contains(key));
-        Ok(holds.then(|| said.clone()))
+        Ok((!self.revoked.lock().unwrap().contains(key)).then_some(Role::Reviewer))
     }
     fn revocations(&self) -> Result<u64, McpError> {
         Ok(self.losses.load(Ordering::SeqCst))
     }
 }
 
-async fn bench(people: &Arc<Revocable>) -> Bench {
-    let people = Arc::clone(people);
-    Bench::with(|config| config.people = people).await
+fn reviewers(keys: &Arc<Revocable>) -> Arc<Reviewers> {
+    Arc::new(Reviewers::default().with_keys(Arc::clone(keys) as _))
+}
+
+async fn bench(keys: &Arc<Revocable>) -> Bench {
+    Bench::with(|config| config.people = reviewers(keys)).await
 }
 
 async fn propose(bench: &Bench, terms: Terms) -> Arc<Change> {
@@ -117,7 +116,7 @@ async fn vote_of_a_revoked_key_is_void_after_restart() {
     skew.store(61, Ordering::SeqCst);
     // While it cannot be known, nothing runs and nothing is taken out.
     people.unreadable.store(true, Ordering::SeqCst);
-    let config = super::super::PendingConfig { people: Arc::clone(&people) as _, ..config(&skew) };
+    let config = super::super::PendingConfig { people: reviewers(&people), ..config(&skew) };
     let bench = Bench::in_directory(dir, fake, skew, config).await;
     while bench.fake.previews.load(Ordering::SeqCst) < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -133,9 +132,8 @@ async fn vote_of_a_revoked_key_is_void_after_restart() {
 #[actix::test]
 async fn votes_are_checked_when_a_key_is_revoked() {
     let people = Arc::new(Revocable::default());
-    let reviewers = Arc::clone(&people);
     let bench = Bench::with(|config| {
-        config.people = reviewers;
+        config.people = reviewers(&people);
         config.expiry_interval = Duration::from_millis(5);
     });
     let bench = bench.await;

@@ -56,7 +56,7 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
         return true;
     }
     crash_point("before_expire");
-    let step = inner.step(&change, expire_event(&change), None).await;
+    let step = inner.step(&change, expire_event(&change)).await;
     crash_point("after_expire");
     match step {
         Ok(_) => true,

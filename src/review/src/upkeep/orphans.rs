@@ -25,10 +25,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
     for id in inner.store.orphaned_changes().await? {
         let Some(change) = inner.store.get(&id).await? else { continue };
-        let fault = ChangeFault {
-            code: ErrorKind::Internal.code().into(),
-            message: "The gateway stopped while the change was running; whether it was applied is unknown".into(),
-        };
+        let message = "The gateway stopped while the change was running; whether it was applied is unknown";
+        let fault = ChangeFault::new(ErrorKind::Internal, message);
         // The last transition was the claim, a question or an answer; the call was sent at most one timeout after it.
         let last = change.updated_at.saturating_add(inner.config.run_timeout).unwrap_or(Timestamp::MAX);
         let event = ChangeEvent::LoseTrack { fault, sent_by: last.min(inner.now()) };

@@ -67,7 +67,7 @@ async fn void_votes_of(inner: &Inner, id: &str) -> bool {
         found => return found.is_ok(),
     };
     match void_event(inner, &change) {
-        Ok(Some(event)) => match inner.step(&change, event, None).await {
+        Ok(Some(event)) => match inner.step(&change, event).await {
             Ok(_) => true,
             // The change moved on meanwhile, and is checked again soon.
             Err(StepError::Conflict | StepError::Illegal(_)) => false,

@@ -34,8 +34,8 @@ use self::{
 use crate::{ruling, target::RouteTarget};
 use countersign_domain::{
     changes::Change,
-    policy::{CallFacts, Decision, DefinitionStatus, Policy, Requester, Ruling, Verdict},
-    principal::{Principal, Role},
+    policy::{Decision, DefinitionStatus, Policy, Requester, Ruling, Verdict},
+    principal::Principal,
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
@@ -635,9 +635,9 @@ impl ProviderDirectory for RouteDirectory {
     fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict {
         let Some(route) = self.0.load().tool_of_provider(tool, provider) else { return Verdict::Deny };
         // There is no session, so conditions on sessions are false.
-        let call = CallFacts { principal, transport: "", revision: "", client: None, arguments };
+        let requester = Requester { principal, transport: "", revision: "", client: None };
         // Calls that simulate mode lets through are hidden too, because the mode may change.
-        route.ruling_for(arguments).decide(&call).intended_verdict()
+        route.ruling_for(arguments).decide(&requester, arguments).intended_verdict()
     }
 
     fn is_pinned(&self, provider: &str, tool: &str) -> bool {
@@ -659,21 +659,10 @@ impl ProviderDirectory for RouteDirectory {
     }
 
     fn judge_edited_arguments(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
-        let by = &change.proposer;
-        let principal = Principal {
-            name: by.principal.clone(),
-            role: Role::Agent,
-            key_id: by.key_id.clone(),
-            owner: by.owner.clone(),
-        };
-        let call = CallFacts {
-            principal: &principal,
-            transport: &by.transport,
-            revision: by.revision.as_deref().unwrap_or_default(),
-            client: by.client_name.as_deref(),
-            arguments,
-        };
-        Some(self.0.load().tool_of_provider(&change.tool, &change.provider)?.ruling_for(arguments).decide(&call))
+        let proposer = change.proposer.to_agent();
+        let requester = Requester::for_proposer(&change.proposer, &proposer);
+        let route = self.0.load().tool_of_provider(&change.tool, &change.provider)?;
+        Some(route.ruling_for(arguments).decide(&requester, arguments))
     }
 
     fn has_tools(&self, provider: &str) -> bool {

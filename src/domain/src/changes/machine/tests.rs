@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::changes::{Operation, PreviewNote, ServedBy, Target, Terms, diff::DiffBuilder, testing};
+use crate::{
+    changes::{Operation, PreviewNote, ServedBy, Target, Terms, diff::DiffBuilder, testing},
+    principal::Role,
+};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -58,11 +61,13 @@ fn decision(reviewer: &str, verdict: Verdict, version: u64) -> ChangeEvent {
     ChangeEvent::Decide(vote(reviewer, None, verdict, version))
 }
 
+fn person(name: &str, owner: Option<&str>) -> Principal {
+    Principal { name: name.into(), role: Role::Reviewer, key_id: None, owner: owner.map(Into::into) }
+}
+
 fn edited(by: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
     ChangeEvent::Edit {
-        by: by.into(),
-        owner: owner.map(Into::into),
-        key_id: None,
+        by: person(by, owner),
         comment: Some("corrected".into()),
         arguments: raw(arguments),
         preview: preview("edited"),
@@ -72,7 +77,7 @@ fn edited(by: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
 }
 
 fn unapprove(by: &str) -> ChangeEvent {
-    ChangeEvent::Unapprove { by: by.into(), owner: None, key_id: None, all: false }
+    ChangeEvent::Unapprove { by: person(by, None), all: false }
 }
 
 fn fault() -> ChangeFault {
@@ -123,14 +128,14 @@ fn questions_end_once_or_with_the_call() {
 }
 
 fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
-    let by = String::from("alice");
+    let by = person("alice", None);
     [
         ("approve", decision("alice", Verdict::Approve, change.version)),
         ("reject", decision("alice", Verdict::Reject, change.version)),
         ("edit", edited("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
         ("unapprove", unapprove("alice")),
         ("void", ChangeEvent::Void { kept: Vec::new(), reason: "revoked".into() }),
-        ("withdraw", ChangeEvent::Withdraw { by: "agent".into() }),
+        ("withdraw", ChangeEvent::Withdraw { by: person("agent", None) }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
         ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServedBy::default() }),
@@ -197,7 +202,7 @@ fn check(state: ChangeState, name: &str, event: ChangeEvent) {
 
 #[test]
 fn events_are_accepted_as_in_table() {
-    for state in ChangeState::ALL {
+    for &state in ChangeState::ALL {
         for (name, event) in events(&change(state)) {
             check(state, name, event);
         }
@@ -206,11 +211,11 @@ fn events_are_accepted_as_in_table() {
 
 #[test]
 fn state_names_match_json() {
-    for state in ChangeState::ALL {
+    for &state in ChangeState::ALL {
         assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
         assert_eq!(ChangeState::parse(state.as_str()), Some(state));
     }
-    for kind in EventKind::ALL {
+    for &kind in EventKind::ALL {
         assert_eq!(kind.feed_type(), format!("change.{}", kind.as_str()));
     }
 }
@@ -244,10 +249,10 @@ fn withdrawn_approval_no_longer_counts() {
     let undone = undo(unapprove("alice")).unwrap();
     assert_eq!((undone.kind, undone.after.state), (EventKind::Unapproved, ChangeState::Pending));
     assert_eq!((undone.after.run_after, undone.after.approvals()), (None, 1), "bob's vote stays");
-    let other_key = ChangeEvent::Unapprove { by: "desk".into(), owner: Some("bob".into()), key_id: None, all: false };
+    let other_key = ChangeEvent::Unapprove { by: person("desk", Some("bob")), all: false };
     assert_eq!(undo(other_key).unwrap().after.decisions[0].reviewer, "alice");
     assert_eq!(undo(unapprove("carol")).unwrap_err(), IllegalTransition::NotAnApprover);
-    let admin = ChangeEvent::Unapprove { by: "carol".into(), owner: None, key_id: None, all: true };
+    let admin = ChangeEvent::Unapprove { by: person("carol", None), all: true };
     assert_eq!(undo(admin).unwrap().after.approvals(), 0);
     assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GracePeriodOver);
     let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), at(20)).unwrap().after;
@@ -278,12 +283,12 @@ fn editor_cannot_approve_if_other_required() {
     };
     let edited_under = |terms: Terms| {
         let pending = Change { terms: terms.clone(), ..change(ChangeState::Pending) };
-        let ChangeEvent::Edit { by, owner, key_id, comment, arguments, preview, served_by, .. } =
+        let ChangeEvent::Edit { by, comment, arguments, preview, served_by, .. } =
             edited("phone", Some("alice"), r#"{"a":1}"#)
         else {
             unreachable!()
         };
-        let edit = ChangeEvent::Edit { by, owner, key_id, comment, arguments, preview, served_by, terms };
+        let edit = ChangeEvent::Edit { by, comment, arguments, preview, served_by, terms };
         apply(&pending, edit, at(1)).unwrap().after
     };
     let allowed = edited_under(Terms::default());
@@ -376,7 +381,7 @@ fn illegal_events_are_refused() {
     let err = |event| apply(&pending, event, at(1)).unwrap_err();
     assert_eq!(err(decision("agent", Verdict::Approve, 7)), IllegalTransition::SelfApproval);
     assert_eq!(err(decision("alice", Verdict::Approve, 6)), IllegalTransition::Version { decided: 6, current: 7 });
-    assert_eq!(err(ChangeEvent::Withdraw { by: "alice".into() }), IllegalTransition::NotProposer);
+    assert_eq!(err(ChangeEvent::Withdraw { by: person("alice", None) }), IllegalTransition::NotProposer);
 }
 
 #[test]
@@ -400,7 +405,7 @@ fn lost_call_blocks_target_until_deadline_or_settlement() {
     };
     assert_eq!(lose(2, 5).target_taken_until, Some(at(32)));
     assert_eq!(lose(2, 32).target_taken_until, None, "its deadline has passed");
-    let settle = ChangeEvent::Settle { by: "alice".into(), applied: true, comment: None };
+    let settle = ChangeEvent::Settle { by: person("alice", None), applied: true, comment: None };
     assert_eq!(apply(&lose(2, 5), settle, at(6)).unwrap().after.target_taken_until, None);
 }
 
@@ -409,7 +414,7 @@ fn settled_failure_keeps_fault_and_names_reviewer() {
     let lost = apply(&change(ChangeState::Executing), ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(1))
         .unwrap()
         .after;
-    let settle = |applied| ChangeEvent::Settle { by: "alice".into(), applied, comment: Some("looked".into()) };
+    let settle = |applied| ChangeEvent::Settle { by: person("alice", None), applied, comment: Some("looked".into()) };
     let expected = ChangeFault { message: "why. alice checked: it was not applied: “looked”".into(), ..fault() };
     assert_eq!(apply(&lost, settle(false), at(2)).unwrap().after.fault, Some(expected));
     assert_eq!(apply(&lost, settle(true), at(2)).unwrap().after.fault, None);
@@ -440,17 +445,15 @@ proptest! {
                 0 => ChangeEvent::Decide(vote(who, owner, Verdict::Approve, version)),
                 1 => ChangeEvent::Decide(vote(who, owner, Verdict::Reject, version)),
                 2 => ChangeEvent::Edit {
-                    by: who.into(),
-                    owner: owner.map(Into::into),
-                    key_id: None,
+                    by: person(who, owner),
                     comment: None,
                     arguments: raw(&format!(r#"{{"a":{}}}"#, time / 10)),
                     preview: preview("edited"),
                     served_by: ServedBy::default(),
                     terms: terms.clone(),
                 },
-                3 => ChangeEvent::Unapprove { by: who.into(), owner: owner.map(Into::into), key_id: None, all: !right_version },
-                4 => ChangeEvent::Withdraw { by: who.into() },
+                3 => ChangeEvent::Unapprove { by: person(who, owner), all: !right_version },
+                4 => ChangeEvent::Withdraw { by: person(who, owner) },
                 _ => events(&now)[which].1.clone(),
             };
             let Ok(step) = apply(&now, event, at(time)) else { continue };

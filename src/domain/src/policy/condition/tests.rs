@@ -2,14 +2,15 @@
 
 use serde_json::value::RawValue;
 
-use super::{Condition, ConditionFault, ConditionInputs};
+use super::{Condition, ConditionFault};
 use crate::policy::values;
 
 /// Evaluates the condition for these arguments.
 pub(super) fn holds(condition: &str, arguments: &str) -> Result<bool, ConditionFault> {
     let raw = RawValue::from_string(arguments.to_owned()).unwrap();
-    let inputs = ConditionInputs { arguments: Some(values::arguments(&raw).unwrap()), ..ConditionInputs::default() };
-    Condition::compile(condition).unwrap_or_else(|error| panic!("{condition}: {error}")).holds(&inputs)
+    let arguments = values::arguments(&raw).unwrap();
+    let compiled = Condition::compile(condition).unwrap_or_else(|error| panic!("{condition}: {error}"));
+    compiled.holds(&[("arguments", &arguments)])
 }
 
 /// Returns the error of the evaluation.

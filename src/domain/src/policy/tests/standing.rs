@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     changes::Terms,
-    policy::{AnyReviewer, PolicyMode, StandingRule, StandingSource, StandingVerdict, standing_rules::UseCounter},
+    policy::{PolicyMode, Reviewers, StandingRule, StandingSource, StandingVerdict, standing_rules::UseCounter},
 };
 use countersign_protocol::arguments::canonical_text_hash;
 
@@ -47,7 +47,7 @@ fn given(says: StandingVerdict) -> StandingRule {
 }
 
 fn with(config: PolicyConfig, rules: Vec<StandingRule>) -> Policy {
-    Policy::new(&config).with_standing_rules(Arc::new(FixedRules(rules)), Arc::new(AnyReviewer))
+    Policy::new(&config).with_standing_rules(Arc::new(FixedRules(rules)), Arc::<Reviewers>::default())
 }
 
 fn verdict(config: PolicyConfig, rule: StandingRule, tool: &ToolFacts, arguments: &str) -> Verdict {
