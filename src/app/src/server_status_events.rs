@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use countersign_domain::policy::standing::DefinitionStatus;
+use countersign_domain::policy::DefinitionStatus;
 use countersign_feed::Feed;
 use countersign_protocol::redact::redact;
 use countersign_routing::table::{PublishedTable, RouteTable};

@@ -118,7 +118,7 @@ pub async fn start(
     );
     let nodes = store.nodes();
     let pending = PendingConfig {
-        people: Arc::clone(&people) as _,
+        reviewers: Arc::clone(&people),
         clock: Arc::new(move || nodes.now()),
         ..(&config.changes).into()
     };
@@ -265,8 +265,10 @@ pub async fn start(
             memory: Arc::clone(&memory),
             web_sockets: Arc::clone(&connections.web_socket_permits),
             reserved_web_sockets: Arc::clone(&connections.reserved_permits),
-            limits: config.limits.clone(),
-            transports: config.transports.clone(),
+            outbox_messages: config.limits.outbox_messages,
+            outbox_bytes: config.limits.outbox_bytes,
+            ping_interval: config.transports.websocket.ping_interval,
+            sse_keep_alive: config.transports.http.sse_keep_alive,
         }),
         streams: web::Data::from(Arc::clone(&endpoint.server.long_requests.slots)),
         changes: web::Data::new(changes.clone()),

@@ -81,7 +81,7 @@ impl Principal {
 /// The SHA-256 of a secret, stored in place of the secret.
 pub type SecretHash = [u8; 32];
 
-/// How a principal was authenticated, kept to check later whether it is still valid.
+/// The credential that authenticated a principal, kept to check later whether it is still valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
     /// No key, but a connection from loopback or the same user's socket, in `auth.mode: local`.

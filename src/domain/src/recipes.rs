@@ -94,7 +94,7 @@ pub struct ResultSelector {
     pub paths: Option<Condition>,
 }
 
-/// How a text is shown.
+/// The display format of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DisplayFormat {
     #[default]

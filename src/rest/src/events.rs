@@ -3,7 +3,7 @@
 //! The stream only holds its position in the feed. A client that stops reading costs a socket until `TCP_USER_TIMEOUT` ends it,
 //! and one that reconnects with `Last-Event-ID` misses nothing.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use actix_web::{
     HttpRequest, HttpResponse,
@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Problem, Query, query::parse_number};
 use countersign_auth::{DashboardSignIns, authenticator::RECHECK};
-use countersign_config::{LimitsConfig, TransportsConfig};
 use countersign_domain::principal::Credential;
 use countersign_exchange::{
     memory::Memory,
@@ -43,8 +42,11 @@ pub struct FeedAccess {
     pub web_sockets: Arc<Semaphore>,
     /// Reserved permits of reviewers (`transports.http.reserved_connections`).
     pub reserved_web_sockets: Arc<Semaphore>,
-    pub limits: LimitsConfig,
-    pub transports: TransportsConfig,
+    /// The most messages and bytes that wait for a WebSocket (`limits.outbox_messages`, `limits.outbox_bytes`).
+    pub outbox_messages: usize,
+    pub outbox_bytes: usize,
+    pub ping_interval: Duration,
+    pub sse_keep_alive: Duration,
 }
 
 /// `GET /api/events?since=N`, or with `Last-Event-ID`.
@@ -58,7 +60,7 @@ pub async fn stream(
     let (subscriber, hello) = Subscriber::new(&feed, caller.credential, since)?;
     let reader = Reader {
         subscriber,
-        keep_alive: ticks(feed.transports.http.sse_keep_alive),
+        keep_alive: ticks(feed.sse_keep_alive),
         // Sent at once, so that the client sees that the stream is open.
         first: Some(hello.map_or(Bytes::from_static(b":\n\n"), |hello| hello.sse)),
         is_ended: false,

@@ -50,8 +50,7 @@ pub async fn upgrade(
         Problem::new(ErrorKind::Overloaded, "too many WebSockets are open (transports.websocket.max_connections)")
     })?;
     let slot = feed.streams.take(&caller.principal.name)?;
-    let limits = &feed.limits;
-    let (frames, bytes) = (limits.outbox_messages.clamp(1, MAX_OUTBOX_FRAMES), limits.outbox_bytes);
+    let (frames, bytes) = (feed.outbox_messages.clamp(1, MAX_OUTBOX_FRAMES), feed.outbox_bytes);
     let outgoing = Rc::new(Outgoing::new(frames, bytes, feed.memory.share(&caller.principal.name)));
     let (subscriber, hello) = Subscriber::new(&feed, caller.credential, since)?;
     if let Some(hello) = hello {
@@ -62,7 +61,7 @@ pub async fn upgrade(
     let socket = Socket { outgoing: Rc::clone(&outgoing), _gone: gone.clone().drop_guard(), _held: (slot, permit) };
     let response = pump::start(&request, payload, socket, MAX_FRAME_BYTES, None)
         .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
-    let pause = feed.transports.websocket.ping_interval;
+    let pause = feed.ping_interval;
     rt::spawn(async move {
         tokio::select! {
             biased;

@@ -59,11 +59,10 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             Ok(false) => {}
             Err(StoreError::Closed) => return,
             Err(error) => {
-                tracing::warn!(%error, "what others have written cannot be read; trying again");
+                tracing::warn!(%error, "the events of other nodes cannot be read; trying again");
                 inner.gap.notify_one();
-                tokio::select! {
-                    () = inner.stop_following.cancelled() => return,
-                    () = tokio::time::sleep(FAILURE_DELAY) => {}
+                if inner.stop_following.run_until_cancelled(tokio::time::sleep(FAILURE_DELAY)).await.is_none() {
+                    return;
                 }
             }
         }
@@ -74,13 +73,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 pub(crate) async fn receive_messages(inner: Arc<Inner>) {
     let mut news = inner.nodes.subscribe_updates();
     let mut heard = 0;
-    loop {
-        tokio::select! {
-            () = inner.stop_following.cancelled() => return,
-            changed = news.changed() => if changed.is_err() {
-                return;
-            }
-        }
+    while let Some(Ok(())) = inner.stop_following.run_until_cancelled(news.changed()).await {
         let words = news.borrow_and_update().messages;
         if words == heard {
             continue;
@@ -91,12 +84,16 @@ pub(crate) async fn receive_messages(inner: Arc<Inner>) {
                 for (id, body) in all {
                     let Some(word) = InquiryMessage::from_json(&body) else { continue };
                     if let Err(error) = inner.inquiries.send(&id, word).await {
-                        tracing::warn!(?error, change = id, "what another node says to a change was not taken");
+                        tracing::warn!(
+                            ?error,
+                            change = id,
+                            "a message of another node to a running change was not accepted"
+                        );
                     }
                 }
             }
             // The node is notified again within a second.
-            Err(error) => tracing::warn!(%error, "what other nodes say cannot be read"),
+            Err(error) => tracing::warn!(%error, "the messages of other nodes cannot be read; trying again"),
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct Inner {
     pub duplicates: Arc<DuplicateCalls>,
     pub proposal_rate: ProposalRate,
     pub nodes: Arc<dyn Nodes>,
-    /// See [`PendingChanges::gap`].
+    /// Notified when the store has transitions to announce that this node did not write.
     pub gap: Arc<Notify>,
     /// Cancelled when nothing more will be announced.
     pub stop_following: CancellationToken,
@@ -65,7 +65,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// The wall clock, to the millisecond.
+    /// Returns the time of the wall clock, to the millisecond.
     pub(super) fn now(&self) -> Timestamp {
         let now = (self.config.clock)();
         now.round(Unit::Millisecond).unwrap_or(now)

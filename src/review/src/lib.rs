@@ -71,7 +71,7 @@ pub struct Proposal {
 #[derive(Clone, Debug, Default)]
 pub struct ChangeFilter {
     pub states: Vec<ChangeState>,
-    /// Only those of these principals; empty means any.
+    /// The proposers; empty means any.
     pub principals: Vec<String>,
     pub criteria: ChangeCriteria,
 }
@@ -95,7 +95,7 @@ pub struct DecideChange {
     pub version: u64,
     /// The digest that was shown, if the endpoint has it.
     pub digest: Option<String>,
-    /// One of many that are decided together: what was not wholly shown is not approved this way.
+    /// Set if many changes are decided together. A change that was not shown completely is not approved this way.
     pub bulk: bool,
 }
 
@@ -111,7 +111,7 @@ pub struct EditChange {
     pub comment: Option<String>,
 }
 
-/// A conflict carries the state as it is now.
+/// The refusal of a request about a change. A conflict carries the change as it is now.
 #[derive(Debug)]
 pub struct DecideError {
     pub error: McpError,
@@ -137,18 +137,18 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// Limits and timeouts of pending changes.
 #[derive(Clone)]
 pub struct PendingConfig {
-    /// Changes of one principal that are not final, and bytes of them (arguments, diff and all).
+    /// The most changes of one principal that are not final, and the most bytes of them.
     pub max_pending: usize,
     pub max_pending_bytes: usize,
-    /// Changes that one principal may propose within a minute; 0 is no limit.
+    /// The most changes that one principal may propose within a minute; 0 means no limit.
     pub max_proposals_per_minute: u32,
-    /// Bytes of changes that one principal may propose within a day; 0 is no limit.
+    /// The most bytes of changes that one principal may propose within a day; 0 means no limit.
     pub max_bytes_per_day: usize,
-    /// Bytes of one change.
+    /// The most bytes of one change.
     pub max_change_bytes: usize,
-    /// Bytes of a tool's result that are kept.
+    /// The most bytes of a tool's result that are stored.
     pub max_result_bytes: usize,
-    /// Transitions on their way to the store, and bytes of them.
+    /// The most transitions on their way to the store, and the most bytes of them.
     pub queue: usize,
     pub queue_bytes: usize,
     /// Timeouts of a provider for a preview and for a run.
@@ -158,22 +158,22 @@ pub struct PendingConfig {
     pub answer_timeout: Duration,
     /// The timeout of a write that an endpoint waits for.
     pub write_timeout: Duration,
-    /// Approved changes that run at the same time.
+    /// The most approved changes that run at the same time.
     pub concurrency: usize,
     /// The time after the start during which an approved change waits for its provider to appear.
     pub provider_grace: Duration,
-    /// Between tries of the Executor while the store does not work or a target cannot be looked at.
+    /// The delay between attempts of the Executor while the store fails or a target cannot be read.
     pub retry_pause: Duration,
-    /// Waits ([`Changes::wait`]) at the same time.
+    /// The most waits ([`Changes::wait`]) at the same time.
     pub max_waiters: usize,
     /// The interval between searches for expired changes.
     pub expiry_interval: Duration,
     /// Retention times of finished changes.
     pub retention: RetentionConfig,
-    /// Events that the feed keeps in memory.
+    /// The number of events that the feed keeps in memory.
     pub feed_ring: usize,
     /// Decides which reviewers may decide on which changes.
-    pub people: Arc<Reviewers>,
+    pub reviewers: Arc<Reviewers>,
     pub clock: Clock,
 }
 
@@ -199,7 +199,7 @@ impl From<&ChangesConfig> for PendingConfig {
             expiry_interval: Duration::from_secs(1),
             retention: config.retention,
             feed_ring: 4096,
-            people: Arc::<Reviewers>::default(),
+            reviewers: Arc::default(),
             clock: Arc::new(Timestamp::now),
         }
     }
@@ -219,6 +219,8 @@ pub const MAX_IDEMPOTENCY_KEY: usize = 256;
 pub const MAX_PAGE: usize = 500;
 
 impl Changes {
+    /// Returns a change, or `None` if there is none with that id.
+    ///
     /// # Errors
     /// Those of the store.
     pub async fn get(&self, id: &str) -> Result<Option<Arc<Change>>, McpError> {
@@ -262,14 +264,14 @@ impl Changes {
     }
 
     /// Delivers a message to the node on which the change runs.
-    async fn send_inquiry_message(&self, id: &str, word: inquiries::InquiryMessage) -> Result<(), McpError> {
-        let Some(own) = self.inner.nodes.claimant() else { return self.inner.inquiries.send(id, word).await };
+    async fn send_inquiry_message(&self, id: &str, message: inquiries::InquiryMessage) -> Result<(), McpError> {
+        let Some(own) = self.inner.nodes.claimant() else { return self.inner.inquiries.send(id, message).await };
         let running = self.get(id).await?.filter(|change| change.state == ChangeState::Executing);
         let Some(change) = running else { return Ok(()) };
         let Some(by) = change.claimed_by.as_ref().filter(|by| by.node != own.node) else {
-            return self.inner.inquiries.send(id, word).await;
+            return self.inner.inquiries.send(id, message).await;
         };
-        self.inner.store.send_to_node(&by.node, id, word.to_json()?).await.map_err(|e| store_error(&e))?;
+        self.inner.store.send_to_node(&by.node, id, message.to_json()?).await.map_err(|e| store_error(&e))?;
         // The next version of the change confirms the delivery; a change without open questions ignores it.
         self.wait(id, change.version, inquiries::ACKNOWLEDGE_TIMEOUT).await.map(drop)
     }
@@ -278,7 +280,7 @@ impl Changes {
     /// questions of the tool get no answer.
     ///
     /// # Errors
-    /// As [`Self::answer`].
+    /// The errors of [`Self::answer`].
     pub async fn give_up(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
         self.send_inquiry_message(id, inquiries::InquiryMessage::GiveUp { by: principal.name.clone() }).await
     }
@@ -297,7 +299,7 @@ impl Changes {
         let news = async {
             while change.version <= version && !change.state.is_final() {
                 let Some(latest) = watch.next().await else { return };
-                // What was read may be newer than what was announced since.
+                // The change that was read may be newer than the announced one.
                 if latest.version > change.version {
                     change = latest;
                 }
@@ -330,13 +332,13 @@ impl Changes {
         Ok(())
     }
 
-    /// The nodes that serve the store, and this gateway's place among them.
+    /// Returns the nodes that serve the store, including this one.
     #[must_use]
     pub fn nodes(&self) -> &Arc<dyn Nodes> {
         &self.inner.nodes
     }
 
-    /// The feed of change and session events.
+    /// Returns the feed of change and session events.
     #[must_use]
     pub fn feed(&self) -> &Feed {
         &self.inner.feed

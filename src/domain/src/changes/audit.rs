@@ -2,7 +2,6 @@
 //! moved is detected; an exported head also reveals a truncated trail.
 
 use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
@@ -178,16 +177,6 @@ impl Verifier {
             Some(e) if e.seq > self.head.seq => Err(TrailError::CutOff { seq: self.head.seq, expected: e.seq }),
             _ => Ok(self.head),
         }
-    }
-}
-
-impl Serialize for AuditHead {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct;
-        let mut out = serializer.serialize_struct("AuditHead", 2)?;
-        out.serialize_field("seq", &self.seq)?;
-        out.serialize_field("hash", &hex(&self.hash))?;
-        out.end()
     }
 }
 

@@ -94,10 +94,7 @@ impl DiffBuilder {
 
     /// Like [`DiffBuilder::field`], for use in loops.
     pub fn add(&mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) {
-        if before == after {
-            return;
-        }
-        if self.is_full() {
+        if before == after || self.is_full() {
             return;
         }
         // The lines come first: they show the change even if both values are truncated to the same text.
@@ -105,14 +102,7 @@ impl DiffBuilder {
             if self.is_long(before) || self.is_long(after) { self.diff_lines(before, after) } else { Vec::new() };
         let before = before.map(|text| self.truncate(text));
         let after = after.map(|text| self.truncate(text));
-        self.diff.fields.push(FieldDiff {
-            field: field.to_owned(),
-            label: label.to_owned(),
-            before,
-            after,
-            lines,
-            restricted: false,
-        });
+        self.push(field, label, (before, after), lines);
     }
 
     /// Like [`DiffBuilder::add`], but always line by line, so that live state is not repeated in the values.
@@ -121,7 +111,7 @@ impl DiffBuilder {
             return;
         }
         let lines = self.diff_lines(before, after);
-        self.push(field, label, lines);
+        self.push(field, label, (None, None), lines);
     }
 
     /// Adds lines that were compared elsewhere, or that only show a state.
@@ -142,12 +132,18 @@ impl DiffBuilder {
             }
         }
         let lines = out.lines;
-        self.push(field, label, lines);
+        self.push(field, label, (None, None), lines);
     }
 
-    fn push(&mut self, field: &str, label: &str, lines: Vec<DiffLine>) {
+    fn push(
+        &mut self,
+        field: &str,
+        label: &str,
+        (before, after): (Option<String>, Option<String>),
+        lines: Vec<DiffLine>,
+    ) {
         let (field, label) = (field.to_owned(), label.to_owned());
-        self.diff.fields.push(FieldDiff { field, label, before: None, after: None, lines, restricted: false });
+        self.diff.fields.push(FieldDiff { field, label, before, after, lines, restricted: false });
     }
 
     fn is_full(&mut self) -> bool {

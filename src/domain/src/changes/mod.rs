@@ -408,7 +408,7 @@ pub struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicate_of: Option<String>,
     pub decisions: Vec<Decision>,
-    /// For an approved change: when it runs. Until then the approval can be undone.
+    /// The time at which an approved change runs. Until then the approval can be undone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_after: Option<Timestamp>,
     pub created_at: Timestamp,
@@ -421,11 +421,11 @@ pub struct Change {
     /// The timeout of its call once it is sent, in milliseconds. Set by the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_timeout_ms: Option<u64>,
-    /// For a change of unknown outcome: when its call is over at the latest. Until then no other change of the target
+    /// The time by which the call of a change of unknown outcome has ended. Until then no other change of the target
     /// runs, unless a person settles this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_taken_until: Option<Timestamp>,
-    /// For an approved change: the change that it waits for. It is never stored, but computed for display.
+    /// The change that an approved change waits for. It is never stored, but computed for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<WaitsFor>,
     /// Questions that its tool may ask the proposer's client while it runs.

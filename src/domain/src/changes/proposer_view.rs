@@ -38,40 +38,35 @@ impl Change {
     /// Returns the view for the proposer, with the preview withheld if it is restricted.
     #[must_use]
     pub fn for_proposer(&self) -> ProposerView<'_> {
-        let fault = self.fault.as_ref();
+        let mut view = ProposerView {
+            operation: self.operation,
+            entity_type: &self.target.entity_type,
+            entity_id: self.target.id.as_deref(),
+            label: Cow::Borrowed(&self.target.label),
+            summary: Cow::Borrowed(&self.summary),
+            diff: Cow::Borrowed(&self.diff),
+            fault: self.fault.as_ref().map(Cow::Borrowed),
+        };
         if !self.is_restricted() {
-            return ProposerView {
-                operation: self.operation,
-                entity_type: &self.target.entity_type,
-                entity_id: self.target.id.as_deref(),
-                label: Cow::Borrowed(&self.target.label),
-                summary: Cow::Borrowed(&self.summary),
-                diff: Cow::Borrowed(&self.diff),
-                fault: fault.map(Cow::Borrowed),
-            };
+            return view;
+        }
+        view.entity_id = None;
+        view.diff = Cow::Owned(Diff::withheld());
+        if self.state == ChangeState::Stale && view.fault.is_some() {
+            view.fault = Some(Cow::Owned(ChangeFault::new(ErrorKind::ChangeStale, WITHHELD_STALE_TEXT)));
+        }
+        let is_module = self.served_by.fingerprint.is_empty();
+        // The absence of an entity is also state.
+        if is_module || self.operation != Operation::Delete {
+            view.operation = Operation::Update;
         }
         // A module names entities by their state; a recipe names them by the proposer's own arguments.
-        let is_module = self.served_by.fingerprint.is_empty();
-        let (operation, label, summary) = match (is_module, self.operation) {
-            (true, _) => (Operation::Update, Cow::Borrowed(&*self.tool), format!("Call {}", self.tool).into()),
-            // The absence of an entity is also state.
-            (false, Operation::Delete) => (Operation::Delete, (&*self.target.label).into(), (&*self.summary).into()),
-            (false, _) => (Operation::Update, (&*self.target.label).into(), (&*self.summary).into()),
-        };
-        let fault = fault.map(|fault| match self.state {
-            ChangeState::Stale => Cow::Owned(ChangeFault::new(ErrorKind::ChangeStale, WITHHELD_STALE_TEXT)),
-            _ => Cow::Borrowed(fault),
-        });
-        let entity_type = if is_module { "tool" } else { &self.target.entity_type };
-        ProposerView {
-            operation,
-            entity_type,
-            entity_id: None,
-            label,
-            summary,
-            diff: Cow::Owned(Diff::withheld()),
-            fault,
+        if is_module {
+            view.entity_type = "tool";
+            view.label = Cow::Borrowed(&self.tool);
+            view.summary = Cow::Owned(format!("Call {}", self.tool));
         }
+        view
     }
 }
 

@@ -45,7 +45,8 @@ pub fn redact(change: &Change, at: Timestamp) -> Change {
         result: change.result.as_ref().map(hash),
     };
     Change {
-        arguments: empty_object(),
+        // Arguments must be an object.
+        arguments: RawValue::from_string("{}".into()).unwrap_or_default().into(),
         proposed_arguments: None,
         diff: Diff::default(),
         previous_diff: None,
@@ -55,10 +56,4 @@ pub fn redact(change: &Change, at: Timestamp) -> Change {
         redacted: Some(redacted),
         ..change.clone()
     }
-}
-
-/// Returns `{}`, because arguments must be an object.
-fn empty_object() -> Arc<RawValue> {
-    serde_json::value::to_raw_value(&serde_json::Map::new())
-        .map_or_else(|_| Arc::from(Box::<RawValue>::default()), Arc::from)
 }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What happens to a change that nobody decided on in time.
+/// The end of a change that nobody decided on in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExpiry {
@@ -14,7 +14,7 @@ pub enum OnExpiry {
     Reject,
 }
 
-/// What the caller of a reviewed tool receives.
+/// The answer to the caller of a reviewed tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnReview {
@@ -27,7 +27,7 @@ pub enum OnReview {
     Task,
 }
 
-/// Who may approve arguments that a reviewer has edited.
+/// Selects the reviewers who may approve arguments that a reviewer has edited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Editing {
@@ -60,11 +60,11 @@ pub struct Terms {
     pub on_expiry: OnExpiry,
     /// A decision requires a comment.
     pub require_comment: bool,
-    /// Whether reviewers may edit the arguments, and whether editors may then approve.
+    /// Tells whether reviewers may edit the arguments, and whether editors may then approve.
     pub edit: Editing,
     pub on_review: OnReview,
     pub hold_for: u64,
-    /// How long an approval can be undone before the change runs.
+    /// The time during which an approval can be undone before the change runs.
     pub undo_for: u64,
     /// Only changes whose preview shows live state ([`super::PreviewNote::is_live`]) can be approved.
     pub preview_required: bool,

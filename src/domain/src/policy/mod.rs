@@ -18,13 +18,13 @@
 //! Arguments are parsed only if a rule that reads them can still match.
 
 pub mod condition;
+pub mod definition_status;
 mod globs;
-pub mod people;
 pub mod pins;
+pub mod reviewers;
 mod rule;
 mod ruling;
 mod settings;
-pub mod standing;
 pub mod standing_rules;
 pub mod subjects;
 pub mod terms;
@@ -38,13 +38,13 @@ use serde::Serialize;
 use strum::IntoStaticStr;
 
 pub use condition::{Condition, ConditionError, ConditionFault};
+pub use definition_status::{AcceptanceMark, DefinitionStatus};
 pub use globs::Globs;
-pub use people::{Groups, KeyRoles, Reviewers};
 pub use pins::{PinSource, Pins};
+pub use reviewers::{Groups, KeyRoles, Reviewers};
 pub use rule::{AnnotationsMatch, Rule};
 pub use ruling::Ruling;
 pub use settings::{PolicyConfig, PolicyDefault, PolicyMode};
-pub use standing::{AcceptanceMark, DefinitionStatus};
 pub use standing_rules::{StandingRule, StandingSource, StandingVerdict};
 pub use subjects::{AccessDecision, Requester, Subject};
 
@@ -259,7 +259,7 @@ impl Policy {
     pub fn ruling(&self, tool: &ToolFacts) -> Ruling {
         if tool.self_service {
             let reason = "callers may manage their own changes";
-            return Ruling::fixed_for_all(Decision::new(Verdict::Allow, reason, Arc::default()));
+            return Ruling::new(&[], tool, Decision::new(Verdict::Allow, reason, Arc::default()), None, false);
         }
         let standing =
             ToolStandingRules::new(self.standing.rules_for_tool(&tool.server, &tool.name), tool, &self.people);

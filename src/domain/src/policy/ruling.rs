@@ -64,12 +64,6 @@ enum CallMatch {
 }
 
 impl Ruling {
-    /// Creates a ruling that is the same for all calls, regardless of standing rules.
-    pub(super) fn fixed_for_all(decision: Decision) -> Self {
-        let fixed = Some(Arc::new(decision.clone()));
-        Self { core: ConfigRuling::Fixed(decision), fixed, standing: None, simulates: false }
-    }
-
     pub(super) fn new(
         rules: &[Arc<Rule>],
         tool: &ToolFacts,

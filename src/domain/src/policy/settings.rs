@@ -26,13 +26,13 @@ impl PolicyDefault {
     }
 }
 
-/// Whether the policy is enforced.
+/// Tells whether the policy is enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyMode {
     #[default]
     Enforce,
-    /// Every call goes through, and what would have become of it is told.
+    /// Allows every call and reports the verdict that would have applied.
     Simulate,
 }
 

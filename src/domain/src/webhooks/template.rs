@@ -51,8 +51,8 @@ pub struct MessageTemplate(Vec<TemplatePart>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TemplatePart {
     Text(String),
-    /// Index into [`PLACEHOLDERS`].
-    Placeholder(usize),
+    /// A name of [`PLACEHOLDERS`].
+    Placeholder(&'static str),
 }
 
 /// The reason why a template is invalid.
@@ -97,10 +97,10 @@ impl MessageTemplate {
             let name = after_brace.split_once('}');
             match name {
                 Some((name, after)) if is_name(name) => {
-                    let index = PLACEHOLDERS.iter().position(|(known, _)| *known == name);
-                    let index = index.ok_or_else(|| TemplateError::Unknown(name.to_owned()))?;
+                    let found = PLACEHOLDERS.iter().find(|(known, _)| *known == name);
+                    let (name, _) = found.ok_or_else(|| TemplateError::Unknown(name.to_owned()))?;
                     pieces.push(TemplatePart::Text(std::mem::take(&mut plain)));
-                    pieces.push(TemplatePart::Placeholder(index));
+                    pieces.push(TemplatePart::Placeholder(name));
                     rest = after;
                 }
                 _ => {
@@ -126,11 +126,9 @@ impl MessageTemplate {
         for piece in &self.0 {
             match piece {
                 TemplatePart::Text(text) => out.push_str(text),
-                TemplatePart::Placeholder(at) => {
-                    let name = PLACEHOLDERS.get(*at).map_or("", |(name, _)| name);
-                    // The link is created by the gateway and needs no escaping.
-                    if name == "link" { out.push_str(values.link) } else { out.push_str(&escape(&values.get(name))) }
-                }
+                // The link is created by the gateway and needs no escaping.
+                TemplatePart::Placeholder("link") => out.push_str(values.link),
+                TemplatePart::Placeholder(name) => out.push_str(&escape(&values.get(name))),
             }
         }
         out

@@ -187,7 +187,7 @@ impl Endpoints {
         let anew = build(table, shown, rules, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
         anew();
         let directory = Arc::new(FakeDirectory(Arc::clone(&provider)));
-        let pending = PendingConfig { people: Arc::clone(&people) as _, ..PendingConfig::from(&config.changes) };
+        let pending = PendingConfig { reviewers: Arc::clone(&people), ..PendingConfig::from(&config.changes) };
         let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));
@@ -241,8 +241,10 @@ impl Endpoints {
                 memory: Arc::clone(&memory),
                 web_sockets: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
                 reserved_web_sockets: Arc::new(Semaphore::new(0)),
-                limits: config.limits.clone(),
-                transports: config.transports.clone(),
+                outbox_messages: config.limits.outbox_messages,
+                outbox_bytes: config.limits.outbox_bytes,
+                ping_interval: config.transports.websocket.ping_interval,
+                sse_keep_alive: config.transports.http.sse_keep_alive,
             }),
             streams: web::Data::from(streams),
             changes: web::Data::new(changes.clone()),

@@ -118,7 +118,7 @@ impl Ledger {
 /// Counts of changes per state, readable from any thread. Open states follow the ledger; final states follow the store's
 /// last count, plus what has become final since.
 pub(crate) struct Counts {
-    /// In the order of [`ChangeState::ALL`].
+    /// The counts and gauges in the order of [`ChangeState::ALL`].
     states: Vec<(AtomicU64, Gauge)>,
 }
 

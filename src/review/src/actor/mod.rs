@@ -151,7 +151,7 @@ pub(crate) enum DurableTransition {
 pub(crate) struct Metrics {
     proposed: metrics::Counter,
     refused: metrics::Counter,
-    /// In the order of [`EventKind::ALL`].
+    /// The counters in the order of [`EventKind::ALL`].
     transitions: Vec<metrics::Counter>,
 }
 

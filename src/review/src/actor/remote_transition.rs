@@ -36,14 +36,16 @@ pub(crate) struct RemoteTransition {
     pub event: FeedEvent,
     pub change: ChangeSummary,
     pub is_new: bool,
-    /// See [`RemoteEvent`].
+    /// See [`RemoteEvent::bytes`].
     pub bytes: u64,
     pub call_hash: Option<String>,
 }
 
 impl RemoteTransition {
+    /// Parses an event of the feed.
+    ///
     /// # Errors
-    /// [`StoreError::BadRecord`] of an event that does not read as what was written.
+    /// [`StoreError::BadRecord`] if the event is not the record of a transition.
     pub(crate) fn parse(followed: RemoteEvent) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
         struct Outer {

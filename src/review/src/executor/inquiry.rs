@@ -204,7 +204,7 @@ impl<'a> Inquiry<'a> {
         };
         let size = key.len() + method.len() + params.as_ref().map_or(0, |params: &Arc<RawValue>| params.get().len());
         if !dialogue.has_room_for_question(size) {
-            tracing::warn!(change = %self.change.id, "the tool of a running change asks for more than a change may keep");
+            tracing::warn!(change = %self.change.id, "the tool of a running change asked more questions than a change may store");
             return refuse(reply, "the tool asked for more than a change may keep");
         }
         let stored = Question {

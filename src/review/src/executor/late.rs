@@ -75,8 +75,5 @@ pub(super) async fn note_late_result(inner: &Inner, claimed: &Change, event: &Ch
 
 /// Waits before the next attempt. Returns `true` if the gateway is ending.
 async fn stopped_during_pause(inner: &Inner) -> bool {
-    tokio::select! {
-        () = inner.abandon.cancelled() => true,
-        () = tokio::time::sleep(RETRY_DELAY) => false,
-    }
+    inner.abandon.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none()
 }

@@ -125,10 +125,7 @@ type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
 async fn acquire_slot(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
-    tokio::select! {
-        () = inner.stop.cancelled() => None,
-        slot = Arc::clone(slots).acquire_owned() => slot.ok(),
-    }
+    inner.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
 }
 
 /// Takes one approved change as far as possible. Returns `true` if the queue can move on to the next change, and `false`
@@ -217,7 +214,7 @@ async fn check_readiness(
         Ok(occupants) if occupants.is_empty() => {}
         Ok(_) => return Err(Retry::Taken),
         Err(error) => {
-            tracing::error!(%error, change = id, "it cannot be known whether a target is free; trying again");
+            tracing::error!(%error, change = id, "the store cannot tell whether the target is free; trying again");
             return Err(Retry::Later);
         }
     }
@@ -228,7 +225,7 @@ async fn check_readiness(
             Ok(Some(void)) if is_own || inner.nodes.live_count() == 1 => void,
             Ok(Some(_)) => return Err(Retry::Later),
             Err(error) => {
-                tracing::error!(%error, change = id, "it cannot be known whether an approval still counts; trying again");
+                tracing::error!(%error, change = id, "the validity of an approval cannot be checked; trying again");
                 return Err(Retry::Later);
             }
         },
@@ -289,10 +286,7 @@ async fn commit_step(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) ->
 }
 
 async fn pause(inner: &Inner, time: Duration) {
-    tokio::select! {
-        () = inner.stop.cancelled() => {}
-        () = tokio::time::sleep(time) => {}
-    }
+    inner.stop.run_until_cancelled(tokio::time::sleep(time)).await;
 }
 
 /// Calls the provider once with exactly the approved bytes. The timeout is paused while the tool waits for an answer.
@@ -468,12 +462,9 @@ async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEv
                 tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
             }
         }
-        tokio::select! {
-            () = inner.abandon.cancelled() => {
-                tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
-                return;
-            }
-            () = tokio::time::sleep(wait) => {}
+        if inner.abandon.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+            tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
+            return;
         }
         wait = (wait * 2).min(Duration::from_secs(5));
     }

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
 use tokio::time::Instant;
 
 use super::{
@@ -57,13 +57,6 @@ struct ListArgs {
     status: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ListAnswer<'a> {
-    changes: Vec<ChangeLine<'a>>,
-    next_cursor: Option<&'a str>,
 }
 
 fn parse<'a, T: Deserialize<'a>>(arguments: &'a RawValue) -> Result<T, McpError> {
@@ -123,8 +116,8 @@ impl GatewayTools {
         if let Some(cursor) = &page.next_cursor {
             text.push_str(&format!("There are more: call again with cursor {cursor}\n"));
         }
-        let lines = page.items.iter().map(|change| ChangeLine::new(change)).collect();
-        let answer = ListAnswer { changes: lines, next_cursor: page.next_cursor.as_deref() };
+        let lines: Vec<_> = page.items.iter().map(|change| ChangeLine::new(change)).collect();
+        let answer = json!({ "changes": lines, "nextCursor": page.next_cursor });
         tool_result(&text, &answer).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
     }
 
@@ -135,32 +128,27 @@ impl GatewayTools {
     ) -> Result<ToolResult, McpError> {
         let args: WaitArgs = parse(arguments)?;
         let (max, default) = wait_bounds(self.max_wait);
-        #[allow(clippy::cast_precision_loss, reason = "seconds of a wait are far below 2^52")]
-        let seconds = args.timeout_seconds.unwrap_or(default as f64);
-        #[allow(clippy::cast_precision_loss, reason = "as above")]
-        if !(1.0..=max as f64).contains(&seconds) {
+        let seconds = args.timeout_seconds.map_or(Ok(Duration::from_secs(default)), Duration::try_from_secs_f64);
+        let timeout = seconds.ok().filter(|time| (Duration::from_secs(1)..=Duration::from_secs(max)).contains(time));
+        let Some(timeout) = timeout else {
             return Err(invalid("/timeoutSeconds", "maximum", format!("timeoutSeconds must be from 1 to {max}.")));
-        }
+        };
         let until = args.until.unwrap_or(Until::Done);
-        let change = self.visible(&args.change_id, &ctx.principal).await?;
-        let wait = Wait { until, timeout: Duration::from_secs_f64(seconds), began: Instant::now() };
-        self.wait(change, &wait, ctx).await
-    }
-
-    async fn wait(&self, mut change: Arc<Change>, wait: &Wait, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let mut told = -1.0;
+        let mut change = self.visible(&args.change_id, &ctx.principal).await?;
+        let started = Instant::now();
+        let mut reported = -1.0;
         loop {
-            if wait.is_over(change.state) {
+            if until.is_reached(change.state) {
                 return Ok(wait_result(&change, false));
             }
-            let elapsed = wait.began.elapsed();
-            let Some(left) = wait.timeout.checked_sub(elapsed).filter(|left| !left.is_zero()) else {
+            let elapsed = started.elapsed();
+            let Some(left) = timeout.checked_sub(elapsed).filter(|left| !left.is_zero()) else {
                 return Ok(wait_result(&change, true));
             };
             let wanted = ctx.progress.has_listener();
-            if wanted && elapsed.as_secs_f64() > told {
-                told = elapsed.as_secs_f64();
-                ctx.progress.progress(told, Some(wait.timeout.as_secs_f64()), Some(&state_message(&change)));
+            if wanted && elapsed.as_secs_f64() > reported {
+                reported = elapsed.as_secs_f64();
+                ctx.progress.progress(reported, Some(timeout.as_secs_f64()), Some(&state_message(&change)));
             }
             let pause = if wanted { left.min(PROGRESS) } else { left };
             let began = Instant::now();
@@ -172,7 +160,7 @@ impl GatewayTools {
             // An early return without a new version means that the gateway is shutting down.
             let early = news.version <= change.version && began.elapsed() < pause;
             change = news;
-            if early && !wait.is_over(change.state) {
+            if early && !until.is_reached(change.state) {
                 return Ok(wait_result(&change, true));
             }
         }
@@ -200,17 +188,11 @@ impl GatewayTools {
     }
 }
 
-struct Wait {
-    until: Until,
-    timeout: Duration,
-    began: Instant,
-}
-
-impl Wait {
+impl Until {
     /// Returns `true` if the wait can end. An unknown outcome ends it too, since it may stay unknown for days.
-    fn is_over(&self, state: ChangeState) -> bool {
+    fn is_reached(self, state: ChangeState) -> bool {
         let decided = matches!(state, ChangeState::Approved | ChangeState::Executing);
-        state.is_final() || state == ChangeState::OutcomeUnknown || (decided && self.until == Until::Decided)
+        state.is_final() || state == ChangeState::OutcomeUnknown || (decided && self == Self::Decided)
     }
 }
 

@@ -58,12 +58,7 @@ impl GatewayTools {
         // Read here, because the task may start only after the next change.
         let listening = forward_feed(feed.head(), feed, events.clone());
         let ended = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                () = listening => {}
-                () = ended.cancelled() => {}
-            }
-        });
+        tokio::spawn(async move { ended.run_until_cancelled(listening).await });
         Arc::new(Self { changes, max_wait, providers: Box::new(providers), events, _feed_task: stop.drop_guard() })
     }
 }

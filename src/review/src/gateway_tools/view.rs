@@ -409,7 +409,7 @@ fn fields(out: &mut String, diff: &Diff) {
     }
 }
 
-/// A field that has no values but only lines: a diff that somebody else made, or what is there.
+/// Writes a field that has lines but no values: a diff that a tool made, or the current state.
 fn lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result {
     writeln!(out, "- {label}:")?;
     for line in lines.iter().take(TEXT_LINES) {

@@ -43,7 +43,7 @@ pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Resu
 
 /// Rejects a reviewer whom the rule does not admit.
 pub(crate) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<Change>) -> Result<(), DecideError> {
-    if inner.config.people.may_decide(&change.terms, reviewer) {
+    if inner.config.reviewers.may_decide(&change.terms, reviewer) {
         return Ok(());
     }
     Err(refuse(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)

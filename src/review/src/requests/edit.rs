@@ -16,7 +16,7 @@ use crate::{
 };
 use countersign_domain::{
     changes::{Change, Editing, Terms, arguments, machine::ChangeEvent, visible},
-    policy::{Decision, Verdict},
+    policy::{Decision, Verdict, terms::stricter_terms},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ProviderDirectory;
@@ -119,15 +119,7 @@ fn stricter(before: &Terms, now: &Terms) -> Option<Terms> {
         (false, false) if set(before) == set(now) => before.reviewers.clone(),
         (false, false) => return None,
     };
-    Some(Terms {
-        reviewers,
-        quorum: before.quorum.max(now.quorum),
-        require_comment: before.require_comment || now.require_comment,
-        edit: before.edit.max(now.edit),
-        undo_for: before.undo_for.max(now.undo_for),
-        preview_required: before.preview_required || now.preview_required,
-        ..before.clone()
-    })
+    Some(Terms { reviewers, ..stricter_terms(before, now) })
 }
 
 #[cfg(test)]

@@ -182,7 +182,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
     change
 }
 
-/// A session id opens its session, and changes are shown to everyone who may view: never the whole id.
+/// Shortens the session id, which would open the session to everyone who may view the change, and the client's texts.
 fn presentable(mut proposer: Proposer) -> Proposer {
     proposer.session = proposer.session.map(|id| {
         let mut start: String = id.chars().take(8).collect();
@@ -197,7 +197,7 @@ fn presentable(mut proposer: Proposer) -> Proposer {
     proposer
 }
 
-/// The answer to a repeat: the same change, if it is really the same call.
+/// Answers a repeated proposal with the existing change, if it is the same call.
 fn repeated(existing: Arc<Change>, again: &Change) -> Result<Arc<Change>, McpError> {
     let same = existing.provider == again.provider
         && existing.tool == again.tool

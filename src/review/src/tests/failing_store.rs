@@ -13,7 +13,7 @@ use countersign_store::{
     WriteCallback, WriteError, WriteRequest,
 };
 
-/// How writes of one kind fail, and how often.
+/// The failure of writes of one kind, and how often it happens.
 #[derive(Clone)]
 enum Trouble {
     /// Refused; nothing is written.
@@ -157,7 +157,7 @@ async fn flaky(kind: EventKind, trouble: Trouble, times: usize) -> (Bench, Arc<F
 }
 
 #[actix::test]
-async fn a_result_that_cannot_be_recorded_is_recorded_later_and_the_call_is_not_repeated() {
+async fn failed_outcome_write_is_retried_without_a_second_call() {
     let (bench, store, _dir) = flaky(EventKind::Applied, Trouble::Refuse(StoreError::DiskFull), 3).await;
     let change = bench.propose("{}").await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
@@ -208,7 +208,7 @@ async fn a_claim_of_unknown_outcome_is_never_run() {
 
 /// As a step of another node, it is read from the feed, and the change after it.
 #[actix::test]
-async fn who_waits_hears_of_a_step_though_the_change_cannot_be_read_at_first() {
+async fn wait_returns_new_version_after_failed_reads() {
     let (bench, store, _dir) = flaky(EventKind::Rejected, Trouble::DenyUnread, 1).await;
     let change = bench.propose("{}").await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();

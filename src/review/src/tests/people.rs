@@ -140,7 +140,7 @@ async fn rule_can_require_a_live_preview() {
 #[actix::test]
 async fn only_the_rules_reviewers_decide_and_edit() {
     let groups = BTreeMap::from([("dba".to_owned(), vec!["dora".to_owned()])]);
-    let bench = Bench::with(|config| config.people = Arc::new(Reviewers::new(&groups))).await;
+    let bench = Bench::with(|config| config.reviewers = Arc::new(Reviewers::new(&groups))).await;
     let change = propose(&bench, Terms { reviewers: vec!["dba".into()], ..Terms::default() }).await;
     for verdict in [Verdict::Approve, Verdict::Reject] {
         let error = refused(bench.decide(&change, verdict).await, ErrorKind::Forbidden);

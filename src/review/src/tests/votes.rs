@@ -49,7 +49,7 @@ fn reviewers(keys: &Arc<Revocable>) -> Arc<Reviewers> {
 }
 
 async fn bench(keys: &Arc<Revocable>) -> Bench {
-    Bench::with(|config| config.people = reviewers(keys)).await
+    Bench::with(|config| config.reviewers = reviewers(keys)).await
 }
 
 async fn propose(bench: &Bench, terms: Terms) -> Arc<Change> {
@@ -116,7 +116,7 @@ async fn vote_of_a_revoked_key_is_void_after_restart() {
     skew.store(61, Ordering::SeqCst);
     // While it cannot be known, nothing runs and nothing is taken out.
     people.unreadable.store(true, Ordering::SeqCst);
-    let config = super::super::PendingConfig { people: reviewers(&people), ..config(&skew) };
+    let config = super::super::PendingConfig { reviewers: reviewers(&people), ..config(&skew) };
     let bench = Bench::in_directory(dir, fake, skew, config).await;
     while bench.fake.previews.load(Ordering::SeqCst) < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -133,7 +133,7 @@ async fn vote_of_a_revoked_key_is_void_after_restart() {
 async fn votes_are_checked_when_a_key_is_revoked() {
     let people = Arc::new(Revocable::default());
     let bench = Bench::with(|config| {
-        config.people = reviewers(&people);
+        config.reviewers = reviewers(&people);
         config.expiry_interval = Duration::from_millis(5);
     });
     let bench = bench.await;

@@ -1,4 +1,4 @@
-//! Expires what nobody decided on, or what was not run, in time: a transition with a reason, announced like others.
+//! Expires changes that nobody decided on or that were not run in time.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
             return true;
         }
         Err(error) => {
-            tracing::warn!(%error, change = id, "a change could not be looked at for expiry");
+            tracing::warn!(%error, change = id, "a change that may have expired could not be read");
             return false;
         }
     };

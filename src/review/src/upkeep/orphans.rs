@@ -16,7 +16,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         if let Err(error) = sweep(&inner).await
             && !matches!(error, StoreError::Closed)
         {
-            tracing::warn!(%error, "changes of nodes that are gone could not be looked for; trying again");
+            tracing::warn!(%error, "the changes of nodes that are gone could not be read; trying again");
         }
     }
 }

@@ -58,11 +58,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = inner.config.retention;
     let shortest = [arguments, large, finished, events].into_iter().flatten().min();
     let interval = shortest.unwrap_or(INTERVAL).clamp(MIN_INTERVAL, INTERVAL);
-    loop {
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(interval) => {}
-        }
+    while inner.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
         if !trust.is_trusted(inner.now()) || !inner.nodes.is_leader() {
             continue;
         }

@@ -15,7 +15,7 @@ const MAX_NAMES: usize = 10;
 pub(crate) fn void_event(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
     let (mut kept, mut void) = (Vec::new(), Vec::new());
     for vote in &change.decisions {
-        let counts = vote.verdict != Verdict::Approve || inner.config.people.is_vote_valid(&change.terms, vote)?;
+        let counts = vote.verdict != Verdict::Approve || inner.config.reviewers.is_vote_valid(&change.terms, vote)?;
         if counts { kept.push(vote.clone()) } else { void.push(vote) }
     }
     Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: reason(&void), kept }))
@@ -38,15 +38,14 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     loop {
         // A failed read is repeated; no change runs without this check meanwhile.
         if inner.nodes.is_leader()
-            && let Ok(losses) = inner.config.people.revocations()
+            && let Ok(losses) = inner.config.reviewers.revocations()
             && seen != Some(losses)
             && sweep(&inner).await
         {
             seen = Some(losses);
         }
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(inner.config.expiry_interval) => {}
+        if inner.stop.run_until_cancelled(tokio::time::sleep(inner.config.expiry_interval)).await.is_none() {
+            return;
         }
     }
 }
@@ -72,7 +71,7 @@ async fn void_votes_of(inner: &Inner, id: &str) -> bool {
             // The change moved on meanwhile, and is checked again soon.
             Err(StepError::Conflict | StepError::Illegal(_)) => false,
             Err(error) => {
-                tracing::warn!(?error, change = id, "a vote that no longer counts could not be removed yet");
+                tracing::warn!(?error, change = id, "an invalid vote could not be removed yet; trying again");
                 false
             }
         },

@@ -63,7 +63,8 @@ fn path_components(path: &str) -> Option<Vec<&str>> {
 
 /// Checks the arguments of a call at compile time.
 ///
-/// A call that fails for any arguments.
+/// # Errors
+/// The mistake in a call that would fail for any arguments.
 pub(super) fn check_call(call: &CallExpr) -> Result<(), String> {
     const FORM: &str = r#"write path_within(arguments.path, "/notes")"#;
     let (None, [_, folder]) = (&call.target, call.args.as_slice()) else {

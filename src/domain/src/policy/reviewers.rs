@@ -1,4 +1,4 @@
-//! Decides who may review a change: the roles and groups that its terms require.
+//! Decides who may review a change, by the roles and groups that its terms require.
 
 use std::{
     collections::BTreeMap,
