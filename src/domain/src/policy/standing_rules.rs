@@ -266,7 +266,7 @@ impl ToolStandingRules {
                     .current_principal(&rule.creator())
                     .ok()
                     .flatten()
-                    .is_some_and(|c| can_approve_alone(&*self.people, terms, &c))
+                    .is_some_and(|c| can_approve_alone(&self.people, terms, &c))
         })
     }
 
@@ -312,7 +312,7 @@ impl ToolStandingRules {
             let has_comment = rule.comment.is_some() || !decision.terms.require_comment;
             has_comment
                 && !Person::from_principal(caller).is_same_as(Person::from_principal(&creator))
-                && can_approve_alone(&*self.people, &decision.terms, &creator)
+                && can_approve_alone(&self.people, &decision.terms, &creator)
         });
         match allows.find(&mut matches) {
             Some(rule) => {

@@ -105,7 +105,7 @@ impl StandingRules {
         match decision.verdict {
             Verdict::Allow => refuse(ErrorKind::ValidationFailed, "the tool runs without review already"),
             Verdict::Deny => refuse(ErrorKind::PolicyDenied, "policy.default denies the tool"),
-            Verdict::Review if !can_approve_alone(&*self.deps.reviewers, &decision.terms, by) => refuse(
+            Verdict::Review if !can_approve_alone(&self.deps.reviewers, &decision.terms, by) => refuse(
                 ErrorKind::Forbidden,
                 "its reviews ask for more than your approval alone (policy.review), and so nobody may leave them out",
             ),
