@@ -290,26 +290,6 @@ fn standing_rule_is_bound_to_its_command() {
     assert_eq!(files.ledger(), ["a write t"]);
 }
 
-#[test]
-fn change_without_recorded_target_becomes_stale() {
-    let gateway = Gateway::start();
-    let id = gateway.propose("Old");
-    let home = gateway.kill();
-    // As older gateways stored it.
-    let db = rusqlite::Connection::open(home.path().join("data/countersign.db")).unwrap();
-    let stripped =
-        db.execute("UPDATE changes SET body = json_remove(body, '$.servedBy') WHERE id = ?1", [&id]).unwrap();
-    assert_eq!(stripped, 1);
-    drop(db);
-    let gateway = Gateway::on_home(home, &Options::default());
-    assert_eq!(gateway.change(&id)["servedBy"], Value::Null);
-    let stale = approve(&gateway, gateway.reviewer(), &id);
-    assert_eq!(code(&stale), (409, "CHANGE_STALE"), "{}", stale.1);
-    assert!(stale.1.to_string().contains("not on record"), "{}", stale.1);
-    assert_eq!(approve(&gateway, gateway.reviewer(), &id).0, 200);
-    gateway.wait_for_state(&id, "applied");
-}
-
 // --------------------------------------------------------------------------------------------- requirements of a rule
 
 /// Text without any visible character.

@@ -120,7 +120,7 @@ pub struct Transition {
 /// The time that remains before a change expires when its grace period ends, however long the rule makes that.
 const MIN_TIME_AFTER_GRACE: SignedDuration = SignedDuration::from_secs(5);
 
-/// The call timeout of changes that were claimed by a version that did not record it, in milliseconds.
+/// The call timeout of a change that records none, in milliseconds.
 const DEFAULT_CALL_TIMEOUT_MS: u64 = 120_000;
 
 /// The actor of transitions that no person causes.
