@@ -204,7 +204,8 @@ impl Follower {
 
     /// Requires a single trial call at each address whose breaker another node has opened since the last check.
     fn require_trial_calls(&self, open_before: &mut BTreeSet<(String, usize)>) {
-        let open: BTreeSet<(String, usize)> = self.nodes.peer_server_states().into_iter().flat_map(|reach| reach.open).collect();
+        let open: BTreeSet<(String, usize)> =
+            self.nodes.peer_server_states().into_iter().flat_map(|reach| reach.open).collect();
         for (server, address) in open.difference(open_before) {
             let table = self.routes.load();
             if let Some(upstream) =

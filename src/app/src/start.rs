@@ -113,8 +113,7 @@ pub async fn start(
     let directory = Arc::new(RouteDirectory(Arc::clone(&routes)));
     let pins = Arc::new(PinStore::open(Arc::clone(&store)).await?);
     let people = Arc::new(
-        Reviewers::new(&config.policy.groups)
-            .with_keys(Arc::new(Keyring::new(Arc::clone(&credentials) as _))),
+        Reviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::clone(&credentials) as _))),
     );
     let nodes = store.nodes();
     let pending = PendingConfig {

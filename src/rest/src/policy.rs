@@ -156,7 +156,8 @@ impl TestBody {
             client: self.client.as_deref(),
         };
         let not_found = |kind, what: &str| McpError::new(kind, format!("there is no such {what}"));
-        let policy = table.policy.as_ref().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
+        let policy =
+            table.policy.as_ref().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
         let (subject, server, refusal, otherwise) = match (self.resource, self.prompt, self.method) {
             (Some(uri), ..) => {
                 let found = table.provider_for_uri(&uri);
