@@ -5,18 +5,15 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde_json::{Map, Value, value::RawValue};
 
 use super::{McpError, RequestId, json, outline::OutlinedObject};
 
-mod fields;
 mod meta;
-mod types;
 
 pub(super) use meta::meta_from_outline;
 pub use meta::{Meta, is_modern, keys, parse_meta};
-pub use types::{Implementation, LoggingLevel};
 
 /// Parses `params` as a `T`. Absent `params` count as an empty object.
 ///
@@ -76,7 +73,7 @@ pub struct Initialize<'a> {
     #[serde(borrow)]
     pub protocol_version: Cow<'a, str>,
     /// A JSON object.
-    #[serde(borrow, deserialize_with = "fields::object")]
+    #[serde(borrow, deserialize_with = "object")]
     pub capabilities: &'a RawValue,
     pub client_info: Implementation,
 }
@@ -87,7 +84,7 @@ pub struct CallTool<'a> {
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     /// A JSON object.
-    #[serde(borrow, default, deserialize_with = "fields::optional_object")]
+    #[serde(borrow, default, deserialize_with = "optional_object")]
     pub arguments: Option<&'a RawValue>,
 }
 
@@ -127,7 +124,7 @@ pub struct GetPrompt<'a> {
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     /// All values are strings.
-    #[serde(default, deserialize_with = "fields::strings")]
+    #[serde(default, deserialize_with = "strings")]
     pub arguments: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -172,7 +169,7 @@ pub struct CompleteArgument<'a> {
 #[derive(Debug, Default, Deserialize)]
 pub struct CompleteContext {
     /// All values are strings.
-    #[serde(default, deserialize_with = "fields::strings")]
+    #[serde(default, deserialize_with = "strings")]
     pub arguments: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -208,8 +205,88 @@ pub struct ListenFilter<'a> {
 #[serde(rename_all = "camelCase")]
 pub struct Cancelled {
     /// Optional in the schema of 2025-11-25 because of tasks; without it there is nothing to cancel here.
-    #[serde(deserialize_with = "fields::request_id")]
+    #[serde(deserialize_with = "request_id")]
     pub request_id: RequestId,
+}
+
+/// Reads a JSON object as raw text.
+fn object<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<&'a RawValue, D::Error> {
+    let raw = <&'de RawValue>::deserialize(deserializer)?;
+    if raw.get().starts_with('{') { Ok(raw) } else { Err(Error::custom("expected an object")) }
+}
+
+/// Reads a JSON object as raw text. Null is refused, because the schema does not allow it.
+fn optional_object<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+    object(deserializer).map(Some)
+}
+
+/// Reads a map whose values are all strings.
+fn strings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+    let map = Map::deserialize(deserializer)?;
+    if map.values().all(Value::is_string) { Ok(map) } else { Err(Error::custom("expected a map of strings")) }
+}
+
+/// Reads a string or an integer as raw text.
+fn request_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RequestId, D::Error> {
+    let raw = <&'de RawValue>::deserialize(deserializer)?;
+    RequestId::from_json(raw.get()).ok_or_else(|| Error::custom("expected a string or an integer"))
+}
+
+/// The name and version that a client or server reports (`Implementation` in all schemas). It must not be trusted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Implementation {
+    pub name: String,
+    pub version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+}
+
+/// Syslog severities, least severe first (2026-07-28/server/utilities/logging, "Log Levels").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoggingLevel {
+    Debug,
+    Info,
+    Notice,
+    Warning,
+    Error,
+    Critical,
+    Alert,
+    Emergency,
+}
+
+impl LoggingLevel {
+    /// All levels, least severe first.
+    pub const ALL: [Self; 8] = [
+        Self::Debug,
+        Self::Info,
+        Self::Notice,
+        Self::Warning,
+        Self::Error,
+        Self::Critical,
+        Self::Alert,
+        Self::Emergency,
+    ];
+
+    /// Parses the name of a level, which is lower case.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == text)
+    }
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Notice => "notice",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Critical => "critical",
+            Self::Alert => "alert",
+            Self::Emergency => "emergency",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ use countersign_session::{
     Session,
     actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
     cluster::lost_session,
-    middleware::authorize,
+    middleware::check_role,
     sessions::RegisteredSession,
 };
 use countersign_telemetry::metrics::Transport;
@@ -75,7 +75,7 @@ async fn try_upgrade(
     }
     let invalid = |why: String| McpError::new(ErrorKind::InvalidRequest, why);
     let identity = identify(endpoint, request)?;
-    authorize::role(&identity)?;
+    check_role(&identity)?;
     let query = query.map_err(|_| invalid("the query takes `session` and `received`, and nothing else".into()))?;
     // Checked before a permit is taken, because a plain GET of /ws is only a mistake.
     actix_web_actors::ws::handshake(request).map_err(|e| invalid(format!("this is not a WebSocket handshake: {e}")))?;

@@ -1,6 +1,5 @@
 //! The way of a call through the bridge, by the eras of its client and its upstream.
 
-mod handshake;
 mod into_task;
 mod park;
 pub mod plan;
@@ -17,6 +16,7 @@ use crate::{
     parked_calls::ParkedCalls,
     questions::{
         self,
+        client_asker::ClientAsker,
         relay::{Hearer, Relay},
     },
     request_state::StateSealer,
@@ -27,7 +27,7 @@ use countersign_config::UpstreamConfig;
 use countersign_exchange::{context::Exchange, memory::Memory, reply::Reply};
 use countersign_protocol::{Era, McpError, envelope::Request, param_headers::ParamHeader, params::LoggingLevel};
 use countersign_provider::ToolResult;
-use countersign_upstream::{Caller, LinkChoice, Outgoing, Upstream};
+use countersign_upstream::{Caller, LinkChoice, Outgoing, Response, Upstream};
 use plan::CallPlan;
 use ready::Ready;
 
@@ -127,7 +127,7 @@ pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
     match (ready.negotiated.revision.era(), call.exchange.is_modern()) {
         (Era::Modern, true) => rounds::pass_through(&ready).await,
         (Era::Modern, false) => rounds::gather(&ready).await,
-        (Era::Legacy, false) => ready.reply(handshake::call(&ready).await?),
+        (Era::Legacy, false) => ready.reply(call_in_handshake_era(&ready).await?),
         (Era::Legacy, true) => park::call(&ready).await,
     }
 }
@@ -171,4 +171,19 @@ pub fn failed(error: &McpError) -> Reply {
     let result = ToolResult::error(error);
     let json = format!(r#"{{"content":{},"isError":true}}"#, result.content.get());
     Reply::new(json).failing(Some(error.kind))
+}
+
+/// Calls a handshake-era upstream for a handshake-era client. What the upstream asks during the call is asked of that
+/// client on that request. When the call ends, or is dropped, open questions are cancelled.
+async fn call_in_handshake_era(ready: &Ready<'_>) -> Result<Response, McpError> {
+    let outgoing = ready.outgoing(&[]);
+    let upstream = ready.call.upstream;
+    if ready.caller.capabilities.accepts_no_requests() {
+        return upstream.call(&ready.caller, &outgoing, Relay::new(ready.hearer(), true)).await;
+    }
+    let (relay, requests) = Relay::asking(ready.hearer(), true);
+    let (exchange, server) = (ready.call.exchange, ready.call.upstream.config.name.as_str());
+    let asks = ClientAsker { exchange, server, capabilities: &ready.caller.capabilities, task: None };
+    // Boxed, because the future would otherwise be stored twice.
+    asks.run(Box::pin(upstream.call(&ready.caller, &outgoing, relay)), requests).await
 }

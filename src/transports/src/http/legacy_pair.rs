@@ -26,7 +26,7 @@ use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
     Session,
     actor::{Attach, Disconnected, Pump, deliver},
-    middleware::authorize,
+    middleware::check_role,
 };
 use countersign_telemetry::metrics::Transport;
 
@@ -34,7 +34,7 @@ const REVISION: Revision = Revision::V2024_11_05;
 
 fn identify_caller(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
     let identity = identify(endpoint, request)?;
-    authorize::role(&identity).map(|()| identity)
+    check_role(&identity).map(|()| identity)
 }
 
 /// `GET /sse`: opens a session and its stream.

@@ -76,7 +76,7 @@ async fn call_tool(
         capabilities,
         stateless: true,
         log_level: None,
-        link_choice: crate::server::link_choice::LinkChoice::default(),
+        link_choice: crate::server::LinkChoice::default(),
     };
     let listener = Arc::new(CallListener {
         progress: Arc::clone(&context.progress),

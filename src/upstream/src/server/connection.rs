@@ -8,7 +8,7 @@ use std::sync::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{Upstream, timeout_streak::TimeoutStreak};
+use super::{Upstream, timeouts::TimeoutStreak};
 use crate::{
     catalog::ServerFeatures,
     link::{Link, LinkError, LinkKind, Listener, Negotiated, UpstreamNotification},

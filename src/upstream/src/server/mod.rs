@@ -6,12 +6,10 @@ pub(crate) mod call_slots;
 pub mod caller;
 pub(crate) mod connection;
 pub(crate) mod endpoint;
-pub(crate) mod link_choice;
 pub(crate) mod own_requests;
 pub(crate) mod pool;
 pub(crate) mod resource_watches;
 pub mod status;
-pub(crate) mod timeout_streak;
 pub(crate) mod timeouts;
 
 use std::{
@@ -44,7 +42,7 @@ use countersign_config::UpstreamConfig;
 use countersign_provider::ProviderEvent;
 
 pub use caller::Caller;
-pub use link_choice::LinkChoice;
+pub use caller::LinkChoice;
 pub use status::UpstreamStatus;
 
 /// Events buffered for a slow receiver, which reads the lists again after more.

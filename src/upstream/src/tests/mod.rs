@@ -13,7 +13,10 @@ use serde_json::{Value, json};
 
 use crate::{
     link::{Connector, LinkKind, Listener, Outgoing, Response},
-    server::{Upstream, caller::Caller, link_choice::LinkChoice},
+    server::{
+        Upstream,
+        caller::{Caller, LinkChoice},
+    },
     testing::{
         RecordingListener,
         fake::{self, FakeServer},

@@ -1,0 +1,165 @@
+//! The chain around every request: log, metrics, authenticate ([`countersign_auth::Authenticator::check`]), authorize,
+//! rate limit. The handler of a tool call also validates its arguments ([`countersign_routing::validate`]) and asks the
+//! policy ([`crate::policy`]).
+
+use crate::{Handling, extension, handlers, server::McpServer};
+use countersign_domain::principal::Identity;
+use countersign_exchange::{cancel::Cancel, context::Exchange, reply::Reply};
+use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method};
+use countersign_telemetry::{RequestMetrics, RequestOutcome, Transport};
+use std::time::Instant;
+
+/// Runs a JSON-RPC request through the chain to its handler.
+///
+/// # Errors
+/// The error of the first layer that refuses the request, or of its handler.
+pub async fn run(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+    let method = Method::parse(&request.method);
+    let log = RequestLog::new(exchange, &request.method);
+    let metrics = RequestTimer::start(exchange, &request.method);
+    let outcome = match (admit(exchange, request.params.map_or(0, |params| params.get().len())), method) {
+        (Err(error), _) => Err(error),
+        (Ok(()), Some(method)) if method.is_request() && method.exists_in(exchange.revision()) => {
+            handlers::handle(exchange, method, request, cancel).await
+        }
+        // A method of an extension, or an unknown one.
+        (Ok(()), _) => extension::call(exchange, request).await,
+    };
+    let ended = match &outcome {
+        Ok(reply) => RequestEnd { failure: reply.failure, in_band: true, pending: reply.pending },
+        Err(error) => RequestEnd::error(error),
+    };
+    metrics.finish(ended);
+    log.finish(ended);
+    outcome
+}
+
+/// The end of a request, for logs and metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestEnd {
+    pub failure: Option<ErrorKind>,
+    /// The failure is part of a result.
+    pub in_band: bool,
+    /// The call waits for a person's approval.
+    pub pending: bool,
+}
+
+impl RequestEnd {
+    fn error(error: &McpError) -> Self {
+        Self { failure: Some(error.kind), in_band: false, pending: false }
+    }
+}
+
+/// Checks that a request may proceed. `bytes` is the size of its parameters.
+fn admit(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
+    let McpServer { long_requests, .. } = &*exchange.server;
+    if long_requests.shutdown.is_cancelled() {
+        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+    }
+    // A connection may outlive the key that it was opened with.
+    long_requests.authenticator.check(&exchange.identity)?;
+    check_role(&exchange.identity)?;
+    check_rate(exchange, bytes)
+}
+
+/// Checks that the principal's role may use the MCP endpoints.
+///
+/// # Errors
+/// `FORBIDDEN` for a role that may only view.
+pub fn check_role(identity: &Identity) -> Result<(), McpError> {
+    if identity.principal.role.may_call() {
+        return Ok(());
+    }
+    Err(McpError::new(ErrorKind::Forbidden, "this key may look at changes but not use tools"))
+}
+
+/// Checks the principal's rate of requests ([`crate::state::limiter`]). `bytes` is the size of the request's parameters.
+///
+/// # Errors
+/// `RATE_LIMITED` with `retryAfter` (seconds).
+fn check_rate(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
+    let server = &exchange.server;
+    server
+        .limiter
+        .admits(&exchange.identity.principal.name, bytes, server.reviews.changes.nodes().live_count())
+        .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
+}
+
+/// Writes one structured line for each request, at DEBUG: method, session, principal, outcome, duration. It never contains
+/// arguments or results, because they are other people's data.
+struct RequestLog<'a> {
+    exchange: &'a Exchange,
+    method: &'a str,
+    /// `None` unless the DEBUG level is enabled.
+    started: Option<Instant>,
+}
+
+impl<'a> RequestLog<'a> {
+    fn new(exchange: &'a Exchange, method: &'a str) -> Self {
+        Self { exchange, method, started: tracing::enabled!(tracing::Level::DEBUG).then(Instant::now) }
+    }
+
+    fn finish(self, ended: RequestEnd) {
+        let Some(started) = self.started else { return };
+        tracing::debug!(
+            // The method is an arbitrary text of the client.
+            method = %self.method.escape_debug().take(64).collect::<String>(),
+            session = %self.exchange.session.short_id(),
+            principal = %self.exchange.identity.principal.name,
+            transport = self.exchange.transport.as_str(),
+            revision = self.exchange.revision().as_str(),
+            outcome = match ended {
+                RequestEnd { failure: Some(kind), .. } => kind.code(),
+                RequestEnd { pending: true, .. } => "pending",
+                _ => "ok",
+            },
+            duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+            "request"
+        );
+    }
+}
+
+/// Counts a request and its duration. Labels come from closed lists, never from a client. A timer that is dropped
+/// unfinished counts as cancelled by the client.
+struct RequestTimer {
+    transport: Transport,
+    method: countersign_telemetry::Method,
+    started: Instant,
+    is_finished: bool,
+}
+
+impl RequestTimer {
+    fn start(exchange: &Exchange, method: &str) -> Self {
+        Self {
+            transport: exchange.transport,
+            method: countersign_telemetry::Method::from_name(method),
+            started: Instant::now(),
+            is_finished: false,
+        }
+    }
+
+    fn finish(mut self, ended: RequestEnd) {
+        self.is_finished = true;
+        let outcome = match ended {
+            RequestEnd { failure: Some(kind), in_band, .. } => {
+                RequestMetrics::get().error(kind);
+                if in_band { RequestOutcome::ToolError } else { RequestOutcome::from_error_kind(kind) }
+            }
+            RequestEnd { pending: true, .. } => RequestOutcome::Pending,
+            RequestEnd { .. } => RequestOutcome::Ok,
+        };
+        self.record(outcome);
+    }
+
+    fn record(&self, outcome: RequestOutcome) {
+        RequestMetrics::get().record(self.transport, self.method, outcome, self.started.elapsed());
+    }
+}
+
+impl Drop for RequestTimer {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.record(RequestOutcome::Cancelled);
+        }
+    }
+}
