@@ -58,7 +58,7 @@ test('a file is written: its real diff, approved in the browser', async () => {
   const id = await write(file('a.txt'), 'one\n2\nthree\n');
   await row(page, `Write ${file('a.txt')}`).click();
   await shows(page, 'Content', [' one', '-two', '+2', ' three']);
-  await page.locator('.preview-note', { hasText: 'compares what is there now' }).waitFor();
+  await page.locator('.preview-note', { hasText: 'compares the current state' }).waitFor();
   await look(page, '1-write');
   assert.equal(await text('a.txt'), 'one\ntwo\nthree\n', 'nothing has run');
   const told = outcome(agent, id);

@@ -132,7 +132,7 @@ ruled('editing as JSON: what cannot be seen is written out, and what is no JSON 
   await heading(page).waitFor();
   await page.getByRole('button', { name: 'Edit', exact: true }).click();
   const dialog = page.getByRole('dialog', { name: 'Edit the arguments' });
-  await dialog.getByText('cannot be seen here: U+202E').waitFor();
+  await dialog.getByText('Contains invisible characters: U+202E').waitFor();
   await dialog.getByRole('button', { name: 'JSON' }).click();
   const text = dialog.locator('#edit-json');
   await matches(() => text.inputValue(), /Hidden \\u202e here/);

@@ -300,7 +300,7 @@ export class App {
     // Said once, and again only if it is something else: it is read aloud.
     if (banner.dataset.refusal === String(this.#refusal)) return;
     banner.dataset.refusal = String(this.#refusal);
-    const problem = this.#refusal === null ? 'The gateway cannot be reached. ' : `The gateway refuses the live feed at the moment (HTTP ${this.#refusal}). `;
+    const problem = this.#refusal === null ? 'The gateway cannot be reached. ' : `The gateway is refusing the live feed (HTTP ${this.#refusal}). `;
     fill(banner, icon('unplugged'), h('span', null, h('strong', null, problem), 'This page may be out of date; it will catch up automatically.'),
       h('button', { type: 'button', onclick: () => this.#feed.retry() }, 'Try now'));
   }

@@ -60,7 +60,7 @@ export class Api {
     try {
       value = text === '' ? null : JSON.parse(text);
     } catch {
-      if (response.ok) throw new NetworkError('The answer could not be read.');
+      if (response.ok) throw new NetworkError('The gateway’s answer could not be read.');
     }
     if (response.ok) return { value, text };
     const problem = value && typeof value === 'object' ? value : {};
@@ -165,7 +165,7 @@ export class Api {
       }
     } catch (error) {
       if (signal?.aborted) throw error;
-      throw new NetworkError(response ? 'The export broke off; nothing was saved.' : 'The gateway did not answer.');
+      throw new NetworkError(response ? 'The export was interrupted; nothing was saved.' : 'The gateway did not answer.');
     }
     const text = await response.text();
     if (response.status === 401) this.#unauthorized();

@@ -50,7 +50,7 @@ export const EVENTS = {
   standing_rule_revoked: { label: 'revoked a standing rule', icon: 'undo', tone: 'amber' },
   standing_rule_expired: { label: 'expired a standing rule', icon: 'clock', tone: 'grey' },
   standing_rule_used: { label: 'recorded uses of a standing rule', icon: 'rule', tone: 'grey' },
-  standing_rule_orphaned: { label: 'found that the author of a standing rule may no longer decide', icon: 'alert', tone: 'amber' },
+  standing_rule_orphaned: { label: 'found that the creator of a standing rule may no longer decide', icon: 'alert', tone: 'amber' },
   standing_rules_used: { label: 'recorded uses of standing rules', icon: 'rule', tone: 'grey' },
   configuration_accepted: { label: 'approved a configuration change', icon: 'check', tone: 'green' },
   configuration_refused: { label: 'rejected a configuration change', icon: 'cross', tone: 'red' },

@@ -69,7 +69,7 @@ export function openBulk({ decision, picked: all, decide, decided, done }) {
     try {
       results(await decide(decision, comment.value.trim(), picked.map(({ id, version, digest }) => ({ id, version, digest }))));
     } catch (problem) {
-      fill(error, icon('alert'), visibleString(problem.status === undefined ? `${explain(problem)} It is not known whether anything was decided; check the list.` : explain(problem)));
+      fill(error, icon('alert'), visibleString(problem.status === undefined ? `${explain(problem)} Some changes may have been decided; check the list.` : explain(problem)));
       fill(go, 'Try again');
       go.disabled = false;
     }

@@ -122,7 +122,7 @@ const columnsOf = ({ operation, preview }) => (['UPDATE', 'CALL'].includes(opera
 // The new diff and the one that no longer holds are read together as long as there is something to decide.
 function previous(change) {
   if (!change.previousDiff) return null;
-  const body = [h('p', { class: 'quiet' }, 'This diff was shown before the target changed. It is out of date; the other one is current.'), diffView(change.previousDiff, columnsOf(change))];
+  const body = [h('p', { class: 'quiet' }, 'This diff is from before the target changed and is out of date. The other diff is current.'), diffView(change.previousDiff, columnsOf(change))];
   if (decidable(change.state)) return h('section', { class: 'previous' }, h('h4', null, 'The diff before the target changed'), body);
   return h('details', { class: 'fold-section previous' }, h('summary', null, 'The diff before the target changed'), body);
 }

@@ -283,7 +283,7 @@ export class DecisionBar {
         this.#comment,
         settling ? this.#settleRow() : this.#decideRow(busyWith)));
     const optional = change.terms.requireComment ? '(required)' : '(optional)';
-    this.#comment.placeholder = this.#mode === 'reject' ? `Why? ${optional}` : settling ? 'How do you know? (goes into the audit trail)' : `Comment ${optional}`;
+    this.#comment.placeholder = this.#mode === 'reject' ? `Why? ${optional}` : settling ? 'How do you know? (recorded in the audit trail)' : `Comment ${optional}`;
     this.#comment.disabled = this.#mode === 'busy';
     if (settling) this.#settleButtons();
     if (typing && this.#comment.isConnected) {

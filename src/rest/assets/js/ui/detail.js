@@ -314,7 +314,7 @@ export class Detail {
       h('div', null,
         h('p', null, h('strong', null, conflict ? 'Your decision was not recorded because the change was updated. ' : 'This change was updated while you were reading. '),
           'The new version is shown below', cause && cause.actor !== 'system' ? [' (', actor(cause.actor), ` ${visibleString(eventOf(cause.type).label)})`] : null, '.'),
-        list.length ? comparison(list) : h('p', { class: 'quiet' }, 'The fields are the same, but the target they were compared with is not.'),
+        list.length ? comparison(list) : h('p', { class: 'quiet' }, 'The fields are the same, but the target has changed.'),
         h('button', { type: 'button', class: 'link', onclick: () => this.#acknowledge() }, 'Got it'))));
     announce('The open change was updated. Read the new version before you decide.');
   }

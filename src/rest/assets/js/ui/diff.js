@@ -26,7 +26,7 @@ export function diffView(diff, operation) {
 
 // What the proposer could not have read is shown to reviewers only.
 function restricted(field) {
-  return field.restricted ? h('span', { class: 'restricted', title: 'The agent that proposed this change was not shown what is there now.' }, icon('hidden'), 'not shown to the agent') : null;
+  return field.restricted ? h('span', { class: 'restricted', title: 'The agent that proposed this change was not shown the current value.' }, icon('hidden'), 'not shown to the agent') : null;
 }
 
 // What the call was asked with, beside what is there or would be.

@@ -214,5 +214,5 @@ function marks(input, note) {
   const hidden = segments(input.value, { block: true }).filter((s) => s.text === undefined);
   if (!hidden.length) return fill(note);
   const names = [...new Set(hidden.map((s) => `U+${s.code.toString(16).toUpperCase().padStart(4, '0')} (${s.name})`))];
-  return fill(note, icon('alert'), `Contains characters that cannot be seen here: ${names.slice(0, 6).join(', ')}${names.length > 6 ? ', …' : ''}.`);
+  return fill(note, icon('alert'), `Contains invisible characters: ${names.slice(0, 6).join(', ')}${names.length > 6 ? ', …' : ''}.`);
 }

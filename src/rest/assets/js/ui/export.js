@@ -8,7 +8,7 @@ import { icon } from '../core/icons.js';
 import { visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
 
-const FORMATS = [['jsonl', 'JSON lines', 'Everything the hashes cover, to verify or archive.'], ['csv', 'CSV', 'For a spreadsheet. Formulas are neutralised.']];
+const FORMATS = [['jsonl', 'JSON lines', 'Everything that the hashes cover, for verification or archiving.'], ['csv', 'CSV', 'For a spreadsheet. Formulas are neutralised.']];
 
 /** `{since, until}` of two days as date fields give them, both included and both optional. Pure but for the time zone. */
 export function spanOf(from, to) {

@@ -63,7 +63,7 @@ export class ReloadBar {
     return h('div', { class: 'reload-item tone-amber' },
       h('div', { class: 'reload-line' }, icon('eye'),
         h('p', null, h('strong', null, 'Configuration change needs approval. '),
-          `It would loosen ${plural(loosens.length, 'setting')}; the stricter ones stay in force until ${this.#may ? 'it is approved' : 'a reviewer approves it'}. `, h('span', { class: 'quiet' }, time(waiting.since))),
+          `It would loosen ${plural(loosens.length, 'setting')}; the stricter values stay in force until ${this.#may ? 'it is approved' : 'a reviewer approves it'}. `, h('span', { class: 'quiet' }, time(waiting.since))),
         h('button', { type: 'button', 'aria-expanded': String(this.#open), onclick: () => {
           this.#open = !this.#open;
           this.#paint();
@@ -125,7 +125,7 @@ function contentOf({ key, lines, cut }) {
   const altered = lines.some(({ op }) => op !== 'same');
   return h('div', { class: 'reload-content' },
     lineDiff({ field: key, label: key, before: null, after: null, lines: lines.map(({ op, text }) => ({ op: OPS[op] ?? 'note', text })) }),
-    !altered && h('p', { class: 'quiet' }, 'What differs is a value that is not shown here, such as one of env or headers.'),
+    !altered && h('p', { class: 'quiet' }, 'The difference is in a value that is not shown here, such as one of env or headers.'),
     cut && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, 'There are more lines. Read the file before you apply it, or run ', h('code', null, 'countersign config pending'), '.')));
 }
 

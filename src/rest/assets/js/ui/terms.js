@@ -48,7 +48,7 @@ export function termsLine(change) {
   if (terms.requireComment) parts.push(part('pencil', 'Each decision needs a comment'));
   if (terms.previewRequired) parts.push(part('eye', 'Needs a preview'));
   if (!mayEdit(terms)) parts.push(part('hidden', 'Reviewers may not edit it'));
-  else if (terms.edit === 'other') parts.push(part('pencil', 'Whoever edits it cannot approve it'));
+  else if (terms.edit === 'other') parts.push(part('pencil', 'A reviewer who edits it cannot approve it'));
   if (terms.undoFor > 0) parts.push(part('undo', `Runs ${span(terms.undoFor)} after approval and can be undone until then`));
   if (terms.onExpiry === 'reject') parts.push(part('clock', 'Rejected if nobody decides in time'));
   return parts.length ? h('ul', { class: 'terms', 'aria-label': 'What the rule requires' }, parts) : null;
@@ -70,7 +70,7 @@ export function quorumLine(change) {
 
 const KINDS = {
   dry_run: 'This preview is the result of the tool’s own dry run.',
-  before_after: 'This preview compares what is there now with the result of these arguments.',
+  before_after: 'This preview compares the current state with the result of these arguments.',
 };
 
 /** How the preview was made; loud where there is none. */

@@ -93,7 +93,7 @@ export class ToolsPanel {
     return h('section', { class: 'offer', 'aria-label': visibleString(`Claimed reads of ${this.#server}`) },
       h('div', { class: 'offer-head' }, icon('eye'), h('div', null,
         h('h3', null, `${plural(reads.length, 'tool says', 'tools say')} that ${reads.length === 1 ? 'it only reads' : 'they only read'}`),
-        h('p', { class: 'quiet' }, `Until a reviewer accepts ${reads.length === 1 ? 'it, its calls are' : 'them, their calls are'} reviewed like writes. Accepting covers the definition shown here and no other.`))),
+        h('p', { class: 'quiet' }, `Until a reviewer accepts ${reads.length === 1 ? 'it, its calls are' : 'them, their calls are'} reviewed like writes. Accepting covers only the definition shown here.`))),
       h('ul', { class: 'offers' }, reads.map((tool) => h('li', null,
         h('label', { class: 'offer-name' },
           this.#may && h('input', { type: 'checkbox', checked: !this.#unchecked.has(tool.name), data: { key: `check ${tool.name}` }, onchange: (event) => {

@@ -173,7 +173,7 @@ export class AuditView {
     this.#bar.show(this.#filter, this.#entries.map((e) => e.actor).filter(Boolean));
     const older = this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#older(e.currentTarget) }, this.#entries.length ? 'Load older' : 'Search older entries'));
     if (!this.#entries.length && isNarrow(this.#filter)) {
-      fill(this.#parts.body, emptyState('search', this.#cursor ? `Nothing found down to no. ${count(Number(this.#cursor))}` : 'Nothing matches',
+      fill(this.#parts.body, emptyState('search', this.#cursor ? `Nothing found back to entry ${count(Number(this.#cursor))}` : 'Nothing matches',
         h('p', null, h('button', { type: 'button', class: 'link', onclick: () => replaceRoute(routeTo('audit', this.#change)) }, 'Clear the filter'))), older);
       return;
     }
@@ -196,7 +196,7 @@ export class AuditView {
       h('div', { class: 'with-copy' }, h('span', { class: 'quiet' }, `Head of the chain, no. ${count(this.#head.seq)} `),
         h('code', { class: 'breakable' }, visibleString(this.#head.hash)), copyButton(String(this.#head.hash), 'Copy the hash of the head')),
       ok ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), `${plural(compared, 'link')} compared on this page. `, h('code', null, 'countersign audit verify'), ' checks the whole chain.')
-        : h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, h('strong', null, 'The chain is broken. '), 'An entry does not carry the hash of the one before it. Run ', h('code', null, 'countersign audit verify'), '.')),
+        : h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, h('strong', null, 'The chain is broken. '), 'An entry does not contain the hash of the previous entry. Run ', h('code', null, 'countersign audit verify'), '.')),
     ];
   }
 

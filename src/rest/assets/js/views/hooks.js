@@ -34,7 +34,7 @@ export class HooksView {
     this.#api = api;
     this.#may = Boolean(me.mayDecide);
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Where this gateway reports what happens. Webhooks are defined in the configuration file; edits to it take effect while the gateway runs.')), this.#body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Addresses that receive this gateway’s events. Webhooks are defined in the configuration file; edits to it take effect while the gateway runs.')), this.#body);
     this.#looking = new Looking({
       read: (signal) => this.#api.webhooks(signal),
       show: (hooks) => this.#paint(hooks),
@@ -77,7 +77,7 @@ export class HooksView {
     if (!hooks.length) {
       this.#hooks.clear();
       this.#list.replaceChildren();
-      fill(this.#body, emptyState('webhooks', 'No webhooks', 'Add an address under webhooks in the configuration to be told of every change: signed, in order, and retried until it answers.'));
+      fill(this.#body, emptyState('webhooks', 'No webhooks', 'Add an address under webhooks in the configuration to receive every change: signed, in order, and retried until it answers.'));
       return;
     }
     if (!this.#list.isConnected) fill(this.#body, this.#list);

@@ -38,7 +38,7 @@ export class ProvidersView {
     this.#api = api;
     this.#me = me;
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count), h('p', { class: 'quiet' }, 'The servers behind this gateway, their tools, and how calls of each tool are treated.')), this.#body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count), h('p', { class: 'quiet' }, 'The servers behind this gateway, their tools, and how the policy treats calls to each tool.')), this.#body);
     this.#looking = new Looking({
       read: (signal) => this.#api.servers(signal),
       show: (providers) => this.#paint(providers),
@@ -96,7 +96,7 @@ export class ProvidersView {
 
 // `Previews: recipes for 4 tools, with the shipped set filesystem.`
 function previews({ sets = [], tools = [] }) {
-  if (!tools.length) return ['Previews: none; reviewers see the arguments.'];
+  if (!tools.length) return ['Previews: none; reviewers see only the arguments.'];
   return [`Previews: recipes for ${plural(tools.length, 'tool')}`, sets.length > 0 && [`, with the shipped ${sets.length === 1 ? 'set' : 'sets'} `, said(sets.join(', '), 200)], '.'].flat().filter(Boolean);
 }
 

@@ -131,7 +131,7 @@ export class RulesView {
           h('span', { class: 'sr-only' }, ` the rule for ${visibleString(short(rule.tool, 60))}`))),
       h('p', { class: 'rule-words' }, ...sentence(rule)),
       rule.orphanedAt && h('p', { class: 'banner tone-amber rule-orphan' }, icon('alert'), h('span', null, 'The key of ', h('strong', null, said(rule.createdBy, 60)), ', who created this rule, was revoked or may no longer decide. ',
-        allow ? 'The rule has allowed nothing since ' : 'The rule still denies calls until a reviewer revokes it. Noticed ', time(rule.orphanedAt), '.')),
+        allow ? 'The rule has not allowed any calls since ' : 'The rule still denies calls until a reviewer revokes it. Noticed ', time(rule.orphanedAt), '.')),
       rule.comment && h('blockquote', null, longText(String(rule.comment), { chars: 400, lines: 4 })),
       h('dl', { class: 'rule-facts' },
         state === 'revoked' ? fact('Revoked', time(rule.revokedAt), ' by ', actor(rule.revokedBy))

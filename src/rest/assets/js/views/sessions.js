@@ -77,11 +77,11 @@ export class SessionsView {
     const shown = all.slice(0, 300);
     fill(this.#parts.body,
       h('table', { class: 'records' },
-        h('thead', null, h('tr', null, ['Client', 'Principal', 'Through', 'Opened', 'Last active', 'In flight', 'Session'].map((c) => h('th', { scope: 'col' }, c)))),
+        h('thead', null, h('tr', null, ['Client', 'Principal', 'Transport', 'Opened', 'Last active', 'In flight', 'Session'].map((c) => h('th', { scope: 'col' }, c)))),
         h('tbody', null, shown.map((s) => h('tr', null,
           h('td', { data: { label: 'Client' } }, s.clientName ? h('span', null, said(s.clientName, 60), s.clientVersion && [' ', h('span', { class: 'quiet' }, said(s.clientVersion, 30))]) : h('span', { class: 'quiet' }, 'not named')),
           h('td', { data: { label: 'Principal' } }, said(s.principal ?? '', 60)),
-          h('td', { data: { label: 'Through' } }, visibleString(transportOf(s.transport)), s.revision && h('span', { class: 'quiet nowrap' }, ' · ', said(s.revision, 20))),
+          h('td', { data: { label: 'Transport' } }, visibleString(transportOf(s.transport)), s.revision && h('span', { class: 'quiet nowrap' }, ' · ', said(s.revision, 20))),
           h('td', { class: 'nowrap', data: { label: 'Opened' } }, time(s.createdAt)),
           h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt), isGone(s) && h('span', { class: 'quiet', title: 'The client has no connection open. Its session is kept for a while in case it comes back.' }, ' · not connected')),
           h('td', { class: 'num', data: { label: 'In flight' } }, count(s.inFlight ?? 0)),
@@ -98,7 +98,7 @@ export class SessionsView {
     ].filter(([, names]) => names?.length));
     return h('section', { class: 'gateways' },
       h('h2', null, 'Gateways'),
-      h('p', { class: 'quiet' }, 'All of them serve the same changes. One leads: it expires and prunes changes and delivers webhooks.'),
+      h('p', { class: 'quiet' }, 'All gateways serve the same changes. The leader expires and prunes changes and delivers webhooks.'),
       h('table', { class: 'records' },
         h('thead', null, h('tr', null, ['Gateway', 'State', 'Servers', 'Address', 'Version', 'Started', 'Running'].map((c) => h('th', { scope: 'col' }, c)))),
         h('tbody', null, this.#nodes.map((node) => {
