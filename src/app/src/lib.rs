@@ -2,7 +2,7 @@
 //!
 //! It knows all other crates, and contains only the order in which their parts start and end. It never decides on a call.
 //!
-//! `start` builds and starts the parts, [`serve`] runs them until the end, and `stdio` serves processes of this machine.
+//! [`serve`] starts the parts, runs them until the end, and serves processes of this machine.
 //! `live` puts a new configuration into force, `nodes` follows other gateways on the same store, and
 //! `server_status_events` publishes what happens to servers.
 
@@ -11,5 +11,3 @@ mod live;
 mod nodes;
 pub mod serve;
 mod server_status_events;
-mod start;
-mod stdio;

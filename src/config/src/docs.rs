@@ -9,7 +9,7 @@ use url::Url;
 use super::{
     Secret,
     error::quoted,
-    fields::Fields,
+    reader::fields::Fields,
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
     tree::{KeyValue, Node},

@@ -11,7 +11,6 @@ mod check;
 mod docs;
 pub mod environment;
 pub mod error;
-mod fields;
 pub mod load;
 mod own_files;
 mod read;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     error::quoted,
-    fields::Fields,
     reader::Reader,
+    reader::fields::Fields,
     terms,
     tree::{LocatedNode, Node},
     values::{ValueError, boolean, choice, read_visible_text},

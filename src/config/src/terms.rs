@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
 use super::{
     error::quoted,
-    fields::Fields,
+    reader::fields::Fields,
     values::{Kind, ValueError, boolean, choice, count, seconds, yaml_list},
 };
 use countersign_domain::{

@@ -10,7 +10,7 @@ use url::Url;
 
 use super::{
     error::quoted,
-    fields::Fields,
+    reader::fields::Fields,
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
     tree::Node,

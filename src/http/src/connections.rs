@@ -18,10 +18,12 @@ use std::{
     time::Duration,
 };
 
+use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::{HttpMessage as _, HttpRequest, rt::net::TcpStream};
 use parking_lot::Mutex;
 use socket2::{SockRef, Socket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::either::Either;
 
 use countersign_attach::{Users, users::UserGuard};
 use countersign_config::TransportsConfig;
@@ -31,6 +33,9 @@ use countersign_exchange::{
     shared::SessionShared,
 };
 use countersign_telemetry::{ConnectionGuard, Transport};
+
+/// The bytes of a connection, with or without TLS.
+pub(crate) type Io = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// Time after which a peer that acknowledges nothing, or keeps its receive window shut, counts as gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -35,9 +35,8 @@ use h2::{
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    connections::Connection,
+    connections::{Connection, Io},
     idle_frames::{GOAWAY_TIMEOUT, MeteredIo},
-    server::Io,
 };
 use countersign_config::HttpConfig;
 

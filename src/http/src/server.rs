@@ -25,16 +25,12 @@ use actix_web::{
     rt::net::TcpStream,
 };
 use tokio::time::timeout;
-use tokio_util::either::Either;
 
 use crate::{
-    connections::{Connection, Connections},
+    connections::{Connection, Connections, Io},
     http2,
 };
 use countersign_config::HttpConfig;
-
-/// The bytes of a connection, without TLS or with it.
-pub type Io = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// The settings of the server.
 #[derive(Clone)]

@@ -6,7 +6,7 @@
 //!    column for it. Where a message differs, add a rule to [`Rules`] with a row in that test.
 //! 2. Add to `method.rs` which methods it has; `every_method_in_every_revision` does not compile without a column.
 //! 3. Make `src/upstream/src/link/detect.rs` (stateless) or `src/upstream/src/link/handshake.rs` (handshake)
-//!    find a server of it, and of those before it: `a_server_of_one_revision_alone_is_found_whichever_it_is`.
+//!    find a server of it, and of those before it: `server_of_any_single_revision_is_detected`.
 //! 4. Where a message differs, read its rules where that message is written: definitions in
 //!    `src/routing/src/table/revision_filter.rs` (`revision_filter_keeps_supported_members_verbatim` does not compile
 //!    without it), calls and results in `src/bridge`. Do not compare revisions elsewhere.

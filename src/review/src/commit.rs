@@ -5,46 +5,17 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::{
-    actor::{Admission, WriteChange},
+    actor::{Admission, StepError, WriteChange},
     inner::Inner,
     record,
 };
 use countersign_domain::changes::{
     Change,
-    machine::{self, ChangeEvent, EventKind, IllegalTransition},
+    machine::{self, ChangeEvent, EventKind},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::lanes::{LARGE_MESSAGE_BYTES, offload};
-use countersign_store::{Draft, StoreError, WriteError};
-
-/// The reason why a transition was not made.
-#[derive(Debug)]
-pub(crate) enum StepError {
-    Illegal(IllegalTransition),
-    /// The change has another version by now.
-    Conflict,
-    /// A new change has an id or idempotency key that already exists.
-    Duplicate,
-    /// Another change to the same target is running.
-    Busy,
-    /// The claim is not valid: this node's lease has expired, or the lease of the change's node has not expired yet.
-    Fenced,
-    /// Refused before the store was asked; the error goes to the client unchanged.
-    Refused(McpError),
-    Store(StoreError),
-}
-
-impl From<WriteError> for StepError {
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::Conflict => Self::Conflict,
-            WriteError::Duplicate => Self::Duplicate,
-            WriteError::Busy => Self::Busy,
-            WriteError::Fenced => Self::Fenced,
-            WriteError::Store(error) => Self::Store(error),
-        }
-    }
-}
+use countersign_store::{Draft, StoreError};
 
 impl Inner {
     /// Applies one event to exactly this version of the change, and returns when the transition is durable and announced.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Changes, PendingConfig,
+    actor::StepError,
     actor::{
         ApprovedChange, Metrics, PendingChanges,
         daily_volume::{self, DailyVolume},
@@ -24,7 +25,6 @@ use super::{
         proposal_rate::ProposalRate,
         watch::Watchers,
     },
-    commit::StepError,
     executor, follow,
     inner::Inner,
     inquiries::Inquiries,

@@ -6,9 +6,8 @@
 //!
 //! [`Place`] is the location of a store, and the only way to open it; a [`Room`] is the storage of a module. The traits
 //! [`Store`], [`keys::Credentials`] and [`webhooks::Deliveries`] are the interfaces. Each backend, `sqlite` or
-//! `postgres`, writes transitions in its own way. Everything else is implemented once, with the `statements` over the
-//! trait `sql::Sql`: reads in `queries`, blocking calls over `sql::Database`, and moves between backends in `moving`.
-//! Both use `queue` for pending writes, `coverage` for the rows that the trail covers, and `verify` to check them.
+//! `postgres`, writes transitions in its own way; everything else is implemented once, with the `statements` over the
+//! trait `sql::Sql`.
 
 mod coverage;
 #[cfg(test)]

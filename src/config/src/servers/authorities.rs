@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use rustls::pki_types::CertificateDer;
 
 use super::target;
-use crate::fields::Fields;
+use crate::reader::fields::Fields;
 use crate::{Authorities, UpstreamTarget, error::quoted};
 use countersign_net::tls::read_authorities;
 

@@ -21,7 +21,7 @@ use std::{
 use super::{
     BreakerConfig, Isolation, ListsConfig, Serialization, UpstreamConfig, check,
     error::{quoted, quoted_key},
-    fields::Fields,
+    reader::fields::Fields,
     reader::{NamedMap, Reader},
     tree::Node,
     values::{ValueError, boolean, choice, count, duration, is_visible_text, size},

@@ -9,7 +9,7 @@ use super::shipped_recipes::{self, RecipeSet, SHIPPED_RECIPE_SETS};
 use crate::{
     UpstreamTarget,
     error::{Origin, quoted, quoted_key},
-    fields::Fields,
+    reader::fields::Fields,
     reader::{LayerValue, Reader},
     tree::{self, KeyValue, LocatedNode, Node},
     values::{ValueError, choice, describe, read_visible_text},

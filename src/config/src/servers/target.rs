@@ -9,7 +9,7 @@ use actix_web::http::header::{HeaderName, HeaderValue};
 use url::Url;
 
 use super::redaction;
-use crate::fields::{ExpandedText, Fields, expand_text};
+use crate::reader::fields::{ExpandedText, Fields, expand_text};
 use crate::{
     Secret, UpstreamTarget, UrlTransport,
     error::quoted,

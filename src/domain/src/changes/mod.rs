@@ -375,7 +375,9 @@ pub struct Change {
     pub tool_title: String,
     /// Hash of the tool's definition when the change was proposed.
     pub tool_hash: String,
-    /// The server behind the provider's name when the diff was made.
+    /// The server behind the provider's name when the diff was made. A record without it counts as one of a module, so a
+    /// change of a server becomes stale.
+    #[serde(default)]
     pub served_by: ServedBy,
     /// The exact bytes of the arguments that will run.
     pub arguments: Arc<RawValue>,

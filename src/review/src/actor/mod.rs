@@ -28,12 +28,44 @@ use self::{
     remote_transition::RemoteTransition,
     watch::Watchers,
 };
-use crate::commit::StepError;
-use countersign_domain::changes::{Change, ChangeState, Target, Terms, machine::EventKind};
+use countersign_domain::changes::{
+    Change, ChangeState, Target, Terms,
+    machine::{EventKind, IllegalTransition},
+};
 use countersign_feed::{Feed, FeedEvent};
+use countersign_protocol::McpError;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{CommittedWrite, Draft, Store, StoreError, WriteError, WriteRequest};
 use countersign_telemetry::metrics as telemetry;
+
+/// The reason why a transition was not made.
+#[derive(Debug)]
+pub(crate) enum StepError {
+    Illegal(IllegalTransition),
+    /// The change has another version by now.
+    Conflict,
+    /// A new change has an id or idempotency key that already exists.
+    Duplicate,
+    /// Another change to the same target is running.
+    Busy,
+    /// The claim is not valid: this node's lease has expired, or the lease of the change's node has not expired yet.
+    Fenced,
+    /// Refused before the store was asked; the error goes to the client unchanged.
+    Refused(McpError),
+    Store(StoreError),
+}
+
+impl From<WriteError> for StepError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Conflict => Self::Conflict,
+            WriteError::Duplicate => Self::Duplicate,
+            WriteError::Busy => Self::Busy,
+            WriteError::Fenced => Self::Fenced,
+            WriteError::Store(error) => Self::Store(error),
+        }
+    }
+}
 
 pub(crate) type Reply = oneshot::Sender<Result<Arc<Change>, StepError>>;
 

@@ -28,7 +28,7 @@ use tokio::{
 use self::{inquiry::Inquiry, late::note_late_result};
 use crate::{
     actor::ApprovedChange,
-    commit::StepError,
+    actor::StepError,
     inner::Inner,
     recheck::{Divergence, Recheck, fault},
     upkeep::{expiry, votes},

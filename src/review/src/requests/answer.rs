@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use crate::{DecideError, MAX_COMMENT, commit::StepError, inner::Inner, store_error, upkeep::expiry};
+use crate::{DecideError, MAX_COMMENT, actor::StepError, inner::Inner, store_error, upkeep::expiry};
 use countersign_domain::{
     changes::{Change, ChangeState, machine::IllegalTransition, person::Person},
     principal::Principal,

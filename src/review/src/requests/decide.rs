@@ -11,7 +11,7 @@ use super::{
     },
     refresh::require_same_target,
 };
-use crate::{Changes, DecideChange, DecideError, commit::StepError, inner::Inner, upkeep::votes};
+use crate::{Changes, DecideChange, DecideError, actor::StepError, inner::Inner, upkeep::votes};
 use countersign_domain::{
     changes::{
         Change, ChangeState, Decision, Verdict,

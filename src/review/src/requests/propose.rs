@@ -7,8 +7,10 @@ use serde_json::value::RawValue;
 
 use super::answer::shutting_down;
 use crate::{
-    Changes, MAX_IDEMPOTENCY_KEY, Proposal, actor::duplicate_calls, commit::StepError, inner::Inner, recheck, record,
-    store_error,
+    Changes, MAX_IDEMPOTENCY_KEY, Proposal,
+    actor::{StepError, duplicate_calls},
+    inner::Inner,
+    recheck, record, store_error,
 };
 use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::answer::{StepResult, check_endpoint, check_undecided, conflict, finish, load, refuse};
 use crate::{
     Changes, DecideError,
-    commit::StepError,
+    actor::StepError,
     inner::Inner,
     recheck::{Divergence, Recheck},
 };

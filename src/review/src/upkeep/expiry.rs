@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 
 use super::wait_for_turn;
-use crate::{commit::StepError, inner::Inner};
+use crate::{actor::StepError, inner::Inner};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_runtime::crash::crash_point;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::wait_for_turn;
-use crate::{commit::StepError, inner::Inner};
+use crate::{actor::StepError, inner::Inner};
 use countersign_domain::changes::{ChangeFault, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
 use countersign_store::StoreError;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::{commit::StepError, inner::Inner};
+use crate::{actor::StepError, inner::Inner};
 use countersign_domain::changes::{Change, Decision, Verdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 

@@ -11,11 +11,10 @@ use futures_util::future::BoxFuture;
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
+use super::{Options, Running, ServeError, stdio};
 use crate::{
     live::{LiveGateway, check_acceptances},
     nodes::{self, Follower},
-    serve::{Options, Running, ServeError},
-    stdio,
 };
 use countersign_attach::{GatewayFile, Users, proof::ProofSecret, socket, start as attach};
 use countersign_auth::{

@@ -3,6 +3,9 @@
 //! At the end another node takes the lead, no new work is accepted, streams get their final event, running calls get a
 //! deadline, sessions are closed, and then the store.
 
+mod start;
+mod stdio;
+
 use std::{
     io::{IsTerminal, Write},
     net::SocketAddr,
@@ -15,7 +18,7 @@ use actix_web::dev::ServerHandle;
 use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
 
-use crate::{start::start, stdio};
+use self::start::start;
 use countersign_attach::{Users, gateway_file, hello, socket};
 use countersign_auth::{codes, stored_credentials::StoredCredentials};
 use countersign_config::{Config, Environment, Flags, LoadedConfig};

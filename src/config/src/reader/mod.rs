@@ -1,11 +1,13 @@
 //! Reads typed values from the merged layers, and records every key with its value and origin.
 
+pub(super) mod fields;
+
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
+use self::fields::Fields;
 use super::{
     environment::Environment,
     error::{Origin, Problem, quoted, quoted_key},
-    fields::Fields,
     tree::{KeyValue, LocatedNode, Node},
     values::{Kind, Value, ValueError, describe},
 };

@@ -2,10 +2,10 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{
+use super::{LayerValue, Reader};
+use crate::{
     environment::Environment,
     error::{Origin, quoted, quoted_key},
-    reader::{LayerValue, Reader},
     tree::{KeyValue, LocatedNode, Node},
     values::{Kind, Value, ValueError, describe, duration, read_text},
     variables,
@@ -13,7 +13,7 @@ use super::{
 use countersign_protocol::suggest;
 
 /// A text of the file before and after its variables were expanded.
-pub(super) struct ExpandedText {
+pub(crate) struct ExpandedText {
     /// The text in the file, which messages may quote unless it is itself a secret.
     pub source: String,
     /// The text with the values of its variables.
@@ -21,7 +21,7 @@ pub(super) struct ExpandedText {
 }
 
 /// A reader of the keys of one map, which reports problems with their positions.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     reader: &'a mut Reader,
     layer_value: &'a LayerValue,
     /// The key of the map as messages name it.
@@ -35,7 +35,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         reader: &'a mut Reader,
         layer_value: &'a LayerValue,
         key: String,
@@ -51,15 +51,15 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns `true` if a problem was found in this map.
-    pub(super) fn has_problems(&self) -> bool {
+    pub(crate) fn has_problems(&self) -> bool {
         self.reader.problems.len() > self.earlier_problems
     }
 
-    pub(super) fn layer_value(&self) -> &'a LayerValue {
+    pub(crate) fn layer_value(&self) -> &'a LayerValue {
         self.layer_value
     }
 
-    pub(super) fn env(&self) -> &Environment {
+    pub(crate) fn env(&self) -> &Environment {
         &self.reader.env
     }
 
@@ -68,18 +68,18 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the unparsed value of a key.
-    pub(super) fn value_of(&self, name: &str) -> Option<&'a LocatedNode> {
+    pub(crate) fn value_of(&self, name: &str) -> Option<&'a LocatedNode> {
         // Clients that write null mean the same as leaving the key out.
         let is_given = |entry: &&KeyValue| entry.key == name && (self.keeps_null || entry.value.node != Node::Null);
         self.entries.iter().find(is_given).map(|entry| &entry.value)
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.value_of(name).is_some()
     }
 
     /// Returns the names that are given out of these.
-    pub(super) fn given_of<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
+    pub(crate) fn given_of<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         names.into_iter().filter(|name| self.has(name)).collect()
     }
 
@@ -89,12 +89,12 @@ impl<'a> Fields<'a> {
     }
 
     /// Reports a problem with a part of a value, to which `name` is the path.
-    pub(super) fn report_at(&mut self, located: &LocatedNode, name: &str, wrong: ValueError) {
+    pub(crate) fn report_at(&mut self, located: &LocatedNode, name: &str, wrong: ValueError) {
         self.push_problem(self.layer_value.origin_of_node(located), name, wrong);
     }
 
     /// Reports a problem with the value of a key, or with the whole map if `name` is empty.
-    pub(super) fn report(&mut self, name: &str, message: impl Into<String>, remedy: impl Into<String>) {
+    pub(crate) fn report(&mut self, name: &str, message: impl Into<String>, remedy: impl Into<String>) {
         let wrong = (message.into(), remedy.into());
         match self.value_of(name) {
             Some(value) => self.report_at(value, name, wrong),
@@ -103,16 +103,16 @@ impl<'a> Fields<'a> {
     }
 
     /// Reports the error of a value. Returns the value if there is none.
-    pub(super) fn accept<T>(&mut self, name: &str, result: Result<T, ValueError>) -> Option<T> {
+    pub(crate) fn accept<T>(&mut self, name: &str, result: Result<T, ValueError>) -> Option<T> {
         result.map_err(|(message, remedy)| self.report(name, message, remedy)).ok()
     }
 
-    pub(super) fn warn(&mut self, warning: &str) {
+    pub(crate) fn warn(&mut self, warning: &str) {
         self.reader.warnings.push(format!("{} ({}): {warning}", self.key, self.origin));
     }
 
     /// Reports all keys except these as unknown.
-    pub(super) fn reject_unknown_keys(&mut self, keys: &[&str]) {
+    pub(crate) fn reject_unknown_keys(&mut self, keys: &[&str]) {
         for entry in self.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
             let remedy = match (entry.key.as_str(), suggest::nearest(&entry.key, keys.iter().copied())) {
                 ("disabledTools" | "excludeTools", _) => "Write tools: { deny: [name, …] }.".to_owned(),
@@ -127,31 +127,31 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a value with a function.
-    pub(super) fn parse<T>(&mut self, name: &str, parse: impl FnOnce(&'a Node) -> Result<T, ValueError>) -> Option<T> {
+    pub(crate) fn parse<T>(&mut self, name: &str, parse: impl FnOnce(&'a Node) -> Result<T, ValueError>) -> Option<T> {
         let result = parse(&self.value_of(name)?.node);
         self.accept(name, result)
     }
 
     /// Reads a value of this kind.
-    pub(super) fn read<T: 'static>(&mut self, name: &str, kind: Kind<T>) -> Option<T> {
+    pub(crate) fn read<T: 'static>(&mut self, name: &str, kind: Kind<T>) -> Option<T> {
         let result = kind.read(&self.value(&self.value_of(name)?.node));
         self.accept(name, result)
     }
 
     /// Reads a value of this kind into a field that has its default.
-    pub(super) fn read_into<T: 'static>(&mut self, name: &str, kind: Kind<T>, field: &mut T) {
+    pub(crate) fn read_into<T: 'static>(&mut self, name: &str, kind: Kind<T>, field: &mut T) {
         if let Some(value) = self.read(name, kind) {
             *field = value;
         }
     }
 
     /// Reads a text without expanding variables.
-    pub(super) fn text(&mut self, name: &str) -> Option<String> {
+    pub(crate) fn text(&mut self, name: &str) -> Option<String> {
         self.parse(name, read_text)
     }
 
     /// Reads a map of durations by glob in its written order.
-    pub(super) fn durations(&mut self, name: &str, range: RangeInclusive<Duration>) -> Vec<(String, Duration)> {
+    pub(crate) fn durations(&mut self, name: &str, range: RangeInclusive<Duration>) -> Vec<(String, Duration)> {
         let kind = duration(range);
         self.map_entries(name, |f, entry| {
             check_glob(&entry.key)?;
@@ -160,7 +160,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Parses each entry of a map, and reports those that fail. Returns none if the key is missing.
-    pub(super) fn map_entries<T>(
+    pub(crate) fn map_entries<T>(
         &mut self,
         name: &str,
         mut parse: impl FnMut(&Self, &KeyValue) -> Result<T, ValueError>,
@@ -186,7 +186,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Parses each item of a list, and reports the items that fail.
-    pub(super) fn parse_items<T>(
+    pub(crate) fn parse_items<T>(
         &mut self,
         name: &str,
         parse: impl Fn(&Self, &Node) -> Result<T, ValueError>,
@@ -199,7 +199,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Parses one text, or each text of a list that is not empty.
-    pub(super) fn parse_texts<T>(&mut self, name: &str, parse: impl Fn(&str) -> Result<T, ValueError>) -> Vec<T> {
+    pub(crate) fn parse_texts<T>(&mut self, name: &str, parse: impl Fn(&str) -> Result<T, ValueError>) -> Vec<T> {
         let Some(value) = self.value_of(name) else { return Vec::new() };
         let items = match &value.node {
             Node::Text(_) => std::slice::from_ref(value),
@@ -230,7 +230,7 @@ impl<'a> Fields<'a> {
         all
     }
 
-    pub(super) fn globs(&mut self, name: &str) -> Vec<String> {
+    pub(crate) fn globs(&mut self, name: &str) -> Vec<String> {
         self.parse_items(name, |_, node| {
             let text = read_text(node)?;
             check_glob(&text).map(|()| text)
@@ -238,13 +238,13 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns a reader of a nested map with these keys.
-    pub(super) fn section(&mut self, name: &str, keys: &[&str]) -> Option<Fields<'_>> {
+    pub(crate) fn section(&mut self, name: &str, keys: &[&str]) -> Option<Fields<'_>> {
         let value = self.value_of(name)?;
         self.nested(name, value, keys)
     }
 
     /// Returns a reader of a map with these keys inside a value, to which `name` is the path.
-    pub(super) fn nested(&mut self, name: &str, value: &'a LocatedNode, keys: &[&str]) -> Option<Fields<'_>> {
+    pub(crate) fn nested(&mut self, name: &str, value: &'a LocatedNode, keys: &[&str]) -> Option<Fields<'_>> {
         let Node::Map(entries) = &value.node else {
             let message = format!("expected a map, found {}", value.node.describe_kind());
             self.report_at(value, name, (message, format!("Keys here: {}.", keys.join(", "))));
@@ -258,14 +258,14 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a text and expands its variables.
-    pub(super) fn expanded_text(&mut self, name: &str) -> Option<ExpandedText> {
+    pub(crate) fn expanded_text(&mut self, name: &str) -> Option<ExpandedText> {
         let result = expand_text(&self.value_of(name)?.node, self.env());
         self.accept(name, result)
     }
 }
 
 /// Expands the variables of a text. Rejects NUL characters, which no program or protocol could take.
-pub(super) fn expand_text(node: &Node, env: &Environment) -> Result<ExpandedText, ValueError> {
+pub(crate) fn expand_text(node: &Node, env: &Environment) -> Result<ExpandedText, ValueError> {
     let Node::Text(written) = node else {
         let remedy = "Put it in quotes if it is meant so.".to_owned();
         return Err((format!("expected a text, found {}", node.describe_kind()), remedy));
