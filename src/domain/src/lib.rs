@@ -4,8 +4,8 @@
 //! anything is stored.
 //!
 //! [`changes::machine`] is the state machine of a change, [`changes::audit`] the hash chain of its trail, and
-//! [`changes::diff`] what a reviewer sees. [`policy`] decides about calls, [`principal`] holds identities and roles,
-//! [`questions`] adapts what a server asks a client, [`recipes`] describes previews of tool calls, and [`webhooks`]
+//! [`changes::diff`] the diff that a reviewer sees. [`policy`] decides about calls, [`principal`] holds identities and roles,
+//! [`questions`] adapts questions of servers to their clients, [`recipes`] describes previews of tool calls, and [`webhooks`]
 //! formats outgoing events.
 
 pub mod changes;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
-/// The permissions of a principal. `admin` has those of all others.
+/// The permissions of a principal. `admin` has the permissions of all other roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
@@ -36,11 +36,13 @@ impl Role {
     pub const fn may_call(self) -> bool {
         matches!(self, Self::Agent | Self::Admin | Self::Reviewer)
     }
+
     /// Returns `true` if the role may see changes, sessions, providers and the audit trail of everyone.
     #[must_use]
     pub const fn may_view(self) -> bool {
         matches!(self, Self::Reviewer | Self::Viewer | Self::Admin)
     }
+
     /// Returns `true` if the role may approve, reject and settle.
     #[must_use]
     pub const fn may_decide(self) -> bool {
@@ -58,14 +60,14 @@ pub struct Principal {
     /// The id (not the secret) of the presented key, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// The person who owns the key (`keys create --owner`), if it is not the one of that name. A person with several
-    /// keys decides once, and never on their own proposals.
+    /// The person who owns the key (`keys create --owner`), if the owner has another name. A person with several keys
+    /// decides once, and never on their own proposals.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
 
 impl Principal {
-    /// Returns the person by whom decisions are counted.
+    /// Returns the person whose decisions are counted: the owner, or else the principal's name.
     #[must_use]
     pub fn owner(&self) -> &str {
         self.owner.as_deref().unwrap_or(&self.name)
@@ -84,7 +86,7 @@ pub type SecretHash = [u8; 32];
 /// The credential that authenticated a principal, kept to check later whether it is still valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// No key, but a connection from loopback or the same user's socket, in `auth.mode: local`.
+    /// A connection without a key from loopback or from a socket of the same user, in `auth.mode: local`.
     Loopback,
     /// The key with that hash.
     Key(SecretHash),

@@ -62,8 +62,8 @@ pub struct DryRun {
 impl fmt::Debug for DryRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { arguments, label, pick, shown, vouched: _ } = self;
-        let mut all = f.debug_struct("DryRun");
-        all.field("arguments", arguments).field("label", label).field("pick", pick).field("shown", shown).finish()
+        let mut fields = f.debug_struct("DryRun");
+        fields.field("arguments", arguments).field("label", label).field("pick", pick).field("shown", shown).finish()
     }
 }
 
@@ -77,7 +77,7 @@ pub struct PreviewRead {
     pub arguments: Vec<(String, Condition)>,
     pub pick: ResultSelector,
     pub shown: DisplayFormat,
-    /// If this matches the tool's error, there is no present state.
+    /// A pattern for the tool's error that means that there is no present state.
     pub missing: Option<Pattern>,
 }
 
@@ -118,7 +118,7 @@ impl Eq for Pattern {}
 /// The recipes of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipes {
-    /// The built-in sets that they come from.
+    /// The built-in sets that the recipes come from.
     pub sets: Vec<&'static str>,
     /// Recipes by the server's own names of its tools.
     pub by_tool: Arc<BTreeMap<String, Recipe>>,

@@ -4,14 +4,14 @@ use std::fmt::Display;
 
 /// Formats a count with a regular plural: `1 chunk`, `2 chunks`.
 #[must_use]
-pub fn plural(n: impl Display + From<u8> + PartialEq, one: &str) -> String {
-    plurals(n, one, &format!("{one}s"))
+pub fn plural(n: impl Display + From<u8> + PartialEq, singular: &str) -> String {
+    plurals(n, singular, &format!("{singular}s"))
 }
 
-/// Like [`plural`], for an irregular plural: `1 entry`, `2 entries`.
+/// Formats a count with an irregular plural: `1 entry`, `2 entries`.
 #[must_use]
-pub fn plurals<N: Display + From<u8> + PartialEq>(n: N, one: &str, many: &str) -> String {
-    let word = if n == N::from(1) { one } else { many };
+pub fn plurals<N: Display + From<u8> + PartialEq>(n: N, singular: &str, plural: &str) -> String {
+    let word = if n == N::from(1) { singular } else { plural };
     format!("{n} {word}")
 }
 

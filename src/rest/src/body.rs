@@ -18,7 +18,7 @@ use super::{Caller, Problem, caller, path_id, path_name};
 use countersign_config::HttpConfig;
 use countersign_domain::{changes::visible, principal::Principal};
 use countersign_protocol::ErrorKind;
-use countersign_review::MAX_COMMENT;
+use countersign_review::MAX_COMMENT_BYTES;
 use countersign_runtime::lanes::offload;
 
 /// Maximum size in bytes of a body whose largest member is a comment.
@@ -142,11 +142,14 @@ fn shorten(message: &str) -> String {
 /// Returns a comment as it is stored, or `None` if it has no visible character.
 ///
 /// # Errors
-/// `VALIDATION_FAILED` over [`MAX_COMMENT`].
+/// `VALIDATION_FAILED` over [`MAX_COMMENT_BYTES`].
 pub fn comment(text: Option<String>) -> Result<Option<String>, Problem> {
     let text = visible::visible_comment(text);
-    if text.as_ref().is_some_and(|text| text.len() > MAX_COMMENT) {
-        return Err(Problem::new(ErrorKind::ValidationFailed, format!("comment is longer than {MAX_COMMENT} bytes")));
+    if text.as_ref().is_some_and(|text| text.len() > MAX_COMMENT_BYTES) {
+        return Err(Problem::new(
+            ErrorKind::ValidationFailed,
+            format!("comment is longer than {MAX_COMMENT_BYTES} bytes"),
+        ));
     }
     Ok(text)
 }
@@ -196,7 +199,7 @@ mod tests {
         assert_eq!(comment(Some(" \n".into())).unwrap(), None);
         assert_eq!(comment(Some("\u{3164}\u{200b}".into())).unwrap(), None);
         assert_eq!(comment(Some("fine".into())).unwrap().as_deref(), Some("fine"));
-        comment(Some("x".repeat(MAX_COMMENT + 1))).unwrap_err();
+        comment(Some("x".repeat(MAX_COMMENT_BYTES + 1))).unwrap_err();
     }
 
     #[test]

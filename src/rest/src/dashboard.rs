@@ -114,7 +114,7 @@ mod tests {
     use std::ops::RangeInclusive;
 
     use actix_web::{App, body::to_bytes, http::StatusCode, test};
-    use countersign_domain::changes::visible::HIDDEN;
+    use countersign_domain::changes::visible::HIDDEN_RANGES;
 
     use super::*;
 
@@ -219,7 +219,7 @@ mod tests {
         let range = |range: &RangeInclusive<char>| {
             format!("[{:#x}, {:#x}],", u32::from(*range.start()), u32::from(*range.end()))
         };
-        assert_eq!(shown, HIDDEN.iter().map(range).collect::<Vec<_>>());
+        assert_eq!(shown, HIDDEN_RANGES.iter().map(range).collect::<Vec<_>>());
     }
 
     /// Guards against markup from agents.

@@ -136,8 +136,8 @@ impl TestBody {
             subject: TestSubject::Tool(route.name.clone()),
             server: route.provider.name().to_owned(),
             verdict,
-            rule: decision.rule.filter(|_| decision.standing.is_none()),
-            standing_rule: decision.standing,
+            rule: decision.rule.filter(|_| decision.standing_rule.is_none()),
+            standing_rule: decision.standing_rule,
             reason: decision.reason,
             mark: decision.mark,
             terms: (verdict == Verdict::Review).then_some(decision.terms),
@@ -149,7 +149,7 @@ impl TestBody {
     /// Evaluates the rules for a resource, a prompt or a method.
     fn evaluate_other(self, table: &RouteTable) -> Result<PolicyTestResult, McpError> {
         let principal = principal(self.principal);
-        let asker = Requester {
+        let requester = Requester {
             principal: &principal,
             transport: self.transport.as_deref().unwrap_or_default(),
             revision: self.revision.as_deref().unwrap_or_default(),
@@ -162,12 +162,12 @@ impl TestBody {
             (Some(uri), ..) => {
                 let found = table.provider_for_uri(&uri);
                 let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
-                let refusal = refusal(policy, &*provider, Subject::Resource(&uri), &asker);
+                let refusal = refusal(policy, &*provider, Subject::Resource(&uri), &requester);
                 (TestSubject::Resource(uri), provider.name().to_owned(), refusal, FREE)
             }
             (_, Some(name), _) => {
                 let route = table.prompt(&name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
-                let refusal = refusal(policy, &*route.provider, Subject::Prompt(&name), &asker);
+                let refusal = refusal(policy, &*route.provider, Subject::Prompt(&name), &requester);
                 (TestSubject::Prompt(name), route.provider.name().to_owned(), refusal, FREE)
             }
             (.., Some(method)) => {
@@ -175,8 +175,8 @@ impl TestBody {
                 let server = server.and_then(|server| Some((server, server.upstream()?)));
                 let missing = || not_found(ErrorKind::NotFound, "server for the method");
                 let (server, upstream) = server.ok_or_else(missing)?;
-                let closed = (!policy.simulates() && !table.passes(upstream, &method, &asker)).then(|| {
-                    refusal(policy, &**server, Subject::Method(&method), &asker)
+                let closed = (!policy.simulates() && !table.passes(upstream, &method, &requester)).then(|| {
+                    refusal(policy, &**server, Subject::Method(&method), &requester)
                         .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED.into() })
                 });
                 (TestSubject::Method(method), upstream.config.name.clone(), closed, OPEN)

@@ -48,7 +48,8 @@ impl Inner {
         self.write_for_endpoint(draft).await
     }
 
-    /// Serializes the next transition. A large change is handled on another thread, so that it delays nobody.
+    /// Serializes the next transition. A large change is serialized on another thread, so that it delays no other
+    /// request.
     async fn draft(&self, change: &Arc<Change>, event: ChangeEvent) -> Result<Draft, StepError> {
         let edited = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
         let weight = change.estimated_size() + edited;
@@ -84,7 +85,7 @@ impl Inner {
         let slot = Arc::clone(&self.queue_slots).try_acquire_owned().map_err(full)?;
         let bytes = Arc::clone(&self.queue_kibibytes).try_acquire_many_owned(self.kibibytes(&draft)).map_err(full)?;
         let written = tokio::time::timeout(self.config.write_timeout, self.send(draft, (slot, bytes))).await;
-        // After the timeout it may still be written.
+        // The transition may still be written after the timeout.
         written.unwrap_or(Err(StepError::Store(StoreError::OutcomeUnknown)))
     }
 
@@ -100,7 +101,7 @@ impl Inner {
         let (reply, answer) = oneshot::channel();
         // The admission limits the messages in the mailbox, so its own capacity does not matter.
         self.addr.do_send(WriteChange { draft, admission, reply });
-        // Without an answer, the actor or the store has ended.
+        // A missing answer means that the actor or the store has ended.
         answer.await.unwrap_or(Err(StepError::Store(StoreError::OutcomeUnknown)))
     }
 

@@ -1,5 +1,5 @@
-//! Follows the store's feed: transitions of other nodes, and own ones whose outcome was unknown, go to the actor, which
-//! announces them like its own.
+//! Follows the store's feed: transitions of other nodes, and own transitions whose outcome was unknown, go to the
+//! actor, which announces them like its own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,17 +21,17 @@ const RECOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut news = inner.nodes.subscribe_updates();
+    let mut updates = inner.nodes.subscribe_updates();
     let mut read_to = inner.feed.head();
     let mut recount = tokio::time::interval(RECOUNT_INTERVAL);
     recount.tick().await;
     loop {
-        let behind = news.borrow_and_update().event > read_to.max(inner.feed.head());
+        let behind = updates.borrow_and_update().event > read_to.max(inner.feed.head());
         if !behind {
             tokio::select! {
                 () = inner.stop_following.cancelled() => return,
                 () = inner.gap.notified() => {}
-                changed = news.changed() => {
+                changed = updates.changed() => {
                     if changed.is_err() {
                         return;
                     }
@@ -52,7 +52,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 tokio::select! {
                     () = inner.stop_following.cancelled() => return,
                     () = inner.gap.notified() => {}
-                    _ = news.changed() => {}
+                    _ = updates.changed() => {}
                     () = tokio::time::sleep(REREAD_DELAY) => {}
                 }
             }
@@ -71,19 +71,19 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 
 /// Delivers messages of other nodes to the changes that run here, until the gateway closes.
 pub(crate) async fn receive_messages(inner: Arc<Inner>) {
-    let mut news = inner.nodes.subscribe_updates();
-    let mut heard = 0;
-    while let Some(Ok(())) = inner.stop_following.run_until_cancelled(news.changed()).await {
-        let words = news.borrow_and_update().messages;
-        if words == heard {
+    let mut updates = inner.nodes.subscribe_updates();
+    let mut received_count = 0;
+    while let Some(Ok(())) = inner.stop_following.run_until_cancelled(updates.changed()).await {
+        let message_count = updates.borrow_and_update().messages;
+        if message_count == received_count {
             continue;
         }
         match inner.store.receive_messages().await {
-            Ok(all) => {
-                heard = words;
-                for (id, body) in all {
-                    let Some(word) = InquiryMessage::from_json(&body) else { continue };
-                    if let Err(error) = inner.inquiries.send(&id, word).await {
+            Ok(messages) => {
+                received_count = message_count;
+                for (id, body) in messages {
+                    let Some(message) = InquiryMessage::from_json(&body) else { continue };
+                    if let Err(error) = inner.inquiries.send(&id, message).await {
                         tracing::warn!(
                             ?error,
                             change = id,
@@ -100,18 +100,18 @@ pub(crate) async fn receive_messages(inner: Arc<Inner>) {
 
 /// Reads all new events. Returns `true` if there were any.
 async fn read_new_events(inner: &Inner, read_to: &mut u64) -> Result<bool, StoreError> {
-    let mut any = false;
+    let mut found_events = false;
     loop {
         let after = inner.feed.head().max(*read_to);
-        let followed = inner.store.remote_events_after(after, PAGE_SIZE).await?;
-        let more = followed.len() == PAGE_SIZE;
-        let others = followed.into_iter().map(RemoteTransition::parse).collect::<Result<Vec<_>, _>>()?;
-        let Some(last) = others.last() else { return Ok(any) };
+        let page = inner.store.remote_events_after(after, PAGE_SIZE).await?;
+        let more = page.len() == PAGE_SIZE;
+        let transitions = page.into_iter().map(RemoteTransition::parse).collect::<Result<Vec<_>, _>>()?;
+        let Some(last) = transitions.last() else { return Ok(found_events) };
         *read_to = last.seq;
-        any = true;
-        inner.addr.do_send(ApplyRemote { others });
+        found_events = true;
+        inner.addr.do_send(ApplyRemote { transitions });
         if !more {
-            return Ok(any);
+            return Ok(found_events);
         }
         // Keeps about one page in the actor's mailbox.
         tokio::task::yield_now().await;

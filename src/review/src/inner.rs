@@ -60,7 +60,7 @@ pub(super) struct Inner {
     /// Cancelled to give up recording outcomes.
     pub abandon: CancellationToken,
     pub executor_ended: Mutex<Option<oneshot::Receiver<()>>>,
-    /// Cancelled when the Executor has ended, for whatever reason.
+    /// Cancelled when the Executor has ended, even if it panicked.
     pub executor_gone: CancellationToken,
 }
 

@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The capacity for messages to one change that wait for the Executor.
-const QUEUE: usize = 64;
+/// The most messages to one change that wait for the Executor.
+const MESSAGE_QUEUE_CAPACITY: usize = 64;
 
 /// The longest wait for another node to confirm a message to a change that it runs.
 pub(super) const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,9 +47,9 @@ pub(super) struct Inquiries(DashMap<String, mpsc::Sender<PendingMessage>>);
 impl Inquiries {
     /// Opens the channel of a change.
     pub(super) fn open(&self, id: &str) -> mpsc::Receiver<PendingMessage> {
-        let (sender, words) = mpsc::channel(QUEUE);
+        let (sender, messages) = mpsc::channel(MESSAGE_QUEUE_CAPACITY);
         self.0.insert(id.to_owned(), sender);
-        words
+        messages
     }
 
     pub(super) fn close(&self, id: &str) {
@@ -57,15 +57,15 @@ impl Inquiries {
     }
 
     /// Sends a message and waits until it is durable. Returns at once if the change has no open channel.
-    pub(super) async fn send(&self, id: &str, word: InquiryMessage) -> Result<(), McpError> {
-        // A change that does not run has no questions.
+    pub(super) async fn send(&self, id: &str, message: InquiryMessage) -> Result<(), McpError> {
+        // A change without a channel does not run and has no questions.
         let Some(sender) = self.0.get(id).map(|sender| sender.clone()) else { return Ok(()) };
-        let (done, heard) = oneshot::channel();
-        match sender.try_send((word, done)) {
-            Ok(()) => heard.await.unwrap_or(Ok(())),
+        let (done, stored) = oneshot::channel();
+        match sender.try_send((message, done)) {
+            Ok(()) => stored.await.unwrap_or(Ok(())),
             Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
             Err(mpsc::error::TrySendError::Full(_)) => {
-                Err(McpError::new(ErrorKind::Overloaded, "Too many answers to this change are on their way; try again"))
+                Err(McpError::new(ErrorKind::Overloaded, "Too many answers to this change are being stored; try again"))
             }
         }
     }
@@ -82,15 +82,15 @@ mod tests {
             ("a".to_owned(), raw(r#"{ "x":1.50, "big":1e400, "\u0041": 12345678901234567890 }"#)),
             ("b".to_owned(), Err("nobody was there".to_owned())),
         ];
-        let Some(InquiryMessage::Answers { by, answers: heard }) = InquiryMessage::from_json(
+        let Some(InquiryMessage::Answers { by, answers: received }) = InquiryMessage::from_json(
             &InquiryMessage::Answers { by: "agent".into(), answers: answers.clone() }.to_json().unwrap(),
         ) else {
-            panic!("it is an answer")
+            panic!("the message must contain answers")
         };
         assert_eq!(by, "agent");
-        for ((key, said), (key_heard, heard)) in answers.iter().zip(&heard) {
-            let text = |said: &InquiryAnswer| said.as_ref().map(|raw| raw.get().to_owned()).map_err(Clone::clone);
-            assert_eq!((key, text(said)), (key_heard, text(heard)));
+        for ((sent_key, sent), (received_key, received)) in answers.iter().zip(&received) {
+            let text = |answer: &InquiryAnswer| answer.as_ref().map(|raw| raw.get().to_owned()).map_err(Clone::clone);
+            assert_eq!((sent_key, text(sent)), (received_key, text(received)));
         }
         assert!(
             matches!(InquiryMessage::from_json(&InquiryMessage::GiveUp { by: "x".into() }.to_json().unwrap()), Some(InquiryMessage::GiveUp { by }) if by == "x")

@@ -1,7 +1,8 @@
 //! The life of pending changes. `PendingChanges` is their only writer and announces committed transitions on the
 //! [`Feed`]; the `Executor` runs approved changes. All other code uses a [`Changes`] handle.
 //!
-//! Never runs an unapproved write, never runs a write twice, and never announces a transition that is not durable.
+//! This crate never runs an unapproved write, never runs a write twice, and never announces a transition that is not
+//! durable.
 //!
 //! `requests` serves the endpoints; `commit.rs` sends a transition to the store through `actor`, which also enforces the
 //! limits; `recheck.rs` compares a change with the live state; `upkeep` expires, prunes and voids votes; `executor`
@@ -80,7 +81,7 @@ pub struct ChangeFilter {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Opaque; `None` at the end.
+    /// An opaque cursor for the next page; `None` on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -172,7 +173,7 @@ pub struct PendingConfig {
     pub retention: RetentionConfig,
     /// The number of events that the feed keeps in memory.
     pub feed_ring: usize,
-    /// Decides which reviewers may decide on which changes.
+    /// Determines which reviewers may decide on which changes.
     pub reviewers: Arc<Reviewers>,
     pub clock: Clock,
 }
@@ -212,17 +213,17 @@ pub struct Changes {
 }
 
 /// The longest comment of a decision, in bytes.
-pub const MAX_COMMENT: usize = 4096;
+pub const MAX_COMMENT_BYTES: usize = 4096;
 /// The longest idempotency key, in bytes.
-pub const MAX_IDEMPOTENCY_KEY: usize = 256;
+pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 256;
 /// The most items of a page.
-pub const MAX_PAGE: usize = 500;
+pub const MAX_PAGE_SIZE: usize = 500;
 
 impl Changes {
     /// Returns a change, or `None` if there is none with that id.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub async fn get(&self, id: &str) -> Result<Option<Arc<Change>>, McpError> {
         if id.len() > 64 {
             return Ok(None);
@@ -233,14 +234,14 @@ impl Changes {
     /// Lists changes, newest first; `limit` is clamped to 1..=500. A page of large changes may be shorter.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
+    /// `INVALID_PARAMS` for an invalid cursor; the errors of the store.
     pub async fn list(
         &self,
         filter: ChangeFilter,
         limit: usize,
         cursor: Option<String>,
     ) -> Result<Page<Arc<Change>>, McpError> {
-        let limit = limit.clamp(1, MAX_PAGE);
+        let limit = limit.clamp(1, MAX_PAGE_SIZE);
         let before = parse_cursor(cursor.as_deref())?;
         let ChangeFilter { states, principals, criteria } = filter;
         let query = ListQuery { states, principals, narrow: criteria, before, limit };
@@ -253,7 +254,7 @@ impl Changes {
     /// open are ignored. Returns once the answers are durable.
     ///
     /// # Errors
-    /// `OVERLOADED`; those of the store.
+    /// `OVERLOADED`; the errors of the store.
     pub async fn answer(
         &self,
         id: &str,
@@ -289,14 +290,14 @@ impl Changes {
     /// change as it is then. Returns at once when the gateway shuts down. Cancel-safe.
     ///
     /// # Errors
-    /// `OVERLOADED` where too many wait already; those of the store.
+    /// `OVERLOADED` if too many requests wait already; the errors of the store.
     pub async fn wait(&self, id: &str, version: u64, timeout: Duration) -> Result<Option<Arc<Change>>, McpError> {
         let watch = self.inner.watchers.watch(id);
         let mut watch = watch.ok_or_else(|| {
             McpError::new(ErrorKind::Overloaded, "Too many requests wait for changes; ask again with get_change")
         })?;
         let Some(mut change) = self.get(id).await? else { return Ok(None) };
-        let news = async {
+        let next_version = async {
             while change.version <= version && !change.state.is_final() {
                 let Some(latest) = watch.next().await else { return };
                 // The change that was read may be newer than the announced one.
@@ -305,15 +306,15 @@ impl Changes {
                 }
             }
         };
-        // A timeout is an answer here: the change as it is.
-        let _ = tokio::time::timeout(timeout, news).await;
+        // A timeout is no error here: the caller gets the change in its current state.
+        let _ = tokio::time::timeout(timeout, next_version).await;
         Ok(Some(change))
     }
 
     /// Sets `waits_for` on each approved change whose target another change occupies.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub async fn note_waits(&self, changes: &mut [Arc<Change>]) -> Result<(), McpError> {
         let approved = |change: &Arc<Change>| change.state == ChangeState::Approved;
         let targets: Vec<_> =
@@ -353,16 +354,16 @@ impl Changes {
     /// Returns a page of the audit trail of one change or of all, newest first; `limit` is clamped to 1..=500.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
+    /// `INVALID_PARAMS` for an invalid cursor; the errors of the store.
     pub async fn audit_page(
         &self,
         change: Option<&str>,
         limit: usize,
         cursor: Option<&str>,
     ) -> Result<Page<AuditEntry>, McpError> {
-        let limit = limit.clamp(1, MAX_PAGE);
+        let limit = limit.clamp(1, MAX_PAGE_SIZE);
         let before = parse_cursor(cursor)?;
-        // One more than asked for tells whether there is a next page.
+        // One more entry is read, to know whether there is a next page.
         let page = self.inner.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
         let mut items = page.await.map_err(|e| store_error(&e))?;
         let more = items.len() > limit;
@@ -375,7 +376,7 @@ impl Changes {
     /// 1..=500. A page of a long search may be empty and still have a cursor.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
+    /// `INVALID_PARAMS` for an invalid cursor; the errors of the store.
     pub async fn search_audit(
         &self,
         search: AuditSearch,
@@ -383,7 +384,7 @@ impl Changes {
         cursor: Option<&str>,
     ) -> Result<Page<FoundEntry>, McpError> {
         let before = parse_cursor(cursor)?;
-        let found = self.inner.store.search_audit(search, before, limit.clamp(1, MAX_PAGE));
+        let found = self.inner.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
         let FoundEntries { entries, next } = found.await.map_err(|e| store_error(&e))?;
         Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
     }
@@ -391,7 +392,7 @@ impl Changes {
     /// Returns the head of the audit trail, for export.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub async fn audit_head(&self) -> Result<AuditHead, McpError> {
         self.inner.store.heads().await.map(|heads| heads.audit).map_err(|e| store_error(&e))
     }

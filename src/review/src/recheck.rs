@@ -17,7 +17,7 @@ const MAX_HEADLINE_CHARS: usize = 500;
 
 /// The result of comparing a change with its target.
 pub(super) enum Recheck {
-    /// Everything is as shown; holds the provider that may run the call.
+    /// The target and the server are as shown. The provider may run the call.
     Same(Arc<dyn Provider>),
     /// The target moved, or another server or definition would run the call.
     Moved(Box<Divergence>),
@@ -118,7 +118,7 @@ impl Inner {
         };
         let hash = self.directory.tool_hash(&change.provider, &change.tool);
         if hash.is_none() && !self.directory.has_tools(&change.provider) {
-            // Not reached since the start, which proves nothing about the tool.
+            // The provider was not reached since the start, so the missing hash proves nothing about the tool.
             return Err(unavailable("The provider of this change has not been reached yet"));
         }
         if hash.as_deref() != Some(change.tool_hash.as_str()) {
@@ -130,7 +130,7 @@ impl Inner {
         }
         provider.check_available().map_err(PreviewFailure::Unavailable)?;
         let cancel = CancellationToken::new();
-        // However the wait ends, the provider is told that the answer is no longer needed.
+        // Dropping the guard tells the provider that the answer is no longer needed.
         let _cancelled = cancel.clone().drop_guard();
         let context = CallContext { cancel, ..CallContext::new(Arc::new(change.proposer.to_agent())) };
         let (tool, shown) = (&change.tool, &change.fingerprint);

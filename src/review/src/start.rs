@@ -1,5 +1,5 @@
 //! Starts the actor, the Executor, the feed and the upkeep tasks on a store, recovers the changes that the last process
-//! left behind, and shuts everything down in order.
+//! left open, and shuts everything down in order.
 
 use std::{
     sync::{
@@ -192,11 +192,11 @@ impl Changes {
                 let _ = tokio::time::timeout(Duration::from_secs(1), &mut ended).await;
             }
         }
-        // Transitions of endpoints are still written and announced: all slots are free once they are done.
-        let places = u32::try_from(inner.config.queue).unwrap_or(u32::MAX);
-        let drained = inner.queue_slots.acquire_many(places);
+        // Transitions of endpoints are still written and announced. All slots are free when they are done.
+        let slots = u32::try_from(inner.config.queue).unwrap_or(u32::MAX);
+        let drained = inner.queue_slots.acquire_many(slots);
         if tokio::time::timeout(Duration::from_secs(5), drained).await.is_err() {
-            tracing::warn!("some transitions were still on their way to the store at the end");
+            tracing::warn!("some transitions had not reached the store when the gateway stopped");
         }
         inner.stop_following.cancel();
         inner.feed.close();
@@ -220,17 +220,17 @@ impl Changes {
 /// become stale and wait for a person. The audit trail records the restoration.
 async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartError> {
     let Some(taken) = inner.store.backup_time().await? else { return Ok(()) };
-    tracing::warn!(%taken, "this store was restored from a backup; what was approved then waits for a reviewer again");
-    for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
-        let Some(change) = inner.store.get(&left.id).await? else { continue };
+    tracing::warn!(%taken, "this store was restored from a backup; changes that were approved in the backup need a new approval");
+    for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
+        let Some(change) = inner.store.get(&live_change.id).await? else { continue };
         let message = format!(
-            "Restored from a backup of {taken}: it may have run since; look at its target before you approve it again"
+            "Restored from a backup of {taken}: the change may have run since; look at its target before you approve it again"
         );
         let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
         match inner.step(&change, ChangeEvent::MarkStale { fault }).await {
             Ok(_) => {}
             Err(StepError::Store(error)) => return Err(error.into()),
-            Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", left.id)).into()),
+            Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", live_change.id)).into()),
         }
     }
     // Recorded last, so that a crash before this point starts over.
@@ -251,13 +251,13 @@ async fn recover(
     approved: &mpsc::UnboundedSender<ApprovedChange>,
 ) -> Result<(), StartError> {
     orphans::sweep(inner).await?;
-    let others = inner.nodes.live_count() > 1;
-    for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
+    let has_other_nodes = inner.nodes.live_count() > 1;
+    for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
         // A change from a restored backup is no longer approved.
-        if let Some(change) = inner.store.get(&left.id).await?.filter(|c| c.state == ChangeState::Approved) {
-            let own = ApprovedChange::new(&change, inner.now());
+        if let Some(change) = inner.store.get(&live_change.id).await?.filter(|c| c.state == ChangeState::Approved) {
+            let queued = ApprovedChange::new(&change, inner.now());
             // Another node may have approved it and should run it.
-            let _ = approved.send(if others { own.after_handover() } else { own });
+            let _ = approved.send(if has_other_nodes { queued.after_handover() } else { queued });
         }
     }
     Ok(())

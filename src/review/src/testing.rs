@@ -24,7 +24,7 @@ use countersign_provider::{ProviderDirectory, testing::FakeDirectory};
 use countersign_store::{Place, Store};
 
 /// Changes, fake provider and clock of a test; the directory outlives a restart.
-pub struct Bench {
+pub struct TestBench {
     pub dir: Arc<tempfile::TempDir>,
     pub fake: Arc<FakeProvider>,
     pub changes: Changes,
@@ -47,7 +47,7 @@ pub fn config(skew: &Arc<AtomicI64>) -> PendingConfig {
     let skew = Arc::clone(skew);
     PendingConfig {
         clock: Arc::new(move || Timestamp::now() + SignedDuration::from_secs(skew.load(Ordering::SeqCst))),
-        // Tests expire by hand.
+        // Tests call the expiry themselves.
         expiry_interval: Duration::from_secs(3600),
         retry_pause: Duration::from_millis(5),
         provider_grace: Duration::ZERO,
@@ -57,7 +57,7 @@ pub fn config(skew: &Arc<AtomicI64>) -> PendingConfig {
     }
 }
 
-impl Bench {
+impl TestBench {
     pub async fn new() -> Self {
         Self::with(|_| {}).await
     }
@@ -122,19 +122,20 @@ impl Bench {
         self.changes.get(id).await.unwrap().unwrap()
     }
 
-    /// Waits until the change is in that state.
-    pub async fn until(&self, id: &str, state: ChangeState) -> Arc<Change> {
+    /// Waits until the change is in that state. Panics if the change stops in another state.
+    pub async fn wait_for_state(&self, id: &str, state: ChangeState) -> Arc<Change> {
         let mut version = 0;
         loop {
             let change = self.changes.wait(id, version, Duration::from_secs(20)).await.unwrap().unwrap();
             if change.state == state {
                 return change;
             }
-            assert!(!change.state.is_final() && change.version > version, "{change:?} will not be {state:?}");
+            assert!(!change.state.is_final() && change.version > version, "{change:?} cannot become {state:?}");
             version = change.version;
         }
     }
 
+    /// Shuts down and returns the parts with which a test can restart.
     pub async fn end(self) -> (Arc<tempfile::TempDir>, Arc<FakeProvider>, Arc<AtomicI64>) {
         self.changes.shutdown(Duration::from_secs(10)).await;
         (self.dir, self.fake, self.skew)

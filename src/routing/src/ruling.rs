@@ -53,14 +53,14 @@ pub(super) fn pin_first_seen(policy: &Policy, provider: &RouteTarget, tools: &[T
     }
 }
 
-/// Returns the standing of the definition and the part of the policy's decision that is known before any call.
+/// Returns the status of the definition and the part of the policy's decision that is known before any call.
 pub(super) fn tool_ruling(
     policy: &Policy,
     provider: &RouteTarget,
     def: &ToolDef,
     hash: &str,
 ) -> (DefinitionStatus, Ruling) {
-    let standing = if provider.is_module() {
+    let definition_status = if provider.is_module() {
         DefinitionStatus::Module
     } else {
         policy.pins().status((provider.name(), provider.target_fingerprint()), &def.name, hash)
@@ -71,10 +71,10 @@ pub(super) fn tool_ruling(
         annotations: def.annotations,
         hash: hash.to_owned(),
         target: provider.target_fingerprint().to_owned(),
-        standing,
-        trusted: provider.trust_annotations(),
+        definition_status,
+        server_is_trusted: provider.trust_annotations(),
         // An upstream cannot declare its tools to be the gateway's own.
         self_service: def.self_service && provider.is_module(),
     };
-    (standing, policy.ruling(&facts))
+    (definition_status, policy.ruling(&facts))
 }

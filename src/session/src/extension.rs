@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::Handling;
 use countersign_bridge::{extension, tasks};
 use countersign_domain::policy::Requester;
-use countersign_exchange::{context::asker, facts::ClientFacts, reply::Reply};
+use countersign_exchange::{context::requester, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
@@ -25,7 +25,7 @@ use countersign_upstream::{Negotiated, Upstream};
 pub fn target(
     table: &RouteTable,
     facts: &ClientFacts,
-    asker: &Requester<'_>,
+    requester: &Requester<'_>,
     method: &str,
 ) -> Result<Arc<Upstream>, McpError> {
     let refused = |message: &'static str| {
@@ -51,7 +51,7 @@ pub fn target(
     if negotiated.revision.era() != facts.revision.era() {
         return refused("the server that this method may belong to speaks another era of the protocol");
     }
-    if !table.passes(upstream, method, asker) {
+    if !table.passes(upstream, method, requester) {
         return refused(
             "the gateway's policy cannot judge this method: it passes only where nothing of its server could be reviewed or \
              denied, or where a rule names it by `methods`",
@@ -78,7 +78,7 @@ fn shares(client: &str, server: &Negotiated) -> bool {
 /// # Errors
 /// The errors of [`target`] and [`extension::call`].
 pub async fn call(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
-    let upstream = target(&exchange.table, &exchange.facts, &asker(exchange), &request.method)?;
+    let upstream = target(&exchange.table, &exchange.facts, &requester(exchange), &request.method)?;
     extension::call(&exchange.server.bridge, exchange, &upstream, request).await
 }
 
@@ -102,7 +102,7 @@ mod tests {
     fn refusal(bench: &Gateway, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
         let exchange = bench.clients.exchange(revision, capabilities);
         let table = bench.server.routing.routes.load();
-        let target = target(&table, &exchange.facts, &asker(&exchange), method);
+        let target = target(&table, &exchange.facts, &requester(&exchange), method);
         target.err().map(|error| {
             assert_eq!(error.kind, ErrorKind::MethodNotFound);
             error.message.to_string()

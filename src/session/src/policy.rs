@@ -8,7 +8,7 @@ use countersign_domain::policy::{
     AccessDecision, Decision, Policy, Requester, Subject, Verdict,
     subjects::{Owner, Refusal},
 };
-use countersign_exchange::context::{Exchange, asker};
+use countersign_exchange::context::{Exchange, requester};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::Provider;
 use countersign_routing::{RouteTable, ToolRoute};
@@ -70,7 +70,7 @@ pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawV
 }
 
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
-    route.ruling_for(arguments).decide(&asker(exchange), arguments)
+    route.ruling_for(arguments).decide(&requester(exchange), arguments)
 }
 
 impl JudgedCall {
@@ -104,7 +104,7 @@ impl JudgedCall {
 
     fn count(&self, exchange: &Exchange) {
         let (decision, tool, principal) = (&self.decision, &self.route.name, &exchange.identity.principal.name);
-        if let Some(rule) = &decision.standing {
+        if let Some(rule) = &decision.standing_rule {
             rule.uses.increment();
             tracing::info!(
                 rule = %rule.id, %tool, %principal, verdict = decision.intended_verdict().as_str(), uses = rule.uses.get(),
@@ -139,11 +139,11 @@ pub fn refusal(
     policy: &Policy,
     provider: &dyn Provider,
     subject: Subject<'_>,
-    asker: &Requester<'_>,
+    requester: &Requester<'_>,
 ) -> Option<Refusal> {
     let name = provider.name();
     let owner = if provider.is_module() { Owner::Module(name) } else { Owner::Upstream(name) };
-    match policy.decide_access(subject, owner, asker) {
+    match policy.decide_access(subject, owner, requester) {
         AccessDecision::Refused(refusal) => Some(refusal),
         AccessDecision::Allowed | AccessDecision::NoRule => None,
     }
@@ -160,7 +160,7 @@ pub fn admit(
     subject: Subject<'_>,
 ) -> Result<(), McpError> {
     let Some(policy) = table.refusing_policy() else { return Ok(()) };
-    let Some(refusal) = refusal(policy, provider, subject, &asker(exchange)) else { return Ok(()) };
+    let Some(refusal) = refusal(policy, provider, subject, &requester(exchange)) else { return Ok(()) };
     let name: String = subject.name().chars().take(2048).collect();
     let rule = refusal.rule.as_deref().unwrap_or("policy.default");
     let (what, principal) = (subject.kind_name(), &exchange.identity.principal.name);
@@ -185,12 +185,12 @@ pub struct Lists<'a>(Option<(&'a Policy, Requester<'a>)>);
 impl<'a> Lists<'a> {
     #[must_use]
     pub fn for_requester(exchange: &'a Exchange, table: &'a RouteTable) -> Self {
-        Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, asker(exchange))))
+        Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, requester(exchange))))
     }
 
     #[must_use]
     pub fn shows(&self, provider: &dyn Provider, subject: Subject<'_>) -> bool {
-        let Some((policy, asker)) = &self.0 else { return true };
-        refusal(policy, provider, subject, asker).is_none()
+        let Some((policy, requester)) = &self.0 else { return true };
+        refusal(policy, provider, subject, requester).is_none()
     }
 }

@@ -18,7 +18,7 @@ use countersign_protocol::{
 pub use countersign_domain::questions::{
     ELICITATION, ROOTS, SAMPLING, adapt_params, check_capabilities,
     elicitation::{attribute_params, attribute_requests, params_for_client},
-    is_url_elicitation, lacking,
+    is_url_elicitation, missing_capability,
 };
 
 const INTERNAL: i64 = -32603;

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
-use super::lacking;
+use super::missing_capability;
 use crate::translation::result::ResultMembers;
 use countersign_exchange::{context::Exchange, related::Related, shared::Transport};
 use countersign_protocol::{
@@ -94,7 +94,7 @@ impl DeclinedQuestions {
         let all = self.0.get()?.lock();
         let mut found: Option<Value> = None;
         for (method, params) in all.iter() {
-            let Some(lack) = lacking(declared, method, params.as_deref().map(RawValue::get)) else {
+            let Some(lack) = missing_capability(declared, method, params.as_deref().map(RawValue::get)) else {
                 continue;
             };
             match &mut found {

@@ -140,7 +140,7 @@ pub fn notes(change: &Change) -> Vec<(Style, String)> {
             None => (Style::Dim, format!("reviewed because {}", why.reason)),
         });
     }
-    notes.extend(change.waits_for.as_ref().map(|waits| (Style::Yellow, waits.sentence())));
+    notes.extend(change.waits_for.as_ref().map(|waits| (Style::Yellow, waits.describe())));
     notes.extend(change.fault.as_ref().map(|fault| (Style::Yellow, format!("{}: {}", fault.code, fault.message))));
     if let Some(why) = &change.preview.failed {
         notes.push((Style::Red, format!("The preview failed, so only the arguments are shown: {why}")));

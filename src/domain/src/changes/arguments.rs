@@ -30,7 +30,7 @@ pub fn check(arguments: &RawValue) -> Result<(), ArgumentsError> {
     })
 }
 
-/// Returns `true` if two argument objects are equal, whatever their spacing and key order.
+/// Returns `true` if two argument objects are equal, regardless of spacing and key order.
 #[must_use]
 pub fn are_equal(a: &RawValue, b: &RawValue) -> bool {
     if a.get() == b.get() {
@@ -60,8 +60,8 @@ mod tests {
         }
         let many: Vec<String> = (0..100).map(|n| format!(r#""k{n}":{n}"#)).collect();
         assert_eq!(check(&raw(&format!("{{{}}}", many.join(",")))), Ok(()));
-        for again in [3, 15, 16, 99] {
-            assert!(check(&raw(&format!("{{{},\"k{again}\":0}}", many.join(",")))).is_err(), "{again}");
+        for repeated in [3, 15, 16, 99] {
+            assert!(check(&raw(&format!("{{{},\"k{repeated}\":0}}", many.join(",")))).is_err(), "{repeated}");
         }
         assert_eq!(check(&raw("[]")), Err(ArgumentsError::NotAnObject));
         let deep = format!("{}1{}", r#"{"a":"#.repeat(1000), "}".repeat(1000));

@@ -18,7 +18,7 @@ pub const GENESIS: EntryHash = [0; 32];
 /// A stored entry.
 #[derive(Clone, Debug)]
 pub struct AuditEntry {
-    /// Starts at 1, without gaps.
+    /// The sequence number. It starts at 1 and has no gaps.
     pub seq: u64,
     pub at: Timestamp,
     /// Empty if the entry is not about a change.
@@ -258,12 +258,12 @@ mod tests {
             }
             assert_eq!(verify(&altered, None), Err(TrailError::Altered { seq: 5 }), "field {field}");
         }
-        // Altered with a new hash for it: the next one no longer continues it.
+        // If the altered entry also gets a new hash, the next entry no longer continues the chain.
         let mut rehashed = whole.clone();
         rehashed[4].0.actor = "mallory";
         rehashed[4].2 = rehashed[4].0.hash(&rehashed[4].1);
         assert_eq!(verify(&rehashed, None), Err(TrailError::Chain { seq: 6 }));
-        // The end cut off, or everything written anew: only an exported head tells.
+        // Only an exported head reveals a truncated or completely rewritten trail.
         let head = verify(&whole, None).unwrap();
         assert_eq!(verify(&whole[..7], Some(head)), Err(TrailError::CutOff { seq: 7, expected: 9 }));
         let other = AuditHead { seq: 9, hash: [1; 32] };

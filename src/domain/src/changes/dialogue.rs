@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 /// The most questions of one change, answered or not.
 pub const MAX_QUESTIONS: usize = 64;
 /// The most bytes of all questions and answers of one change.
-pub const MAX_BYTES: usize = 1 << 20;
+pub const MAX_DIALOGUE_BYTES: usize = 1 << 20;
 
 /// The questions of a change and the client that can answer them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,8 +38,9 @@ pub struct Question {
     pub method: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub params: Option<Arc<RawValue>>,
+    /// The time at which the tool asked.
     pub at: Timestamp,
-    /// When the question was closed.
+    /// The time at which the question was closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed_at: Option<Timestamp>,
     /// The client's answer (a result object).
@@ -84,13 +85,13 @@ impl Dialogue {
     /// Returns `true` if a further question of that size is within the limits.
     #[must_use]
     pub fn has_room_for_question(&self, bytes: usize) -> bool {
-        self.questions.len() < MAX_QUESTIONS && self.size().saturating_add(bytes) <= MAX_BYTES
+        self.questions.len() < MAX_QUESTIONS && self.size().saturating_add(bytes) <= MAX_DIALOGUE_BYTES
     }
 
     /// Returns `true` if answers of that size are within the limits.
     #[must_use]
     pub fn has_room_for_answers(&self, bytes: usize) -> bool {
-        self.size().saturating_add(bytes) <= MAX_BYTES
+        self.size().saturating_add(bytes) <= MAX_DIALOGUE_BYTES
     }
 
     /// Iterates over the questions without an answer.
@@ -112,7 +113,7 @@ impl Dialogue {
             question.closed_at = Some(now);
             match answer {
                 Ok(answer) => question.answer = Some(answer),
-                Err(why) => question.unanswered = Some(why),
+                Err(reason) => question.unanswered = Some(reason),
             }
             count += 1;
         }
@@ -120,10 +121,10 @@ impl Dialogue {
     }
 
     /// Closes all open questions without an answer.
-    pub(super) fn close_all(&mut self, why: &str, now: Timestamp) {
+    pub(super) fn close_all(&mut self, reason: &str, now: Timestamp) {
         for question in self.questions.iter_mut().filter(|question| question.is_open()) {
             question.closed_at = Some(now);
-            question.unanswered = Some(why.to_owned());
+            question.unanswered = Some(reason.to_owned());
         }
     }
 }

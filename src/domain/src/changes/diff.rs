@@ -14,21 +14,22 @@ use super::{Diff, DiffLine, FieldDiff, LineOp};
 /// The limits of one diff.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffLimits {
-    /// Number of changed fields that are shown.
+    /// The most changed fields that are shown.
     pub fields: usize,
-    /// Bytes of one value, before or after.
+    /// The most bytes of one value, before or after.
     pub value_bytes: usize,
-    /// Bytes of all values and lines together.
+    /// The most bytes of all values and lines together.
     pub total_bytes: usize,
-    /// Lines of a text on either side that are compared line by line. Longer texts are shown as a whole, truncated.
+    /// The most lines of a text on either side that are compared line by line. Longer texts are truncated and shown as a
+    /// whole.
     pub input_lines: usize,
-    /// Number of lines shown for one field.
+    /// The most lines that are shown for one field.
     pub lines: usize,
-    /// Number of unchanged lines shown around a change.
+    /// The number of unchanged lines that are shown around a change.
     pub context: usize,
     /// A value longer than this, in bytes, is shown line by line even if it is a single line.
     pub short_bytes: usize,
-    /// Time for all fields together. After it, the diff gets coarser but stays correct.
+    /// The time for all fields together. After this time the diff gets coarser but stays correct.
     pub time: Duration,
 }
 
@@ -97,7 +98,7 @@ impl DiffBuilder {
         if before == after || self.is_full() {
             return;
         }
-        // The lines come first: they show the change even if both values are truncated to the same text.
+        // The lines are computed first, so that they show the change even if both values are truncated to the same text.
         let lines =
             if self.is_long(before) || self.is_long(after) { self.diff_lines(before, after) } else { Vec::new() };
         let before = before.map(|text| self.truncate(text));
@@ -253,8 +254,8 @@ impl LineWriter<'_> {
 /// Computes the operations that turn `old` into `new`. Texts are mapped to numbers first, so that all comparisons share
 /// one instance of the generic code.
 fn diff_ops(algorithm: Algorithm, old: &[&str], new: &[&str], deadline: Option<Instant>) -> Vec<DiffOp> {
-    let n = IdentifyDistinct::<u32>::new(old, 0..old.len(), new, 0..new.len());
-    capture_diff_deadline(algorithm, n.old_lookup(), n.old_range(), n.new_lookup(), n.new_range(), deadline)
+    let ids = IdentifyDistinct::<u32>::new(old, 0..old.len(), new, 0..new.len());
+    capture_diff_deadline(algorithm, ids.old_lookup(), ids.old_range(), ids.new_lookup(), ids.new_range(), deadline)
 }
 
 /// Iterates over the items of one operation: the common ones, or the deleted and then the inserted ones.
@@ -284,7 +285,7 @@ pub fn compare_words<'a>(before: &'a str, after: &'a str, deadline: Instant) -> 
         .then(|| operations.iter().flat_map(|op| tagged_items(op, &old, &new)).collect())
 }
 
-/// The note for a text whose last line has no line break, if the other text's has one.
+/// Shown after a last line without a line break, if the other text ends with a line break.
 const NO_FINAL_NEWLINE: &str = "\\ No line break at the end";
 
 /// Iterates over the lines of a text without line breaks. A final line break begins no line, and an empty text is one
@@ -323,13 +324,13 @@ fn prefix(text: &str, max: usize) -> &str {
 mod tests {
     use super::*;
 
-    fn one(before: Option<&str>, after: Option<&str>) -> FieldDiff {
+    fn single_field(before: Option<&str>, after: Option<&str>) -> FieldDiff {
         let diff = DiffBuilder::new().field("f", "F", before, after).finish();
         assert!(!diff.truncated);
         diff.fields.into_iter().next().unwrap()
     }
 
-    fn shown(field: &FieldDiff) -> Vec<String> {
+    fn rendered_lines(field: &FieldDiff) -> Vec<String> {
         field
             .lines
             .iter()
@@ -364,8 +365,8 @@ mod tests {
         let before: Vec<String> = (1..=20).map(|n| n.to_string()).collect();
         let mut after = before.clone();
         after[9] = "ten".into();
-        let field = one(Some(&before.join("\n")), Some(&after.join("\n")));
-        assert_eq!(shown(&field), ["@6", " 7", " 8", " 9", "-10", "+ten", " 11", " 12", " 13", "@7"]);
+        let field = single_field(Some(&before.join("\n")), Some(&after.join("\n")));
+        assert_eq!(rendered_lines(&field), ["@6", " 7", " 8", " 9", "-10", "+ten", " 11", " 12", " 13", "@7"]);
     }
 
     #[test]
@@ -402,28 +403,32 @@ mod tests {
     #[test]
     fn missing_final_newline_and_cr_are_shown() {
         let note = "#\\ No line break at the end";
-        assert_eq!(shown(&one(Some("a\nb"), Some("a\nb\n"))), [" a", "-b", note, "+b"]);
-        assert_eq!(shown(&one(Some("a\nb\n"), Some("a\nb\nc"))), [" a", " b", "+c", note]);
-        assert_eq!(shown(&one(Some("a"), Some("a\n"))), ["-a", note, "+a"]);
-        assert_eq!(shown(&one(Some("a\r\nb"), Some("a\nb"))), ["-a\r", "+a", " b"]);
+        assert_eq!(rendered_lines(&single_field(Some("a\nb"), Some("a\nb\n"))), [" a", "-b", note, "+b"]);
+        assert_eq!(rendered_lines(&single_field(Some("a\nb\n"), Some("a\nb\nc"))), [" a", " b", "+c", note]);
+        assert_eq!(rendered_lines(&single_field(Some("a"), Some("a\n"))), ["-a", note, "+a"]);
+        assert_eq!(rendered_lines(&single_field(Some("a\r\nb"), Some("a\nb"))), ["-a\r", "+a", " b"]);
     }
 
     #[test]
     fn final_newline_begins_no_line() {
-        assert_eq!(shown(&one(None, Some("hello\n"))), ["+hello"]);
-        assert_eq!(shown(&one(Some("hello\n"), None)), ["-hello"]);
-        assert_eq!(shown(&one(Some("hello\n"), Some("hello\nworld\n"))), [" hello", "+world"]);
-        assert_eq!(shown(&one(Some("a\nb"), Some("a\nb\nc"))), [" a", " b", "+c"], "neither text has it");
+        assert_eq!(rendered_lines(&single_field(None, Some("hello\n"))), ["+hello"]);
+        assert_eq!(rendered_lines(&single_field(Some("hello\n"), None)), ["-hello"]);
+        assert_eq!(rendered_lines(&single_field(Some("hello\n"), Some("hello\nworld\n"))), [" hello", "+world"]);
+        assert_eq!(
+            rendered_lines(&single_field(Some("a\nb"), Some("a\nb\nc"))),
+            [" a", " b", "+c"],
+            "neither text ends with a line break"
+        );
         // An empty line is a line, and an empty text has none.
-        assert_eq!(shown(&one(Some(""), Some("\n"))), ["+"]);
-        assert_eq!(shown(&one(Some("a\n"), Some("a\n\n"))), [" a", "+"]);
+        assert_eq!(rendered_lines(&single_field(Some(""), Some("\n"))), ["+"]);
+        assert_eq!(rendered_lines(&single_field(Some("a\n"), Some("a\n\n"))), [" a", "+"]);
         assert_eq!(text_lines("a\n\nb\n").collect::<Vec<_>>(), ["a", "", "b"]);
     }
 
     #[test]
     fn new_text_is_all_inserted() {
-        assert_eq!(shown(&one(None, Some("a\nb"))), ["+a", "+b"]);
-        assert_eq!(shown(&one(Some("a\nb"), None)), ["-a", "-b"]);
+        assert_eq!(rendered_lines(&single_field(None, Some("a\nb"))), ["+a", "+b"]);
+        assert_eq!(rendered_lines(&single_field(Some("a\nb"), None)), ["-a", "-b"]);
     }
 
     #[test]
@@ -447,9 +452,9 @@ mod tests {
         let before = lines.join("\n");
         let after = format!("{before}!");
         let diff = DiffBuilder::new().field("f", "F", Some(&before), Some(&after)).finish();
-        let shown = shown(&diff.fields[0]);
-        assert_eq!(shown.last().unwrap(), "+line 9999 of a long text!");
-        assert!(diff.truncated, "the values themselves were cut");
+        let rendered = rendered_lines(&diff.fields[0]);
+        assert_eq!(rendered.last().unwrap(), "+line 9999 of a long text!");
+        assert!(diff.truncated, "the values themselves are truncated");
     }
 
     #[test]
@@ -477,8 +482,8 @@ mod tests {
             let limits = DiffLimits { context: 1000, short_bytes: 0, ..DiffLimits::default() };
             let diff = DiffBuilder::with_limits(limits).field("f", "F", Some(&before), Some(&after)).finish();
             if let Some(field) = diff.fields.first() {
-                let side = |not: LineOp| {
-                    let lines = field.lines.iter().filter(|l| l.op != not && l.op != LineOp::Note);
+                let side = |excluded: LineOp| {
+                    let lines = field.lines.iter().filter(|l| l.op != excluded && l.op != LineOp::Note);
                     lines.map(|l| l.text.as_str()).collect::<Vec<_>>()
                 };
                 proptest::prop_assert_eq!(side(LineOp::Insert), text_lines(&before).collect::<Vec<_>>());

@@ -86,7 +86,7 @@ pub fn body_hash(json: &str) -> String {
     hasher.finish()
 }
 
-/// Hashes the bytes of a text with plain SHA-256, so that anybody can verify it.
+/// Hashes the bytes of a text with plain SHA-256, so that standard tools can verify the hash.
 #[must_use]
 pub fn bytes_hash(text: &str) -> String {
     format!("sha256:{}", hex(&Sha256::digest(text.as_bytes())))

@@ -26,7 +26,7 @@ pub enum ChangeEvent {
     Decide(Decision),
     /// New arguments with their preview, under terms that are at least as strict. Earlier votes become void.
     Edit {
-        by: Principal,
+        editor: Principal,
         comment: Option<String>,
         arguments: Arc<RawValue>,
         preview: Preview,
@@ -34,24 +34,24 @@ pub enum ChangeEvent {
         terms: Terms,
     },
     /// Withdraws an approval before the change runs. With `all`, an admin withdraws every approval.
-    Unapprove { by: Principal, all: bool },
+    Unapprove { reviewer: Principal, all: bool },
     /// Voids the approvals of reviewers who may no longer decide; those in `kept` stay.
     Void { kept: Vec<Decision>, reason: String },
     /// The proposer withdraws the change.
-    Withdraw { by: Principal },
+    Withdraw { proposer: Principal },
     /// The change expired.
     Expire { reason: String },
     /// The target or the tool differs from what was shown, or cannot be checked.
     MarkStale { fault: ChangeFault },
     /// A new preview of a stale change. Earlier votes become void.
     Refresh { preview: Preview, served_by: ServedBy },
-    /// The executor claims the change before anything is sent. `by` names the node if there may be several, and
-    /// `call_timeout` bounds the call once it is sent.
-    Claim { by: Option<Claimant>, call_timeout: Duration },
+    /// The executor claims the change before anything is sent. `claimant` names the node if there may be
+    /// several, and `call_timeout` bounds the call once it is sent.
+    Claim { claimant: Option<Claimant>, call_timeout: Duration },
     /// The tool asks the proposer's client.
     Ask { question: Question },
-    /// Questions ended, by an answer or because the client cancelled its task.
-    Answer { by: Option<String>, closed: Vec<ClosedQuestion>, given_up: bool },
+    /// Questions ended, either with an answer or because the client cancelled its task.
+    Answer { answered_by: Option<String>, closed: Vec<ClosedQuestion>, given_up: bool },
     /// The provider returned a result.
     Succeed { result: Arc<RawValue> },
     /// The change was certainly not applied.
@@ -60,7 +60,7 @@ pub enum ChangeEvent {
     /// running.
     LoseTrack { fault: ChangeFault, sent_by: Timestamp },
     /// A person checked the outcome and reports it.
-    Settle { by: Principal, applied: bool, comment: Option<String> },
+    Settle { reviewer: Principal, applied: bool, comment: Option<String> },
 }
 
 /// The transitions of the state machine, by their names on the feed and in the audit trail.
@@ -112,12 +112,13 @@ pub struct Transition {
     pub actor: String,
     /// The key that authenticated the actor, if any.
     pub key_id: Option<String>,
-    /// The comment of a person, or the reason.
+    /// The comment of a person, or the reason of the gateway.
     pub comment: Option<String>,
     pub after: Change,
 }
 
-/// The time that remains before a change expires when its grace period ends, however long the rule makes that.
+/// The least time between the end of the grace period and the expiry of a change. The grace period is shortened if the
+/// rule leaves less.
 const MIN_TIME_AFTER_GRACE: SignedDuration = SignedDuration::from_secs(5);
 
 /// The call timeout of a change that records none, in milliseconds.
@@ -177,7 +178,7 @@ impl ChangeEvent {
             Self::Unapprove { .. } => (EventKind::Unapproved, &[S::Approved], S::Pending),
             Self::Void { .. } => (EventKind::Unapproved, &[S::Pending, S::Approved], S::Pending),
             Self::Withdraw { .. } => (EventKind::Withdrawn, OPEN, S::Withdrawn),
-            // The rule treats a missing decision as a rejection. An approved change that did not run was not rejected.
+            // The rule treats a missing decision as a rejection. A change that was approved but did not run still expires.
             Self::Expire { .. } if change.terms.on_expiry == OnExpiry::Reject && OPEN.contains(&change.state) => {
                 (EventKind::Rejected, OPEN, S::Rejected)
             }
@@ -246,7 +247,7 @@ impl Change {
         Some(end.min(latest)).filter(|end| *end > now)
     }
 
-    /// Returns the deadline of its call, if the call was sent at that time.
+    /// Returns the deadline of the call, given the time at which it was sent.
     #[must_use]
     pub fn call_deadline(&self, sent: Timestamp) -> Timestamp {
         let timeout = i64::try_from(self.call_timeout_ms.unwrap_or(DEFAULT_CALL_TIMEOUT_MS)).unwrap_or(i64::MAX);
@@ -313,12 +314,12 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             comment.clone_from(&decision.comment);
             after.decisions.push(decision);
         }
-        ChangeEvent::Edit { by, comment: edit_comment, arguments, preview, served_by, terms } => {
+        ChangeEvent::Edit { editor, comment: edit_comment, arguments, preview, served_by, terms } => {
             if change.terms.edit == Editing::Forbidden {
                 return Err(IllegalTransition::EditForbidden);
             }
             // A person who may not approve the change may not edit it into another one either.
-            if change.is_proposed_by(Person::from_principal(&by)) {
+            if change.is_proposed_by(Person::from_principal(&editor)) {
                 return Err(IllegalTransition::SelfApproval);
             }
             let (from, to) = (arguments_hash(&change.arguments), arguments_hash(&arguments));
@@ -326,11 +327,11 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::UnchangedArguments);
             }
             let at = after.updated_at;
-            (actor, key_id, comment) = (by.name.clone(), by.key_id.clone(), edit_comment.clone());
+            (actor, key_id, comment) = (editor.name.clone(), editor.key_id.clone(), edit_comment.clone());
             after.edits.push(Edit {
-                by: by.name,
-                owner: by.owner,
-                key_id: by.key_id,
+                by: editor.name,
+                owner: editor.owner,
+                key_id: editor.key_id,
                 comment: edit_comment,
                 at,
                 from,
@@ -343,16 +344,16 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             // A diff between different arguments would not show whether the target changed.
             after.previous_diff = None;
         }
-        ChangeEvent::Unapprove { by, all } => {
+        ChangeEvent::Unapprove { reviewer, all } => {
             if change.run_after.is_none_or(|end| now >= end) {
                 return Err(IllegalTransition::GracePeriodOver);
             }
-            let person = Person::from_principal(&by);
+            let person = Person::from_principal(&reviewer);
             after.decisions.retain(|vote| !all && !Person::from_decision(vote).is_same_as(person));
             if after.decisions.len() == change.decisions.len() {
                 return Err(IllegalTransition::NotAnApprover);
             }
-            (actor, key_id) = (by.name, by.key_id);
+            (actor, key_id) = (reviewer.name, reviewer.key_id);
         }
         ChangeEvent::Void { kept, reason } => {
             after.decisions.retain(|vote| kept.contains(vote));
@@ -361,11 +362,11 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             }
             comment = Some(reason);
         }
-        ChangeEvent::Withdraw { by } => {
-            if by.name != change.proposer.principal {
+        ChangeEvent::Withdraw { proposer } => {
+            if proposer.name != change.proposer.principal {
                 return Err(IllegalTransition::NotProposer);
             }
-            (actor, key_id) = (by.name, by.key_id);
+            (actor, key_id) = (proposer.name, proposer.key_id);
         }
         ChangeEvent::Expire { reason } => {
             comment = Some(reason.clone());
@@ -378,8 +379,8 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         ChangeEvent::Refresh { preview, served_by } => {
             after.set_preview(preview, served_by);
         }
-        ChangeEvent::Claim { by, call_timeout } => {
-            after.claimed_by = by;
+        ChangeEvent::Claim { claimant, call_timeout } => {
+            after.claimed_by = claimant;
             after.call_timeout_ms = Some(u64::try_from(call_timeout.as_millis()).unwrap_or(u64::MAX));
         }
         ChangeEvent::Ask { question } => {
@@ -390,15 +391,15 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             comment = Some(question.method.clone());
             dialogue.questions.push(Question { at: after.updated_at, ..question });
         }
-        ChangeEvent::Answer { by, closed, given_up } => {
+        ChangeEvent::Answer { answered_by, closed, given_up } => {
             let Some(dialogue) = &mut after.dialogue else { return Err(IllegalTransition::NoOpenQuestion) };
-            let why = closed.iter().find_map(|closed| closed.answer.as_ref().err().cloned());
+            let unanswered_reason = closed.iter().find_map(|closed| closed.answer.as_ref().err().cloned());
             if dialogue.close(closed, after.updated_at) == 0 && (!given_up || dialogue.given_up) {
                 return Err(IllegalTransition::NoOpenQuestion);
             }
             dialogue.given_up |= given_up;
-            comment = why;
-            actor = by.unwrap_or(actor);
+            comment = unanswered_reason;
+            actor = answered_by.unwrap_or(actor);
         }
         ChangeEvent::Succeed { result } => {
             after.result = Some(result);
@@ -413,14 +414,14 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.fault = Some(fault);
             after.target_taken_until = Some(change.call_deadline(sent_by)).filter(|end| *end > now);
         }
-        ChangeEvent::Settle { by, applied, comment: settle_comment } => {
-            (actor, key_id, comment) = (by.name, by.key_id, settle_comment);
-            // The fault stays with a failure: it explains the failure, and its agent reads the reviewer's finding.
+        ChangeEvent::Settle { reviewer, applied, comment: settle_comment } => {
+            (actor, key_id, comment) = (reviewer.name, reviewer.key_id, settle_comment);
+            // A failed change keeps its fault, with the reviewer's finding added for the agent.
             if applied {
                 after.fault = None;
             } else if let Some(fault) = &mut after.fault {
-                let why = comment.as_deref().map_or_else(String::new, |comment| format!(": “{comment}”"));
-                fault.message = format!("{}. {actor} checked: it was not applied{why}", fault.message);
+                let suffix = comment.as_deref().map_or_else(String::new, |comment| format!(": “{comment}”"));
+                fault.message = format!("{}. {actor} checked: it was not applied{suffix}", fault.message);
             }
             after.target_taken_until = None;
         }

@@ -29,7 +29,7 @@ use strum::{IntoStaticStr, VariantArray};
 use crate::principal::{Principal, Role};
 use countersign_protocol::ErrorKind;
 
-/// The state of a change (DESIGN: "Changes").
+/// The state of a change. [`machine`] defines the transitions between states.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray,
 )]
@@ -96,7 +96,7 @@ impl Operation {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
-    /// `issue`, `project`, `visible_comment`, …
+    /// The kind of entity, such as `issue`, `project` or `visible_comment`.
     pub entity_type: String,
     /// The id of the entity; `None` if it does not exist yet.
     pub id: Option<String>,
@@ -135,15 +135,16 @@ pub struct DiffLine {
     pub text: String,
 }
 
-/// `equal`, `insert` or `delete`. The order of the variants is part of [`Change::review_digest`]. `skip` stands for omitted unchanged lines, with their number as text; `note` is a
-/// remark such as a file name.
+/// The role of a line in a diff. The order of the variants is part of [`Change::review_digest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LineOp {
     Equal,
     Insert,
     Delete,
+    /// Omitted unchanged lines; the text is their number.
     Skip,
+    /// A remark, such as a file name.
     Note,
 }
 
@@ -180,8 +181,8 @@ pub struct PreviewNote {
     /// The reason why a recipe failed. The diff then shows the arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// The preview was made from state that the proposer could not read. What the proposer sees of it must not depend
-    /// on that state ([`Change::for_proposer`]).
+    /// The preview was made from state that the proposer could not read. The proposer's view must not
+    /// depend on that state ([`Change::for_proposer`]).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restricted: bool,
 }
@@ -253,7 +254,7 @@ pub struct ServedBy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReviewNote {
-    /// The rule of the policy that decided; none where `policy.default` did.
+    /// The policy rule that decided; `None` if `policy.default` decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// One clause for people.
@@ -293,11 +294,12 @@ pub struct Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Edit {
+    /// The name of the editor.
     pub by: String,
-    /// The owner of the editor's key, if that is another person, and the key's id. An editor's own approval may not
-    /// count.
+    /// The owner of the editor's key, if that is another person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The id of the editor's key. It identifies the person, because editors may not be allowed to approve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -329,7 +331,7 @@ pub struct WaitsFor {
 impl WaitsFor {
     /// Describes for a reviewer what the change waits for and what can be done about it.
     #[must_use]
-    pub fn sentence(&self) -> String {
+    pub fn describe(&self) -> String {
         let Self { change, until } = self;
         match until {
             None => format!("waits for {change}, which has the same target and is running"),
@@ -394,7 +396,7 @@ pub struct Change {
     #[serde(default)]
     pub preview: PreviewNote,
     pub diff: Diff,
-    /// The diff before the target changed, if it did.
+    /// The diff before the target changed; `None` if the target has not changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_diff: Option<Diff>,
     pub fingerprint: String,
@@ -403,7 +405,7 @@ pub struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub review: Option<ReviewNote>,
     pub idempotency_key: Option<String>,
-    /// The terms of its review, as the rule sets them.
+    /// The terms that the rule sets for the review.
     #[serde(default)]
     pub terms: Terms,
     /// Another open change with the same principal, tool and arguments, at the time of the proposal.
@@ -416,11 +418,11 @@ pub struct Change {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub expires_at: Timestamp,
-    /// The node that runs it or ran it last, if several serve the store. Reports of other nodes about the call are
-    /// ignored.
+    /// The node that runs the change or ran it last, if several nodes serve the store. Reports of other nodes about the
+    /// call are ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed_by: Option<Claimant>,
-    /// The timeout of its call once it is sent, in milliseconds. Set by the claim.
+    /// The timeout of the call after it is sent, in milliseconds. The claim sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_timeout_ms: Option<u64>,
     /// The time by which the call of a change of unknown outcome has ended. Until then no other change of the target
@@ -430,13 +432,13 @@ pub struct Change {
     /// The change that an approved change waits for. It is never stored, but computed for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<WaitsFor>,
-    /// Questions that its tool may ask the proposer's client while it runs.
+    /// Questions that the tool may ask the proposer's client during the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dialogue: Option<Dialogue>,
-    /// The result of the tool (a `countersign_provider::ToolResult` as JSON), once it ran.
+    /// The result of the tool (a `countersign_provider::ToolResult` as JSON) after the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<RawValue>>,
-    /// The reason why it failed, is stale, expired or has an unknown outcome.
+    /// The reason why the change failed, is stale, expired or has an unknown outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<ChangeFault>,
     /// Hashes of the contents that were removed because of their age.

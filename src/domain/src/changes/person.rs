@@ -112,11 +112,11 @@ mod tests {
 
     #[test]
     fn same_key_means_same_person() {
-        let with = |name, key| Person { key, ..Person::from_name(name) };
-        assert!(with("a", Some("key_1")).is_same_as(with("b", Some("key_1"))));
+        let account = |name, key| Person { key, ..Person::from_name(name) };
+        assert!(account("a", Some("key_1")).is_same_as(account("b", Some("key_1"))));
         assert!(
-            !with("a", Some("key_1")).is_same_as(with("b", Some("key_2")))
-                && !with("a", None).is_same_as(with("b", None))
+            !account("a", Some("key_1")).is_same_as(account("b", Some("key_2")))
+                && !account("a", None).is_same_as(account("b", None))
         );
     }
 

@@ -11,10 +11,10 @@ use countersign_protocol::ErrorKind;
 
 /// Shown in place of a withheld preview.
 const WITHHELD_PREVIEW_TEXT: &str =
-    "You may not read the present state yourself, so what this would alter in it is shown to reviewers only.";
+    "You may not read the current state yourself, so the effect of this change is shown to reviewers only.";
 /// Shown in place of the reason why a withheld diff is stale.
 const WITHHELD_STALE_TEXT: &str =
-    "What this was previewed against is not as it was, or cannot be looked at; a person must look again.";
+    "The state that the preview was based on has changed or cannot be read; a reviewer must look at the change again.";
 
 /// The parts of a change that its proposer may see.
 #[derive(Debug)]
@@ -103,20 +103,20 @@ mod tests {
     #[test]
     fn unrestricted_proposer_sees_whole_preview() {
         let change = change();
-        let seen = change.for_proposer();
-        assert_eq!((seen.operation, seen.entity_id), (Operation::Create, Some("7")));
-        assert_eq!((seen.diff.as_ref(), seen.fault.unwrap().as_ref()), (&change.diff, change.fault.as_ref().unwrap()));
+        let view = change.for_proposer();
+        assert_eq!((view.operation, view.entity_id), (Operation::Create, Some("7")));
+        assert_eq!((view.diff.as_ref(), view.fault.unwrap().as_ref()), (&change.diff, change.fault.as_ref().unwrap()));
     }
 
     #[test]
     fn restricted_view_does_not_depend_on_state() {
-        let hidden = |with: &dyn Fn(&mut Change)| {
+        let restricted_view = |alter: &dyn Fn(&mut Change)| {
             let mut change = change();
             change.preview.restricted = true;
-            with(&mut change);
+            alter(&mut change);
             format!("{:?}", change.for_proposer())
         };
-        let first = hidden(&|_| {});
+        let first = restricted_view(&|_| {});
         assert!(!first.contains("secret"), "{first}");
         let same: [&dyn Fn(&mut Change); 5] = [
             &|c| c.diff = Diff::default(),
@@ -125,22 +125,22 @@ mod tests {
             &|c| c.preview = PreviewNote { kind: PreviewKind::Arguments, failed: Some("no".into()), restricted: true },
             &|c| c.fault = Some(ChangeFault { code: "X".into(), message: "y".into() }),
         ];
-        for with in same {
-            assert_eq!(hidden(with), first);
+        for alter in same {
+            assert_eq!(restricted_view(alter), first);
         }
-        // Headlines of a module reveal state too.
-        let module = |with: &dyn Fn(&mut Change)| {
-            hidden(&|c| {
+        // The headline that a module writes reveals state too.
+        let module_view = |alter: &dyn Fn(&mut Change)| {
+            restricted_view(&|c| {
                 c.served_by = ServedBy::default();
-                with(c);
+                alter(c);
             })
         };
-        let first = module(&|_| {});
-        assert_eq!(module(&|c| c.target.label = "CORE-1 Secret".into()), first);
-        assert_eq!(module(&|c| c.target.entity_type = "project".into()), first);
-        assert_eq!(module(&|c| c.summary = "Update “Secret”".into()), first);
-        assert_eq!(module(&|c| c.operation = Operation::Delete), first);
-        // Older changes are restricted by their fields.
+        let first = module_view(&|_| {});
+        assert_eq!(module_view(&|c| c.target.label = "CORE-1 Secret".into()), first);
+        assert_eq!(module_view(&|c| c.target.entity_type = "project".into()), first);
+        assert_eq!(module_view(&|c| c.summary = "Update “Secret”".into()), first);
+        assert_eq!(module_view(&|c| c.operation = Operation::Delete), first);
+        // Changes of older versions mark only the restricted fields.
         let mut old = change();
         old.diff.fields[0].restricted = true;
         assert!(old.is_restricted() && !format!("{:?}", old.for_proposer()).contains("secret"));

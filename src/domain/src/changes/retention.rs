@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-/// Bytes above which a change may count as large; the index of large changes uses the same limit.
-pub const LARGE_CHANGE_MIN_BYTES: u64 = 64 << 10;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{Change, Diff, digest::bytes_hash};
+
+/// The smallest size, in bytes, of a change that may count as large. The index of large changes uses the same limit.
+pub const LARGE_CHANGE_MIN_BYTES: u64 = 64 << 10;
 
 /// Records that the arguments, diffs, answers and result of a change were removed, with the hashes of their bytes
 /// (`sha256:…`).
@@ -45,13 +45,13 @@ pub fn redact(change: &Change, at: Timestamp) -> Change {
         result: change.result.as_ref().map(hash),
     };
     Change {
-        // Arguments must be an object.
+        // The arguments of a change must be an object.
         arguments: RawValue::from_string("{}".into()).unwrap_or_default().into(),
         proposed_arguments: None,
         diff: Diff::default(),
         previous_diff: None,
         result: None,
-        // The trail has the hash of the whole change after each answer.
+        // The audit trail still has the hash of the whole change after each answer.
         dialogue: None,
         redacted: Some(redacted),
         ..change.clone()

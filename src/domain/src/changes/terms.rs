@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The end of a change that nobody decided on in time.
+/// The state of a change after nobody decided on it in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExpiry {
@@ -18,7 +18,7 @@ pub enum OnExpiry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnReview {
-    /// The call returns at once that the change is pending.
+    /// The call returns at once and reports that the change is pending.
     #[default]
     Return,
     /// The call stays open for [`Terms::hold_for`] and returns the decision if there is one.
@@ -31,12 +31,12 @@ pub enum OnReview {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Editing {
-    /// Any reviewer; if more than one approval is required, no editor.
+    /// Every reviewer may approve. Editors may not approve if more than one approval is required.
     #[default]
     Allowed,
-    /// Any reviewer but the editors.
+    /// Every reviewer except the editors may approve.
     Other,
-    /// Edits are forbidden.
+    /// Nobody may edit the arguments.
     Forbidden,
 }
 
@@ -63,6 +63,7 @@ pub struct Terms {
     /// Tells whether reviewers may edit the arguments, and whether editors may then approve.
     pub edit: Editing,
     pub on_review: OnReview,
+    /// The longest time that a held call stays open.
     pub hold_for: u64,
     /// The time during which an approval can be undone before the change runs.
     pub undo_for: u64,
@@ -95,7 +96,7 @@ impl Default for Terms {
 }
 
 impl Terms {
-    /// Returns `true` if a single approval suffices, and it can be given without seeing the preview of each call.
+    /// Returns `true` if a single approval suffices and does not require a look at the preview of each call.
     #[must_use]
     pub const fn single_approval_suffices(&self) -> bool {
         self.quorum <= 1 && !self.preview_required

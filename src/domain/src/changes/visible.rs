@@ -1,5 +1,5 @@
 //! Escapes characters that could hide or reorder an agent's text: control, bidirectional, zero-width, private-use and
-//! other invisible characters. Everything that shows text of a change to a person uses it.
+//! other invisible characters. All code that shows text of a change to a person uses this module.
 
 use std::{borrow::Cow, ops::RangeInclusive, sync::LazyLock};
 
@@ -10,7 +10,7 @@ use regex::Regex;
 ///
 /// The dashboard has the same table (`assets/js/core/text.js` of the http crate), and a test there compares the two.
 #[rustfmt::skip]
-pub const HIDDEN: [RangeInclusive<char>; 44] = [
+pub const HIDDEN_RANGES: [RangeInclusive<char>; 44] = [
     '\u{0}'..='\u{1f}', '\u{7f}'..='\u{9f}', '\u{ad}'..='\u{ad}', '\u{34f}'..='\u{34f}', '\u{600}'..='\u{605}',
     '\u{61c}'..='\u{61c}', '\u{6dd}'..='\u{6dd}', '\u{70f}'..='\u{70f}', '\u{890}'..='\u{891}', '\u{8e2}'..='\u{8e2}',
     '\u{115f}'..='\u{1160}', '\u{17b4}'..='\u{17b5}', '\u{180b}'..='\u{180f}', '\u{200b}'..='\u{200f}',
@@ -52,7 +52,7 @@ pub fn has_hidden(text: &str) -> bool {
 /// Iterates over the characters of the text and whether each is hidden. Variation selectors and joiners within an emoji
 /// are not hidden.
 pub fn chars_with_hidden(text: &str) -> impl Iterator<Item = (char, bool)> {
-    text.char_indices().map(|(at, c)| (c, is_hidden(c) && !joins_emoji(text, at, c)))
+    text.char_indices().map(|(offset, c)| (c, is_hidden(c) && !joins_emoji(text, offset, c)))
 }
 
 /// Returns `true` if the character is invisible or reorders others, regardless of its context; see [`has_hidden`] for
@@ -62,11 +62,11 @@ pub fn is_hidden(c: char) -> bool {
     if matches!(c, '\n' | '\t') {
         return false;
     }
-    let at = HIDDEN.partition_point(|range| *range.end() < c);
-    HIDDEN.get(at).is_some_and(|range| range.contains(&c))
+    let index = HIDDEN_RANGES.partition_point(|range| *range.end() < c);
+    HIDDEN_RANGES.get(index).is_some_and(|range| range.contains(&c))
 }
 
-fn joins_emoji(text: &str, at: usize, c: char) -> bool {
+fn joins_emoji(text: &str, offset: usize, c: char) -> bool {
     static BEFORE: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"[\p{Extended_Pictographic}\p{Emoji_Modifier}]\u{fe0f}?$").ok());
     static AFTER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Extended_Pictographic}").ok());
@@ -74,7 +74,7 @@ fn joins_emoji(text: &str, at: usize, c: char) -> bool {
         return false;
     }
     let matches = |regex: &Option<Regex>, text: &str| regex.as_ref().is_some_and(|regex| regex.is_match(text));
-    let (before, after) = (&text[..at], &text[at + c.len_utf8()..]);
+    let (before, after) = (&text[..offset], &text[offset + c.len_utf8()..]);
     let start = before.char_indices().rev().nth(1).map_or(0, |(start, _)| start);
     let follows_picture = matches(&BEFORE, &before[start..]);
     if c == '\u{fe0f}' {
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn invisible_comment_counts_as_none() {
-        for none in [
+        for invisible in [
             "",
             " \n\t\r",
             "\u{a0}\u{2003}\u{3000}\u{1680}\u{205f}",
@@ -130,11 +130,11 @@ mod tests {
             "\u{e0041}\u{e0042}\u{e007f}\u{e0100}\u{fe0f}",
             "\u{ad}\u{34f}\u{0}\u{7f}\u{85}\u{2028}",
         ] {
-            assert!(!has_visible_text(none), "{none:?}");
-            assert_eq!(visible_comment(Some(none.into())), None);
+            assert!(!has_visible_text(invisible), "{invisible:?}");
+            assert_eq!(visible_comment(Some(invisible.into())), None);
         }
-        for some in [".", "\u{200b}x", "\u{2764}\u{fe0f}", "\u{6f22}", "0"] {
-            assert_eq!(visible_comment(Some(some.into())).as_deref(), Some(some));
+        for visible in [".", "\u{200b}x", "\u{2764}\u{fe0f}", "\u{6f22}", "0"] {
+            assert_eq!(visible_comment(Some(visible.into())).as_deref(), Some(visible));
         }
     }
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn hidden_ranges_are_sorted_and_disjoint() {
-        assert!(HIDDEN.iter().all(|range| range.start() <= range.end()));
-        assert!(HIDDEN.windows(2).all(|pair| pair[0].end() < pair[1].start()));
+        assert!(HIDDEN_RANGES.iter().all(|range| range.start() <= range.end()));
+        assert!(HIDDEN_RANGES.windows(2).all(|pair| pair[0].end() < pair[1].start()));
     }
 }

@@ -32,12 +32,12 @@ use cel::{
 use countersign_protocol::suggest;
 
 /// The most bytes of an expression.
-pub const MAX_SOURCE: usize = 4096;
+pub const MAX_SOURCE_BYTES: usize = 4096;
 /// The deepest nesting of an expression.
 const MAX_DEPTH: u16 = 48;
-/// The steps of one evaluation. An element that is looped over or compared costs one step, and so do 256 bytes of text.
+/// The most steps of one evaluation. One element of a loop or comparison costs one step, and so do 256 bytes of text.
 pub const MAX_STEPS: u64 = 50_000;
-/// The time of one evaluation, checked whenever the budget is charged.
+/// The longest time of one evaluation. It is checked whenever the budget is charged.
 pub const MAX_TIME: Duration = Duration::from_millis(100);
 /// The steps for a regular expression, which is compiled on each use.
 const REGEX_STEPS: u64 = 250;
@@ -72,7 +72,7 @@ const FUNCTIONS: [&str; 14] = [
 const TYPES: [&str; 11] =
     ["int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type", "dyn"];
 
-/// Charges for the value that it returns. Expressions cannot contain this name.
+/// The function that charges for a value and returns it. No expression can contain the names of these three functions.
 const CHARGE: &str = "@pay";
 const CHARGE_ELEMENTS: &str = "@pay_elements";
 const CHARGE_REGEX: &str = "@pay_regex";
@@ -102,13 +102,13 @@ impl ConditionError {
 /// The reason why an evaluation has no result. It names keys but never values, which may be an agent's secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionFault {
-    #[error("its condition gives {0} where it should give true or false")]
+    #[error("its condition returns {0} instead of true or false")]
     NotBoolean(&'static str),
     #[error("its condition reads `{0}`, which does not exist")]
     Missing(String),
     #[error("its condition compares or combines values whose types do not fit")]
     Types,
-    #[error("its condition is given a path that is not absolute, or has `..`, a NUL or a backslash in it")]
+    #[error("its condition uses a path that is not absolute, or that contains `..`, a NUL or a backslash")]
     Path,
     #[error("its condition would take too long")]
     Budget,
@@ -163,8 +163,8 @@ impl Condition {
         if source.trim().is_empty() {
             return Err(errors::without_position("the condition is empty"));
         }
-        if source.len() > MAX_SOURCE {
-            return Err(errors::without_position(format!("the condition is longer than {MAX_SOURCE} bytes")));
+        if source.len() > MAX_SOURCE_BYTES {
+            return Err(errors::without_position(format!("the condition is longer than {MAX_SOURCE_BYTES} bytes")));
         }
         // The parser is third-party code, and its panics must not end the process.
         let parsed = catch_unwind(AssertUnwindSafe(|| {
@@ -175,7 +175,7 @@ impl Condition {
         }));
         let (mut expression, info) = match parsed {
             Ok(Ok(parsed)) => parsed,
-            Ok(Err(errors)) => return Err(errors::from_parser(source, &errors.errors)),
+            Ok(Err(parse_errors)) => return Err(errors::from_parser(source, &parse_errors.errors)),
             Err(_) => return Err(errors::without_position("it is not an expression")),
         };
         let mut compiler = Compiler { variables, ..Compiler::default() };
@@ -243,7 +243,7 @@ impl Condition {
         for (name, value) in variables.iter().filter(|(name, _)| self.uses(name)) {
             context.add_variable_from_value(*name, (*value).clone());
         }
-        BUDGET.set(Budget { steps, until: Some(Instant::now() + MAX_TIME) });
+        BUDGET.set(Budget { steps, deadline: Some(Instant::now() + MAX_TIME) });
         let outcome = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, &context)));
         let is_exhausted = BUDGET.replace(Budget::default()).steps == 0;
         match outcome {
@@ -335,7 +335,7 @@ impl Compiler {
                 }
                 EntryExpr::StructField(field) => self.visit(&mut field.value),
             }),
-            Expr::Struct(_) => Err("an expression cannot make structures".to_owned()),
+            Expr::Struct(_) => Err("an expression cannot create structures".to_owned()),
             Expr::Comprehension(comprehension) => {
                 self.has_loops = true;
                 self.visit(&mut comprehension.iter_range)?;
@@ -456,12 +456,12 @@ fn charge(operand: &mut IdedExpr, charge_fn: &str) {
 #[derive(Clone, Copy, Default)]
 struct Budget {
     steps: u64,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 thread_local! {
     /// The budget of the evaluation on this thread. Evaluations never wait, so there is at most one.
-    static BUDGET: Cell<Budget> = const { Cell::new(Budget { steps: 0, until: None }) };
+    static BUDGET: Cell<Budget> = const { Cell::new(Budget { steps: 0, deadline: None }) };
 }
 
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
@@ -487,8 +487,8 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
 
 fn spend(steps: u64) -> Result<(), ExecutionError> {
     let mut budget = BUDGET.get();
-    let late = budget.until.is_none_or(|until| Instant::now() >= until);
-    budget.steps = if late { 0 } else { budget.steps.saturating_sub(steps) };
+    let is_late = budget.deadline.is_none_or(|deadline| Instant::now() >= deadline);
+    budget.steps = if is_late { 0 } else { budget.steps.saturating_sub(steps) };
     BUDGET.set(budget);
     if budget.steps > 0 { Ok(()) } else { Err(ExecutionError::InternalError("budget".to_owned())) }
 }

@@ -19,12 +19,13 @@ pub enum DefinitionStatus {
 }
 
 impl DefinitionStatus {
-    /// Returns `true` if the definition's annotations count. `trusted` means that the operator trusts the server.
+    /// Returns `true` if the definition's annotations count. `server_is_trusted` tells whether the operator
+    /// trusts the server.
     #[must_use]
-    pub const fn trusts_annotations(self, trusted: bool) -> bool {
+    pub const fn trusts_annotations(self, server_is_trusted: bool) -> bool {
         match self {
             Self::Module | Self::Accepted => true,
-            Self::Seen => trusted,
+            Self::Seen => server_is_trusted,
             Self::New | Self::Changed => false,
         }
     }
@@ -63,7 +64,7 @@ impl AcceptanceMark {
         match self {
             Self::New => "the tool is new and nobody has accepted it yet",
             Self::Changed => {
-                "the tool's definition, or what is behind its server's name, changed and nobody has accepted that yet"
+                "the tool's definition or the server behind its name has changed, and nobody has accepted the change yet"
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Decides about each call: `allow`, `review` or `deny`. It knows neither sessions nor changes.
+//! Decides about each call: `allow`, `review` or `deny`. The policy knows neither sessions nor changes.
 //!
 //! The first matching rule decides, and `policy.default` decides if none matches. In addition:
 //!
@@ -87,7 +87,7 @@ pub struct Decision {
     /// The terms of the review, if the verdict is one.
     pub terms: Arc<Terms>,
     /// The standing rule that decided. The caller must count its use.
-    pub standing: Option<Arc<StandingRule>>,
+    pub standing_rule: Option<Arc<StandingRule>>,
     /// The verdict if the policy were enforced, unless that is to allow the call.
     pub simulated: Option<Verdict>,
 }
@@ -95,7 +95,7 @@ pub struct Decision {
 impl Decision {
     /// Creates a decision without a rule.
     fn new(verdict: Verdict, reason: impl Into<Arc<str>>, terms: Arc<Terms>) -> Self {
-        Self { verdict, rule: None, reason: reason.into(), mark: None, terms, standing: None, simulated: None }
+        Self { verdict, rule: None, reason: reason.into(), mark: None, terms, standing_rule: None, simulated: None }
     }
 
     /// Returns the verdict of the policy, whether it is enforced or not.
@@ -118,14 +118,16 @@ impl Decision {
         Self { rule: Some(rule.label.clone()), ..Self::new(rule.then, reason, Arc::clone(&rule.terms)) }
     }
 
-    /// Creates the decision for a rule that may or may not match. It counts only if it is stricter than the rest.
+    /// Creates the decision for a rule that may or may not match. The decision counts only if it is stricter
+    /// than the decision of the remaining rules.
     fn from_fault(rule: &Rule, fault: &ConditionFault) -> Self {
         let reason = format!("{}: {fault}", rule.label);
         let verdict = rule.then.max(Verdict::Review);
         Self { rule: Some(rule.label.clone()), ..Self::new(verdict, reason, Arc::clone(&rule.terms)) }
     }
 
-    /// Returns the stricter decision. Of two equally strict ones it is `self`, with the stricter terms of both.
+    /// Returns the stricter decision. If both are equally strict, returns `self` with the stricter terms of
+    /// both.
     fn or_stricter(self, other: Self) -> Self {
         if other.verdict > self.verdict {
             return other;
@@ -160,7 +162,7 @@ impl From<&Decision> for ReviewNote {
 pub struct ToolFacts {
     /// The name that clients see.
     pub name: String,
-    /// Its provider.
+    /// The name of the provider.
     pub server: String,
     /// The annotations of the tool's definition.
     pub annotations: ToolAnnotations,
@@ -168,9 +170,10 @@ pub struct ToolFacts {
     pub hash: String,
     /// The fingerprint of the server behind the provider's name; empty for a module.
     pub target: String,
-    pub standing: DefinitionStatus,
+    pub definition_status: DefinitionStatus,
     /// The operator trusts the server's annotations (`trust_annotations`).
-    pub trusted: bool,
+    pub server_is_trusted: bool,
+    /// The tool manages the caller's own changes and is always allowed.
     pub self_service: bool,
 }
 
@@ -182,7 +185,7 @@ impl ToolFacts {
     /// Returns `true` if its annotations are trusted.
     #[must_use]
     pub fn has_trusted_annotations(&self) -> bool {
-        self.standing.trusts_annotations(self.trusted)
+        self.definition_status.trusts_annotations(self.server_is_trusted)
     }
 
     /// Returns the annotations that count: its own if they are trusted, else the protocol's defaults.
@@ -201,8 +204,8 @@ pub struct Policy {
     /// The terms of a review if no rule sets others.
     review: Arc<Terms>,
     pins: Arc<dyn PinSource>,
-    standing: Arc<dyn StandingSource>,
-    people: Arc<Reviewers>,
+    standing_rules: Arc<dyn StandingSource>,
+    reviewers: Arc<Reviewers>,
 }
 
 impl Policy {
@@ -215,8 +218,8 @@ impl Policy {
             rules,
             review: Arc::clone(&config.review),
             pins: Arc::new(NoPins),
-            standing: Arc::new(NoStandingRules),
-            people: Arc::<Reviewers>::default(),
+            standing_rules: Arc::new(NoStandingRules),
+            reviewers: Arc::<Reviewers>::default(),
         }
     }
 
@@ -228,17 +231,17 @@ impl Policy {
 
     /// Adds standing rules, each of which counts as long as its creator may decide.
     #[must_use]
-    pub fn with_standing_rules(self, standing: Arc<dyn StandingSource>, people: Arc<Reviewers>) -> Self {
-        Self { standing, people, ..self }
+    pub fn with_standing_rules(self, standing_rules: Arc<dyn StandingSource>, reviewers: Arc<Reviewers>) -> Self {
+        Self { standing_rules, reviewers, ..self }
     }
 
     /// Takes the pins, standing rules and reviewers of the previous policy.
     #[must_use]
-    pub fn with_sources_of(self, before: &Self) -> Self {
+    pub fn with_sources_of(self, previous: &Self) -> Self {
         Self {
-            pins: Arc::clone(&before.pins),
-            standing: Arc::clone(&before.standing),
-            people: Arc::clone(&before.people),
+            pins: Arc::clone(&previous.pins),
+            standing_rules: Arc::clone(&previous.standing_rules),
+            reviewers: Arc::clone(&previous.reviewers),
             ..self
         }
     }
@@ -261,9 +264,9 @@ impl Policy {
             let reason = "callers may manage their own changes";
             return Ruling::new(&[], tool, Decision::new(Verdict::Allow, reason, Arc::default()), None, false);
         }
-        let standing =
-            ToolStandingRules::new(self.standing.rules_for_tool(&tool.server, &tool.name), tool, &self.people);
-        Ruling::new(&self.rules, tool, self.default_decision(tool), standing, self.mode == PolicyMode::Simulate)
+        let rules = self.standing_rules.rules_for_tool(&tool.server, &tool.name);
+        let standing_rules = ToolStandingRules::new(rules, tool, &self.reviewers);
+        Ruling::new(&self.rules, tool, self.default_decision(tool), standing_rules, self.mode == PolicyMode::Simulate)
     }
 
     fn default_decision(&self, tool: &ToolFacts) -> Decision {

@@ -66,7 +66,7 @@ impl ToolPin {
     }
 }
 
-/// All pins by server and tool. The value is immutable; a change creates a new one.
+/// All pins by server and tool. The value is immutable; every change creates a new value.
 #[derive(Clone, Debug, Default)]
 pub struct Pins {
     pub servers: HashMap<String, BTreeMap<String, ToolPin>>,
@@ -98,7 +98,7 @@ impl Pins {
 pub trait PinSource: Send + Sync + 'static {
     /// Returns all current pins.
     fn pins(&self) -> Arc<Pins>;
-    /// Records the definitions of a server that was never seen before; does nothing for a known one.
+    /// Records the definitions of a server that was never seen before; does nothing for a known server.
     fn observe(&self, server: &str, tools: &[Definition]);
 }
 

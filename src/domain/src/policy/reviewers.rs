@@ -42,7 +42,7 @@ pub trait KeyRoles: Send + Sync + 'static {
 #[derive(Default)]
 pub struct Reviewers {
     groups: ArcSwap<Groups>,
-    /// Incremented whenever the groups are replaced.
+    /// Counts how often the groups were replaced.
     generation: AtomicU64,
     keys: Option<Arc<dyn KeyRoles>>,
 }
@@ -133,7 +133,7 @@ fn is_member(group: &[String], principal: &Principal) -> bool {
 mod tests {
     use super::*;
 
-    fn who(name: &str, role: Role, owner: Option<&str>) -> Principal {
+    fn principal(name: &str, role: Role, owner: Option<&str>) -> Principal {
         Principal { name: name.into(), role, key_id: None, owner: owner.map(str::to_owned) }
     }
 
@@ -141,29 +141,33 @@ mod tests {
     fn reviewers_are_roles_and_groups() {
         let groups =
             |members: &[&str]| Groups::from([("dba".to_owned(), members.iter().map(|m| (*m).into()).collect())]);
-        let people = Reviewers::new(&groups(&["alice", "bob"]));
-        let asks = |reviewers: &[&str]| Terms {
+        let dba_reviewers = Reviewers::new(&groups(&["alice", "bob"]));
+        let terms_for = |reviewers: &[&str]| Terms {
             reviewers: reviewers.iter().map(|r| (*r).to_owned()).collect(),
             ..Terms::default()
         };
-        let may = |reviewers: &[&str], who: &Principal| people.may_decide(&asks(reviewers), who);
-        let carol = who("carol", Role::Reviewer, None);
-        let root = who("root", Role::Admin, None);
-        let laptop = who("laptop", Role::Reviewer, Some("bob"));
+        let may =
+            |reviewers: &[&str], principal: &Principal| dba_reviewers.may_decide(&terms_for(reviewers), principal);
+        let carol = principal("carol", Role::Reviewer, None);
+        let root = principal("root", Role::Admin, None);
+        let laptop = principal("laptop", Role::Reviewer, Some("bob"));
         assert!(may(&[], &carol) && may(&[], &root) && may(&[], &laptop));
         assert!(may(&["reviewer"], &carol) && may(&["reviewer"], &root));
         assert!(!may(&["admin"], &carol) && may(&["admin"], &root));
         assert!(!may(&["dba"], &carol) && !may(&["dba"], &root) && may(&["dba"], &laptop));
         assert!(may(&["dba", "admin"], &root) && !may(&["dba", "admin"], &carol));
-        let spelled = who("desk", Role::Reviewer, Some("BOB"));
-        assert!(may(&["dba"], &spelled), "however the owner is written");
+        let upper_case_owner = principal("desk", Role::Reviewer, Some("BOB"));
+        assert!(may(&["dba"], &upper_case_owner), "the case of the owner's name is ignored");
         // Membership in a group makes nobody a reviewer.
         for role in [Role::Agent, Role::Viewer] {
-            assert!(!may(&["dba"], &who("alice", role, None)) && !may(&[], &who("alice", role, None)));
+            assert!(!may(&["dba"], &principal("alice", role, None)) && !may(&[], &principal("alice", role, None)));
         }
-        assert!(may(&["dba"], &who("alice", Role::Reviewer, None)));
-        people.set_groups(&groups(&["carol"]));
-        assert!(people.may_decide(&asks(&["dba"]), &carol) && !people.may_decide(&asks(&["dba"]), &laptop));
-        assert!(!people.may_decide(&asks(&["gone"]), &root), "a removed group has no members");
+        assert!(may(&["dba"], &principal("alice", Role::Reviewer, None)));
+        dba_reviewers.set_groups(&groups(&["carol"]));
+        assert!(
+            dba_reviewers.may_decide(&terms_for(&["dba"]), &carol)
+                && !dba_reviewers.may_decide(&terms_for(&["dba"]), &laptop)
+        );
+        assert!(!dba_reviewers.may_decide(&terms_for(&["gone"]), &root), "a removed group has no members");
     }
 }

@@ -27,7 +27,7 @@ pub struct Rule {
     pub annotations: AnnotationsMatch,
     pub when: Option<Condition>,
     pub then: Verdict,
-    /// Shown to callers who are denied, and to reviewers.
+    /// The reason that denied callers and reviewers see.
     pub reason: Option<Arc<str>>,
     /// The terms of a review; those of `policy.review` if the rule sets none.
     pub terms: Arc<Terms>,
@@ -75,7 +75,7 @@ impl Rule {
         }
     }
 
-    /// Returns `true` if the rules match the same calls, whatever their verdicts are.
+    /// Returns `true` if the rules match the same calls, regardless of their verdicts.
     #[must_use]
     pub fn matches_same_calls(&self, other: &Self) -> bool {
         // Without `..`, so that a new field must be compared here or left out explicitly.
@@ -111,8 +111,8 @@ impl Rule {
         !(self.methods.is_empty() && self.resources.is_empty() && self.prompts.is_empty())
     }
 
-    /// Returns `true` if the rule covers a tool of that name: any tool, unless the rule names some, or names only other
-    /// subjects.
+    /// Returns `true` if the rule covers a tool of that name. A rule that names no tools covers every tool, unless it names
+    /// other subjects.
     #[must_use]
     pub fn admits_tool(&self, name: &str) -> bool {
         if self.tools.is_empty() { !self.names_non_tools() } else { self.tools.matches(name) }

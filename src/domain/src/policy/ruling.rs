@@ -13,12 +13,12 @@ use crate::principal::Principal;
 /// The evaluated policy of one tool.
 #[derive(Clone, Debug)]
 pub struct Ruling {
-    core: ConfigRuling,
+    config_ruling: ConfigRuling,
     /// The decision, if it is the same for every call.
     fixed: Option<Arc<Decision>>,
     /// The standing rules for the tool.
-    standing: Option<Arc<ToolStandingRules>>,
-    /// Every call is allowed, whatever the verdict is.
+    standing_rules: Option<Arc<ToolStandingRules>>,
+    /// The policy is not enforced: every call is allowed and the verdict is only reported.
     simulates: bool,
 }
 
@@ -68,17 +68,17 @@ impl Ruling {
         rules: &[Arc<Rule>],
         tool: &ToolFacts,
         otherwise: Decision,
-        standing: Option<Arc<ToolStandingRules>>,
+        standing_rules: Option<Arc<ToolStandingRules>>,
         simulates: bool,
     ) -> Self {
-        let core = ConfigRuling::new(rules, tool, otherwise);
-        let fixed = match &core {
-            ConfigRuling::Fixed(decision) if standing.is_none() => {
+        let config_ruling = ConfigRuling::new(rules, tool, otherwise);
+        let fixed = match &config_ruling {
+            ConfigRuling::Fixed(decision) if standing_rules.is_none() => {
                 Some(Arc::new(if simulates { decision.clone().allow_simulated() } else { decision.clone() }))
             }
             _ => None,
         };
-        Self { core, fixed, standing, simulates }
+        Self { config_ruling, fixed, standing_rules, simulates }
     }
 
     /// Decides about a call.
@@ -87,15 +87,16 @@ impl Ruling {
         if let Some(fixed) = &self.fixed {
             return (**fixed).clone();
         }
-        let mut decision = match &self.core {
+        let mut decision = match &self.config_ruling {
             ConfigRuling::Fixed(decision) => decision.clone(),
-            ConfigRuling::Conditional(depends) => {
-                let call = CallContext { requester, arguments, parsed_arguments: OnceCell::new(), tool: &depends.tool };
-                depends.decide(|candidate| call.matches(candidate))
+            ConfigRuling::Conditional(conditional) => {
+                let call =
+                    CallContext { requester, arguments, parsed_arguments: OnceCell::new(), tool: &conditional.tool };
+                conditional.decide(|candidate| call.matches(candidate))
             }
         };
-        if let Some(standing) = &self.standing {
-            decision = standing.apply(decision, requester.principal, arguments);
+        if let Some(standing_rules) = &self.standing_rules {
+            decision = standing_rules.apply(decision, requester.principal, arguments);
         }
         if self.simulates { decision.allow_simulated() } else { decision }
     }
@@ -104,37 +105,37 @@ impl Ruling {
     #[must_use]
     pub fn may_take_long(&self, principal: &Principal, arguments: &RawValue) -> bool {
         const MAX_FAST_BYTES: usize = 16 << 10;
-        if self.standing.as_ref().is_some_and(|standing| standing.may_take_long(arguments)) {
+        if self.standing_rules.as_ref().is_some_and(|rules| rules.may_take_long(arguments)) {
             return true;
         }
-        let ConfigRuling::Conditional(depends) = &self.core else { return false };
-        let mut reading = depends.candidates.iter().filter(|candidate| {
+        let ConfigRuling::Conditional(conditional) = &self.config_ruling else { return false };
+        let mut readers_of_arguments = conditional.candidates.iter().filter(|candidate| {
             candidate.rule.applies_to(principal.role, &principal.name)
                 && candidate.rule.when.as_ref().is_some_and(|when| when.uses("arguments"))
         });
-        reading.any(|candidate| {
+        readers_of_arguments.any(|candidate| {
             arguments.get().len() > MAX_FAST_BYTES || candidate.rule.when.as_ref().is_some_and(Condition::has_loops)
         })
     }
 
-    /// Returns `true` if the tool is listed for this principal: not if all of their calls would be denied.
+    /// Returns `true` if the tool is listed for this principal. A tool is hidden if every call would be denied.
     #[must_use]
     pub fn is_listed_to(&self, principal: &Principal) -> bool {
-        let listed = || match &self.core {
+        let listed = || match &self.config_ruling {
             ConfigRuling::Fixed(decision) => decision.verdict != Verdict::Deny,
-            ConfigRuling::Conditional(depends) => depends.is_listed_to(principal),
+            ConfigRuling::Conditional(conditional) => conditional.is_listed_to(principal),
         };
-        self.simulates || (!self.standing.as_ref().is_some_and(|standing| standing.denies_all(principal)) && listed())
+        self.simulates || (!self.standing_rules.as_ref().is_some_and(|rules| rules.denies_all(principal)) && listed())
     }
 
     /// Returns `true` if a call of this principal could be reviewed or denied.
     #[must_use]
     pub fn may_block(&self, principal: &Principal) -> bool {
-        let stops = || match &self.core {
+        let blocks = || match &self.config_ruling {
             ConfigRuling::Fixed(decision) => decision.verdict != Verdict::Allow,
-            ConfigRuling::Conditional(depends) => depends.may_block(principal),
+            ConfigRuling::Conditional(conditional) => conditional.may_block(principal),
         };
-        !self.simulates && (self.standing.is_some() || stops())
+        !self.simulates && (self.standing_rules.is_some() || blocks())
     }
 
     /// Returns `true` if every call of every principal is allowed by an enforced policy.
@@ -146,7 +147,7 @@ impl Ruling {
     /// Returns `true` if a call may become a change.
     #[must_use]
     pub fn may_review(&self) -> bool {
-        match &self.core {
+        match &self.config_ruling {
             _ if self.simulates => false,
             ConfigRuling::Fixed(decision) => decision.verdict == Verdict::Review,
             ConfigRuling::Conditional(_) => true,
@@ -162,15 +163,15 @@ impl Ruling {
     /// Returns the default decision, or `None` if a rule decides on every call.
     #[must_use]
     pub fn default_decision(&self) -> Option<&Decision> {
-        match &self.core {
+        match &self.config_ruling {
             ConfigRuling::Fixed(decision) => Some(decision).filter(|decision| decision.rule.is_none()),
-            ConfigRuling::Conditional(depends) => {
+            ConfigRuling::Conditional(conditional) => {
                 let matches_all = |candidate: &CandidateRule| {
                     !candidate.rule.restricts_callers()
                         && !depends_on_call(&candidate.rule)
                         && matches!(candidate.static_match, StaticMatch::Matches)
                 };
-                (!depends.candidates.last().is_some_and(matches_all)).then_some(&depends.otherwise)
+                (!conditional.candidates.last().is_some_and(matches_all)).then_some(&conditional.otherwise)
             }
         }
     }
@@ -178,23 +179,24 @@ impl Ruling {
     /// Returns the standing rule that lets the tool run without review, if it applies to every caller but its creator.
     #[must_use]
     pub fn tool_allow_rule(&self) -> Option<&Arc<StandingRule>> {
-        let decision = match &self.core {
+        let decision = match &self.config_ruling {
             ConfigRuling::Fixed(decision) if decision.rule.is_none() && decision.mark.is_none() => decision,
             _ => return None,
         };
-        self.standing.as_ref()?.allow_rule(&decision.terms)
+        self.standing_rules.as_ref()?.allow_rule(&decision.terms)
     }
 
     /// Iterates over the labels of the rules that may decide: standing rules, then rules of the configuration, in
     /// order.
     pub fn rules(&self) -> impl Iterator<Item = &str> {
-        let (fixed, depends) = match &self.core {
+        let (fixed, conditional) = match &self.config_ruling {
             ConfigRuling::Fixed(decision) => (decision.rule.as_deref(), None),
-            ConfigRuling::Conditional(depends) => (None, Some(depends)),
+            ConfigRuling::Conditional(conditional) => (None, Some(conditional)),
         };
-        let standing = self.standing.iter().flat_map(|standing| standing.ids());
-        let depends = depends.into_iter().flat_map(|depends| depends.candidates.iter().map(|c| &*c.rule.label));
-        standing.chain(fixed).chain(depends)
+        let standing_rules = self.standing_rules.iter().flat_map(|rules| rules.ids());
+        let conditional =
+            conditional.into_iter().flat_map(|conditional| conditional.candidates.iter().map(|c| &*c.rule.label));
+        standing_rules.chain(fixed).chain(conditional)
     }
 }
 
@@ -213,12 +215,12 @@ impl ConfigRuling {
                 break;
             }
         }
-        let depends = ConditionalRules { candidates, otherwise, mark: tool.standing.mark(), tool: value };
+        let conditional = ConditionalRules { candidates, otherwise, mark: tool.definition_status.mark(), tool: value };
         if is_fixed {
             // No candidate depends on the call, so none is evaluated with one.
-            return Self::Fixed(depends.decide(|candidate| candidate.static_match.as_match()));
+            return Self::Fixed(conditional.decide(|candidate| candidate.static_match.as_match()));
         }
-        Self::Conditional(Arc::new(depends))
+        Self::Conditional(Arc::new(conditional))
     }
 }
 
@@ -247,9 +249,9 @@ fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option
 }
 
 fn depends_on_call(rule: &Rule) -> bool {
-    let is_of_call =
+    let reads_call =
         |when: &Condition| ["arguments", "principal", "session"].iter().any(|variable| when.uses(variable));
-    rule.when.as_ref().is_some_and(is_of_call)
+    rule.when.as_ref().is_some_and(reads_call)
 }
 
 impl StaticMatch {
@@ -272,23 +274,23 @@ impl ConditionalRules {
                 None => decision,
             });
         };
-        let mut last = None;
+        let mut matched = None;
         for candidate in &self.candidates {
             match matches(candidate) {
                 CallMatch::No => {}
                 CallMatch::Yes => {
-                    last = Some(Decision::from_rule(&candidate.rule));
+                    matched = Some(Decision::from_rule(&candidate.rule));
                     break;
                 }
                 CallMatch::Uncertain => add_uncertain(Decision::from_rule(&candidate.rule)),
                 CallMatch::Fault(fault) => add_uncertain(Decision::from_fault(&candidate.rule, &fault)),
             }
         }
-        let last = last.unwrap_or_else(|| self.otherwise.clone());
+        let certain = matched.unwrap_or_else(|| self.otherwise.clone());
         let decision = match uncertain {
             // An uncertain rule counts if it is stricter, and is reported if it is equally strict.
-            Some(uncertain) => uncertain.or_stricter(last),
-            None => last,
+            Some(uncertain) => uncertain.or_stricter(certain),
+            None => certain,
         };
         decision.with_mark(self.mark)
     }
@@ -320,7 +322,7 @@ impl ConditionalRules {
             }
             let denies = rule.then == Verdict::Deny;
             match &rule.when {
-                // It may match or not; if not, the remaining rules decide.
+                // The condition may hold for some calls only; the remaining rules decide the other calls.
                 Some(when) if when.uses("arguments") || when.uses("session") => {
                     if !denies {
                         return true;

@@ -96,19 +96,20 @@ pub struct StandingRule {
     pub expires_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
     pub revoked_by: Option<String>,
-    /// When its expiry was recorded.
+    /// The time at which the expiry was recorded.
     pub expired_at: Option<Timestamp>,
-    /// When its creator was found to be no longer allowed to decide (the key was revoked or has another role). An allow
-    /// rule ends then; a deny rule stays until somebody revokes it.
+    /// The time at which the gateway found that the creator may no longer decide (the key was revoked or has another role).
+    /// An allow rule ends then; a deny rule stays until a reviewer revokes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub orphaned_at: Option<Timestamp>,
+    /// The number of calls that the rule decided.
     pub uses: UseCounter,
-    /// Its expiry by the monotonic clock, so that setting back the wall clock does not extend it.
+    /// The expiry by the monotonic clock, so that setting back the wall clock does not extend it.
     #[serde(skip)]
     pub deadline: Option<Instant>,
 }
 
-/// A reference to the account that a rule covers.
+/// A reference to an account, by name, owner and key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AccountRef {
@@ -172,13 +173,13 @@ impl StandingRule {
         !self.has_ended() && !self.is_expired(now)
     }
 
-    /// Returns `true` if its end is recorded.
+    /// Returns `true` if the end of the rule is recorded.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.revoked_at.is_some() || self.expired_at.is_some()
     }
 
-    /// Returns `true` if its time is over.
+    /// Returns `true` if the rule's time is over, whether that is recorded or not.
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|at| at <= now) || self.deadline.is_some_and(|at| at <= Instant::now())
@@ -211,14 +212,14 @@ impl StandingSource for NoStandingRules {
 
 /// Returns `true` if this reviewer alone may approve a call under these terms.
 #[must_use]
-pub fn can_approve_alone(people: &Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
-    terms.single_approval_suffices() && people.may_decide(terms, reviewer)
+pub fn can_approve_alone(reviewers: &Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
+    terms.single_approval_suffices() && reviewers.may_decide(terms, reviewer)
 }
 
 /// The standing rules of one tool.
 pub(super) struct ToolStandingRules {
     rules: Vec<Arc<StandingRule>>,
-    people: Arc<Reviewers>,
+    reviewers: Arc<Reviewers>,
 }
 
 impl fmt::Debug for ToolStandingRules {
@@ -229,20 +230,24 @@ impl fmt::Debug for ToolStandingRules {
 
 /// The deepest nesting of arguments that are compared.
 const MAX_DEPTH: usize = 128;
-/// Bytes of arguments that are compared quickly.
+/// The most bytes of arguments that are compared quickly.
 const QUICK_COMPARISON_BYTES: usize = 16 << 10;
 
 impl ToolStandingRules {
     /// Creates the set, or `None` if no rule applies to the tool. An allow rule applies to the definition and server
     /// that it was created for. A deny rule applies to every definition, or a server could evade it by changing the
     /// description.
-    pub(super) fn new(rules: Vec<Arc<StandingRule>>, tool: &ToolFacts, people: &Arc<Reviewers>) -> Option<Arc<Self>> {
+    pub(super) fn new(
+        rules: Vec<Arc<StandingRule>>,
+        tool: &ToolFacts,
+        reviewers: &Arc<Reviewers>,
+    ) -> Option<Arc<Self>> {
         let is_applicable = |rule: &Arc<StandingRule>| {
             rule.verdict == StandingVerdict::Deny
                 || rule.tool_hash == tool.hash && rule.served_by.as_ref() == Some(&tool.target)
         };
         let rules: Vec<_> = rules.into_iter().filter(is_applicable).collect();
-        (!rules.is_empty()).then(|| Arc::new(Self { rules, people: Arc::clone(people) }))
+        (!rules.is_empty()).then(|| Arc::new(Self { rules, reviewers: Arc::clone(reviewers) }))
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
@@ -262,11 +267,11 @@ impl ToolStandingRules {
             rule.allows_whole_tool()
                 && rule.is_live(now)
                 && self
-                    .people
+                    .reviewers
                     .current_principal(&rule.creator())
                     .ok()
                     .flatten()
-                    .is_some_and(|c| can_approve_alone(&self.people, terms, &c))
+                    .is_some_and(|c| can_approve_alone(&self.reviewers, terms, &c))
         })
     }
 
@@ -308,11 +313,11 @@ impl ToolStandingRules {
                 return false;
             }
             // If the creator cannot be checked now, the rule does not apply.
-            let Ok(Some(creator)) = self.people.current_principal(&rule.creator()) else { return false };
+            let Ok(Some(creator)) = self.reviewers.current_principal(&rule.creator()) else { return false };
             let has_comment = rule.comment.is_some() || !decision.terms.require_comment;
             has_comment
                 && !Person::from_principal(caller).is_same_as(Person::from_principal(&creator))
-                && can_approve_alone(&self.people, &decision.terms, &creator)
+                && can_approve_alone(&self.reviewers, &decision.terms, &creator)
         });
         match allows.find(&mut matches) {
             Some(rule) => {
@@ -331,5 +336,5 @@ fn decide_by_rule(decision: Decision, rule: &Arc<StandingRule>, verdict: Verdict
         (None, _) => "a reviewer allowed such calls".into(),
     };
     let label = format!("standing rule {}", rule.id).into();
-    Decision { verdict, rule: Some(label), reason, standing: Some(Arc::clone(rule)), ..decision }
+    Decision { verdict, rule: Some(label), reason, standing_rule: Some(Arc::clone(rule)), ..decision }
 }

@@ -97,7 +97,7 @@ impl Policy {
         self.default == PolicyDefault::Deny || self.rules.iter().any(|rule| can_deny(rule))
     }
 
-    /// Returns `true` if all requests are allowed, whatever the verdict is.
+    /// Returns `true` if the policy is not enforced, so that all requests are allowed.
     #[must_use]
     pub fn simulates(&self) -> bool {
         self.mode == PolicyMode::Simulate
@@ -105,7 +105,7 @@ impl Policy {
 
     /// Returns the decision of the policy, whether it is enforced or not.
     #[must_use]
-    pub fn decide_access(&self, subject: Subject<'_>, owner: Owner<'_>, asker: &Requester<'_>) -> AccessDecision {
+    pub fn decide_access(&self, subject: Subject<'_>, owner: Owner<'_>, requester: &Requester<'_>) -> AccessDecision {
         let server = match owner {
             Owner::Module("gateway") => return AccessDecision::NoRule,
             Owner::Upstream(name) | Owner::Module(name) => name,
@@ -114,12 +114,12 @@ impl Policy {
         let spellings = SubjectSpellings::for_subject(subject);
         for rule in self.rules.iter() {
             let covers = rule.servers.admits(server)
-                && rule.applies_to(asker.principal.role, &asker.principal.name)
+                && rule.applies_to(requester.principal.role, &requester.principal.name)
                 && spellings.match_rule(rule, subject, upstream);
             if !covers {
                 continue;
             }
-            match (rule.then, asker.holds(rule)) {
+            match (rule.then, requester.holds(rule)) {
                 // The condition may hold or not, so the stricter verdict counts.
                 (Verdict::Deny, None | Some(true)) => {
                     let reason = rule.reason.clone().unwrap_or_else(|| format!("{} says deny", rule.label).into());
@@ -136,31 +136,33 @@ impl Policy {
         AccessDecision::NoRule
     }
 
-    /// Returns `true` if an extension method may be sent to that server. `gated` tells whether calls of some tool there
-    /// can be blocked.
+    /// Returns `true` if an extension method may be sent to that server. `has_blockable_tool` tells whether the
+    /// policy could block a call of some tool there.
     #[must_use]
     pub fn allows_method(
         &self,
         server: &str,
         method: &str,
-        asker: &Requester<'_>,
-        gated: impl FnOnce() -> bool,
+        requester: &Requester<'_>,
+        has_blockable_tool: impl FnOnce() -> bool,
     ) -> bool {
         // A rule that would block a tool of that name blocks the method too.
-        let stops = |rule: &Rule| {
+        let blocks_method = |rule: &Rule| {
             rule.then != Verdict::Allow
                 && rule.servers.admits(server)
                 && rule.admits_tool(method)
-                && rule.applies_to(asker.principal.role, &asker.principal.name)
+                && rule.applies_to(requester.principal.role, &requester.principal.name)
         };
         if self.simulates() {
             return true;
         }
-        match self.decide_access(Subject::Method(method), Owner::Upstream(server), asker) {
+        match self.decide_access(Subject::Method(method), Owner::Upstream(server), requester) {
             AccessDecision::Allowed => true,
             AccessDecision::Refused(_) => false,
             AccessDecision::NoRule => {
-                self.default == PolicyDefault::Allow && !self.rules.iter().any(|rule| stops(rule)) && !gated()
+                self.default == PolicyDefault::Allow
+                    && !self.rules.iter().any(|rule| blocks_method(rule))
+                    && !has_blockable_tool()
             }
         }
     }

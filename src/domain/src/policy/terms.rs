@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Combines the stricter of each term, if it is unclear which of two rules applies. Two lists of reviewers cannot be
-/// combined: the first is used, if it has any. How the caller waits comes from the first too.
+/// combined: the first list is used unless it is empty. How the caller waits comes from the first terms too.
 #[must_use]
 pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
     let reviewers = if first.reviewers.is_empty() { &second.reviewers } else { &first.reviewers };
@@ -40,7 +40,7 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
         expire_after: _, on_expiry: _, on_review: _, hold_for: _, open_page: _,
     } = new;
     let mut differences = Vec::new();
-    let mut note = |is_looser: bool, from: String, to: String| {
+    let mut add_if = |is_looser: bool, from: String, to: String| {
         if is_looser {
             differences.push((from, to));
         }
@@ -49,19 +49,19 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
         [] => "reviewers: anyone".to_owned(),
         some => format!("reviewers: {}", some.join(", ")),
     };
-    note(!narrows_reviewers(old, new), names(old), names(new));
-    note(new.quorum < old.quorum, format!("quorum {}", old.quorum), format!("quorum {}", new.quorum));
-    note(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
+    add_if(!narrows_reviewers(old, new), names(old), names(new));
+    add_if(new.quorum < old.quorum, format!("quorum {}", old.quorum), format!("quorum {}", new.quorum));
+    add_if(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
     let edits = |terms: &Terms| match terms.edit {
         Editing::Allowed => "edits".to_owned(),
         Editing::Other => "edits that another reviewer approves".to_owned(),
         Editing::Forbidden => "no edits".to_owned(),
     };
-    note(new.edit < old.edit, edits(old), edits(new));
-    note(old.preview_required && !new.preview_required, "a preview".into(), "no preview".into());
-    note(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
+    add_if(new.edit < old.edit, edits(old), edits(new));
+    add_if(old.preview_required && !new.preview_required, "a preview".into(), "no preview".into());
+    add_if(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
     let undo = |terms: &Terms| format!("undo for {} s", terms.undo_for);
-    note(new.undo_for < old.undo_for, undo(old), undo(new));
+    add_if(new.undo_for < old.undo_for, undo(old), undo(new));
     differences
 }
 
@@ -85,7 +85,7 @@ fn narrows_reviewers(old: &Terms, new: &Terms) -> bool {
 mod tests {
     use super::*;
 
-    fn asks(reviewers: &[&str]) -> Terms {
+    fn requiring(reviewers: &[&str]) -> Terms {
         Terms { reviewers: reviewers.iter().map(|r| (*r).to_owned()).collect(), ..Terms::default() }
     }
 
@@ -100,7 +100,7 @@ mod tests {
             undo_for: 9,
             preview_required: true,
             questions: false,
-            ..asks(&["dba"])
+            ..requiring(&["dba"])
         };
         let lax = Terms { quorum: 2, expire_after: Some(90), undo_for: 10, questions: true, ..Terms::default() };
         let whole = Terms { undo_for: 10, ..strict.clone() };
@@ -109,7 +109,11 @@ mod tests {
         for (a, b) in [(&strict, &lax), (&lax, &strict)] {
             assert_eq!(loosened_terms(a, &stricter_terms(a, b)), []);
         }
-        assert_eq!(stricter_terms(&asks(&["dba"]), &asks(&["ops"])).reviewers, ["dba"], "the first's");
+        assert_eq!(
+            stricter_terms(&requiring(&["dba"]), &requiring(&["ops"])).reviewers,
+            ["dba"],
+            "the first list is kept"
+        );
     }
 
     #[test]
@@ -120,7 +124,7 @@ mod tests {
             edit: Editing::Forbidden,
             preview_required: true,
             undo_for: 5,
-            ..asks(&["dba", "ops"])
+            ..requiring(&["dba", "ops"])
         };
         let all: Vec<String> = loosened_terms(&strict, &Terms::default()).into_iter().map(|(from, _)| from).collect();
         assert_eq!(all, ["reviewers: dba, ops", "quorum 2", "a comment", "no edits", "a preview", "undo for 5 s"]);
@@ -131,12 +135,12 @@ mod tests {
         assert_eq!(loosened_terms(&strict, &other), []);
         assert_eq!(loosened_terms(&other, &strict), []);
         for (old, new, looser) in [
-            (asks(&["dba", "ops"]), asks(&["ops"]), false),
-            (asks(&["ops"]), asks(&["dba", "ops"]), true),
-            (asks(&["reviewer"]), asks(&[]), false),
-            (asks(&[]), asks(&["admin"]), false),
-            (asks(&["admin"]), asks(&["reviewer"]), true),
-            (asks(&["reviewer", "x"]), asks(&["y"]), false),
+            (requiring(&["dba", "ops"]), requiring(&["ops"]), false),
+            (requiring(&["ops"]), requiring(&["dba", "ops"]), true),
+            (requiring(&["reviewer"]), requiring(&[]), false),
+            (requiring(&[]), requiring(&["admin"]), false),
+            (requiring(&["admin"]), requiring(&["reviewer"]), true),
+            (requiring(&["reviewer", "x"]), requiring(&["y"]), false),
         ] {
             assert_eq!(!loosened_terms(&old, &new).is_empty(), looser, "{old:?} → {new:?}");
         }

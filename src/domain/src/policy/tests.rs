@@ -1,4 +1,4 @@
-mod standing;
+mod standing_rules;
 
 use serde_json::value::RawValue;
 
@@ -12,7 +12,7 @@ fn globs(pattern: &str) -> Globs {
     Globs::new(vec![pattern.to_owned()]).unwrap()
 }
 
-fn when(source: &str) -> Option<Condition> {
+fn compiled(source: &str) -> Option<Condition> {
     Some(Condition::compile(source).unwrap())
 }
 
@@ -27,8 +27,8 @@ fn tool(read_only: bool) -> ToolFacts {
         annotations: ToolAnnotations { read_only_hint: read_only, ..ToolAnnotations::default() },
         hash: "sha256:t".into(),
         target: String::new(),
-        standing: DefinitionStatus::Module,
-        trusted: false,
+        definition_status: DefinitionStatus::Module,
+        server_is_trusted: false,
         self_service: false,
     }
 }
@@ -37,15 +37,15 @@ fn principal(role: Role) -> Principal {
     Principal { name: "ci-7".into(), role, key_id: None, owner: None }
 }
 
-fn ask_as(policy: &Policy, tool: &ToolFacts, arguments: &str, role: Role) -> Decision {
+fn decide_as(policy: &Policy, tool: &ToolFacts, arguments: &str, role: Role) -> Decision {
     let arguments = RawValue::from_string(arguments.to_owned()).unwrap();
     let principal = principal(role);
     let requester = Requester { principal: &principal, transport: "http", revision: "2025-11-25", client: None };
     policy.ruling(tool).decide(&requester, &arguments)
 }
 
-fn ask(policy: &Policy, tool: &ToolFacts, arguments: &str) -> Decision {
-    ask_as(policy, tool, arguments, Role::Agent)
+fn decide(policy: &Policy, tool: &ToolFacts, arguments: &str) -> Decision {
+    decide_as(policy, tool, arguments, Role::Agent)
 }
 
 #[test]
@@ -60,10 +60,10 @@ fn verdict_by_default_and_hint() {
         (P::Deny, V::Deny, V::Deny, V::Allow),
     ] {
         let policy = policy(default, Vec::new());
-        assert_eq!(ask(&policy, &tool(true), "{}").verdict, read, "{default:?}");
-        assert_eq!(ask(&policy, &tool(false), "{}").verdict, write, "{default:?}");
+        assert_eq!(decide(&policy, &tool(true), "{}").verdict, read, "{default:?}");
+        assert_eq!(decide(&policy, &tool(false), "{}").verdict, write, "{default:?}");
         let own_tool = ToolFacts { self_service: true, ..tool(false) };
-        assert_eq!(ask(&policy, &own_tool, "{}").verdict, own, "{default:?}");
+        assert_eq!(decide(&policy, &own_tool, "{}").verdict, own, "{default:?}");
     }
 }
 
@@ -80,7 +80,7 @@ fn self_service_tools_are_always_allowed() {
 #[test]
 fn read_only_hint_counts_only_if_trusted() {
     let policy = policy(PolicyDefault::ReviewWrites, Vec::new());
-    for (standing, trusted, expected) in [
+    for (definition_status, server_is_trusted, expected) in [
         (DefinitionStatus::Module, false, Verdict::Allow),
         (DefinitionStatus::Accepted, false, Verdict::Allow),
         (DefinitionStatus::Seen, true, Verdict::Allow),
@@ -88,28 +88,32 @@ fn read_only_hint_counts_only_if_trusted() {
         (DefinitionStatus::New, true, Verdict::Review),
         (DefinitionStatus::Changed, true, Verdict::Review),
     ] {
-        let tool = ToolFacts { standing, trusted, ..tool(true) };
-        assert_eq!(ask(&policy, &tool, "{}").verdict, expected, "{standing:?} {trusted}");
+        let tool = ToolFacts { definition_status, server_is_trusted, ..tool(true) };
+        assert_eq!(decide(&policy, &tool, "{}").verdict, expected, "{definition_status:?} {server_is_trusted}");
         let write = ToolFacts { annotations: ToolAnnotations::default(), ..tool };
-        assert_eq!(ask(&policy, &write, "{}").verdict, Verdict::Review, "{standing:?} {trusted}");
+        assert_eq!(decide(&policy, &write, "{}").verdict, Verdict::Review, "{definition_status:?} {server_is_trusted}");
     }
 }
 
 #[test]
 fn new_or_changed_tools_are_reviewed_unless_denied() {
-    for standing in [DefinitionStatus::New, DefinitionStatus::Changed] {
-        let tool = ToolFacts { standing, trusted: true, ..tool(true) };
+    for definition_status in [DefinitionStatus::New, DefinitionStatus::Changed] {
+        let tool = ToolFacts { definition_status, server_is_trusted: true, ..tool(true) };
         for (then, expected) in
             [(Verdict::Allow, Verdict::Review), (Verdict::Review, Verdict::Review), (Verdict::Deny, Verdict::Deny)]
         {
             let by_rule = policy(PolicyDefault::Allow, vec![Rule::new("r", then)]);
-            let decision = ask(&by_rule, &tool, "{}");
-            assert_eq!((decision.verdict, decision.mark), (expected, standing.mark()), "{standing:?} {then:?}");
+            let decision = decide(&by_rule, &tool, "{}");
+            assert_eq!(
+                (decision.verdict, decision.mark),
+                (expected, definition_status.mark()),
+                "{definition_status:?} {then:?}"
+            );
         }
-        assert_eq!(ask(&policy(PolicyDefault::Allow, Vec::new()), &tool, "{}").verdict, Verdict::Review);
-        let by_condition = Rule { when: when("arguments.ok"), ..Rule::new("r", Verdict::Allow) };
+        assert_eq!(decide(&policy(PolicyDefault::Allow, Vec::new()), &tool, "{}").verdict, Verdict::Review);
+        let by_condition = Rule { when: compiled("arguments.ok"), ..Rule::new("r", Verdict::Allow) };
         let by_condition = policy(PolicyDefault::Allow, vec![by_condition]);
-        assert_eq!(ask(&by_condition, &tool, r#"{"ok":true}"#).verdict, Verdict::Review);
+        assert_eq!(decide(&by_condition, &tool, r#"{"ok":true}"#).verdict, Verdict::Review);
     }
 }
 
@@ -119,14 +123,14 @@ fn first_matching_rule_decides() {
         Rule { tools: globs("db__*"), ..Rule::new("other tool", Verdict::Deny) },
         Rule { servers: globs("d*"), ..Rule::new("other server", Verdict::Deny) },
         Rule { roles: vec![Role::Reviewer, Role::Admin], ..Rule::new("reviewers", Verdict::Allow) },
-        Rule { principals: globs("ci-?"), when: when("arguments.n > 10"), ..Rule::new("ci", Verdict::Deny) },
+        Rule { principals: globs("ci-?"), when: compiled("arguments.n > 10"), ..Rule::new("ci", Verdict::Deny) },
         Rule { tools: globs("{fs,git}__w*"), ..Rule::new("writes", Verdict::Review) },
         Rule::new("never reached", Verdict::Allow),
     ];
     let policy = policy(PolicyDefault::Deny, rules);
     let tool = tool(false);
     let decided = |arguments, role| {
-        let decision = ask_as(&policy, &tool, arguments, role);
+        let decision = decide_as(&policy, &tool, arguments, role);
         (decision.verdict, decision.rule.unwrap().to_string())
     };
     assert_eq!(decided(r#"{"n":1}"#, Role::Reviewer), (Verdict::Allow, "reviewers".into()));
@@ -141,9 +145,13 @@ fn first_matching_rule_decides() {
 fn call_independent_decision_is_fixed() {
     let annotated = AnnotationsMatch { destructive_hint: Some(false), ..AnnotationsMatch::default() };
     let rules = vec![
-        Rule { when: when("tool.server == 'db'"), ..Rule::new("db", Verdict::Deny) },
-        Rule { annotations: annotated, when: when("tool.name.startsWith('fs__')"), ..Rule::new("fs", Verdict::Allow) },
-        Rule { when: when("arguments.n > 10"), ..Rule::new("never asked", Verdict::Deny) },
+        Rule { when: compiled("tool.server == 'db'"), ..Rule::new("db", Verdict::Deny) },
+        Rule {
+            annotations: annotated,
+            when: compiled("tool.name.startsWith('fs__')"),
+            ..Rule::new("fs", Verdict::Allow)
+        },
+        Rule { when: compiled("arguments.n > 10"), ..Rule::new("never asked", Verdict::Deny) },
     ];
     let policy = policy(PolicyDefault::Deny, rules);
     let ruling = policy.ruling(&tool(false));
@@ -164,10 +172,11 @@ fn failed_condition_never_loosens_verdict() {
         (V::Deny, V::Allow, V::Deny),
     ] {
         for condition in ["arguments.missing > 1", "arguments.text > 1", "arguments.n", "arguments.list[7] == 1"] {
-            let rules = vec![Rule { when: when(condition), ..Rule::new("first", then) }, Rule::new("second", after)];
+            let rules =
+                vec![Rule { when: compiled(condition), ..Rule::new("first", then) }, Rule::new("second", after)];
             let policy = policy(PolicyDefault::Allow, rules);
             let arguments = r#"{"text":"a secret","n":1,"list":[]}"#;
-            let decision = ask(&policy, &tool, arguments);
+            let decision = decide(&policy, &tool, arguments);
             assert_eq!(decision.verdict, expected, "{condition} {then:?} {after:?}");
             assert!(!decision.reason.contains("secret"), "{decision:?}");
         }
@@ -176,9 +185,9 @@ fn failed_condition_never_loosens_verdict() {
 
 #[test]
 fn ambiguous_arguments_are_reviewed() {
-    let rules = vec![Rule { when: when("arguments.amount < 100"), ..Rule::new("small", Verdict::Allow) }];
+    let rules = vec![Rule { when: compiled("arguments.amount < 100"), ..Rule::new("small", Verdict::Allow) }];
     let policy = policy(PolicyDefault::ReviewAll, rules);
-    let verdict = |arguments: &str| ask(&policy, &tool(false), arguments);
+    let verdict = |arguments: &str| decide(&policy, &tool(false), arguments);
     assert_eq!(verdict(r#"{"amount":99}"#).verdict, Verdict::Allow);
     assert_eq!(verdict(r#"{"amount":-9223372036854775808}"#).verdict, Verdict::Allow);
     assert_eq!(verdict(r#"{"amount":18446744073709551615}"#).rule, None);
@@ -195,8 +204,9 @@ fn ambiguous_arguments_are_reviewed() {
 #[test]
 fn condition_budget_bounds_hostile_arguments() {
     let list = |n: usize| format!("[{}]", vec!["1"; n].join(","));
-    let policy_of =
-        |condition| policy(PolicyDefault::Allow, vec![Rule { when: when(condition), ..Rule::new("r", Verdict::Deny) }]);
+    let policy_of = |condition| {
+        policy(PolicyDefault::Allow, vec![Rule { when: compiled(condition), ..Rule::new("r", Verdict::Deny) }])
+    };
     let arguments = format!(r#"{{"a":{},"s":"{}"}}"#, list(2000), "x".repeat(500_000));
     for condition in [
         "arguments.a.exists(x, arguments.a.exists(y, x + y == 3))",
@@ -206,13 +216,13 @@ fn condition_budget_bounds_hostile_arguments() {
         "arguments.a.all(x, arguments.s.matches('^x*$'))",
         "arguments.a.exists(x, [arguments] == [x])",
     ] {
-        let decision = ask(&policy_of(condition), &tool(false), &arguments);
+        let decision = decide(&policy_of(condition), &tool(false), &arguments);
         assert_eq!(&*decision.reason, "r: its condition would take too long", "{condition}");
         assert_eq!(decision.verdict, Verdict::Deny);
     }
     // Honest conditions are not affected.
     for condition in ["arguments.a.all(x, x == 1)", "arguments.s.size() == 500000", "arguments.a.size() == 2000"] {
-        let decision = ask(&policy_of(condition), &tool(false), &arguments);
+        let decision = decide(&policy_of(condition), &tool(false), &arguments);
         assert_eq!(&*decision.reason, "r says deny", "{condition}");
     }
 }
@@ -222,23 +232,23 @@ fn annotation_rule_ignores_untrusted_annotations() {
     use Verdict as V;
     let reads = AnnotationsMatch { read_only_hint: Some(true), ..AnnotationsMatch::default() };
     let destroys = AnnotationsMatch { destructive_hint: Some(true), ..AnnotationsMatch::default() };
-    let seen = ToolFacts { standing: DefinitionStatus::Seen, ..tool(true) };
-    let accepted = ToolFacts { standing: DefinitionStatus::Accepted, ..tool(true) };
-    for (asked, then, of_seen, of_accepted) in [
+    let seen = ToolFacts { definition_status: DefinitionStatus::Seen, ..tool(true) };
+    let accepted = ToolFacts { definition_status: DefinitionStatus::Accepted, ..tool(true) };
+    for (required, then, if_seen, if_accepted) in [
         (reads, V::Allow, V::Review, V::Allow),
         (reads, V::Deny, V::Deny, V::Deny),
         (destroys, V::Deny, V::Deny, V::Review),
         (destroys, V::Allow, V::Review, V::Review),
     ] {
-        let rules = vec![Rule { annotations: asked, ..Rule::new("r", then) }];
+        let rules = vec![Rule { annotations: required, ..Rule::new("r", then) }];
         let policy = policy(PolicyDefault::ReviewAll, rules);
-        assert_eq!(ask(&policy, &seen, "{}").verdict, of_seen, "{asked:?} {then:?}");
-        assert_eq!(ask(&policy, &accepted, "{}").verdict, of_accepted, "{asked:?} {then:?}");
+        assert_eq!(decide(&policy, &seen, "{}").verdict, if_seen, "{required:?} {then:?}");
+        assert_eq!(decide(&policy, &accepted, "{}").verdict, if_accepted, "{required:?} {then:?}");
     }
-    let condition = Rule { when: when("tool.annotations.readOnlyHint"), ..Rule::new("r", V::Allow) };
+    let condition = Rule { when: compiled("tool.annotations.readOnlyHint"), ..Rule::new("r", V::Allow) };
     let policy = policy(PolicyDefault::ReviewAll, vec![condition]);
-    assert_eq!(ask(&policy, &seen, "{}").verdict, V::Review);
-    assert_eq!(ask(&policy, &accepted, "{}").verdict, V::Allow);
+    assert_eq!(decide(&policy, &seen, "{}").verdict, V::Review);
+    assert_eq!(decide(&policy, &accepted, "{}").verdict, V::Allow);
 }
 
 #[test]
@@ -253,17 +263,17 @@ fn tool_denied_for_all_calls_is_not_listed() {
     assert_eq!(denied_to(vec![deny()]), [true, true]);
     assert_eq!(denied_to(vec![agents()]), [true, false]);
     assert_eq!(denied_to(vec![Rule { principals: globs("ci-*"), ..deny() }]), [true, true]);
-    assert_eq!(denied_to(vec![Rule { when: when("principal.role == 'agent'"), ..deny() }]), [true, false]);
+    assert_eq!(denied_to(vec![Rule { when: compiled("principal.role == 'agent'"), ..deny() }]), [true, false]);
     // Some calls may be allowed.
-    assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..deny() }]), [false, false]);
-    assert_eq!(denied_to(vec![Rule { when: when("session.transport == 'http'"), ..deny() }]), [false, false]);
+    assert_eq!(denied_to(vec![Rule { when: compiled("arguments.x"), ..deny() }]), [false, false]);
+    assert_eq!(denied_to(vec![Rule { when: compiled("session.transport == 'http'"), ..deny() }]), [false, false]);
     assert_eq!(
-        denied_to(vec![Rule { when: when("arguments.x"), ..Rule::new("a", Verdict::Allow) }, agents()]),
+        denied_to(vec![Rule { when: compiled("arguments.x"), ..Rule::new("a", Verdict::Allow) }, agents()]),
         [false, false]
     );
-    assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..deny() }, agents()]), [true, false]);
+    assert_eq!(denied_to(vec![Rule { when: compiled("arguments.x"), ..deny() }, agents()]), [true, false]);
     // A condition that cannot be evaluated denies.
-    assert_eq!(denied_to(vec![Rule { when: when("principal.name > 3"), ..deny() }]), [true, true]);
+    assert_eq!(denied_to(vec![Rule { when: compiled("principal.name > 3"), ..deny() }]), [true, true]);
 }
 
 #[test]
@@ -307,10 +317,10 @@ fn only_conditions_on_arguments_may_take_long() {
         vec![
             Rule {
                 roles: vec![Role::Reviewer],
-                when: when("arguments.a.all(x, x > 1)"),
+                when: compiled("arguments.a.all(x, x > 1)"),
                 ..Rule::new("a", Verdict::Deny)
             },
-            Rule { when: when("arguments.b > 1"), ..Rule::new("b", Verdict::Deny) },
+            Rule { when: compiled("arguments.b > 1"), ..Rule::new("b", Verdict::Deny) },
         ],
     )
     .ruling(&tool(false));

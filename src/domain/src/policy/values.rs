@@ -16,7 +16,7 @@ use countersign_protocol::{
 
 /// The most bytes of arguments that conditions read.
 pub const MAX_BYTES: usize = 1 << 20;
-/// The most values in them.
+/// The most values in arguments that conditions read.
 pub const MAX_VALUES: usize = 20_000;
 /// The number of decimal digits that a double can distinguish.
 const MAX_DIGITS: usize = 17;
@@ -30,24 +30,26 @@ pub fn arguments(raw: &RawValue) -> Result<Value, ConditionFault> {
     arguments_within(raw.get(), MAX_BYTES, MAX_VALUES)
 }
 
-/// Like [`arguments`], with other limits: bytes of the JSON text, and number of values.
+/// Parses arguments like [`arguments`], with other limits for the bytes of the JSON text and the number of values.
 ///
 /// # Errors
 /// The errors of [`arguments`].
-pub fn arguments_within(text: &str, bytes: usize, values: usize) -> Result<Value, ConditionFault> {
-    if text.len() > bytes {
+pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Result<Value, ConditionFault> {
+    if text.len() > max_bytes {
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
     }
     if !numbers_are_exact(text) {
-        return Err(ConditionFault::Arguments("the arguments hold a number that its condition could not tell exactly"));
+        return Err(ConditionFault::Arguments(
+            "the arguments contain a number that its condition cannot represent exactly",
+        ));
     }
     let json = serde_json::from_str::<&RawValue>(text).map_err(|_| AMBIGUOUS)?;
     countersign_protocol::arguments::check(json, usize::MAX).map_err(|_| AMBIGUOUS)?;
-    let mut remaining = values;
+    let mut remaining = max_values;
     to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?, &mut remaining)
 }
 
-const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments cannot be read in one way only");
+const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments are ambiguous");
 
 /// Converts a value, counting down `remaining` for each value in it.
 fn to_cel(json: Json, remaining: &mut usize) -> Result<Value, ConditionFault> {

@@ -59,8 +59,8 @@ const CREDENTIAL_WORDS: [&str; 19] = [
 /// The most fields that a message names.
 const MAX_NAMED_FIELDS: usize = 8;
 
-/// Returns the `params` of a question for a client of that revision, including the name of the server. `elicitation` is
-/// described at [`adapt_params`].
+/// Returns the `params` of a question for a client of that revision, including the name of the server. See
+/// [`adapt_params`] for `elicitation`.
 #[must_use]
 pub fn params_for_client(
     server: &str,
@@ -138,7 +138,7 @@ pub fn attribute_requests(server: &str, requests: &str) -> Option<String> {
 /// Returns the URL that a question would open, in ASCII.
 ///
 /// # Errors
-/// The problem of its `url`.
+/// A clause that describes the problem of the question's `url`.
 pub fn checked_url(params: &str) -> Result<String, &'static str> {
     let text = member(params, "url").and_then(string).ok_or("it has no `url`")?;
     if text.chars().any(|c| is_hidden(c) || c.is_whitespace() || c == '\\') {
@@ -197,7 +197,7 @@ fn escape_hidden_strings(schema: &str) -> Option<String> {
     if schema.is_ascii() && !schema.contains("\\u") {
         return None;
     }
-    fn show(value: &mut Value, changed: &mut bool) {
+    fn escape_strings(value: &mut Value, changed: &mut bool) {
         match value {
             Value::String(text) => {
                 if let Cow::Owned(escaped) = escape_hidden(text) {
@@ -205,13 +205,13 @@ fn escape_hidden_strings(schema: &str) -> Option<String> {
                     *changed = true;
                 }
             }
-            Value::Array(items) => items.iter_mut().for_each(|item| show(item, changed)),
-            Value::Object(entries) => entries.values_mut().for_each(|item| show(item, changed)),
+            Value::Array(items) => items.iter_mut().for_each(|item| escape_strings(item, changed)),
+            Value::Object(entries) => entries.values_mut().for_each(|item| escape_strings(item, changed)),
             _ => {}
         }
     }
     let (mut value, mut changed) = (serde_json::from_str::<Value>(schema).ok()?, false);
-    show(&mut value, &mut changed);
+    escape_strings(&mut value, &mut changed);
     changed.then(|| value.to_string())
 }
 
@@ -231,12 +231,12 @@ fn is_credential(name: &str) -> bool {
     }
     // `apiKey` and `API_KEY` are two words each.
     let mut words = String::with_capacity(name.len() + 4);
-    let mut lower = false;
+    let mut after_lower_case = false;
     for c in name.chars() {
-        if c.is_uppercase() && lower {
+        if c.is_uppercase() && after_lower_case {
             words.push(' ');
         }
-        lower = c.is_lowercase();
+        after_lower_case = c.is_lowercase();
         words.extend(if c.is_alphanumeric() { c.to_lowercase().next() } else { Some(' ') });
     }
     words.split(' ').any(|word| CREDENTIAL_WORDS.contains(&word))
@@ -250,7 +250,7 @@ mod tests {
         format!(r#"{{"message":{},"requestedSchema":{{"properties":{properties},"n":1.50}}}}"#, Value::from(message))
     }
 
-    fn shown(params: &str) -> Value {
+    fn attributed(params: &str) -> Value {
         serde_json::from_str(&attribute_params("notes", ELICITATION, Some(params)).unwrap()).unwrap()
     }
 
@@ -262,7 +262,7 @@ mod tests {
             got,
             params.replace("Which branch?", r#"The server \"notes\" asks, not Countersign: Which branch?"#)
         );
-        let hidden = shown(&form("a\u{202e}b", r#"{"x":{"title":"c\u200bd"}}"#));
+        let hidden = attributed(&form("a\u{202e}b", r#"{"x":{"title":"c\u200bd"}}"#));
         assert_eq!(hidden["message"], r#"The server "notes" asks, not Countersign: a\u{202e}b"#);
         assert_eq!(hidden["requestedSchema"]["properties"]["x"]["title"], r"c\u{200b}d");
         assert_eq!(attribute_params("notes", "roots/list", Some("{}")).as_deref(), Some("{}"));
@@ -281,7 +281,7 @@ mod tests {
             (r#"{"PIN":{}}"#, "PIN"),
             (r#"{"clientSecret":{"title":"x"}}"#, "x"),
         ] {
-            let got = shown(&form("Please", property));
+            let got = attributed(&form("Please", property));
             let message = got["message"].as_str().unwrap();
             assert!(message.contains(&format!("looks like a request for a credential ({named})")), "{message}");
             let fields = got["requestedSchema"]["properties"].as_object().unwrap();
@@ -290,16 +290,18 @@ mod tests {
         }
         for property in [r#"{"name":{}}"#, r#"{"max_tokens":{}}"#, r#"{"keyboard":{"description":"pin it"}}"#] {
             assert!(
-                !shown(&form("Please", property))["message"].as_str().unwrap().contains("credential"),
+                !attributed(&form("Please", property))["message"].as_str().unwrap().contains("credential"),
                 "{property}"
             );
         }
-        assert!(shown(&form("Type your password", r#"{"v":{}}"#))["message"].as_str().unwrap().contains("Careful"));
+        assert!(
+            attributed(&form("Type your password", r#"{"v":{}}"#))["message"].as_str().unwrap().contains("Careful")
+        );
     }
 
     #[test]
     fn only_plain_web_urls_are_accepted() {
-        for (url, fine) in [
+        for (url, is_valid) in [
             ("https://a.example/x?y#z", true),
             ("http://127.0.0.1:1/", true),
             ("javascript:alert(1)", false),
@@ -314,9 +316,9 @@ mod tests {
             ("", false),
         ] {
             let params = serde_json::json!({ "mode": "url", "url": url, "message": "m" }).to_string();
-            assert_eq!(checked_url(&params).is_ok(), fine, "{url}");
+            assert_eq!(checked_url(&params).is_ok(), is_valid, "{url}");
         }
-        let got = shown(r#"{"mode":"url","url":"https://аpple.example/","message":"sign in"}"#);
+        let got = attributed(r#"{"mode":"url","url":"https://аpple.example/","message":"sign in"}"#);
         assert_eq!(got["url"], "https://xn--pple-43d.example/");
         let message = got["message"].as_str().unwrap();
         assert!(

@@ -28,7 +28,7 @@ pub fn is_url_elicitation(method: &str, params: Option<&str>) -> bool {
 /// Checks that the client supports a request.
 ///
 /// # Errors
-/// The error for the upstream if it does not.
+/// The error for the upstream if the client does not support the request.
 pub fn check_capabilities(
     capabilities: &ClientCapabilities,
     method: &str,
@@ -43,8 +43,8 @@ pub fn check_capabilities(
             if if url { capabilities.elicitation_url } else { capabilities.elicitation_form } {
                 // Only web pages may be opened.
                 return match url.then(|| elicitation::checked_url(params.unwrap_or("{}"))) {
-                    Some(Err(why)) => {
-                        Err(RpcError::new(INVALID_PARAMS, format!("the request was not sent to the client: {why}")))
+                    Some(Err(problem)) => {
+                        Err(RpcError::new(INVALID_PARAMS, format!("the request was not sent to the client: {problem}")))
                     }
                     _ => Ok(()),
                 };
@@ -68,7 +68,7 @@ pub fn check_capabilities(
 /// Returns the capability that the client lacks for a request, in the form of `requiredCapabilities`. Returns `None` if
 /// it lacks none, or if no client can receive the request.
 #[must_use]
-pub fn lacking(declared: &ClientCapabilities, method: &str, params: Option<&str>) -> Option<Value> {
+pub fn missing_capability(declared: &ClientCapabilities, method: &str, params: Option<&str>) -> Option<Value> {
     let has = |key: &str| params.is_some_and(|params| member(params, key).is_some());
     match method {
         ELICITATION if is_url_elicitation(method, params) => {

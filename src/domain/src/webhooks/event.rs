@@ -1,7 +1,8 @@
-//! The subject of a feed event, the webhooks that want it, and the JSON that is sent.
+//! The subject of a feed event, the patterns for its type, and the JSON that is sent.
 //!
 //! Events of changes are durable in the feed. Other events (`rule.*`, `provider.*`, `config.*`, `webhook.*`) reach only
-//! current subscribers: a webhook stores those that it receives, and misses those that occur while the gateway is down.
+//! current subscribers: a webhook stores the events that it receives, and misses events that occur while the gateway
+//! is down.
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::Deserialize;
@@ -41,9 +42,9 @@ pub struct EventFacts {
     pub server: Option<String>,
     /// The tool names that clients see.
     pub tools: Vec<String>,
-    /// The state of the change, if it is about one.
+    /// The state of the change; `None` if the event is not about a change.
     pub state: Option<ChangeState>,
-    /// The webhook that the event is about.
+    /// The name of the webhook; `None` if the event is not about a webhook.
     pub webhook: Option<String>,
 }
 
@@ -69,11 +70,11 @@ impl EventFacts {
         }
         let event: Event = serde_json::from_slice(json).unwrap_or_default();
         match event {
-            Event { change: Some(about), .. } | Event { rule: Some(about), .. } => Self {
-                subject: about.id,
-                server: Some(about.provider),
-                tools: vec![about.tool],
-                state: about.state,
+            Event { change: Some(subject), .. } | Event { rule: Some(subject), .. } => Self {
+                subject: subject.id,
+                server: Some(subject.provider),
+                tools: vec![subject.tool],
+                state: subject.state,
                 webhook: None,
             },
             Event { provider: Some(server), tools, .. } => {
@@ -104,8 +105,8 @@ pub fn outgoing_json(json: &[u8]) -> String {
 /// Returns `true` if a pattern matches at least one event type.
 #[must_use]
 pub fn matches_any_type(pattern: &str) -> bool {
-    let all = glob_set(&[pattern.to_owned()]);
-    event_types().any(|kind| all.is_match(kind))
+    let patterns = glob_set(&[pattern.to_owned()]);
+    event_types().any(|kind| patterns.is_match(kind))
 }
 
 /// Compiles all patterns into one set.

@@ -296,7 +296,7 @@ mod tests {
     fn agent_text_is_escaped_in_every_format() {
         for (_, format) in Format::NAMES {
             let marks: &[&str] = match format {
-                // These go to programs that hold the secret, or are plain text.
+                // These formats are read by programs or shown as plain text, so they have no markup.
                 Format::Json | Format::Text => &[],
                 Format::Slack => &["<!", "<http"],
                 Format::Teams => &["://evil"],
@@ -341,7 +341,7 @@ mod tests {
                         (body.len(), serde_json::from_slice::<Value>(&body).unwrap())
                     };
                     match format {
-                        // These have no known limit.
+                        // These formats have no known limit.
                         Format::Json | Format::Text => {}
                         Format::Slack => {
                             let (_, slack) = json();
@@ -359,7 +359,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(escape_within("a<b", 4, escape_slack), "a…", "no escape is cut in two");
+        assert_eq!(escape_within("a<b", 4, escape_slack), "a…", "escapes are not split");
         assert_eq!(
             (escape_within("", 4, escape_slack), escape_within("<", 4, escape_slack)),
             (String::new(), "&lt;".to_owned())

@@ -30,7 +30,7 @@ pub fn event_clause(values: &TemplateValues<'_>) -> String {
         "change.answered" => "Running again, its question has ended".to_owned(),
         "change.applied" => "Applied".to_owned(),
         "change.failed" => "Failed".to_owned(),
-        "change.outcome_unknown" => "Outcome unknown, somebody has to find out".to_owned(),
+        "change.outcome_unknown" => "Outcome unknown, a reviewer must settle it".to_owned(),
         "change.settled" => format!("Settled by {actor}"),
         "rule.created" => format!("{actor} created a standing rule: {}", rule_clause(values)),
         "rule.revoked" => format!("{actor} revoked a standing rule: {}", rule_clause(values)),
@@ -96,7 +96,7 @@ pub fn details(values: &TemplateValues<'_>) -> String {
     if kind == "provider.tools_waiting" {
         parts.push(values.get("tools"));
     }
-    // Only the first of each list; the dashboard shows all.
+    // Only the first item of each list is shown; the dashboard shows all.
     let labelled = [
         ("comment", values.get("comment")),
         ("comment", values.text("/rule/comment")),
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::webhooks::event::event_types;
 
-    fn said(event: &Value) -> (String, String) {
+    fn headline_and_details(event: &Value) -> (String, String) {
         let values = TemplateValues::new(event, "l");
         (headline(&values), details(&values))
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn every_event_type_has_a_headline() {
         for kind in event_types() {
-            let (headline, _) = said(&json!({ "type": kind, "actor": "bob" }));
+            let (headline, _) = headline_and_details(&json!({ "type": kind, "actor": "bob" }));
             assert!(!headline.contains(kind), "{headline}");
         }
     }
@@ -194,7 +194,7 @@ mod tests {
                 "Configuration change needs approval | loosens: policy.default",
             ),
         ] {
-            let (headline, details) = said(&event);
+            let (headline, details) = headline_and_details(&event);
             assert_eq!(format!("{headline} | {details}"), expected);
         }
     }

@@ -40,9 +40,9 @@ const PLACEHOLDERS: [(&str, &str); 24] = [
 ];
 
 /// The most characters of one value.
-const MAX_VALUE: usize = 500;
+const MAX_VALUE_CHARS: usize = 500;
 /// The most bytes of a template.
-const MAX_TEMPLATE: usize = 4096;
+const MAX_TEMPLATE_BYTES: usize = 4096;
 
 /// A validated template, whose placeholders all exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl TemplateError {
             Self::Unknown(_) => format!("Names are {}.", PLACEHOLDERS.map(|(name, _)| name).join(", ")),
             Self::Length => "Write 1 to 4096 bytes.".to_owned(),
             Self::NotJson(_) => {
-                "With format: json a template is JSON, with names inside of its texts: '{\"text\": \"{what}\"}'."
+                "With format: json, a template is JSON with names inside its strings: '{\"text\": \"{what}\"}'."
                     .to_owned()
             }
         }
@@ -86,10 +86,10 @@ impl MessageTemplate {
     /// # Errors
     /// See [`TemplateError`].
     pub fn new(text: &str, format: Format) -> Result<Self, TemplateError> {
-        if text.trim().is_empty() || text.len() > MAX_TEMPLATE {
+        if text.trim().is_empty() || text.len() > MAX_TEMPLATE_BYTES {
             return Err(TemplateError::Length);
         }
-        let mut pieces = Vec::new();
+        let mut parts = Vec::new();
         let mut rest = text;
         let mut plain = String::new();
         while let Some((before, after_brace)) = rest.split_once('{') {
@@ -99,8 +99,8 @@ impl MessageTemplate {
                 Some((name, after)) if is_name(name) => {
                     let found = PLACEHOLDERS.iter().find(|(known, _)| *known == name);
                     let (name, _) = found.ok_or_else(|| TemplateError::Unknown(name.to_owned()))?;
-                    pieces.push(TemplatePart::Text(std::mem::take(&mut plain)));
-                    pieces.push(TemplatePart::Placeholder(name));
+                    parts.push(TemplatePart::Text(std::mem::take(&mut plain)));
+                    parts.push(TemplatePart::Placeholder(name));
                     rest = after;
                 }
                 _ => {
@@ -110,8 +110,8 @@ impl MessageTemplate {
             }
         }
         plain.push_str(rest);
-        pieces.push(TemplatePart::Text(plain));
-        let template = Self(pieces);
+        parts.push(TemplatePart::Text(plain));
+        let template = Self(parts);
         if format == Format::Json {
             let sample = template.fill(&TemplateValues::new(&Value::Null, "https://x/"), escape_json);
             serde_json::from_str::<Value>(&sample).map_err(|error| TemplateError::NotJson(error.to_string()))?;
@@ -123,8 +123,8 @@ impl MessageTemplate {
     #[must_use]
     pub fn fill(&self, values: &TemplateValues<'_>, escape: impl Fn(&str) -> String) -> String {
         let mut out = String::new();
-        for piece in &self.0 {
-            match piece {
+        for part in &self.0 {
+            match part {
                 TemplatePart::Text(text) => out.push_str(text),
                 // The link is created by the gateway and needs no escaping.
                 TemplatePart::Placeholder("link") => out.push_str(values.link),
@@ -195,7 +195,7 @@ impl<'a> TemplateValues<'a> {
 #[must_use]
 pub fn single_line(text: &str) -> String {
     let mut line: String = escape_hidden(text).replace(['\n', '\t'], " ");
-    if let Some((end, _)) = line.char_indices().nth(MAX_VALUE) {
+    if let Some((end, _)) = line.char_indices().nth(MAX_VALUE_CHARS) {
         line.truncate(end);
         line.push('…');
     }
@@ -230,8 +230,8 @@ mod tests {
         );
         assert_eq!(fill("{change.summary}", &json!({})), "");
         let voted = json!({ "type": "change.voted", "actor": "bob", "change": { "approvals": 1, "quorum": 3 } });
-        let told = "Approved by bob (1/3), more approvals needed; 1 of 3";
-        assert_eq!(fill("{what}; {change.approvals} of {change.quorum}", &voted), told);
+        let expected = "Approved by bob (1/3), more approvals needed; 1 of 3";
+        assert_eq!(fill("{what}; {change.approvals} of {change.quorum}", &voted), expected);
         assert_eq!(
             MessageTemplate::new("{change.sumary}", Format::Text),
             Err(TemplateError::Unknown("change.sumary".into()))

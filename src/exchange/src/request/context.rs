@@ -114,13 +114,13 @@ impl Exchange {
 
 /// Returns the requester as rules see it.
 #[must_use]
-pub fn asker(exchange: &Exchange) -> Requester<'_> {
-    asker_of(&exchange.identity.principal, exchange.transport, &exchange.facts)
+pub fn requester(exchange: &Exchange) -> Requester<'_> {
+    requester_for(&exchange.identity.principal, exchange.transport, &exchange.facts)
 }
 
-/// Like [`asker`], for a request that has no exchange yet.
+/// Like [`requester`], for a request that has no exchange yet.
 #[must_use]
-pub fn asker_of<'a>(principal: &'a Principal, transport: Transport, facts: &'a ClientFacts) -> Requester<'a> {
+pub fn requester_for<'a>(principal: &'a Principal, transport: Transport, facts: &'a ClientFacts) -> Requester<'a> {
     Requester {
         principal,
         transport: transport.as_str(),

@@ -1,7 +1,8 @@
 //! Limits the bytes of changes that one principal may propose within a day. A change that is withdrawn at once counts
 //! too, because it takes space on the disk.
 //!
-//! Counted by the hour. The counts are not stored: the store knows when each change was made and how large it was.
+//! Bytes are counted by the hour. The counts are not stored, because the store knows when each change was made and how
+//! large it was.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,21 +11,21 @@ use jiff::{SignedDuration, Timestamp};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::ProposalRecord;
 
-const HOUR: i64 = 3600;
-/// Hours in the window: the current one, and those before it that began less than a day ago.
-const HOURS: i64 = 24;
+const SECONDS_PER_HOUR: i64 = 3600;
+/// The hours in the window: the current hour and the 23 hours before it.
+const WINDOW_HOURS: i64 = 24;
 
 /// Returns the time from which the store's proposals are counted at the start.
 #[must_use]
 pub(crate) fn window_start(now: Timestamp) -> Timestamp {
-    now.checked_sub(SignedDuration::from_hours(HOURS)).unwrap_or(Timestamp::MIN)
+    now.checked_sub(SignedDuration::from_hours(WINDOW_HOURS)).unwrap_or(Timestamp::MIN)
 }
 
 /// Bytes proposed by each principal; owned by `PendingChanges`.
 pub(crate) struct DailyVolume {
     /// `None` means no limit.
     max: Option<u64>,
-    /// Hours of the Unix epoch with proposals, and their bytes, in order.
+    /// For each principal, the hours since the Unix epoch that have proposals, with their bytes, in order.
     by_principal: HashMap<String, VecDeque<(i64, u64)>>,
 }
 
@@ -33,14 +34,14 @@ impl DailyVolume {
         Self { max: (max > 0).then_some(max as u64), by_principal: HashMap::new() }
     }
 
-    /// Counts proposals from before the start.
+    /// Counts proposals that were stored before the start.
     pub(crate) fn restore(&mut self, proposed: &[ProposalRecord]) {
         if self.max.is_none() {
             return;
         }
         for ProposalRecord { principal, bytes, at } in proposed {
             let hours = self.by_principal.entry(principal.clone()).or_default();
-            let hour = at.as_second().div_euclid(HOUR);
+            let hour = at.as_second().div_euclid(SECONDS_PER_HOUR);
             // The store returns them in order; a clock that was set back does not matter here.
             match hours.back_mut() {
                 Some((last, sum)) if *last >= hour => *sum += bytes,
@@ -55,19 +56,21 @@ impl DailyVolume {
     /// `RATE_LIMITED` with `retryAfter` (seconds).
     pub(crate) fn admit(&mut self, principal: &str, bytes: u64, now: Timestamp) -> Result<(), McpError> {
         let Some(max) = self.max else { return Ok(()) };
-        let hour = now.as_second().div_euclid(HOUR);
+        let hour = now.as_second().div_euclid(SECONDS_PER_HOUR);
         let hours = self.by_principal.entry(principal.to_owned()).or_default();
-        // Also drops hours that lie in the future after the clock was set back.
-        hours.retain(|(at, _)| (hour - HOURS + 1..=hour).contains(at));
+        // This also drops hours that lie in the future after the clock was set back.
+        hours.retain(|(at, _)| (hour - WINDOW_HOURS + 1..=hour).contains(at));
         let used: u64 = hours.iter().map(|(_, bytes)| bytes).sum();
         if used.saturating_add(bytes) > max {
             // The wait ends when enough of the counted hours have left the window.
-            let mut left = used;
-            let free = hours.iter().find(|(_, bytes_then)| {
-                left -= bytes_then;
-                left.saturating_add(bytes) <= max
+            let mut remaining = used;
+            let last_to_leave = hours.iter().find(|(_, bytes_then)| {
+                remaining -= bytes_then;
+                remaining.saturating_add(bytes) <= max
             });
-            let until = free.map_or(HOURS, |(at, _)| at + HOURS - hour) * HOUR - now.as_second().rem_euclid(HOUR);
+            let wait_seconds = last_to_leave.map_or(WINDOW_HOURS, |(at, _)| at + WINDOW_HOURS - hour)
+                * SECONDS_PER_HOUR
+                - now.as_second().rem_euclid(SECONDS_PER_HOUR);
             if hours.is_empty() {
                 self.by_principal.remove(principal);
             }
@@ -78,7 +81,7 @@ impl DailyVolume {
             .with("limit", "changes.max_bytes_per_day")
             .with("max", max)
             .with("current", used)
-            .with("retryAfter", until.max(1)));
+            .with("retryAfter", wait_seconds.max(1)));
         }
         match hours.back_mut() {
             Some((last, sum)) if *last == hour => *sum += bytes,
@@ -106,7 +109,8 @@ mod tests {
     use super::*;
 
     fn time_after(hours: i64, seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 / HOUR * HOUR + hours * HOUR + seconds).unwrap()
+        Timestamp::from_second(1_800_000_000 / SECONDS_PER_HOUR * SECONDS_PER_HOUR + hours * SECONDS_PER_HOUR + seconds)
+            .unwrap()
     }
 
     #[test]
@@ -117,8 +121,8 @@ mod tests {
         let refused = daily.admit("a", 1, time_after(4, 600)).unwrap_err();
         assert_eq!(refused.kind, ErrorKind::RateLimited);
         assert_eq!(refused.data["current"], 100);
-        // The first hour is a day ago at the beginning of the hour 24.
-        assert_eq!(refused.data["retryAfter"], 20 * HOUR - 600);
+        // The first counted hour leaves the window when hour 24 begins.
+        assert_eq!(refused.data["retryAfter"], 20 * SECONDS_PER_HOUR - 600);
         daily.admit("b", 100, time_after(4, 600)).unwrap();
         daily.admit("a", 1, time_after(23, 3599)).unwrap_err();
         daily.admit("a", 60, time_after(24, 0)).unwrap();

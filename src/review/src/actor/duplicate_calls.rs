@@ -26,29 +26,30 @@ pub(crate) struct DuplicateCalls(Mutex<OpenCalls>);
 
 #[derive(Default)]
 struct OpenCalls {
-    /// Oldest first.
-    by_call: HashMap<String, Vec<String>>,
-    calls: HashMap<String, String>,
+    /// The ids of the changes with each call, oldest first.
+    changes_by_call: HashMap<String, Vec<String>>,
+    /// The call hash of each change.
+    call_by_change: HashMap<String, String>,
 }
 
 impl DuplicateCalls {
     /// Adds an open change. Returns the oldest other change that asks for the same call.
     pub(crate) fn add(&self, call: &str, id: &str) -> Option<String> {
         let mut open = self.lock();
-        open.calls.insert(id.to_owned(), call.to_owned());
-        let same = open.by_call.entry(call.to_owned()).or_default();
-        same.push(id.to_owned());
-        same.first().filter(|first| *first != id).cloned()
+        open.call_by_change.insert(id.to_owned(), call.to_owned());
+        let ids = open.changes_by_call.entry(call.to_owned()).or_default();
+        ids.push(id.to_owned());
+        ids.first().filter(|first| *first != id).cloned()
     }
 
     /// Removes a change that is final or was not stored.
     pub(crate) fn remove(&self, id: &str) {
         let mut open = self.lock();
-        let Some(call) = open.calls.remove(id) else { return };
-        if let Some(same) = open.by_call.get_mut(&call) {
-            same.retain(|other| other != id);
-            if same.is_empty() {
-                open.by_call.remove(&call);
+        let Some(call) = open.call_by_change.remove(id) else { return };
+        if let Some(ids) = open.changes_by_call.get_mut(&call) {
+            ids.retain(|other| other != id);
+            if ids.is_empty() {
+                open.changes_by_call.remove(&call);
             }
         }
     }
@@ -74,7 +75,10 @@ mod tests {
             duplicates.remove(id);
         }
         let open = duplicates.lock();
-        assert!(open.by_call.is_empty() && open.calls.is_empty(), "nothing is kept of what is over");
+        assert!(
+            open.changes_by_call.is_empty() && open.call_by_change.is_empty(),
+            "no entry is left for closed changes"
+        );
     }
 
     #[test]

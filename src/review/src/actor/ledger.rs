@@ -1,5 +1,4 @@
-//! Counts open changes per principal, to limit them, and per state, to show them; orders them by deadline, to expire
-//! them.
+//! Counts open changes per principal for the limits and per state for display, and orders them by deadline for expiry.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -46,14 +45,14 @@ impl Ledger {
     /// Reserves a change's share of its principal's limits before it is written.
     pub(crate) fn reserve(&mut self, principal: &str, bytes: u64) -> Result<(), McpError> {
         let usage = self.usage.entry(principal.to_owned()).or_default();
-        let over = if usage.changes >= self.max_changes {
+        let exceeded = if usage.changes >= self.max_changes {
             Some(("changes.max_pending", self.max_changes as u64, usage.changes as u64))
         } else if usage.bytes.saturating_add(bytes) > self.max_bytes {
             Some(("changes.max_pending_bytes", self.max_bytes, usage.bytes))
         } else {
             None
         };
-        if let Some((limit, max, current)) = over {
+        if let Some((limit, max, current)) = exceeded {
             self.forget_idle(principal);
             return Err(McpError::new(
                 ErrorKind::RateLimited,
@@ -84,19 +83,19 @@ impl Ledger {
 
     /// Returns the state of an open change.
     pub(crate) fn state_of(&self, id: &str) -> Option<ChangeState> {
-        self.open.get(id).map(|live| live.state)
+        self.open.get(id).map(|change| change.state)
     }
 
     pub(crate) fn set_state(&mut self, id: &str, state: ChangeState) {
-        if let Some(live) = self.open.get_mut(id) {
-            live.state = state;
+        if let Some(change) = self.open.get_mut(id) {
+            change.state = state;
         }
     }
 
     /// Removes a change that became final, and releases its share.
     pub(crate) fn close(&mut self, id: &str) {
-        if let Some(live) = self.open.remove(id) {
-            self.release(&live.principal, live.bytes);
+        if let Some(change) = self.open.remove(id) {
+            self.release(&change.principal, change.bytes);
         }
     }
 
@@ -129,9 +128,9 @@ impl Counts {
             gauge.set(0.0);
             (AtomicU64::new(0), gauge)
         };
-        let all = Self { states: ChangeState::ALL.iter().map(counter).collect() };
-        all.recount(counts);
-        Arc::new(all)
+        let state_counts = Self { states: ChangeState::ALL.iter().map(counter).collect() };
+        state_counts.recount(counts);
+        Arc::new(state_counts)
     }
 
     pub(crate) fn record_transition(&self, from: Option<ChangeState>, to: ChangeState) {
@@ -172,7 +171,7 @@ fn approximate(n: u64) -> f64 {
     n as f64
 }
 
-/// Deadlines of open changes, by the wall clock and by the monotonic clock. Whichever is reached first counts, so that
+/// Deadlines of open changes, by the wall clock and by the monotonic clock. The earlier of both deadlines counts, so that
 /// setting the clock back keeps no change alive.
 #[derive(Default)]
 pub(crate) struct Deadlines(Mutex<DeadlineIndex>);
@@ -186,14 +185,14 @@ struct DeadlineIndex {
 
 impl Deadlines {
     pub(crate) fn insert(&self, id: &str, expires_at: Timestamp, now: Timestamp) {
-        let left = std::time::Duration::try_from(expires_at.duration_since(now)).unwrap_or_default();
-        // The process does not live to see a time beyond the range of `Instant`.
-        let Some(steady) = Instant::now().checked_add(left) else { return };
+        let remaining = std::time::Duration::try_from(expires_at.duration_since(now)).unwrap_or_default();
+        // A time beyond the range of `Instant` is never reached.
+        let Some(monotonic) = Instant::now().checked_add(remaining) else { return };
         let mut times = self.lock();
         times.remove(id);
         times.by_wall_clock.insert((expires_at, id.to_owned()));
-        times.by_monotonic_clock.insert((steady, id.to_owned()));
-        times.by_id.insert(id.to_owned(), (expires_at, steady));
+        times.by_monotonic_clock.insert((monotonic, id.to_owned()));
+        times.by_id.insert(id.to_owned(), (expires_at, monotonic));
     }
 
     pub(crate) fn remove(&self, id: &str) {
@@ -203,10 +202,10 @@ impl Deadlines {
     /// Returns at most `limit` changes that are due. They stay until they are removed.
     pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<String> {
         let times = self.lock();
-        let steady_now = Instant::now();
+        let monotonic_now = Instant::now();
         let mut due: Vec<String> =
             times.by_wall_clock.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| id.clone()).collect();
-        for (_, id) in times.by_monotonic_clock.iter().take_while(|(at, _)| *at <= steady_now).take(limit) {
+        for (_, id) in times.by_monotonic_clock.iter().take_while(|(at, _)| *at <= monotonic_now).take(limit) {
             if due.len() < limit && !due.contains(id) {
                 due.push(id.clone());
             }
@@ -221,9 +220,9 @@ impl Deadlines {
 
 impl DeadlineIndex {
     fn remove(&mut self, id: &str) {
-        if let Some((wall, steady)) = self.by_id.remove(id) {
+        if let Some((wall, monotonic)) = self.by_id.remove(id) {
             self.by_wall_clock.remove(&(wall, id.to_owned()));
-            self.by_monotonic_clock.remove(&(steady, id.to_owned()));
+            self.by_monotonic_clock.remove(&(monotonic, id.to_owned()));
         }
     }
 }

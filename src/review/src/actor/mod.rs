@@ -42,7 +42,7 @@ use countersign_telemetry::metrics as telemetry;
 #[derive(Debug)]
 pub(crate) enum StepError {
     Illegal(IllegalTransition),
-    /// The change has another version by now.
+    /// The change has moved to another version.
     Conflict,
     /// A new change has an id or idempotency key that already exists.
     Duplicate,
@@ -87,16 +87,16 @@ pub(crate) struct WriteChange {
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct ApplyRemote {
-    pub others: Vec<RemoteTransition>,
+    pub transitions: Vec<RemoteTransition>,
 }
 
 /// The store's answer to a write; sent by the store's thread in commit order.
 pub(crate) struct WriteOutcome {
     result: Result<CommittedWrite, WriteError>,
-    step: PendingWrite,
+    pending: PendingWrite,
 }
 
-/// A transition that the store is writing, and who waits for it.
+/// A transition that the store is writing, with the reply channel of its caller.
 pub(crate) struct PendingWrite {
     change: Arc<Change>,
     kind: EventKind,
@@ -133,14 +133,14 @@ impl ApprovedChange {
         (run_after, terms): (Option<Timestamp>, &Terms),
         now: Timestamp,
     ) -> Self {
-        let left = run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok()).unwrap_or_default();
+        let remaining = run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok()).unwrap_or_default();
         Self {
             id: id.to_owned(),
             version,
             // Two providers may use the same lock key for different targets.
             lock_key: format!("{provider}\0{}", target.lock_key),
-            // If the clock was set back, the wait is still not longer than the rule says.
-            delay: left.min(Duration::from_secs(terms.undo_for)),
+            // If the clock was set back, the wait is still not longer than the rule allows.
+            delay: remaining.min(Duration::from_secs(terms.undo_for)),
             handover_backoff: None,
         }
     }
@@ -227,17 +227,17 @@ impl Handler<WriteChange> for PendingChanges {
                 return;
             }
         }
-        let step =
+        let pending =
             PendingWrite { change: Arc::clone(&draft.change), kind: draft.kind, bytes, _admission: admission, reply };
-        self.announcements.begin_write((step.change.id.clone(), step.change.version));
+        self.announcements.begin_write((pending.change.id.clone(), pending.change.version));
         let outcomes = self.outcomes.clone();
         let collected = Arc::clone(&self.collected);
         self.store.submit(
             WriteRequest::Transition(draft),
-            Box::new(move |result, more| {
+            Box::new(move |result, more_follow| {
                 let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
-                collected.push(WriteOutcome { result, step });
-                if !more {
+                collected.push(WriteOutcome { result, pending });
+                if !more_follow {
                     let _ = outcomes.send(std::mem::take(&mut *collected));
                 }
             }),
@@ -247,44 +247,42 @@ impl Handler<WriteChange> for PendingChanges {
 
 impl StreamHandler<Vec<WriteOutcome>> for PendingChanges {
     fn handle(&mut self, outcomes: Vec<WriteOutcome>, _: &mut Self::Context) {
-        for WriteOutcome { result, step } in outcomes {
-            let which = (step.change.id.clone(), step.change.version);
+        for WriteOutcome { result, pending } in outcomes {
+            let id = (pending.change.id.clone(), pending.change.version);
             match result {
                 Ok(written) => {
-                    self.announcements.end_write(&which, Some((written.seq, DurableTransition::Own(written, step))))
+                    self.announcements.end_write(&id, Some((written.seq, DurableTransition::Own(written, pending))))
                 }
                 Err(error) => {
-                    self.announcements.end_write(&which, None);
-                    self.reject_write(error, step);
+                    self.announcements.end_write(&id, None);
+                    self.reject_write(error, pending);
                 }
             }
         }
         self.announce_ready();
     }
 
-    /// Does nothing: the store has ended, and whoever closed it stops the actor.
+    /// Does nothing. The store has ended, and the code that closed the store stops the actor.
     fn finished(&mut self, _: &mut Self::Context) {}
 }
 
 impl Handler<ApplyRemote> for PendingChanges {
     type Result = ();
 
-    fn handle(&mut self, ApplyRemote { others }: ApplyRemote, _: &mut Self::Context) {
-        self.announcements.add_remote(
-            others
-                .into_iter()
-                .map(|other| (other.seq, other.transition_id(), DurableTransition::Remote(Box::new(other)))),
-        );
+    fn handle(&mut self, ApplyRemote { transitions }: ApplyRemote, _: &mut Self::Context) {
+        self.announcements.add_remote(transitions.into_iter().map(|transition| {
+            (transition.seq, transition.transition_id(), DurableTransition::Remote(Box::new(transition)))
+        }));
         self.announce_ready();
     }
 }
 
 impl PendingChanges {
     fn announce_ready(&mut self) {
-        while let Some((_, announced)) = self.announcements.next() {
-            match announced {
-                DurableTransition::Own(written, step) => self.announce(&written, step),
-                DurableTransition::Remote(other) => self.announce_remote(*other),
+        while let Some((_, transition)) = self.announcements.next() {
+            match transition {
+                DurableTransition::Own(written, pending) => self.announce(&written, pending),
+                DurableTransition::Remote(remote) => self.announce_remote(*remote),
             }
         }
         if self.announcements.has_gap() {
@@ -292,8 +290,8 @@ impl PendingChanges {
         }
     }
 
-    fn announce(&mut self, written: &CommittedWrite, step: PendingWrite) {
-        let PendingWrite { change, kind, bytes, _admission, reply } = step;
+    fn announce(&mut self, written: &CommittedWrite, pending: PendingWrite) {
+        let PendingWrite { change, kind, bytes, _admission, reply } = pending;
         crash_point("between_commit_and_announce");
         let (is_new, before, now) = (kind == EventKind::Created, self.ledger.state_of(&change.id), (self.clock)());
         self.metrics.count_transition(kind);
@@ -318,26 +316,26 @@ impl PendingChanges {
     }
 
     /// Counts and announces a transition of another node like one of this node.
-    fn announce_remote(&mut self, other: RemoteTransition) {
-        let (id, principal, state) = (&other.change.id, &other.change.proposer.principal, other.change.state);
+    fn announce_remote(&mut self, remote: RemoteTransition) {
+        let (id, principal, state) = (&remote.change.id, &remote.change.proposer.principal, remote.change.state);
         let (before, now) = (self.ledger.state_of(id), (self.clock)());
-        if other.is_new && before.is_none() {
-            self.ledger.restore(id, principal, other.bytes, state);
-            self.daily.count(principal, other.bytes, other.change.created_at);
-            self.deadlines.insert(id, other.change.expires_at, now);
-            if let Some(call) = &other.call_hash {
+        if remote.is_new && before.is_none() {
+            self.ledger.restore(id, principal, remote.bytes, state);
+            self.daily.count(principal, remote.bytes, remote.change.created_at);
+            self.deadlines.insert(id, remote.change.expires_at, now);
+            if let Some(call) = &remote.call_hash {
                 self.duplicates.add(call, id);
             }
         }
-        self.update_state(id, before, state, other.is_new);
+        self.update_state(id, before, state, remote.is_new);
         if state == ChangeState::Approved {
-            let _ = self.approved.send(other.to_approved(now));
+            let _ = self.approved.send(remote.to_approved(now));
         }
         if self.watchers.has_watchers(id) {
             actix::spawn(watch::announce_from_store(Arc::clone(&self.watchers), Arc::clone(&self.store), id.clone()));
         }
-        tracing::debug!(change = %id, seq = other.seq, "a change of another node");
-        self.feed.publish(other.event);
+        tracing::debug!(change = %id, seq = remote.seq, "a change of another node");
+        self.feed.publish(remote.event);
     }
 
     /// Updates counts, limits and deadlines for a durable transition of any node.
@@ -356,15 +354,15 @@ impl PendingChanges {
         }
     }
 
-    fn reject_write(&mut self, error: WriteError, step: PendingWrite) {
+    fn reject_write(&mut self, error: WriteError, pending: PendingWrite) {
         if matches!(error, WriteError::Store(StoreError::OutcomeUnknown)) {
             self.gap.notify_one();
         }
-        if step.kind == EventKind::Created {
-            self.ledger.release(&step.change.proposer.principal, step.bytes);
-            self.daily.release(&step.change.proposer.principal, step.bytes);
-            self.duplicates.remove(&step.change.id);
+        if pending.kind == EventKind::Created {
+            self.ledger.release(&pending.change.proposer.principal, pending.bytes);
+            self.daily.release(&pending.change.proposer.principal, pending.bytes);
+            self.duplicates.remove(&pending.change.id);
         }
-        let _ = step.reply.send(Err(error.into()));
+        let _ = pending.reply.send(Err(error.into()));
     }
 }

@@ -11,13 +11,13 @@ pub(crate) type TransitionId = (String, u64);
 enum OrderEntry<T> {
     Own(T),
     /// Read from the feed.
-    Read(TransitionId, T),
+    FromFeed(TransitionId, T),
 }
 
 pub(crate) struct AnnouncementOrder<T> {
     /// The number announced last.
     head: u64,
-    /// The number up to which the feed was read: numbers missing below it were pruned.
+    /// The number up to which the feed was read: missing numbers below it were pruned.
     read_to: u64,
     entries: BTreeMap<u64, OrderEntry<T>>,
     /// Own writes that the store has not answered yet.
@@ -30,30 +30,30 @@ impl<T> AnnouncementOrder<T> {
     }
 
     /// Records that the store was asked to write this transition.
-    pub(crate) fn begin_write(&mut self, which: TransitionId) {
-        *self.unanswered.entry(which).or_default() += 1;
+    pub(crate) fn begin_write(&mut self, id: TransitionId) {
+        *self.unanswered.entry(id).or_default() += 1;
     }
 
-    /// Records the store's answer: the number under which the transition was written, or that it was not.
-    pub(crate) fn end_write(&mut self, which: &TransitionId, written: Option<(u64, T)>) {
-        if let Some(n) = self.unanswered.get_mut(which) {
+    /// Records the store's answer: the number under which the transition was written, or `None` if it was not written.
+    pub(crate) fn end_write(&mut self, id: &TransitionId, written: Option<(u64, T)>) {
+        if let Some(n) = self.unanswered.get_mut(id) {
             *n -= 1;
             if *n == 0 {
-                self.unanswered.remove(which);
+                self.unanswered.remove(id);
             }
         }
-        if let Some((seq, step)) = written {
-            // Its caller gets the answer even if the number was already passed.
-            self.entries.insert(seq, OrderEntry::Own(step));
+        if let Some((seq, transition)) = written {
+            // The caller gets the answer even if the transition was announced before.
+            self.entries.insert(seq, OrderEntry::Own(transition));
         }
     }
 
     /// Adds transitions read from the feed: all that follow a number already read or announced, in order.
-    pub(crate) fn add_remote(&mut self, steps: impl IntoIterator<Item = (u64, TransitionId, T)>) {
-        for (seq, which, step) in steps {
+    pub(crate) fn add_remote(&mut self, transitions: impl IntoIterator<Item = (u64, TransitionId, T)>) {
+        for (seq, id, transition) in transitions {
             self.read_to = self.read_to.max(seq);
             if seq > self.head {
-                self.entries.entry(seq).or_insert(OrderEntry::Read(which, step));
+                self.entries.entry(seq).or_insert(OrderEntry::FromFeed(id, transition));
             }
         }
     }
@@ -66,12 +66,12 @@ impl<T> AnnouncementOrder<T> {
             return None;
         }
         // The store's answer is on its way and carries the waiting caller.
-        if matches!(first.get(), OrderEntry::Read(which, _) if self.unanswered.contains_key(which)) {
+        if matches!(first.get(), OrderEntry::FromFeed(id, _) if self.unanswered.contains_key(id)) {
             return None;
         }
         self.head = self.head.max(seq);
         Some(match first.remove() {
-            OrderEntry::Own(step) | OrderEntry::Read(_, step) => (seq, step),
+            OrderEntry::Own(transition) | OrderEntry::FromFeed(_, transition) => (seq, transition),
         })
     }
 
@@ -89,7 +89,7 @@ mod tests {
         (id.to_owned(), 1)
     }
 
-    fn all(order: &mut AnnouncementOrder<&'static str>) -> Vec<(u64, &'static str)> {
+    fn announced(order: &mut AnnouncementOrder<&'static str>) -> Vec<(u64, &'static str)> {
         std::iter::from_fn(|| order.next()).collect()
     }
 
@@ -101,13 +101,13 @@ mod tests {
         }
         order.end_write(&transition_id("a"), Some((11, "a")));
         order.end_write(&transition_id("c"), Some((13, "c")));
-        assert_eq!(all(&mut order), [(11, "a")]);
+        assert_eq!(announced(&mut order), [(11, "a")]);
         assert!(order.has_gap());
         order.add_remote([(12, transition_id("b"), "b"), (13, transition_id("c"), "c as read")]);
-        assert_eq!(all(&mut order), [(12, "b"), (13, "c")]);
+        assert_eq!(announced(&mut order), [(12, "b"), (13, "c")]);
         assert!(!order.has_gap());
         order.add_remote([(12, transition_id("b"), "b"), (13, transition_id("c"), "c as read")]);
-        assert_eq!(all(&mut order), [], "once");
+        assert_eq!(announced(&mut order), [], "each transition is announced once");
     }
 
     #[test]
@@ -115,22 +115,22 @@ mod tests {
         let mut order = AnnouncementOrder::new(0);
         order.begin_write(transition_id("a"));
         order.add_remote([(1, transition_id("a"), "a as read"), (2, transition_id("b"), "b")]);
-        assert_eq!(all(&mut order), []);
+        assert_eq!(announced(&mut order), []);
         assert!(!order.has_gap());
         order.end_write(&transition_id("a"), Some((1, "a")));
-        assert_eq!(all(&mut order), [(1, "a"), (2, "b")]);
+        assert_eq!(announced(&mut order), [(1, "a"), (2, "b")]);
 
-        // The answer is that nobody knows; it was written all the same.
+        // The store answers that the outcome is unknown, although the transition was written.
         order.begin_write(transition_id("c"));
         order.add_remote([(3, transition_id("c"), "c as read")]);
         order.end_write(&transition_id("c"), None);
-        assert_eq!(all(&mut order), [(3, "c as read")]);
+        assert_eq!(announced(&mut order), [(3, "c as read")]);
     }
 
     #[test]
     fn order_skips_pruned_numbers() {
         let mut order = AnnouncementOrder::new(5);
         order.add_remote([(9, transition_id("d"), "d")]);
-        assert_eq!(all(&mut order), [(9, "d")]);
+        assert_eq!(announced(&mut order), [(9, "d")]);
     }
 }

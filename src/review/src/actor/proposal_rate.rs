@@ -6,7 +6,7 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock as _};
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Keyed by the authenticated name; there are as many names as keys.
+/// One rate limit for each authenticated name. The number of names is bounded by the number of keys.
 pub(crate) struct ProposalRate {
     limiter: Option<DefaultKeyedRateLimiter<String>>,
     max: u32,
@@ -19,7 +19,7 @@ impl ProposalRate {
         Self { limiter, max: per_minute }
     }
 
-    /// Admits one change. Each of several nodes counts it as many times as there are nodes, so that they share the limit.
+    /// Admits one change. Each node counts the change once for every live node, so that all nodes share the limit.
     ///
     /// # Errors
     /// `RATE_LIMITED` with `retryAfter` (seconds).
@@ -33,7 +33,7 @@ impl ProposalRate {
             let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
             McpError::new(
                 ErrorKind::RateLimited,
-                "Too many changes were proposed within a minute; people decide on each of them, so go slower",
+                "Too many changes were proposed within a minute; people must decide on each of them, so propose fewer",
             )
             .with("limit", "changes.max_proposals_per_minute")
             .with("max", self.max)
@@ -48,15 +48,15 @@ mod tests {
 
     #[test]
     fn rate_limits_one_principal_only() {
-        let flood = ProposalRate::new(3);
+        let limited = ProposalRate::new(3);
         for _ in 0..3 {
-            flood.admit("a", 1).unwrap();
+            limited.admit("a", 1).unwrap();
         }
-        let refused = flood.admit("a", 1).unwrap_err();
+        let refused = limited.admit("a", 1).unwrap_err();
         assert_eq!(refused.kind, ErrorKind::RateLimited);
         assert!((1..=60).contains(&refused.data["retryAfter"].as_u64().unwrap()), "{refused:?}");
-        flood.admit("b", 1).unwrap();
-        let open = ProposalRate::new(0);
-        assert!((0..10_000).all(|_| open.admit("a", 1).is_ok()));
+        limited.admit("b", 1).unwrap();
+        let unlimited = ProposalRate::new(0);
+        assert!((0..10_000).all(|_| unlimited.admit("a", 1).is_ok()));
     }
 }

@@ -8,10 +8,10 @@ use countersign_domain::changes::{ChangeState, Target, Terms, machine::EventKind
 use countersign_feed::{FeedChange, FeedEvent};
 use countersign_store::{RemoteEvent, StoreError};
 
-/// The fields of an event's change that other nodes keep account of.
+/// The fields of an event's change that this node needs for its limits, deadlines and Executor.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ChangeSummary {
+pub(crate) struct RemoteChange {
     pub id: String,
     pub version: u64,
     pub state: ChangeState,
@@ -34,7 +34,7 @@ pub(crate) struct ProposerRef {
 pub(crate) struct RemoteTransition {
     pub seq: u64,
     pub event: FeedEvent,
-    pub change: ChangeSummary,
+    pub change: RemoteChange,
     pub is_new: bool,
     /// See [`RemoteEvent::bytes`].
     pub bytes: u64,
@@ -46,23 +46,23 @@ impl RemoteTransition {
     ///
     /// # Errors
     /// [`StoreError::BadRecord`] if the event is not the record of a transition.
-    pub(crate) fn parse(followed: RemoteEvent) -> Result<Self, StoreError> {
+    pub(crate) fn parse(remote_event: RemoteEvent) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
         struct Outer {
-            change: ChangeSummary,
+            change: RemoteChange,
         }
-        let RemoteEvent { event, bytes, call_hash } = followed;
+        let RemoteEvent { event, bytes, call_hash } = remote_event;
         let seq = event.seq;
         let Outer { change } =
             serde_json::from_str(&event.data).map_err(|e| StoreError::BadRecord(format!("feed event {seq}: {e}")))?;
         let is_new = event.kind == EventKind::Created.feed_type();
-        let about = FeedChange {
+        let feed_change = FeedChange {
             id: change.id.clone(),
             version: change.version,
             state: change.state,
             principal: change.proposer.principal.clone(),
         };
-        Ok(Self { seq, event: FeedEvent::from_stored(event, about), change, is_new, bytes, call_hash })
+        Ok(Self { seq, event: FeedEvent::from_stored(event, feed_change), change, is_new, bytes, call_hash })
     }
 
     pub(crate) fn transition_id(&self) -> TransitionId {
@@ -71,7 +71,7 @@ impl RemoteTransition {
 
     /// Returns the change for this node's Executor, which runs it only if the approving node does not.
     pub(crate) fn to_approved(&self, now: Timestamp) -> ApprovedChange {
-        let ChangeSummary { id, version, provider, target, terms, run_after, .. } = &self.change;
+        let RemoteChange { id, version, provider, target, terms, run_after, .. } = &self.change;
         ApprovedChange::from_parts((id, *version), (provider, target), (*run_after, terms), now).after_handover()
     }
 }

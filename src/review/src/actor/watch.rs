@@ -1,4 +1,5 @@
-//! Requests that wait for the next version of a change. Bounded; a change without watchers costs nothing.
+//! Requests that wait for the next version of a change. Their number is bounded, and a change without watchers costs
+//! nothing.
 
 use std::{
     collections::HashMap,
@@ -65,11 +66,11 @@ impl Watchers {
     pub(crate) fn announce(&self, change: &Arc<Change>) {
         if let Some(entry) = self.lock().changes.get(&change.id) {
             entry.latest.send_if_modified(|latest| {
-                let newer = latest.as_ref().is_none_or(|latest| latest.version < change.version);
-                if newer {
+                let is_newer = latest.as_ref().is_none_or(|latest| latest.version < change.version);
+                if is_newer {
                     *latest = Some(Arc::clone(change));
                 }
-                newer
+                is_newer
             });
         }
     }
@@ -96,7 +97,7 @@ pub(crate) async fn announce_from_store(watchers: Arc<Watchers>, store: Arc<dyn 
             Ok(Some(change)) => return watchers.announce(&change),
             Ok(None) | Err(StoreError::Closed) => return,
             Err(error) => {
-                tracing::debug!(%error, change = id, "a change that somebody waits for cannot be read; trying again");
+                tracing::debug!(%error, change = id, "a watched change cannot be read; trying again");
                 tokio::time::sleep(READ_RETRY_DELAY).await;
             }
         }

@@ -29,20 +29,20 @@ use countersign_provider::{
     request::{Replier, UpstreamRequest},
 };
 
-/// The capacity for questions of one change that wait for the Executor.
-const QUEUE: usize = 64;
+/// The most questions of one change that wait for the Executor.
+const QUESTION_QUEUE_CAPACITY: usize = 64;
 /// The longest key of a question, in bytes; a longer one is replaced.
-const MAX_KEY: usize = 128;
+const MAX_KEY_BYTES: usize = 128;
 /// The total time that a change waits for answers, in multiples of the timeout of one answer.
 const MAX_TOTAL_TIMEOUTS: u32 = 6;
 
-/// The side of the dialogue that the tool holds.
-struct Asker {
+/// The tool's side of the dialogue.
+struct ToolInquirer {
     capabilities: ClientCapabilities,
     questions: mpsc::Sender<UpstreamRequest>,
 }
 
-impl Inquirer for Asker {
+impl Inquirer for ToolInquirer {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.capabilities
     }
@@ -96,26 +96,26 @@ impl Drop for Inquiry<'_> {
 }
 
 impl<'a> Inquiry<'a> {
-    /// Starts the dialogue; `None` for a change that may not ask.
+    /// Starts the dialogue. Returns `None` for a change whose tool may not ask.
     pub(crate) fn start(inner: &'a Inner, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let dialogue = change.dialogue.as_ref()?;
         let capabilities = ClientCapabilities::from_declaration(dialogue.client.get());
         if capabilities.accepts_no_requests() {
             return None;
         }
-        let (asking, questions) = mpsc::channel(QUEUE);
-        let words = inner.inquiries.open(&change.id);
+        let (asking, questions) = mpsc::channel(QUESTION_QUEUE_CAPACITY);
+        let messages = inner.inquiries.open(&change.id);
         let inquiry = Self {
             inner,
             change: Arc::clone(change),
             questions,
-            messages: words,
+            messages,
             open: Vec::new(),
             end: Instant::now() + inner.config.answer_timeout.saturating_mul(MAX_TOTAL_TIMEOUTS),
             paused_since: None,
             stopped: false,
         };
-        Some((Arc::new(Asker { capabilities, questions: asking }), inquiry))
+        Some((Arc::new(ToolInquirer { capabilities, questions: asking }), inquiry))
     }
 
     /// Returns `true` while the call waits for an answer; its timeout is paused then.
@@ -127,7 +127,7 @@ impl<'a> Inquiry<'a> {
     pub(crate) async fn next(&mut self) -> InquiryEvent {
         let due = self.open.iter().map(|open| open.until).min();
         let tokens: Vec<_> = self.open.iter().map(|open| Box::pin(open.cancelled.clone().cancelled_owned())).collect();
-        let taken_back = async {
+        let withdrawn = async {
             match tokens.is_empty() {
                 true => std::future::pending::<()>().await,
                 false => drop(select_all(tokens).await),
@@ -135,36 +135,37 @@ impl<'a> Inquiry<'a> {
         };
         tokio::select! {
             Some(question) = self.questions.recv() => InquiryEvent::Question(question),
-            Some(said) = self.messages.recv() => InquiryEvent::Message(said),
+            Some(message) = self.messages.recv() => InquiryEvent::Message(message),
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => InquiryEvent::TimedOut,
-            () = taken_back => InquiryEvent::Withdrawn,
+            () = withdrawn => InquiryEvent::Withdrawn,
             () = self.inner.stop.cancelled(), if !self.stopped => InquiryEvent::Stopping,
         }
     }
 
     /// Handles an event completely and stores the result. Returns how long the call was paused if it continues now.
-    pub(crate) async fn handle(&mut self, happened: InquiryEvent) -> Duration {
-        match happened {
+    pub(crate) async fn handle(&mut self, event: InquiryEvent) -> Duration {
+        match event {
             InquiryEvent::Question(question) => self.store_question(question).await,
             InquiryEvent::Message((InquiryMessage::Answers { by, answers }, done)) => {
-                let heard = self.store_answers(by, answers).await;
-                let _ = done.send(heard);
+                let stored = self.store_answers(by, answers).await;
+                let _ = done.send(stored);
             }
             InquiryEvent::Message((InquiryMessage::GiveUp { by }, done)) => {
-                let why = "its client has cancelled the task";
-                let heard = self.close(Some(by), |_| Some(Err(why.to_owned())), true).await;
-                let _ = done.send(heard);
+                let reason = "its client has cancelled the task";
+                let stored = self.close(Some(by), |_| Some(Err(reason.to_owned())), true).await;
+                let _ = done.send(stored);
             }
             InquiryEvent::TimedOut => {
                 let now = Instant::now();
-                let late = |open: &OpenQuestion| (open.until <= now).then(|| Err("nobody answered in time".to_owned()));
-                let _ = self.close(None, late, false).await;
+                let timed_out =
+                    |open: &OpenQuestion| (open.until <= now).then(|| Err("nobody answered in time".to_owned()));
+                let _ = self.close(None, timed_out, false).await;
             }
             InquiryEvent::Withdrawn => {
-                let back = |open: &OpenQuestion| {
+                let withdrawn = |open: &OpenQuestion| {
                     open.cancelled.is_cancelled().then(|| Err("the tool withdrew its question".to_owned()))
                 };
-                let _ = self.close(None, back, false).await;
+                let _ = self.close(None, withdrawn, false).await;
             }
             InquiryEvent::Stopping => {
                 self.stopped = true;
@@ -190,12 +191,12 @@ impl<'a> Inquiry<'a> {
 
     async fn store_question(&mut self, question: UpstreamRequest) {
         let UpstreamRequest { id, method, params, reply, cancelled } = question;
-        let refuse = |reply: Replier, why: &str| reply.answer(no_answer(&method, why));
+        let refuse = |reply: Replier, reason: &str| reply.answer(no_answer(&method, reason));
         let Some(dialogue) = self.dialogue() else { return };
         if dialogue.given_up || self.stopped {
             return refuse(reply, "its client has cancelled the task");
         }
-        let key = key(dialogue, &id);
+        let key = question_key(dialogue, &id);
         let params = params.as_deref().map(RawValue::get);
         let params = params_for_client(&self.change.provider, &method, params, Revision::MODERN, None);
         let params = match params.map(RawValue::from_string).transpose() {
@@ -205,7 +206,7 @@ impl<'a> Inquiry<'a> {
         let size = key.len() + method.len() + params.as_ref().map_or(0, |params: &Arc<RawValue>| params.get().len());
         if !dialogue.has_room_for_question(size) {
             tracing::warn!(change = %self.change.id, "the tool of a running change asked more questions than a change may store");
-            return refuse(reply, "the tool asked for more than a change may keep");
+            return refuse(reply, "the tool asked more questions than a change can store");
         }
         let stored = Question {
             key: key.clone(),
@@ -226,28 +227,29 @@ impl<'a> Inquiry<'a> {
     async fn store_answers(&mut self, by: String, answers: Vec<(String, InquiryAnswer)>) -> Result<(), McpError> {
         let answers: Vec<_> =
             answers.into_iter().filter(|(key, _)| self.open.iter().any(|open| open.key == *key)).collect();
-        let size: usize = answers.iter().map(|(_, said)| said.as_ref().map_or(0, |answer| answer.get().len())).sum();
+        let size: usize =
+            answers.iter().map(|(_, answer)| answer.as_ref().map_or(0, |answer| answer.get().len())).sum();
         if size > 0 && !self.dialogue().is_some_and(|dialogue| dialogue.has_room_for_answers(size)) {
-            return Err(McpError::new(ErrorKind::TooLarge, "The answers are larger than a change may keep")
-                .with("limit", countersign_domain::changes::dialogue::MAX_BYTES));
+            return Err(McpError::new(ErrorKind::TooLarge, "The answers are larger than a change can store")
+                .with("limit", countersign_domain::changes::dialogue::MAX_DIALOGUE_BYTES));
         }
-        let answer = |open: &OpenQuestion| {
+        let answer_for = |open: &OpenQuestion| {
             let found = answers.iter().find(|(key, _)| *key == open.key);
-            found.map(|(_, said)| said.clone())
+            found.map(|(_, answer)| answer.clone())
         };
-        self.close(Some(by), answer, false).await
+        self.close(Some(by), answer_for, false).await
     }
 
-    /// Closes the questions for which `how` returns an end: first in the store, then for the tool.
+    /// Closes the questions for which `answer_for` returns an answer or a reason: first in the store, then for the tool.
     async fn close(
         &mut self,
         by: Option<String>,
-        how: impl Fn(&OpenQuestion) -> Option<Result<Arc<RawValue>, String>>,
+        answer_for: impl Fn(&OpenQuestion) -> Option<Result<Arc<RawValue>, String>>,
         given_up: bool,
     ) -> Result<(), McpError> {
         let (mut closed, mut replies, mut open) = (Vec::new(), Vec::new(), Vec::new());
         for question in std::mem::take(&mut self.open) {
-            match how(&question) {
+            match answer_for(&question) {
                 Some(answer) => {
                     closed.push(ClosedQuestion { key: question.key.clone(), answer: answer.clone() });
                     replies.push((question, answer));
@@ -259,11 +261,11 @@ impl<'a> Inquiry<'a> {
         if closed.is_empty() && !(given_up && self.dialogue().is_some_and(|dialogue| !dialogue.given_up)) {
             return Ok(());
         }
-        let stored = self.step(ChangeEvent::Answer { by, closed, given_up }).await;
+        let stored = self.step(ChangeEvent::Answer { answered_by: by, closed, given_up }).await;
         for (question, answer) in replies {
             question.reply.answer(match (&stored, answer) {
                 (Ok(()), Ok(answer)) => Ok((*answer).to_owned()),
-                (Ok(()), Err(why)) => no_answer(&question.method, &why),
+                (Ok(()), Err(reason)) => no_answer(&question.method, &reason),
                 // An answer that is not in the audit trail must not reach the tool.
                 (Err(_), _) => no_answer(&question.method, "its answer could not be stored"),
             });
@@ -290,18 +292,18 @@ impl<'a> Inquiry<'a> {
 
 /// Returns the reply to a question without an answer: an elicitation counts as dismissed
 /// (2025-11-25/client/elicitation, "Response Actions"); sampling fails, since a model's text cannot be made up.
-fn no_answer(method: &str, why: &str) -> Result<Box<RawValue>, RpcError> {
+fn no_answer(method: &str, reason: &str) -> Result<Box<RawValue>, RpcError> {
     if method == ELICITATION {
         return RawValue::from_string(r#"{"action":"cancel"}"#.to_owned())
             .map_err(|e| RpcError::new(-32603, e.to_string()));
     }
-    Err(RpcError::new(-32603, format!("the client did not answer: {why}")))
+    Err(RpcError::new(-32603, format!("the client did not answer: {reason}")))
 }
 
 /// Derives a question's key from its request id, or generates one if the id was already used.
-fn key(dialogue: &Dialogue, id: &RequestId) -> String {
+fn question_key(dialogue: &Dialogue, id: &RequestId) -> String {
     let mut key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
-    if key.is_empty() || key.len() > MAX_KEY || dialogue.has_question(&key) {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES || dialogue.has_question(&key) {
         key = nanoid::nanoid!(24);
     }
     key

@@ -13,30 +13,32 @@ use countersign_domain::changes::{
 use countersign_store::{LateCall, Record, StoreError, WriteError, WriteRequest, write};
 
 /// The largest answer of a tool that is recorded, in bytes.
-const MAX_ANSWER: usize = 16 << 10;
+const MAX_RECORDED_ANSWER_BYTES: usize = 16 << 10;
 /// The delay between attempts to record the result.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Records the result if it is late. Returns `false` if it is not.
-pub(super) async fn note_late_result(inner: &Inner, claimed: &Change, event: &ChangeEvent) -> bool {
-    let Some(by) = &claimed.claimed_by else { return false };
-    let now = loop {
+/// Records the result if it is late. Returns `false` if the result is not late.
+pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &ChangeEvent) -> bool {
+    let Some(claimant) = &claimed.claimed_by else { return false };
+    let current = loop {
         match inner.store.get(&claimed.id).await {
-            Ok(Some(now)) => break now,
+            Ok(Some(current)) => break current,
             Ok(None) | Err(StoreError::Closed) => return false,
-            Err(error) => tracing::warn!(%error, change = %claimed.id, "a late result cannot be noted; trying again"),
+            Err(error) => {
+                tracing::warn!(%error, change = %claimed.id, "a late result cannot be recorded; trying again")
+            }
         }
         if stopped_during_pause(inner).await {
             return true;
         }
     };
-    let settled = now.version > claimed.version + 1 && now.state.is_final();
+    let settled = current.version > claimed.version + 1 && current.state.is_final();
     // A transition that this node wrote itself carries the same claim.
-    if now.claimed_by.as_ref() != Some(by) || !(now.state == ChangeState::OutcomeUnknown || settled) {
+    if current.claimed_by.as_ref() != Some(claimant) || !(current.state == ChangeState::OutcomeUnknown || settled) {
         return false;
     }
     // An earlier attempt to record the same event had succeeded.
-    if matches!(event, ChangeEvent::LoseTrack { fault, .. } if now.fault.as_ref() == Some(fault)) {
+    if matches!(event, ChangeEvent::LoseTrack { fault, .. } if current.fault.as_ref() == Some(fault)) {
         return false;
     }
     let mut taken_until = None;
@@ -49,23 +51,25 @@ pub(super) async fn note_late_result(inner: &Inner, claimed: &Change, event: &Ch
         }
         _ => return false,
     };
-    let answer = answer.filter(|answer| answer.get().len() <= MAX_ANSWER);
-    let said = message.map_or_else(String::new, |message| format!(": {message}"));
-    let comment = format!("The call came back after its gateway was taken for gone: {outcome}{said}");
+    let answer = answer.filter(|answer| answer.get().len() <= MAX_RECORDED_ANSWER_BYTES);
+    let suffix = message.map_or_else(String::new, |message| format!(": {message}"));
+    let comment = format!("The call returned after its gateway was declared gone: {outcome}{suffix}");
     let details = json!({
-        "version": now.version, "outcome": outcome, "node": by.node, "epoch": by.epoch, "comment": comment,
+        "version": current.version, "outcome": outcome, "node": claimant.node, "epoch": claimant.epoch, "comment": comment,
         "answer": answer,
     });
-    tracing::warn!(change = %claimed.id, outcome, "the result of a change came after its gateway was taken for gone");
+    tracing::warn!(change = %claimed.id, outcome, "the result of a change came after its gateway was declared gone");
     loop {
         let record = Record {
             change: claimed.id.clone(),
-            late: Some(LateCall { by: by.clone(), taken_until }),
+            late: Some(LateCall { by: claimant.clone(), taken_until }),
             ..Record::new("late_result", inner.now(), SYSTEM, details.to_string())
         };
         match write(&*inner.store, WriteRequest::Record(record)).await {
             Ok(()) | Err(WriteError::Store(StoreError::Closed)) => return true,
-            Err(error) => tracing::error!(%error, change = %claimed.id, "a late result cannot be noted; trying again"),
+            Err(error) => {
+                tracing::error!(%error, change = %claimed.id, "a late result cannot be recorded; trying again")
+            }
         }
         if stopped_during_pause(inner).await {
             return true;

@@ -25,7 +25,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use self::{inquiry::Inquiry, late::note_late_result};
+use self::{inquiry::Inquiry, late::record_late_result};
 use crate::{
     actor::ApprovedChange,
     actor::StepError,
@@ -40,7 +40,7 @@ use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
 
 /// The delay between checks whether this node's lease was renewed.
-const LEASE_PAUSE: Duration = Duration::from_millis(20);
+const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The number of failed rechecks after which the change goes back to a person.
 const MAX_RECHECKS: u32 = 4;
 /// The first delay for a provider that is still connecting after the start; it doubles up to the usual retry delay.
@@ -67,8 +67,8 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
                 None => break,
             },
             Some(ended) = running.join_next(), if !running.is_empty() => {
-                let Ok(AttemptEnd { key, left }) = ended else { continue };
-                delayed.extend(left.map(after_delay));
+                let Ok(AttemptEnd { key, check_again }) = ended else { continue };
+                delayed.extend(check_again.map(after_delay));
                 match queues.get_mut(&key).map(VecDeque::pop_front) {
                     Some(Some(next)) => start(&inner, &slots, &mut running, next),
                     Some(None) => { queues.remove(&key); }
@@ -96,8 +96,8 @@ async fn after_delay(approved: ApprovedChange) -> ApprovedChange {
 /// The end of an attempt to run a change.
 struct AttemptEnd {
     key: String,
-    /// Set if another node should run the change: it is checked again after its delay.
-    left: Option<ApprovedChange>,
+    /// Set if another node should run the change, which is then checked again after its delay.
+    check_again: Option<ApprovedChange>,
 }
 
 /// The longest delay between checks of a change that another node should run.
@@ -107,16 +107,17 @@ fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Attem
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
         // The lock key must be released in any case, or its target would be blocked until the next start.
-        let over = AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
-            tracing::error!(change = %approved.id, "the Executor panicked over a change");
-            true
-        });
+        let is_done =
+            AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
+                tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
+                true
+            });
         let key = approved.lock_key.clone();
-        let left = approved.handover_backoff.filter(|_| !over).map(|delay| {
+        let check_again = approved.handover_backoff.filter(|_| !is_done).map(|delay| {
             let backoff = (delay * 2).min(MAX_HANDOVER_WAIT);
             ApprovedChange { delay, handover_backoff: Some(backoff), ..approved }
         });
-        AttemptEnd { key, left }
+        AttemptEnd { key, check_again }
     });
 }
 
@@ -131,8 +132,8 @@ async fn acquire_slot(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
 /// Takes one approved change as far as possible. Returns `true` if the queue can move on to the next change, and `false`
 /// if another node should run this one and it must be checked again.
 async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> bool {
-    let mut tries = 0;
-    let mut soon = FIRST_RETRY_DELAY;
+    let mut failed_rechecks = 0;
+    let mut retry_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
     while !inner.stop.is_cancelled() {
         if slot.is_none() {
@@ -140,16 +141,16 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
             continue;
         }
         // Nothing was sent, so starting over is safe.
-        match attempt(inner, approved, &mut tries, &mut slot).await {
+        match attempt(inner, approved, &mut failed_rechecks, &mut slot).await {
             Ok(()) => return true,
             Err(_) if approved.handover_backoff.is_some() => return false,
             Err(Retry::Later) => pause(inner, inner.config.retry_pause).await,
             Err(retry) => {
-                if matches!(retry, Retry::Taken) {
+                if matches!(retry, Retry::TargetOccupied) {
                     slot = None;
                 }
-                pause(inner, soon.min(inner.config.retry_pause)).await;
-                soon = soon.saturating_mul(2);
+                pause(inner, retry_delay.min(inner.config.retry_pause)).await;
+                retry_delay = retry_delay.saturating_mul(2);
             }
         }
     }
@@ -158,22 +159,28 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
 
 /// The reason to try again after a delay; nothing was sent.
 enum Retry {
+    /// The store, the lease or the target is not available at the moment.
     Later,
     /// The provider is still connecting after the start.
-    Soon,
+    ProviderStarting,
     /// Another change occupies the target: it runs on another node, or its outcome is unknown and its call may still run.
-    Taken,
+    TargetOccupied,
 }
 
-async fn attempt(inner: &Inner, approved: &ApprovedChange, tries: &mut u32, slot: &mut Slot) -> Result<(), Retry> {
-    let Some((change, provider)) = check_readiness(inner, approved, tries).await? else { return Ok(()) };
+async fn attempt(
+    inner: &Inner,
+    approved: &ApprovedChange,
+    failed_rechecks: &mut u32,
+    slot: &mut Slot,
+) -> Result<(), Retry> {
+    let Some((change, provider)) = check_readiness(inner, approved, failed_rechecks).await? else { return Ok(()) };
     crash_point("before_claim");
-    let by = inner.nodes.claimant();
-    if !inner.nodes.holds_claim(by.as_ref()) {
+    let claimant = inner.nodes.claimant();
+    if !inner.nodes.holds_claim(claimant.as_ref()) {
         return Err(Retry::Later);
     }
-    let own = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
-    let claim = ChangeEvent::Claim { by, call_timeout: own.min(inner.config.run_timeout) };
+    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
+    let claim = ChangeEvent::Claim { claimant, call_timeout: tool_timeout.min(inner.config.run_timeout) };
     let Some(claimed) = commit_step(inner, &change, claim).await? else { return Ok(()) };
     crash_point("after_claim");
     let (last, event) = call_provider(inner, &claimed, provider, slot).await;
@@ -190,7 +197,7 @@ async fn attempt(inner: &Inner, approved: &ApprovedChange, tries: &mut u32, slot
 async fn check_readiness(
     inner: &Inner,
     approved: &ApprovedChange,
-    tries: &mut u32,
+    failed_rechecks: &mut u32,
 ) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
     let id = approved.id.as_str();
     let change = match inner.store.get(id).await {
@@ -212,7 +219,7 @@ async fn check_readiness(
     // The provider is not asked while another change occupies the target, which would move it anyway.
     match inner.store.occupants(vec![change.target_hash()], inner.now()).await {
         Ok(occupants) if occupants.is_empty() => {}
-        Ok(_) => return Err(Retry::Taken),
+        Ok(_) => return Err(Retry::TargetOccupied),
         Err(error) => {
             tracing::error!(%error, change = id, "the store cannot tell whether the target is free; trying again");
             return Err(Retry::Later);
@@ -236,12 +243,12 @@ async fn check_readiness(
         Recheck::Impossible(fault) if is_own => ChangeEvent::MarkStale { fault },
         Recheck::Unavailable(error) if is_own => {
             // Right after the start, providers may still be connecting.
-            let early = inner.started.elapsed() < inner.config.provider_grace;
-            if early && error.kind == ErrorKind::UpstreamUnavailable {
-                return Err(Retry::Soon);
+            let is_starting = inner.started.elapsed() < inner.config.provider_grace;
+            if is_starting && error.kind == ErrorKind::UpstreamUnavailable {
+                return Err(Retry::ProviderStarting);
             }
-            if *tries < MAX_RECHECKS {
-                *tries += 1;
+            if *failed_rechecks < MAX_RECHECKS {
+                *failed_rechecks += 1;
                 return Err(Retry::Later);
             }
             ChangeEvent::MarkStale { fault: fault(&error) }
@@ -274,7 +281,7 @@ async fn commit_step(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) ->
             Err(Retry::Later)
         }
         Err(StepError::Conflict | StepError::Illegal(_)) => Ok(None),
-        Err(StepError::Busy) => Err(Retry::Taken),
+        Err(StepError::Busy) => Err(Retry::TargetOccupied),
         // This node's lease expired, and another node will take the change over.
         Err(StepError::Fenced) => Err(Retry::Later),
         // The outcome is unknown only if the store or the actor has ended; the next start finds out.
@@ -297,17 +304,18 @@ async fn call_provider(
     provider: Arc<dyn Provider>,
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
-    let (nodes, by, clock) = (Arc::clone(&inner.nodes), change.claimed_by.clone(), Arc::clone(&inner.config.clock));
-    let sent = Arc::new(AtomicI64::new(inner.now().as_millisecond()));
-    let sending = Arc::clone(&sent);
+    let (nodes, claimant, clock) =
+        (Arc::clone(&inner.nodes), change.claimed_by.clone(), Arc::clone(&inner.config.clock));
+    let last_sent_at = Arc::new(AtomicI64::new(inner.now().as_millisecond()));
+    let sending_at = Arc::clone(&last_sent_at);
     // Checked just before the first byte of a call is sent.
     let permit = Permit(Arc::new(move || {
-        sending.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
-        nodes.holds_claim(by.as_ref())
+        sending_at.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
+        nodes.holds_claim(claimant.as_ref())
     }));
     // A late renewal is fine as long as the node did not lose its lease in between.
     while !permit.is_valid() && inner.nodes.claimant() == change.claimed_by && !inner.kill.is_cancelled() {
-        tokio::time::sleep(LEASE_PAUSE).await;
+        tokio::time::sleep(LEASE_CHECK_INTERVAL).await;
     }
     if !permit.is_valid() {
         return (Arc::clone(change), ChangeEvent::Fail { fault: fault(&Permit::expired_error()), result: None });
@@ -326,39 +334,39 @@ async fn call_provider(
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
     let mut deadline = tokio::time::Instant::now() + inner.config.run_timeout;
-    let lost = |code: ErrorKind, message: &str, sent_by| ChangeEvent::LoseTrack {
+    let unknown_outcome = |code: ErrorKind, message: &str, sent_by| ChangeEvent::LoseTrack {
         fault: ChangeFault::new(code, message),
         sent_by,
     };
     let event = loop {
-        let waits = inquiry.as_ref().is_some_and(Inquiry::is_waiting);
-        let happened = async {
+        let is_waiting = inquiry.as_ref().is_some_and(Inquiry::is_waiting);
+        let next_event = async {
             match &mut inquiry {
                 Some(inquiry) => inquiry.next().await,
                 None => std::future::pending().await,
             }
         };
-        let happened = tokio::select! {
+        let inquiry_event = tokio::select! {
             biased;
             answer = &mut work => break match answer {
-                Ok(answer) => outcome(inner, answer, last_sent(&sent)),
+                Ok(answer) => outcome(inner, answer, last_sent(&last_sent_at)),
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
                     let message = "The tool failed in a way that leaves open whether the change was applied";
-                    lost(ErrorKind::Internal, message, inner.now())
+                    unknown_outcome(ErrorKind::Internal, message, inner.now())
                 }
             },
-            () = tokio::time::sleep_until(deadline), if !waits => {
-                break lost(ErrorKind::Timeout, "The tool did not answer in time", last_sent(&sent));
+            () = tokio::time::sleep_until(deadline), if !is_waiting => {
+                break unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent(&last_sent_at));
             }
             () = inner.kill.cancelled() => {
-                break lost(ErrorKind::Timeout, "The gateway was stopped while the tool was running", inner.now());
+                break unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", inner.now());
             }
-            happened = happened => happened,
+            event = next_event => event,
         };
-        // Not cancelled if the tool answers meanwhile: the transition must be complete.
+        // An answer of the tool does not cancel this, because the transition must be complete.
         if let Some(inquiry) = &mut inquiry {
-            deadline += inquiry.handle(happened).await;
+            deadline += inquiry.handle(inquiry_event).await;
             if inquiry.is_waiting() {
                 drop(slot.take());
             }
@@ -371,9 +379,9 @@ async fn call_provider(
     (last, event)
 }
 
-/// Returns the time at which the call was last sent, if it was.
-fn last_sent(sent: &AtomicI64) -> Timestamp {
-    Timestamp::from_millisecond(sent.load(Ordering::Relaxed)).unwrap_or(Timestamp::MAX)
+/// Returns the time at which a request of the call was last sent, or the start of the call if none was sent.
+fn last_sent(last_sent_at: &AtomicI64) -> Timestamp {
+    Timestamp::from_millisecond(last_sent_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MAX)
 }
 
 /// Converts the provider's answer into the event that ends the call.
@@ -390,8 +398,8 @@ fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timesta
             ChangeEvent::Fail { fault: fault(&error), result: Some(result) }
         }
         Err(error) => {
-            // Progress and questions may have kept the call alive for longer than its time-out: it may run on unless it
-            // was ended by that.
+            // Progress and questions may have kept the call alive beyond its timeout. Unless the timeout ended the call,
+            // it may still be running.
             let sent_by = if error.kind == ErrorKind::Timeout { sent_by } else { inner.now() };
             ChangeEvent::LoseTrack { fault: fault(&error), sent_by }
         }
@@ -434,20 +442,20 @@ fn first_text(result: &ToolResult) -> Option<String> {
 
 /// Records the outcome and retries until that succeeds: the call is over and is never made again.
 async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
-    let mut wait = Duration::from_millis(50);
+    let mut retry_delay = Duration::from_millis(50);
     loop {
         match inner.step(&claimed, event.clone()).await {
             Ok(_) => return,
             Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {
                 // A question was stored although storing it seemed to fail.
-                if let Ok(Some(now)) = inner.store.get(&claimed.id).await
-                    && now.state == ChangeState::Executing
-                    && now.version > claimed.version
+                if let Ok(Some(current)) = inner.store.get(&claimed.id).await
+                    && current.state == ChangeState::Executing
+                    && current.version > claimed.version
                 {
-                    claimed = now;
+                    claimed = current;
                     continue;
                 }
-                if note_late_result(inner, &claimed, &event).await {
+                if record_late_result(inner, &claimed, &event).await {
                     return;
                 }
                 // An earlier attempt was written although its outcome was unknown at the time.
@@ -462,10 +470,10 @@ async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEv
                 tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
             }
         }
-        if inner.abandon.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+        if inner.abandon.run_until_cancelled(tokio::time::sleep(retry_delay)).await.is_none() {
             tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
             return;
         }
-        wait = (wait * 2).min(Duration::from_secs(5));
+        retry_delay = (retry_delay * 2).min(Duration::from_secs(5));
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     GatewayTools,
-    tools::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX, wait_bounds},
+    tools::{DEFAULT_PAGE_SIZE, MAX_CURSOR_CHARS, MAX_PAGE_SIZE, wait_bounds},
     view::{ChangeLine, next_step, pending_result, state_message, wait_result},
 };
 use crate::ChangeFilter;
@@ -22,17 +22,17 @@ use countersign_provider::{
     text::{invalid_argument as invalid, one_line, tool_result},
 };
 
-/// The interval of progress notifications during a wait.
-const PROGRESS: Duration = Duration::from_secs(5);
+/// The interval between progress notifications during a wait.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Returns the states in which a change may still change.
+/// Returns the states that are not final.
 pub(super) fn open_states() -> Vec<ChangeState> {
     ChangeState::ALL.iter().copied().filter(|state| !state.is_final()).collect()
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct OneArgs {
+struct ChangeIdArgs {
     change_id: String,
 }
 
@@ -72,24 +72,24 @@ fn not_found(id: &str) -> McpError {
 
 impl GatewayTools {
     /// Returns the change if this principal may see it: its own, or any if it may view all.
-    pub(super) async fn visible(&self, id: &str, principal: &Principal) -> Result<Arc<Change>, McpError> {
+    pub(super) async fn visible_change(&self, id: &str, principal: &Principal) -> Result<Arc<Change>, McpError> {
         let found = self.changes.get(id).await?;
         found.filter(|change| may_see(change, principal)).ok_or_else(|| not_found(id))
     }
 
     pub(super) async fn get_change(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: OneArgs = parse(arguments)?;
-        Ok(pending_result(&*self.visible(&args.change_id, &ctx.principal).await?))
+        let args: ChangeIdArgs = parse(arguments)?;
+        Ok(pending_result(&*self.visible_change(&args.change_id, &ctx.principal).await?))
     }
 
     pub(super) async fn list_changes(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args: ListArgs = parse(arguments)?;
-        let states = states(args.status.as_deref())?;
-        let limit = args.limit.unwrap_or(PAGE_DEFAULT);
-        if !(1..=PAGE_MAX).contains(&limit) {
-            return Err(invalid("/limit", "maximum", format!("limit must be from 1 to {PAGE_MAX}.")));
+        let states = parse_status(args.status.as_deref())?;
+        let limit = args.limit.unwrap_or(DEFAULT_PAGE_SIZE);
+        if !(1..=MAX_PAGE_SIZE).contains(&limit) {
+            return Err(invalid("/limit", "maximum", format!("limit must be from 1 to {MAX_PAGE_SIZE}.")));
         }
-        if args.cursor.as_deref().is_some_and(|c| c.len() > CURSOR_MAX) {
+        if args.cursor.as_deref().is_some_and(|c| c.len() > MAX_CURSOR_CHARS) {
             return Err(invalid(
                 "/cursor",
                 "maxLength",
@@ -134,9 +134,9 @@ impl GatewayTools {
             return Err(invalid("/timeoutSeconds", "maximum", format!("timeoutSeconds must be from 1 to {max}.")));
         };
         let until = args.until.unwrap_or(Until::Done);
-        let mut change = self.visible(&args.change_id, &ctx.principal).await?;
+        let mut change = self.visible_change(&args.change_id, &ctx.principal).await?;
         let started = Instant::now();
-        let mut reported = -1.0;
+        let mut last_progress = -1.0;
         loop {
             if until.is_reached(change.state) {
                 return Ok(wait_result(&change, false));
@@ -145,22 +145,22 @@ impl GatewayTools {
             let Some(left) = timeout.checked_sub(elapsed).filter(|left| !left.is_zero()) else {
                 return Ok(wait_result(&change, true));
             };
-            let wanted = ctx.progress.has_listener();
-            if wanted && elapsed.as_secs_f64() > reported {
-                reported = elapsed.as_secs_f64();
-                ctx.progress.progress(reported, Some(timeout.as_secs_f64()), Some(&state_message(&change)));
+            let reports_progress = ctx.progress.has_listener();
+            if reports_progress && elapsed.as_secs_f64() > last_progress {
+                last_progress = elapsed.as_secs_f64();
+                ctx.progress.progress(last_progress, Some(timeout.as_secs_f64()), Some(&state_message(&change)));
             }
-            let pause = if wanted { left.min(PROGRESS) } else { left };
+            let pause = if reports_progress { left.min(PROGRESS_INTERVAL) } else { left };
             let began = Instant::now();
-            let news = tokio::select! {
-                news = self.changes.wait(&change.id, change.version, pause) => news?,
+            let latest = tokio::select! {
+                latest = self.changes.wait(&change.id, change.version, pause) => latest?,
                 () = ctx.cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The wait was cancelled.")),
             };
-            let news = news.ok_or_else(|| not_found(&change.id))?;
+            let latest = latest.ok_or_else(|| not_found(&change.id))?;
             // An early return without a new version means that the gateway is shutting down.
-            let early = news.version <= change.version && began.elapsed() < pause;
-            change = news;
-            if early && !until.is_reached(change.state) {
+            let returned_early = latest.version <= change.version && began.elapsed() < pause;
+            change = latest;
+            if returned_early && !until.is_reached(change.state) {
                 return Ok(wait_result(&change, true));
             }
         }
@@ -171,8 +171,8 @@ impl GatewayTools {
         arguments: &RawValue,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let args: OneArgs = parse(arguments)?;
-        self.visible(&args.change_id, &ctx.principal).await?;
+        let args: ChangeIdArgs = parse(arguments)?;
+        self.visible_change(&args.change_id, &ctx.principal).await?;
         match self.changes.withdraw(&args.change_id, &ctx.principal).await {
             Ok(change) => Ok(pending_result(&change)),
             Err(refused) => match refused.current {
@@ -196,12 +196,12 @@ impl Until {
     }
 }
 
-/// Returns `true` for a principal's own changes, and for all changes if it may view them.
+/// Returns `true` if the change is the principal's own, or if the principal may view all changes.
 pub(super) fn may_see(change: &Change, principal: &Principal) -> bool {
     change.proposer.principal == principal.name || principal.role.may_view()
 }
 
-fn states(status: Option<&str>) -> Result<Vec<ChangeState>, McpError> {
+fn parse_status(status: Option<&str>) -> Result<Vec<ChangeState>, McpError> {
     match status {
         None => Ok(Vec::new()),
         Some("open") => Ok(open_states()),

@@ -33,7 +33,7 @@ const EVENT_CAPACITY: usize = 1024;
 /// The delay between attempts to read the feed.
 const FEED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The module. Named `gateway` in routes.
+/// The module with the gateway's tools. Routes call it `gateway`.
 pub struct GatewayTools {
     changes: Changes,
     max_wait: Duration,
@@ -55,10 +55,10 @@ impl GatewayTools {
         let (events, _) = broadcast::channel(EVENT_CAPACITY);
         let stop = CancellationToken::new();
         let feed = changes.feed().clone();
-        // Read here, because the task may start only after the next change.
-        let listening = forward_feed(feed.head(), feed, events.clone());
-        let ended = stop.clone();
-        tokio::spawn(async move { ended.run_until_cancelled(listening).await });
+        // The head is read here, because the task may start only after the next change.
+        let forwarding = forward_feed(feed.head(), feed, events.clone());
+        let stopped = stop.clone();
+        tokio::spawn(async move { stopped.run_until_cancelled(forwarding).await });
         Arc::new(Self { changes, max_wait, providers: Box::new(providers), events, _feed_task: stop.drop_guard() })
     }
 }
@@ -68,11 +68,13 @@ async fn forward_feed(mut since: u64, feed: Feed, events: broadcast::Sender<Prov
     while let Some(mut subscription) = feed.subscribe(Some(since)) {
         while let Some(event) = subscription.next().await {
             let Some(change) = &event.change else { continue };
-            let of = |viewers| Audience { principal: change.principal.clone(), include_viewers: viewers };
+            let audience = |viewers| Audience { principal: change.principal.clone(), include_viewers: viewers };
             // A change is visible to its proposer and to viewers; the list of own changes differs for each principal.
-            let updated =
-                vec![(resources::change_uri(&change.id), of(true)), (resources::CHANGES.to_owned(), of(false))];
-            // It is no failure if nobody listens.
+            let updated = vec![
+                (resources::change_uri(&change.id), audience(true)),
+                (resources::OPEN_CHANGES_URI.to_owned(), audience(false)),
+            ];
+            // An error only means that there is no receiver.
             let _ = events.send(ProviderEvent::PrivateResourcesUpdated(updated));
         }
         since = subscription.position();
@@ -104,7 +106,7 @@ impl Provider for GatewayTools {
     }
 
     fn uri_schemes(&self) -> Vec<String> {
-        vec![resources::CHANGE.to_owned(), resources::OWN.to_owned()]
+        vec![resources::CHANGE_SCHEME.to_owned(), resources::GATEWAY_SCHEME.to_owned()]
     }
 
     fn call<'a>(

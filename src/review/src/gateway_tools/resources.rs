@@ -14,12 +14,12 @@ use countersign_domain::changes::Change;
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_provider::{CallContext, Completion, CompletionRef, ResourceDef, ResourceTemplateDef, ResourceText};
 
-pub(super) const CHANGE: &str = "change://";
-pub(super) const OWN: &str = "countersign://";
-pub(super) const CHANGES: &str = "countersign://changes";
-const GATEWAY: &str = "countersign://gateway";
-pub(super) const TEMPLATE: &str = "change://{id}";
-const JSON: &str = "application/json";
+pub(super) const CHANGE_SCHEME: &str = "change://";
+pub(super) const GATEWAY_SCHEME: &str = "countersign://";
+pub(super) const OPEN_CHANGES_URI: &str = "countersign://changes";
+const GATEWAY_URI: &str = "countersign://gateway";
+pub(super) const CHANGE_TEMPLATE: &str = "change://{id}";
+const JSON_TYPE: &str = "application/json";
 /// The most changes in one resource or completion.
 const MAX_LISTED_CHANGES: usize = 100;
 
@@ -29,18 +29,18 @@ pub(super) fn list() -> Vec<ResourceDef> {
         name: name.to_owned(),
         title: title.to_owned(),
         description: description.to_owned(),
-        mime_type: JSON.to_owned(),
+        mime_type: JSON_TYPE.to_owned(),
         raw: None,
     };
     vec![
         def(
-            CHANGES,
+            OPEN_CHANGES_URI,
             "pending-changes",
             "Your open changes",
-            "The changes that you proposed and that are not over: pending, stale, approved, executing, of unknown outcome.",
+            "The changes that you proposed and that have not ended: pending, stale, approved, executing, of unknown outcome.",
         ),
         def(
-            GATEWAY,
+            GATEWAY_URI,
             "gateway",
             "The gateway",
             "Name, version and protocol revisions of this gateway, and how writes are handled.",
@@ -50,22 +50,22 @@ pub(super) fn list() -> Vec<ResourceDef> {
 
 pub(super) fn templates() -> Vec<ResourceTemplateDef> {
     vec![ResourceTemplateDef {
-        uri_template: TEMPLATE.to_owned(),
+        uri_template: CHANGE_TEMPLATE.to_owned(),
         name: "change".to_owned(),
         title: "Change".to_owned(),
         description:
-            "A change that you proposed: its status, diff and decisions. Subscribe to it to hear of the decision."
+            "A change that you proposed: its status, diff and decisions. Subscribe to it to be notified of the decision."
                 .to_owned(),
-        mime_type: JSON.to_owned(),
+        mime_type: JSON_TYPE.to_owned(),
         raw: None,
     }]
 }
 
 pub(super) fn change_uri(id: &str) -> String {
-    format!("{CHANGE}{id}")
+    format!("{CHANGE_SCHEME}{id}")
 }
 
-fn unknown(uri: &str) -> McpError {
+fn unknown_resource(uri: &str) -> McpError {
     let shown: String = uri.chars().take(512).collect();
     McpError::new(ErrorKind::ResourceNotFound, "The gateway has no such resource.").with("uri", shown)
 }
@@ -73,20 +73,24 @@ fn unknown(uri: &str) -> McpError {
 fn text(uri: &str, value: &impl Serialize) -> Result<ResourceText, McpError> {
     let text = serde_json::to_string(value)
         .map_err(|_| McpError::new(ErrorKind::Internal, "The resource could not be written."))?;
-    Ok(ResourceText { uri: uri.to_owned(), mime_type: JSON.to_owned(), text })
+    Ok(ResourceText { uri: uri.to_owned(), mime_type: JSON_TYPE.to_owned(), text })
 }
 
 /// Returns the id in a `change://` URI; `None` if it is not a valid id.
 fn change_id(uri: &str) -> Option<String> {
-    let id = percent_decode_str(uri.strip_prefix(CHANGE)?).decode_utf8().ok()?;
+    let id = percent_decode_str(uri.strip_prefix(CHANGE_SCHEME)?).decode_utf8().ok()?;
     let plain = id.len() <= 64 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     (plain && !id.is_empty()).then(|| id.into_owned())
 }
 
 impl GatewayTools {
-    async fn open_changes(&self, ctx: &CallContext, all: bool) -> Result<Vec<std::sync::Arc<Change>>, McpError> {
+    async fn open_changes(
+        &self,
+        ctx: &CallContext,
+        include_final: bool,
+    ) -> Result<Vec<std::sync::Arc<Change>>, McpError> {
         let filter = ChangeFilter {
-            states: if all { Vec::new() } else { open_states() },
+            states: if include_final { Vec::new() } else { open_states() },
             principals: vec![ctx.principal.name.clone()],
             ..ChangeFilter::default()
         };
@@ -95,12 +99,12 @@ impl GatewayTools {
 
     pub(super) async fn read(&self, uri: &str, ctx: &CallContext) -> Result<ResourceText, McpError> {
         match uri {
-            CHANGES => {
+            OPEN_CHANGES_URI => {
                 let open = self.open_changes(ctx, false).await?;
                 let lines: Vec<ChangeLine<'_>> = open.iter().map(|change| ChangeLine::new(change)).collect();
                 text(uri, &json!({ "changes": lines }))
             }
-            GATEWAY => text(uri, &self.describe_gateway()),
+            GATEWAY_URI => text(uri, &self.describe_gateway()),
             _ => {
                 let change = self.change_for_uri(uri, ctx).await?;
                 text(uri, &ChangeView::new(&change))
@@ -111,16 +115,16 @@ impl GatewayTools {
     /// Checks access to a resource like [`Self::read`], without reading it.
     pub(super) async fn may_read(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
         match uri {
-            CHANGES | GATEWAY => Ok(()),
+            OPEN_CHANGES_URI | GATEWAY_URI => Ok(()),
             _ => self.change_for_uri(uri, ctx).await.map(drop),
         }
     }
 
     /// Returns the change that a URI names, if the caller may see it.
     async fn change_for_uri(&self, uri: &str, ctx: &CallContext) -> Result<std::sync::Arc<Change>, McpError> {
-        let id = change_id(uri).ok_or_else(|| unknown(uri))?;
-        let found = self.visible(&id, &ctx.principal).await;
-        found.map_err(|error| if error.kind == ErrorKind::ChangeNotFound { unknown(uri) } else { error })
+        let id = change_id(uri).ok_or_else(|| unknown_resource(uri))?;
+        let found = self.visible_change(&id, &ctx.principal).await;
+        found.map_err(|error| if error.kind == ErrorKind::ChangeNotFound { unknown_resource(uri) } else { error })
     }
 
     fn describe_gateway(&self) -> serde_json::Value {
@@ -142,8 +146,9 @@ impl GatewayTools {
         argument: (&str, &str),
         ctx: &CallContext,
     ) -> Result<Completion, McpError> {
-        let ours = matches!(reference, CompletionRef::ResourceTemplate(uri) if uri == TEMPLATE) && argument.0 == "id";
-        if !ours {
+        let is_change_id =
+            matches!(reference, CompletionRef::ResourceTemplate(uri) if uri == CHANGE_TEMPLATE) && argument.0 == "id";
+        if !is_change_id {
             return Err(McpError::new(ErrorKind::InvalidParams, "The gateway has no such argument to complete."));
         }
         let changes = self.open_changes(ctx, true).await?;

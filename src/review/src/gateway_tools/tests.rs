@@ -78,15 +78,16 @@ impl Fixture {
         Self { tracker, changes, tools, _dir: dir }
     }
 
-    /// A pending comment on an issue of the sample.
-    async fn propose(&self, who: &str) -> Arc<Change> {
-        self.propose_call(who, "add_comment", json!({ "issueId": "CORE-7", "content": "Looks good\nto me" })).await
+    /// Proposes a comment on an issue of the sample project.
+    async fn propose(&self, principal_name: &str) -> Arc<Change> {
+        self.propose_call(principal_name, "add_comment", json!({ "issueId": "CORE-7", "content": "Looks good\nto me" }))
+            .await
     }
 
-    async fn propose_call(&self, who: &str, tool: &str, arguments: Value) -> Arc<Change> {
+    async fn propose_call(&self, principal_name: &str, tool: &str, arguments: Value) -> Arc<Change> {
         let arguments = to_raw_value(&arguments).unwrap();
-        let preview = self.tracker.preview(tool, &arguments, &agent(who)).await.unwrap();
-        let proposal = proposal(proposer(who), ("tracker", tool), arguments, preview);
+        let preview = self.tracker.preview(tool, &arguments, &agent(principal_name)).await.unwrap();
+        let proposal = proposal(proposer(principal_name), ("tracker", tool), arguments, preview);
         self.changes.propose(proposal).await.unwrap()
     }
 
@@ -109,7 +110,7 @@ impl Fixture {
         let fits = schema(&def.input_schema).is_valid(&arguments);
         let raw = to_raw_value(&arguments).unwrap();
         let result = self.tools.call(tool, &raw, ctx).await?;
-        assert!(fits, "{tool} took what its schema refuses: {arguments}");
+        assert!(fits, "{tool} accepted arguments that its schema refuses: {arguments}");
         let answer: Value = serde_json::from_str(result.structured_content.unwrap().get()).unwrap();
         let output = schema(def.output_schema.as_ref().unwrap());
         let errors: Vec<String> =
@@ -161,7 +162,7 @@ async fn agent_sees_only_its_own_changes() {
     for tool in ["get_change", "wait_for_change", "withdraw_change"] {
         let error = f.call(&agent("eve"), tool, by_id.clone()).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::ChangeNotFound, "{tool}");
-        // As for one that does not exist, but for its name.
+        // The answer is the same as for a change that does not exist, except for the id.
         let nothing = f.call(&agent("eve"), tool, json!({ "changeId": "chg_nothing" })).await.unwrap_err();
         assert_eq!(error.message.replace(&change.id, "chg_nothing"), nothing.message);
     }
@@ -170,7 +171,7 @@ async fn agent_sees_only_its_own_changes() {
     assert_eq!((error.kind, &error.data["uri"]), (ErrorKind::ResourceNotFound, &json!(uri)));
     assert_eq!(f.call(&agent("eve"), "list_changes", json!({})).await.unwrap().1["changes"], json!([]));
 
-    // Who may view everyone's reads it, and still cannot take it back.
+    // A reviewer may read the change but cannot withdraw it.
     let reviewer = context("alice", Role::Reviewer);
     assert!(f.call(&reviewer, "get_change", by_id.clone()).await.is_ok());
     assert!(f.tools.read_resource(&uri, &reviewer).await.is_ok());
@@ -212,7 +213,7 @@ async fn wait_returns_the_outcome() {
     for part in ["Change applied.", "Approved by alice", "Answer of the tool:\nDone: Comment on CORE-7"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    // What is over is answered at once.
+    // A finished change is answered at once.
     let (_, again) = f.call(&ctx, "wait_for_change", json!({ "changeId": change.id })).await.unwrap();
     assert_eq!(again, answer);
     let error = f.call(&ctx, "withdraw_change", json!({ "changeId": change.id })).await.unwrap_err();
@@ -242,10 +243,10 @@ async fn wait_is_bounded_cancellable_and_reports_progress() {
     assert_eq!((&answer["status"], &answer["timedOut"]), (&json!("pending"), &json!(true)));
     assert!(text.starts_with("The wait ended before"), "{text}");
     {
-        let told = recorder.0.lock().unwrap();
-        assert_eq!(told[0].1, Some(1.0));
-        assert!(told[0].2.contains("waits for a person"), "{told:?}");
-        assert!(told.windows(2).all(|pair| pair[0].0 < pair[1].0), "progress rises: {told:?}");
+        let reported = recorder.0.lock().unwrap();
+        assert_eq!(reported[0].1, Some(1.0));
+        assert!(reported[0].2.contains("waits for a person"), "{reported:?}");
+        assert!(reported.windows(2).all(|pair| pair[0].0 < pair[1].0), "progress rises: {reported:?}");
     }
 
     let ctx = agent("bob");
@@ -311,14 +312,15 @@ async fn resources_show_changes_and_gateway() {
     let mut events = f.tools.events();
     let change = f.propose("bob").await;
     let uri = format!("change://{}", change.id);
-    // Durable and announced; the listener hears of it on its own task.
+    // The change is durable and announced; the module forwards the event on its own task.
     let ProviderEvent::PrivateResourcesUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
     let uris: Vec<&str> = updated.iter().map(|(uri, _)| uri.as_str()).collect();
     assert_eq!(uris, [uri.as_str(), "countersign://changes"]);
     let viewer = Principal { role: Role::Viewer, ..(*agent("eve").principal).clone() };
-    let told = |who: &Principal| updated.iter().map(|(_, audience)| audience.includes(who)).collect::<Vec<_>>();
+    let notified =
+        |principal: &Principal| updated.iter().map(|(_, audience)| audience.includes(principal)).collect::<Vec<_>>();
     assert_eq!(
-        [told(&agent("bob").principal), told(&agent("eve").principal), told(&viewer)],
+        [notified(&agent("bob").principal), notified(&agent("eve").principal), notified(&viewer)],
         [[true, true], [false, false], [true, false]]
     );
 
@@ -382,7 +384,7 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
     f.decide(&first, Verdict::Approve, "").await;
     let done = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": first.id })).await.unwrap().1;
     assert_eq!(done["status"], "applied");
-    // The issue has moved, so the other change is shown anew before it can be approved.
+    // The issue has changed, so the other change gets a new diff before it can be approved.
     let decision = DecideChange {
         id: second.id.clone(),
         reviewer: principal("alice", Role::Reviewer),
@@ -399,7 +401,7 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
     f.decide(&current, Verdict::Approve, "Now yes").await;
     let done = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": second.id })).await.unwrap().1;
     assert_eq!(done["status"], "applied", "{done}");
-    // What cannot be done any more stays stale, with the reason.
+    // A change that can no longer be made stays stale, with the reason.
     let third = f.propose_call("bob", "delete_issue", json!({ "issueId": "CORE-9" })).await;
     let fourth = f.propose_call("bob", "update_issue", json!({ "issueId": "CORE-9", "title": "x" })).await;
     f.decide(&third, Verdict::Approve, "").await;
@@ -422,7 +424,7 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
 }
 
 #[actix::test]
-async fn removed_contents_are_not_invented() {
+async fn pruned_arguments_are_not_shown_as_run() {
     let fixture = Fixture::new().await;
     let mut change = (*fixture.propose("bob").await).clone();
     change.state = countersign_domain::changes::ChangeState::Applied;
@@ -439,5 +441,5 @@ async fn removed_contents_are_not_invented() {
     let old = countersign_domain::changes::retention::redact(&change, change.updated_at);
     let text = pending_text(&old);
     assert!(text.contains("alice changed the arguments") && text.contains("no longer kept"), "{text}");
-    assert!(!text.contains("What ran"), "the arguments are gone: {text}");
+    assert!(!text.contains("What ran"), "the arguments were removed: {text}");
 }

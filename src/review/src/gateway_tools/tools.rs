@@ -9,20 +9,20 @@ use countersign_domain::changes::ChangeState;
 use countersign_protocol::annotations::ToolAnnotations;
 use countersign_provider::ToolDef;
 
-/// Changes on a page of `list_changes`.
-pub(super) const PAGE_DEFAULT: usize = 20;
-pub(super) const PAGE_MAX: usize = 100;
-pub(super) const CURSOR_MAX: usize = 64;
-/// Seconds that `wait_for_change` waits if the caller does not say: below the time-out of common clients (60 s).
-const WAIT_DEFAULT: u64 = 45;
+/// The default number of changes on a page of `list_changes`.
+pub(super) const DEFAULT_PAGE_SIZE: usize = 20;
+pub(super) const MAX_PAGE_SIZE: usize = 100;
+pub(super) const MAX_CURSOR_CHARS: usize = 64;
+/// The wait of `wait_for_change` in seconds if the caller names none. It is below the timeout of common clients (60 s).
+const DEFAULT_WAIT_SECONDS: u64 = 45;
 
-const READ: ToolAnnotations =
+const READ_ONLY: ToolAnnotations =
     ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
 
-/// The longest and the usual wait in seconds.
+/// Returns the longest and the default wait, in seconds.
 pub(super) fn wait_bounds(max_wait: Duration) -> (u64, u64) {
     let max = max_wait.as_secs().max(1);
-    (max, WAIT_DEFAULT.min(max))
+    (max, DEFAULT_WAIT_SECONDS.min(max))
 }
 
 fn object(properties: &Value, required: &[&str]) -> Value {
@@ -35,7 +35,7 @@ fn object(properties: &Value, required: &[&str]) -> Value {
     })
 }
 
-fn change_id() -> Value {
+fn change_id_schema() -> Value {
     json!({
         "type": "string",
         "title": "Change",
@@ -45,7 +45,7 @@ fn change_id() -> Value {
     })
 }
 
-fn def(
+fn tool_def(
     name: &str,
     title: &str,
     description: &str,
@@ -67,31 +67,31 @@ fn def(
     }
 }
 
-/// Returns the definitions of the tools for this longest wait.
+/// Returns the definitions of the tools. `max_wait` is the longest wait that they accept.
 #[must_use]
 pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
     let (max, default) = wait_bounds(max_wait);
     let status: Vec<&str> =
         std::iter::once("open").chain(ChangeState::ALL.iter().map(|state| state.as_str())).collect();
-    let one = object(&json!({ "changeId": change_id() }), &["changeId"]);
-    let mut waited = pending_output_schema();
-    waited["properties"]["timedOut"] =
-        json!({ "type": "boolean", "description": "The wait ended before what it waited for." });
+    let change_id_input = object(&json!({ "changeId": change_id_schema() }), &["changeId"]);
+    let mut wait_output = pending_output_schema();
+    wait_output["properties"]["timedOut"] =
+        json!({ "type": "boolean", "description": "The wait ended before the change was decided or done." });
     vec![
-        def(
+        tool_def(
             "get_change",
             "Get change",
-            "Shows where a change that you proposed stands. Behind this gateway a write may become a pending change: \
+            "Shows the state of a change that you proposed. Behind this gateway a write may become a pending change: \
              nothing is altered until a person approves it. The answer says the status, who decided and why, the \
              result once it was applied, and what to do next. After a rejection, heed the reviewer's reason.",
-            one.clone(),
+            change_id_input.clone(),
             pending_output_schema(),
-            READ,
+            READ_ONLY,
         ),
-        def(
+        tool_def(
             "list_changes",
             "List changes",
-            "Lists the changes that you proposed, newest first. `open` are those that are not over: pending, stale, \
+            "Lists the changes that you proposed, newest first. `open` are those that have not ended: pending, stale, \
              approved, executing or of unknown outcome. Look here before you propose something again.",
             object(
                 &json!({
@@ -99,14 +99,14 @@ pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
                         "type": "string",
                         "title": "Status",
                         "enum": status,
-                        "description": "Only changes with this status; `open` for all that are not over."
+                        "description": "Only changes with this status; `open` for all that have not ended."
                     },
                     "limit": {
-                        "type": "integer", "title": "Limit", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT,
-                        "description": "How many to answer with at most."
+                        "type": "integer", "title": "Limit", "minimum": 1, "maximum": MAX_PAGE_SIZE, "default": DEFAULT_PAGE_SIZE,
+                        "description": "The most changes to return."
                     },
                     "cursor": {
-                        "type": "string", "title": "Cursor", "maxLength": CURSOR_MAX,
+                        "type": "string", "title": "Cursor", "maxLength": MAX_CURSOR_CHARS,
                         "description": "The nextCursor of the page before, with the same status."
                     }
                 }),
@@ -120,9 +120,9 @@ pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
                 },
                 "required": ["changes", "nextCursor"]
             }),
-            READ,
+            READ_ONLY,
         ),
-        def(
+        tool_def(
             "wait_for_change",
             "Wait for change",
             &format!(
@@ -132,7 +132,7 @@ pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
             ),
             object(
                 &json!({
-                    "changeId": change_id(),
+                    "changeId": change_id_schema(),
                     "timeoutSeconds": {
                         "type": "number", "title": "Time-out", "minimum": 1, "maximum": max, "default": default,
                         "description": "How many seconds to wait at most."
@@ -144,17 +144,17 @@ pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
                 }),
                 &["changeId"],
             ),
-            waited,
-            READ,
+            wait_output,
+            READ_ONLY,
         ),
-        def(
+        tool_def(
             "withdraw_change",
             "Withdraw change",
             "Takes back a change that you proposed and that nobody has decided yet. Nothing is altered. Use it when \
              the change is no longer wanted, or before you propose a corrected one.",
-            one,
+            change_id_input,
             pending_output_schema(),
-            ToolAnnotations { read_only_hint: false, ..READ },
+            ToolAnnotations { read_only_hint: false, ..READ_ONLY },
         ),
     ]
 }

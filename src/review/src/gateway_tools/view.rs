@@ -1,6 +1,7 @@
 //! A change as an agent sees it: the structured form, its schema, and the text that says what to do next.
 //!
-//! Contains nothing beyond the change itself. Text written by others stays on its own lines and cannot forge others.
+//! An answer contains nothing beyond the change itself. Text written by others stays on its own line, so that it cannot
+//! imitate other lines.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -22,18 +23,18 @@ use countersign_provider::{
 };
 
 /// The most characters of a value in an answer's text; the diff has the rest.
-const VALUE_CHARS: usize = 200;
+const MAX_VALUE_CHARS: usize = 200;
 /// The most fields in an answer's text.
-const TEXT_FIELDS: usize = 16;
+const MAX_TEXT_FIELDS: usize = 16;
 /// The most lines of a field that has a line diff.
-const TEXT_LINES: usize = 60;
+const MAX_FIELD_LINES: usize = 60;
 /// The most characters of the tool's own answer in an answer's text.
-const RESULT_CHARS: usize = 8_000;
+const MAX_RESULT_CHARS: usize = 8_000;
 
 /// The most characters of arguments that a reviewer changed.
-const ARGUMENTS_CHARS: usize = 4_000;
+const MAX_ARGUMENTS_CHARS: usize = 4_000;
 
-/// `structuredContent` of everything that answers with a change.
+/// The `structuredContent` of all answers that contain a change.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChangeView<'a> {
@@ -51,7 +52,7 @@ pub(super) struct ChangeView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     next_step: String,
-    /// Only in answers to a wait: the wait ended before the change was decided or done.
+    /// Only set in answers to a wait: the wait ended before the change was decided or done.
     #[serde(skip_serializing_if = "Option::is_none")]
     timed_out: Option<bool>,
 }
@@ -220,7 +221,7 @@ pub fn pending_output_schema() -> Value {
     })
 }
 
-/// Returns the answer to a reviewed write, or to its repeat, whatever state the change is in by then.
+/// Returns the answer to a reviewed or repeated write, for a change in any state.
 #[must_use]
 pub fn pending_result(change: &Change) -> ToolResult {
     let text = pending_text(change);
@@ -246,7 +247,7 @@ pub fn edits_note(change: &Change) -> Option<String> {
         ChangeState::Applied | ChangeState::Failed | ChangeState::OutcomeUnknown | ChangeState::Executing => "What ran",
         _ => "The arguments now",
     };
-    let _ = write!(out, "{what}: {}", one_line(change.arguments.get(), ARGUMENTS_CHARS));
+    let _ = write!(out, "{what}: {}", one_line(change.arguments.get(), MAX_ARGUMENTS_CHARS));
     Some(out)
 }
 
@@ -278,10 +279,10 @@ pub fn state_message(change: &Change) -> String {
 /// only text that some clients show of a failed one.
 #[must_use]
 pub fn status_text(change: &Change) -> String {
-    let seen = change.for_proposer();
-    let summary = one_line(&seen.summary, 400);
+    let view = change.for_proposer();
+    let summary = one_line(&view.summary, 400);
     let decision = change.decisions.last().filter(|decision| decision.verdict == Verdict::Reject);
-    let why = match (change.state, decision, &seen.fault) {
+    let why = match (change.state, decision, &view.fault) {
         (ChangeState::Rejected, Some(decision), _) => {
             let comment = quoted_comment(decision.comment.as_deref(), 1_000).unwrap_or_default();
             format!("rejected by {}{comment}", one_line(&decision.reviewer, 128))
@@ -340,13 +341,13 @@ pub fn pending_text(change: &Change) -> String {
         ChangeState::Withdrawn => writeln!(out, "Change withdrawn. ID: {id}"),
         ChangeState::Stale => writeln!(out, "Change stale: its target has changed. ID: {id}"),
     };
-    let seen = change.for_proposer();
-    let _ = writeln!(out, "Operation: {}", seen.operation.as_str());
-    let _ = writeln!(out, "Entity: {} {}", one_line(seen.entity_type, 64), one_line(&seen.label, 300));
-    let _ = writeln!(out, "Summary: {}", one_line(&seen.summary, 400));
-    // Once it is applied, the tool's answer says more than what was proposed.
+    let view = change.for_proposer();
+    let _ = writeln!(out, "Operation: {}", view.operation.as_str());
+    let _ = writeln!(out, "Entity: {} {}", one_line(view.entity_type, 64), one_line(&view.label, 300));
+    let _ = writeln!(out, "Summary: {}", one_line(&view.summary, 400));
+    // The tool's answer about an applied change says more than the proposed diff.
     if change.state != ChangeState::Applied {
-        fields(&mut out, &seen.diff);
+        write_fields(&mut out, &view.diff);
     }
     if let Some(note) = edits_note(change) {
         let _ = writeln!(out, "{note}");
@@ -363,7 +364,7 @@ pub fn pending_text(change: &Change) -> String {
         let comment = quoted_comment(decision.comment.as_deref(), 4_000);
         let _ = writeln!(out, "{}", comment.as_deref().unwrap_or(", without a comment."));
     }
-    if let Some(fault) = &seen.fault {
+    if let Some(fault) = &view.fault {
         let _ = writeln!(out, "Reason: {}: {}", one_line(&fault.code, 64), one_line(&fault.message, 2_000));
     }
     if let Some(answer) = answer_text(change) {
@@ -388,31 +389,31 @@ pub fn pending_text(change: &Change) -> String {
     out
 }
 
-fn fields(out: &mut String, diff: &Diff) {
+fn write_fields(out: &mut String, diff: &Diff) {
     if diff.fields.is_empty() {
         return;
     }
     out.push_str("Fields:\n");
-    for field in diff.fields.iter().take(TEXT_FIELDS) {
+    for field in diff.fields.iter().take(MAX_TEXT_FIELDS) {
         let label = one_line(&field.label, 64);
         let _ = match (&field.before, &field.after) {
-            (None, Some(after)) => writeln!(out, "- {label}: {}", one_line(after, VALUE_CHARS)),
-            (Some(before), None) => writeln!(out, "- {label}: {} → (none)", one_line(before, VALUE_CHARS)),
+            (None, Some(after)) => writeln!(out, "- {label}: {}", one_line(after, MAX_VALUE_CHARS)),
+            (Some(before), None) => writeln!(out, "- {label}: {} → (none)", one_line(before, MAX_VALUE_CHARS)),
             (Some(before), Some(after)) => {
-                writeln!(out, "- {label}: {} → {}", one_line(before, VALUE_CHARS), one_line(after, VALUE_CHARS))
+                writeln!(out, "- {label}: {} → {}", one_line(before, MAX_VALUE_CHARS), one_line(after, MAX_VALUE_CHARS))
             }
-            (None, None) => lines(out, &label, &field.lines),
+            (None, None) => write_lines(out, &label, &field.lines),
         };
     }
-    if diff.fields.len() > TEXT_FIELDS {
-        let _ = writeln!(out, "- … and {} more", diff.fields.len() - TEXT_FIELDS);
+    if diff.fields.len() > MAX_TEXT_FIELDS {
+        let _ = writeln!(out, "- … and {} more", diff.fields.len() - MAX_TEXT_FIELDS);
     }
 }
 
 /// Writes a field that has lines but no values: a diff that a tool made, or the current state.
-fn lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result {
+fn write_lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result {
     writeln!(out, "- {label}:")?;
-    for line in lines.iter().take(TEXT_LINES) {
+    for line in lines.iter().take(MAX_FIELD_LINES) {
         let mark = match line.op {
             LineOp::Equal | LineOp::Note => ' ',
             LineOp::Insert => '+',
@@ -422,10 +423,10 @@ fn lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result 
                 continue;
             }
         };
-        writeln!(out, "  {mark} {}", one_line(&line.text, VALUE_CHARS))?;
+        writeln!(out, "  {mark} {}", one_line(&line.text, MAX_VALUE_CHARS))?;
     }
-    if lines.len() > TEXT_LINES {
-        writeln!(out, "    … and {}", plural(lines.len() - TEXT_LINES, "more line"))
+    if lines.len() > MAX_FIELD_LINES {
+        writeln!(out, "    … and {}", plural(lines.len() - MAX_FIELD_LINES, "more line"))
     } else {
         Ok(())
     }
@@ -441,7 +442,7 @@ fn answer_text(change: &Change) -> Option<String> {
     let raw = change.result.as_deref()?;
     let answer: ToolAnswer<'_> = serde_json::from_str(raw.get()).ok()?;
     let mut text = content_text(answer.content);
-    truncate_chars(&mut text, RESULT_CHARS);
+    truncate_chars(&mut text, MAX_RESULT_CHARS);
     Some(text).filter(|text| !text.is_empty())
 }
 

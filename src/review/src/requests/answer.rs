@@ -1,8 +1,8 @@
-//! Checks of endpoint requests, and the answers to the transitions that they ask for.
+//! Checks of endpoint requests, and the conversion of their outcomes into answers.
 
 use std::sync::{Arc, atomic::Ordering};
 
-use crate::{DecideError, MAX_COMMENT, actor::StepError, inner::Inner, store_error, upkeep::expiry};
+use crate::{DecideError, MAX_COMMENT_BYTES, actor::StepError, inner::Inner, store_error, upkeep::expiry};
 use countersign_domain::{
     changes::{Change, ChangeState, machine::IllegalTransition, person::Person},
     principal::Principal,
@@ -18,10 +18,12 @@ pub(crate) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Optio
     if !reviewer.role.may_decide() {
         return Err(McpError::new(ErrorKind::Forbidden, "Only a reviewer may decide on changes").into());
     }
-    if comment.is_some_and(|c| c.len() > MAX_COMMENT) {
-        return Err(
-            McpError::new(ErrorKind::InvalidParams, format!("A comment has at most {MAX_COMMENT} bytes")).into()
-        );
+    if comment.is_some_and(|c| c.len() > MAX_COMMENT_BYTES) {
+        return Err(McpError::new(
+            ErrorKind::InvalidParams,
+            format!("A comment has at most {MAX_COMMENT_BYTES} bytes"),
+        )
+        .into());
     }
     Ok(())
 }
@@ -50,7 +52,7 @@ pub(crate) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<C
         .with("reviewers", change.terms.reviewers.as_slice()))
 }
 
-/// Checks that the change waits for a decision and is still as it was shown. Expires it if it is due.
+/// Checks that the change waits for a decision and has the version that was shown. Expires the change if it is due.
 pub(crate) async fn check_undecided(inner: &Inner, change: &Arc<Change>, version: u64) -> Result<(), DecideError> {
     if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         return Err(conflict(change));
@@ -79,11 +81,11 @@ pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc
         Err(StepError::Conflict) => Err(conflict(&load(inner, &change.id).await?)),
         Err(StepError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict(change)),
         Err(StepError::Illegal(IllegalTransition::State { .. })) => Err(conflict(change)),
-        Err(StepError::Illegal(other)) => Err(refuse(error_kind(other), capitalize(&other.to_string()), change)),
+        Err(StepError::Illegal(illegal)) => Err(refuse(error_kind(illegal), capitalize(&illegal.to_string()), change)),
         Err(StepError::Refused(error)) => Err(error.into()),
         Err(StepError::Store(error)) => Err(store_error(&error).into()),
         Err(StepError::Fenced) => {
-            let message = "The gateway that ran it may still be about to make the call; try again in a while";
+            let message = "The gateway that ran the change may still send the call; try again later";
             Err(refuse(ErrorKind::ChangeNotPending, message, change))
         }
         Err(StepError::Duplicate | StepError::Busy) => {
@@ -127,11 +129,11 @@ pub(crate) fn conflict(current: &Arc<Change>) -> DecideError {
 }
 
 pub(crate) fn version_conflict(current: &Arc<Change>) -> DecideError {
-    let message = "The change is no longer as it was shown; look at it as it is now, and decide anew";
+    let message = "The change is no longer as it was shown; look at its current version and decide again";
     refuse(ErrorKind::VersionConflict, message, current)
 }
 
-/// Returns an error that carries the change as it is now.
+/// Returns an error that carries the current change.
 pub(crate) fn refuse(
     kind: ErrorKind,
     message: impl Into<std::borrow::Cow<'static, str>>,

@@ -33,7 +33,7 @@ impl Changes {
     /// # Errors
     /// `FORBIDDEN`, `SELF_APPROVAL`, `ALREADY_VOTED`, `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `TRUNCATED` (in bulk),
     /// `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`, the provider's
-    /// error about the preview, and those of the store. All conflicts carry the change as it is now.
+    /// error about the preview, and the errors of the store. All conflicts carry the current change.
     pub async fn decide(&self, decision: DecideChange) -> StepResult {
         check_endpoint(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
         let inner = Arc::clone(&self.inner);
@@ -45,8 +45,8 @@ impl Changes {
     /// and must not wait.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `VERSION_CONFLICT`; those of
-    /// the store.
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `VERSION_CONFLICT`; the errors
+    /// of the store.
     pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> StepResult {
         let inner = &*self.inner;
         check_endpoint(inner, reviewer, None)?;
@@ -61,7 +61,7 @@ impl Changes {
         if change.version != version {
             return Err(version_conflict(&change));
         }
-        let event = ChangeEvent::Unapprove { by: reviewer.clone(), all: reviewer.role == Role::Admin };
+        let event = ChangeEvent::Unapprove { reviewer: reviewer.clone(), all: reviewer.role == Role::Admin };
         crash_point("before_undo");
         let step = inner.step_for_endpoint(&change, event).await;
         crash_point("after_undo");
@@ -71,7 +71,7 @@ impl Changes {
     /// Withdraws a pending or stale change for its proposer.
     ///
     /// # Errors
-    /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; those of the store.
+    /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal) -> StepResult {
         let inner = &*self.inner;
         if inner.closing.load(Ordering::Acquire) {
@@ -86,7 +86,7 @@ impl Changes {
             });
         }
         crash_point("before_withdraw");
-        let step = inner.step_for_endpoint(&change, ChangeEvent::Withdraw { by: principal.clone() }).await;
+        let step = inner.step_for_endpoint(&change, ChangeEvent::Withdraw { proposer: principal.clone() }).await;
         crash_point("after_withdraw");
         finish(inner, &change, step).await
     }
@@ -95,7 +95,7 @@ impl Changes {
     ///
     /// # Errors
     /// `FORBIDDEN` (the rule asks for other reviewers), `SELF_APPROVAL`, `COMMENT_REQUIRED`, `CHANGE_NOT_FOUND`,
-    /// `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; those of the store.
+    /// `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; the errors of the store.
     pub async fn settle(
         &self,
         id: &str,
@@ -109,29 +109,29 @@ impl Changes {
         let comment = visible::visible_comment(comment);
         let change = load(inner, id).await?;
         if is_proposer(reviewer, &change) {
-            let message = "Whoever proposed a change cannot say how it ended; somebody else must";
+            let message = "The proposer of a change cannot settle its outcome; another reviewer must";
             return Err(refuse(ErrorKind::SelfApproval, message, &change));
         }
         if change.state != ChangeState::OutcomeUnknown {
             let message = "The outcome of this change is known already";
             return Err(refuse(ErrorKind::ChangeNotPending, message, &change));
         }
-        // The agent relies on the settled outcome, so as much is required as for the approval.
+        // The agent relies on the settled outcome, so the requirements are the same as for an approval.
         check_reviewer(inner, reviewer, &change)?;
         if change.version != version {
             return Err(version_conflict(&change));
         }
         check_comment(&change, comment.as_deref())?;
-        // The store would refuse it too, but here the error can say until when.
+        // The store would refuse the transition too, but here the error can name the time.
         if let Some(until) = inner.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
             let message = format!(
-                "The gateway that ran it is not heard of, and may still be about to make the call; settle it after \
-                 {until}, or start that gateway anew"
+                "The gateway that ran the change does not respond and may still send the call; settle the change after \
+                 {until}, or restart that gateway"
             );
             let refused = refuse(ErrorKind::ChangeNotPending, message, &change);
             return Err(refused.with("settleAfter", until.to_string()));
         }
-        let event = ChangeEvent::Settle { by: reviewer.clone(), applied, comment };
+        let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
         crash_point("before_settle");
         let step = inner.step_for_endpoint(&change, event).await;
         crash_point("after_settle");
@@ -205,7 +205,7 @@ fn check_terms(change: &Arc<Change>, bulk: bool) -> Result<(), DecideError> {
     }
     if bulk && change.diff.truncated {
         let message =
-            "Not all of this change was shown, so it cannot be approved together with others; approve it alone";
+            "This change was not shown completely, so it cannot be approved together with others; approve it alone";
         return Err(refuse(ErrorKind::Truncated, message, change));
     }
     Ok(())

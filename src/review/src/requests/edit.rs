@@ -1,5 +1,5 @@
-//! Corrections of a change's arguments by a reviewer: checked like those of a call, previewed as the proposer, and voted
-//! on again.
+//! Corrections of a change's arguments by a reviewer. Corrected arguments are checked like the arguments of a call and
+//! previewed as the proposer, and the votes start over.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -29,7 +29,7 @@ impl Changes {
     /// # Errors
     /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
     /// `CHANGE_EXPIRED`, `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, the provider's error about the preview, and
-    /// those of the store. All conflicts carry the change as it is now.
+    /// the errors of the store. All conflicts carry the current change.
     pub async fn edit(&self, edit: EditChange) -> StepResult {
         check_endpoint(&self.inner, &edit.reviewer, edit.comment.as_deref())?;
         let inner = Arc::clone(&self.inner);
@@ -46,7 +46,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
         return Err(refuse(ErrorKind::EditForbidden, message, &change));
     }
     if is_proposer(&reviewer, &change) {
-        return Err(refuse(ErrorKind::SelfApproval, "Whoever proposed a change cannot edit it either", &change));
+        return Err(refuse(ErrorKind::SelfApproval, "The proposer of a change cannot edit it", &change));
     }
     check_reviewer(inner, &reviewer, &change)?;
     check_undecided(inner, &change, version).await?;
@@ -56,13 +56,13 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
     let bytes = change.arguments.get().len() + arguments.get().len();
     let prepared = async {
         offload(bytes, move || check_arguments(&*directory, max, &subject, &edited)).await??;
-        let terms = terms(inner, &change, &arguments).await?;
+        let terms = terms_after_edit(inner, &change, &arguments).await?;
         let (provider, preview) = inner.preview_again(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
         Ok((terms, bound_headlines(preview), provider.served_by()))
     };
     let (terms, preview, served_by) =
         prepared.await.map_err(|error| DecideError { error, current: Some(Arc::clone(&change)) })?;
-    let event = ChangeEvent::Edit { by: (*reviewer).clone(), comment, arguments, preview, served_by, terms };
+    let event = ChangeEvent::Edit { editor: (*reviewer).clone(), comment, arguments, preview, served_by, terms };
     crash_point("before_edit");
     let step = inner.step_for_endpoint(&change, event).await;
     crash_point("after_edit");
@@ -80,7 +80,7 @@ fn check_arguments(
     if arguments::are_equal(&change.arguments, edited) {
         return Err(McpError::new(
             ErrorKind::ValidationFailed,
-            "These are the arguments that the change has already; approve it as it is",
+            "The change already has these arguments; approve it without an edit",
         ));
     }
     directory.validate(&change.provider, &change.tool, edited)
@@ -88,30 +88,32 @@ fn check_arguments(
 
 /// Returns the review terms of the edited call: those of the proposal combined with those that policy sets for the edited
 /// call now, so that an edit cannot avoid a rule.
-async fn terms(inner: &Inner, change: &Arc<Change>, edited: &Arc<RawValue>) -> Result<Terms, McpError> {
-    let (directory, asked, arguments) = (Arc::clone(&inner.directory), Arc::clone(change), Arc::clone(edited));
+async fn terms_after_edit(inner: &Inner, change: &Arc<Change>, edited: &Arc<RawValue>) -> Result<Terms, McpError> {
+    let (directory, proposed, arguments) = (Arc::clone(&inner.directory), Arc::clone(change), Arc::clone(edited));
     // Evaluating a condition may take long.
-    let judged = tokio::task::spawn_blocking(move || directory.judge_edited_arguments(&asked, &arguments)).await;
-    let judged = judged.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be asked"))?;
-    let Some(Decision { verdict, reason, terms: now, .. }) = judged else { return Ok(change.terms.clone()) };
+    let decision = tokio::task::spawn_blocking(move || directory.judge_edited_arguments(&proposed, &arguments)).await;
+    let decision = decision.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))?;
+    let Some(Decision { verdict, reason, terms: current_terms, .. }) = decision else {
+        return Ok(change.terms.clone());
+    };
     match verdict {
         Verdict::Allow => Ok(change.terms.clone()),
         Verdict::Deny => Err(McpError::new(
             ErrorKind::PolicyDenied,
             format!("The policy denies the call with these arguments: {reason}"),
         )),
-        Verdict::Review => stricter(&change.terms, &now).ok_or_else(|| {
+        Verdict::Review => combine_terms(&change.terms, &current_terms).ok_or_else(|| {
             McpError::new(
                 ErrorKind::PolicyDenied,
                 format!("With these arguments the call is for other reviewers ({reason}); reject it and say why"),
             )
-            .with("reviewers", now.reviewers.as_slice())
+            .with("reviewers", current_terms.reviewers.as_slice())
         }),
     }
 }
 
 /// Combines the stricter terms of both. Returns `None` if they name different reviewers, because then nobody may decide.
-fn stricter(before: &Terms, now: &Terms) -> Option<Terms> {
+fn combine_terms(before: &Terms, now: &Terms) -> Option<Terms> {
     let set = |terms: &Terms| terms.reviewers.iter().cloned().collect::<BTreeSet<_>>();
     let reviewers = match (before.reviewers.is_empty(), now.reviewers.is_empty()) {
         (_, true) => before.reviewers.clone(),
@@ -138,11 +140,11 @@ mod tests {
             preview_required: true,
             ..Terms::default()
         };
-        assert_eq!(stricter(&plain, &strict).unwrap(), strict);
-        assert_eq!(stricter(&strict, &plain).unwrap(), strict);
-        let turned = Terms { reviewers: vec!["admin".into(), "dba".into()], ..plain.clone() };
-        assert_eq!(stricter(&strict, &turned).unwrap(), strict);
+        assert_eq!(combine_terms(&plain, &strict).unwrap(), strict);
+        assert_eq!(combine_terms(&strict, &plain).unwrap(), strict);
+        let reordered = Terms { reviewers: vec!["admin".into(), "dba".into()], ..plain.clone() };
+        assert_eq!(combine_terms(&strict, &reordered).unwrap(), strict);
         let others = Terms { reviewers: vec!["legal".into()], ..plain };
-        assert_eq!(stricter(&strict, &others), None);
+        assert_eq!(combine_terms(&strict, &others), None);
     }
 }

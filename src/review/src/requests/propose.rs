@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::answer::shutting_down;
 use crate::{
-    Changes, MAX_IDEMPOTENCY_KEY, Proposal,
+    Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{StepError, duplicate_calls},
     inner::Inner,
     recheck, record, store_error,
@@ -18,7 +18,7 @@ use countersign_runtime::crash::crash_point;
 use countersign_store::Draft;
 
 /// The most characters kept of each text by which a client names itself.
-const MAX_CLIENT_TEXT: usize = 200;
+const MAX_CLIENT_TEXT_CHARS: usize = 200;
 
 impl Changes {
     /// Stores a change durably, then announces it. The same idempotency key by the same principal with the
@@ -26,7 +26,8 @@ impl Changes {
     ///
     /// # Errors
     /// `IDEMPOTENCY_CONFLICT`, `INVALID_PARAMS` (duplicate keys in the arguments), `TOO_LARGE`, `RATE_LIMITED` (too
-    /// many of this principal are open, or were proposed within a minute), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
+    /// many changes of this principal are open or were proposed within a minute), `OVERLOADED`, `STORE_UNAVAILABLE`,
+    /// `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
         let inner = &*self.inner;
         if inner.closing.load(Ordering::Acquire) {
@@ -39,11 +40,11 @@ impl Changes {
         inner.proposal_rate.admit(&proposal.proposer.principal, inner.nodes.live_count())?;
         // Large values are dropped before the wait, because many proposals wait at the same time.
         let draft = prepare(inner, proposal)?;
-        write(inner, draft).await.map_err(refused)
+        write(inner, draft).await.map_err(into_client_error)
     }
 }
 
-/// Writes a new change. Forgets its call if that fails.
+/// Writes a new change. Removes the change from the duplicate index if the write fails.
 async fn write(inner: &Inner, draft: Draft) -> Result<Arc<Change>, StepError> {
     let id = draft.change.id.clone();
     let written = inner.write_for_endpoint(draft).await;
@@ -57,9 +58,9 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     let key = change.idempotency_key.as_deref().unwrap_or_default();
     let existing =
         async || inner.store.find_idempotent(&change.proposer.principal, key).await.map_err(|e| store_error(&e));
-    // Checked first, so that a repeat is answered even if a limit is reached.
+    // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
     if let Some(existing) = existing().await? {
-        return repeated(existing, &change);
+        return answer_repeat(existing, &change);
     }
     inner.proposal_rate.admit(&change.proposer.principal, inner.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
@@ -67,13 +68,15 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     }
     match write(inner, draft).await {
         // Another proposal with the same key was stored at the same moment.
-        Err(StepError::Duplicate) => repeated(existing().await?.ok_or_else(|| refused(StepError::Duplicate))?, &change),
-        written => written.map_err(refused),
+        Err(StepError::Duplicate) => {
+            answer_repeat(existing().await?.ok_or_else(|| into_client_error(StepError::Duplicate))?, &change)
+        }
+        written => written.map_err(into_client_error),
     }
 }
 
 fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
-    check(inner, &proposal)?;
+    check_proposal(inner, &proposal)?;
     let mut change = new_change(inner, proposal);
     let call =
         duplicate_calls::call_hash(&change.proposer.principal, &change.provider, &change.tool, &change.arguments);
@@ -89,7 +92,7 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     draft.inspect_err(|_| inner.duplicates.remove(&id))
 }
 
-fn refused(error: StepError) -> McpError {
+fn into_client_error(error: StepError) -> McpError {
     match error {
         StepError::Refused(error) => error,
         StepError::Store(error) => store_error(&error),
@@ -99,18 +102,18 @@ fn refused(error: StepError) -> McpError {
     }
 }
 
-fn check(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
+fn check_proposal(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
     check_reviewable(&proposal.arguments, inner.config.max_change_bytes, ErrorKind::InvalidParams)?;
-    if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY) {
+    if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES) {
         return Err(McpError::new(
             ErrorKind::InvalidParams,
-            format!("An idempotency key has 1 to {MAX_IDEMPOTENCY_KEY} bytes"),
+            format!("An idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes"),
         ));
     }
     Ok(())
 }
 
-/// Checks the size and form of arguments that a reviewer is to see; `kind` is the error for those of another form.
+/// Checks the size and form of arguments that a reviewer will see; `kind` is the error for arguments of another form.
 pub(super) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind) -> Result<(), McpError> {
     let size = arguments.get().len();
     if size > max {
@@ -145,7 +148,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         id: format!("chg_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
         version: 1,
         state: ChangeState::Pending,
-        proposer: presentable(proposer),
+        proposer: shorten_texts(proposer),
         provider,
         tool,
         tool_title,
@@ -184,8 +187,9 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
     change
 }
 
-/// Shortens the session id, which would open the session to everyone who may view the change, and the client's texts.
-fn presentable(mut proposer: Proposer) -> Proposer {
+/// Shortens the client's texts and the session id. With the whole id, everyone who may view the change could use the
+/// session.
+fn shorten_texts(mut proposer: Proposer) -> Proposer {
     proposer.session = proposer.session.map(|id| {
         let mut start: String = id.chars().take(8).collect();
         if start.len() < id.len() {
@@ -194,18 +198,18 @@ fn presentable(mut proposer: Proposer) -> Proposer {
         start
     });
     for text in [&mut proposer.client_name, &mut proposer.client_version].into_iter().flatten() {
-        recheck::truncate_chars(text, MAX_CLIENT_TEXT);
+        recheck::truncate_chars(text, MAX_CLIENT_TEXT_CHARS);
     }
     proposer
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call.
-fn repeated(existing: Arc<Change>, again: &Change) -> Result<Arc<Change>, McpError> {
-    let same = existing.provider == again.provider
-        && existing.tool == again.tool
+fn answer_repeat(existing: Arc<Change>, repeat: &Change) -> Result<Arc<Change>, McpError> {
+    let same = existing.provider == repeat.provider
+        && existing.tool == repeat.tool
         && match &existing.redacted {
-            Some(redacted) => redacted.was_proposed_with(&again.arguments),
-            None => arguments::are_equal(existing.original_arguments(), &again.arguments),
+            Some(redacted) => redacted.was_proposed_with(&repeat.arguments),
+            None => arguments::are_equal(existing.original_arguments(), &repeat.arguments),
         };
     if same {
         return Ok(existing);

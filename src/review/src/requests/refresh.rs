@@ -21,8 +21,8 @@ impl Changes {
     /// pending with the new diff, or stale with the reason why there is no diff. Continues if the future is dropped.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_EXPIRED`, why the target
-    /// cannot be looked at now, and those of the store.
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_EXPIRED`, the error of
+    /// a target that cannot be read now, and the errors of the store.
     pub async fn refresh(&self, id: &str, reviewer: &Principal, version: u64) -> StepResult {
         check_endpoint(&self.inner, reviewer, None)?;
         let (inner, id) = (Arc::clone(&self.inner), id.to_owned());
@@ -51,11 +51,11 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
     let stale = change.state == ChangeState::Stale;
     Ok(match inner.recheck(change).await {
         Recheck::Same(_) if !stale => TargetCheck::Same,
-        // It is no longer stale, but what reviewers saw said that it could not be approved.
+        // The change is no longer stale, but reviewers were shown that it cannot be approved.
         Recheck::Same(provider) => TargetCheck::Moved(refresh_same(inner, change, provider.served_by()).await, None),
         Recheck::Moved(moved) => {
             let Divergence { preview, served_by, fault } = *moved;
-            let why = fault.message.clone();
+            let reason = fault.message.clone();
             crash_point("before_stale");
             let marked = if stale {
                 Ok(Arc::clone(change))
@@ -68,7 +68,7 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
                 failed => failed,
             };
             crash_point("after_refresh");
-            TargetCheck::Moved(refreshed, Some(why))
+            TargetCheck::Moved(refreshed, Some(reason))
         }
         Recheck::Impossible(_) if stale => TargetCheck::Moved(Ok(Arc::clone(change)), None),
         Recheck::Impossible(fault) => {
@@ -80,13 +80,13 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
 
 /// Rejects the approval of a change whose target is no longer as shown, and records the difference.
 pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> Result<(), DecideError> {
-    let TargetCheck::Moved(step, why) = recheck_target(inner, change).await? else { return Ok(()) };
+    let TargetCheck::Moved(step, reason) = recheck_target(inner, change).await? else { return Ok(()) };
     let current = finish(inner, change, step).await?;
     if current.state == ChangeState::Stale {
         return Err(conflict(&current));
     }
-    let why = why.as_deref().unwrap_or("The target has changed since the diff was made");
-    let message = format!("{why}; look at the change as it is now, and decide again");
+    let reason = reason.as_deref().unwrap_or("The target has changed since the diff was made");
+    let message = format!("{reason}; look at its current version and decide again");
     Err(refuse(ErrorKind::ChangeStale, message, &current))
 }
 

@@ -1,4 +1,4 @@
-//! Bounds and idempotency: a clear refusal, and nothing stored.
+//! Limits and idempotency: a request over a limit gets a clear refusal and stores nothing.
 
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use countersign_protocol::ErrorKind;
 
 #[actix::test]
 async fn open_changes_of_a_principal_are_limited() {
-    let bench = Bench::with(|config| config.max_pending = 5).await;
+    let bench = TestBench::with(|config| config.max_pending = 5).await;
     let results = join_all((0..20).map(|_| bench.changes.propose(bench.proposal("agent", "{}")))).await;
     let stored: Vec<_> = results.iter().filter_map(|r| r.as_ref().ok()).cloned().collect();
     assert_eq!(stored.len(), 5);
@@ -22,20 +22,20 @@ async fn open_changes_of_a_principal_are_limited() {
         assert_eq!((&refused.data["max"], &refused.data["current"]), (&5.into(), &5.into()));
     }
     bench.changes.propose(bench.proposal("other", "{}")).await.unwrap();
-    // Each way out makes room for one.
+    // Each way to end a change makes room for another one.
     bench.decide(&stored[0], Verdict::Reject).await.unwrap();
     let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     bench.changes.withdraw(&stored[1].id, &agent).await.unwrap();
     bench.decide(&stored[2], Verdict::Approve).await.unwrap();
-    bench.until(&stored[2].id, ChangeState::Applied).await;
+    bench.wait_for_state(&stored[2].id, ChangeState::Applied).await;
     for _ in 0..3 {
         bench.propose("{}").await;
     }
     assert!(bench.changes.propose(bench.proposal("agent", "{}")).await.is_err());
     let (dir, fake, skew) = bench.end().await;
-    // The accounts are the same after a restart.
+    // The restarted process counts the same open changes.
     let config = super::super::PendingConfig { max_pending: 6, ..config(&skew) };
-    let bench = Bench::in_directory(dir, fake, skew, config).await;
+    let bench = TestBench::in_directory(dir, fake, skew, config).await;
     bench.propose("{}").await;
     assert!(bench.changes.propose(bench.proposal("agent", "{}")).await.is_err());
     bench.end().await;
@@ -43,7 +43,7 @@ async fn open_changes_of_a_principal_are_limited() {
 
 #[actix::test]
 async fn open_bytes_of_a_principal_are_limited() {
-    let bench = Bench::with(|config| {
+    let bench = TestBench::with(|config| {
         config.max_pending_bytes = 100_000;
         config.max_change_bytes = 90_000;
     })
@@ -60,7 +60,7 @@ async fn open_bytes_of_a_principal_are_limited() {
 
 #[actix::test]
 async fn same_idempotency_key_returns_the_same_change() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let keyed = |principal: &str, key: &str, arguments: &str| {
         let mut proposal = bench.proposal(principal, arguments);
         proposal.idempotency_key = Some(key.into());
@@ -73,11 +73,11 @@ async fn same_idempotency_key_returns_the_same_change() {
     assert_ne!(keyed("other", "k", r#"{"a":1,"b":2}"#).await.unwrap().id, first.id);
     let many = join_all((0..100).map(|_| keyed("agent", "burst", "{}"))).await;
     let ids: std::collections::HashSet<_> = many.into_iter().map(|c| c.unwrap().id.clone()).collect();
-    assert_eq!(ids.len(), 1, "also all at once");
+    assert_eq!(ids.len(), 1, "concurrent repeats share one change");
     assert_ne!(bench.propose("{}").await.id, bench.propose("{}").await.id);
-    // A repeat is answered with the change as it has become.
+    // A repeat is answered with the current state of the change.
     bench.decide(&first, Verdict::Approve).await.unwrap();
-    bench.until(&first.id, ChangeState::Applied).await;
+    bench.wait_for_state(&first.id, ChangeState::Applied).await;
     assert_eq!(keyed("agent", "k", r#"{"a":1,"b":2}"#).await.unwrap().state, ChangeState::Applied);
     for bad in [String::new(), "x".repeat(257)] {
         assert_eq!(keyed("agent", &bad, "{}").await.unwrap_err().kind, ErrorKind::InvalidParams);
@@ -88,7 +88,7 @@ async fn same_idempotency_key_returns_the_same_change() {
 
 #[actix::test]
 async fn repeat_is_answered_at_the_limit() {
-    let bench = Bench::with(|config| config.max_pending = 1).await;
+    let bench = TestBench::with(|config| config.max_pending = 1).await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.idempotency_key = Some("k".into());
     let first = bench.changes.propose(proposal).await.unwrap();
@@ -100,7 +100,7 @@ async fn repeat_is_answered_at_the_limit() {
 
 #[actix::test]
 async fn arguments_with_duplicate_keys_are_refused() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     for bad in [r#"{"a":1,"a":2}"#, r#"{"x":{"y":[{"a":1,"a":1}]}}"#] {
         let refused = bench.changes.propose(bench.proposal("agent", bad)).await.unwrap_err();
         assert_eq!(refused.kind, ErrorKind::InvalidParams);
@@ -112,7 +112,7 @@ async fn arguments_with_duplicate_keys_are_refused() {
 
 #[actix::test]
 async fn waiters_and_write_queue_are_limited() {
-    let bench = Bench::with(|config| {
+    let bench = TestBench::with(|config| {
         config.max_waiters = 2;
         config.queue = 0;
     })
@@ -131,7 +131,7 @@ async fn waiters_and_write_queue_are_limited() {
 
 #[actix::test]
 async fn many_proposals_share_commits_and_lists_show_them() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let proposed = join_all((0..500).map(|n| bench.propose(if n % 2 == 0 { "{}" } else { r#"{"a":1}"# }))).await;
     let ids: std::collections::HashSet<_> = proposed.iter().map(|c| c.id.as_str()).collect();
     assert_eq!(ids.len(), 500);
@@ -157,7 +157,7 @@ async fn many_proposals_share_commits_and_lists_show_them() {
 
 #[actix::test]
 async fn texts_of_clients_and_providers_are_truncated() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.proposer.client_name = Some("ü".repeat(10_000));
     proposal.preview.summary = "é".repeat(10_000);

@@ -1,4 +1,4 @@
-//! Reviewers correct arguments, and look at the target again.
+//! Reviewers correct the arguments of a change, or refresh its preview.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -24,39 +24,39 @@ pub(super) fn edit(change: &Change, reviewer_name: &str, arguments: &str) -> Edi
 
 #[track_caller]
 fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> DecideError {
-    let error = result.expect_err("it must be refused");
+    let error = result.expect_err("the request must be refused");
     assert_eq!(error.error.kind, kind, "{:?}", error.error);
     error
 }
 
 #[actix::test]
 async fn corrected_arguments_run_and_the_proposal_is_kept() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let mut proposal = bench.proposal("agent", r#"{"target":"one"}"#);
     proposal.idempotency_key = Some("k".into());
     let change = bench.changes.propose(proposal).await.unwrap();
     let edited = bench.changes.edit(edit(&change, "alice", r#"{"target": "two"}"#)).await.unwrap();
     assert_eq!((edited.state, edited.version, edited.target.label.as_str()), (ChangeState::Pending, 2, "two"));
-    assert_eq!(edited.arguments.get(), r#"{"target": "two"}"#, "the very bytes");
+    assert_eq!(edited.arguments.get(), r#"{"target": "two"}"#, "the bytes are unchanged");
     assert_eq!(edited.original_arguments().get(), r#"{"target":"one"}"#);
     assert_eq!(edited.edits[0].comment.as_deref(), Some("the other one"));
     for kind in ["change.created", "change.edited"] {
         assert_eq!(feed.next().await.unwrap().kind, kind);
     }
-    // What was shown before cannot be approved any more; the editor may approve what is there now.
+    // The old version can no longer be approved; the editor may approve the new one.
     refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::VersionConflict);
     bench.decide(&edited, Verdict::Approve).await.unwrap();
-    let applied = bench.until(&change.id, ChangeState::Applied).await;
+    let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(bench.fake.received_calls.lock().unwrap()[0].1, r#"{"target": "two"}"#);
     assert_eq!(applied.proposed_arguments.as_ref().unwrap().get(), r#"{"target":"one"}"#);
 
-    // The agent repeats its call: that is still this change.
+    // A repeat of the agent's original call still returns this change.
     let mut again = bench.proposal("agent", r#"{"target":"one"}"#);
     again.idempotency_key = Some("k".into());
     assert_eq!(bench.changes.propose(again).await.unwrap().id, change.id);
 
-    // The trail tells apart what was proposed, approved and run.
+    // The trail distinguishes the proposed arguments from the approved and executed ones.
     let trail = bench.changes.audit_page(Some(&change.id), 100, None).await.unwrap().items;
     let details = |event: &str| -> Value {
         serde_json::from_str(trail.iter().find(|e| e.event == event).unwrap().details.get()).unwrap()
@@ -73,7 +73,7 @@ async fn corrected_arguments_run_and_the_proposal_is_kept() {
 
 #[actix::test]
 async fn edit_is_checked_like_a_call() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose(r#"{"a":1}"#).await;
     for (arguments, kind) in [
         (r#"{ "a": 1 }"#, ErrorKind::ValidationFailed),
@@ -87,31 +87,31 @@ async fn edit_is_checked_like_a_call() {
     let huge = format!(r#"{{"a":"{}"}}"#, "x".repeat(21 << 20));
     refused(bench.changes.edit(edit(&change, "alice", &huge)).await, ErrorKind::TooLarge);
     refused(bench.changes.edit(edit(&change, "agent", r#"{"a":2}"#)).await, ErrorKind::SelfApproval);
-    let late = EditChange { version: 9, ..edit(&change, "alice", r#"{"a":2}"#) };
-    refused(bench.changes.edit(late).await, ErrorKind::VersionConflict);
+    let wrong_version = EditChange { version: 9, ..edit(&change, "alice", r#"{"a":2}"#) };
+    refused(bench.changes.edit(wrong_version).await, ErrorKind::VersionConflict);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
     refused(bench.changes.edit(edit(&change, "alice", r#"{"a":2}"#)).await, ErrorKind::ResourceNotFound);
     *bench.fake.preview_error.lock().unwrap() = None;
     *bench.fake.tool_hash.lock().unwrap() = "sha256:other".into();
     refused(bench.changes.edit(edit(&change, "alice", r#"{"a":2}"#)).await, ErrorKind::ChangeStale);
     *bench.fake.tool_hash.lock().unwrap() = "sha256:tool".into();
-    assert_eq!(bench.get(&change.id).await.version, 1, "nothing of this is recorded");
+    assert_eq!(bench.get(&change.id).await.version, 1, "refused edits are not recorded");
 
-    let fixed = super::super::Proposal {
+    let not_editable = super::super::Proposal {
         terms: Terms { edit: Editing::Forbidden, ..Terms::default() },
         ..bench.proposal("agent", r#"{"a":1}"#)
     };
-    let fixed = bench.changes.propose(fixed).await.unwrap();
-    refused(bench.changes.edit(edit(&fixed, "alice", r#"{"a":2}"#)).await, ErrorKind::EditForbidden);
+    let not_editable = bench.changes.propose(not_editable).await.unwrap();
+    refused(bench.changes.edit(edit(&not_editable, "alice", r#"{"a":2}"#)).await, ErrorKind::EditForbidden);
     bench.decide(&change, Verdict::Reject).await.unwrap();
-    let over = EditChange { version: 2, ..edit(&change, "alice", r#"{"a":2}"#) };
-    refused(bench.changes.edit(over).await, ErrorKind::ChangeNotPending);
+    let late_edit = EditChange { version: 2, ..edit(&change, "alice", r#"{"a":2}"#) };
+    refused(bench.changes.edit(late_edit).await, ErrorKind::ChangeNotPending);
     bench.end().await;
 }
 
 #[actix::test]
 async fn edit_cannot_bypass_a_rule() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let judge = |verdict, terms: Terms| {
         let decision = Decision {
             verdict,
@@ -119,7 +119,7 @@ async fn edit_cannot_bypass_a_rule() {
             reason: "production".into(),
             mark: None,
             terms: Arc::new(terms),
-            standing: None,
+            standing_rule: None,
             simulated: None,
         };
         *bench.fake.edit_decision.lock().unwrap() = Some(decision);
@@ -130,11 +130,11 @@ async fn edit_cannot_bypass_a_rule() {
     judge(policy::Verdict::Review, Terms { quorum: 2, require_comment: true, ..Terms::default() });
     let edited = bench.changes.edit(edit(&change, "alice", r#"{"db":"production"}"#)).await.unwrap();
     assert_eq!((edited.terms.quorum, edited.terms.require_comment), (2, true));
-    // The edit is none of the two approvals, and nor is a vote of who made it.
+    // Neither the edit nor a vote of the editor counts as one of the two approvals.
     refused(bench.decide(&edited, Verdict::Approve).await, ErrorKind::SelfApproval);
     let voted = bench.changes.decide(decision(&edited, "carol", Verdict::Approve)).await.unwrap();
     assert_eq!((voted.state, voted.approvals()), (ChangeState::Pending, 1));
-    // Where such a call would go through by itself, what was asked before still counts.
+    // The earlier terms stay in force even if the policy would now allow such a call.
     judge(policy::Verdict::Allow, Terms::default());
     let back = bench.changes.edit(edit(&voted, "bob", r#"{"db":"test"}"#)).await.unwrap();
     assert_eq!((back.terms.quorum, back.approvals()), (2, 0), "an edit voids votes");
@@ -143,7 +143,7 @@ async fn edit_cannot_bypass_a_rule() {
 
 #[actix::test]
 async fn one_of_concurrent_edits_and_approvals_wins() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     for round in 0..20 {
         let change = bench.propose(&format!(r#"{{"target":"{round}"}}"#)).await;
         let edits = (0..3).map(|n| {
@@ -158,12 +158,12 @@ async fn one_of_concurrent_edits_and_approvals_wins() {
         });
         let (edits, approvals) = futures_util::join!(join_all(edits), join_all(approvals));
         let won: Vec<_> = edits.into_iter().chain(approvals).filter_map(Result::ok).collect();
-        assert_eq!(won.len(), 1, "each was made on the same version");
+        assert_eq!(won.len(), 1, "all of them refer to the same version");
         let ended = if won[0].state == ChangeState::Approved {
-            bench.until(&change.id, ChangeState::Applied).await
+            bench.wait_for_state(&change.id, ChangeState::Applied).await
         } else {
             bench.decide(&won[0], Verdict::Approve).await.unwrap();
-            bench.until(&change.id, ChangeState::Applied).await
+            bench.wait_for_state(&change.id, ChangeState::Applied).await
         };
         let ran = bench.fake.received_calls.lock().unwrap().last().unwrap().1.clone();
         assert_eq!((ran.as_str(), ended.arguments.get()), (won[0].arguments.get(), won[0].arguments.get()));
@@ -174,7 +174,7 @@ async fn one_of_concurrent_edits_and_approvals_wins() {
 
 #[actix::test]
 async fn stale_change_can_be_edited() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose(r#"{"old":"text"}"#).await;
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ToolExecution);
     let stale = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
@@ -183,20 +183,20 @@ async fn stale_change_can_be_edited() {
     let edited = bench.changes.edit(edit(&stale, "alice", r#"{"old":"new text"}"#)).await.unwrap();
     assert_eq!((edited.state, &edited.fault), (ChangeState::Pending, &None));
     bench.decide(&edited, Verdict::Approve).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
 }
 
 #[actix::test]
 async fn refresh_shows_the_new_diff_and_voids_votes() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.terms.quorum = 2;
     let change = bench.changes.propose(proposal).await.unwrap();
     let alice = Arc::new(reviewer("alice"));
     let voted = bench.decide(&change, Verdict::Approve).await.unwrap();
     let same = bench.changes.refresh(&change.id, &alice, 2).await.unwrap();
-    assert_eq!((same.version, same.approvals()), (2, 1), "nothing moved, nothing is recorded");
+    assert_eq!((same.version, same.approvals()), (2, 1), "an unchanged target records nothing");
     refused(bench.changes.refresh(&change.id, &alice, 1).await, ErrorKind::VersionConflict);
     *bench.fake.state.lock().unwrap() = "moved".into();
     let moved = bench.changes.refresh(&change.id, &alice, voted.version).await.unwrap();

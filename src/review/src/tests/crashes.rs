@@ -1,6 +1,6 @@
-//! Kills a process of its own at every named point, starts again over what it left, and counts.
+//! Kills a child process at every crash point, restarts on its data directory, and counts the calls.
 //!
-//! The child is this test binary, told by its environment to play the part of the gateway.
+//! The child is this test binary. An environment variable makes it play the gateway.
 
 use std::{
     path::Path,
@@ -12,23 +12,23 @@ use super::super::testing::*;
 use countersign_domain::changes::{Change, ChangeState, Verdict};
 use countersign_store::Place;
 
-const DIR: &str = "COUNTERSIGN_TEST_CRASH_DIR";
+const CRASH_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_CRASH_DIR";
 
-/// The part of the gateway: propose one change, say so, approve it, and wait until it is over. Calls of the provider
-/// are noted in a file before they return.
+/// Plays the gateway: proposes one change, writes its id to a file, approves it, and waits until it is applied. The
+/// provider records each call in a file before it returns.
 #[actix::test]
-#[ignore = "played by the other test's child"]
+#[ignore = "runs only as a child process of another test"]
 async fn child() {
-    let Ok(dir) = std::env::var(DIR) else { return };
+    let Ok(dir) = std::env::var(CRASH_DIR_VARIABLE) else { return };
     let fake = fake();
     *fake.ledger.lock().unwrap() = Some(Path::new(&dir).join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
     let data = Path::new(&dir).join("data");
-    let bench = Bench::at_path(&data, fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = TestBench::at_path(&data, fake, Arc::clone(&skew), config(&skew)).await;
     let change = bench.propose(r#"{"n":1}"#).await;
-    std::fs::write(Path::new(&dir).join("heard"), &change.id).unwrap();
+    std::fs::write(Path::new(&dir).join("announced_id"), &change.id).unwrap();
     let _ = bench.decide(&change, Verdict::Approve).await;
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     std::fs::write(Path::new(&dir).join("finished"), "").unwrap();
     bench.changes.shutdown(std::time::Duration::from_secs(10)).await;
 }
@@ -36,7 +36,7 @@ async fn child() {
 fn run_child(dir: &Path, point: &str, passage: u32) -> bool {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "tests::crashes::child", "--ignored", "--test-threads=1"])
-        .env(DIR, dir)
+        .env(CRASH_DIR_VARIABLE, dir)
         .env("COUNTERSIGN_CRASH_AT", point)
         .env("COUNTERSIGN_CRASH_AFTER", passage.to_string())
         .env_remove("RUST_BACKTRACE")
@@ -51,12 +51,12 @@ fn calls(dir: &Path) -> usize {
     std::fs::read_to_string(dir.join("calls")).map_or(0, |text| text.lines().count())
 }
 
-/// Starts over what the child left, and returns the change once it has come to rest.
-async fn restart(dir: &Path) -> (Bench, Option<Arc<Change>>) {
+/// Restarts on the child's data directory, and returns the change after it has stopped moving.
+async fn restart(dir: &Path) -> (TestBench, Option<Arc<Change>>) {
     let fake = fake();
     *fake.ledger.lock().unwrap() = Some(dir.join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
-    let bench = Bench::at_path(&dir.join("data"), fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = TestBench::at_path(&dir.join("data"), fake, Arc::clone(&skew), config(&skew)).await;
     let page = bench.changes.list(super::super::ChangeFilter::default(), 10, None).await.unwrap();
     assert!(page.items.len() <= 1);
     let Some(found) = page.items.first() else { return (bench, None) };
@@ -64,7 +64,7 @@ async fn restart(dir: &Path) -> (Bench, Option<Arc<Change>>) {
     while matches!(change.state, ChangeState::Approved | ChangeState::Executing) {
         let version = change.version;
         change = bench.changes.wait(&change.id, version, std::time::Duration::from_secs(20)).await.unwrap().unwrap();
-        assert!(change.version > version, "it rests at {:?}", change.state);
+        assert!(change.version > version, "the change is stuck in {:?}", change.state);
     }
     (bench, Some(change))
 }
@@ -72,7 +72,7 @@ async fn restart(dir: &Path) -> (Bench, Option<Arc<Change>>) {
 #[actix::test]
 async fn crash_at_any_point_applies_once_and_announces_after_commit() {
     use ChangeState::{Applied, OutcomeUnknown, Pending};
-    // The point, its passage, what is found after the restart, and how often the provider was called in all.
+    // The crash point, the passage at which it crashes, the state after the restart, and the total number of calls.
     let table: &[(&str, u32, Option<ChangeState>, usize)] = &[
         ("before_commit", 1, None, 0),
         ("after_commit", 1, Some(Pending), 0),
@@ -95,16 +95,16 @@ async fn crash_at_any_point_applies_once_and_announces_after_commit() {
         ("after_result", 1, Some(Applied), 1),
         ("nowhere", 1, Some(Applied), 1),
     ];
-    for (point, passage, state, runs) in table {
+    for (point, passage, expected_state, expected_calls) in table {
         let name = format!("{point} {passage}");
         let dir = tempfile::tempdir().unwrap();
         let finished = run_child(dir.path(), point, *passage);
-        assert_eq!(finished, *point == "nowhere", "{name}: did the child crash?");
-        let heard = dir.path().join("heard").exists();
+        assert_eq!(finished, *point == "nowhere", "{name}: the child must crash unless no point was set");
+        let was_announced = dir.path().join("announced_id").exists();
         let (bench, change) = restart(dir.path()).await;
-        assert_eq!(change.as_ref().map(|c| c.state), *state, "{name}");
-        assert!(!heard || change.is_some(), "{name}: told of what is not durable");
-        assert_eq!(calls(dir.path()), *runs, "{name}");
+        assert_eq!(change.as_ref().map(|c| c.state), *expected_state, "{name}");
+        assert!(!was_announced || change.is_some(), "{name}: an announced change must be durable");
+        assert_eq!(calls(dir.path()), *expected_calls, "{name}");
         // The feed holds every transition, without a gap.
         if let Some(change) = &change {
             let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();

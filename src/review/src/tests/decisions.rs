@@ -1,4 +1,4 @@
-//! Decisions, and everything that must stop one.
+//! Decisions of reviewers, and the conditions under which they are refused.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -13,14 +13,14 @@ use countersign_protocol::ErrorKind;
 
 #[track_caller]
 fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> Option<Arc<Change>> {
-    let error = result.expect_err("it must be refused");
+    let error = result.expect_err("the request must be refused");
     assert_eq!(error.error.kind, kind, "{:?}", error.error);
     error.current
 }
 
 #[actix::test]
 async fn one_of_a_thousand_concurrent_decisions_wins() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     let decisions = (0..1000).map(|n| {
         let verdict = if n % 2 == 0 { Verdict::Approve } else { Verdict::Reject };
@@ -38,7 +38,7 @@ async fn one_of_a_thousand_concurrent_decisions_wins() {
     }
     assert_eq!(won.len(), 1);
     if won[0].state == ChangeState::Approved {
-        bench.until(&change.id, ChangeState::Applied).await;
+        bench.wait_for_state(&change.id, ChangeState::Applied).await;
     }
     let events = bench.changes.audit_page(Some(&change.id), 100, None).await.unwrap().items;
     assert_eq!(events.iter().filter(|e| e.event == "approved" || e.event == "rejected").count(), 1);
@@ -48,7 +48,7 @@ async fn one_of_a_thousand_concurrent_decisions_wins() {
 
 #[actix::test]
 async fn old_version_wrong_digest_and_wrong_role_are_refused() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     let with = |adjust: fn(&mut super::super::DecideChange)| {
         let mut decision = decision(&change, "alice", Verdict::Approve);
@@ -69,13 +69,13 @@ async fn old_version_wrong_digest_and_wrong_role_are_refused() {
     assert_eq!(bench.get(&change.id).await.version, 1);
     let without = with(|d| d.digest = None).await.unwrap();
     assert_eq!(without.state, ChangeState::Approved);
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
 }
 
 #[actix::test]
-async fn moved_target_makes_it_stale_then_pending_with_a_new_diff() {
-    let bench = Bench::new().await;
+async fn moved_target_returns_change_to_pending_with_new_diff() {
+    let bench = TestBench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let change = bench.propose("{}").await;
     *bench.fake.state.lock().unwrap() = "moved".into();
@@ -90,51 +90,51 @@ async fn moved_target_makes_it_stale_then_pending_with_a_new_diff() {
     }
     refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::VersionConflict);
     bench.decide(&current, Verdict::Approve).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 1);
 }
 
 #[actix::test]
 async fn change_is_stale_if_its_server_changed() {
-    let bench = Bench::new().await;
-    let at = |fingerprint: &str| ServedBy { fingerprint: fingerprint.into(), label: "elsewhere".into() };
+    let bench = TestBench::new().await;
+    let server = |fingerprint: &str| ServedBy { fingerprint: fingerprint.into(), label: "elsewhere".into() };
     let change = bench.propose("{}").await;
-    *bench.fake.served_by.lock().unwrap() = at("sha256:b");
+    *bench.fake.served_by.lock().unwrap() = server("sha256:b");
     let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
-    assert_eq!((&current.served_by, &current.previous_diff), (&at("sha256:b"), &None), "the diff is the same");
+    assert_eq!((&current.served_by, &current.previous_diff), (&server("sha256:b"), &None), "the diff is the same");
     assert_ne!(current.digest, change.digest);
     let trail = bench.changes.audit_page(Some(&change.id), 10, None).await.unwrap().items;
     let why: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
     assert!(why["comment"].as_str().unwrap().contains("another command or address"), "{why}");
     bench.decide(&current, Verdict::Approve).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 1);
 }
 
 #[actix::test]
 async fn stale_change_stays_stale_until_its_preview_works() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
     let stale = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!((stale.state, stale.version), (ChangeState::Stale, 2));
     assert_eq!(stale.fault.as_ref().unwrap().code, "RESOURCE_NOT_FOUND");
     let still = refused(bench.decide(&stale, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
-    assert_eq!(still.version, 2, "nothing new, nothing recorded");
+    assert_eq!(still.version, 2, "an unchanged fault is not recorded again");
     *bench.fake.preview_error.lock().unwrap() = None;
     let fresh = refused(bench.decide(&stale, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!((fresh.state, fresh.version), (ChangeState::Pending, 3));
     bench.decide(&fresh, Verdict::Approve).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
 }
 
 #[actix::test]
 async fn stale_change_can_be_rejected_and_withdrawn() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let (first, second) = (bench.propose("{}").await, bench.propose("{}").await);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
     let stale = refused(bench.decide(&first, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
@@ -147,7 +147,7 @@ async fn stale_change_can_be_rejected_and_withdrawn() {
 
 #[actix::test]
 async fn change_is_stale_if_its_tool_definition_changed() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.tool_hash.lock().unwrap() = "sha256:other".into();
     let stale = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
@@ -160,7 +160,7 @@ async fn change_is_stale_if_its_tool_definition_changed() {
 
 #[actix::test]
 async fn change_is_unchanged_while_its_target_cannot_be_read() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     bench.fake.present.store(false, Ordering::SeqCst);
     let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::UpstreamUnavailable).unwrap();
@@ -174,7 +174,7 @@ async fn change_is_unchanged_while_its_target_cannot_be_read() {
 
 #[actix::test]
 async fn only_the_proposer_withdraws_a_change() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     let principal = |name: &str, role| Principal { name: name.into(), role, key_id: None, owner: None };
     let other = bench.changes.withdraw(&change.id, &principal("other", Role::Agent)).await;
@@ -191,7 +191,7 @@ async fn only_the_proposer_withdraws_a_change() {
 
 #[actix::test]
 async fn expired_change_cannot_be_approved() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     bench.skew.store(59, Ordering::SeqCst);
     assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
@@ -205,7 +205,7 @@ async fn expired_change_cannot_be_approved() {
 
 #[actix::test]
 async fn undecided_change_expires_with_a_reason_and_an_event() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let mut ids = Vec::new();
     for _ in 0..300 {
@@ -213,7 +213,7 @@ async fn undecided_change_expires_with_a_reason_and_an_event() {
     }
     let decided = bench.get(&ids[7]).await;
     bench.decide(&decided, Verdict::Reject).await.unwrap();
-    // A clock that goes back keeps nothing from happening, and nothing from being in order.
+    // A clock that is set back neither prevents the expiry nor changes the order of events.
     bench.skew.store(-7200, Ordering::SeqCst);
     assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
     bench.skew.store(61, Ordering::SeqCst);
@@ -237,13 +237,13 @@ async fn undecided_change_expires_with_a_reason_and_an_event() {
 
 #[actix::test]
 async fn unknown_outcome_is_settled_once_by_a_reviewer() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::Timeout);
     let change = bench.propose("{}").await;
     let early = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
     refused(early, ErrorKind::ChangeNotPending);
     bench.decide(&change, Verdict::Approve).await.unwrap();
-    let unknown = bench.until(&change.id, ChangeState::OutcomeUnknown).await;
+    let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
     let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     refused(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
     let own = bench.changes.settle(&change.id, &reviewer("agent"), true, None, unknown.version).await;
@@ -263,11 +263,11 @@ async fn unknown_outcome_is_settled_once_by_a_reviewer() {
 
 #[actix::test]
 async fn dropped_request_leaves_no_partial_decision() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.state.lock().unwrap() = "moved".into();
     let mut deciding = Box::pin(bench.decide(&change, Verdict::Approve));
-    // Polled once, then dropped: it is on its way and ends by itself.
+    // The request is polled once and dropped. The decision continues without it.
     assert!(futures_util::poll!(deciding.as_mut()).is_pending());
     drop(deciding);
     let stale = bench.changes.wait(&change.id, 2, std::time::Duration::from_secs(20)).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! A store that fails or lies at the worst moments: nothing is run twice, and nothing is lost.
+//! A store whose writes fail, or succeed with an unknown outcome: no change runs twice, and none is lost.
 
 use std::sync::{
     Arc, Mutex,
@@ -13,25 +13,26 @@ use countersign_store::{
     WriteCallback, WriteError, WriteRequest,
 };
 
-/// The failure of writes of one kind, and how often it happens.
+/// A fault that the store injects into a write.
 #[derive(Clone)]
-enum Trouble {
-    /// Refused; nothing is written.
-    Refuse(StoreError),
-    /// Written, and then said to be unknown.
-    Deny,
-    /// The same, and from then on no change can be read.
-    DenyUnread,
+enum WriteFault {
+    /// The write fails with this error, and nothing is stored.
+    Reject(StoreError),
+    /// The write is stored, but its outcome is reported as unknown.
+    HideCommit,
+    /// Like `HideCommit`; from then on no change can be read.
+    HideCommitAndReads,
 }
 
-struct Flaky {
+struct FaultyStore {
     store: Arc<dyn Store>,
-    /// No change can be read.
+    /// Reads of changes fail.
     unreadable: AtomicBool,
-    trouble: Mutex<Option<(EventKind, Trouble, usize)>>,
+    /// The kind of transition whose writes fail, the fault, and the number of remaining faults.
+    fault: Mutex<Option<(EventKind, WriteFault, usize)>>,
 }
 
-impl StoreBackend for Flaky {
+impl StoreBackend for FaultyStore {
     fn policies(&self) -> StoreFuture<countersign_store::PolicySnapshots> {
         self.store.policies()
     }
@@ -58,16 +59,18 @@ impl StoreBackend for Flaky {
     }
 }
 
-impl Store for Flaky {
+impl Store for FaultyStore {
     fn submit(&self, request: WriteRequest, done: WriteCallback) {
-        let mut trouble = self.trouble.lock().unwrap();
-        match (trouble.as_mut(), &request) {
-            (Some((kind, what, left)), WriteRequest::Transition(draft)) if *kind == draft.kind && *left > 0 => {
-                *left -= 1;
-                self.unreadable.store(matches!(what, Trouble::DenyUnread), Ordering::SeqCst);
-                match what.clone() {
-                    Trouble::Refuse(error) => done(Err(error.into()), false),
-                    Trouble::Deny | Trouble::DenyUnread => self.store.submit(
+        let mut fault = self.fault.lock().unwrap();
+        match (fault.as_mut(), &request) {
+            (Some((kind, write_fault, remaining)), WriteRequest::Transition(draft))
+                if *kind == draft.kind && *remaining > 0 =>
+            {
+                *remaining -= 1;
+                self.unreadable.store(matches!(write_fault, WriteFault::HideCommitAndReads), Ordering::SeqCst);
+                match write_fault.clone() {
+                    WriteFault::Reject(error) => done(Err(error.into()), false),
+                    WriteFault::HideCommit | WriteFault::HideCommitAndReads => self.store.submit(
                         request,
                         Box::new(move |_, more| done(Err(WriteError::Store(StoreError::OutcomeUnknown)), more)),
                     ),
@@ -137,42 +140,46 @@ impl Store for Flaky {
     }
 }
 
-/// Until the store has failed as often as it was to.
-async fn troubled(store: &Flaky) {
-    while store.trouble.lock().unwrap().as_ref().is_some_and(|(_, _, left)| *left > 0) {
+/// Waits until the store has injected all its faults.
+async fn wait_for_all_faults(store: &FaultyStore) {
+    while store.fault.lock().unwrap().as_ref().is_some_and(|(_, _, remaining)| *remaining > 0) {
         tokio::task::yield_now().await;
     }
 }
 
-async fn flaky(kind: EventKind, trouble: Trouble, times: usize) -> (Bench, Arc<Flaky>, tempfile::TempDir) {
+async fn start_with_faults(
+    kind: EventKind,
+    fault: WriteFault,
+    times: usize,
+) -> (TestBench, Arc<FaultyStore>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(Flaky {
+    let store = Arc::new(FaultyStore {
         store: Place::directory(dir.path()).open().unwrap(),
         unreadable: AtomicBool::new(false),
-        trouble: Mutex::new(Some((kind, trouble, times))),
+        fault: Mutex::new(Some((kind, fault, times))),
     });
     let skew = Arc::new(AtomicI64::new(0));
-    let bench = Bench::on_store(Arc::clone(&store) as _, fake(), Arc::clone(&skew), config(&skew)).await;
+    let bench = TestBench::on_store(Arc::clone(&store) as _, fake(), Arc::clone(&skew), config(&skew)).await;
     (bench, store, dir)
 }
 
 #[actix::test]
 async fn failed_outcome_write_is_retried_without_a_second_call() {
-    let (bench, store, _dir) = flaky(EventKind::Applied, Trouble::Refuse(StoreError::DiskFull), 3).await;
+    let (bench, store, _dir) = start_with_faults(EventKind::Applied, WriteFault::Reject(StoreError::DiskFull), 3).await;
     let change = bench.propose("{}").await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(bench.fake.call_count(), 1);
-    assert_eq!(store.trouble.lock().unwrap().as_ref().unwrap().2, 0, "it failed as the test wanted");
+    assert_eq!(store.fault.lock().unwrap().as_ref().unwrap().2, 0, "all faults were injected");
     bench.end().await;
 }
 
 #[actix::test]
-async fn a_result_that_was_recorded_and_denied_is_not_recorded_twice() {
-    let (bench, store, dir) = flaky(EventKind::Applied, Trouble::Deny, 1).await;
+async fn result_written_with_unknown_outcome_is_recorded_once() {
+    let (bench, store, dir) = start_with_faults(EventKind::Applied, WriteFault::HideCommit, 1).await;
     let change = bench.propose("{}").await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
-    troubled(&store).await;
+    wait_for_all_faults(&store).await;
     bench.changes.shutdown(std::time::Duration::from_secs(20)).await;
     let trail = Place::directory(dir.path()).verify_audit(None).unwrap();
     assert_eq!((trail.entries, bench.fake.call_count()), (4, 1));
@@ -180,13 +187,14 @@ async fn a_result_that_was_recorded_and_denied_is_not_recorded_twice() {
 
 #[actix::test]
 async fn nothing_runs_before_the_claim_is_durable() {
-    let (bench, _store, _dir) = flaky(EventKind::Executing, Trouble::Refuse(StoreError::Locked), 5).await;
+    let (bench, _store, _dir) =
+        start_with_faults(EventKind::Executing, WriteFault::Reject(StoreError::Locked), 5).await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let change = bench.propose("{}").await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let previews = bench.fake.previews.load(Ordering::SeqCst);
-    assert_eq!((previews, bench.fake.call_count()), (7, 1), "looked at anew for each claim");
+    assert_eq!((previews, bench.fake.call_count()), (7, 1), "the target is rechecked before each claim");
     for kind in ["change.created", "change.approved", "change.executing", "change.applied"] {
         assert_eq!(feed.next().await.unwrap().kind, kind);
     }
@@ -195,21 +203,21 @@ async fn nothing_runs_before_the_claim_is_durable() {
 
 #[actix::test]
 async fn a_claim_of_unknown_outcome_is_never_run() {
-    let (bench, store, dir) = flaky(EventKind::Executing, Trouble::Deny, 1).await;
+    let (bench, store, dir) = start_with_faults(EventKind::Executing, WriteFault::HideCommit, 1).await;
     let change = bench.propose("{}").await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
-    troubled(&store).await;
+    wait_for_all_faults(&store).await;
     let (_, fake, skew) = bench.end().await;
     assert_eq!(fake.call_count(), 0);
-    let bench = Bench::at_path(dir.path(), fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = TestBench::at_path(dir.path(), fake, Arc::clone(&skew), config(&skew)).await;
     assert_eq!(bench.get(&change.id).await.state, ChangeState::OutcomeUnknown, "a person settles it");
     bench.end().await;
 }
 
-/// As a step of another node, it is read from the feed, and the change after it.
+/// A transition of unknown outcome is read from the feed like one of another node, and the change is read after it.
 #[actix::test]
 async fn wait_returns_new_version_after_failed_reads() {
-    let (bench, store, _dir) = flaky(EventKind::Rejected, Trouble::DenyUnread, 1).await;
+    let (bench, store, _dir) = start_with_faults(EventKind::Rejected, WriteFault::HideCommitAndReads, 1).await;
     let change = bench.propose("{}").await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let long = std::time::Duration::from_secs(600);
@@ -220,27 +228,27 @@ async fn wait_returns_new_version_after_failed_reads() {
     bench.decide(&change, Verdict::Reject).await.unwrap_err();
     assert_eq!(feed.next().await.unwrap().kind, "change.rejected");
     store.unreadable.store(false, Ordering::SeqCst);
-    let heard = tokio::time::timeout(std::time::Duration::from_secs(60), wait).await;
-    assert_eq!(heard.expect("it is told").unwrap().unwrap().state, ChangeState::Rejected);
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(60), wait).await;
+    assert_eq!(waited.expect("the wait must end").unwrap().unwrap().state, ChangeState::Rejected);
     bench.end().await;
 }
 
 #[actix::test]
-async fn doors_are_told_what_is_certain_and_what_is_not() {
-    let (bench, store, _dir) = flaky(EventKind::Created, Trouble::Refuse(StoreError::DiskFull), 1).await;
+async fn endpoint_error_tells_whether_the_write_is_certain() {
+    let (bench, store, _dir) = start_with_faults(EventKind::Created, WriteFault::Reject(StoreError::DiskFull), 1).await;
     let full = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
     assert_eq!(full.kind, ErrorKind::StoreUnavailable);
     assert!(full.message.contains("nothing was changed") && !full.data.contains_key("outcome"));
-    *store.trouble.lock().unwrap() = Some((EventKind::Created, Trouble::Deny, 1));
+    *store.fault.lock().unwrap() = Some((EventKind::Created, WriteFault::HideCommit, 1));
     let unknown = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
     assert_eq!((unknown.kind, &unknown.data["outcome"]), (ErrorKind::StoreUnavailable, &"unknown".into()));
     let change = bench.propose("{}").await;
-    *store.trouble.lock().unwrap() = Some((EventKind::Approved, Trouble::Refuse(StoreError::QueueFull), 1));
+    *store.fault.lock().unwrap() = Some((EventKind::Approved, WriteFault::Reject(StoreError::QueueFull), 1));
     let busy = bench.decide(&change, Verdict::Approve).await.unwrap_err();
     assert_eq!(busy.error.kind, ErrorKind::Overloaded);
     bench.decide(&change, Verdict::Approve).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
-    // What was denied is durable all the same: it is listed, and the next event shows no gap.
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
+    // The writes of unknown outcome are durable, so the feed has no gap.
     let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
     for seq in 1..=5 {
         assert_eq!(feed.next().await.unwrap().seq, Some(seq));
@@ -250,7 +258,8 @@ async fn doors_are_told_what_is_certain_and_what_is_not() {
 
 #[actix::test]
 async fn refused_expiries_stay_due() {
-    let (bench, _store, _dir) = flaky(EventKind::Expired, Trouble::Refuse(StoreError::DiskFull), 1).await;
+    let (bench, _store, _dir) =
+        start_with_faults(EventKind::Expired, WriteFault::Reject(StoreError::DiskFull), 1).await;
     let change = bench.propose("{}").await;
     bench.skew.store(61, Ordering::SeqCst);
     assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);

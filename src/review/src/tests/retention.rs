@@ -1,4 +1,4 @@
-//! Retention: old records are removed in order and audited, open changes stay, and late subscribers are told.
+//! Retention removes old records in order and audits that, keeps open changes, and resets late subscribers.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -25,25 +25,25 @@ fn days(arguments: u64, finished: u64, events: u64) -> RetentionConfig {
     }
 }
 
-async fn bench(retention: RetentionConfig) -> Bench {
-    Bench::with(|config| config.retention = retention).await
+async fn bench(retention: RetentionConfig) -> TestBench {
+    TestBench::with(|config| config.retention = retention).await
 }
 
-async fn prune_all(bench: &Bench) {
+async fn prune_all(bench: &TestBench) {
     while prune::prune_batch(&bench.changes.inner).await.unwrap() {}
 }
 
-fn pass(bench: &Bench, days: i64) {
+fn advance_days(bench: &TestBench, days: i64) {
     bench.skew.fetch_add(days * 86_400, Ordering::SeqCst);
 }
 
-async fn applied(bench: &Bench, arguments: &str) -> Arc<Change> {
+async fn applied(bench: &TestBench, arguments: &str) -> Arc<Change> {
     let change = bench.propose(arguments).await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await
+    bench.wait_for_state(&change.id, ChangeState::Applied).await
 }
 
-async fn trail(bench: &Bench, id: &str) -> Vec<String> {
+async fn trail(bench: &TestBench, id: &str) -> Vec<String> {
     let page = bench.changes.audit_page(Some(id), 50, None).await.unwrap();
     page.items.into_iter().rev().map(|entry| entry.event).collect()
 }
@@ -57,24 +57,24 @@ async fn contents_are_pruned_first_then_the_change() {
     prune_all(&bench).await;
     assert!(bench.get(&old.id).await.redacted.is_none(), "nothing is old yet");
 
-    pass(&bench, 11);
+    advance_days(&bench, 11);
     let young = applied(&bench, r#"{"young":1}"#).await;
     prune_all(&bench).await;
-    let left = bench.get(&old.id).await;
-    let text = serde_json::to_string(&*left).unwrap();
+    let pruned = bench.get(&old.id).await;
+    let text = serde_json::to_string(&*pruned).unwrap();
     assert!(!text.contains("hunter2"), "{text}");
-    assert_eq!((left.state, left.version, left.arguments.get()), (ChangeState::Applied, old.version, "{}"));
-    assert_eq!((&left.summary, &left.digest, &left.decisions), (&old.summary, &old.digest, &old.decisions));
-    assert!(left.result.is_none() && left.diff.fields.is_empty());
-    let redacted = left.redacted.clone().unwrap();
+    assert_eq!((pruned.state, pruned.version, pruned.arguments.get()), (ChangeState::Applied, old.version, "{}"));
+    assert_eq!((&pruned.summary, &pruned.digest, &pruned.decisions), (&old.summary, &old.digest, &old.decisions));
+    assert!(pruned.result.is_none() && pruned.diff.fields.is_empty());
+    let redacted = pruned.redacted.clone().unwrap();
     assert_eq!(redacted.arguments, bytes_hash(secret));
     assert_eq!(redacted.result, Some(bytes_hash(old.result.as_ref().unwrap().get())));
-    assert_eq!(bench.get(&open.id).await.arguments.get(), r#"{"open":"kept"}"#, "what is not final is never touched");
+    assert_eq!(bench.get(&open.id).await.arguments.get(), r#"{"open":"kept"}"#, "open changes are never pruned");
     assert_eq!(bench.get(&young.id).await.arguments.get(), r#"{"young":1}"#);
     assert_eq!(trail(&bench, &old.id).await.last().unwrap(), "redacted");
     let verified = Place::directory(bench.dir.path()).verify_audit(None).unwrap();
 
-    pass(&bench, 20);
+    advance_days(&bench, 20);
     prune_all(&bench).await;
     assert!(bench.changes.get(&old.id).await.unwrap().is_none());
     assert!(bench.changes.get(&open.id).await.unwrap().is_some());
@@ -84,7 +84,7 @@ async fn contents_are_pruned_first_then_the_change() {
     assert_eq!((counts[&ChangeState::Applied], counts[&ChangeState::Pending]), (1, 1));
     let later = Place::directory(bench.dir.path()).verify_audit(Some(verified.head)).unwrap();
     assert_eq!((later.changes, later.entries), (2, verified.entries + 2));
-    // Pruned or not, everything goes on.
+    // New changes still run after the pruning.
     applied(&bench, r#"{"n":1}"#).await;
     let (dir, ..) = bench.end().await;
     Place::directory(dir.path()).verify_audit(Some(later.head)).unwrap();
@@ -94,7 +94,7 @@ async fn contents_are_pruned_first_then_the_change() {
 async fn retention_never_keeps_records_forever() {
     let bench = bench(RetentionConfig::default()).await;
     let change = applied(&bench, r#"{"n":1}"#).await;
-    pass(&bench, 100_000);
+    advance_days(&bench, 100_000);
     prune_all(&bench).await;
     assert_eq!(bench.get(&change.id).await.arguments.get(), r#"{"n":1}"#);
     assert_eq!(bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap().seq, Some(1));
@@ -105,15 +105,15 @@ async fn retention_never_keeps_records_forever() {
 async fn verify_detects_a_forged_pruning() {
     let bench = bench(days(0, 30, 1000)).await;
     let change = applied(&bench, r#"{"n":1}"#).await;
-    pass(&bench, 1);
+    advance_days(&bench, 1);
     prune_all(&bench).await;
     let (dir, ..) = bench.end().await;
     Place::directory(dir.path()).verify_audit(None).unwrap();
     let conn = countersign_store::sqlite::open::open_writer(dir.path()).unwrap();
     conn.execute("UPDATE changes SET body = replace(body, 'applied', 'Applied') WHERE id = ?1", [&change.id]).unwrap();
-    assert!(Place::directory(dir.path()).verify_audit(None).is_err(), "altered after it was redacted");
+    assert!(Place::directory(dir.path()).verify_audit(None).is_err(), "a redacted change was altered");
     conn.execute("DELETE FROM changes", []).unwrap();
-    assert!(Place::directory(dir.path()).verify_audit(None).is_err(), "deleted, and no entry says so");
+    assert!(Place::directory(dir.path()).verify_audit(None).is_err(), "a change was deleted without an audit entry");
 }
 
 #[actix::test]
@@ -126,7 +126,7 @@ async fn repeat_finds_its_pruned_change() {
     };
     let change = bench.changes.propose(proposal(r#"{"n":1}"#)).await.unwrap();
     bench.decide(&change, Verdict::Reject).await.unwrap();
-    pass(&bench, 1);
+    advance_days(&bench, 1);
     prune_all(&bench).await;
     let again = bench.changes.propose(proposal(r#"{"n":1}"#)).await.unwrap();
     assert_eq!((&again.id, again.state), (&change.id, ChangeState::Rejected));
@@ -141,7 +141,7 @@ async fn subscriber_behind_pruned_events_gets_a_reset() {
     for _ in 0..3 {
         bench.propose("{}").await;
     }
-    pass(&bench, 2);
+    advance_days(&bench, 2);
     bench.propose("{}").await;
     bench.propose("{}").await;
     prune_all(&bench).await;
@@ -158,13 +158,13 @@ async fn subscriber_behind_pruned_events_gets_a_reset() {
         assert_eq!(late.position(), 5);
     }
     let mut in_time = bench.changes.feed().subscribe(Some(3)).unwrap();
-    assert_eq!(in_time.next().await.unwrap().kind, "change.created", "nothing that it asked for is gone");
+    assert_eq!(in_time.next().await.unwrap().kind, "change.created", "no requested event was pruned");
 
-    // The last one stays, whatever its age: it is how the numbers go on after a restart.
-    pass(&bench, 30);
+    // The last event always stays, because the numbering continues from it after a restart.
+    advance_days(&bench, 30);
     prune_all(&bench).await;
     let (dir, fake, skew) = bench.end().await;
-    let bench = Bench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = TestBench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
     assert_eq!(bench.changes.feed().head(), 5);
     bench.propose("{}").await;
     assert_eq!(bench.changes.feed().head(), 6);
@@ -178,17 +178,17 @@ async fn pruning_in_batches_does_not_block_writers() {
         let change = bench.propose("{}").await;
         bench.decide(&change, Verdict::Reject).await.unwrap();
     }
-    pass(&bench, 1);
-    let mut rounds: u64 = 1;
+    advance_days(&bench, 1);
+    let mut batches: u64 = 1;
     while prune::prune_batch(&bench.changes.inner).await.unwrap() {
-        rounds += 1;
+        batches += 1;
         bench.propose("{}").await;
     }
-    assert!(rounds >= 3, "{rounds}");
+    assert!(batches >= 3, "{batches}");
     let counts: std::collections::BTreeMap<_, _> = bench.changes.counts().into_iter().collect();
-    assert_eq!((counts[&ChangeState::Rejected], counts[&ChangeState::Pending]), (0, rounds - 1));
+    assert_eq!((counts[&ChangeState::Rejected], counts[&ChangeState::Pending]), (0, batches - 1));
     let (dir, ..) = bench.end().await;
-    assert_eq!(Place::directory(dir.path()).verify_audit(None).unwrap().changes, rounds - 1);
+    assert_eq!(Place::directory(dir.path()).verify_audit(None).unwrap().changes, batches - 1);
 }
 
 #[test]
@@ -196,23 +196,32 @@ fn clock_is_distrusted_for_a_day_after_a_jump() {
     let start = Timestamp::now();
     let mut trust = prune::ClockTrust::new(start);
     assert!(trust.is_trusted(start + SignedDuration::from_secs(30)));
-    assert!(!trust.is_trusted(start + SignedDuration::from_hours(24 * 400)), "a year ahead: everything would be old");
-    assert!(!trust.is_trusted(start + SignedDuration::from_hours(24 * 400)), "and still, although it is steady now");
+    assert!(
+        !trust.is_trusted(start + SignedDuration::from_hours(24 * 400)),
+        "with a clock a year ahead, everything would be old"
+    );
+    assert!(
+        !trust.is_trusted(start + SignedDuration::from_hours(24 * 400)),
+        "a clock stays distrusted although it is steady now"
+    );
     let mut trust = prune::ClockTrust::new(start);
-    assert!(!trust.is_trusted(start - SignedDuration::from_hours(24)), "backwards, it may jump forwards again");
+    assert!(
+        !trust.is_trusted(start - SignedDuration::from_hours(24)),
+        "a clock that jumped back may jump forward again"
+    );
 }
 
-const DIR: &str = "COUNTERSIGN_TEST_PRUNE_DIR";
+const PRUNE_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_PRUNE_DIR";
 
-/// The child process that is killed while it prunes.
+/// Plays the gateway that is killed while it prunes.
 #[actix::test]
-#[ignore = "played by the other test's child"]
+#[ignore = "runs only as a child process of another test"]
 async fn child() {
-    let Ok(dir) = std::env::var(DIR) else { return };
+    let Ok(dir) = std::env::var(PRUNE_DIR_VARIABLE) else { return };
     let skew = Arc::default();
     let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
-    let bench = Bench::at_path(std::path::Path::new(&dir), fake(), skew, config).await;
-    pass(&bench, 1);
+    let bench = TestBench::at_path(std::path::Path::new(&dir), fake(), skew, config).await;
+    advance_days(&bench, 1);
     prune_all(&bench).await;
     std::process::exit(0);
 }
@@ -220,26 +229,26 @@ async fn child() {
 #[actix::test]
 async fn kill_during_pruning_leaves_all_or_nothing() {
     for (point, pruned) in [("before_prune_commit", false), ("after_prune_commit", true)] {
-        let bench = Bench::new().await;
+        let bench = TestBench::new().await;
         let change = applied(&bench, r#"{"n":1}"#).await;
         let (dir, ..) = bench.end().await;
         let status = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "tests::retention::child", "--ignored", "--test-threads=1"])
-            .env(DIR, dir.path())
+            .env(PRUNE_DIR_VARIABLE, dir.path())
             .env("COUNTERSIGN_CRASH_AT", point)
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .status()
             .unwrap();
-        assert_eq!(status.code(), None, "{point}: it was killed");
+        assert_eq!(status.code(), None, "{point}: the child must be killed");
         Place::directory(dir.path()).verify_audit(None).unwrap();
         let skew = Arc::default();
         let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
-        let bench = Bench::in_directory(dir, fake(), skew, config).await;
+        let bench = TestBench::in_directory(dir, fake(), skew, config).await;
         assert_eq!(bench.get(&change.id).await.redacted.is_some(), pruned, "{point}");
         let first = bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
-        assert_eq!(first.kind == "reset", pruned, "{point}: events go with it or not at all");
-        pass(&bench, 1);
+        assert_eq!(first.kind == "reset", pruned, "{point}: events are pruned in the same transaction");
+        advance_days(&bench, 1);
         prune_all(&bench).await;
         assert!(bench.get(&change.id).await.redacted.is_some());
         let (dir, ..) = bench.end().await;
@@ -258,23 +267,23 @@ async fn large_failed_changes_lose_their_contents_after_a_day() {
     bench.changes.withdraw(&withdrawn.id, &agent).await.unwrap();
     let rejected = bench.propose(&large).await;
     bench.decide(&rejected, Verdict::Reject).await.unwrap();
-    let little = bench.propose(small).await;
-    bench.decide(&little, Verdict::Reject).await.unwrap();
+    let small_rejected = bench.propose(small).await;
+    bench.decide(&small_rejected, Verdict::Reject).await.unwrap();
     let ran = applied(&bench, &large).await;
     let open = bench.propose(&large).await;
     prune_all(&bench).await;
     assert!(bench.get(&withdrawn.id).await.redacted.is_none(), "nothing is a day old");
 
-    pass(&bench, 2);
+    advance_days(&bench, 2);
     prune_all(&bench).await;
     for id in [&withdrawn.id, &rejected.id] {
-        let left = bench.get(id).await;
-        let redacted = left.redacted.as_ref().unwrap();
+        let pruned = bench.get(id).await;
+        let redacted = pruned.redacted.as_ref().unwrap();
         assert_eq!(redacted.arguments, bytes_hash(&large));
-        assert!(left.arguments.get() == "{}" && left.diff.fields.is_empty());
+        assert!(pruned.arguments.get() == "{}" && pruned.diff.fields.is_empty());
     }
-    for id in [&little.id, &ran.id, &open.id] {
-        assert!(bench.get(id).await.redacted.is_none(), "it is small, it ran, or it is open");
+    for id in [&small_rejected.id, &ran.id, &open.id] {
+        assert!(bench.get(id).await.redacted.is_none(), "small, executed and open changes keep their contents");
     }
     let (dir, ..) = bench.end().await;
     Place::directory(dir.path()).verify_audit(None).unwrap();

@@ -1,4 +1,4 @@
-//! Everything at once, at random: whatever the mix, what was not approved did not run, and nothing ran twice.
+//! A random mix of all operations: no unapproved change runs, and no change runs twice.
 
 use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 
@@ -11,7 +11,7 @@ use countersign_domain::{
 };
 use countersign_store::Place;
 
-/// A reproducible source of choices.
+/// A reproducible source of random choices.
 struct Choices(u64);
 
 impl Choices {
@@ -21,12 +21,12 @@ impl Choices {
     }
 }
 
-async fn wander(bench: &Bench, mut choices: Choices, ids: &[String]) {
+async fn make_random_requests(bench: &TestBench, mut choices: Choices, ids: &[String]) {
     let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     for _ in 0..60 {
         let pick = usize::try_from(choices.below(ids.len() as u64)).unwrap();
         let change = bench.get(&ids[pick]).await;
-        // Refusals are expected; what must not happen is checked at the end.
+        // Refusals are expected. The end of the test checks the invariants.
         match choices.below(40) {
             0..20 => drop(bench.decide(&change, Verdict::Approve).await),
             20 => drop(bench.decide(&change, Verdict::Reject).await),
@@ -53,9 +53,9 @@ async fn wander(bench: &Bench, mut choices: Choices, ids: &[String]) {
 
 #[actix::test]
 async fn random_mix_runs_nothing_unapproved_or_twice() {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen_events = std::collections::HashSet::new();
     for seed in 0..4 {
-        let bench = Bench::with(|config| config.feed_ring = 32).await;
+        let bench = TestBench::with(|config| config.feed_ring = 32).await;
         let mut ids = Vec::new();
         for n in 0..40 {
             let mut proposal = bench.proposal("agent", &format!(r#"{{"n":{n},"target":"t{}"}}"#, n % 7));
@@ -63,13 +63,13 @@ async fn random_mix_runs_nothing_unapproved_or_twice() {
             proposal.expire_after = Duration::from_secs(60 + 60 * n);
             ids.push(bench.changes.propose(proposal).await.unwrap().id.clone());
         }
-        join_all((0..8).map(|n| wander(&bench, Choices(seed * 100 + n), &ids))).await;
+        join_all((0..8).map(|n| make_random_requests(&bench, Choices(seed * 100 + n), &ids))).await;
         *bench.fake.outcome.lock().unwrap() = CallOutcome::Succeed;
-        // What is on its way comes to rest; a stale change is, for its preview always succeeds here.
+        // All changes come to rest. A stale change becomes pending again, because previews always succeed here.
         for id in &ids {
             let mut change = bench.get(id).await;
             while matches!(change.state, ChangeState::Approved | ChangeState::Executing | ChangeState::Stale) {
-                // It may wait for one whose outcome is unknown.
+                // The change may wait for another one whose outcome is unknown.
                 bench.changes.note_waits(std::slice::from_mut(&mut change)).await.unwrap();
                 if let Some(WaitsFor { change: other, until: Some(_) }) = &change.waits_for {
                     let other = bench.get(other).await;
@@ -90,9 +90,9 @@ async fn random_mix_runs_nothing_unapproved_or_twice() {
             let runs = calls.get(change.arguments.get()).copied().unwrap_or(0);
             let trail = bench.changes.audit_page(Some(&change.id), 500, None).await.unwrap().items;
             assert_eq!(trail.len() as u64, change.version, "one entry for each version");
-            seen.extend(trail.iter().map(|e| e.event.clone()));
+            seen_events.extend(trail.iter().map(|e| e.event.clone()));
             let times = |event: &str| trail.iter().filter(|e| e.event == event).count();
-            assert_eq!(runs, times("executing"), "seed {seed}: a claim is a call");
+            assert_eq!(runs, times("executing"), "seed {seed}: each claim leads to one call");
             assert!(runs <= 1 && times("approved") >= runs, "seed {seed}");
             let ran = matches!(change.state, ChangeState::Applied | ChangeState::Failed | ChangeState::OutcomeUnknown);
             assert_eq!(runs == 1, ran, "seed {seed}: {:?}", change.state);
@@ -100,7 +100,7 @@ async fn random_mix_runs_nothing_unapproved_or_twice() {
         for (state, n) in bench.changes.counts() {
             assert_eq!(counts.get(&state).copied().unwrap_or(0), n, "seed {seed}: {state:?}");
         }
-        // The feed tells the same story, in order.
+        // The feed has the same transitions, in order.
         let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
         let mut versions: HashMap<String, u64> = HashMap::new();
         for seq in 1..=bench.changes.feed().head() {
@@ -115,8 +115,8 @@ async fn random_mix_runs_nothing_unapproved_or_twice() {
         let verified = Place::directory(dir.path()).verify_audit(None).unwrap();
         assert_eq!(verified.entries, versions.values().sum::<u64>());
     }
-    // A mix in which nothing happens would prove nothing.
+    // The mix must include every kind of transition, or the test would prove nothing.
     for event in ["approved", "rejected", "withdrawn", "expired", "stale", "refreshed", "applied", "failed"] {
-        assert!(seen.contains(event), "nothing was {event} in all runs");
+        assert!(seen_events.contains(event), "no change was {event} in any run");
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
     let reason = match change.state {
         ChangeState::Approved => format!("Approved, but not run by {}", change.expires_at),
         _ if change.terms.on_expiry == OnExpiry::Reject => {
-            format!("Nobody approved it by {}, and the rule takes that for a no", change.expires_at)
+            format!("Nobody approved it by {}, and the rule counts that as a rejection", change.expires_at)
         }
         _ => format!("Nobody decided by {}", change.expires_at),
     };
@@ -60,7 +60,7 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
     crash_point("after_expire");
     match step {
         Ok(_) => true,
-        // It was decided or claimed at the last moment, and is checked again in the next round.
+        // The change was decided or claimed at the last moment, and is checked again in the next round.
         Err(StepError::Conflict | StepError::Illegal(_)) => false,
         Err(error) => {
             tracing::warn!(?error, change = id, "a change could not be expired yet");

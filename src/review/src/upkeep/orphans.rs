@@ -35,7 +35,7 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
                 let node = change.claimed_by.as_ref().map(|by| by.node.as_str());
                 tracing::warn!(change = %id, node, "a change was running when its gateway stopped; a reviewer must settle it");
             }
-            // It ended after all, or another node has already recorded this.
+            // The change ended after all, or another node has already recorded the unknown outcome.
             Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {}
             Err(StepError::Store(error)) => return Err(error),
             Err(error) => return Err(StoreError::BadRecord(format!("{id}: {error:?}"))),

@@ -1,5 +1,5 @@
 //! Removes the contents of old finished changes, then the changes themselves, and old feed events (`changes.retention`).
-//! Works in small transactions, so that writers never wait long.
+//! Pruning uses small transactions, so that writers never wait long.
 
 use std::{
     sync::Arc,
@@ -25,16 +25,16 @@ const MAX_CLOCK_DRIFT: SignedDuration = SignedDuration::from_hours(1);
 const DISTRUST_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
 /// Decides whether the wall clock may be used for pruning. A clock that jumps forward would make everything old at once,
-/// so it is trusted only while it keeps pace with the monotonic clock, and after a jump again after a day.
+/// so it is trusted only while it keeps pace with the monotonic clock. A jump ends the trust for a day.
 pub(crate) struct ClockTrust {
     wall: Timestamp,
     steady: Instant,
-    doubted_until: Option<Instant>,
+    distrusted_until: Option<Instant>,
 }
 
 impl ClockTrust {
     pub(crate) fn new(now: Timestamp) -> Self {
-        Self { wall: now, steady: Instant::now(), doubted_until: None }
+        Self { wall: now, steady: Instant::now(), distrusted_until: None }
     }
 
     /// Returns `true` if `now` may be used to tell what is old.
@@ -46,9 +46,9 @@ impl ClockTrust {
                 seconds = drift.as_secs(),
                 "the clock jumped; nothing old is pruned until it has been steady for a day, or the gateway is restarted"
             );
-            *self = Self { doubted_until: Instant::now().checked_add(DISTRUST_PERIOD), ..Self::new(now) };
+            *self = Self { distrusted_until: Instant::now().checked_add(DISTRUST_PERIOD), ..Self::new(now) };
         }
-        self.doubted_until.is_none_or(|until| Instant::now() >= until)
+        self.distrusted_until.is_none_or(|until| Instant::now() >= until)
     }
 }
 
@@ -92,11 +92,11 @@ fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> PruningCutoffs {
 /// Prunes the records of one transaction. Returns `true` if there are more.
 pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
     let now = inner.now();
-    let old = inner.store.find_prunable(cutoffs(&inner.config.retention, now)).await?;
-    if old.contents.is_empty() && old.changes.is_empty() && old.events_to == 0 {
+    let prunable = inner.store.find_prunable(cutoffs(&inner.config.retention, now)).await?;
+    if prunable.contents.is_empty() && prunable.changes.is_empty() && prunable.events_to == 0 {
         return Ok(false);
     }
-    let redactions = old.contents.iter().map(|change| {
+    let redactions = prunable.contents.iter().map(|change| {
         let body = serde_json::to_string(&redact(change, now))
             .map_err(|e| StoreError::BadRecord(format!("{}: {e}", change.id)))?;
         let details = json!({
@@ -107,7 +107,7 @@ pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
         Ok(Redaction { id: change.id.clone(), version: change.version, state: change.state, body, details })
     });
     let redactions = redactions.collect::<Result<Vec<_>, StoreError>>()?;
-    let deletions: Vec<_> = old
+    let deletions: Vec<_> = prunable
         .changes
         .iter()
         .map(|(id, version, state)| {
@@ -119,18 +119,18 @@ pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
         at: now,
         redactions,
         deletions,
-        events_to: old.events_to,
-        events_details: json!({ "to": old.events_to, "comment": "Feed events were old" }).to_string(),
+        events_to: prunable.events_to,
+        events_details: json!({ "to": prunable.events_to, "comment": "Feed events were old" }).to_string(),
     };
     let (redacted, deleted) = (pruning.redactions.len(), pruning.deletions.len());
     match write(&*inner.store, WriteRequest::Prune(pruning)).await {
         Ok(()) => {}
         Err(WriteError::Store(error)) => return Err(error),
-        Err(_) => return Ok(old.more),
+        Err(_) => return Ok(prunable.more),
     }
-    for (.., state) in &old.changes {
+    for (.., state) in &prunable.changes {
         inner.counts.record_deletion(*state);
     }
-    tracing::info!(redacted, deleted, events_to = old.events_to, "old records were pruned");
-    Ok(old.more)
+    tracing::info!(redacted, deleted, events_to = prunable.events_to, "old records were pruned");
+    Ok(prunable.more)
 }

@@ -25,24 +25,24 @@ fn reason(void: &[&Decision]) -> String {
     let names: Vec<_> = void.iter().take(MAX_NAMES).map(|vote| vote.reviewer.as_str()).collect();
     let more = if void.len() > MAX_NAMES { " and others" } else { "" };
     let names = names.join(", ");
-    let why = "revoked, or may not decide on this any more";
+    let cause = "revoked or may no longer decide on this change";
     if void.len() == 1 {
-        return format!("The approval by {names} no longer counts: the key was {why}");
+        return format!("The approval by {names} no longer counts: the key was {cause}");
     }
-    format!("The approvals by {names}{more} no longer count: the keys were {why}")
+    format!("The approvals by {names}{more} no longer count: the keys were {cause}")
 }
 
-/// Checks all votes whenever a key was lost, until the gateway closes.
+/// Checks all votes whenever a key was revoked, until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut seen = None;
+    let mut checked_revocations = None;
     loop {
         // A failed read is repeated; no change runs without this check meanwhile.
         if inner.nodes.is_leader()
-            && let Ok(losses) = inner.config.reviewers.revocations()
-            && seen != Some(losses)
+            && let Ok(revocations) = inner.config.reviewers.revocations()
+            && checked_revocations != Some(revocations)
             && sweep(&inner).await
         {
-            seen = Some(losses);
+            checked_revocations = Some(revocations);
         }
         if inner.stop.run_until_cancelled(tokio::time::sleep(inner.config.expiry_interval)).await.is_none() {
             return;
@@ -53,11 +53,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 /// Checks all votes. Returns `false` if some could not be checked.
 pub(crate) async fn sweep(inner: &Inner) -> bool {
     let Ok(ids) = inner.store.changes_with_votes().await else { return false };
-    let mut all = true;
+    let mut all_checked = true;
     for id in ids {
-        all &= !inner.stop.is_cancelled() && void_votes_of(inner, &id).await;
+        all_checked &= !inner.stop.is_cancelled() && void_votes_of(inner, &id).await;
     }
-    all
+    all_checked
 }
 
 async fn void_votes_of(inner: &Inner, id: &str) -> bool {
@@ -68,7 +68,7 @@ async fn void_votes_of(inner: &Inner, id: &str) -> bool {
     match void_event(inner, &change) {
         Ok(Some(event)) => match inner.step(&change, event).await {
             Ok(_) => true,
-            // The change moved on meanwhile, and is checked again soon.
+            // The change has moved on, and is checked again soon.
             Err(StepError::Conflict | StepError::Illegal(_)) => false,
             Err(error) => {
                 tracing::warn!(?error, change = id, "an invalid vote could not be removed yet; trying again");

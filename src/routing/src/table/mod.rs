@@ -397,17 +397,17 @@ impl RouteTable {
         self.tool_of_provider(&format!("{prefix}{own}"), other.name())
     }
 
-    /// Tells whether the method may pass for the asker (see [`Policy::allows_method`]). Tools of a server are gated if its
+    /// Tells whether the method may pass for the requester (see [`Policy::allows_method`]). Tools of a server are gated if its
     /// configuration hides some of them.
     #[must_use]
-    pub fn passes(&self, upstream: &Upstream, method: &str, asker: &Requester<'_>) -> bool {
+    pub fn passes(&self, upstream: &Upstream, method: &str, requester: &Requester<'_>) -> bool {
         let server = upstream.config.name.as_str();
         let held_back = !upstream.config.tools_allow.is_empty() || !upstream.config.tools_deny.is_empty();
         let gated = || {
             let mut own = self.tools().iter().filter(|route| route.provider.name() == server);
-            held_back || own.any(|route| route.ruling.may_block(asker.principal))
+            held_back || own.any(|route| route.ruling.may_block(requester.principal))
         };
-        self.policy.as_ref().is_some_and(|policy| policy.allows_method(server, method, asker, gated))
+        self.policy.as_ref().is_some_and(|policy| policy.allows_method(server, method, requester, gated))
     }
 
     /// Returns the policy if it could refuse a resource or prompt to some principal.

@@ -12,7 +12,7 @@ use super::{
     refuse_message,
 };
 use countersign_exchange::{
-    context::{Exchange, WireResponse, asker_of},
+    context::{Exchange, WireResponse, requester_for},
     related::{Related, ResponseQueue},
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
@@ -168,8 +168,8 @@ fn check_method(
     if Method::parse(&request.method).is_none()
         && let Ok(facts) = inbound::modern_facts(meta, post.endpoint.server.limits.facts)
     {
-        let asker = asker_of(&post.identity.principal, Transport::Http, &facts);
-        return extension::target(table, &facts, &asker, &request.method).map(drop);
+        let requester = requester_for(&post.identity.principal, Transport::Http, &facts);
+        return extension::target(table, &facts, &requester, &request.method).map(drop);
     }
     headers::check_method(request, revision).map(drop)
 }

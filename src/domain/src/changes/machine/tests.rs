@@ -11,7 +11,7 @@ use crate::{
     principal::Role,
 };
 
-fn at(second: i64) -> Timestamp {
+fn time_at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
 
@@ -44,7 +44,7 @@ fn change(state: ChangeState) -> Change {
         summary: "Set it".into(),
         fingerprint: "sha256:old".into(),
         digest: String::new(),
-        expires_at: at(3600),
+        expires_at: time_at(3600),
         dialogue: Some(crate::changes::Dialogue::new(raw("{}"))),
         ..testing::change("chg_1", "agent", 7, state)
     };
@@ -54,20 +54,20 @@ fn change(state: ChangeState) -> Change {
 
 fn vote(reviewer: &str, owner: Option<&str>, verdict: Verdict, version: u64) -> Decision {
     let (reviewer, owner) = (reviewer.into(), owner.map(Into::into));
-    Decision { reviewer, owner, key_id: None, verdict, comment: None, at: at(1), version }
+    Decision { reviewer, owner, key_id: None, verdict, comment: None, at: time_at(1), version }
 }
 
 fn decision(reviewer: &str, verdict: Verdict, version: u64) -> ChangeEvent {
     ChangeEvent::Decide(vote(reviewer, None, verdict, version))
 }
 
-fn person(name: &str, owner: Option<&str>) -> Principal {
+fn principal_named(name: &str, owner: Option<&str>) -> Principal {
     Principal { name: name.into(), role: Role::Reviewer, key_id: None, owner: owner.map(Into::into) }
 }
 
-fn edited(by: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
+fn edit_by(editor: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
     ChangeEvent::Edit {
-        by: person(by, owner),
+        editor: principal_named(editor, owner),
         comment: Some("corrected".into()),
         arguments: raw(arguments),
         preview: preview("edited"),
@@ -76,8 +76,8 @@ fn edited(by: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
     }
 }
 
-fn unapprove(by: &str) -> ChangeEvent {
-    ChangeEvent::Unapprove { by: person(by, None), all: false }
+fn unapprove(reviewer: &str) -> ChangeEvent {
+    ChangeEvent::Unapprove { reviewer: principal_named(reviewer, None), all: false }
 }
 
 fn fault() -> ChangeFault {
@@ -89,7 +89,7 @@ fn question(key: &str) -> Question {
         key: key.into(),
         method: "elicitation/create".into(),
         params: None,
-        at: at(0),
+        at: time_at(0),
         closed_at: None,
         answer: None,
         unanswered: None,
@@ -98,59 +98,64 @@ fn question(key: &str) -> Question {
 
 #[test]
 fn questions_end_once_or_with_the_call() {
-    let ask = |change: &Change, key| apply(change, ChangeEvent::Ask { question: question(key) }, at(3));
+    let ask = |change: &Change, key| apply(change, ChangeEvent::Ask { question: question(key) }, time_at(3));
     let answer = |change: &Change, key: &str| {
         let closed = vec![ClosedQuestion { key: key.into(), answer: Ok(raw(r#"{"action":"accept"}"#)) }];
-        apply(change, ChangeEvent::Answer { by: Some("agent".into()), closed, given_up: false }, at(4))
+        apply(change, ChangeEvent::Answer { answered_by: Some("agent".into()), closed, given_up: false }, time_at(4))
     };
     let asked = ask(&change(ChangeState::Executing), "a").unwrap().after;
-    assert_eq!(asked.dialogue.as_ref().unwrap().questions[0].at, at(3));
-    assert_eq!(ask(&asked, "a").unwrap_err(), IllegalTransition::NoOpenQuestion, "no key twice");
+    assert_eq!(asked.dialogue.as_ref().unwrap().questions[0].at, time_at(3));
+    assert_eq!(ask(&asked, "a").unwrap_err(), IllegalTransition::NoOpenQuestion, "a key is used only once");
     let both = ask(&asked, "b").unwrap().after;
     assert_eq!(answer(&both, "c").unwrap_err(), IllegalTransition::NoOpenQuestion);
     let step = answer(&both, "a").unwrap();
     assert_eq!((step.actor.as_str(), step.after.state), ("agent", ChangeState::Executing));
-    assert_eq!(answer(&step.after, "a").unwrap_err(), IllegalTransition::NoOpenQuestion, "once");
+    assert_eq!(answer(&step.after, "a").unwrap_err(), IllegalTransition::NoOpenQuestion, "a question is answered once");
     assert_eq!(
         ask(&step.after, "a").unwrap_err(),
         IllegalTransition::NoOpenQuestion,
         "keys are unique after the answer too"
     );
-    let lost = apply(&step.after, ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(9)).unwrap().after;
+    let lost =
+        apply(&step.after, ChangeEvent::LoseTrack { fault: fault(), sent_by: time_at(0) }, time_at(9)).unwrap().after;
     let dialogue = lost.dialogue.unwrap();
     assert_eq!(dialogue.open_questions().count(), 0);
     assert_eq!(
         (dialogue.questions[1].unanswered.as_deref(), dialogue.questions[1].closed_at),
-        (Some("the call has ended"), Some(at(9)))
+        (Some("the call has ended"), Some(time_at(9)))
     );
     let without_dialogue = Change { dialogue: None, ..change(ChangeState::Executing) };
-    assert_eq!(ask(&without_dialogue, "a").unwrap_err(), IllegalTransition::NoOpenQuestion, "no rule allows it");
+    assert_eq!(
+        ask(&without_dialogue, "a").unwrap_err(),
+        IllegalTransition::NoOpenQuestion,
+        "the rule allows no questions"
+    );
 }
 
 fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
-    let by = person("alice", None);
+    let reviewer = principal_named("alice", None);
     [
         ("approve", decision("alice", Verdict::Approve, change.version)),
         ("reject", decision("alice", Verdict::Reject, change.version)),
-        ("edit", edited("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
+        ("edit", edit_by("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
         ("unapprove", unapprove("alice")),
         ("void", ChangeEvent::Void { kept: Vec::new(), reason: "revoked".into() }),
-        ("withdraw", ChangeEvent::Withdraw { by: person("agent", None) }),
+        ("withdraw", ChangeEvent::Withdraw { proposer: principal_named("agent", None) }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
         ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServedBy::default() }),
-        ("claim", ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }),
+        ("claim", ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) }),
         ("ask", ChangeEvent::Ask { question: question("k") }),
-        ("answer", ChangeEvent::Answer { by: None, closed: Vec::new(), given_up: true }),
+        ("answer", ChangeEvent::Answer { answered_by: None, closed: Vec::new(), given_up: true }),
         ("succeed", ChangeEvent::Succeed { result: raw("{}") }),
         ("fail", ChangeEvent::Fail { fault: fault(), result: None }),
-        ("lose", ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }),
-        ("settle_applied", ChangeEvent::Settle { by: by.clone(), applied: true, comment: None }),
-        ("settle_failed", ChangeEvent::Settle { by, applied: false, comment: None }),
+        ("lose", ChangeEvent::LoseTrack { fault: fault(), sent_by: time_at(0) }),
+        ("settle_applied", ChangeEvent::Settle { reviewer: reviewer.clone(), applied: true, comment: None }),
+        ("settle_failed", ChangeEvent::Settle { reviewer, applied: false, comment: None }),
     ]
 }
 
-/// The state table of DESIGN, "Changes". Missing entries are illegal.
+/// The allowed transitions. All other combinations of state and event are illegal.
 fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)> {
     use ChangeState as S;
     use EventKind as E;
@@ -176,22 +181,22 @@ fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)>
 }
 
 #[track_caller]
-fn check(state: ChangeState, name: &str, event: ChangeEvent) {
+fn check_transition(state: ChangeState, name: &str, event: ChangeEvent) {
     let mut before = change(state);
     if state == ChangeState::Approved {
         // The change has not run, so the approval can be undone.
-        before.run_after = Some(at(60));
+        before.run_after = Some(time_at(60));
         before.decisions.push(vote("alice", None, Verdict::Approve, 6));
     }
     if state == ChangeState::Pending && name == "void" {
-        assert_eq!(apply(&before, event.clone(), at(5)).unwrap_err(), IllegalTransition::NothingToVoid);
+        assert_eq!(apply(&before, event.clone(), time_at(5)).unwrap_err(), IllegalTransition::NothingToVoid);
         before.decisions.push(vote("alice", None, Verdict::Approve, 6));
     }
-    match (apply(&before, event, at(5)), expected(state, name)) {
+    match (apply(&before, event, time_at(5)), expected(state, name)) {
         (Ok(step), Some((to, kind))) => {
             assert_eq!((step.after.state, step.kind, step.from), (to, kind, Some(state)), "{state:?} {name}");
             assert_eq!(step.after.version, before.version + 1);
-            assert_eq!(step.after.updated_at, at(5));
+            assert_eq!(step.after.updated_at, time_at(5));
             assert_eq!(step.after.digest, step.after.review_digest(), "the digest covers the shown content");
             assert_eq!(step.after.run_after, None, "no rule asks for a grace period");
         }
@@ -204,7 +209,7 @@ fn check(state: ChangeState, name: &str, event: ChangeEvent) {
 fn events_are_accepted_as_in_table() {
     for &state in ChangeState::ALL {
         for (name, event) in events(&change(state)) {
-            check(state, name, event);
+            check_transition(state, name, event);
         }
     }
 }
@@ -224,15 +229,15 @@ fn state_names_match_json() {
 fn vote_below_quorum_keeps_change_pending() {
     let mut pending = change(ChangeState::Pending);
     pending.terms.quorum = 2;
-    let voted = apply(&pending, decision("alice", Verdict::Approve, 7), at(1)).unwrap();
+    let voted = apply(&pending, decision("alice", Verdict::Approve, 7), time_at(1)).unwrap();
     assert_eq!((voted.kind, voted.after.state), (EventKind::Voted, ChangeState::Pending));
-    let again = apply(&voted.after, decision("alice", Verdict::Approve, 8), at(2));
+    let again = apply(&voted.after, decision("alice", Verdict::Approve, 8), time_at(2));
     assert_eq!(again.unwrap_err(), IllegalTransition::AlreadyVoted);
-    let approved = apply(&voted.after, decision("bob", Verdict::Approve, 8), at(2)).unwrap();
+    let approved = apply(&voted.after, decision("bob", Verdict::Approve, 8), time_at(2)).unwrap();
     assert_eq!((approved.kind, approved.after.state), (EventKind::Approved, ChangeState::Approved));
-    let edit = edited("alice", None, r#"{"a":2}"#);
-    assert_eq!(apply(&voted.after, edit, at(2)).unwrap().after.approvals(), 0, "an edit voids votes");
-    let rejected = apply(&voted.after, decision("bob", Verdict::Reject, 8), at(2)).unwrap();
+    let edit = edit_by("alice", None, r#"{"a":2}"#);
+    assert_eq!(apply(&voted.after, edit, time_at(2)).unwrap().after.approvals(), 0, "an edit voids votes");
+    let rejected = apply(&voted.after, decision("bob", Verdict::Reject, 8), time_at(2)).unwrap();
     assert_eq!(rejected.after.state, ChangeState::Rejected, "one rejection is enough");
 }
 
@@ -241,24 +246,24 @@ fn withdrawn_approval_no_longer_counts() {
     let mut pending = change(ChangeState::Pending);
     pending.terms.undo_for = 10;
     pending.terms.quorum = 2;
-    let voted = apply(&pending, decision("alice", Verdict::Approve, 7), at(1)).unwrap().after;
+    let voted = apply(&pending, decision("alice", Verdict::Approve, 7), time_at(1)).unwrap().after;
     assert_eq!(voted.run_after, None, "one vote starts no grace period");
-    let approved = apply(&voted, decision("bob", Verdict::Approve, 8), at(2)).unwrap().after;
-    assert_eq!(approved.run_after, Some(at(12)));
-    let undo = |event| apply(&approved, event, at(11));
+    let approved = apply(&voted, decision("bob", Verdict::Approve, 8), time_at(2)).unwrap().after;
+    assert_eq!(approved.run_after, Some(time_at(12)));
+    let undo = |event| apply(&approved, event, time_at(11));
     let undone = undo(unapprove("alice")).unwrap();
     assert_eq!((undone.kind, undone.after.state), (EventKind::Unapproved, ChangeState::Pending));
     assert_eq!((undone.after.run_after, undone.after.approvals()), (None, 1), "bob's vote stays");
-    let other_key = ChangeEvent::Unapprove { by: person("desk", Some("bob")), all: false };
+    let other_key = ChangeEvent::Unapprove { reviewer: principal_named("desk", Some("bob")), all: false };
     assert_eq!(undo(other_key).unwrap().after.decisions[0].reviewer, "alice");
     assert_eq!(undo(unapprove("carol")).unwrap_err(), IllegalTransition::NotAnApprover);
-    let admin = ChangeEvent::Unapprove { by: person("carol", None), all: true };
+    let admin = ChangeEvent::Unapprove { reviewer: principal_named("carol", None), all: true };
     assert_eq!(undo(admin).unwrap().after.approvals(), 0);
-    assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GracePeriodOver);
-    let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), at(20)).unwrap().after;
-    assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(at(30))));
+    assert_eq!(apply(&approved, unapprove("alice"), time_at(12)).unwrap_err(), IllegalTransition::GracePeriodOver);
+    let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), time_at(20)).unwrap().after;
+    assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(time_at(30))));
     assert_eq!(
-        apply(&again, ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, at(30))
+        apply(&again, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) }, time_at(30))
             .unwrap()
             .after
             .run_after,
@@ -270,37 +275,38 @@ fn withdrawn_approval_no_longer_counts() {
 fn grace_period_ends_before_expiry() {
     let mut pending = change(ChangeState::Pending);
     pending.terms.undo_for = u64::MAX;
-    let approve = |now| apply(&pending, decision("alice", Verdict::Approve, 7), at(now)).unwrap().after.run_after;
-    assert_eq!(approve(1), Some(at(3595)));
+    let approve = |now| apply(&pending, decision("alice", Verdict::Approve, 7), time_at(now)).unwrap().after.run_after;
+    assert_eq!(approve(1), Some(time_at(3595)));
     assert_eq!(approve(3597), None, "there is no time left to wait");
 }
 
 #[test]
 fn editor_cannot_approve_if_other_required() {
-    let approve = |change: &Change, who: &str, owner| {
-        apply(change, ChangeEvent::Decide(vote(who, owner, Verdict::Approve, change.version)), at(2))
+    let approve = |change: &Change, name: &str, owner| {
+        apply(change, ChangeEvent::Decide(vote(name, owner, Verdict::Approve, change.version)), time_at(2))
             .map(|t| t.after.state)
     };
     let edited_under = |terms: Terms| {
         let pending = Change { terms: terms.clone(), ..change(ChangeState::Pending) };
-        let ChangeEvent::Edit { by, comment, arguments, preview, served_by, .. } =
-            edited("phone", Some("alice"), r#"{"a":1}"#)
+        let ChangeEvent::Edit { editor, comment, arguments, preview, served_by, .. } =
+            edit_by("phone", Some("alice"), r#"{"a":1}"#)
         else {
             unreachable!()
         };
-        let edit = ChangeEvent::Edit { by, comment, arguments, preview, served_by, terms };
-        apply(&pending, edit, at(1)).unwrap().after
+        let edit = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
+        apply(&pending, edit, time_at(1)).unwrap().after
     };
     let allowed = edited_under(Terms::default());
     assert_eq!(approve(&allowed, "phone", Some("alice")), Ok(ChangeState::Approved));
     let other = edited_under(Terms { edit: Editing::Other, ..Terms::default() });
     let two = edited_under(Terms { quorum: 2, ..Terms::default() });
     for change in [&other, &two] {
-        for (who, owner) in [("phone", Some("alice")), ("ALICE", None), ("desk", Some("Alice"))] {
-            assert_eq!(approve(change, who, owner), Err(IllegalTransition::EditedByApprover), "{who}");
+        for (name, owner) in [("phone", Some("alice")), ("ALICE", None), ("desk", Some("Alice"))] {
+            assert_eq!(approve(change, name, owner), Err(IllegalTransition::EditedByApprover), "{name}");
         }
         assert!(
-            apply(change, ChangeEvent::Decide(vote("alice", None, Verdict::Reject, change.version)), at(2)).is_ok()
+            apply(change, ChangeEvent::Decide(vote("alice", None, Verdict::Reject, change.version)), time_at(2))
+                .is_ok()
         );
     }
     assert_eq!(approve(&other, "bob", None), Ok(ChangeState::Approved));
@@ -312,15 +318,15 @@ fn person_has_one_vote_and_none_on_own_change() {
     let mut pending = change(ChangeState::Pending);
     pending.proposer.owner = Some("carol".into());
     pending.terms.quorum = 3;
-    let approve = |change: &Change, who, owner| {
-        apply(change, ChangeEvent::Decide(vote(who, owner, Verdict::Approve, change.version)), at(1))
+    let approve = |change: &Change, name, owner| {
+        apply(change, ChangeEvent::Decide(vote(name, owner, Verdict::Approve, change.version)), time_at(1))
     };
-    for (who, owner) in [("carol", None), ("desk", Some("carol")), ("agent", None), ("agent", Some("dave"))] {
-        assert_eq!(approve(&pending, who, owner).unwrap_err(), IllegalTransition::SelfApproval, "{who} {owner:?}");
+    for (name, owner) in [("carol", None), ("desk", Some("carol")), ("agent", None), ("agent", Some("dave"))] {
+        assert_eq!(approve(&pending, name, owner).unwrap_err(), IllegalTransition::SelfApproval, "{name} {owner:?}");
     }
     let voted = approve(&pending, "desk", Some("alice")).unwrap().after;
-    for (who, owner) in [("alice", None), ("laptop", Some("alice")), ("desk", None)] {
-        assert_eq!(approve(&voted, who, owner).unwrap_err(), IllegalTransition::AlreadyVoted, "{who} {owner:?}");
+    for (name, owner) in [("alice", None), ("laptop", Some("alice")), ("desk", None)] {
+        assert_eq!(approve(&voted, name, owner).unwrap_err(), IllegalTransition::AlreadyVoted, "{name} {owner:?}");
     }
     assert_eq!(approve(&voted, "bob", None).unwrap().after.approvals(), 2);
 }
@@ -328,9 +334,9 @@ fn person_has_one_vote_and_none_on_own_change() {
 #[test]
 fn edit_keeps_original_arguments() {
     let pending = change(ChangeState::Pending);
-    let once = apply(&pending, edited("alice", None, r#"{"a":1}"#), at(1)).unwrap();
+    let once = apply(&pending, edit_by("alice", None, r#"{"a":1}"#), time_at(1)).unwrap();
     assert_eq!((once.actor.as_str(), once.comment.as_deref()), ("alice", Some("corrected")));
-    let twice = apply(&once.after, edited("bob", None, r#"{"a":2}"#), at(2)).unwrap().after;
+    let twice = apply(&once.after, edit_by("bob", None, r#"{"a":2}"#), time_at(2)).unwrap().after;
     assert_eq!((twice.original_arguments().get(), twice.arguments.get()), ("{}", r#"{"a":2}"#));
     assert_eq!(twice.proposed_arguments.as_ref().unwrap().get(), "{}");
     assert_eq!((twice.edits[0].by.as_str(), twice.edits[1].by.as_str()), ("alice", "bob"));
@@ -338,13 +344,13 @@ fn edit_keeps_original_arguments() {
     assert_eq!(twice.edits[1].to, arguments_hash(&twice.arguments));
     assert_eq!(twice.previous_diff, None, "the target has not moved");
     assert_ne!(twice.digest, once.after.digest);
-    let err = |change: &Change, event| apply(change, event, at(3)).unwrap_err();
-    assert_eq!(err(&twice, edited("bob", None, r#"{"a":2}"#)), IllegalTransition::UnchangedArguments);
-    assert_eq!(err(&twice, edited("agent", None, "{}")), IllegalTransition::SelfApproval);
-    assert_eq!(err(&twice, edited("desk", Some("agent"), "{}")), IllegalTransition::SelfApproval);
+    let err = |change: &Change, event| apply(change, event, time_at(3)).unwrap_err();
+    assert_eq!(err(&twice, edit_by("bob", None, r#"{"a":2}"#)), IllegalTransition::UnchangedArguments);
+    assert_eq!(err(&twice, edit_by("agent", None, "{}")), IllegalTransition::SelfApproval);
+    assert_eq!(err(&twice, edit_by("desk", Some("agent"), "{}")), IllegalTransition::SelfApproval);
     let mut fixed = pending;
     fixed.terms.edit = Editing::Forbidden;
-    assert_eq!(err(&fixed, edited("alice", None, r#"{"a":1}"#)), IllegalTransition::EditForbidden);
+    assert_eq!(err(&fixed, edit_by("alice", None, r#"{"a":1}"#)), IllegalTransition::EditForbidden);
 }
 
 #[test]
@@ -352,7 +358,7 @@ fn expiry_can_count_as_rejection() {
     let expire = |state| {
         let mut change = change(state);
         change.terms.on_expiry = OnExpiry::Reject;
-        apply(&change, ChangeEvent::Expire { reason: "nobody approved it".into() }, at(9)).unwrap()
+        apply(&change, ChangeEvent::Expire { reason: "nobody approved it".into() }, time_at(9)).unwrap()
     };
     for state in [ChangeState::Pending, ChangeState::Stale] {
         let step = expire(state);
@@ -364,11 +370,13 @@ fn expiry_can_count_as_rejection() {
 
 #[test]
 fn refresh_keeps_previous_diff() {
-    let stale = apply(&change(ChangeState::Approved), ChangeEvent::MarkStale { fault: fault() }, at(1)).unwrap().after;
+    let stale =
+        apply(&change(ChangeState::Approved), ChangeEvent::MarkStale { fault: fault() }, time_at(1)).unwrap().after;
     assert_eq!(stale.fault, Some(fault()));
-    let fresh = apply(&stale, ChangeEvent::Refresh { preview: preview("new"), served_by: ServedBy::default() }, at(2))
-        .unwrap()
-        .after;
+    let fresh =
+        apply(&stale, ChangeEvent::Refresh { preview: preview("new"), served_by: ServedBy::default() }, time_at(2))
+            .unwrap()
+            .after;
     assert_eq!(fresh.previous_diff, Some(stale.diff));
     assert_eq!((fresh.fingerprint.as_str(), fresh.fault.clone()), ("sha256:new", None));
     assert_ne!(fresh.digest, stale.digest);
@@ -378,46 +386,54 @@ fn refresh_keeps_previous_diff() {
 #[test]
 fn illegal_events_are_refused() {
     let pending = change(ChangeState::Pending);
-    let err = |event| apply(&pending, event, at(1)).unwrap_err();
+    let err = |event| apply(&pending, event, time_at(1)).unwrap_err();
     assert_eq!(err(decision("agent", Verdict::Approve, 7)), IllegalTransition::SelfApproval);
     assert_eq!(err(decision("alice", Verdict::Approve, 6)), IllegalTransition::Version { decided: 6, current: 7 });
-    assert_eq!(err(ChangeEvent::Withdraw { by: person("alice", None) }), IllegalTransition::NotProposer);
+    assert_eq!(err(ChangeEvent::Withdraw { proposer: principal_named("alice", None) }), IllegalTransition::NotProposer);
 }
 
 #[test]
 fn updated_at_never_decreases() {
     let step = apply(
         &change(ChangeState::Approved),
-        ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) },
-        at(-100),
+        ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) },
+        time_at(-100),
     )
     .unwrap();
-    assert_eq!(step.after.updated_at, at(0));
+    assert_eq!(step.after.updated_at, time_at(0));
 }
 
 #[test]
 fn lost_call_blocks_target_until_deadline_or_settlement() {
-    let claim = ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) };
-    let claimed = apply(&change(ChangeState::Approved), claim, at(1)).unwrap().after;
+    let claim = ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) };
+    let claimed = apply(&change(ChangeState::Approved), claim, time_at(1)).unwrap().after;
     let lose = |sent, now| {
-        let event = ChangeEvent::LoseTrack { fault: fault(), sent_by: at(sent) };
-        apply(&claimed, event, at(now)).unwrap().after
+        let event = ChangeEvent::LoseTrack { fault: fault(), sent_by: time_at(sent) };
+        apply(&claimed, event, time_at(now)).unwrap().after
     };
-    assert_eq!(lose(2, 5).target_taken_until, Some(at(32)));
-    assert_eq!(lose(2, 32).target_taken_until, None, "its deadline has passed");
-    let settle = ChangeEvent::Settle { by: person("alice", None), applied: true, comment: None };
-    assert_eq!(apply(&lose(2, 5), settle, at(6)).unwrap().after.target_taken_until, None);
+    assert_eq!(lose(2, 5).target_taken_until, Some(time_at(32)));
+    assert_eq!(lose(2, 32).target_taken_until, None, "the deadline of the call has passed");
+    let settle = ChangeEvent::Settle { reviewer: principal_named("alice", None), applied: true, comment: None };
+    assert_eq!(apply(&lose(2, 5), settle, time_at(6)).unwrap().after.target_taken_until, None);
 }
 
 #[test]
 fn settled_failure_keeps_fault_and_names_reviewer() {
-    let lost = apply(&change(ChangeState::Executing), ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(1))
-        .unwrap()
-        .after;
-    let settle = |applied| ChangeEvent::Settle { by: person("alice", None), applied, comment: Some("looked".into()) };
+    let lost = apply(
+        &change(ChangeState::Executing),
+        ChangeEvent::LoseTrack { fault: fault(), sent_by: time_at(0) },
+        time_at(1),
+    )
+    .unwrap()
+    .after;
+    let settle = |applied| ChangeEvent::Settle {
+        reviewer: principal_named("alice", None),
+        applied,
+        comment: Some("looked".into()),
+    };
     let expected = ChangeFault { message: "why. alice checked: it was not applied: “looked”".into(), ..fault() };
-    assert_eq!(apply(&lost, settle(false), at(2)).unwrap().after.fault, Some(expected));
-    assert_eq!(apply(&lost, settle(true), at(2)).unwrap().after.fault, None);
+    assert_eq!(apply(&lost, settle(false), time_at(2)).unwrap().after.fault, Some(expected));
+    assert_eq!(apply(&lost, settle(true), time_at(2)).unwrap().after.fault, None);
 }
 
 proptest! {
@@ -428,40 +444,40 @@ proptest! {
         rejects in any::<bool>(),
         steps in proptest::collection::vec((0_usize..16, 0_usize..7, any::<bool>(), -50_i64..50), 0..60),
     ) {
-        let mut now = change(ChangeState::Pending);
-        now.terms.quorum = quorum;
-        now.terms.undo_for = undo_for;
-        now.terms.on_expiry = if rejects { OnExpiry::Reject } else { OnExpiry::Expire };
-        now.proposer.owner = Some("dave".into());
-        let terms = now.terms.clone();
-        let (mut claims, mut approved_at) = (0, None);
-        for (which, who, right_version, time) in steps {
-            let (who, owner) = [
+        let mut current = change(ChangeState::Pending);
+        current.terms.quorum = quorum;
+        current.terms.undo_for = undo_for;
+        current.terms.on_expiry = if rejects { OnExpiry::Reject } else { OnExpiry::Expire };
+        current.proposer.owner = Some("dave".into());
+        let terms = current.terms.clone();
+        let (mut claims, mut approved_digest) = (0, None);
+        for (event_index, principal_index, right_version, time) in steps {
+            let (name, owner) = [
                 ("alice", None), ("bob", None), ("carol", None), ("agent", None),
                 ("phone", Some("alice")), ("desk", Some("bob")), ("endpoint", Some("dave")),
-            ][who];
-            let version = if right_version { now.version } else { now.version + 1 };
-            let event = match which {
-                0 => ChangeEvent::Decide(vote(who, owner, Verdict::Approve, version)),
-                1 => ChangeEvent::Decide(vote(who, owner, Verdict::Reject, version)),
+            ][principal_index];
+            let version = if right_version { current.version } else { current.version + 1 };
+            let event = match event_index {
+                0 => ChangeEvent::Decide(vote(name, owner, Verdict::Approve, version)),
+                1 => ChangeEvent::Decide(vote(name, owner, Verdict::Reject, version)),
                 2 => ChangeEvent::Edit {
-                    by: person(who, owner),
+                    editor: principal_named(name, owner),
                     comment: None,
                     arguments: raw(&format!(r#"{{"a":{}}}"#, time / 10)),
                     preview: preview("edited"),
                     served_by: ServedBy::default(),
                     terms: terms.clone(),
                 },
-                3 => ChangeEvent::Unapprove { by: person(who, owner), all: !right_version },
-                4 => ChangeEvent::Withdraw { by: person(who, owner) },
-                _ => events(&now)[which].1.clone(),
+                3 => ChangeEvent::Unapprove { reviewer: principal_named(name, owner), all: !right_version },
+                4 => ChangeEvent::Withdraw { proposer: principal_named(name, owner) },
+                _ => events(&current)[event_index].1.clone(),
             };
-            let Ok(step) = apply(&now, event, at(time)) else { continue };
+            let Ok(step) = apply(&current, event, time_at(time)) else { continue };
             let after = step.after;
-            prop_assert!(!now.state.is_final(), "a final change moved");
-            prop_assert_eq!(after.version, now.version + 1);
-            prop_assert!(after.updated_at >= now.updated_at);
-            prop_assert_eq!(step.from, Some(now.state));
+            prop_assert!(!current.state.is_final(), "a final change moved");
+            prop_assert_eq!(after.version, current.version + 1);
+            prop_assert!(after.updated_at >= current.updated_at);
+            prop_assert_eq!(step.from, Some(current.state));
             if step.kind == EventKind::Approved {
                 let approvers: std::collections::HashSet<_> = after
                     .decisions
@@ -471,25 +487,25 @@ proptest! {
                     .collect();
                 prop_assert!(approvers.len() >= quorum as usize, "{:?}", approvers);
                 prop_assert!(!approvers.contains("agent") && !approvers.contains("dave"));
-                approved_at = Some(after.digest.clone());
+                approved_digest = Some(after.digest.clone());
             }
             prop_assert!(after.run_after.is_none() || after.state == ChangeState::Approved);
             prop_assert!(after.run_after.is_none_or(|end| end > after.updated_at && end < after.expires_at));
             prop_assert_eq!(after.original_arguments().get(), "{}", "the original arguments are kept");
             prop_assert_eq!(after.edits.last().map(|e| e.to.clone()), after.edits.last().map(|_| arguments_hash(&after.arguments)));
             if step.kind == EventKind::Edited {
-                prop_assert!(who != "agent" && owner != Some("dave") && after.decisions.is_empty());
+                prop_assert!(name != "agent" && owner != Some("dave") && after.decisions.is_empty());
             }
             if step.kind == EventKind::Executing {
                 claims += 1;
-                prop_assert_eq!(now.state, ChangeState::Approved);
-                prop_assert_eq!(approved_at.as_ref(), Some(&after.digest), "the approved content runs");
+                prop_assert_eq!(current.state, ChangeState::Approved);
+                prop_assert_eq!(approved_digest.as_ref(), Some(&after.digest), "the approved content runs");
             }
             if matches!(after.state, ChangeState::Applied | ChangeState::OutcomeUnknown) {
                 prop_assert_eq!(claims, 1);
             }
             prop_assert!(claims <= 1, "claimed twice");
-            now = after;
+            current = after;
         }
     }
 }

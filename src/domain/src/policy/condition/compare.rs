@@ -152,7 +152,7 @@ mod tests {
             (r#"arguments.map == {"k": "w"}"#, false),
             (r#"arguments.tags.exists(t, t == "b")"#, true),
             (r#"arguments.tags.exists_one(t, t == "b")"#, true),
-            // The result is true, whatever the other operand is.
+            // A true operand of `||` outweighs an operand that cannot be evaluated.
             (r#"arguments.tags == "a" || arguments.n == 5"#, true),
         ] {
             assert_eq!(holds(condition, arguments), Ok(expected), "{condition}");

@@ -172,7 +172,7 @@ mod tests {
             ("/", "/notes", false),
             ("/anything", "/", true),
             ("/", "/", true),
-            // Nobody decodes anything, and these are names like others.
+            // Escapes are not decoded, so these are ordinary names.
             ("/notes/%2e%2e/etc", "/notes", true),
             ("/%6eotes/x", "/notes", false),
             ("/notes/...", "/notes", true),

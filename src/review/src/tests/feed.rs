@@ -1,4 +1,4 @@
-//! The feed: every change event once and in order, whatever a subscriber does.
+//! The feed delivers every change event once and in order, even if a subscriber is slow or reconnects.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ fn seqs(events: &[std::sync::Arc<FeedEvent>]) -> Vec<u64> {
 
 #[actix::test]
 async fn event_is_the_same_live_and_replayed_without_secrets() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let mut live = bench.changes.feed().subscribe(None).unwrap();
     let change = bench.propose(r#"{"password":"hunter2"}"#).await;
     bench.decide(&change, Verdict::Reject).await.unwrap();
@@ -44,7 +44,7 @@ async fn event_is_the_same_live_and_replayed_without_secrets() {
 
 #[actix::test]
 async fn slow_subscriber_gets_every_event_once() {
-    let bench = Bench::with(|config| config.feed_ring = 8).await;
+    let bench = TestBench::with(|config| config.feed_ring = 8).await;
     let mut slow = bench.changes.feed().subscribe(None).unwrap();
     join_all((0..300).map(|_| bench.propose("{}"))).await;
     let mut got = Vec::new();
@@ -60,11 +60,11 @@ async fn slow_subscriber_gets_every_event_once() {
     bench.end().await;
 }
 
-/// Subscribers come, are cancelled in the middle of a wait, go and come back, while changes are written.
+/// Subscribers connect, are cancelled during a wait, and reconnect while changes are written.
 #[actix::test]
 async fn reconnecting_subscribers_miss_and_repeat_nothing() {
     const EVENTS: u64 = 400;
-    let bench = Bench::with(|config| config.feed_ring = 16).await;
+    let bench = TestBench::with(|config| config.feed_ring = 16).await;
     let subscribers = (0..20_u64).map(|n| {
         let feed = bench.changes.feed().clone();
         async move {
@@ -105,7 +105,7 @@ async fn reconnecting_subscribers_miss_and_repeat_nothing() {
 
 #[actix::test]
 async fn session_events_are_live_and_unnumbered() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let feed = bench.changes.feed();
     let mut early = feed.subscribe(None).unwrap();
     feed.publish_session(&json!({ "type": "session.opened", "at": "x", "session": { "id": "abc" } }));
@@ -115,7 +115,7 @@ async fn session_events_are_live_and_unnumbered() {
     assert_eq!((opened.seq, opened.kind.as_ref()), (None, "session.opened"));
     assert!(opened.sse.starts_with(b"event: session.opened\ndata: {"));
     assert_eq!(early.next().await.unwrap().seq, Some(1));
-    assert_eq!(late.next().await.unwrap().seq, Some(1), "not replayed");
+    assert_eq!(late.next().await.unwrap().seq, Some(1), "session events are not replayed");
     assert_eq!(FeedEvent::hello(1).sse.as_ref(), b"event: hello\ndata: {\"type\":\"hello\",\"seq\":1}\n\n");
     assert_eq!(feed.subscribers(), 2);
     bench.end().await;
@@ -123,23 +123,23 @@ async fn session_events_are_live_and_unnumbered() {
 
 #[actix::test]
 async fn subscription_beyond_the_end_starts_at_the_end() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     bench.propose("{}").await;
     let mut lost = bench.changes.feed().subscribe(Some(1_000_000)).unwrap();
     let mut next = Box::pin(lost.next());
     assert!(futures_util::poll!(next.as_mut()).is_pending());
     bench.propose("{}").await;
-    assert_eq!(next.await.unwrap().seq, Some(2), "what came after subscribing is not lost");
+    assert_eq!(next.await.unwrap().seq, Some(2), "events after the subscription are not lost");
     bench.end().await;
 }
 
 #[actix::test]
 async fn event_numbers_continue_after_restart() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     bench.propose("{}").await;
     let (dir, fake, skew) = bench.end().await;
     let config = config(&skew);
-    let bench = Bench::in_directory(dir, fake, skew, config).await;
+    let bench = TestBench::in_directory(dir, fake, skew, config).await;
     assert_eq!(bench.changes.feed().head(), 1);
     let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
     bench.propose("{}").await;
@@ -150,13 +150,17 @@ async fn event_numbers_continue_after_restart() {
 
 #[actix::test]
 async fn waiter_is_woken_by_next_version_and_by_shutdown() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     let zero = std::time::Duration::ZERO;
     let long = std::time::Duration::from_secs(600);
     assert!(bench.changes.wait("chg_none", 0, long).await.unwrap().is_none());
-    assert_eq!(bench.changes.wait(&change.id, 0, long).await.unwrap().unwrap().version, 1, "at once");
-    assert_eq!(bench.changes.wait(&change.id, 1, zero).await.unwrap().unwrap().version, 1, "timed out");
+    assert_eq!(
+        bench.changes.wait(&change.id, 0, long).await.unwrap().unwrap().version,
+        1,
+        "a newer version is returned at once"
+    );
+    assert_eq!(bench.changes.wait(&change.id, 1, zero).await.unwrap().unwrap().version, 1, "the wait timed out");
     let mut waits: Vec<_> = (0..50).map(|_| Box::pin(bench.changes.wait(&change.id, 1, long))).collect();
     for wait in &mut waits {
         assert!(futures_util::poll!(wait.as_mut()).is_pending());
@@ -165,14 +169,14 @@ async fn waiter_is_woken_by_next_version_and_by_shutdown() {
     for wait in waits {
         assert_eq!(wait.await.unwrap().unwrap().state, ChangeState::Rejected);
     }
-    let over = bench.changes.wait(&change.id, rejected.version + 5, long).await.unwrap().unwrap();
-    assert_eq!(over.version, rejected.version, "final changes are not waited for");
+    let finished = bench.changes.wait(&change.id, rejected.version + 5, long).await.unwrap().unwrap();
+    assert_eq!(finished.version, rejected.version, "a wait for a final change returns at once");
     bench.end().await;
 }
 
 #[actix::test]
 async fn thousand_subscribers_share_event_bytes() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let feed = bench.changes.feed();
     let subscribers: Vec<_> = (0..1000).map(|_| feed.subscribe(None).unwrap()).collect();
     let reading = subscribers.into_iter().map(|mut subscription| async move {
@@ -186,7 +190,7 @@ async fn thousand_subscribers_share_event_bytes() {
     for got in &all {
         assert_eq!(seqs(got), (1..=20).collect::<Vec<_>>());
         for (mine, first) in got.iter().zip(&all[0]) {
-            assert_eq!(mine.json.as_ptr(), first.json.as_ptr(), "serialized once");
+            assert_eq!(mine.json.as_ptr(), first.json.as_ptr(), "all subscribers share one serialization");
         }
     }
     bench.end().await;

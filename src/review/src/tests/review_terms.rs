@@ -1,4 +1,4 @@
-//! Conditions that rules set for reviewers, and the keys that count as one person.
+//! Terms that rules set for reviews, and keys that count as one person.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use countersign_protocol::ErrorKind;
 
 #[track_caller]
 fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> DecideError {
-    let error = result.expect_err("it must be refused");
+    let error = result.expect_err("the request must be refused");
     assert_eq!(error.error.kind, kind, "{:?}", error.error);
     error
 }
@@ -25,14 +25,14 @@ fn approval_by(change: &Change, name: &str, owner: Option<&str>) -> DecideChange
     decision
 }
 
-async fn propose(bench: &Bench, terms: Terms) -> Arc<Change> {
+async fn propose(bench: &TestBench, terms: Terms) -> Arc<Change> {
     let proposal = super::super::Proposal { terms, ..bench.proposal("agent", "{}") };
     bench.changes.propose(proposal).await.unwrap()
 }
 
 #[actix::test]
 async fn one_person_has_one_vote_and_none_on_own_changes() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.proposer.owner = Some("carol".into());
     proposal.terms.quorum = 2;
@@ -52,23 +52,27 @@ async fn one_person_has_one_vote_and_none_on_own_changes() {
     for (name, owner) in [("phone", Some("alice")), ("alice", None), ("laptop", None)] {
         refused(bench.changes.decide(approval_by(&voted, name, owner)).await, ErrorKind::AlreadyVoted);
     }
-    assert_eq!(bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst), previews, "no server is asked for that");
+    assert_eq!(
+        bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst),
+        previews,
+        "a refused vote asks no server for a preview"
+    );
     bench.changes.decide(approval_by(&voted, "bob", None)).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
-    // What they proposed they may still take for a bad idea.
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
+    // Proposers may reject their own changes.
     let other = bench.propose("{}").await;
-    let mut no = approval_by(&other, "agent", None);
-    no.verdict = Verdict::Reject;
-    assert_eq!(bench.changes.decide(no).await.unwrap().state, ChangeState::Rejected);
+    let mut rejection = approval_by(&other, "agent", None);
+    rejection.verdict = Verdict::Reject;
+    assert_eq!(bench.changes.decide(rejection).await.unwrap().state, ChangeState::Rejected);
     bench.end().await;
 }
 
 #[actix::test]
 async fn concurrent_votes_count_once_each() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = propose(&bench, Terms { quorum: 3, ..Terms::default() }).await;
     let owners = ["ann", "ben", "cem"];
-    // Each of them presses the button with many keys at the same time, and looks again when it is refused.
+    // Each owner votes with many keys at the same time, and votes again on the current version after a conflict.
     let votes = (0..60).map(|n| {
         let (bench, change) = (&bench, Arc::clone(&change));
         async move {
@@ -91,7 +95,7 @@ async fn concurrent_votes_count_once_each() {
         }
     });
     assert_eq!(join_all(votes).await.into_iter().sum::<i32>(), 3);
-    let applied = bench.until(&change.id, ChangeState::Applied).await;
+    let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let mut voters: Vec<_> = applied.decisions.iter().map(|d| d.owner.clone().unwrap()).collect();
     voters.sort();
     assert_eq!(voters, owners);
@@ -101,22 +105,22 @@ async fn concurrent_votes_count_once_each() {
 
 #[actix::test]
 async fn rule_can_require_a_comment() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = propose(&bench, Terms { require_comment: true, ..Terms::default() }).await;
     for verdict in [Verdict::Approve, Verdict::Reject] {
         for comment in [None, Some(" \n".to_owned())] {
-            let silent = DecideChange { comment, ..decision(&change, "alice", verdict) };
-            refused(bench.changes.decide(silent).await, ErrorKind::CommentRequired);
+            let without_comment = DecideChange { comment, ..decision(&change, "alice", verdict) };
+            refused(bench.changes.decide(without_comment).await, ErrorKind::CommentRequired);
         }
     }
     bench.decide(&change, Verdict::Approve).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
 }
 
 #[actix::test]
 async fn rule_can_require_a_live_preview() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let proposal = |note: PreviewNote| {
         let mut proposal = bench.proposal("agent", "{}");
         proposal.terms.preview_required = true;
@@ -133,14 +137,14 @@ async fn rule_can_require_a_live_preview() {
     }
     let live = proposal(PreviewNote { kind: PreviewKind::BeforeAfter, ..PreviewNote::default() }).await.unwrap();
     bench.decide(&live, Verdict::Approve).await.unwrap();
-    bench.until(&live.id, ChangeState::Applied).await;
+    bench.wait_for_state(&live.id, ChangeState::Applied).await;
     bench.end().await;
 }
 
 #[actix::test]
 async fn only_the_rules_reviewers_decide_and_edit() {
     let groups = BTreeMap::from([("dba".to_owned(), vec!["dora".to_owned()])]);
-    let bench = Bench::with(|config| config.reviewers = Arc::new(Reviewers::new(&groups))).await;
+    let bench = TestBench::with(|config| config.reviewers = Arc::new(Reviewers::new(&groups))).await;
     let change = propose(&bench, Terms { reviewers: vec!["dba".into()], ..Terms::default() }).await;
     for verdict in [Verdict::Approve, Verdict::Reject] {
         let error = refused(bench.decide(&change, verdict).await, ErrorKind::Forbidden);
@@ -149,13 +153,13 @@ async fn only_the_rules_reviewers_decide_and_edit() {
     let edit = super::corrections::edit(&change, "alice", r#"{"x":1}"#);
     refused(bench.changes.edit(edit).await, ErrorKind::Forbidden);
     bench.changes.decide(approval_by(&change, "dora", None)).await.unwrap();
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
 }
 
 #[actix::test]
 async fn expiry_rejects_if_the_rule_says_so() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let terms = || Terms { on_expiry: OnExpiry::Reject, ..Terms::default() };
     let (change, late) = (propose(&bench, terms()).await, propose(&bench, terms()).await);
     bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
@@ -164,7 +168,10 @@ async fn expiry_rejects_if_the_rule_says_so() {
     assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
     let rejected = bench.get(&change.id).await;
     assert_eq!(rejected.state, ChangeState::Rejected);
-    assert!(rejected.decisions.is_empty() && rejected.fault.as_ref().unwrap().message.contains("takes that for a no"));
+    assert!(
+        rejected.decisions.is_empty()
+            && rejected.fault.as_ref().unwrap().message.contains("counts that as a rejection")
+    );
     let entry = &bench.changes.audit_page(Some(&change.id), 1, None).await.unwrap().items[0];
     assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("rejected", "system"));
     bench.end().await;
@@ -172,7 +179,7 @@ async fn expiry_rejects_if_the_rule_says_so() {
 
 #[actix::test]
 async fn truncated_diff_is_not_approved_in_bulk() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.preview.diff.truncated = true;
     let change = bench.changes.propose(proposal).await.unwrap();
@@ -184,23 +191,27 @@ async fn truncated_diff_is_not_approved_in_bulk() {
 
 #[actix::test]
 async fn duplicate_is_marked_and_stays_a_change_of_its_own() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let first = bench.propose(r#"{"a":1,"b":2}"#).await;
     let duplicate = bench.propose(r#"{ "b": 2, "a": 1 }"#).await;
     assert_eq!((first.duplicate_of.as_deref(), duplicate.duplicate_of.as_deref()), (None, Some(first.id.as_str())));
     assert_ne!(first.id, duplicate.id);
     assert_eq!(bench.propose(r#"{"a":1}"#).await.duplicate_of, None);
     let other = bench.changes.propose(bench.proposal("other", r#"{"a":1,"b":2}"#)).await.unwrap();
-    assert_eq!(other.duplicate_of, None, "of another principal");
+    assert_eq!(other.duplicate_of, None, "the same call of another principal is no duplicate");
     let mut keyed = bench.proposal("agent", r#"{"a":1,"b":2}"#);
     keyed.idempotency_key = Some("k".into());
-    assert_eq!(bench.changes.propose(keyed).await.unwrap().duplicate_of, None, "its caller says what is the same");
+    assert_eq!(
+        bench.changes.propose(keyed).await.unwrap().duplicate_of,
+        None,
+        "a proposal with an idempotency key is no duplicate"
+    );
     bench.decide(&first, Verdict::Reject).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
-    let bench = Bench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
-    // Those of the last process are known, and what is over is nobody's duplicate.
+    let bench = TestBench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    // The restarted process knows the open changes. A closed change has no duplicates.
     assert_eq!(bench.propose(r#"{"a":1,"b":2}"#).await.duplicate_of.as_deref(), Some(duplicate.id.as_str()));
-    // Of two at the same moment, one is the other's duplicate.
+    // One of two concurrent proposals is marked as the duplicate of the other.
     let pair = join_all([bench.propose(r#"{"z":1}"#), bench.propose(r#"{"z":1}"#)]).await;
     assert_eq!(pair.iter().filter(|change| change.duplicate_of.is_some()).count(), 1);
     bench.end().await;
@@ -208,7 +219,7 @@ async fn duplicate_is_marked_and_stays_a_change_of_its_own() {
 
 #[actix::test]
 async fn proposal_rate_limits_new_changes_but_not_repeats() {
-    let bench = Bench::with(|config| config.max_proposals_per_minute = 3).await;
+    let bench = TestBench::with(|config| config.max_proposals_per_minute = 3).await;
     let keyed = || super::super::Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", "{}") };
     let first = bench.changes.propose(keyed()).await.unwrap();
     for n in 0..2 {
@@ -220,9 +231,9 @@ async fn proposal_rate_limits_new_changes_but_not_repeats() {
         (ErrorKind::RateLimited, &"changes.max_proposals_per_minute".into())
     );
     assert!(refused.data["retryAfter"].as_u64().unwrap() > 0);
-    assert_eq!(bench.changes.propose(keyed()).await.unwrap().id, first.id, "a repeat is no new one");
+    assert_eq!(bench.changes.propose(keyed()).await.unwrap().id, first.id, "a repeat returns the first change");
     bench.changes.propose(bench.proposal("other", "{}")).await.unwrap();
-    // What was refused left nothing behind.
+    // The refused proposal left no change.
     assert_eq!(bench.changes.wait(&first.id, 0, Duration::ZERO).await.unwrap().unwrap().version, 1);
     assert_eq!(bench.changes.counts().iter().map(|(_, n)| n).sum::<u64>(), 4);
     bench.end().await;

@@ -7,7 +7,7 @@ use countersign_store::Place;
 
 #[actix::test]
 async fn approved_change_runs_once_with_the_bytes_shown() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let arguments = "{ \"target\":\"t\",\n \"n\": 1.50 }";
     let change = bench.propose(arguments).await;
@@ -15,7 +15,7 @@ async fn approved_change_runs_once_with_the_bytes_shown() {
     assert_eq!(bench.fake.call_count(), 0);
     let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
     assert_eq!((approved.state, approved.version), (ChangeState::Approved, 2));
-    let applied = bench.until(&change.id, ChangeState::Applied).await;
+    let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(applied.version, 4);
     assert!(applied.result.as_ref().unwrap().get().contains("done for agent"));
     assert_eq!(*bench.fake.received_calls.lock().unwrap(), [("update".to_owned(), arguments.to_owned())]);
@@ -34,7 +34,7 @@ async fn approved_change_runs_once_with_the_bytes_shown() {
 
 #[actix::test]
 async fn rejected_change_never_runs() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     let rejected = bench.decide(&change, Verdict::Reject).await.unwrap();
     assert_eq!(rejected.state, ChangeState::Rejected);
@@ -47,7 +47,7 @@ async fn rejected_change_never_runs() {
 
 #[actix::test]
 async fn proposer_cannot_approve_own_change() {
-    let bench = Bench::new().await;
+    let bench = TestBench::new().await;
     let change = bench.changes.propose(bench.proposal("alice", "{}")).await.unwrap();
     let by_name = bench.decide(&change, Verdict::Approve).await.unwrap_err();
     assert_eq!(by_name.error.kind, ErrorKind::SelfApproval);

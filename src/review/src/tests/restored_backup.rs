@@ -1,4 +1,4 @@
-//! A gateway that starts on a backup: a change that may have run since does not run by itself.
+//! A gateway that starts on a backup does not run changes that may have run since the backup.
 
 use std::sync::{Arc, atomic::AtomicI64};
 
@@ -13,18 +13,18 @@ use countersign_store::{
 
 #[actix::test]
 async fn change_approved_in_a_backup_waits_for_review_again() {
-    let bench = Bench::new().await;
-    // The first holds up the second, which has the same target.
+    let bench = TestBench::new().await;
+    // The first change blocks the second, which has the same target.
     bench.fake.gate.forget_permits(usize::MAX);
     let running = bench.propose(r#"{"n":0}"#).await;
     bench.decide(&running, Verdict::Approve).await.unwrap();
-    bench.until(&running.id, ChangeState::Executing).await;
+    bench.wait_for_state(&running.id, ChangeState::Executing).await;
     let change = bench.propose(r#"{"n":1}"#).await;
     let pending = bench.propose(r#"{"n":2}"#).await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
     let out = tempfile::tempdir().unwrap();
     let to = out.path().join("copy");
-    assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved, "it waits for the other");
+    assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved, "it waits for the first change");
     backup(bench.dir.path(), &to, false, Timestamp::now()).unwrap();
     bench.fake.gate.add_permits(10);
     bench.end().await;
@@ -33,22 +33,22 @@ async fn change_approved_in_a_backup_waits_for_review_again() {
     std::fs::copy(&to, database_path(data.path())).unwrap();
     let skew = Arc::new(AtomicI64::new(0));
     let fake = fake();
-    let restored = Bench::at_path(data.path(), Arc::clone(&fake), Arc::clone(&skew), config(&skew)).await;
-    let seen = restored.get(&change.id).await;
-    assert_eq!(seen.state, ChangeState::Stale);
-    assert!(seen.fault.as_ref().unwrap().message.starts_with("Restored from a backup"), "{seen:?}");
+    let restored = TestBench::at_path(data.path(), Arc::clone(&fake), Arc::clone(&skew), config(&skew)).await;
+    let stale = restored.get(&change.id).await;
+    assert_eq!(stale.state, ChangeState::Stale);
+    assert!(stale.fault.as_ref().unwrap().message.starts_with("Restored from a backup"), "{stale:?}");
     assert_eq!(restored.get(&pending.id).await.state, ChangeState::Pending);
     let lost = restored.get(&running.id).await;
     assert_eq!(lost.state, ChangeState::OutcomeUnknown);
     restored.changes.settle(&lost.id, &reviewer("bob"), true, None, lost.version).await.unwrap();
-    // Looked at again, it may be approved again; and the next start is one like others.
-    let refused = restored.decide(&seen, Verdict::Approve).await.unwrap_err();
+    // After a refresh the change can be approved again, and later starts do not restore again.
+    let refused = restored.decide(&stale, Verdict::Approve).await.unwrap_err();
     let fresh = refused.current.unwrap();
     assert_eq!(fresh.state, ChangeState::Pending);
     restored.decide(&fresh, Verdict::Approve).await.unwrap();
-    restored.until(&change.id, ChangeState::Applied).await;
+    restored.wait_for_state(&change.id, ChangeState::Applied).await;
     restored.end().await;
-    let again = Bench::at_path(data.path(), fake, Arc::clone(&skew), config(&skew)).await;
+    let again = TestBench::at_path(data.path(), fake, Arc::clone(&skew), config(&skew)).await;
     let trail = again.changes.audit_page(None, 50, None).await.unwrap();
     assert_eq!(trail.items.iter().filter(|entry| entry.event == "restored").count(), 1);
     again.end().await;

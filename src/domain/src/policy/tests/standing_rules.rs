@@ -1,4 +1,4 @@
-//! Standing rules, and a policy that is not enforced.
+//! Tests of standing rules, and of a policy that is not enforced.
 
 use super::*;
 use crate::{
@@ -16,11 +16,11 @@ impl StandingSource for FixedRules {
 }
 
 /// Creates a rule by alice for every call of the tool, valid for one hour.
-fn given(says: StandingVerdict) -> StandingRule {
+fn rule_by_alice(verdict: StandingVerdict) -> StandingRule {
     let now = jiff::Timestamp::now();
     StandingRule {
         id: "srl_1".into(),
-        verdict: says,
+        verdict,
         provider: "fs".into(),
         tool: "fs__write".into(),
         tool_hash: "sha256:t".into(),
@@ -46,26 +46,26 @@ fn given(says: StandingVerdict) -> StandingRule {
     }
 }
 
-fn with(config: PolicyConfig, rules: Vec<StandingRule>) -> Policy {
+fn policy_with(config: PolicyConfig, rules: Vec<StandingRule>) -> Policy {
     Policy::new(&config).with_standing_rules(Arc::new(FixedRules(rules)), Arc::<Reviewers>::default())
 }
 
 fn verdict(config: PolicyConfig, rule: StandingRule, tool: &ToolFacts, arguments: &str) -> Verdict {
-    ask(&with(config, vec![rule]), tool, arguments).verdict
+    decide(&policy_with(config, vec![rule]), tool, arguments).verdict
 }
 
 #[test]
 fn standing_allow_rule_replaces_one_approval() {
     use Verdict::{Allow, Deny, Review};
     let review = || PolicyConfig::from(PolicyDefault::ReviewAll);
-    let asks = |terms: Terms| PolicyConfig { review: Arc::new(terms), ..review() };
-    let says = |config, rule| verdict(config, rule, &tool(false), "{}");
-    let allow = || given(StandingVerdict::Allow);
-    assert_eq!(says(review(), allow()), Allow);
-    assert_eq!(says(PolicyDefault::Deny.into(), allow()), Deny, "never over a denial");
-    assert_eq!(says(asks(Terms { quorum: 2, ..Terms::default() }), allow()), Review);
-    assert_eq!(says(asks(Terms { preview_required: true, ..Terms::default() }), allow()), Review);
-    let another = [
+    let review_under = |terms: Terms| PolicyConfig { review: Arc::new(terms), ..review() };
+    let verdict_for = |config, rule| verdict(config, rule, &tool(false), "{}");
+    let allow = || rule_by_alice(StandingVerdict::Allow);
+    assert_eq!(verdict_for(review(), allow()), Allow);
+    assert_eq!(verdict_for(PolicyDefault::Deny.into(), allow()), Deny, "an allow rule never overrides a denial");
+    assert_eq!(verdict_for(review_under(Terms { quorum: 2, ..Terms::default() }), allow()), Review);
+    assert_eq!(verdict_for(review_under(Terms { preview_required: true, ..Terms::default() }), allow()), Review);
+    let inapplicable = [
         StandingRule { tool_hash: "sha256:other".into(), ..allow() },
         StandingRule { served_by: Some("sha256:elsewhere".into()), ..allow() },
         StandingRule { served_by: None, ..allow() },
@@ -78,69 +78,74 @@ fn standing_allow_rule_replaces_one_approval() {
         StandingRule { deadline: Some(std::time::Instant::now()), ..allow() },
         StandingRule { revoked_at: Some(jiff::Timestamp::now()), ..allow() },
     ];
-    for rule in another {
-        assert_eq!(says(review(), rule.clone()), Review, "{rule:?}");
+    for rule in inapplicable {
+        assert_eq!(verdict_for(review(), rule.clone()), Review, "{rule:?}");
     }
-    for standing in [DefinitionStatus::New, DefinitionStatus::Changed] {
-        let marked = ToolFacts { standing, ..tool(false) };
-        assert_eq!(verdict(review(), allow(), &marked, "{}"), Review, "{standing:?}");
+    for definition_status in [DefinitionStatus::New, DefinitionStatus::Changed] {
+        let marked = ToolFacts { definition_status, ..tool(false) };
+        assert_eq!(verdict(review(), allow(), &marked, "{}"), Review, "{definition_status:?}");
     }
-    let decided = ask(&with(review(), vec![allow()]), &tool(false), "{}");
+    let decided = decide(&policy_with(review(), vec![allow()]), &tool(false), "{}");
     assert_eq!(decided.rule.as_deref(), Some("standing rule srl_1"));
-    assert!(decided.standing.is_some());
+    assert!(decided.standing_rule.is_some());
 }
 
 #[test]
 fn standing_rule_matches_arguments_in_any_order() {
-    let exact =
-        |says| StandingRule { arguments_hash: Some(canonical_text_hash(r#"{"a":1,"b":{"c":1.10}}"#)), ..given(says) };
-    let says =
+    let exact = |rule_verdict| StandingRule {
+        arguments_hash: Some(canonical_text_hash(r#"{"a":1,"b":{"c":1.10}}"#)),
+        ..rule_by_alice(rule_verdict)
+    };
+    let verdict_for =
         |arguments| verdict(PolicyDefault::ReviewAll.into(), exact(StandingVerdict::Allow), &tool(false), arguments);
-    assert_eq!(says(r#"{ "b": {"c":1.10}, "a": 1 }"#), Verdict::Allow);
+    assert_eq!(verdict_for(r#"{ "b": {"c":1.10}, "a": 1 }"#), Verdict::Allow);
     for other in
         ["{}", r#"{"a":2,"b":{"c":1.10}}"#, r#"{"a":1,"b":{"c":1.10},"x":1}"#, r#"{"a":1,"a":1,"b":{"c":1.10}}"#]
     {
-        assert_eq!(says(other), Verdict::Review, "{other}");
+        assert_eq!(verdict_for(other), Verdict::Review, "{other}");
     }
 }
 
 #[test]
 fn standing_deny_rule_always_applies() {
-    let deny = || given(StandingVerdict::Deny);
+    let deny = || rule_by_alice(StandingVerdict::Deny);
     for default in [PolicyDefault::Allow, PolicyDefault::ReviewAll, PolicyDefault::Deny] {
         assert_eq!(verdict(default.into(), deny(), &tool(true), "{}"), Verdict::Deny);
     }
     // A changed definition does not evade it, and no allow rule outweighs it.
     let other = StandingRule { tool_hash: "sha256:other".into(), id: "srl_2".into(), ..deny() };
-    let policy = with(PolicyDefault::ReviewAll.into(), vec![given(StandingVerdict::Allow), other]);
-    let decision = ask(&policy, &tool(false), "{}");
+    let policy = policy_with(PolicyDefault::ReviewAll.into(), vec![rule_by_alice(StandingVerdict::Allow), other]);
+    let decision = decide(&policy, &tool(false), "{}");
     assert_eq!((decision.verdict, decision.rule.as_deref()), (Verdict::Deny, Some("standing rule srl_2")));
     let ruling = policy.ruling(&tool(false));
-    assert!(!ruling.is_listed_to(&principal(Role::Agent)), "what is always denied is not listed");
+    assert!(!ruling.is_listed_to(&principal(Role::Agent)), "a tool that is always denied is not listed");
     assert!(ruling.fixed_decision().is_none() && !ruling.always_allows());
-    let one = StandingRule { principal: Some("somebody".into()), ..deny() };
-    assert_eq!(verdict(PolicyDefault::Allow.into(), one, &tool(false), "{}"), Verdict::Allow);
+    let for_somebody = StandingRule { principal: Some("somebody".into()), ..deny() };
+    assert_eq!(verdict(PolicyDefault::Allow.into(), for_somebody, &tool(false), "{}"), Verdict::Allow);
 }
 
 #[test]
 fn simulated_policy_allows_and_reports_verdict() {
     let simulate = |config: PolicyConfig| PolicyConfig { mode: PolicyMode::Simulate, ..config };
-    let conditional = vec![Rule { when: when("arguments.x"), ..Rule::new("r", Verdict::Deny) }];
-    for (config, meant) in [
+    let conditional = vec![Rule { when: compiled("arguments.x"), ..Rule::new("r", Verdict::Deny) }];
+    for (config, intended) in [
         (PolicyDefault::Allow.into(), None),
         (PolicyDefault::ReviewAll.into(), Some(Verdict::Review)),
         (PolicyDefault::Deny.into(), Some(Verdict::Deny)),
         (PolicyConfig { rules: conditional, ..PolicyDefault::Allow.into() }, Some(Verdict::Deny)),
     ] {
         let policy = Policy::new(&simulate(config));
-        let decision = ask(&policy, &tool(false), r#"{"x":true}"#);
-        assert_eq!((decision.verdict, decision.simulated), (Verdict::Allow, meant));
+        let decision = decide(&policy, &tool(false), r#"{"x":true}"#);
+        assert_eq!((decision.verdict, decision.simulated), (Verdict::Allow, intended));
         let ruling = policy.ruling(&tool(false));
         assert!(ruling.is_listed_to(&principal(Role::Agent)) && !ruling.may_review());
-        assert_eq!(ruling.always_allows(), meant.is_none(), "what would not pass is still looked at");
+        assert_eq!(ruling.always_allows(), intended.is_none(), "calls that would be blocked are still evaluated");
     }
-    let decision =
-        ask(&with(simulate(PolicyDefault::Allow.into()), vec![given(StandingVerdict::Deny)]), &tool(false), "{}");
+    let decision = decide(
+        &policy_with(simulate(PolicyDefault::Allow.into()), vec![rule_by_alice(StandingVerdict::Deny)]),
+        &tool(false),
+        "{}",
+    );
     assert_eq!((decision.verdict, decision.intended_verdict()), (Verdict::Allow, Verdict::Deny));
 }
 
@@ -150,19 +155,19 @@ fn review_terms_come_from_rule_or_policy() {
     let config = PolicyConfig {
         review: quorum(2),
         rules: vec![
-            Rule { when: when("arguments.a == 1"), terms: quorum(3), ..Rule::new("three", Verdict::Review) },
-            Rule { when: when("arguments.b"), terms: quorum(2), ..Rule::new("free", Verdict::Allow) },
+            Rule { when: compiled("arguments.a == 1"), terms: quorum(3), ..Rule::new("three", Verdict::Review) },
+            Rule { when: compiled("arguments.b"), terms: quorum(2), ..Rule::new("free", Verdict::Allow) },
         ],
         ..PolicyDefault::ReviewAll.into()
     };
-    let asked = |arguments: &str| {
-        let decision = ask(&Policy::new(&config), &tool(false), arguments);
+    let decided = |arguments: &str| {
+        let decision = decide(&Policy::new(&config), &tool(false), arguments);
         (decision.verdict, decision.terms.quorum)
     };
-    assert_eq!(asked(r#"{"a":1,"b":false}"#), (Verdict::Review, 3));
-    assert_eq!(asked(r#"{"a":2,"b":false}"#), (Verdict::Review, 2));
-    assert_eq!(asked(r#"{"a":2,"b":true}"#).0, Verdict::Allow);
+    assert_eq!(decided(r#"{"a":1,"b":false}"#), (Verdict::Review, 3));
+    assert_eq!(decided(r#"{"a":2,"b":false}"#), (Verdict::Review, 2));
+    assert_eq!(decided(r#"{"a":2,"b":true}"#).0, Verdict::Allow);
     // It is unknown whether the first rule matches, so the stricter of it and the next one counts.
-    assert_eq!(asked(r#"{"b":false}"#), (Verdict::Review, 3));
-    assert_eq!(asked(r#"{"b":true}"#), (Verdict::Review, 3));
+    assert_eq!(decided(r#"{"b":false}"#), (Verdict::Review, 3));
+    assert_eq!(decided(r#"{"b":true}"#), (Verdict::Review, 3));
 }
