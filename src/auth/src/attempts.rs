@@ -22,11 +22,12 @@ use countersign_protocol::{ErrorKind, McpError};
 
 /// Maximum number of tracked subjects.
 const MAX_TRACKED: usize = 8192;
-/// Failures in a row before the limit applies, and the time after which one failure is forgotten.
+/// The number of failures in a row before the limit applies.
 const MAX_FAILURES_IN_A_ROW: NonZeroU32 = match NonZeroU32::new(10) {
     Some(n) => n,
     None => NonZeroU32::MIN,
 };
+/// The time after which one failure is forgotten.
 const FORGET_FAILURE_AFTER: Duration = Duration::from_secs(5);
 
 /// The source of failures that are counted together.
@@ -34,21 +35,21 @@ const FORGET_FAILURE_AFTER: Duration = Duration::from_secs(5);
 pub enum Subject {
     /// An address. An IPv6 network of 64 bits counts as one, since a host may own all of it.
     Peer(IpAddr),
-    /// One wrong key from one address: a client with an outdated configuration, whose failures do not count for others on the
-    /// same host.
+    /// One wrong key from one address, as a client with an outdated configuration sends it. Its failures do not count
+    /// for other clients of the host.
     WrongKey(IpAddr, u64),
     /// All subjects beyond the bound, and peers without an address.
-    Others,
+    Untracked,
 }
 
 impl Subject {
     #[must_use]
     pub fn for_peer(peer: Option<IpAddr>) -> Self {
-        peer.map_or(Self::Others, |ip| Self::Peer(network_of(ip)))
+        peer.map_or(Self::Untracked, |ip| Self::Peer(network_of(ip)))
     }
     #[must_use]
     pub fn for_wrong_key(peer: Option<IpAddr>, key_hash: u64) -> Self {
-        peer.map_or(Self::Others, |ip| Self::WrongKey(network_of(ip), key_hash))
+        peer.map_or(Self::Untracked, |ip| Self::WrongKey(network_of(ip), key_hash))
     }
 }
 
@@ -82,7 +83,7 @@ impl Default for FailedAttempts {
 }
 
 /// Returns `true` and records the time if the last turn was long enough ago.
-fn take_turn(last: &Mutex<Option<Instant>>, now: Instant) -> bool {
+fn is_due(last: &Mutex<Option<Instant>>, now: Instant) -> bool {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     let due = last.is_none_or(|at| now.saturating_duration_since(at) >= FORGET_FAILURE_AFTER);
     if due {
@@ -95,9 +96,9 @@ impl FailedAttempts {
     /// Counts a verified failure. Returns the given error, or `RATE_LIMITED` with `retryAfter` in seconds after too many
     /// failures.
     pub fn record_failure(&self, subject: Subject, now: Instant, error: McpError) -> McpError {
-        let subject = if self.ensure_room(now) { subject } else { Subject::Others };
+        let subject = if self.ensure_room(now) { subject } else { Subject::Untracked };
         let Err(not_until) = self.limiter.check_key(&subject) else { return error };
-        if take_turn(&self.last_warning, now) {
+        if is_due(&self.last_warning, now) {
             tracing::warn!(?subject, "too many failed attempts to authenticate");
         }
         rate_limited(not_until.wait_time_from(self.clock.now()))
@@ -107,7 +108,7 @@ impl FailedAttempts {
         if self.limiter.len() < MAX_TRACKED {
             return true;
         }
-        if take_turn(&self.last_sweep, now) {
+        if is_due(&self.last_sweep, now) {
             self.limiter.retain_recent();
         }
         self.limiter.len() < MAX_TRACKED

@@ -47,7 +47,7 @@ struct WrongKeys {
 /// Authenticates requests by API key and, in `auth.mode: local`, by a loopback address.
 pub struct Authenticator {
     mode: AuthMode,
-    /// A peer on loopback needs no key.
+    /// Set if a peer on loopback needs no key.
     admits_loopback: bool,
     store: Arc<dyn KeyStore>,
     cache: DashMap<SecretHash, CachedKey>,
@@ -336,7 +336,7 @@ pub(crate) mod tests {
         store.revoke(&key);
         ask(now + MAX_KEY_AGE / 2).unwrap();
         assert_eq!(ask(now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
-        // The earlier cache entry must not revive it.
+        // An earlier cache entry must not make the key valid again.
         assert_eq!(ask(now).unwrap_err().kind, ErrorKind::Unauthorized);
     }
 

@@ -1,4 +1,4 @@
-//! One-time codes that sign a person in to the dashboard. They are passed in the fragment of a link.
+//! Creates and redeems one-time codes that sign a person in to the dashboard. A link passes the code in its fragment.
 //!
 //! `countersign open` (another process) and the first start create codes; so can anybody who can write the data
 //! directory. A code is stored as a hash, works once, and expires after ten minutes. It is never logged.

@@ -1,8 +1,9 @@
-//! Sign-ins of browsers. A sign-in has two secrets: a cookie that scripts cannot read, and one that only the page has.
+//! Manages sign-ins of browsers. A sign-in has two secrets: a cookie that scripts cannot read, and a secret that only
+//! the page has.
 //!
-//! The cookie alone authorizes nothing, so that no other site, and no other port of this host, which shares the cookie,
-//! can act for the person. Both are stored as hashes, and their number is bounded. A sign-in that another process ended
-//! is refused within [`MAX_KEY_AGE`].
+//! The cookie alone authorizes nothing. Otherwise another site, or another port of this host with the same cookie,
+//! could act for the person. Both are stored as hashes, and their number is bounded. A sign-in that another process
+//! ended is refused within [`MAX_KEY_AGE`].
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! Tells which keys are valid now, by their ids. A vote or a standing rule counts only while its key is valid.
+//! Knows the ids of all keys that are valid now. A vote or a standing rule counts only while its key is valid.
 
 use std::{
     collections::HashMap,

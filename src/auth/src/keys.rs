@@ -1,4 +1,4 @@
-//! API keys: their format, their creation, and the interface to look them up.
+//! Defines the format of API keys, their creation, and the interface to look them up.
 //!
 //! A key is shown once, when it is created. Only its SHA-256 is stored.
 

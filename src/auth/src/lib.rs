@@ -1,6 +1,8 @@
-//! Authentication: API keys, sign-in codes, sign-ins of browsers, and checks of the `Host` and `Origin` headers.
+//! Authenticates callers by API keys, sign-in codes and sign-ins of browsers, and checks the `Host` and `Origin`
+//! headers.
 //!
-//! Never logs or returns a secret, and stores only hashes. It identifies the caller, and never decides about a call.
+//! The crate never logs or returns a secret, and stores only hashes. It identifies the caller, and never decides about
+//! a call.
 //!
 //! [`authenticator`] turns a header and an address into an [`Identity`](countersign_domain::principal::Identity),
 //! [`attempts`] slows down guessing, [`keyring`] knows which keys are valid, [`stored_credentials`] reads keys and codes

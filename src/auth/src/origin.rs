@@ -1,7 +1,8 @@
-//! Checks of `Host` and `Origin` headers, which defend against DNS rebinding and cross-site requests.
+//! Checks `Host` and `Origin` headers, to defend against DNS rebinding and cross-site requests.
 //!
-//! Pure rules, computed once from the configuration and applied by `countersign_http::guard` to every request. Hosts are
-//! compared as parsed names, never as text, and everything that URL parsers might read differently is refused.
+//! The rules are computed once from the configuration, and `countersign_http::guard` applies them to every request.
+//! Hosts are compared as parsed names, never as text, and everything that URL parsers might read differently is
+//! refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -138,7 +139,8 @@ struct HostRule {
 #[derive(Clone, Debug)]
 pub struct OriginRules {
     hosts: Vec<HostRule>,
-    /// The gateway listens on all addresses, so every address literal is its own: no name was resolved.
+    /// Set if the gateway listens on all addresses. Every address literal is then its own, because no name was
+    /// resolved.
     listens_on_all_addresses: bool,
     public_origin: Option<Origin>,
     cors_origins: Vec<Origin>,

@@ -1,4 +1,4 @@
-//! Generation and comparison of random secrets. Only hashes of secrets are ever stored.
+//! Generates and compares random secrets. Only hashes of secrets are stored.
 //!
 //! Secrets have 256 bits from the operating system and cannot be guessed, so one round of SHA-256 is enough.
 

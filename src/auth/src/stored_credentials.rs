@@ -1,4 +1,4 @@
-//! The keys, codes and sign-ins of the gateway's store.
+//! Reads and writes the keys, codes and sign-ins of the gateway's store.
 
 use std::{path::Path, sync::Arc};
 

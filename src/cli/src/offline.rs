@@ -88,7 +88,8 @@ impl<'a> OfflinePolicy<'a> {
         let aliases = Aliases::new(&self.config.routes).map_err(|error| config_error(&error))?;
         let mut servers = Vec::new();
         if self.config.modules.tracker.enabled {
-            let tools = Tracker::offers(&self.config.modules.tracker).map_err(|error| config_error(&error))?;
+            let tools =
+                Tracker::tool_definitions(&self.config.modules.tracker).map_err(|error| config_error(&error))?;
             servers.push(PinnedProvider::module("tracker", tools));
         }
         if self.config.modules.docs.enabled {

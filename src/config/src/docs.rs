@@ -1,6 +1,6 @@
-//! `modules.docs`: the folders of documents that agents may read, and the models that help to search them.
+//! Reads `modules.docs`: the folders of documents that agents may read, and the models that help to search them.
 //!
-//! Never shows a secret: a key is shown by the name of its variable, or not at all.
+//! The module never shows a secret: a key is shown by the name of its variable, or not at all.
 
 use std::{path::PathBuf, time::Duration};
 

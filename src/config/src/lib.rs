@@ -1,11 +1,12 @@
-//! The configuration: one typed tree, proved as a whole before any port, child or database opens.
+//! Loads the configuration as one typed tree, and validates it as a whole before any port, child process or database
+//! opens.
 //!
-//! Opens the configuration file and the certificates that it names, and nothing else. Never shows a secret: what a
-//! variable holds is in no message.
+//! The crate opens only the configuration file and the certificates that it names. It never shows a secret: no message
+//! contains the value of a variable.
 //!
-//! `config/countersign.yaml` documents every key and is the source of the defaults; `read.rs` is where keys meet
-//! fields. [`load`] puts file, environment and flags together, [`upstreams`] and `servers` hold `mcpServers`,
-//! `rules.rs` reads the rules of the policy, and [`show`] prints what is in force.
+//! `config/countersign.yaml` documents every key and is the source of the defaults, and `read.rs` maps keys to fields.
+//! [`load`] merges file, environment and flags, [`upstreams`] and `servers` hold `mcpServers`, `rules.rs` reads the
+//! rules of the policy, and [`show`] prints the effective configuration.
 
 mod check;
 mod docs;
@@ -59,9 +60,9 @@ pub struct Config {
     /// Certificate and key as PEM files. `None` serves plain HTTP.
     pub tls: Option<TlsConfig>,
     pub behind_tls_proxy: bool,
-    /// Further `Host` header values that are served, beside the listen address and loopback names.
+    /// Values of the `Host` header that are served in addition to the listen address and loopback names.
     pub allowed_hosts: Vec<String>,
-    /// The URL at which people reach the dashboard; links are built from it.
+    /// The URL at which people reach the dashboard. Links to the dashboard begin with it.
     pub public_url: Option<String>,
     pub strict_versions: bool,
     pub transports: TransportsConfig,
@@ -176,7 +177,7 @@ pub struct WebSocketConfig {
 pub struct StdioConfig {
     /// Bytes of one message.
     pub max_message_size: usize,
-    /// The time after its last user at which a gateway started by `stdio` ends.
+    /// The time after which a gateway that `stdio` started ends without users.
     pub linger: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Rejects servers whose command gives them access to the gateway's own files, since whoever can write these can approve
-//! changes.
+//! Rejects servers whose command gives them access to the gateway's own files, because a server that can write these
+//! files can approve changes.
 
 use std::path::{Component, Path, PathBuf};
 

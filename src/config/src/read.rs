@@ -2,10 +2,11 @@
 //!
 //! To add a key:
 //! 1. Add the field to its struct in `lib.rs`; the compiler asks for step 2.
-//! 2. Read it here, with its type and bounds. `every_key_can_be_set_by_its_variable` needs a valid value for it if 7 is
-//!    not one.
+//! 2. Read it here, with its type and bounds. Name a valid value in `every_key_can_be_set_by_its_variable` if 7 is not
+//!    valid.
 //! 3. Add the line with its default and a comment to `config/countersign.yaml`, which is the list of all keys: the check
-//!    for unknown keys and the environment variable follow from it. `every_key_is_documented_in_the_default_file`.
+//!    for unknown keys and the environment variable follow from it. `every_key_is_documented_in_the_default_file` fails
+//!    otherwise.
 //! 4. For a key below `policy`, decide in `src/reload/src/diff.rs` (or in `src/domain/src/policy/terms.rs` for terms of a
 //!    review) whether a new value loosens the policy; the compiler asks for it. Any other key takes effect at the next
 //!    start, and a reload reports that, unless `needs_restart` and `compare` there allow it to change at run time.

@@ -15,7 +15,8 @@ const PLAIN_VARIABLE_SUFFIXES: [&str; 8] = ["_HOST", "_PORT", "_DIR", "_PATH", "
 /// Minimum bytes of a webhook's path to be treated as a credential.
 const MIN_SECRET_PATH_LEN: usize = 16;
 
-/// Returns the values of used variables, and the values of keys and names that hold credentials.
+/// Returns the values of variables that the configuration uses, and all values whose keys or names indicate
+/// credentials.
 pub(super) fn collect_secrets(config: &Config, env: &Environment) -> Vec<Secret> {
     let mut all: Vec<String> =
         env.used_variables().into_iter().filter(|(name, _)| !is_plain_variable(name)).map(|(_, value)| value).collect();

@@ -1,4 +1,4 @@
-//! `config show`: prints the effective configuration as YAML, with the source of each value in a comment.
+//! Formats the effective configuration for `config show`, as YAML with the source of each value in a comment.
 
 use super::{
     Config,

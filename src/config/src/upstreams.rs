@@ -44,7 +44,7 @@ pub struct UpstreamConfig {
     /// Concurrent calls, and calls that may wait in the queue.
     pub max_in_flight: usize,
     pub max_queue: usize,
-    /// The gateway is not ready while this server is unavailable.
+    /// Set if the gateway is not ready while this server is unavailable.
     pub required: bool,
     /// Globs of the tool's own name. A tool is offered if it matches none of `deny`, and one of `allow` unless that is empty.
     pub tools_allow: Vec<String>,
@@ -205,7 +205,7 @@ pub enum Isolation {
     Session,
 }
 
-/// Which approved calls run one after another if no recipe names their targets.
+/// The scope within which approved calls run one after another if no recipe names their targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serialization {
     /// All calls of the server.
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(one, command("npx", &["-y", "files"], &[("TOKEN", "2")], None));
         let two = url(&["https://a/", "https://b/"], &[("x", "1"), ("y", "1")], auto);
         assert_eq!(two, url(&["https://b/", "https://a/"], &[("y", "2"), ("x", "2")], auto));
-        let others = [
+        let fingerprints = [
             one,
             command("npx", &["-y", "other"], &[("TOKEN", "1")], None),
             command("npx", &["-yfiles"], &[("TOKEN", "1")], None),
@@ -331,8 +331,8 @@ mod tests {
             url(&["https://a/", "https://b/"], &[("x", "1")], auto),
             url(&["https://a/", "https://b/"], &[("x", "1"), ("y", "1")], UrlTransport::Sse),
         ];
-        for (index, other) in others.iter().enumerate() {
-            assert!(!others[..index].contains(other), "{index}");
+        for (index, other) in fingerprints.iter().enumerate() {
+            assert!(!fingerprints[..index].contains(other), "{index}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The kinds of values: how each is read from a YAML node, and how it is formatted as YAML.
+//! Defines kinds of values. A kind reads a value from a YAML node, and formats the value as YAML.
 
 use std::{
     borrow::Cow,
@@ -22,13 +22,13 @@ use countersign_domain::changes::visible::has_hidden;
 /// The error of a value: a message and a remedy.
 pub type ValueError = (String, String);
 
-/// Checks a text beyond its type.
+/// A check of a text beyond its type.
 pub(super) type TextCheck = fn(&str) -> Result<(), ValueError>;
 
-/// A value of the configuration, with what is needed to read it.
+/// A value of the configuration with the context for reading it.
 pub(super) struct Value<'a> {
     pub node: &'a Node,
-    /// The value comes from a flag or a variable, and is therefore a text whatever its type.
+    /// Set if the value comes from a flag or a variable, and is therefore a text of any type.
     pub is_textual: bool,
     pub env: &'a Environment,
     /// The directory that relative paths are resolved against.
@@ -60,7 +60,7 @@ impl Value<'_> {
 
 type ReadValue<T> = Box<dyn Fn(&Value<'_>) -> Result<T, ValueError>>;
 
-/// A kind of values: how to read them, and how to format them as YAML.
+/// A kind of values, with functions that read a value and format it as YAML.
 pub(super) struct Kind<T> {
     read: ReadValue<T>,
     show: Box<dyn Fn(&T) -> String>,
@@ -115,7 +115,7 @@ pub(super) fn boolean() -> Kind<bool> {
     Kind::new(read, ToString::to_string)
 }
 
-/// Whole numbers within `range`.
+/// Returns the kind of whole numbers within `range`.
 pub(super) fn count<T: TryFrom<u64> + ToString + 'static>(range: RangeInclusive<u64>) -> Kind<T> {
     let read = move |value: &Value<'_>| {
         let number = match value.node {
@@ -133,7 +133,7 @@ pub(super) fn count<T: TryFrom<u64> + ToString + 'static>(range: RangeInclusive<
     Kind::new(read, ToString::to_string)
 }
 
-/// Sizes in bytes within `range`.
+/// Returns the kind of sizes in bytes within `range`.
 pub(super) fn size(range: RangeInclusive<u64>) -> Kind<usize> {
     let show = |bytes: &u64| units::show_size(*bytes);
     let read = move |value: &Value<'_>| {
@@ -149,7 +149,7 @@ pub(super) fn size(range: RangeInclusive<u64>) -> Kind<usize> {
     Kind::new(read, |bytes| units::show_size(*bytes as u64))
 }
 
-/// Durations within `range`.
+/// Returns the kind of durations within `range`.
 pub(super) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
     let show = |duration: &Duration| show_duration(*duration);
     let read = move |value: &Value<'_>| {
@@ -164,7 +164,7 @@ pub(super) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
     Kind::new(read, show)
 }
 
-/// Durations of whole seconds within `range`.
+/// Returns the kind of durations of whole seconds within `range`.
 pub(super) fn seconds(range: RangeInclusive<Duration>) -> Kind<u64> {
     let kind = duration(range);
     let read = move |value: &Value<'_>| {
@@ -178,7 +178,7 @@ pub(super) fn seconds(range: RangeInclusive<Duration>) -> Kind<u64> {
     Kind::new(read, |seconds| show_duration(Duration::from_secs(*seconds)))
 }
 
-/// One of several words.
+/// Returns the kind of values that are one of several words.
 pub(super) fn choice<T: Copy + PartialEq>(choices: &'static [(&'static str, T)]) -> Kind<T> {
     let read = |value: &Value<'_>| {
         let chosen = choices.iter().find(|(word, _)| matches!(value.node, Node::Text(text) if text == word));
@@ -191,7 +191,7 @@ pub(super) fn choice<T: Copy + PartialEq>(choices: &'static [(&'static str, T)])
     Kind::new(read, show)
 }
 
-/// Texts that pass `check`.
+/// Returns the kind of texts that pass `check`.
 pub(super) fn text(check: TextCheck) -> Kind<String> {
     let read = move |value: &Value<'_>| {
         let text = read_text(value.node)?;
@@ -200,8 +200,8 @@ pub(super) fn text(check: TextCheck) -> Kind<String> {
     Kind::new(read, |text| yaml_text(text))
 }
 
-/// Texts with variables (`${NAME}`) that pass `check` after expansion, each as written and as a secret. Secrets are never
-/// shown.
+/// Returns the kind of texts with variables (`${NAME}`) that pass `check` after expansion. A value is the text as
+/// written and the secret, which is never shown.
 pub(super) fn secret(check: TextCheck) -> Kind<(String, Secret)> {
     let read = move |value: &Value<'_>| {
         let text = read_text(value.node)?;
@@ -211,7 +211,7 @@ pub(super) fn secret(check: TextCheck) -> Kind<(String, Secret)> {
     Kind::new(read, |(text, _)| yaml_secret(text))
 }
 
-/// Addresses to listen on: `IP:PORT`, `localhost:PORT`, or `PORT` on loopback.
+/// Returns the kind of addresses to listen on: `IP:PORT`, `localhost:PORT`, or `PORT` on loopback.
 pub(super) fn address() -> Kind<SocketAddr> {
     let read = |value: &Value<'_>| match value.node {
         Node::Int(port @ 0..=65_535) => parse_address(&port.to_string()),
@@ -225,7 +225,7 @@ pub(super) fn path() -> Kind<PathBuf> {
     Kind::new(read, |path| yaml_text(&path.to_string_lossy()))
 }
 
-/// Lists of texts that each pass `check`.
+/// Returns the kind of lists of texts that each pass `check`.
 pub(super) fn list(check: TextCheck) -> Kind<Vec<String>> {
     let read = move |value: &Value<'_>| match &*value.structured()? {
         Node::List(items) => items.iter().map(|item| checked_text(&item.node, check)).collect(),
@@ -240,7 +240,7 @@ pub(super) fn list(check: TextCheck) -> Kind<Vec<String>> {
     Kind::new(read, |items| yaml_list(items))
 }
 
-/// Maps of lists of texts. `check` is applied to every key and every text.
+/// Returns the kind of maps of lists of texts. `check` is applied to every key and every text.
 pub(super) fn lists(check: TextCheck) -> Kind<BTreeMap<String, Vec<String>>> {
     let read = move |value: &Value<'_>| {
         let (what, example) = ("a map of lists", "{name: [first, second]}");
@@ -259,7 +259,7 @@ pub(super) fn lists(check: TextCheck) -> Kind<BTreeMap<String, Vec<String>>> {
     Kind::new(read, |map| yaml_map(map.iter().map(|(key, items)| (key.as_str(), yaml_list(items)))))
 }
 
-/// Maps of texts in their written order. `check` is applied to every key.
+/// Returns the kind of maps of texts in their written order. `check` is applied to every key.
 pub(super) fn pairs(check: TextCheck) -> Kind<Vec<(String, String)>> {
     let read = move |value: &Value<'_>| {
         let entries = value.map_entries("a map", "{name: value}")?.into_iter();

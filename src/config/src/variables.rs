@@ -2,8 +2,8 @@
 
 use super::{environment::Environment, values::ValueError};
 
-/// Expands `${VAR}`, `${VAR:-default}` (used verbatim for an unset or empty variable) and `${env:VAR}`, which some
-/// clients write. `$${` stands for `${`, and any other `$` for itself.
+/// Expands `${VAR}`, `${VAR:-default}` and `${env:VAR}`, which some clients write. The default is used verbatim if the
+/// variable is unset or empty. `$${` is an escaped `${`, and any other `$` is unchanged.
 ///
 /// # Errors
 /// A variable is unset or not Unicode, a name is invalid, or a brace is not closed.

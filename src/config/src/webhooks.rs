@@ -1,7 +1,7 @@
-//! `webhooks`: a map with user-defined names, read like the map of servers.
+//! Reads `webhooks`, a map with user-defined names.
 //!
-//! Never shows a secret: neither values of variables nor the paths of addresses, which are the credentials of chat
-//! services.
+//! The module never shows a secret: neither values of variables nor the paths of addresses, which are the credentials
+//! of chat services.
 
 use std::time::Duration;
 

@@ -48,10 +48,11 @@ use countersign_provider::{
 };
 pub use library::DocsError;
 
-/// The number of events held for a slow receiver; if there are more, it reads everything again.
+/// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
+/// again.
 const EVENT_CAPACITY: usize = 1024;
 
-/// The module of documents, named `docs` in routes and changes.
+/// The knowledge base as a module, named `docs` in routes and changes.
 pub struct Docs {
     reader: Reader,
     events: broadcast::Sender<ProviderEvent>,
@@ -90,8 +91,8 @@ impl Docs {
         }))
     }
 
-    async fn run_read(&self, look: ReadCall, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        match look {
+    async fn run_read(&self, read_call: ReadCall, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        match read_call {
             ReadCall::Refresh { tenant: selector, path } => self.reader.refresh(&selector, &path, ctx).await,
             ReadCall::DryRun(delete) => self.reader.dry_run(delete, ctx).await,
         }
@@ -143,7 +144,7 @@ impl Provider for Docs {
                 "rag_query" => self.reader.ask(arguments, Collection::Docs, ctx).await,
                 "rag_query_external" => self.reader.ask(arguments, Collection::External, ctx).await,
                 _ => match ToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
-                    ToolCall::Read(look) => self.run_read(look, ctx).await,
+                    ToolCall::Read(read_call) => self.run_read(read_call, ctx).await,
                     ToolCall::Write(write) => {
                         run::run(&self.reader.library, write, ctx, self.reader.embedder.is_some()).await
                     }
@@ -191,7 +192,7 @@ impl Provider for Docs {
                     })
                     .await
                 }
-                ToolCall::Read(look) => Ok(plan::unchanged_preview(&look)),
+                ToolCall::Read(read_call) => Ok(plan::unchanged_preview(&read_call)),
             }
         })
     }

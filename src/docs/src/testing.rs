@@ -29,7 +29,7 @@ struct Question {
     answers: Vec<String>,
 }
 
-/// The number of top ranks that count as found.
+/// The number of top ranks in which an answer counts as found.
 const RECALL_PLACES: usize = 5;
 
 /// The result of one ranking for one question: paths with their relevance, best first.

@@ -184,21 +184,21 @@ async fn fingerprint_follows_only_the_file() {
         ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "critical" })),
         ("delete_documents", json!({ "paths": ["note.md"] })),
     ];
-    let mut prints = Vec::new();
+    let mut fingerprints = Vec::new();
     for (tool, arguments) in &calls {
-        let print = bench.preview(tool, arguments.clone()).await.unwrap().fingerprint;
-        assert_eq!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, print);
-        prints.push(print);
+        let fingerprint = bench.preview(tool, arguments.clone()).await.unwrap().fingerprint;
+        assert_eq!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, fingerprint);
+        fingerprints.push(fingerprint);
     }
     fs::write(bench.file("unrelated.md"), "# Unrelated").unwrap();
     bench.call("index_document", json!({ "path": "unrelated.md" })).await.unwrap();
-    for ((tool, arguments), print) in calls.iter().zip(&prints) {
-        assert_eq!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, *print, "{tool}");
+    for ((tool, arguments), fingerprint) in calls.iter().zip(&fingerprints) {
+        assert_eq!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, *fingerprint, "{tool}");
     }
     fs::write(bench.file("note.md"), "# Note\n\nAnother zebra.\n").unwrap();
     bench.call("index_document", json!({ "path": "note.md" })).await.unwrap();
-    for ((tool, arguments), print) in calls.iter().zip(&prints) {
-        assert_ne!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, *print, "{tool}");
+    for ((tool, arguments), fingerprint) in calls.iter().zip(&fingerprints) {
+        assert_ne!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, *fingerprint, "{tool}");
     }
 }
 
@@ -206,16 +206,16 @@ async fn fingerprint_follows_only_the_file() {
 async fn deletion_fingerprint_follows_the_live_file() {
     let bench = TestDocs::new().await;
     let arguments = json!({ "paths": ["note.md"] });
-    let print = bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint;
-    // The index need not know yet.
+    let fingerprint = bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint;
+    // The index may not have the new content yet.
     fs::write(bench.file("note.md"), "# Note\n\nA zebrA.\n").unwrap();
-    assert_ne!(bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint, print);
+    assert_ne!(bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint, fingerprint);
     fs::write(bench.file("new.md"), "# New\n").unwrap();
     let all = bench.call("delete_documents", json!({ "dry_run": true })).await.unwrap();
     assert_eq!((&all["deleted_count"], &all["deleted_chunks"]), (&json!(3), &json!(3)), "{all}");
     fs::remove_file(bench.file("note.md")).unwrap();
-    let gone = bench.preview("delete_documents", arguments).await.unwrap_err();
-    assert_eq!(gone.kind, ErrorKind::DocumentNotFound);
+    let missing = bench.preview("delete_documents", arguments).await.unwrap_err();
+    assert_eq!(missing.kind, ErrorKind::DocumentNotFound);
 }
 
 #[actix::test]
@@ -228,7 +228,7 @@ async fn write_is_refused_after_branch_switch() {
     ] {
         let approved = bench.preview(tool, arguments.clone()).await.unwrap().fingerprint;
         let ctx = CallContext { approved_state: Some(approved), ..context() };
-        // The file is the same there, and the switch has not been noticed yet.
+        // The file is the same on the other branch, and the worker has not noticed the switch yet.
         bench.check_out("dev");
         let error = bench.docs.call(tool, &with_project(arguments), &ctx).await.unwrap_err();
         assert!(matches!(error.kind, ErrorKind::TenantMismatch | ErrorKind::ChangeStale), "{tool}: {error}");
@@ -293,7 +293,7 @@ async fn branch_name_is_accepted_without_branch_tracking() {
     let search = json!({ "query": "x", "branch_name": "main" });
     assert!(bench.call("semantic_search", search.clone()).await.is_ok());
     let delete = json!({ "branch_name": "main", "dry_run": true });
-    assert!(bench.call("delete_documents", delete).await.is_err(), "what is deleted is taken at its word");
+    assert!(bench.call("delete_documents", delete).await.is_err(), "a deletion must name its real branch");
     let bench = TestDocs::with_branches(true).await;
     assert!(bench.call("semantic_search", search).await.is_ok());
     let search = json!({ "query": "x", "branch_name": "never" });
@@ -309,7 +309,7 @@ async fn session_sees_only_its_project_and_branch() {
     let bench = TestDocs::with_branches(true).await;
     let notes = Arc::new(SessionNotes::default());
     let (ctx, uri) = (in_session(&notes), "docs://handbook/note.md");
-    assert!(bench.docs.read_resource(uri, &ctx).await.is_ok(), "before it is about anything");
+    assert!(bench.docs.read_resource(uri, &ctx).await.is_ok(), "the session has no active project yet");
     for (project, branch) in [("other", "main"), ("handbook", "dev")] {
         tenant::ActiveTenant { project: project.into(), branch: branch.into() }.save(&notes);
         let read = bench.docs.read_resource(uri, &ctx).await.unwrap_err();
@@ -325,16 +325,16 @@ async fn session_sees_only_its_project_and_branch() {
     tenant::ActiveTenant { project: "handbook".into(), branch: "main".into() }.save(&notes);
     assert!(bench.docs.read_resource(uri, &ctx).await.is_ok() && bench.docs.may_subscribe(uri, &ctx).await.is_ok());
     assert_eq!(bench.docs.resources(&ctx).await.unwrap().len(), 2);
-    assert!(bench.docs.read_resource(uri, &context()).await.is_ok(), "nothing is noted of who has no session");
+    assert!(bench.docs.read_resource(uri, &context()).await.is_ok(), "a call without a session has no active project");
 }
 
 #[actix::test]
 async fn report_counts_documents_and_names_faults() {
     let bench = TestDocs::new().await;
-    let of = |documents: &str| {
+    let detail_of = |documents: &str| {
         format!("handbook: {documents}, 1 without front matter, and 1 file of reference documentation")
     };
-    assert_eq!(bench.docs.report(), Report { details: vec![of("2 documents")], warnings: Vec::new() });
+    assert_eq!(bench.docs.report(), Report { details: vec![detail_of("2 documents")], warnings: Vec::new() });
     fs::write(bench.file("tools/bad.md"), TOOL.replace("gotcha", "trick")).unwrap();
     bench.call("index_document", json!({ "path": "tools/bad.md" })).await.unwrap();
     let Report { details, warnings } = bench.docs.report();
@@ -358,7 +358,7 @@ async fn report_counts_documents_and_names_faults() {
         "{warnings:?}"
     );
     let error = bench.call("activate_project", json!({ "branch_name": "main" })).await;
-    assert!(error.is_ok(), "it was indexed once");
+    assert!(error.is_ok(), "the branch was indexed before");
     let error = bench.call("activate_project", json!({ "branch_name": "dev" })).await.unwrap_err();
     assert!(error.message.contains("lies in no git repository"), "{error}");
 }
@@ -427,7 +427,7 @@ fn call_reads_only_if_arguments_say_so_once() {
     {
         assert!(!reads("delete_documents", writes), "{writes}");
     }
-    // A duplicate member counts as neither.
+    // Duplicate members are refused.
     for twice in [
         r#"{"project_name":"h","dry_run":true,"dry_run":false}"#,
         r#"{"project_name":"h","dry_run":true,"dry\u005frun":false}"#,
@@ -443,16 +443,17 @@ fn call_reads_only_if_arguments_say_so_once() {
 #[actix::test]
 async fn preview_reads_need_the_search_permission() {
     let bench = TestDocs::new().await;
-    let of = |tool: &str, arguments: Value| bench.docs.preview_reads(tool, &with_project(arguments)).unwrap();
+    let preview_reads_of =
+        |tool: &str, arguments: Value| bench.docs.preview_reads(tool, &with_project(arguments)).unwrap();
     for (tool, arguments) in [
         ("index_document", json!({ "path": "note.md", "content": "x" })),
         ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "critical" })),
         ("delete_documents", json!({})),
     ] {
-        let reads = of(tool, arguments);
+        let reads = preview_reads_of(tool, arguments);
         assert_eq!((reads[0].0, &reads[0].1["project_name"]), ("semantic_search", &json!("handbook")), "{tool}");
     }
-    assert!(of("semantic_search", json!({ "query": "x" })).is_empty());
+    assert!(preview_reads_of("semantic_search", json!({ "query": "x" })).is_empty());
 }
 
 #[actix::test]

@@ -1,11 +1,11 @@
-//! Destinations of calls: the [`Provider`] trait for modules and upstreams, the [`Module`] trait, and previews of
-//! writes.
+//! Defines the destinations of calls: the [`Provider`] trait for modules and upstreams, the [`Module`] trait, and
+//! previews of writes.
 //!
 //! A provider decides nothing: it previews a call on behalf of its proposer, and runs one. This crate depends on no
 //! provider and finds them through [`ProviderDirectory`]. What a preview reads has to pass policy as the proposer.
 //!
-//! [`previews`] makes the preview of a call, either the module's own or one by a recipe. [`parse_request`] holds the requests
-//! that a server sends while it runs a call, and [`text`] helps modules to write for models and people.
+//! [`previews`] makes the preview of a call, either the module's own or one by a recipe. [`mod@request`] holds the
+//! requests that a server sends while it runs a call, and [`text`] helps modules to write for models and people.
 
 pub mod previews;
 pub mod request;
@@ -51,10 +51,10 @@ pub struct ToolDef {
     /// JSON Schema of `structuredContent` of a completed call (the router adds the schema of the pending answer).
     pub output_schema: Option<Value>,
     pub annotations: ToolAnnotations,
-    /// Manages the caller's own changes or the gateway itself. Such a tool is never put under review and never denied
-    /// by `policy.default`.
+    /// Set if the tool manages the caller's own changes or the gateway itself. Such a tool is never put under review
+    /// and never denied by `policy.default`.
     pub self_service: bool,
-    /// The tool sends progress or waits, so its answer may have to be streamed.
+    /// Set if the tool sends progress or waits, so that its answer may have to be streamed.
     pub long_running: bool,
     /// Returns `true` for arguments with which a module's writing tool only reads (a dry run). Policy treats such calls
     /// like calls of a read-only tool.
@@ -182,7 +182,7 @@ pub struct CallContext {
 pub struct Meter(pub Arc<dyn Fn(Duration) + Send + Sync>);
 
 impl CallContext {
-    /// Creates the context of a call that runs no change and has nobody to ask or to tell of progress.
+    /// Creates the context of a call that runs no change, with no client to ask and no receiver of progress.
     #[must_use]
     pub fn new(principal: Arc<Principal>) -> Self {
         Self {
@@ -267,7 +267,7 @@ pub struct Report {
     pub warnings: Vec<String>,
 }
 
-/// A text resource that was read. `json` and Markdown are both text.
+/// The contents of a text resource, such as JSON or Markdown.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceText {
@@ -326,7 +326,7 @@ pub enum ProviderEvent {
 pub struct Audience {
     /// The principal that owns the resource.
     pub principal: String,
-    /// Every principal that may view other proposals can read it too.
+    /// Set if every principal that may view proposals of others can read the resource, too.
     pub include_viewers: bool,
 }
 
@@ -351,7 +351,7 @@ pub trait Subscriber: Send + Sync + 'static {
 /// Names are the provider's own: the router has already resolved prefixes. A provider that only has tools keeps the
 /// default methods.
 pub trait Provider: Send + Sync + 'static {
-    /// `tracker`, `gateway`, or an upstream's configured name.
+    /// Returns the name: `tracker`, `gateway`, or the configured name of an upstream.
     fn name(&self) -> &str;
 
     fn tools(&self) -> Vec<ToolDef>;
@@ -523,7 +523,8 @@ pub trait Module: Provider {
 /// Finds providers and tool definitions by name. The route table implements it.
 pub trait ProviderDirectory: Send + Sync + 'static {
     fn provider(&self, name: &str) -> Option<Arc<dyn Provider>>;
-    /// The hash of the tool's current definition (`sha256:…`), to compare with the one a change was proposed against.
+    /// Returns the hash of the tool's current definition (`sha256:…`), for a comparison with the definition at the time
+    /// of a proposal.
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String>;
     /// Returns the policy's verdict on a call by this principal. Standing rules apply, but simulate mode does not
     /// weaken the verdict; an unknown tool gives `Deny`.

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, value::RawValue};
 use crate::{ToolDef, text::invalid_argument};
 use countersign_protocol::{McpError, annotations::ToolAnnotations};
 
-/// Marks schemas of which null is a value.
+/// Marks schemas that allow null.
 const NULLABLE: &str = "x-nullable";
 /// Separates the rule from the message in the text of an [`ArgumentError`].
 const SEPARATOR: char = '\u{1f}';
@@ -85,7 +85,7 @@ fn derive_schema<T: JsonSchema>(settings: SchemaSettings) -> Value {
     schema.into()
 }
 
-/// Removes null from the values of an optional member: it is left out instead.
+/// Removes null from the values of an optional member, because callers leave the member out instead.
 fn remove_null(schema: &mut Map<String, Value>) {
     let is_null = |value: &Value| value.is_null() || value == "null" || value["type"] == "null";
     for keyword in ["type", "enum", "anyOf"] {
@@ -129,7 +129,8 @@ pub fn parse_arguments<A: DeserializeOwned>(arguments: &RawValue) -> Result<A, M
     })
 }
 
-/// Why a value is no argument: the rule that it breaks, and a message that begins after the argument's name.
+/// The reason why a value is not a valid argument: the broken rule, and a message that continues after the argument's
+/// name.
 #[derive(Debug, thiserror::Error)]
 #[error("{rule}{SEPARATOR}{message}")]
 pub struct ArgumentError {

@@ -158,13 +158,13 @@ impl FakeProvider {
             CallOutcome::Error(kind) => Err(McpError::new(kind, "as the test wants it")),
             CallOutcome::Ask(questions) => {
                 let Some(inquirer) = &ctx.inquirer else { return Ok(ToolResult::text("nobody to ask", None)) };
-                let heard = questions.iter().map(|(key, method)| {
+                let answers = questions.iter().map(|(key, method)| {
                     let (answered, answer) = oneshot::channel();
                     inquirer.ask(upstream_request(key, method, answered));
                     async move { format!("{key}={} ", answer.await.unwrap()) }
                 });
-                let heard: Vec<_> = heard.collect();
-                Ok(ToolResult::text(&join_all(heard).await.concat(), None))
+                let answers: Vec<_> = answers.collect();
+                Ok(ToolResult::text(&join_all(answers).await.concat(), None))
             }
             CallOutcome::Panic => panic!("as the test wants it"),
             CallOutcome::Hang => {

@@ -1,7 +1,7 @@
 //! Reads JSON bodies: limited in size and time, an object, with known members only.
 //!
-//! A [`Submission`] checks who sent it, what it is about, and the body, each before the next, so that nobody without a credential
-//! learns anything from the order of errors.
+//! A [`Submission`] checks the sender, then the object, and then the body, so that errors reveal nothing to a caller
+//! without a credential.
 
 use std::{sync::Arc, time::Duration};
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn headers_are_checked_before_body_is_read() {
-        let of = |headers: &[(&str, &str)]| {
+        let check = |headers: &[(&str, &str)]| {
             let request = actix_web::test::TestRequest::default();
             let request = headers.iter().fold(request, |request, header| request.append_header(*header));
             check_headers(100, &request.to_http_request()).map_err(|problem| problem.error.kind)
@@ -216,15 +216,15 @@ mod tests {
             &[json, ("content-encoding", "Identity")],
             &[json, ("content-length", "100")],
         ] {
-            assert_eq!(of(headers), Ok(()), "{headers:?}");
+            assert_eq!(check(headers), Ok(()), "{headers:?}");
         }
         // Types that a form of another page can send without a preflight.
         for media in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp", ""]
         {
-            assert_eq!(of(&[("content-type", media)]), Err(ErrorKind::InvalidRequest), "{media}");
+            assert_eq!(check(&[("content-type", media)]), Err(ErrorKind::InvalidRequest), "{media}");
         }
-        assert_eq!(of(&[]), Err(ErrorKind::InvalidRequest));
-        assert_eq!(of(&[json, ("content-encoding", "gzip")]), Err(ErrorKind::InvalidRequest));
-        assert_eq!(of(&[json, ("content-length", "101")]), Err(ErrorKind::TooLarge));
+        assert_eq!(check(&[]), Err(ErrorKind::InvalidRequest));
+        assert_eq!(check(&[json, ("content-encoding", "gzip")]), Err(ErrorKind::InvalidRequest));
+        assert_eq!(check(&[json, ("content-length", "101")]), Err(ErrorKind::TooLarge));
     }
 }

@@ -17,12 +17,12 @@ use countersign_protocol::ErrorKind;
 use countersign_review::{ChangeFilter, Changes, DecideChange, DecideError, EditChange};
 use countersign_store::{AuditSearch, ChangeCriteria};
 
-/// Returns the problem of a decision that was not made, with the change as it is now.
+/// Returns the problem of a decision that was not made, with the current change.
 pub fn decide_problem(error: DecideError) -> Problem {
     Problem::from(error.error).with_change(error.current)
 }
 
-/// Returns the problem of an id that no change has.
+/// Returns the problem of an unknown id of a change.
 pub fn change_not_found() -> Problem {
     Problem::new(ErrorKind::ChangeNotFound, "Change not found")
 }
@@ -57,7 +57,7 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
 }
 
 /// `GET /api/changes/{id}`
-pub async fn one(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
+pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let id = path_id(&request).ok_or_else(change_not_found)?;
     let mut change = changes.get(id).await?.ok_or_else(change_not_found)?;
     changes.note_waits(std::slice::from_mut(&mut change)).await?;
@@ -108,7 +108,7 @@ pub struct EditBody {
 }
 
 impl Body for EditBody {
-    /// As many as an agent may send.
+    /// Allows as many bytes as a request of an agent.
     fn max_bytes(http: &HttpConfig) -> usize {
         http.max_body
     }

@@ -77,8 +77,8 @@ fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
     })
 }
 
-/// Returns `true` for the form of our own file names. Development builds read files from the folder, so nothing else may become a
-/// path.
+/// Returns `true` if the name has the form of the gateway's own files. Development builds read from the folder, so no
+/// other name may become a path.
 fn is_plain(name: &str) -> bool {
     name.split('/').all(|part| {
         !part.is_empty()
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn serves_the_page_with_its_policy() {
+    async fn page_is_served_with_security_headers() {
         let response = get("/", &[]).await;
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(header(&response, "content-type"), "text/html; charset=utf-8");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn knows_what_the_browser_has() {
+    async fn unchanged_file_is_answered_with_304() {
         let first = get("/assets/js/main.js", &[]).await;
         assert_eq!(first.status(), StatusCode::OK);
         assert_eq!(header(&first, "content-type"), "text/javascript; charset=utf-8");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn answers_head_and_nothing_else() {
+    async fn only_get_and_head_are_answered() {
         let app = test::init_service(App::new().configure(routes)).await;
         let head = test::TestRequest::default().method(actix_web::http::Method::HEAD).uri("/").to_request();
         assert_eq!(test::call_service(&app, head).await.status(), StatusCode::OK);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn nothing_outside_of_the_folder_is_served() {
+    async fn files_outside_the_folder_are_not_served() {
         for path in [
             "/assets/../mod.rs",
             "/assets/..%2fmod.rs",
@@ -189,9 +189,10 @@ mod tests {
         }
     }
 
-    /// Every named file exists, every module is named, so that all load at once, and nothing is inline or from another origin.
+    /// Every named file exists, and every module is named, so that all load at once. Nothing is inline or from another
+    /// origin.
     #[actix::test]
-    async fn the_page_names_every_file() {
+    async fn page_names_every_file() {
         let body = to_bytes(get("/", &[]).await.into_body()).await.unwrap();
         let page = std::str::from_utf8(&body).unwrap();
         let named: Vec<&str> = page.split(['"', '\'']).filter_map(|word| word.strip_prefix("/assets/")).collect();
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_characters_are_those_of_the_gateway() {
+    fn hidden_characters_match_the_gateway() {
         let file = Assets::get("js/core/text.js").unwrap();
         let code = std::str::from_utf8(&file.data).unwrap();
         let table = code.split("const HIDDEN_RANGES = [").nth(1).unwrap().split("];").next().unwrap();
@@ -222,9 +223,9 @@ mod tests {
         assert_eq!(shown, HIDDEN_RANGES.iter().map(range).collect::<Vec<_>>());
     }
 
-    /// Guards against markup from agents.
+    /// Modules must not create markup, which agents could inject.
     #[actix::test]
-    async fn no_module_turns_text_into_markup() {
+    async fn no_module_assigns_markup() {
         for name in Assets::iter().filter(|n| n.ends_with(".js")) {
             let file = Assets::get(&name).unwrap();
             let code = std::str::from_utf8(&file.data).unwrap();

@@ -1,4 +1,4 @@
-//! Many decisions in one request. Each is made independently and has its own result.
+//! Makes many decisions in one request. Each is made independently and has its own result.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -35,7 +35,7 @@ pub struct BulkDecisionBody {
 struct DisplayedChange {
     id: String,
     version: u64,
-    /// Proves that its diff was on a screen.
+    /// The digest of the displayed content, which proves that the reviewer has seen the diff.
     digest: String,
 }
 
@@ -55,7 +55,7 @@ struct DecisionResult {
     problem: Option<Problem>,
 }
 
-/// `POST /api/decisions`: the results stand in the order of the changes.
+/// `POST /api/decisions`: the results have the order of the changes.
 pub async fn decide(
     submission: Submission<BulkDecisionBody>,
     changes: web::Data<Changes>,
@@ -67,8 +67,8 @@ pub async fn decide(
         return refuse(format!("`changes` must name 1 to {MAX_CHANGES} changes"));
     }
     let mut ids = HashSet::new();
-    if let Some(twice) = body.changes.iter().find(|opened| !ids.insert(opened.id.as_str())) {
-        return refuse(format!("{:.64} is named twice", twice.id.escape_default().to_string()));
+    if let Some(duplicate) = body.changes.iter().find(|displayed| !ids.insert(displayed.id.as_str())) {
+        return refuse(format!("{:.64} is named twice", duplicate.id.escape_default().to_string()));
     }
     let decisions = body.changes.into_iter().map(|DisplayedChange { id, version, digest }| {
         let decision = DecideChange {

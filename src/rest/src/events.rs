@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn feed_starts_after_last_received_event() {
-        let of = |query: &str, last: Option<&str>| {
+        let start_after = |query: &str, last: Option<&str>| {
             let request = TestRequest::with_uri(&format!("/api/events{query}"));
             let request = last.into_iter().fold(request, |r, id| r.append_header(("last-event-id", id)));
             since(&request.to_http_request()).map_err(|problem| problem.error.kind)
@@ -203,7 +203,7 @@ mod tests {
             ("?since=7", Some("-1"), Err(ErrorKind::InvalidParams)),
             ("", Some("18446744073709551616"), Err(ErrorKind::InvalidParams)),
         ] {
-            assert_eq!(of(query, last), expected, "{query} {last:?}");
+            assert_eq!(start_after(query, last), expected, "{query} {last:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `/events`: the feed over a WebSocket, one JSON object per text frame.
 //!
-//! The pump stands still when its peer stops reading, so the state of the subscriber (its position in the feed, the pings, the
-//! decision to evict) lives in a task of its own, with a limited outbox between the two. The feed waits while the outbox is full,
-//! and a peer that neither reads nor answers pings is evicted.
+//! The pump blocks when its peer stops reading. Therefore a separate task holds the state of the subscriber: its
+//! position in the feed, the pings and the decision to evict. A limited outbox connects the two. The feed waits while
+//! the outbox is full, and a peer that neither reads nor answers pings is evicted.
 
 use std::{cell::Cell, rc::Rc, sync::Arc};
 
@@ -57,15 +57,19 @@ pub async fn upgrade(
         // There is always room for the first frame.
         let _ = outgoing.push(hello.json);
     }
-    let gone = CancellationToken::new();
-    let socket = Socket { outgoing: Rc::clone(&outgoing), _gone: gone.clone().drop_guard(), _held: (slot, permit) };
+    let disconnected = CancellationToken::new();
+    let socket = Socket {
+        outgoing: Rc::clone(&outgoing),
+        _disconnected: disconnected.clone().drop_guard(),
+        _held: (slot, permit),
+    };
     let response = pump::start(&request, payload, socket, MAX_FRAME_BYTES, None)
         .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
     let pause = feed.ping_interval;
     rt::spawn(async move {
         tokio::select! {
             biased;
-            () = gone.cancelled() => {}
+            () = disconnected.cancelled() => {}
             () = outgoing.serve(subscriber, pause) => {}
         }
     });
@@ -157,7 +161,7 @@ impl Outgoing {
 /// The WebSocket of a subscriber. Holds the slots that last as long as the connection.
 struct Socket {
     outgoing: Rc<Outgoing>,
-    _gone: DropGuard,
+    _disconnected: DropGuard,
     _held: (StreamSlot, OwnedSemaphorePermit),
 }
 

@@ -1,4 +1,4 @@
-//! The gateways that serve this one's store.
+//! Lists the gateways that share the store of this gateway.
 
 use std::collections::HashSet;
 
@@ -38,7 +38,7 @@ struct NodeInfo {
     breakers_open: Vec<String>,
 }
 
-/// `GET /api/nodes`, the oldest first. Nodes that are gone are listed for about a day.
+/// `GET /api/nodes`, the oldest first. Nodes that have ended stay in the list for about a day.
 pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     struct NodeList {

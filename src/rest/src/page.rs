@@ -1,4 +1,4 @@
-//! Pages of lists in memory, by the same parameters as those of the store: `limit` and `cursor`.
+//! Cuts lists in memory into pages, with the same parameters as lists of the store: `limit` and `cursor`.
 //!
 //! A cursor is the key of the last item of the previous page, so that added and removed items shift nothing.
 

@@ -37,12 +37,12 @@ struct TestedPrincipal {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestBody {
-    /// Exactly one of these four.
+    /// The name of a tool. The body names exactly one of `tool`, `resource`, `prompt` and `method`.
     tool: Option<String>,
-    /// A URI.
+    /// The URI of a resource.
     resource: Option<String>,
     prompt: Option<String>,
-    /// A method of an extension, with its server.
+    /// A method of an extension. `server` names its server.
     method: Option<String>,
     server: Option<String>,
     arguments: Option<Box<RawValue>>,
@@ -103,9 +103,13 @@ impl TestBody {
     /// # Errors
     /// `TOOL_NOT_FOUND` and the like, `VALIDATION_FAILED`.
     pub fn evaluate(self, table: &RouteTable) -> Result<PolicyTestResult, McpError> {
-        let others = [&self.resource, &self.prompt, &self.method].into_iter().flatten().count();
-        let Some(tool) = self.tool.clone().filter(|_| others == 0) else {
-            return if self.tool.is_none() && others == 1 { self.evaluate_other(table) } else { Err(one_of()) };
+        let other_subjects = [&self.resource, &self.prompt, &self.method].into_iter().flatten().count();
+        let Some(tool) = self.tool.clone().filter(|_| other_subjects == 0) else {
+            return if self.tool.is_none() && other_subjects == 1 {
+                self.evaluate_other(table)
+            } else {
+                Err(subject_count_error())
+            };
         };
         let arguments = match self.arguments {
             Some(arguments) => arguments,
@@ -119,9 +123,9 @@ impl TestBody {
             let name: String = tool.chars().take(128).flat_map(char::escape_debug).collect();
             // Only reviewers and viewers test, who see every tool.
             let names: Vec<&str> = table.tools().iter().map(|route| route.name.as_str()).collect();
-            let meant = suggest::nearest_tool(&tool, &names);
-            let meant = meant.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-            McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{meant}"))
+            let suggestion = suggest::nearest_tool(&tool, &names);
+            let suggestion = suggestion.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{suggestion}"))
         })?;
         let principal = principal(self.principal);
         let requester = Requester {
@@ -158,17 +162,17 @@ impl TestBody {
         let not_found = |kind, what: &str| McpError::new(kind, format!("there is no such {what}"));
         let policy =
             table.policy.as_ref().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
-        let (subject, server, refusal, otherwise) = match (self.resource, self.prompt, self.method) {
+        let (subject, server, refusal, default_reason) = match (self.resource, self.prompt, self.method) {
             (Some(uri), ..) => {
                 let found = table.provider_for_uri(&uri);
                 let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
                 let refusal = refusal(policy, &*provider, Subject::Resource(&uri), &requester);
-                (TestSubject::Resource(uri), provider.name().to_owned(), refusal, FREE)
+                (TestSubject::Resource(uri), provider.name().to_owned(), refusal, UNDECIDED_REASON)
             }
             (_, Some(name), _) => {
                 let route = table.prompt(&name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
                 let refusal = refusal(policy, &*route.provider, Subject::Prompt(&name), &requester);
-                (TestSubject::Prompt(name), route.provider.name().to_owned(), refusal, FREE)
+                (TestSubject::Prompt(name), route.provider.name().to_owned(), refusal, UNDECIDED_REASON)
             }
             (.., Some(method)) => {
                 let server = self.server.as_deref().and_then(|server| table.provider(server));
@@ -177,18 +181,18 @@ impl TestBody {
                 let (server, upstream) = server.ok_or_else(missing)?;
                 let closed = (!policy.simulates() && !table.passes(upstream, &method, &requester)).then(|| {
                     refusal(policy, &**server, Subject::Method(&method), &requester)
-                        .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED.into() })
+                        .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
                 });
-                (TestSubject::Method(method), upstream.config.name.clone(), closed, OPEN)
+                (TestSubject::Method(method), upstream.config.name.clone(), closed, OPEN_METHOD_REASON)
             }
-            _ => return Err(one_of()),
+            _ => return Err(subject_count_error()),
         };
         let simulated = policy.simulates() && refusal.is_some();
         let verdict = if refusal.is_some() { Verdict::Deny } else { Verdict::Allow };
         let listed = simulated || refusal.is_none();
         let (rule, reason) = match refusal {
             Some(Refusal { rule, reason }) => (rule, reason),
-            None => (None, otherwise.into()),
+            None => (None, default_reason.into()),
         };
         let (standing_rule, mark, terms) = (None, None, None);
         Ok(PolicyTestResult { subject, server, verdict, rule, standing_rule, reason, mark, terms, simulated, listed })
@@ -204,14 +208,15 @@ fn principal(who: Option<TestedPrincipal>) -> Principal {
     })
 }
 
-fn one_of() -> McpError {
+fn subject_count_error() -> McpError {
     McpError::new(ErrorKind::ValidationFailed, "name one of `tool`, `resource`, `prompt` and `method`")
 }
 
-/// The reasons of verdicts without a rule.
-const FREE: &str = "no rule denies it, and the default leaves it free";
-const OPEN: &str = "a rule names it, or nothing of this server could be reviewed or denied";
-const CLOSED: &str = "something of this server could be reviewed or denied, and no rule names the method";
+/// The reason if neither a rule nor the default decides.
+const UNDECIDED_REASON: &str = "no rule denies it, and the default leaves it free";
+/// The reasons for a method that no rule denies, and for one that is closed by default.
+const OPEN_METHOD_REASON: &str = "a rule names it, or nothing of this server could be reviewed or denied";
+const CLOSED_METHOD_REASON: &str = "something of this server could be reviewed or denied, and no rule names the method";
 
 /// `POST /api/policy/test`
 pub async fn test(
@@ -219,7 +224,7 @@ pub async fn test(
     standing: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
     let table = standing.routes().load_full();
-    // On another thread than the one that serves connections.
+    // The test runs on the blocking pool, because conditions may be slow.
     let tested = web::block(move || submission.body.evaluate(&table)).await;
     let tested = tested.map_err(|_| Problem::new(ErrorKind::Internal, "the policy could not be evaluated"))?;
     Ok(json_ok(&tested?))

@@ -17,8 +17,10 @@ fn refuse(why: String) -> Problem {
 }
 
 impl Query {
+    /// Parses the query string of a request.
+    ///
     /// # Errors
-    /// `INVALID_PARAMS` for a name that is not in `known` or stands twice, and for values over 1 KiB.
+    /// `INVALID_PARAMS` for a name that is not in `known` or is given twice, and for values over 1 KiB.
     pub fn read(request: &HttpRequest, known: &[&str]) -> Result<Self, Problem> {
         Self::parse(request.query_string(), known)
     }
@@ -27,12 +29,12 @@ impl Query {
         let pairs = web::Query::<Vec<(String, String)>>::from_query(text)
             .map_err(|_| refuse("the query string cannot be read".into()))?
             .into_inner();
-        for (at, (name, value)) in pairs.iter().enumerate() {
+        for (index, (name, value)) in pairs.iter().enumerate() {
             if !known.contains(&name.as_str()) {
                 let shown = name.escape_default().to_string();
                 return Err(refuse(format!("unknown parameter {shown:.60}; known: {}", known.join(", "))));
             }
-            if pairs.iter().take(at).any(|(other, _)| other == name) {
+            if pairs.iter().take(index).any(|(other, _)| other == name) {
                 return Err(refuse(format!("{name} is given twice")));
             }
             if value.len() > MAX_VALUE_BYTES {
@@ -67,12 +69,12 @@ impl Query {
         parse_number(text).map(Some).ok_or_else(|| refuse(format!("{name} must be a whole number")))
     }
 
-    /// Returns the items of a list, which commas separate; at most 64.
+    /// Returns the items of a comma-separated list, at most 64.
     fn items(&self, name: &str) -> impl Iterator<Item = &str> {
         self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty()).take(64)
     }
 
-    /// Returns a list of texts, which commas separate.
+    /// Returns the texts of a comma-separated list.
     #[must_use]
     pub fn texts(&self, name: &str) -> Vec<String> {
         self.items(name).map(str::to_owned).collect()
@@ -89,7 +91,7 @@ impl Query {
         time.map(Some).map_err(|_| refuse(format!("{name} must be a time like 2026-07-28T12:00:00Z")))
     }
 
-    /// Returns a list of names of an enumeration, which commas separate.
+    /// Returns the values of a comma-separated list of names of an enumeration.
     ///
     /// # Errors
     /// `INVALID_PARAMS` with the valid names.

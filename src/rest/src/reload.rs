@@ -55,7 +55,7 @@ pub async fn consent(
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
     let deciding = Arc::clone(&reloads);
-    // In a task of its own, so that a client that disconnects leaves nothing half in force.
+    // The decision runs in its own task, so that a client that disconnects cannot interrupt it half-way.
     let decided = actix_web::rt::spawn(async move {
         deciding.decide(&body.digest, body.verdict == Verdict::Accept, &principal.name).await
     });

@@ -50,7 +50,7 @@ pub async fn list(
 }
 
 /// `GET /api/servers/{name}?limit=&cursor=`: its tools; all of them without either.
-pub async fn one(
+pub async fn get(
     _: Caller,
     request: HttpRequest,
     definitions: web::Data<ToolAcceptances>,

@@ -20,7 +20,7 @@ pub(super) type PageSize = Limit<20, 100>;
 /// The maximum number of characters of a query.
 const QUERY_MAX: usize = 500;
 
-/// A UUID or a key that is well-formed. The entity may not exist.
+/// A well-formed UUID or key of an entity, which may not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum EntityRef {
     Id(Uuid),
@@ -194,7 +194,7 @@ impl ListIssues {
     }
 }
 
-/// What `get_issue` adds to the issue.
+/// A part that `get_issue` adds to the issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(description = "")]

@@ -18,7 +18,7 @@ const MAX_DEPTH: i64 = 32;
 /// The maximum number of entities named in an error.
 pub(super) const MAX_NAMED: i64 = 20;
 
-/// The error for an entity that does not exist; `pointer` leads to the argument that names it.
+/// Returns the error for an entity that does not exist; `pointer` leads to the argument that names it.
 pub(super) fn not_found(entity: &str, given: &str, pointer: &str) -> McpError {
     let shown: String = given.chars().take(100).collect();
     let error = McpError::new(ErrorKind::NotFound, format!("There is no {entity} `{shown}`."))
@@ -31,19 +31,19 @@ pub(super) fn parent_label(parent: &Parent) -> String {
     format!("{} {}", parent.key, parent.title)
 }
 
-/// The error for a write that is not possible in the live state.
+/// Returns the error for a write that is not possible in the live state.
 pub(super) fn refused(message: impl Into<String>) -> McpError {
     McpError::new(ErrorKind::ToolExecution, message.into())
 }
 
-pub(super) fn require_issue(db: Db<'_>, workflow: &Workflow, by: &EntityRef) -> Result<Issue, McpError> {
-    find_issue(db, workflow, by)?.ok_or_else(|| not_found("issue", by.as_str(), ""))
+pub(super) fn require_issue(db: Db<'_>, workflow: &Workflow, entity: &EntityRef) -> Result<Issue, McpError> {
+    find_issue(db, workflow, entity)?.ok_or_else(|| not_found("issue", entity.as_str(), ""))
 }
 
 pub(super) fn require_project(db: Db<'_>, id: &Uuid) -> Result<Project, McpError> {
     match find_project(db, &EntityRef::Id(id.clone()))? {
         Some(project) => Ok(project),
-        None => Err(not_found("project", id, "/projectId").with("known", project_keys::known(db, MAX_NAMED)?)),
+        None => Err(not_found("project", id, "/projectId").with("known", project_keys::known_projects(db, MAX_NAMED)?)),
     }
 }
 
@@ -75,8 +75,9 @@ pub(super) fn check_parent(kind: IssueType, project: (i64, &str), parent: Option
         return Ok(());
     };
     if !kind.parents().contains(&parent.kind) {
-        let (one, other) = (with_article(kind), with_article(parent.kind));
-        let message = format!("The parent of {one} must be {}; {} is {other}.", allowed.join(" or "), parent.key);
+        let (child_type, parent_type) = (with_article(kind), with_article(parent.kind));
+        let message =
+            format!("The parent of {child_type} must be {}; {} is {parent_type}.", allowed.join(" or "), parent.key);
         return refused(message).map_err(|error: McpError| error.with("allowed", allowed));
     }
     if parent.project != project.0 {
@@ -97,11 +98,10 @@ pub(super) fn check_chain(db: Db<'_>, parent: &Parent, issue: Option<&Issue>) ->
                  WHERE up.depth < ?3) \
                SELECT MAX(depth), COALESCE(MAX(CASE WHEN id = ?2 THEN 1 ELSE 0 END), 0) FROM up";
     let given = values![parent.row, issue.map_or(-1, |issue| issue.row), MAX_DEPTH];
-    let (depth, meets): (i64, bool) = db.one(sql, given, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if meets {
+    let (depth, is_cycle): (i64, bool) = db.query_one(sql, given, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if is_cycle {
         let issue = issue.map_or("", |issue| issue.key.as_str());
-        let message =
-            format!("{} stands below {issue}, so it cannot become its parent: that would be a cycle.", parent.key);
+        let message = format!("{} is a descendant of {issue}, so it cannot become its parent.", parent.key);
         return Err(invalid_argument("/parentId", "cycle", message));
     }
     if depth >= MAX_DEPTH {

@@ -1,7 +1,7 @@
-//! Runs statements in the embedded database or in that of a server.
+//! Runs SQL statements in the embedded database or on a database server.
 //!
-//! Statements are written once, and [`prefix_tables`] gives tables the names that they have beside those of the store. Only
-//! the statements of the full-text search differ.
+//! Both databases run the same statements, except those of the full-text search. On a server, [`prefix_tables`] adds a
+//! prefix to the table names, because the store has its tables in the same database.
 
 use countersign_protocol::{ErrorKind, McpError};
 pub(super) use countersign_store::{
@@ -18,7 +18,8 @@ pub(super) type Sql<T> = Result<T, StoreError>;
 /// The result of a statement.
 pub(super) type DbResult<T> = Result<T, DbError>;
 
-/// A failed statement. A call fails as a read does, unless the error is mapped with [`not_written`].
+/// The error of a statement. It converts to the error of a failed read; [`not_written`] maps it to that of a failed
+/// write.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(super) struct DbError(StoreError);
@@ -45,18 +46,23 @@ impl Db<'_> {
     }
 
     /// Reads all rows.
-    pub fn all<T>(self, sql: &str, values: &[Value<'_>], read: impl FnMut(&Row) -> Sql<T>) -> DbResult<Vec<T>> {
+    pub fn query_all<T>(self, sql: &str, values: &[Value<'_>], read: impl FnMut(&Row) -> Sql<T>) -> DbResult<Vec<T>> {
         Ok(self.rows(sql, values)?.iter().map(read).collect::<Sql<_>>()?)
     }
 
     /// Reads the first row, if there is one.
-    pub fn find<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> Sql<T>) -> DbResult<Option<T>> {
+    pub fn query_optional<T>(
+        self,
+        sql: &str,
+        values: &[Value<'_>],
+        read: impl FnOnce(&Row) -> Sql<T>,
+    ) -> DbResult<Option<T>> {
         Ok(self.rows(sql, values)?.first().map(read).transpose()?)
     }
 
     /// Reads the first row, which must exist.
-    pub fn one<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> Sql<T>) -> DbResult<T> {
-        self.find(sql, values, read)?.ok_or_else(missing_row)
+    pub fn query_one<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> Sql<T>) -> DbResult<T> {
+        self.query_optional(sql, values, read)?.ok_or_else(missing_row)
     }
 
     /// Runs a statement, and returns how many rows were written.
@@ -67,8 +73,8 @@ impl Db<'_> {
         })
     }
 
-    /// Returns `true` if this gateway still has the claim on the change, until the transaction ends. Nobody else has
-    /// claims on changes in an embedded database.
+    /// Returns `true` if this gateway still has the claim on the change, and keeps the claim until the transaction
+    /// ends. Only one gateway uses an embedded database, so it always has the claim.
     pub fn is_claimed(self, change: &str) -> DbResult<bool> {
         match self {
             Self::File(_) => Ok(true),
@@ -76,7 +82,7 @@ impl Db<'_> {
         }
     }
 
-    /// Adds an issue to the full-text index. The embedded database does so itself.
+    /// Adds an issue to the full-text index of a server. Triggers of the embedded database do this themselves.
     pub fn index_issue(self, row: i64, key: &str, title: &str, description: &str) -> DbResult<()> {
         self.index("issues", row, &[('A', key), ('B', title), ('D', description)])
     }
@@ -97,7 +103,7 @@ impl Db<'_> {
 
 const TABLES: [&str; 6] = ["people", "projects", "issues", "comments", "history", "runs"];
 
-/// Returns the statement with the names that the tracker's tables have beside those of the store.
+/// Returns the statement with `tracker_` before the names of the tracker's tables.
 pub(super) fn prefix_tables(sql: &str) -> String {
     let mut out = sql.to_owned();
     for keyword in ["FROM", "JOIN", "INTO", "UPDATE"] {
@@ -112,7 +118,7 @@ pub(super) fn missing_row() -> DbError {
     StoreError::BadRecord("a row that was there is gone".to_owned()).into()
 }
 
-/// The error of a read: the log has the cause, and the client does not learn of the gateway's files.
+/// Converts the error of a failed read. Only the log shows the cause, which may name files of the gateway.
 impl From<DbError> for McpError {
     fn from(DbError(error): DbError) -> Self {
         if let StoreError::Locked = error {
@@ -126,7 +132,7 @@ impl From<DbError> for McpError {
     }
 }
 
-/// The error of a write that failed before its commit, so that nothing was changed.
+/// Returns the error of a write that failed before its commit, so that nothing was changed.
 pub(super) fn not_written(error: impl Into<DbError>) -> McpError {
     let DbError(error) = error.into();
     tracing::error!(%error, "tracker: the database could not be written");
@@ -143,7 +149,7 @@ mod tests {
 
     #[test]
     fn tables_on_a_server_are_prefixed() {
-        for (here, there) in [
+        for (plain, prefixed) in [
             ("SELECT id FROM issues WHERE key = ?1", "SELECT id FROM tracker_issues WHERE key = ?1"),
             (
                 "SELECT i.id FROM issues i LEFT JOIN people a ON a.id = ?1 WHERE i.project IN (?2, ?3)",
@@ -152,7 +158,7 @@ mod tests {
             ("INSERT INTO runs (changes) VALUES (?1)", "INSERT INTO tracker_runs (changes) VALUES (?1)"),
             ("UPDATE projects SET issues = ?2", "UPDATE tracker_projects SET issues = ?2"),
         ] {
-            assert_eq!(prefix_tables(here), there);
+            assert_eq!(prefix_tables(plain), prefixed);
         }
     }
 }

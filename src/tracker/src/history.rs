@@ -1,4 +1,4 @@
-//! The history of each issue: who changed what, when, and through which change. It outlives the issue.
+//! Records the history of each issue: the actor, the time, the fields and the change. The history outlives the issue.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -28,7 +28,7 @@ struct RecordedChange<'a> {
     after: Option<&'a str>,
 }
 
-/// The entity of an entry: an issue by its id and key, or the project itself.
+/// The entity that an entry is about: an issue, by its id and key, or the project itself.
 pub(super) struct Subject<'a> {
     pub project: i64,
     pub issue: Option<(&'a Uuid, &'a IssueKey)>,
@@ -45,8 +45,8 @@ pub(super) fn record(
         .iter()
         .map(|change| RecordedChange {
             field: change.field,
-            before: change.before.as_deref().map(cut),
-            after: change.after.as_deref().map(cut),
+            before: change.before.as_deref().map(truncate),
+            after: change.after.as_deref().map(truncate),
         })
         .collect();
     let changes = serde_json::to_string(&changes)?;
@@ -67,7 +67,7 @@ pub(super) fn record(
     Ok(())
 }
 
-fn cut(text: &str) -> &str {
+fn truncate(text: &str) -> &str {
     text.char_indices().nth(MAX_VALUE).map_or(text, |(end, _)| &text[..end])
 }
 
@@ -82,24 +82,24 @@ pub(super) struct HistoryEntry {
     pub changes: Box<RawValue>,
 }
 
-/// The history of an issue, which may be deleted.
+/// The history of an issue, which may have been deleted.
 pub(super) struct History {
     pub id: Uuid,
     pub key: IssueKey,
-    /// The newest entries, the oldest of them first.
+    /// The newest entries, in the order of time.
     pub entries: Vec<HistoryEntry>,
     pub total: i64,
 }
 
 /// Returns the newest `limit` entries of an issue; `None` if it never existed.
-pub(super) fn of_issue(db: Db<'_>, issue: &EntityRef, limit: i64) -> DbResult<Option<History>> {
+pub(super) fn find_history(db: Db<'_>, issue: &EntityRef, limit: i64) -> DbResult<Option<History>> {
     let column = if let EntityRef::Id(_) = issue { "issue_uuid" } else { "issue_key" };
     let sql = format!(
         "SELECT issue_uuid, issue_key, at, actor, action, change_id, changes FROM history \
          WHERE {column} = ?1 ORDER BY id DESC LIMIT ?2"
     );
     let mut subject = None;
-    let mut entries: Vec<HistoryEntry> = db.all(&sql, values![issue.as_str(), limit], |row| {
+    let mut entries: Vec<HistoryEntry> = db.query_all(&sql, values![issue.as_str(), limit], |row| {
         if subject.is_none() {
             subject = Some((row.get(0)?, row.get(1)?));
         }
@@ -114,6 +114,6 @@ pub(super) fn of_issue(db: Db<'_>, issue: &EntityRef, limit: i64) -> DbResult<Op
     let Some((id, key)) = subject else { return Ok(None) };
     entries.reverse();
     let count = format!("SELECT COUNT(*) FROM history WHERE {column} = ?1");
-    let total = db.one(&count, values![issue.as_str()], |row| row.get(0))?;
+    let total = db.query_one(&count, values![issue.as_str()], |row| row.get(0))?;
     Ok(Some(History { id, key, entries, total }))
 }

@@ -4,12 +4,17 @@ use super::{
     db::{Db, DbResult, values},
     history::Actor,
     model::{Hours, IssueKey, IssueType, Priority, ProjectKey, Status, Time, Uuid},
-    uri::Touched,
+    uri::ChangedResources,
 };
 use countersign_domain::principal::{Principal, Role};
 
-/// Returns the row of the principal among the people, which is created at its first write.
-pub(super) fn ensure_person(db: Db<'_>, principal: &Principal, at: &Time, touched: &mut Touched) -> DbResult<i64> {
+/// Returns the row of the principal in `people`. The row is created at the first write of the principal.
+pub(super) fn ensure_person(
+    db: Db<'_>,
+    principal: &Principal,
+    at: &Time,
+    changed_resources: &mut ChangedResources,
+) -> DbResult<i64> {
     let kind = if principal.role == Role::Agent { "agent" } else { "person" };
     let created = db.execute(
         "INSERT INTO people (uuid, name, kind, principal, created_at) VALUES (?1, ?2, ?3, ?2, ?4) \
@@ -17,12 +22,12 @@ pub(super) fn ensure_person(db: Db<'_>, principal: &Principal, at: &Time, touche
         values![&Uuid::new(), &principal.name, kind, at],
     )?;
     if created > 0 {
-        touched.people();
+        changed_resources.add_people();
     }
-    db.one("SELECT id FROM people WHERE principal = ?1", values![&principal.name], |row| row.get(0))
+    db.query_one("SELECT id FROM people WHERE principal = ?1", values![&principal.name], |row| row.get(0))
 }
 
-/// Adds a person of the configuration, unless somebody has that name.
+/// Adds a person of the configuration, unless a person has that name already.
 pub(super) fn ensure_named_person(db: Db<'_>, name: &str, at: &Time) -> DbResult<()> {
     db.execute(
         "INSERT INTO people (uuid, name, kind, created_at) SELECT ?1, ?2, 'person', ?3 \
@@ -32,7 +37,7 @@ pub(super) fn ensure_named_person(db: Db<'_>, name: &str, at: &Time) -> DbResult
     Ok(())
 }
 
-/// A new issue.
+/// The values of a new issue.
 pub(super) struct IssueRow<'a> {
     /// The row and the key of the project.
     pub project: (i64, &'a ProjectKey),
@@ -47,12 +52,17 @@ pub(super) struct IssueRow<'a> {
 }
 
 /// Inserts an issue with the next number of the project. Returns its row, id and key.
-pub(super) fn insert_issue(db: Db<'_>, issue: &IssueRow<'_>, by: &str, at: &Time) -> DbResult<(i64, Uuid, IssueKey)> {
+pub(super) fn insert_issue(
+    db: Db<'_>,
+    issue: &IssueRow<'_>,
+    creator: &str,
+    at: &Time,
+) -> DbResult<(i64, Uuid, IssueKey)> {
     let (project, project_key) = issue.project;
     let sql = "UPDATE projects SET next_number = next_number + 1 WHERE id = ?1 RETURNING next_number - 1";
-    let number: i64 = db.one(sql, values![project], |row| row.get(0))?;
+    let number: i64 = db.query_one(sql, values![project], |row| row.get(0))?;
     let (id, key) = (Uuid::new(), IssueKey(format!("{project_key}-{number}")));
-    let row = db.one(
+    let row = db.query_one(
         "INSERT INTO issues (uuid, project, number, key, type, title, description, status, priority, assignee, parent, \
          estimated_hours, created_at, created_by, updated_at) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?13) RETURNING id",
@@ -70,7 +80,7 @@ pub(super) fn insert_issue(db: Db<'_>, issue: &IssueRow<'_>, by: &str, at: &Time
             issue.parent,
             issue.estimated_hours,
             at,
-            by
+            creator
         ],
         |row| row.get(0),
     )?;
@@ -84,12 +94,12 @@ pub(super) fn insert_project(
     key: &ProjectKey,
     name: &str,
     description: &str,
-    by: &str,
+    creator: &str,
     at: &Time,
 ) -> DbResult<i64> {
     let sql = "INSERT INTO projects (uuid, key, name, description, created_at, created_by) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING id";
-    db.one(sql, values![&Uuid::new(), key, name, description, at, by], |row| row.get(0))
+    db.query_one(sql, values![&Uuid::new(), key, name, description, at, creator], |row| row.get(0))
 }
 
 /// Inserts a comment, and returns its id.
@@ -98,7 +108,7 @@ pub(super) fn insert_comment(db: Db<'_>, issue: i64, person: i64, content: &str,
     let sql = "INSERT INTO comments (uuid, issue, author, person, content, change_id, created_at) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING id";
     let given = values![&id, issue, &actor.name, person, content, actor.change_id.as_ref(), &actor.at];
-    let row = db.one(sql, given, |row| row.get(0))?;
+    let row = db.query_one(sql, given, |row| row.get(0))?;
     db.index_comment(row, content)?;
     db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![issue, &actor.at])?;
     Ok(id)

@@ -25,7 +25,7 @@ mod sample;
 mod sample_data;
 mod search;
 mod storage;
-// The suite does not name a database. It is compiled once for each, and finds the database by its module path.
+// The suite is compiled once for each database, and chooses the database by its module path.
 #[cfg(test)]
 #[path = "suite/mod.rs"]
 mod on_a_file;
@@ -51,7 +51,7 @@ use self::{
     db::{Db, not_written},
     history::Actor,
     storage::Storage,
-    uri::{Resource, SCHEME, Touched},
+    uri::{ChangedResources, Resource, SCHEME},
 };
 pub use self::{
     model::{IssueType, Priority, Status},
@@ -67,10 +67,10 @@ use countersign_provider::{
 };
 use countersign_store::Room;
 
-/// The number of events held for a slow receiver; if there are more, it reads everything again.
+/// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
+/// again.
 const EVENT_CAPACITY: usize = 1024;
-/// The maximum number of bytes of arguments with which a preview is made on the caller's thread, so that it has no long
-/// text and no costly diff.
+/// The maximum bytes of arguments for a preview on the caller's thread. Longer arguments may need a costly diff.
 const MAX_QUICK_ARGUMENTS: usize = 2048;
 
 /// The tracker as a module, named `tracker` in routes and changes.
@@ -85,7 +85,7 @@ impl Tracker {
     ///
     /// # Errors
     /// Fails if the workflow is invalid.
-    pub fn offers(config: &TrackerConfig) -> Result<Vec<ToolDef>, TrackerError> {
+    pub fn tool_definitions(config: &TrackerConfig) -> Result<Vec<ToolDef>, TrackerError> {
         Workflow::from_config(&config.workflow).map(|workflow| tools::tools(&workflow)).map_err(TrackerError::Workflow)
     }
 
@@ -99,11 +99,11 @@ impl Tracker {
         let now = Timestamp::now();
         let (events, _) = broadcast::channel(EVENT_CAPACITY);
         let sender = events.clone();
-        // It is fine if nobody listens.
-        let announce = move |touched: Touched| {
-            let list_changed = touched.list_changed;
-            if !touched.uris().is_empty() {
-                let _ = sender.send(ProviderEvent::ResourcesUpdated(touched.into_uris()));
+        // Sending fails only if there is no receiver.
+        let announce = move |changed_resources: ChangedResources| {
+            let list_changed = changed_resources.list_changed;
+            if !changed_resources.uris().is_empty() {
+                let _ = sender.send(ProviderEvent::ResourcesUpdated(changed_resources.into_uris()));
             }
             if list_changed {
                 let _ = sender.send(ProviderEvent::ResourceListChanged);
@@ -141,7 +141,7 @@ impl Tracker {
         self.read(false, ctx, move |db| search::search(db, &args)).await
     }
 
-    /// Reads from one state of the database. Only short reads that an index leads to are quick.
+    /// Reads from one state of the database. Only a short read that uses an index is quick.
     async fn read<T: Send + 'static>(
         &self,
         is_quick: bool,
@@ -160,7 +160,7 @@ impl Tracker {
             if let Some(id) = change_id
                 && let Some(result) = writes::earlier_run(db, id)?
             {
-                return Ok((result, Touched::default()));
+                return Ok((result, ChangedResources::default()));
             }
             if let Some(permit) = permit {
                 Permit::check(Some(permit))?;
@@ -174,9 +174,9 @@ impl Tracker {
                 Actor { name: principal.name.clone(), change_id: change_id.clone(), at: Timestamp::now().into() };
             let plan = plan::plan(db, &workflow, &write)?;
             ctx.check_state(&plan.fingerprint())?;
-            let (result, touched) = writes::apply(db, &workflow, &plan, principal, &actor)?;
+            let (result, changed_resources) = writes::apply(db, &workflow, &plan, principal, &actor)?;
             writes::remember_run(db, &tool, &actor, &result)?;
-            Ok((result, touched))
+            Ok((result, changed_resources))
         };
         self.storage.write(run).await
     }

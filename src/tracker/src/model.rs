@@ -43,7 +43,7 @@ macro_rules! closed_set {
             fn read(value: &Value<'_>) -> Option<Self> { <&str>::read(value).and_then(Self::parse) }
         }
         impl From<$name> for Value<'_> {
-            fn from(one: $name) -> Self { one.as_str().into() }
+            fn from(value: $name) -> Self { value.as_str().into() }
         }
     };
 }
@@ -201,7 +201,7 @@ impl TryFrom<f64> for Hours {
 }
 
 impl Serialize for Hours {
-    /// Writes an integer if the number is one.
+    /// Serializes a whole number as a JSON integer.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Estimates are far below 2^53, so the conversion is exact.
         #[allow(clippy::cast_possible_truncation)]
@@ -256,7 +256,7 @@ pub(super) struct Person {
     pub name: String,
 }
 
-/// An issue as another one refers to it.
+/// The parent of an issue, as the issue shows it.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(description = "")]
 pub(super) struct Parent {
@@ -303,7 +303,7 @@ pub(super) struct Issue {
     pub updated_at: Time,
 }
 
-/// An issue on one line of a list.
+/// An issue in a list, with the fields that fit on one line.
 #[derive(Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(description = "")]
@@ -347,12 +347,13 @@ impl Issue {
     }
 }
 
-/// Returns a title or name for a sentence: on one line, with hidden characters escaped. The diff has it unchanged.
+/// Returns a title or name for a sentence: on one line, with hidden characters escaped. The diff shows the text
+/// unchanged.
 pub(super) fn display_text(text: &str) -> std::borrow::Cow<'_, str> {
     countersign_provider::text::one_line(text, TITLE_MAX)
 }
 
-/// One field that a write sets, as text before and after, for the diff and the history.
+/// The text of one field before and after a write, for the diff and the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FieldChange {
     pub field: &'static str,

@@ -1,6 +1,6 @@
-//! Plans a write against the live state; everything that can be refused is refused here.
+//! Plans a write against the live state, and refuses every write that cannot be done.
 //!
-//! The preview shows a plan and the run carries one out, so that both make the same checks.
+//! The preview shows a plan and the run carries out a plan, so both make the same checks.
 
 use super::{
     arguments::{AddComment, CreateIssue, CreateProject, EntityRef, UpdateIssue, Write},
@@ -44,9 +44,12 @@ pub(super) enum Action {
     Delete { issue: Box<Issue> },
 }
 
-/// Plans a write, or explains precisely why it cannot be done.
+/// Plans a write.
+///
+/// # Errors
+/// Explains why the write cannot be done.
 pub(super) fn plan(db: Db<'_>, workflow: &Workflow, write: &Write) -> Result<Plan, McpError> {
-    let issue = |by: &EntityRef| require_issue(db, workflow, by);
+    let issue = |entity: &EntityRef| require_issue(db, workflow, entity);
     match write {
         Write::CreateProject(new) => create_project(db, new),
         Write::CreateIssue(new) => create_issue(db, new),
@@ -126,7 +129,7 @@ impl Plan {
 /// The name, the label and the value of a field.
 type Field = (&'static str, &'static str, String);
 
-/// Returns the fields that an issue may lack, in the order of the diff.
+/// Returns those of the optional fields of an issue that have a value, in the order of the diff.
 fn optional_fields(
     description: &str,
     assignee: Option<&Person>,
@@ -142,11 +145,11 @@ fn optional_fields(
     fields.into_iter().filter_map(|(name, label, value)| Some((name, label, value?)))
 }
 
-fn added((field, label, value): Field) -> FieldChange {
+fn added_field((field, label, value): Field) -> FieldChange {
     FieldChange::new(field, label, None, Some(value))
 }
 
-fn removed((field, label, value): Field) -> FieldChange {
+fn removed_field((field, label, value): Field) -> FieldChange {
     FieldChange::new(field, label, Some(value), None)
 }
 
@@ -162,8 +165,9 @@ fn create_project(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpError> {
         }
         None => project_keys::derive(db, &new.name)?,
     };
-    let mut changes = vec![added(("name", "Name", new.name.to_string())), added(("key", "Key", key.to_string()))];
-    changes.extend(optional_fields(&new.description, None, None, None).map(added));
+    let mut changes =
+        vec![added_field(("name", "Name", new.name.to_string())), added_field(("key", "Key", key.to_string()))];
+    changes.extend(optional_fields(&new.description, None, None, None).map(added_field));
     Ok(Plan {
         operation: Operation::Create,
         entity: "project",
@@ -203,7 +207,7 @@ fn create_issue(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> {
         label: format!("{} (new in {})", display_text(&new.title), project.key),
         lock_key: project.id.to_string(),
         summary: format!("Create {} “{}” in {}", new.kind, display_text(&new.title), project.key),
-        changes: fields.into_iter().chain(optional).map(added).collect(),
+        changes: fields.into_iter().chain(optional).map(added_field).collect(),
         state: vec![("project", project.id.to_string()), ("project.label", project_label)],
         action: Action::CreateIssue {
             project: Box::new(project),
@@ -351,8 +355,8 @@ fn add_comment(issue: Issue, comment: &AddComment) -> Plan {
         label: format!("on {}", issue.display_label()),
         lock_key: issue.id.to_string(),
         summary: format!("Comment on {} “{}”", issue.key, display_text(&issue.title)),
-        changes: vec![added(("content", "Comment", comment.content.to_string()))],
-        // The version is left out: a comment on an issue stays right when a field of the issue changes.
+        changes: vec![added_field(("content", "Comment", comment.content.to_string()))],
+        // The version is left out, because a comment stays valid when a field of the issue changes.
         state: vec![("issue", issue.id.to_string()), ("issue.label", issue.label())],
         action: Action::Comment { issue: Box::new(issue), content: comment.content.to_string() },
     }
@@ -367,7 +371,7 @@ fn delete_issue(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
         return Err(refused(message).with("issueId", issue.id.0).with("children", keys));
     }
     let sql = "SELECT MAX(id) FROM comments WHERE issue = ?1";
-    let last_comment: Option<i64> = db.one(sql, values![issue.row], |row| row.get(0))?;
+    let last_comment: Option<i64> = db.query_one(sql, values![issue.row], |row| row.get(0))?;
     let comments = issue.comment_count;
     let fields = [
         ("key", "Key", issue.key.to_string()),
@@ -378,10 +382,10 @@ fn delete_issue(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
     ];
     let optional =
         optional_fields(&issue.description, issue.assignee.as_ref(), issue.estimated_hours, issue.parent.as_ref());
-    let mut changes: Vec<FieldChange> = fields.into_iter().chain(optional).map(removed).collect();
+    let mut changes: Vec<FieldChange> = fields.into_iter().chain(optional).map(removed_field).collect();
     let mut with_comments = String::new();
     if comments > 0 {
-        changes.push(removed(("comments", "Comments", comments.to_string())));
+        changes.push(removed_field(("comments", "Comments", comments.to_string())));
         with_comments = format!(" with {}", plural(comments, "comment"));
     }
     let summary = format!("Delete {} {} “{}”{with_comments}", issue.kind, issue.key, display_text(&issue.title));

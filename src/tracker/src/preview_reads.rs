@@ -5,25 +5,25 @@ use serde_json::{Value, json, value::RawValue};
 use super::arguments::Write;
 use countersign_protocol::McpError;
 
-/// Returns tools with their arguments.
+/// Returns the read calls, each as a tool with its arguments.
 ///
 /// # Errors
 /// Fails if the arguments of the write are invalid.
 pub(super) fn preview_reads(tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
     let Some(write) = Write::parse(tool, arguments) else { return Ok(Vec::new()) };
     let write = write?;
-    let given: Value = serde_json::from_str(arguments.get()).unwrap_or_default();
+    let values: Value = serde_json::from_str(arguments.get()).unwrap_or_default();
     let mut reads = Vec::new();
     let issue = |id: &Value| ("get_issue", json!({ "issueId": id }));
     let people = || ("list_projects", json!({ "includePeople": true }));
     match write {
         Write::CreateProject { .. } => reads.push(("list_projects", json!({}))),
         Write::CreateIssue(_) | Write::Assign { .. } => reads.push(people()),
-        // The issue that they name shows everything.
+        // The issue that the arguments name shows everything. It is added below.
         Write::UpdateIssue { .. } | Write::UpdateStatus { .. } | Write::Comment { .. } | Write::Delete { .. } => {}
     }
     reads.extend(
-        ["issueId", "parentId"].iter().filter_map(|name| given.get(name)).filter(|id| id.is_string()).map(issue),
+        ["issueId", "parentId"].iter().filter_map(|name| values.get(name)).filter(|id| id.is_string()).map(issue),
     );
     Ok(reads)
 }
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn preview_reads_are_listed_for_each_write() {
-        let of = |tool: &str, arguments: Value| {
+        let reads_of = |tool: &str, arguments: Value| {
             let raw = RawValue::from_string(arguments.to_string()).unwrap();
             preview_reads(tool, &raw)
                 .map(|reads| reads.into_iter().map(|(tool, args)| format!("{tool} {args}")).collect::<Vec<_>>())
@@ -56,9 +56,9 @@ mod tests {
         let writes = tools(&workflow).into_iter().filter(|tool| !tool.annotations.read_only_hint);
         assert_eq!(writes.map(|tool| tool.name).collect::<Vec<_>>(), rows.each_ref().map(|(tool, ..)| *tool));
         for (tool, arguments, expected) in rows {
-            assert_eq!(of(tool, arguments).unwrap(), expected, "{tool}");
+            assert_eq!(reads_of(tool, arguments).unwrap(), expected, "{tool}");
         }
-        assert!(of("update_issue", json!({ "issueId": "no key" })).is_err(), "wrong whatever is there");
-        assert_eq!(of("get_issue", json!({ "issueId": id })).unwrap(), Vec::<String>::new());
+        assert!(reads_of("update_issue", json!({ "issueId": "no key" })).is_err(), "the key is invalid in every state");
+        assert_eq!(reads_of("get_issue", json!({ "issueId": id })).unwrap(), Vec::<String>::new());
     }
 }

@@ -10,8 +10,8 @@ use super::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The number of keys that are tried.
-const ATTEMPTS: usize = 26 * 27;
+/// The maximum number of keys that are tried.
+const MAX_ATTEMPTS: usize = 26 * 27;
 
 /// Returns a free key that people recognize: the initials of the name or its first letters, with letters added while it is
 /// taken. The same state always gives the same key.
@@ -19,7 +19,7 @@ const ATTEMPTS: usize = 26 * 27;
 /// # Errors
 /// Fails if all these keys are taken.
 pub(super) fn derive(db: Db<'_>, name: &str) -> Result<ProjectKey, McpError> {
-    for key in candidates(name).take(ATTEMPTS) {
+    for key in candidates(name).take(MAX_ATTEMPTS) {
         if find_project(db, &EntityRef::Key(key.clone()))?.is_none() {
             return Ok(ProjectKey(key));
         }
@@ -51,9 +51,9 @@ fn base(name: &str) -> String {
     if key.len() < 2 { "PROJ".to_owned() } else { key }
 }
 
-/// Returns projects to name in an error.
-pub(super) fn known(db: Db<'_>, limit: i64) -> DbResult<Vec<Value>> {
-    db.all("SELECT uuid, key, name FROM projects ORDER BY key LIMIT ?1", values![limit], |row| {
+/// Returns the first projects, for an error that lists them.
+pub(super) fn known_projects(db: Db<'_>, limit: i64) -> DbResult<Vec<Value>> {
+    db.query_all("SELECT uuid, key, name FROM projects ORDER BY key LIMIT ?1", values![limit], |row| {
         Ok(json!({ "id": row.get::<&str>(0)?, "key": row.get::<&str>(1)?, "name": row.get::<&str>(2)? }))
     })
 }
@@ -85,7 +85,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_candidate_is_a_key(name in "\\PC{0,60}") {
-            for key in candidates(&name).take(ATTEMPTS) {
+            for key in candidates(&name).take(MAX_ATTEMPTS) {
                 prop_assert!((2..=10).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_uppercase()), "{}", key);
             }
         }

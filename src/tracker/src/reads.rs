@@ -47,7 +47,7 @@ pub(super) fn list_projects(db: Db<'_>, args: &ListProjects) -> Result<ToolResul
         "{PROJECT_QUERY} WHERE CAST(?1 AS BIGINT) IS NULL OR key > (SELECT key FROM projects WHERE id = ?1) \
          ORDER BY key LIMIT ?2"
     );
-    let mut projects = db.all(&sql, values![after, args.limit.0 + 1], read_project)?;
+    let mut projects = db.query_all(&sql, values![after, args.limit.0 + 1], read_project)?;
     let next_cursor = end_page(&mut projects, args.limit.0, |last| cursor::encode(last.row, &"projects"));
     let mut text = String::new();
     for project in &projects {
@@ -117,7 +117,7 @@ pub(super) fn find_issues(
     limit: usize,
 ) -> Result<Vec<IssueLine>, McpError> {
     match issue_query(db, args, after, limit)? {
-        Some((sql, parameters)) => Ok(db.all(&sql, &parameters.values(), read_line)?),
+        Some((sql, parameters)) => Ok(db.query_all(&sql, &parameters.values(), read_line)?),
         None => Ok(Vec::new()),
     }
 }
@@ -131,8 +131,8 @@ pub(super) fn issue_query(
 ) -> Result<Option<(String, Parameters)>, McpError> {
     let mut parameters = Parameters::default();
     let mut conditions = Vec::new();
-    if let Some(ProjectRef(by)) = &args.project_id {
-        let project = find_project(db, by)?.ok_or_else(|| not_found("project", by.as_str(), "/projectId"))?;
+    if let Some(ProjectRef(entity)) = &args.project_id {
+        let project = find_project(db, entity)?.ok_or_else(|| not_found("project", entity.as_str(), "/projectId"))?;
         conditions.push(format!("i.project = {}", parameters.add(project.row)));
     }
     let lists: [(&str, Vec<&str>); 3] = [
@@ -154,8 +154,8 @@ pub(super) fn issue_query(
     match &args.parent_id.0 {
         None => {}
         Some(None) => conditions.push("i.parent IS NULL".to_owned()),
-        Some(Some(IssueRef(by))) => {
-            let parent = find_parent(db, by)?.ok_or_else(|| not_found("issue", by.as_str(), "/parentId"))?;
+        Some(Some(IssueRef(entity))) => {
+            let parent = find_parent(db, entity)?.ok_or_else(|| not_found("issue", entity.as_str(), "/parentId"))?;
             conditions.push(format!("i.parent = {}", parameters.add(parent.row)));
         }
     }
@@ -193,8 +193,8 @@ struct Child {
 }
 
 pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Result<ToolResult, McpError> {
-    let IssueRef(by) = &args.issue_id;
-    let issue = find_issue(db, workflow, by)?.ok_or_else(|| not_found("issue", by.as_str(), ""))?;
+    let IssueRef(entity) = &args.issue_id;
+    let issue = find_issue(db, workflow, entity)?.ok_or_else(|| not_found("issue", entity.as_str(), ""))?;
     let includes = |part| args.include.contains(&part);
     let mut text = render::issue(&issue);
     let children = includes(Include::Children).then(|| find_children(db, issue.row, &mut text)).transpose()?;
@@ -204,7 +204,8 @@ pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Res
     }
     let mut history = None;
     if includes(Include::History) {
-        let entries = history::of_issue(db, by, MAX_INCLUDED)?.map(|history| history.entries).unwrap_or_default();
+        let entries =
+            history::find_history(db, entity, MAX_INCLUDED)?.map(|history| history.entries).unwrap_or_default();
         text.push_str("\n\nHistory (oldest first):");
         for entry in &entries {
             let actor = render::summary_line(&entry.actor);
@@ -217,7 +218,7 @@ pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Res
 
 fn find_children(db: Db<'_>, issue: i64, text: &mut String) -> DbResult<Vec<Child>> {
     let sql = "SELECT uuid, key, title, type, status FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";
-    let children = db.all(sql, values![issue, MAX_INCLUDED], |row| {
+    let children = db.query_all(sql, values![issue, MAX_INCLUDED], |row| {
         Ok(Child { id: row.get(0)?, key: row.get(1)?, title: row.get(2)?, kind: row.get(3)?, status: row.get(4)? })
     })?;
     text.push_str("\n\nChildren:");

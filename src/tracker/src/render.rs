@@ -1,6 +1,6 @@
-//! Writes the texts of answers: short lines for a model, with every id that it needs next.
+//! Formats the texts of answers for models, as short lines with every id that the next call may need.
 //!
-//! What people and agents wrote stays on a line or in a block of its own, so that it cannot be taken for the tracker's words.
+//! Text of people and agents has its own line or block, so that a model cannot mistake it for text of the tracker.
 
 use std::{borrow::Cow, fmt::Write as _};
 

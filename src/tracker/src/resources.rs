@@ -1,4 +1,4 @@
-//! The tracker's resources, which read as JSON.
+//! Lists and reads the tracker's resources, whose contents are JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -23,7 +23,7 @@ const MAX_PROJECTS: i64 = 500;
 const MAX_ISSUES: usize = 500;
 const MAX_ISSUES_IN_COLUMN: i64 = 100;
 const MAX_COMMENTS: i64 = 500;
-const MAX_ENTRIES: i64 = 500;
+const MAX_HISTORY_ENTRIES: i64 = 500;
 const MAX_PEOPLE: i64 = 1_000;
 /// The maximum number of projects in `resources/list`.
 const MAX_LISTED_PROJECTS: i64 = 100;
@@ -44,7 +44,7 @@ pub(super) fn list(db: Db<'_>) -> Result<Vec<ResourceDef>, McpError> {
     ];
     let sql = "SELECT key, name FROM projects ORDER BY key LIMIT ?1";
     let projects: Vec<(String, String)> =
-        db.all(sql, values![MAX_LISTED_PROJECTS], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        db.query_all(sql, values![MAX_LISTED_PROJECTS], |row| Ok((row.get(0)?, row.get(1)?)))?;
     for (key, name) in projects {
         for (part, title, description) in [
             ("", format!("{key} {name}"), "The project, with its issues counted by status."),
@@ -89,7 +89,7 @@ pub(super) fn templates() -> Vec<ResourceTemplateDef> {
     .collect()
 }
 
-/// The error for a URI that names no resource (2026-07-28/server/resources: `data.uri`).
+/// Returns the error for a URI that names no resource (2026-07-28/server/resources: `data.uri`).
 pub(super) fn unknown_resource(uri: &str) -> McpError {
     let shown: String = uri.chars().take(512).collect();
     McpError::new(ErrorKind::ResourceNotFound, "The tracker has no such resource.").with("uri", shown)
@@ -100,32 +100,33 @@ pub(super) fn read(db: Db<'_>, workflow: &Workflow, resource: &Resource, uri: &s
     let found = match resource {
         Resource::Projects => Some(projects(db)?),
         Resource::People => Some(json!({ "people": people(db, MAX_PEOPLE)? })),
-        Resource::Project(by) => project(db, by)?,
-        Resource::ProjectIssues(by) => project_issues(db, by)?,
-        Resource::Board(by) => board(db, workflow, by)?,
-        Resource::Issue(by) => find_issue(db, workflow, by)?.map(|issue| json!(issue)),
-        Resource::Comments(by) => issue_comments(db, by)?,
-        Resource::History(by) => issue_history(db, by)?,
+        Resource::Project(entity) => project(db, entity)?,
+        Resource::ProjectIssues(entity) => project_issues(db, entity)?,
+        Resource::Board(entity) => board(db, workflow, entity)?,
+        Resource::Issue(entity) => find_issue(db, workflow, entity)?.map(|issue| json!(issue)),
+        Resource::Comments(entity) => issue_comments(db, entity)?,
+        Resource::History(entity) => issue_history(db, entity)?,
     };
     let text = found.ok_or_else(|| unknown_resource(uri))?.to_string();
     Ok(ResourceText { uri: uri.to_owned(), mime_type: JSON.to_owned(), text })
 }
 
 fn projects(db: Db<'_>) -> DbResult<Value> {
-    let projects = db.all(&format!("{PROJECT_QUERY} ORDER BY key LIMIT ?1"), values![MAX_PROJECTS], read_project)?;
-    let total: i64 = db.one("SELECT COUNT(*) FROM projects", &[], |row| row.get(0))?;
+    let projects =
+        db.query_all(&format!("{PROJECT_QUERY} ORDER BY key LIMIT ?1"), values![MAX_PROJECTS], read_project)?;
+    let total: i64 = db.query_one("SELECT COUNT(*) FROM projects", &[], |row| row.get(0))?;
     Ok(json!({ "projects": projects, "total": total }))
 }
 
 fn status_counts(db: Db<'_>, project: i64) -> DbResult<Vec<(Status, i64)>> {
     let sql = "SELECT status, COUNT(*) FROM issues WHERE project = ?1 GROUP BY status";
-    let counted: Vec<(Status, i64)> = db.all(sql, values![project], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let counted: Vec<(Status, i64)> = db.query_all(sql, values![project], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let count = |status: &Status| counted.iter().find(|(s, _)| s == status).map_or(0, |(_, n)| *n);
     Ok(Status::ALL.iter().map(|status| (*status, count(status))).collect())
 }
 
-fn project(db: Db<'_>, by: &EntityRef) -> DbResult<Option<Value>> {
-    let Some(project) = find_project(db, by)? else { return Ok(None) };
+fn project(db: Db<'_>, entity: &EntityRef) -> DbResult<Option<Value>> {
+    let Some(project) = find_project(db, entity)? else { return Ok(None) };
     let counts: Map<String, Value> =
         status_counts(db, project.row)?.into_iter().map(|(status, n)| (status.to_string(), n.into())).collect();
     let mut value = json!(project);
@@ -137,15 +138,15 @@ fn project_name(project: &Project) -> Value {
     json!({ "id": project.id, "key": project.key, "name": project.name })
 }
 
-fn project_issues(db: Db<'_>, by: &EntityRef) -> Result<Option<Value>, McpError> {
-    let Some(project) = find_project(db, by)? else { return Ok(None) };
-    let filter = ListIssues { project_id: Some(ProjectRef(by.clone())), ..ListIssues::default() };
+fn project_issues(db: Db<'_>, entity: &EntityRef) -> Result<Option<Value>, McpError> {
+    let Some(project) = find_project(db, entity)? else { return Ok(None) };
+    let filter = ListIssues { project_id: Some(ProjectRef(entity.clone())), ..ListIssues::default() };
     let issues = find_issues(db, &filter, None, MAX_ISSUES)?;
     Ok(Some(json!({ "project": project_name(&project), "issues": issues, "total": project.issue_count })))
 }
 
-fn board(db: Db<'_>, workflow: &Workflow, by: &EntityRef) -> DbResult<Option<Value>> {
-    let Some(project) = find_project(db, by)? else { return Ok(None) };
+fn board(db: Db<'_>, workflow: &Workflow, entity: &EntityRef) -> DbResult<Option<Value>> {
+    let Some(project) = find_project(db, entity)? else { return Ok(None) };
     let sql = format!(
         "{} WHERE i.project = ?1 AND i.status = ?2 ORDER BY CASE i.priority WHEN 'Critical' THEN 0 WHEN 'High' THEN 1 \
          WHEN 'Medium' THEN 2 ELSE 3 END, i.id LIMIT ?3",
@@ -153,23 +154,23 @@ fn board(db: Db<'_>, workflow: &Workflow, by: &EntityRef) -> DbResult<Option<Val
     );
     let mut columns = Vec::new();
     for (status, count) in status_counts(db, project.row)? {
-        let issues = db.all(&sql, values![project.row, status, MAX_ISSUES_IN_COLUMN], read_line)?;
+        let issues = db.query_all(&sql, values![project.row, status, MAX_ISSUES_IN_COLUMN], read_line)?;
         let allowed = workflow.allowed(status);
         columns.push(json!({ "status": status, "count": count, "mayGoTo": allowed, "issues": issues }));
     }
     Ok(Some(json!({ "project": project_name(&project), "columns": columns })))
 }
 
-fn issue_comments(db: Db<'_>, by: &EntityRef) -> DbResult<Option<Value>> {
-    let Some(issue) = find_parent(db, by)? else { return Ok(None) };
+fn issue_comments(db: Db<'_>, entity: &EntityRef) -> DbResult<Option<Value>> {
+    let Some(issue) = find_parent(db, entity)? else { return Ok(None) };
     let sql = "SELECT COUNT(*) FROM comments WHERE issue = ?1";
-    let total: i64 = db.one(sql, values![issue.row], |row| row.get(0))?;
+    let total: i64 = db.query_one(sql, values![issue.row], |row| row.get(0))?;
     let comments = comments(db, issue.row, MAX_COMMENTS)?;
     Ok(Some(json!({ "issue": { "id": issue.id, "key": issue.key }, "comments": comments, "total": total })))
 }
 
-fn issue_history(db: Db<'_>, by: &EntityRef) -> DbResult<Option<Value>> {
-    let Some(history) = history::of_issue(db, by, MAX_ENTRIES)? else { return Ok(None) };
+fn issue_history(db: Db<'_>, entity: &EntityRef) -> DbResult<Option<Value>> {
+    let Some(history) = history::find_history(db, entity, MAX_HISTORY_ENTRIES)? else { return Ok(None) };
     Ok(Some(json!({
         "issue": { "id": history.id, "key": history.key },
         "entries": history.entries,

@@ -43,8 +43,8 @@ fn read_parent(row: &Row, first_column: usize) -> Sql<Option<Parent>> {
     }))
 }
 
-pub(super) fn find_issue(db: Db<'_>, workflow: &Workflow, by: &EntityRef) -> DbResult<Option<Issue>> {
-    db.find(&format!("{ISSUE_QUERY} WHERE i.{} = ?1", by.column()), values![by.as_str()], |row| {
+pub(super) fn find_issue(db: Db<'_>, workflow: &Workflow, entity: &EntityRef) -> DbResult<Option<Issue>> {
+    db.query_optional(&format!("{ISSUE_QUERY} WHERE i.{} = ?1", entity.column()), values![entity.as_str()], |row| {
         let status = row.get(8)?;
         Ok(Issue {
             row: row.get(0)?,
@@ -72,10 +72,10 @@ pub(super) fn find_issue(db: Db<'_>, workflow: &Workflow, by: &EntityRef) -> DbR
     })
 }
 
-/// Reads an issue as another one refers to it.
-pub(super) fn find_parent(db: Db<'_>, by: &EntityRef) -> DbResult<Option<Parent>> {
-    let sql = format!("SELECT id, uuid, key, title, type, project FROM issues WHERE {} = ?1", by.column());
-    Ok(db.find(&sql, values![by.as_str()], |row| read_parent(row, 0))?.flatten())
+/// Reads an issue with the fields that its children show.
+pub(super) fn find_parent(db: Db<'_>, entity: &EntityRef) -> DbResult<Option<Parent>> {
+    let sql = format!("SELECT id, uuid, key, title, type, project FROM issues WHERE {} = ?1", entity.column());
+    Ok(db.query_optional(&sql, values![entity.as_str()], |row| read_parent(row, 0))?.flatten())
 }
 
 pub(super) const PROJECT_QUERY: &str =
@@ -96,19 +96,23 @@ pub(super) fn read_project(row: &Row) -> Sql<Project> {
     })
 }
 
-pub(super) fn find_project(db: Db<'_>, by: &EntityRef) -> DbResult<Option<Project>> {
-    db.find(&format!("{PROJECT_QUERY} WHERE {} = ?1", by.column()), values![by.as_str()], read_project)
+pub(super) fn find_project(db: Db<'_>, entity: &EntityRef) -> DbResult<Option<Project>> {
+    db.query_optional(
+        &format!("{PROJECT_QUERY} WHERE {} = ?1", entity.column()),
+        values![entity.as_str()],
+        read_project,
+    )
 }
 
 pub(super) fn find_person(db: Db<'_>, id: &Uuid) -> DbResult<Option<Person>> {
     let sql = "SELECT id, uuid, name FROM people WHERE uuid = ?1";
-    Ok(db.find(sql, values![id], |row| read_person(row, 0))?.flatten())
+    Ok(db.query_optional(sql, values![id], |row| read_person(row, 0))?.flatten())
 }
 
 /// Returns the keys and types of at most `limit` children of an issue.
 pub(super) fn children(db: Db<'_>, issue: i64, limit: i64) -> DbResult<Vec<(IssueKey, IssueType)>> {
     let sql = "SELECT key, type FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";
-    db.all(sql, values![issue, limit], |row| Ok((row.get(0)?, row.get(1)?)))
+    db.query_all(sql, values![issue, limit], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 /// Returns a query for lines of issues with additional columns; `source` joins `issues i`.
@@ -141,11 +145,11 @@ pub(super) fn read_line(row: &Row) -> Sql<IssueLine> {
     })
 }
 
-/// Returns the newest `limit` comments of an issue, the oldest of them first.
+/// Returns the newest `limit` comments of an issue, in the order of time.
 pub(super) fn comments(db: Db<'_>, issue: i64, limit: i64) -> DbResult<Vec<Comment>> {
     let sql = "SELECT c.uuid, c.author, p.uuid, c.content, c.change_id, c.created_at FROM comments c \
                LEFT JOIN people p ON p.id = c.person WHERE c.issue = ?1 ORDER BY c.id DESC LIMIT ?2";
-    let mut comments = db.all(sql, values![issue, limit], |row| {
+    let mut comments = db.query_all(sql, values![issue, limit], |row| {
         Ok(Comment {
             id: row.get(0)?,
             author: row.get(1)?,
@@ -176,7 +180,7 @@ pub(super) struct ListedPerson {
 pub(super) fn people(db: Db<'_>, limit: i64) -> DbResult<Vec<ListedPerson>> {
     let sql = "SELECT uuid, name, kind, principal, (SELECT COUNT(*) FROM issues i WHERE i.assignee = p.id \
                AND i.status NOT IN ('Done', 'Cancelled')) FROM people p ORDER BY name, id LIMIT ?1";
-    db.all(sql, values![limit], |row| {
+    db.query_all(sql, values![limit], |row| {
         Ok(ListedPerson {
             id: row.get(0)?,
             name: row.get(1)?,

@@ -1,4 +1,4 @@
-//! Creates the sample project at the first start, so that there is something to see and to ask about.
+//! Creates the sample project at the first start, so that new users have data to look at.
 
 use super::{
     db::{Db, DbResult, values},
@@ -12,23 +12,34 @@ use jiff::{SignedDuration, Timestamp};
 /// Fills an empty tracker with data of the days before `now`.
 pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
     let ago = |hours: i64| Time::from(now.checked_sub(SignedDuration::from_hours(hours)).unwrap_or(now));
-    let by = |name: &str, hours: i64| Actor { name: name.to_owned(), change_id: None, at: ago(hours) };
+    let actor = |name: &str, hours: i64| Actor { name: name.to_owned(), change_id: None, at: ago(hours) };
     let start = ago(24 * 30);
     let mut people = Vec::new();
     for name in PEOPLE {
         let sql = "INSERT INTO people (uuid, name, kind, created_at) VALUES (?1, ?2, 'person', ?3) RETURNING id";
-        people.push(db.one(sql, values![&Uuid::new(), name, &start], |row| row.get(0))?);
+        people.push(db.query_one(sql, values![&Uuid::new(), name, &start], |row| row.get(0))?);
     }
     let (key, name, description) = PROJECT;
     let project_key = ProjectKey(key.to_owned());
     let project = insert_project(db, &project_key, name, description, PEOPLE[0], &start)?;
     let changes = vec![FieldChange::new("name", "Name", None, Some(name.to_owned()))];
-    record(db, &Subject { project, issue: None }, &by(PEOPLE[0], 24 * 30), "created", &changes)?;
+    record(db, &Subject { project, issue: None }, &actor(PEOPLE[0], 24 * 30), "created", &changes)?;
 
-    let mut made: Vec<(i64, Uuid, IssueKey)> = Vec::new();
+    let mut created_issues: Vec<(i64, Uuid, IssueKey)> = Vec::new();
     for sample in ISSUES {
-        let Sample { kind, title, status, priority, hours, parent, reporter, assignee, age, moved, description } =
-            sample;
+        let Sample {
+            kind,
+            title,
+            status,
+            priority,
+            hours,
+            parent,
+            reporter,
+            assignee,
+            age_hours,
+            moved_hours_ago,
+            description,
+        } = sample;
         let row = IssueRow {
             project: (project, &project_key),
             kind: *kind,
@@ -36,38 +47,44 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
             description,
             status: *status,
             priority: *priority,
-            assignee: assignee.map(|at| people[at]),
-            parent: parent.map(|number| made[number - 1].0),
+            assignee: assignee.map(|index| people[index]),
+            parent: parent.map(|number| created_issues[number - 1].0),
             estimated_hours: hours.map(Hours),
         };
-        let (row_id, id, key) = insert_issue(db, &row, PEOPLE[*reporter], &ago(*age))?;
+        let (row_id, id, key) = insert_issue(db, &row, PEOPLE[*reporter], &ago(*age_hours))?;
         let subject = Subject { project, issue: Some((&id, &key)) };
-        record(db, &subject, &by(PEOPLE[*reporter], *age), "created", &created(*kind, title, *priority))?;
-        if let Some(at) = assignee {
-            let change = FieldChange::new("assignee", "Assignee", None, Some(PEOPLE[*at].to_owned()));
-            record(db, &subject, &by(PEOPLE[0], *moved + 1), "assigned", &[change])?;
+        record(
+            db,
+            &subject,
+            &actor(PEOPLE[*reporter], *age_hours),
+            "created",
+            &creation_changes(*kind, title, *priority),
+        )?;
+        if let Some(index) = assignee {
+            let change = FieldChange::new("assignee", "Assignee", None, Some(PEOPLE[*index].to_owned()));
+            record(db, &subject, &actor(PEOPLE[0], *moved_hours_ago + 1), "assigned", &[change])?;
         }
         if *status != Status::Backlog {
-            let who = assignee.unwrap_or(*reporter);
+            let actor_index = assignee.unwrap_or(*reporter);
             let before = Some(previous(*status).to_string());
             let change = FieldChange::new("status", "Status", before, Some(status.to_string()));
-            record(db, &subject, &by(PEOPLE[who], *moved), "status", &[change])?;
-            db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![row_id, &ago(*moved)])?;
+            record(db, &subject, &actor(PEOPLE[actor_index], *moved_hours_ago), "status", &[change])?;
+            db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![row_id, &ago(*moved_hours_ago)])?;
         }
-        made.push((row_id, id, key));
+        created_issues.push((row_id, id, key));
     }
-    for (number, author, age, content) in COMMENTS {
-        let (row_id, id, key) = &made[number - 1];
-        let actor = by(PEOPLE[*author], *age);
-        insert_comment(db, *row_id, people[*author], content, &actor)?;
+    for (number, author, hours_ago, content) in COMMENTS {
+        let (row_id, id, key) = &created_issues[number - 1];
+        let comment_actor = actor(PEOPLE[*author], *hours_ago);
+        insert_comment(db, *row_id, people[*author], content, &comment_actor)?;
         let subject = Subject { project, issue: Some((id, key)) };
         let change = FieldChange::new("content", "Comment", None, Some((*content).to_owned()));
-        record(db, &subject, &actor, "commented", &[change])?;
+        record(db, &subject, &comment_actor, "commented", &[change])?;
     }
     Ok(())
 }
 
-fn created(kind: IssueType, title: &str, priority: Priority) -> Vec<FieldChange> {
+fn creation_changes(kind: IssueType, title: &str, priority: Priority) -> Vec<FieldChange> {
     vec![
         FieldChange::new("type", "Type", None, Some(kind.to_string())),
         FieldChange::new("title", "Title", None, Some(title.to_owned())),

@@ -1,4 +1,4 @@
-//! What stands in the sample project. Only data.
+//! The data of the sample project.
 
 use super::model::{
     IssueType::{self, Bug, Epic, Story, Task},
@@ -8,7 +8,7 @@ use super::model::{
 
 pub(super) const PEOPLE: [&str; 4] = ["Mara Lindqvist", "Jonas Weber", "Priya Raman", "Tomás Herrera"];
 
-/// Key, name, description.
+/// The key, the name and the description of the project.
 pub(super) const PROJECT: (&str, &str, &str) = (
     "CORE",
     "Core platform",
@@ -16,21 +16,21 @@ pub(super) const PROJECT: (&str, &str, &str) = (
      This is the sample project of a fresh start: change it as you like, or delete its issues.",
 );
 
-/// One issue; its number is its place in [`ISSUES`], from 1.
+/// An issue of the sample project. Its number is its position in [`ISSUES`], counted from 1.
 pub(super) struct Sample {
     pub kind: IssueType,
     pub title: &'static str,
     pub status: Status,
     pub priority: Priority,
     pub hours: Option<f64>,
-    /// Number of the parent, which stands before.
+    /// The number of the parent, which precedes the issue.
     pub parent: Option<usize>,
-    /// Places in [`PEOPLE`].
+    /// Indexes in [`PEOPLE`].
     pub reporter: usize,
     pub assignee: Option<usize>,
-    /// Hours since it was made, and since its status changed.
-    pub age: i64,
-    pub moved: i64,
+    /// The hours since the issue was created, and since its status changed.
+    pub age_hours: i64,
+    pub moved_hours_ago: i64,
     pub description: &'static str,
 }
 
@@ -44,8 +44,8 @@ pub(super) const ISSUES: &[Sample] = &[
         parent: None,
         reporter: 0,
         assignee: Some(0),
-        age: 700,
-        moved: 520,
+        age_hours: 700,
+        moved_hours_ago: 520,
         description: "Half of all support requests are about lost passwords. Let people sign in with a passkey, and with \
 a link by mail where they have none.\n\n\
 ## Done when\n\
@@ -62,8 +62,8 @@ a link by mail where they have none.\n\n\
         parent: Some(1),
         reporter: 0,
         assignee: Some(2),
-        age: 640,
-        moved: 30,
+        age_hours: 640,
+        moved_hours_ago: 30,
         description: "As somebody who is signed in, I want to add a passkey, so that next time I need no password.\n\n\
 - several passkeys per account, each with a name\n\
 - removing the last one needs another way to sign in",
@@ -77,8 +77,8 @@ a link by mail where they have none.\n\n\
         parent: Some(2),
         reporter: 2,
         assignee: Some(2),
-        age: 600,
-        moved: 250,
+        age_hours: 600,
+        moved_hours_ago: 250,
         description: "Table `passkeys(id, account, public_key, sign_count, name, created_at, last_used_at)`. \
 The counter must never go down.",
     },
@@ -91,8 +91,8 @@ The counter must never go down.",
         parent: Some(2),
         reporter: 2,
         assignee: Some(2),
-        age: 590,
-        moved: 32,
+        age_hours: 590,
+        moved_hours_ago: 32,
         description: "The challenge lives 5 minutes and is used once. Check origin and RP id on the server.",
     },
     Sample {
@@ -104,8 +104,8 @@ The counter must never go down.",
         parent: Some(1),
         reporter: 0,
         assignee: Some(1),
-        age: 560,
-        moved: 90,
+        age_hours: 560,
+        moved_hours_ago: 90,
         description: "As somebody without a passkey, I want a link by mail. The link works once, for 10 minutes, and only \
 in the browser that asked for it.",
     },
@@ -118,8 +118,8 @@ in the browser that asked for it.",
         parent: Some(5),
         reporter: 1,
         assignee: Some(1),
-        age: 400,
-        moved: 200,
+        age_hours: 400,
+        moved_hours_ago: 200,
         description: "At most 5 in an hour for one address, and 20 in an hour for one network. Say the same whether the \
 address is known or not.",
     },
@@ -132,8 +132,8 @@ address is known or not.",
         parent: None,
         reporter: 3,
         assignee: Some(1),
-        age: 50,
-        moved: 26,
+        age_hours: 50,
+        moved_hours_ago: 26,
         description: "1. Sign in and leave the tab open for an hour.\n2. Click on any link.\n3. Sign in again.\n\n\
 Expected: the page that was asked for. Seen: a blank page, `return_to` is empty.\n\n\
 About 40 people a day, since release 4.12.",
@@ -147,8 +147,8 @@ About 40 people a day, since release 4.12.",
         parent: None,
         reporter: 3,
         assignee: None,
-        age: 120,
-        moved: 96,
+        age_hours: 120,
+        moved_hours_ago: 96,
         description: "VAT of 19 % on 0.50 is shown as 0.09 and booked as 0.10. Bookkeeping rounds half to even; we round down.",
     },
     Sample {
@@ -160,8 +160,8 @@ About 40 people a day, since release 4.12.",
         parent: None,
         reporter: 3,
         assignee: None,
-        age: 300,
-        moved: 300,
+        age_hours: 300,
+        moved_hours_ago: 300,
         description: "Tax advisers ask for it every January. A ZIP with PDFs and a CSV of the totals would do.",
     },
     Sample {
@@ -173,8 +173,8 @@ About 40 people a day, since release 4.12.",
         parent: None,
         reporter: 2,
         assignee: None,
-        age: 44,
-        moved: 44,
+        age_hours: 44,
+        moved_hours_ago: 44,
         description: "A file of 2 GB fills the disk of the upload host before it is refused.",
     },
     Sample {
@@ -186,8 +186,8 @@ About 40 people a day, since release 4.12.",
         parent: Some(1),
         reporter: 0,
         assignee: None,
-        age: 200,
-        moved: 200,
+        age_hours: 200,
+        moved_hours_ago: 200,
         description: "A list of devices with place and time, and a button that signs one out.",
     },
     Sample {
@@ -199,13 +199,13 @@ About 40 people a day, since release 4.12.",
         parent: None,
         reporter: 3,
         assignee: Some(1),
-        age: 480,
-        moved: 430,
+        age_hours: 480,
+        moved_hours_ago: 430,
         description: "Two customers had it. Could not be seen again after the mail queue was moved.",
     },
 ];
 
-/// Number of the issue, place of the author in [`PEOPLE`], hours ago, content.
+/// The number of the issue, the index of the author in [`PEOPLE`], the hours since the comment, and its content.
 pub(super) const COMMENTS: &[(usize, usize, i64, &str)] = &[
     (
         2,

@@ -19,12 +19,12 @@ use super::{
 use countersign_protocol::McpError;
 use countersign_provider::{ToolResult, text::one_line};
 
-/// The maximum number of words of a query; further ones are ignored.
+/// The maximum number of words of a query. Further words are ignored.
 const MAX_WORDS: usize = 24;
 
-/// A parsed query. The last word may be the beginning of one.
+/// A parsed query. The last word may be the beginning of a longer word.
 pub(super) enum Expression<'q> {
-    /// FTS5.
+    /// The words of a query for FTS5 of SQLite.
     File(Vec<&'q str>),
     Server(Terms),
 }
@@ -43,11 +43,12 @@ impl<'q> Expression<'q> {
         }
     }
 
-    /// Returns the query in the syntax of the database; all its words must occur, or any of them.
-    pub fn text(&self, all: bool) -> String {
+    /// Returns the query in the syntax of the database. All words must occur if `match_all` is set, otherwise any of
+    /// them.
+    pub fn text(&self, match_all: bool) -> String {
         match self {
-            Self::File(words) => match_expression(words, all),
-            Self::Server(terms) => terms.expression(all),
+            Self::File(words) => match_expression(words, match_all),
+            Self::Server(terms) => terms.expression(match_all),
         }
     }
 
@@ -60,16 +61,16 @@ impl<'q> Expression<'q> {
     }
 }
 
-fn match_expression(words: &[&str], all: bool) -> String {
+fn match_expression(words: &[&str], match_all: bool) -> String {
     let last = words.len().saturating_sub(1);
     let mut out = String::new();
-    for (at, word) in words.iter().enumerate() {
-        if at > 0 {
-            out.push_str(if all { " AND " } else { " OR " });
+    for (index, word) in words.iter().enumerate() {
+        if index > 0 {
+            out.push_str(if match_all { " AND " } else { " OR " });
         }
         let _ = write!(out, "\"{}\"", word.replace('"', "\"\""));
-        // A single letter would match half of everything.
-        if at == last && word.chars().count() > 1 {
+        // The prefix search of a single letter would match too many texts.
+        if index == last && word.chars().count() > 1 {
             out.push_str(" *");
         }
     }
@@ -98,11 +99,11 @@ struct Hit {
     matched_in: &'static str,
 }
 
-/// Answers with the best matches first.
+/// Searches issues, and answers with the best matches first.
 pub(super) fn search(db: Db<'_>, args: &SearchIssues) -> Result<ToolResult, McpError> {
     let project = match &args.project_id {
-        Some(ProjectRef(by)) => {
-            Some(find_project(db, by)?.ok_or_else(|| not_found("project", by.as_str(), "/projectId"))?.row)
+        Some(ProjectRef(entity)) => {
+            Some(find_project(db, entity)?.ok_or_else(|| not_found("project", entity.as_str(), "/projectId"))?.row)
         }
         None => None,
     };
@@ -135,7 +136,7 @@ pub(super) fn search(db: Db<'_>, args: &SearchIssues) -> Result<ToolResult, McpE
 fn find_hits(
     db: Db<'_>,
     expression: &Expression<'_>,
-    all: bool,
+    match_all: bool,
     project: Option<i64>,
     limit: usize,
 ) -> DbResult<Vec<Hit>> {
@@ -165,8 +166,8 @@ fn find_hits(
     let sql = format!(
         "{hits} {lines} WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
     );
-    let text = expression.text(all);
-    let found: Vec<(IssueLine, i64, i64)> = db.all(&sql, values![&text, project, limit], |row| {
+    let text = expression.text(match_all);
+    let found: Vec<(IssueLine, i64, i64)> = db.query_all(&sql, values![&text, project, limit], |row| {
         Ok((read_line(row)?, row.get(LINE_COLUMNS)?, row.get(LINE_COLUMNS + 1)?))
     })?;
     let mut hits = Vec::with_capacity(found.len());
@@ -186,7 +187,7 @@ fn snippet(db: Db<'_>, expression: &Expression<'_>, text: &str, is_issue: bool, 
             let sql = format!(
                 "SELECT snippet({table}, -1, '[', ']', '…', 16) FROM {table} WHERE {table} MATCH ?1 AND rowid = ?2"
             );
-            db.one(&sql, values![text, row], |row| row.get(0))
+            db.query_one(&sql, values![text, row], |row| row.get(0))
         }
         Expression::Server(terms) => {
             let sql = if is_issue {
@@ -194,7 +195,7 @@ fn snippet(db: Db<'_>, expression: &Expression<'_>, text: &str, is_issue: bool, 
             } else {
                 "SELECT content, '', '' FROM comments WHERE id = ?1"
             };
-            db.one(sql, values![row], |row| Ok(terms.snippet(&[row.get(0)?, row.get(1)?, row.get(2)?])))
+            db.query_one(sql, values![row], |row| Ok(terms.snippet(&[row.get(0)?, row.get(1)?, row.get(2)?])))
         }
     }
 }

@@ -6,8 +6,8 @@
 //! 2. A read: answer it in `reads.rs`, and route its name in `Provider::call` (`lib.rs`). A write: add a variant to
 //!    `Write`, check it and make its diff in `plan.rs`, and do it in `writes.rs`; the compiler asks for the last two. Call
 //!    it in `answers_match_output_schemas`, which fails for each tool that it does not call.
-//! 3. A write: say in `preview_reads.rs` which reads show what its preview shows. An agent that may not make those reads
-//!    is not shown the preview. The compiler asks for it, and `preview_reads_are_listed_for_each_write` for a
+//! 3. A write: name in `preview_reads.rs` which reads show what its preview shows. An agent that may not make those reads
+//!    is not shown the preview. The compiler requires this, and `preview_reads_are_listed_for_each_write` requires a
 //!    row.
 
 use serde_json::json;
@@ -81,7 +81,7 @@ pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
              made from the name.",
             ADD,
         ),
-        // Whether a Task has a parent is checked against the live state, with a better message than `if`/`then` gives.
+        // The plan checks that a Task has a parent, with a better message than `if`/`then` would give.
         ToolDef::for_types::<CreateIssue, CreatedIssue>(
             "create_issue",
             "Create issue",

@@ -22,8 +22,8 @@ pub(super) enum Resource {
 }
 
 impl Resource {
-    /// Parses a URI; `None` if it is not exactly that of a resource, for instance with another scheme, a query, an empty
-    /// segment or an invalid escape.
+    /// Parses a URI. Returns `None` if it is not exactly the URI of a resource, for instance if it has another scheme,
+    /// a query, an empty segment or an invalid escape.
     pub fn parse(uri: &str) -> Option<Self> {
         if uri.len() > MAX_URI {
             return None;
@@ -44,14 +44,14 @@ impl Resource {
     }
 }
 
-/// Decodes one segment. No resource has a query or a fragment, which begin with `?` and `#`.
+/// Decodes one segment. Rejects `?` and `#`, because no resource has a query or a fragment.
 fn decode(segment: &str) -> Option<String> {
     if segment.contains(['?', '#']) {
         return None;
     }
     let bytes = segment.as_bytes();
-    for (at, byte) in bytes.iter().enumerate() {
-        let hex = |offset: usize| bytes.get(at + offset).is_some_and(u8::is_ascii_hexdigit);
+    for (index, byte) in bytes.iter().enumerate() {
+        let hex = |offset: usize| bytes.get(index + offset).is_some_and(u8::is_ascii_hexdigit);
         if *byte == b'%' && !(hex(1) && hex(2)) {
             return None;
         }
@@ -59,16 +59,15 @@ fn decode(segment: &str) -> Option<String> {
     percent_decode_str(segment).decode_utf8().ok().map(std::borrow::Cow::into_owned)
 }
 
-/// The resources that read differently after a write, each under its key and under its id, since clients subscribe to
-/// both.
+/// The resources that a write has changed, each by its key and by its id, because clients may subscribe to either.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct ChangedResources {
     uris: Vec<String>,
     /// Set if `resources/list` changes, too.
     pub list_changed: bool,
 }
 
-impl Touched {
+impl ChangedResources {
     fn add(&mut self, uri: String) {
         if !self.uris.contains(&uri) {
             self.uris.push(uri);
@@ -76,33 +75,33 @@ impl Touched {
     }
 
     /// Adds an issue without its comments and history.
-    pub fn issue_itself(&mut self, id: &str, key: &str) {
+    pub fn add_issue_only(&mut self, id: &str, key: &str) {
         for name in [key, id] {
             self.add(format!("{SCHEME}issues/{name}"));
         }
     }
 
-    pub fn issue(&mut self, id: &str, key: &str) {
-        self.issue_itself(id, key);
+    pub fn add_issue(&mut self, id: &str, key: &str) {
+        self.add_issue_only(id, key);
         for name in [key, id] {
             self.add(format!("{SCHEME}issues/{name}/history"));
         }
     }
 
-    pub fn comments(&mut self, id: &str, key: &str) {
+    pub fn add_comments(&mut self, id: &str, key: &str) {
         for name in [key, id] {
             self.add(format!("{SCHEME}issues/{name}/comments"));
         }
     }
 
-    pub fn parent(&mut self, parent: Option<&Parent>) {
+    pub fn add_parent(&mut self, parent: Option<&Parent>) {
         if let Some(parent) = parent {
-            self.issue_itself(&parent.id, &parent.key);
+            self.add_issue_only(&parent.id, &parent.key);
         }
     }
 
     /// Adds a project with its counts, issues and board.
-    pub fn project(&mut self, id: &str, key: &str) {
+    pub fn add_project(&mut self, id: &str, key: &str) {
         self.add(format!("{SCHEME}projects"));
         for name in [key, id] {
             for part in ["", "/issues", "/board"] {
@@ -111,7 +110,7 @@ impl Touched {
         }
     }
 
-    pub fn people(&mut self) {
+    pub fn add_people(&mut self) {
         self.add(format!("{SCHEME}people"));
     }
 
@@ -123,7 +122,7 @@ impl Touched {
         self.uris
     }
 
-    /// Returns the announcement for changes that may have been missed: clients read their lists again.
+    /// Returns the announcement for the case that changes were missed, after which clients read their lists again.
     pub fn all() -> Self {
         Self { uris: Vec::new(), list_changed: true }
     }

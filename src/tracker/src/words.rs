@@ -28,7 +28,7 @@ fn words(text: &str) -> impl Iterator<Item = (Range<usize>, String)> {
 
 fn fold(word: &str) -> String {
     let plain = word.nfd().filter(|c| !is_combining_mark(*c)).flat_map(char::to_lowercase);
-    // Lower case may come with marks of its own; what is not a letter would be syntax.
+    // Lower-casing may add marks, and any other character would be syntax in a query.
     plain.filter(|c| c.is_alphanumeric()).take(MAX_WORD).collect()
 }
 
@@ -51,31 +51,32 @@ pub(super) fn vector(parts: &[(char, &str)]) -> String {
 #[derive(Debug)]
 pub(super) struct Terms {
     terms: Vec<Vec<String>>,
-    /// Set if the last word may be the beginning of one.
+    /// Set if the last word may be the beginning of a longer word.
     ends_with_prefix: bool,
 }
 
 impl Terms {
     /// Parses the terms as they were typed; `None` if they have no word.
     pub fn parse(typed: &[&str]) -> Option<Self> {
-        let of_term = |term: &&str| words(term).map(|(_, word)| word).filter(|word| !word.is_empty()).collect();
+        let fold_words = |term: &&str| words(term).map(|(_, word)| word).filter(|word| !word.is_empty()).collect();
         let terms: Vec<Vec<String>> =
-            typed.iter().map(of_term).filter(|words: &Vec<String>| !words.is_empty()).collect();
-        // A single letter would match half of everything.
+            typed.iter().map(fold_words).filter(|words: &Vec<String>| !words.is_empty()).collect();
+        // The prefix search of a single letter would match too many texts.
         let ends_with_prefix = typed.last()?.chars().count() > 1;
         (!terms.is_empty()).then_some(Self { terms, ends_with_prefix })
     }
 
-    /// Returns the query in the syntax of PostgreSQL: all terms must occur, or any of them.
-    pub fn expression(&self, all: bool) -> String {
+    /// Returns the query in the syntax of PostgreSQL. All terms must occur if `match_all` is set, otherwise any of
+    /// them.
+    pub fn expression(&self, match_all: bool) -> String {
         let mut out = String::new();
-        for (at, term) in self.terms.iter().enumerate() {
-            if at > 0 {
-                out.push_str(if all { " & " } else { " | " });
+        for (index, term) in self.terms.iter().enumerate() {
+            if index > 0 {
+                out.push_str(if match_all { " & " } else { " | " });
             }
             out.push('(');
             for (place, word) in term.iter().enumerate() {
-                let is_prefix = self.is_prefix(at, place);
+                let is_prefix = self.is_prefix(index, place);
                 let _ = write!(
                     out,
                     "{}'{word}'{}",
@@ -94,58 +95,60 @@ impl Terms {
 
     /// Returns the number of words at the start that match a term.
     fn matched_words(&self, words: &[(Range<usize>, String)]) -> usize {
-        let fits = |at: usize, term: &[String]| {
+        let fits = |index: usize, term: &[String]| {
             term.iter().enumerate().all(|(place, wanted)| {
                 words.get(place).is_some_and(|(_, word)| {
-                    word == wanted || (self.is_prefix(at, place) && word.starts_with(wanted.as_str()))
+                    word == wanted || (self.is_prefix(index, place) && word.starts_with(wanted.as_str()))
                 })
             })
         };
-        let lengths = self.terms.iter().enumerate().filter(|(at, term)| fits(*at, term)).map(|(_, term)| term.len());
+        let lengths =
+            self.terms.iter().enumerate().filter(|(index, term)| fits(*index, term)).map(|(_, term)| term.len());
         lengths.max().unwrap_or(0)
     }
 
-    /// Returns an excerpt of the part with the most matches, which stand in brackets.
+    /// Returns an excerpt of the part with the most matches, with the matches in brackets.
     pub fn snippet(&self, parts: &[&str]) -> String {
         let mut best: (usize, String) = (0, String::new());
         for text in parts {
             let all: Vec<(Range<usize>, String)> = words(text).collect();
             // For each word, the number of words of the match that begins there.
             let mut found = vec![0; all.len()];
-            let mut at = 0;
-            while at < all.len() {
-                found[at] = self.matched_words(&all[at..]);
-                at += found[at].max(1);
+            let mut index = 0;
+            while index < all.len() {
+                found[index] = self.matched_words(&all[index..]);
+                index += found[index].max(1);
             }
             let hits =
                 |from: usize| found[from..all.len().min(from + SNIPPET_WORDS)].iter().filter(|n| **n > 0).count();
-            let from = (0..all.len()).filter(|at| found[*at] > 0).max_by_key(|at| (hits(*at), usize::MAX - at));
+            let from =
+                (0..all.len()).filter(|index| found[*index] > 0).max_by_key(|index| (hits(*index), usize::MAX - index));
             if let Some(from) = from
                 && hits(from) > best.0
             {
-                best = (hits(from), cut(text, &all, &found, from.saturating_sub(WORDS_BEFORE_MATCH)));
+                best = (hits(from), excerpt(text, &all, &found, from.saturating_sub(WORDS_BEFORE_MATCH)));
             }
         }
         best.1
     }
 }
 
-fn cut(text: &str, words: &[(Range<usize>, String)], found: &[usize], from: usize) -> String {
+fn excerpt(text: &str, words: &[(Range<usize>, String)], found: &[usize], from: usize) -> String {
     let to = words.len().min(from + SNIPPET_WORDS);
     let mut out = String::from(if from > 0 { "…" } else { "" });
-    let mut at = from;
+    let mut index = from;
     let mut end = if from > 0 { words[from].0.start } else { 0 };
-    while at < to {
-        if found[at] > 0 {
-            let last = words.len().min(at + found[at]) - 1;
-            out.push_str(&text[end..words[at].0.start]);
-            let _ = write!(out, "[{}]", &text[words[at].0.start..words[last].0.end]);
+    while index < to {
+        if found[index] > 0 {
+            let last = words.len().min(index + found[index]) - 1;
+            out.push_str(&text[end..words[index].0.start]);
+            let _ = write!(out, "[{}]", &text[words[index].0.start..words[last].0.end]);
             end = words[last].0.end;
         }
-        at += found[at].max(1);
+        index += found[index].max(1);
     }
-    if at < words.len() {
-        let upto = words[at - 1].0.end;
+    if index < words.len() {
+        let upto = words[index - 1].0.end;
         out.push_str(text.get(end..upto).unwrap_or_default());
         out.push('…');
     } else {

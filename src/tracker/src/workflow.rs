@@ -7,7 +7,7 @@ use super::model::Status;
 /// Allowed transitions between statuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workflow {
-    /// By the position of the status in [`Status::ALL`].
+    /// The next statuses of each status, by its position in [`Status::ALL`].
     next: Vec<Vec<Status>>,
 }
 
@@ -32,11 +32,11 @@ impl Default for Workflow {
 }
 
 impl Workflow {
-    /// Reads the allowed transitions by the name of the status that they leave. No transitions at all are the default
-    /// workflow; otherwise a status that is not named has no way out.
+    /// Reads the allowed transitions from a map of status names. An empty map selects the default workflow. Otherwise a
+    /// status that the map does not name has no transitions.
     ///
     /// # Errors
-    /// Describes a name that is no status, a transition of a status to itself, or one that is named twice.
+    /// Fails for a name that is not a status, a transition of a status to itself, and a transition that is named twice.
     pub fn from_config(config: &BTreeMap<String, Vec<String>>) -> Result<Self, String> {
         if config.is_empty() {
             return Ok(Self::default());
@@ -86,14 +86,14 @@ mod tests {
     fn default_reaches_every_status_and_requires_review() {
         let workflow = Workflow::default();
         let mut reached = vec![Status::Backlog];
-        let mut at = 0;
-        while at < reached.len() {
-            for to in workflow.allowed(reached[at]) {
+        let mut index = 0;
+        while index < reached.len() {
+            for to in workflow.allowed(reached[index]) {
                 if !reached.contains(to) {
                     reached.push(*to);
                 }
             }
-            at += 1;
+            index += 1;
         }
         assert_eq!(reached.len(), Status::ALL.len());
         for from in Status::ALL {
@@ -113,14 +113,14 @@ mod tests {
 
     #[test]
     fn unknown_statuses_and_loops_are_refused() {
-        for (entries, says) in [
+        for (entries, expected) in [
             (config(&[("Backlog", &["Finished"])]), "`Finished` is not a status"),
             (config(&[("backlog", &[])]), "`backlog` is not a status"),
             (config(&[("Done", &["Done"])]), "Done leads to itself"),
             (config(&[("Done", &["Todo", "Todo"])]), "Done leads to Todo twice"),
         ] {
             let error = Workflow::from_config(&entries).unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Carries out a plan in one transaction: rows, history, the answer, and the resources that now read differently.
+//! Carries out a plan in one transaction. Writes the rows and the history, and returns the answer and the changed
+//! resources.
 //!
-//! This is reached only after approval, or if policy allows the write directly. The same change never runs twice.
+//! A write runs only after approval, or if policy allows it directly. The same change never runs twice.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -15,7 +16,7 @@ use super::{
     plan::{Action, Plan},
     render,
     rows::{children, find_issue, find_project},
-    uri::Touched,
+    uri::ChangedResources,
     workflow::Workflow,
 };
 use countersign_domain::principal::Principal;
@@ -26,7 +27,7 @@ use countersign_provider::{ToolResult, text::tool_result};
 pub(super) fn earlier_run(db: Db<'_>, change_id: &str) -> Result<Option<ToolResult>, McpError> {
     let sql = "SELECT content, structured FROM runs WHERE change_id = ?1";
     let found: Option<(String, String)> =
-        db.find(sql, values![change_id], |row| Ok((row.get(0)?, row.get(1)?))).map_err(not_written)?;
+        db.query_optional(sql, values![change_id], |row| Ok((row.get(0)?, row.get(1)?))).map_err(not_written)?;
     let Some((content, structured)) = found else { return Ok(None) };
     let broken = |_| McpError::new(ErrorKind::Internal, "The answer of the earlier run cannot be read.");
     Ok(Some(ToolResult {
@@ -36,7 +37,7 @@ pub(super) fn earlier_run(db: Db<'_>, change_id: &str) -> Result<Option<ToolResu
     }))
 }
 
-/// Stores in the same transaction that a change has run.
+/// Stores the answer of a change in the same transaction, so that the change never runs again.
 pub(super) fn remember_run(db: Db<'_>, tool: &str, actor: &Actor, result: &ToolResult) -> Result<(), McpError> {
     let Some(change_id) = &actor.change_id else { return Ok(()) };
     let structured = result.structured_content.as_deref().map_or("{}", RawValue::get);
@@ -45,18 +46,18 @@ pub(super) fn remember_run(db: Db<'_>, tool: &str, actor: &Actor, result: &ToolR
     db.execute(sql, given).map(drop).map_err(not_written)
 }
 
-/// Carries out the plan, and returns the answer and the resources that read differently. The caller commits.
+/// Carries out the plan, and returns the answer and the changed resources. The caller commits.
 pub(super) fn apply(
     db: Db<'_>,
     workflow: &Workflow,
     plan: &Plan,
     principal: &Principal,
     actor: &Actor,
-) -> Result<(ToolResult, Touched), McpError> {
-    let run = || -> DbResult<(ToolResult, Touched)> {
-        let mut touched = Touched::default();
-        let author = ensure_person(db, principal, &actor.at, &mut touched)?;
-        let mut run = Run { db, workflow, plan, actor, author, touched };
+) -> Result<(ToolResult, ChangedResources), McpError> {
+    let run = || -> DbResult<(ToolResult, ChangedResources)> {
+        let mut changed_resources = ChangedResources::default();
+        let author = ensure_person(db, principal, &actor.at, &mut changed_resources)?;
+        let mut run = Run { db, workflow, plan, actor, author, changed_resources };
         let result = match &plan.action {
             Action::CreateProject { key, new } => run.create_project(key, new),
             Action::CreateIssue { project, new, assignee, parent } => {
@@ -68,7 +69,7 @@ pub(super) fn apply(
             Action::Comment { issue, content } => run.comment(issue, content),
             Action::Delete { issue } => run.delete(issue),
         };
-        Ok((result?, run.touched))
+        Ok((result?, run.changed_resources))
     };
     run().map_err(not_written)
 }
@@ -78,9 +79,9 @@ struct Run<'a> {
     workflow: &'a Workflow,
     plan: &'a Plan,
     actor: &'a Actor,
-    /// The row of the proposer among the people.
+    /// The row of the proposer in `people`.
     author: i64,
-    touched: Touched,
+    changed_resources: ChangedResources,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -124,12 +125,12 @@ struct IssueName {
 }
 
 impl Run<'_> {
-    /// Records the plan's changes of an issue, and notes that the issue and its project read differently.
+    /// Records the plan's changes of an issue, and marks the issue and its project as changed.
     fn record(&mut self, issue: &Issue, action: &str) -> DbResult<()> {
         let subject = Subject { project: issue.project, issue: Some((&issue.id, &issue.key)) };
         record(self.db, &subject, self.actor, action, &self.plan.changes)?;
-        self.touched.issue(&issue.id, &issue.key);
-        self.touched.project(&issue.project_id, &issue.project_key);
+        self.changed_resources.add_issue(&issue.id, &issue.key);
+        self.changed_resources.add_project(&issue.project_id, &issue.project_key);
         Ok(())
     }
 
@@ -137,7 +138,7 @@ impl Run<'_> {
         find_issue(self.db, self.workflow, &EntityRef::Id(id.clone()))?.ok_or_else(missing_row)
     }
 
-    /// Returns the text that begins with what was done.
+    /// Returns the text of an answer: the verb with the plan's summary, and `rest` below.
     fn text(&self, verb: &str, rest: &str) -> String {
         format!("{verb}: {}\n{rest}", render::summary_line(&self.plan.summary))
     }
@@ -152,8 +153,8 @@ impl Run<'_> {
         let row = insert_project(self.db, key, &new.name, &new.description, &self.actor.name, &self.actor.at)?;
         record(self.db, &Subject { project: row, issue: None }, self.actor, "created", &self.plan.changes)?;
         let project = find_project(self.db, &EntityRef::Key(key.to_string()))?.ok_or_else(missing_row)?;
-        self.touched.project(&project.id, &project.key);
-        self.touched.list_changed = true;
+        self.changed_resources.add_project(&project.id, &project.key);
+        self.changed_resources.list_changed = true;
         let text = format!("Created: {}", render::project(&project));
         Ok(tool_result(&text, &CreatedProject { project })?)
     }
@@ -183,11 +184,11 @@ impl Run<'_> {
         }
         let subject = Subject { project: project.row, issue: Some((&id, &key)) };
         record(self.db, &subject, self.actor, "created", &changes)?;
-        self.touched.issue(&id, &key);
-        self.touched.project(&project.id, &project.key);
-        self.touched.parent(parent);
+        self.changed_resources.add_issue(&id, &key);
+        self.changed_resources.add_project(&project.id, &project.key);
+        self.changed_resources.add_parent(parent);
         if assignee.is_some() {
-            self.touched.people();
+            self.changed_resources.add_people();
         }
         let issue = self.read_back(&id)?;
         let text = self.text("Created", &render::issue(&issue));
@@ -220,17 +221,17 @@ impl Run<'_> {
         self.db.index_issue(issue.row, &issue.key, title, description)?;
         self.record(issue, "updated")?;
         if new_parent.is_some() {
-            self.touched.parent(issue.parent.as_ref());
+            self.changed_resources.add_parent(issue.parent.as_ref());
         }
-        self.touched.parent(parent);
+        self.changed_resources.add_parent(parent);
         let changed: Vec<&'static str> = self.plan.changes.iter().map(|change| change.field).collect();
         if changed.iter().any(|field| matches!(*field, "title" | "type")) {
             // Children show the key, title and type of their parent.
             let sql = "SELECT key, uuid FROM issues WHERE parent = ?1";
             let children: Vec<(IssueKey, Uuid)> =
-                self.db.all(sql, values![issue.row], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                self.db.query_all(sql, values![issue.row], |row| Ok((row.get(0)?, row.get(1)?)))?;
             for (key, id) in children {
-                self.touched.issue_itself(&id, &key);
+                self.changed_resources.add_issue_only(&id, &key);
             }
         }
         self.changed_issue(issue, changed)
@@ -241,7 +242,7 @@ impl Run<'_> {
         self.db.execute(sql, values![issue.row, to, &self.actor.at])?;
         self.record(issue, "status")?;
         if issue.status.is_closed() != to.is_closed() && issue.assignee.is_some() {
-            self.touched.people();
+            self.changed_resources.add_people();
         }
         self.changed_issue(issue, vec!["status"])
     }
@@ -250,15 +251,16 @@ impl Run<'_> {
         let sql = "UPDATE issues SET assignee = ?2, version = version + 1, updated_at = ?3 WHERE id = ?1";
         self.db.execute(sql, values![issue.row, assignee.map(|person| person.row), &self.actor.at])?;
         self.record(issue, "assigned")?;
-        self.touched.people();
+        self.changed_resources.add_people();
         self.changed_issue(issue, vec!["assignee"])
     }
 
     fn comment(&mut self, issue: &Issue, content: &str) -> DbResult<ToolResult> {
         let id = insert_comment(self.db, issue.row, self.author, content, self.actor)?;
         self.record(issue, "commented")?;
-        self.touched.comments(&issue.id, &issue.key);
-        let author_id = self.db.one("SELECT uuid FROM people WHERE id = ?1", values![self.author], |row| row.get(0))?;
+        self.changed_resources.add_comments(&issue.id, &issue.key);
+        let author_id =
+            self.db.query_one("SELECT uuid FROM people WHERE id = ?1", values![self.author], |row| row.get(0))?;
         let author = render::summary_line(&self.actor.name);
         let text = self.text("Done", &format!("Comment {id} by {author} on {} ({}).", issue.key, issue.id));
         let comment = Comment {
@@ -279,10 +281,10 @@ impl Run<'_> {
         // Comments are deleted explicitly, so that the triggers remove them from the search index.
         self.db.execute("DELETE FROM comments WHERE issue = ?1", values![issue.row])?;
         self.db.execute("DELETE FROM issues WHERE id = ?1", values![issue.row])?;
-        self.touched.comments(&issue.id, &issue.key);
-        self.touched.parent(issue.parent.as_ref());
+        self.changed_resources.add_comments(&issue.id, &issue.key);
+        self.changed_resources.add_parent(issue.parent.as_ref());
         if issue.assignee.is_some() {
-            self.touched.people();
+            self.changed_resources.add_people();
         }
         let key = &issue.key;
         let text = self

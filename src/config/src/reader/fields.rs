@@ -28,7 +28,7 @@ pub(crate) struct Fields<'a> {
     key: String,
     origin: Origin,
     entries: &'a [KeyValue],
-    /// A `null` is a value, instead of the same as leaving the key out.
+    /// Set if `null` is a value. Otherwise `null` means the same as leaving the key out.
     pub keeps_null: bool,
     /// The number of problems before this map was read.
     earlier_problems: usize,

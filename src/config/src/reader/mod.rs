@@ -179,15 +179,16 @@ impl Reader {
     }
 }
 
-/// Checks a name of 1 to 64 letters, digits and `others` that begins with a letter or a digit.
-pub(super) fn check_plain_name(name: &str, noun: &str, others: &[char]) -> Result<(), ValueError> {
+/// Checks a name of 1 to 64 letters, digits and `extra_chars` that begins with a letter or a digit.
+pub(super) fn check_plain_name(name: &str, noun: &str, extra_chars: &[char]) -> Result<(), ValueError> {
     let fits = (1..=64).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(&c));
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || extra_chars.contains(&c));
     if fits {
         return Ok(());
     }
-    let others: Vec<String> = others.iter().map(char::to_string).collect();
-    let remedy = format!("Use 1 to 64 letters, digits and {}, beginning with a letter or a digit.", others.join(" "));
+    let extra_chars: Vec<String> = extra_chars.iter().map(char::to_string).collect();
+    let remedy =
+        format!("Use 1 to 64 letters, digits and {}, beginning with a letter or a digit.", extra_chars.join(" "));
     Err((format!("{} cannot be a {noun}'s name", quoted(name)), remedy))
 }

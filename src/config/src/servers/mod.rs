@@ -1,6 +1,6 @@
 //! Reads `mcpServers`: the configuration block of desktop clients, with additional keys of the gateway.
 //!
-//! Never shows a secret: messages quote the file, never values of variables, and only the names of `env` and `headers`.
+//! The module never shows a secret: messages quote the file, but no values of variables, `env` or `headers`.
 
 mod authorities;
 pub(super) mod listing;

@@ -48,7 +48,7 @@ pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recip
         Some(LocatedNode { node: Node::List(items), .. }) => {
             items.iter().for_each(|item| read_layer(f, item, target, &mut layers));
         }
-        Some(one) => read_layer(f, one, target, &mut layers),
+        Some(single_layer) => read_layer(f, single_layer, target, &mut layers),
     }
     layers.finish()
 }
@@ -85,7 +85,8 @@ impl Layers {
     }
 }
 
-/// Returns the recipes of a shipped set. A test ensures that all of them compile; others would be skipped.
+/// Returns the recipes of a shipped set. Recipes that do not compile are skipped, and a test ensures that there are
+/// none.
 fn recipes_of_set(set: &RecipeSet) -> BTreeMap<String, Recipe> {
     let Ok(LocatedNode { node, .. }) = tree::parse(set.yaml) else { return BTreeMap::new() };
     let section = LayerValue { node, origin: Origin::Default, base: Path::new("/").into() };
@@ -335,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_operator_wrote_makes_more_calls() {
+    fn only_written_recipes_count_as_more_calls() {
         let (automatic, _) = parsed("auto");
         let (mine, _) = parsed("{mine: {reads: [{tool: look}]}}");
         let (other, _) = parsed("{mine: {reads: [{tool: touch}]}}");
         let none = Recipes::default();
         assert!(!automatic.calls_more_than(&none) && !none.calls_more_than(&mine));
         assert!(mine.calls_more_than(&automatic) && other.calls_more_than(&mine) && !mine.calls_more_than(&mine));
-        // A set that is named for the server vouches for its dry runs.
+        // If the operator names a set for the server, its dry runs are trusted.
         let (named, _) = parsed("filesystem");
         let (both, _) = parsed("[filesystem, auto]");
         assert!(named.calls_more_than(&none) && !both.calls_more_than(&named) && !automatic.calls_more_than(&named));

@@ -33,7 +33,7 @@ const CREDENTIAL_PREFIXES: [&str; 13] =
     ["sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xox", "AKIA", "eyJ", "whsec_"];
 /// Flags whose value is a user with a password.
 const USER_FLAGS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
-/// Schemes of packages and addresses in which the text between `:` and `@` is no password.
+/// Schemes of packages and addresses in which the text between `:` and `@` is not a password.
 const PACKAGE_SCHEMES: [&str; 7] = ["npm", "jsr", "github", "gitlab", "gh", "docker", "mailto"];
 
 /// Minimum characters after such a prefix for a credential.
@@ -138,7 +138,7 @@ fn find_secret_value<'a>(before: &str, token: &str, behind: &'a str) -> Option<&
         let user = user_before_password(value.get(..end)?)?;
         return value.get(user.len() + 1..);
     }
-    // Only the name of a variable, of the shell or of ours.
+    // The token is only the name of a variable.
     if !is_secret_name(token) || before.ends_with(['$', '{']) {
         return None;
     }

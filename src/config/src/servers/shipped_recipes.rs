@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(set("npx", &["@evil/server-filesystem"]), None);
         assert_eq!(set("npx", &["@modelcontextprotocol/server-filesystem-evil"]), None);
         assert_eq!(set("my-server", &["/srv/mcp-server-git"]), None);
-        // The first that is named is the server, whatever folder it is given.
+        // The first known name decides, and the folder in the arguments does not.
         assert_eq!(set("npx", &["@modelcontextprotocol/server-filesystem", "mcp-server-git"]), Some("filesystem"));
     }
 }

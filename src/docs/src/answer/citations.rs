@@ -1,8 +1,7 @@
-//! Removes citations that an answer was not given: numbers of passages that do not exist, and addresses that no passage
-//! names.
+//! Removes false citations from an answer: numbers of passages that do not exist, and addresses that no passage names.
 //!
-//! The Markdown of the answer is parsed, because an address can be written in many ways. Removing one may form another,
-//! so the answer is cleaned until nothing changes any more.
+//! The Markdown of the answer is parsed, because an address can be written in many ways. Removing an address may form
+//! another one, so the answer is cleaned until nothing changes.
 
 use std::{borrow::Cow, collections::HashSet, ops::Range, sync::LazyLock};
 
@@ -12,9 +11,10 @@ use regex::Regex;
 use super::prompt_text;
 use crate::model::Hit;
 
-/// The number of times that an answer is cleaned. An honest one takes two rounds, the second of which finds nothing.
+/// The maximum number of times that an answer is cleaned. An honest answer takes two rounds, of which the second finds
+/// nothing.
 const MAX_ROUNDS: usize = 8;
-/// Bytes of a list of passage numbers that is examined.
+/// The maximum bytes of a list of passage numbers.
 const MAX_CITATION_LIST: usize = 200;
 /// The text that replaces an address.
 const ADDRESS_PLACEHOLDER: &str = "(address left out)";
@@ -28,7 +28,7 @@ pub(super) fn sanitize(answer: &str, sources: &[Hit]) -> Option<String> {
     let given = GivenAddresses::new(sources, PATTERNS.as_ref()?);
     let mut text = answer.trim().to_owned();
     for _ in 0..MAX_ROUNDS {
-        // Read both with and without extensions, as different clients do.
+        // Clients parse Markdown with or without extensions, so the answer is cleaned in both ways.
         let once = clean_once(&text, &given, gfm_options());
         let twice = clean_once(&once, &given, Options::empty());
         let next = remove_unknown_numbers(&twice, sources.len());
@@ -62,7 +62,7 @@ fn remove_unknown_numbers(answer: &str, count: usize) -> String {
                 let valid: Vec<String> =
                     cited.iter().filter(|number| (1..=count as u64).contains(number)).map(u64::to_string).collect();
                 if valid.is_empty() {
-                    // The space before it is removed, too.
+                    // The space before the citation is removed, too.
                     out.truncate(out.trim_end_matches(' ').len());
                 } else {
                     out.push_str(&format!("[{}]", valid.join(", ")));
@@ -110,13 +110,13 @@ impl<'a> GivenAddresses<'a> {
 
     /// Returns the ranges of the addresses in a plain text that no passage names.
     fn unknown_addresses(&self, text: &str, prose: bool) -> Vec<Range<usize>> {
-        let is_other = |range: &Range<usize>| text.get(range.clone()).is_some_and(|address| !self.contains(address));
-        self.patterns.addresses(text, prose).filter(is_other).collect()
+        let is_unknown = |range: &Range<usize>| text.get(range.clone()).is_some_and(|address| !self.contains(address));
+        self.patterns.addresses(text, prose).filter(is_unknown).collect()
     }
 }
 
-/// Returns an address in the form for comparisons: scheme and host in lower case, and no scheme if it is one of the web
-/// or of mail.
+/// Returns an address in the form for comparisons, with scheme and host in lower case. The schemes of the web and of
+/// mail are removed.
 fn normalize_address(address: &str) -> String {
     let address = address.trim().trim_end_matches(TRAILING_PUNCTUATION);
     let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
@@ -137,9 +137,9 @@ struct Patterns {
 
 static PATTERNS: LazyLock<Option<Patterns>> = LazyLock::new(|| {
     let anywhere = r#"(?xi)
-        # A scheme with two slashes, however they lean.
+        # A scheme with two slashes or backslashes.
         ( [a-z][a-z0-9+.-]* : [/\\]{2} [^\s<>"`]+ )
-        # One that needs none.
+        # A scheme without slashes.
         | (?: ^ | [^a-z0-9] ) ( (?: mailto|xmpp|tel|sms|sips?|javascript|vbscript|data|blob|magnet|intent|https?|ftp|wss? )
             : [^\s<>"`]+ )
         | (?: ^ | [^a-z0-9] ) ( file : [/\\] [^\s<>"`]+ )
@@ -187,7 +187,7 @@ struct Piece<'a> {
 fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> String {
     let mut edits: Vec<Edit> = Vec::new();
     let mut open: Vec<OpenLink> = Vec::new();
-    let mut run: Vec<Piece<'_>> = Vec::new();
+    let mut pieces_of_text: Vec<Piece<'_>> = Vec::new();
     let mut code: Vec<Range<usize>> = Vec::new();
     let parser = Parser::new_ext(answer, options);
     for (_, definition) in parser.reference_definitions().iter() {
@@ -204,10 +204,15 @@ fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> Str
             *inner = inner.start.min(range.start)..inner.end.max(range.end);
         }
         if !matches!(event, Event::Text(_)) {
-            flush(&mut run, given, !matches!(event, Event::End(TagEnd::CodeBlock)), &mut edits);
+            remove_unknown_addresses(
+                &mut pieces_of_text,
+                given,
+                !matches!(event, Event::End(TagEnd::CodeBlock)),
+                &mut edits,
+            );
         }
         match event {
-            Event::Text(text) => run.push(Piece { text: text.into_string().into(), range }),
+            Event::Text(text) => pieces_of_text.push(Piece { text: text.into_string().into(), range }),
             Event::Code(_) | Event::Start(Tag::CodeBlock(_)) => code.push(range),
             Event::Html(_) | Event::InlineHtml(_) => edits.push(Edit { range, text: "" }),
             Event::Start(
@@ -230,11 +235,11 @@ fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> Str
             _ => {}
         }
     }
-    flush(&mut run, given, true, &mut edits);
+    remove_unknown_addresses(&mut pieces_of_text, given, true, &mut edits);
     // This covers parts that are not displayed, such as the info string of a code block.
-    let is_code = |at: usize| {
-        let before = code.partition_point(|code| code.start <= at);
-        before.checked_sub(1).and_then(|last| code.get(last)).is_some_and(|code| code.contains(&at))
+    let is_code = |offset: usize| {
+        let before = code.partition_point(|code| code.start <= offset);
+        before.checked_sub(1).and_then(|last| code.get(last)).is_some_and(|code| code.contains(&offset))
     };
     let prose = given.unknown_addresses(answer, true).into_iter().filter(|range| !is_code(range.start));
     for range in given.unknown_addresses(answer, false).into_iter().chain(prose) {
@@ -244,23 +249,28 @@ fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> Str
 }
 
 /// Searches the displayed text for addresses: entities and escapes are resolved, and adjacent pieces are joined.
-fn flush(run: &mut Vec<Piece<'_>>, given: &GivenAddresses<'_>, prose: bool, edits: &mut Vec<Edit>) {
-    let pieces = std::mem::take(run);
+fn remove_unknown_addresses(
+    pieces_of_text: &mut Vec<Piece<'_>>,
+    given: &GivenAddresses<'_>,
+    prose: bool,
+    edits: &mut Vec<Edit>,
+) {
+    let pieces = std::mem::take(pieces_of_text);
     let whole: String = pieces.iter().map(|piece| &*piece.text).collect();
     for found in given.unknown_addresses(&whole, prose) {
         // The pieces that contain the address, from the first to the last.
-        let mut at = 0;
+        let mut offset = 0;
         let mut range: Option<Range<usize>> = None;
         for piece in &pieces {
-            let here = at..at + piece.text.len();
-            at = here.end;
-            if here.end <= found.start || here.start >= found.end {
+            let piece_range = offset..offset + piece.text.len();
+            offset = piece_range.end;
+            if piece_range.end <= found.start || piece_range.start >= found.end {
                 continue;
             }
             // A piece that is displayed as written has the same offsets.
             let is_verbatim = piece.range.len() == piece.text.len();
-            let start = if is_verbatim { found.start.saturating_sub(here.start) } else { 0 };
-            let end = if is_verbatim { found.end.min(here.end) - here.start } else { piece.range.len() };
+            let start = if is_verbatim { found.start.saturating_sub(piece_range.start) } else { 0 };
+            let end = if is_verbatim { found.end.min(piece_range.end) - piece_range.start } else { piece.range.len() };
             let part = piece.range.start + start..piece.range.start + end;
             range = Some(range.map_or(part.clone(), |range| range.start..part.end));
         }
@@ -268,19 +278,19 @@ fn flush(run: &mut Vec<Piece<'_>>, given: &GivenAddresses<'_>, prose: bool, edit
     }
 }
 
-/// Applies the edits to the text; of overlapping ones, only the first.
+/// Applies the edits to the text. Of overlapping edits, only the first is applied.
 fn apply_edits(text: &str, mut edits: Vec<Edit>) -> String {
     edits.sort_by_key(|edit| (edit.range.start, std::cmp::Reverse(edit.range.end)));
     let mut out = String::with_capacity(text.len());
-    let mut at = 0;
+    let mut offset = 0;
     for Edit { range, text: instead } in edits {
-        if range.start < at {
+        if range.start < offset {
             continue;
         }
-        out.push_str(text.get(at..range.start).unwrap_or_default());
+        out.push_str(text.get(offset..range.start).unwrap_or_default());
         out.push_str(instead);
-        at = range.end;
+        offset = range.end;
     }
-    out.push_str(text.get(at..).unwrap_or_default());
+    out.push_str(text.get(offset..).unwrap_or_default());
     out.trim().to_owned()
 }

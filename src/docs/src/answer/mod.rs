@@ -1,8 +1,8 @@
-//! Answers from passages, with the sources that they cite.
+//! Answers questions from passages, and cites the passages.
 //!
-//! The first that is available answers: the model that the operator configured, the client's own model, or the passages
-//! themselves, quoted. `prompt.rs` has the instructions of the model, and `citations.rs` removes from its answer what
-//! it was not given.
+//! The first available author answers: the model that the operator configured, the client's own model, or quotations of
+//! the passages. `prompt.rs` has the instructions for a model, and `citations.rs` removes false citations from its
+//! answer.
 
 mod citations;
 mod prompt;
@@ -17,9 +17,10 @@ use crate::{model::Hit, remote::Generator};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, text::one_line};
 
-/// The maximum number of characters of a quoted passage, and below of one that a model is given.
+/// The maximum number of characters of a quoted passage.
 const MAX_QUOTE: usize = 1200;
-const MAX_GIVEN_PASSAGE: usize = 4000;
+/// The maximum number of characters of a passage in a prompt.
+const MAX_PROMPT_PASSAGE: usize = 4000;
 /// The maximum number of characters of a model's answer.
 const MAX_ANSWER: usize = 20_000;
 
@@ -27,13 +28,13 @@ const MAX_ANSWER: usize = 20_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AnswerMode {
-    // The model that the operator configured.
+    // The configured model wrote the answer.
     Generated,
-    // The client's own model.
+    // The client's own model wrote the answer.
     Sampled,
-    // No model: the documents are quoted.
+    // The answer quotes the documents.
     Extractive,
-    // There is nothing to answer from.
+    // No document is relevant enough.
     None,
 }
 
@@ -41,7 +42,7 @@ pub(crate) enum AnswerMode {
 pub(crate) struct Answer {
     pub text: String,
     pub mode: AnswerMode,
-    /// Why no preferred author answered.
+    /// The reason why no preferred author answered.
     pub note: Option<String>,
 }
 
@@ -51,9 +52,9 @@ pub(crate) struct Answerer {
     pub generator: Option<Arc<Generator>>,
 }
 
-/// Returns the passage of a source as the model is given it.
+/// Returns the passage of a source as it is shown to a model.
 fn prompt_text(source: &Hit) -> String {
-    cut(&source.passage.text, MAX_GIVEN_PASSAGE)
+    cut(&source.passage.text, MAX_PROMPT_PASSAGE)
 }
 
 fn cut(text: &str, max: usize) -> String {
@@ -76,7 +77,7 @@ impl Answerer {
         let mut note = None;
         let user = prompt::user_prompt(query, sources);
         if let Some(generator) = &self.generator {
-            match generator.answer(prompt::SYSTEM, &user, &ctx.cancel).await {
+            match generator.answer(prompt::SYSTEM_PROMPT, &user, &ctx.cancel).await {
                 Ok(text) => match citations::sanitize(&cut(&text, MAX_ANSWER), sources) {
                     Some(text) => return Ok(Answer { text, mode: AnswerMode::Generated, note }),
                     None => {
@@ -100,7 +101,7 @@ impl Answerer {
                         note = Some("The answer of the client's model was full of addresses and left out.".to_owned())
                     }
                 },
-                Err(why) => note = Some(format!("The client's model was not used: {}.", one_line(&why, 200))),
+                Err(reason) => note = Some(format!("The client's model was not used: {}.", one_line(&reason, 200))),
             }
         }
         Ok(Answer { text: quote_passages(sources), mode: AnswerMode::Extractive, note })
@@ -109,9 +110,9 @@ impl Answerer {
 
 /// Quotes the passages themselves as the answer.
 fn quote_passages(sources: &[Hit]) -> String {
-    let quotes = sources.iter().enumerate().map(|(at, source)| {
+    let quotes = sources.iter().enumerate().map(|(index, source)| {
         let Hit { title, path, passage, .. } = source;
-        let place = format!(
+        let source_line = format!(
             "{} ({}, lines {}–{})",
             one_line(title, 200),
             one_line(path, 200),
@@ -120,7 +121,7 @@ fn quote_passages(sources: &[Hit]) -> String {
         );
         let text = cut(&passage.text, MAX_QUOTE);
         let text: Vec<String> = text.lines().map(|line| format!("> {line}")).collect();
-        format!("[{}] {place}:\n{}", at + 1, text.join("\n"))
+        format!("[{}] {source_line}:\n{}", index + 1, text.join("\n"))
     });
     quotes.collect::<Vec<_>>().join("\n\n")
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json, value::to_raw_value};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::prompt::SYSTEM;
+use super::prompt::SYSTEM_PROMPT;
 use countersign_protocol::RequestId;
 use countersign_provider::{
     Inquirer,
@@ -17,14 +17,14 @@ const MAX_TOKENS: u32 = 1024;
 pub(super) async fn ask(inquirer: &dyn Inquirer, user: &str, cancel: &CancellationToken) -> Result<String, String> {
     let params = json!({
         "messages": [{ "role": "user", "content": { "type": "text", "text": user } }],
-        "systemPrompt": SYSTEM,
+        "systemPrompt": SYSTEM_PROMPT,
         "maxTokens": MAX_TOKENS,
     });
     let (reply, answer) = oneshot::channel();
     let reply = Replier::new(move |answer| drop(reply.send(answer)));
-    // A caller that stops waiting withdraws the question.
+    // If the caller stops waiting, the question is cancelled.
     let cancelled = cancel.child_token();
-    let _taken_back = cancelled.clone().drop_guard();
+    let _cancel_on_drop = cancelled.clone().drop_guard();
     inquirer.ask(UpstreamRequest {
         id: RequestId::from_raw("\"answer\""),
         method: "sampling/createMessage".to_owned(),
@@ -34,12 +34,12 @@ pub(super) async fn ask(inquirer: &dyn Inquirer, user: &str, cancel: &Cancellati
     });
     let answer = tokio::select! {
         answer = answer => answer.map_err(|_| "it did not answer".to_owned())?.map_err(|error| error.message.to_string())?,
-        () = cancel.cancelled() => return Err("the call was taken back".to_owned()),
+        () = cancel.cancelled() => return Err("the call was cancelled".to_owned()),
     };
     let answer: Value = serde_json::from_str(answer.get()).map_err(|_| "its answer is not JSON".to_owned())?;
     let text = content_text(&answer["content"]);
     match text.trim() {
-        "" => Err("it said nothing".to_owned()),
+        "" => Err("its answer is empty".to_owned()),
         text => Ok(text.to_owned()),
     }
 }

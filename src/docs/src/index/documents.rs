@@ -10,7 +10,7 @@ use super::{
 };
 use crate::model::{Document, Level};
 
-/// The maximum number of passages of one document; those beyond it are not found.
+/// The maximum number of passages of one document. Further passages are not indexed.
 pub(super) const MAX_PASSAGES: i64 = 4096;
 
 /// Identifies a passage until its document is written again.
@@ -85,7 +85,7 @@ pub(super) const fn level(rank: i64) -> Level {
     }
 }
 
-fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+fn read_entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
     let links: String = row.get(7)?;
     Ok(Entry {
         path: row.get(0)?,
@@ -101,7 +101,7 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 }
 
 impl Index {
-    /// Writes documents in one transaction; each replaces the one with its path.
+    /// Writes documents in one transaction. Each replaces the document with its path.
     pub fn put(&self, documents: &[(FileStamp, Document)]) -> Result<(), IndexError> {
         self.write(
             |tx| {
@@ -112,7 +112,7 @@ impl Index {
                 }
                 Ok(removed)
             },
-            |index, gone: Vec<Vec<PassageId>>| index.drop_vectors(gone.into_iter().flatten()),
+            |index, removed_ids: Vec<Vec<PassageId>>| index.drop_vectors(removed_ids.into_iter().flatten()),
         )
     }
 
@@ -126,18 +126,18 @@ impl Index {
                 }
                 Ok(removed)
             },
-            |index, gone: Vec<Vec<PassageId>>| index.drop_vectors(gone.into_iter().flatten()),
+            |index, removed_ids: Vec<Vec<PassageId>>| index.drop_vectors(removed_ids.into_iter().flatten()),
         )
     }
 
-    fn drop_vectors(&self, gone: impl IntoIterator<Item = PassageId>) {
+    fn drop_vectors(&self, removed_ids: impl IntoIterator<Item = PassageId>) {
         if let Some(matrix) = &mut *self.matrix.write() {
-            gone.into_iter().for_each(|id| matrix.remove(id));
+            removed_ids.into_iter().for_each(|id| matrix.remove(id));
         }
     }
 
     /// Updates the stamps of files whose content is unchanged.
-    pub fn touch(&self, files: &[(String, FileStamp)]) -> Result<(), IndexError> {
+    pub fn update_stamps(&self, files: &[(String, FileStamp)]) -> Result<(), IndexError> {
         self.write(
             |tx| {
                 let mut statement = tx
@@ -197,16 +197,17 @@ impl Index {
 
     pub fn document(&self, path: &str) -> Result<Option<Entry>, IndexError> {
         self.read(|conn| {
-            conn.prepare_cached(&format!("{ENTRY_QUERY} WHERE path = ?1"))?.query_row([path], entry).optional()
+            conn.prepare_cached(&format!("{ENTRY_QUERY} WHERE path = ?1"))?.query_row([path], read_entry).optional()
         })
     }
 
-    /// Returns at most `limit` documents in the order of paths from `prefix` on, and how many have the prefix.
+    /// Returns at most `limit` documents whose paths have the prefix, in the order of paths, and the number of all such
+    /// documents.
     pub fn list(&self, prefix: &str, limit: usize) -> Result<(Vec<Entry>, usize), IndexError> {
         self.read(|conn| {
             let within = "WHERE path >= ?1 AND substr(path, 1, length(?1)) = ?1";
             let mut statement = conn.prepare_cached(&format!("{ENTRY_QUERY} {within} ORDER BY path LIMIT ?2"))?;
-            let entries = statement.query_map(params![prefix, limit], entry)?.collect::<rusqlite::Result<_>>()?;
+            let entries = statement.query_map(params![prefix, limit], read_entry)?.collect::<rusqlite::Result<_>>()?;
             let count = format!("SELECT count(*) FROM documents {within}");
             let total = conn.prepare_cached(&count)?.query_row([prefix], |row| row.get(0))?;
             Ok((entries, total))
@@ -244,9 +245,9 @@ impl Index {
                 }
                 Ok(existing)
             },
-            |index, there| {
+            |index, exists| {
                 if let Some(matrix) = &mut *index.matrix.write() {
-                    for ((id, vector), _) in unit.iter().zip(there).filter(|(_, there)| *there) {
+                    for ((id, vector), _) in unit.iter().zip(exists).filter(|(_, exists)| *exists) {
                         matrix.insert(*id, model, vector);
                     }
                 }
@@ -257,12 +258,12 @@ impl Index {
 
 fn passages_without_vector(
     conn: &Connection,
-    which: &str,
+    condition: &str,
     parameters: &[&dyn rusqlite::ToSql],
 ) -> rusqlite::Result<Vec<(PassageId, String)>> {
     let sql = format!(
         "SELECT passages.id, documents.title, chunks.header_path, passages.text FROM passages
-         JOIN chunks ON chunks.id = passages.chunk JOIN documents ON documents.id = chunks.document WHERE {which}"
+         JOIN chunks ON chunks.id = passages.chunk JOIN documents ON documents.id = chunks.document WHERE {condition}"
     );
     let mut statement = conn.prepare_cached(&sql)?;
     let rows = statement.query_map(parameters, |row| {
@@ -328,14 +329,14 @@ fn insert_document(tx: &Transaction<'_>, stamp: &FileStamp, document: &Document)
     let mut next = id * MAX_PASSAGES;
     for chunk in &document.chunks {
         chunks.execute(params![id, chunk.header_path, chunk.first_line, chunk.last_line, level])?;
-        let of = tx.last_insert_rowid();
+        let chunk_id = tx.last_insert_rowid();
         let heading = words::index_text(&chunk.header_path);
         for passage in &chunk.passages {
             if next >= (id + 1) * MAX_PASSAGES {
                 tracing::warn!(path = %document.path, "a document has more passages than are indexed");
                 return Ok(());
             }
-            passages.execute(params![next, of, passage.first_line, passage.last_line, passage.text])?;
+            passages.execute(params![next, chunk_id, passage.first_line, passage.last_line, passage.text])?;
             words.execute(params![next, title, heading, words::index_text(&passage.text)])?;
             next += 1;
         }

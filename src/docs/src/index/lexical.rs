@@ -8,11 +8,12 @@ use super::{
     score, words,
 };
 
-/// Weights of the title, of the headings above a passage, and of its text.
+/// The weights of the title, of the headings above a passage, and of its text.
 const COLUMN_WEIGHTS: &str = "4.0, 2.0, 1.0";
-/// The parameter of BM25 as FTS5 has it.
-const K1: f64 = 1.2;
-/// Terms in more passages than this say little and cost most: they are used only if the query has no other terms.
+/// The parameter `k1` of BM25, as in FTS5.
+const BM25_K1: f64 = 1.2;
+/// The number of passages from which a term is common. Common terms say little and cost most, so they are used only if
+/// the query has no other terms.
 const COMMON_TERM_PASSAGES: usize = 6000;
 
 /// The match of one document.
@@ -46,19 +47,19 @@ pub(super) fn search(conn: &Connection, query: &str) -> rusqlite::Result<HashMap
     }
     counted.sort();
     let mut terms: Vec<Term> = Vec::new();
-    let mut whole = 0.0;
+    let mut total_weight = 0.0;
     for (count, term) in counted {
         if count > COMMON_TERM_PASSAGES && !terms.is_empty() {
             break;
         }
         let found = if count > 0 { term_hits(conn, term, all)? } else { Vec::new() };
         let weight = score::term_weight(found.len(), all);
-        whole += weight;
+        total_weight += weight;
         if !found.is_empty() {
             terms.push(Term { weight, hits: found });
         }
     }
-    Ok(combine(&terms, whole))
+    Ok(combine(&terms, total_weight))
 }
 
 /// Quotes a term so that FTS5 takes it for one word, whatever it contains.
@@ -66,24 +67,24 @@ fn quote_term(term: &str) -> String {
     format!("\"{}\"", term.replace('"', "\"\""))
 }
 
-/// Returns the score that a term adds to each passage that has it.
+/// Returns the score that a term adds to each passage with the term.
 fn term_hits(conn: &Connection, term: &str, all: usize) -> rusqlite::Result<Vec<(PassageId, f64)>> {
     let sql = format!("SELECT rowid, bm25(words, {COLUMN_WEIGHTS}) FROM words WHERE words MATCH ?1");
     let mut statement = conn.prepare_cached(&sql)?;
     let rows = statement.query_map([quote_term(term)], |row| Ok((row.get(0)?, row.get::<_, f64>(1)?)))?;
     let mut hits: Vec<(PassageId, f64)> = rows.collect::<rusqlite::Result<_>>()?;
-    // The factor of each passage's part in FTS5 (sqlite.org/fts5.html, "The bm25() function").
+    // The factor of each passage's score in FTS5 (sqlite.org/fts5.html, "The bm25() function").
     let (n, all) = (hits.len() as f64, all as f64);
     let idf = ((all - n + 0.5) / (n + 0.5)).ln().max(1e-6);
     for (_, part) in &mut hits {
-        *part = (-*part / (idf * (K1 + 1.0))).clamp(0.0, 1.0);
+        *part = (-*part / (idf * (BM25_K1 + 1.0))).clamp(0.0, 1.0);
     }
     Ok(hits)
 }
 
-fn combine(terms: &[Term], whole: f64) -> HashMap<i64, DocumentMatch> {
+fn combine(terms: &[Term], total_weight: f64) -> HashMap<i64, DocumentMatch> {
     let mut passages: HashMap<PassageId, f64> = HashMap::new();
-    let mut together: HashMap<i64, f64> = HashMap::new();
+    let mut document_scores: HashMap<i64, f64> = HashMap::new();
     for term in terms {
         let mut best: HashMap<i64, f64> = HashMap::new();
         for (passage, part) in &term.hits {
@@ -92,15 +93,16 @@ fn combine(terms: &[Term], whole: f64) -> HashMap<i64, DocumentMatch> {
             *best = best.max(*part);
         }
         for (document, part) in best {
-            *together.entry(document).or_default() += term.weight * part;
+            *document_scores.entry(document).or_default() += term.weight * part;
         }
     }
     let mut found: HashMap<i64, DocumentMatch> = HashMap::new();
     for (passage, sum) in passages {
         let document = passage / MAX_PASSAGES;
-        let matched = 0.7 * sum / whole + 0.3 * together.get(&document).copied().unwrap_or_default() / whole;
+        let matched =
+            0.7 * sum / total_weight + 0.3 * document_scores.get(&document).copied().unwrap_or_default() / total_weight;
         match found.get_mut(&document) {
-            // The first of equal ones, so that results are deterministic.
+            // Of equal passages the first is kept, so that results are deterministic.
             Some(best) if (best.score, -best.passage) >= (matched, -passage) => {}
             _ => drop(found.insert(document, DocumentMatch { score: matched, passage })),
         }

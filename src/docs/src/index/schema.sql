@@ -1,4 +1,4 @@
--- What is known of the files of one folder. All of it can be made anew from them.
+-- The documents of one folder. All data can be derived again from the files.
 CREATE TABLE documents (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     path TEXT NOT NULL UNIQUE,
@@ -9,7 +9,7 @@ CREATE TABLE documents (
     level INTEGER NOT NULL,
     char_count INTEGER NOT NULL,
     front_matter INTEGER NOT NULL,
-    -- What of it does not fit the document's type.
+    -- The mismatches between the front matter and the type.
     fault TEXT,
     links TEXT NOT NULL,
     size INTEGER NOT NULL,
@@ -26,26 +26,26 @@ CREATE TABLE chunks (
     header_path TEXT NOT NULL,
     first_line INTEGER NOT NULL,
     last_line INTEGER NOT NULL,
-    -- That of the document, always.
+    -- The level of the document.
     level INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX chunks_by_document ON chunks (document);
 
--- `id` is the document's, times 4,096, and a number from 0: what a passage belongs to is known from its id alone.
+-- `id` is the id of the document times 4,096 plus a number from 0, so that it identifies the document.
 CREATE TABLE passages (
     id INTEGER PRIMARY KEY,
     chunk INTEGER NOT NULL REFERENCES chunks (id) ON DELETE CASCADE,
     first_line INTEGER NOT NULL,
     last_line INTEGER NOT NULL,
     text TEXT NOT NULL,
-    -- Little-endian f32, of length 1; none until it is embedded, and after the model has changed.
+    -- A vector of length 1 in little-endian f32; NULL until the passage is embedded.
     vector BLOB,
     model TEXT
 ) STRICT;
 CREATE INDEX passages_by_chunk ON passages (chunk);
 CREATE INDEX passages_without_vector ON passages (id) WHERE vector IS NULL;
 
--- By the ids of passages. Its text is `passages` with identifiers taken apart, and stands here only as an index.
+-- The full-text index, by the ids of passages. Identifiers are split into words, and only the index is stored.
 CREATE VIRTUAL TABLE words USING fts5 (
     title, heading, body,
     content = '', contentless_delete = 1, detail = 'full',

@@ -19,7 +19,7 @@
 /// The constant of reciprocal rank fusion. The usual 60 finds less (`docs/knowledge.md`).
 const RANK_CONSTANT: f64 = 10.0;
 
-/// The number of passages from which on the deviation of cosines is meaningful.
+/// The minimum number of passages for a meaningful deviation of cosines.
 const MIN_SAMPLE: usize = 30;
 /// The minimum deviation if there are fewer passages.
 const MIN_DEVIATION: f64 = 0.05;
@@ -36,16 +36,16 @@ pub(super) fn term_weight(n: usize, all: usize) -> f64 {
 
 /// Returns the relevance of a match of words.
 pub(super) fn lexical_relevance(matched: f64) -> f64 {
-    // Scaled so that no match is 0 and a full match is 1.
-    let at = |matched: f64| logistic(12.5 * matched - 3.5);
-    ((at(matched) - at(0.0)) / (at(1.0) - at(0.0))).clamp(0.0, 1.0)
+    // The curve is scaled so that no match gives 0 and a full match gives 1.
+    let curve = |matched: f64| logistic(12.5 * matched - 3.5);
+    ((curve(matched) - curve(0.0)) / (curve(1.0) - curve(0.0))).clamp(0.0, 1.0)
 }
 
 /// The mean and deviation of a query's cosines.
 pub(super) struct CosineDistribution {
     mean: f64,
     deviation: f64,
-    few: bool,
+    is_small_sample: bool,
 }
 
 impl CosineDistribution {
@@ -54,8 +54,12 @@ impl CosineDistribution {
         let count = all.max(1) as f64;
         let mean = cosines.clone().sum::<f64>() / count;
         let variance = cosines.map(|cosine| (cosine - mean).powi(2)).sum::<f64>() / count;
-        let is_small = all < MIN_SAMPLE;
-        Self { mean, deviation: variance.sqrt().max(if is_small { MIN_DEVIATION } else { 1e-6 }), few: is_small }
+        let is_small_sample = all < MIN_SAMPLE;
+        Self {
+            mean,
+            deviation: variance.sqrt().max(if is_small_sample { MIN_DEVIATION } else { 1e-6 }),
+            is_small_sample,
+        }
     }
 
     /// Returns the number of deviations by which a cosine exceeds the mean.
@@ -67,14 +71,14 @@ impl CosineDistribution {
     pub fn fused_relevance(&self, matched: f64, above: f64) -> f64 {
         let both = logistic(11.0 * matched + 0.7 * above - 5.0);
         // With few passages, the deviation says nothing.
-        if self.few { both.max(lexical_relevance(matched)) } else { both }
+        if self.is_small_sample { both.max(lexical_relevance(matched)) } else { both }
     }
 }
 
 /// Returns the fused score of two ranks, counted from 0; `None` if the document is not in that ranking.
 pub(super) fn reciprocal_rank(places: (Option<usize>, Option<usize>)) -> f64 {
-    let of = |place: Option<usize>| place.map_or(0.0, |place| 1.0 / (RANK_CONSTANT + place as f64));
-    of(places.0) + of(places.1)
+    let reciprocal = |place: Option<usize>| place.map_or(0.0, |place| 1.0 / (RANK_CONSTANT + place as f64));
+    reciprocal(places.0) + reciprocal(places.1)
 }
 
 #[cfg(test)]
@@ -83,19 +87,19 @@ mod tests {
 
     #[test]
     fn relevance_rises_from_0_to_1() {
-        let words: Vec<f64> = (0..=100).map(|at| lexical_relevance(f64::from(at) / 100.0)).collect();
+        let words: Vec<f64> = (0..=100).map(|step| lexical_relevance(f64::from(step) / 100.0)).collect();
         assert!(words.is_sorted() && words[0] == 0.0 && (words[100] - 1.0).abs() < 1e-9, "{words:?}");
-        let usual = CosineDistribution::from_cosines((0..1000).map(|at| 0.7 + f64::from(at % 100) / 1000.0));
+        let usual = CosineDistribution::from_cosines((0..1000).map(|step| 0.7 + f64::from(step % 100) / 1000.0));
         let both: Vec<f64> = (0..=100)
-            .map(|at| usual.fused_relevance(0.2, usual.deviations_above_mean(f64::from(at) / 100.0)))
+            .map(|step| usual.fused_relevance(0.2, usual.deviations_above_mean(f64::from(step) / 100.0)))
             .collect();
         assert!(both.is_sorted() && both.iter().all(|score| (0.0..=1.0).contains(score)));
         assert!(
             usual.fused_relevance(0.0, usual.deviations_above_mean(0.75)) < 0.05
                 && usual.fused_relevance(0.5, usual.deviations_above_mean(0.85)) > 0.8
         );
-        let few = CosineDistribution::from_cosines([0.8, 0.81].into_iter());
-        assert!(few.fused_relevance(0.5, few.deviations_above_mean(0.8)) >= lexical_relevance(0.5));
+        let small = CosineDistribution::from_cosines([0.8, 0.81].into_iter());
+        assert!(small.fused_relevance(0.5, small.deviations_above_mean(0.8)) >= lexical_relevance(0.5));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Answers a query: documents that match by words and by meaning, in one order.
+//! Searches documents by words and by meaning, and merges both rankings.
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 use rusqlite::{Connection, Row, params_from_iter, types::Value as Sql};
@@ -18,7 +18,7 @@ const MAX_MEANING_RANKS: usize = 200;
 /// A search query.
 pub(crate) struct Query<'a> {
     pub text: &'a str,
-    /// The query's vector, by the model that embedded the passages; one of other dimensions is ignored.
+    /// The query's vector, from the model that embedded the passages. A vector with other dimensions is ignored.
     pub vector: Option<&'a [f32]>,
     pub filter: &'a Filter,
     pub limit: usize,
@@ -54,8 +54,8 @@ impl Index {
         let cosines = self.cosines(query.vector)?;
         self.read(|conn| {
             let (mut ranked, ranking) = rank_documents(conn, query, cosines)?;
-            if let Some(passes) = matching_documents(conn, query.filter)? {
-                ranked.retain(|ranked| passes.contains(&ranked.document));
+            if let Some(accepted) = matching_documents(conn, query.filter)? {
+                ranked.retain(|ranked| accepted.contains(&ranked.document));
             }
             make_scores_monotonic(&mut ranked);
             ranked.retain(|ranked| ranked.score > 0.0 && ranked.score >= query.min_score);
@@ -66,7 +66,7 @@ impl Index {
         })
     }
 
-    /// Returns critical documents whatever their relevance, the most relevant first.
+    /// Returns critical documents of any relevance, the most relevant first.
     ///
     /// # Errors
     /// Fails as [`Index::search`] does.
@@ -97,8 +97,8 @@ impl Index {
     #[cfg(any(test, feature = "testing"))]
     pub fn search_by_meaning(&self, vector: &[f32], limit: usize) -> Result<Vec<(String, f64)>, IndexError> {
         let cosines = self.cosines(Some(vector))?.unwrap_or_default();
-        let usual = CosineDistribution::from_cosines(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
-        let mut ranked = rank_by_meaning(&cosines, &usual);
+        let distribution = CosineDistribution::from_cosines(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
+        let mut ranked = rank_by_meaning(&cosines, &distribution);
         ranked.truncate(limit);
         self.read(|conn| {
             let hits = ranked.iter().map(|ranked| load_hit(conn, ranked).map(|hit| (hit.path, ranked.score)));
@@ -112,7 +112,7 @@ impl Index {
         if let Some(matrix) = &*self.matrix.read() {
             return Ok(matrix.cosines(vector));
         }
-        // Loaded under the writer's lock, so that concurrent writes are not missed.
+        // The matrix is loaded under its write lock, so that concurrent writes are not missed.
         let mut matrix = self.matrix.write();
         if matrix.is_none() {
             *matrix = Some(self.read(Matrix::load)?);
@@ -135,7 +135,7 @@ fn sort_by_rank(ranked: &mut [RankedDocument]) {
     ranked.sort_by(|a, b| order(a, b).then(a.document.cmp(&b.document)));
 }
 
-/// Raises scores so that a document is at least as relevant as any that ranks below it.
+/// Raises scores so that no document is less relevant than a document that ranks below it.
 fn make_scores_monotonic(ranked: &mut [RankedDocument]) {
     let mut max_score: f64 = 0.0;
     for ranked in ranked.iter_mut().rev() {
@@ -171,7 +171,7 @@ fn rank_by_words(conn: &Connection, text: &str) -> rusqlite::Result<Vec<RankedDo
 }
 
 /// Ranks the documents of the nearest passages by their deviation above the mean.
-fn rank_by_meaning(cosines: &[(PassageId, f32)], usual: &CosineDistribution) -> Vec<RankedDocument> {
+fn rank_by_meaning(cosines: &[(PassageId, f32)], distribution: &CosineDistribution) -> Vec<RankedDocument> {
     let mut best: HashMap<i64, (f32, PassageId)> = HashMap::new();
     for (passage, cosine) in cosines {
         let best = best.entry(passage / MAX_PASSAGES).or_insert((f32::NEG_INFINITY, 0));
@@ -182,8 +182,8 @@ fn rank_by_meaning(cosines: &[(PassageId, f32)], usual: &CosineDistribution) -> 
     let mut ranked: Vec<RankedDocument> = best
         .into_iter()
         .map(|(document, (cosine, passage))| {
-            let above = usual.deviations_above_mean(cosine.into());
-            RankedDocument { document, rank: above, score: usual.fused_relevance(0.0, above), passage }
+            let above = distribution.deviations_above_mean(cosine.into());
+            RankedDocument { document, rank: above, score: distribution.fused_relevance(0.0, above), passage }
         })
         .collect();
     sort_by_rank(&mut ranked);
@@ -193,12 +193,12 @@ fn rank_by_meaning(cosines: &[(PassageId, f32)], usual: &CosineDistribution) -> 
 
 fn fuse_rankings(words: Vec<RankedDocument>, cosines: &[(PassageId, f32)]) -> Vec<RankedDocument> {
     type RankPair = (Option<(usize, RankedDocument)>, Option<(usize, RankedDocument)>);
-    let usual = CosineDistribution::from_cosines(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
+    let distribution = CosineDistribution::from_cosines(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
     let mut both: HashMap<i64, RankPair> = HashMap::new();
     for (place, ranked) in words.into_iter().enumerate() {
         both.entry(ranked.document).or_default().0 = Some((place, ranked));
     }
-    for (place, ranked) in rank_by_meaning(cosines, &usual).into_iter().enumerate() {
+    for (place, ranked) in rank_by_meaning(cosines, &distribution).into_iter().enumerate() {
         both.entry(ranked.document).or_default().1 = Some((place, ranked));
     }
     let mut ranked: Vec<RankedDocument> = both
@@ -213,7 +213,7 @@ fn fuse_rankings(words: Vec<RankedDocument>, cosines: &[(PassageId, f32)]) -> Ve
                 (Some(words), None) => words.passage,
                 (None, None) => return None,
             };
-            let score = usual
+            let score = distribution
                 .fused_relevance(words.map_or(0.0, |words| words.rank), meaning.map_or(0.0, |meaning| meaning.rank));
             Some(RankedDocument { document, rank: score::reciprocal_rank(places), score, passage })
         })

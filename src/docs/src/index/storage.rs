@@ -1,4 +1,4 @@
-//! The file of an index: one connection that writes, and a few that read.
+//! Stores an index in a SQLite file, with one connection that writes and several that read.
 
 use std::{
     fs,
@@ -12,15 +12,15 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::vectors::Matrix;
 
-/// Increases with every change of `schema.sql`, or of how text is split into terms.
+/// The version, which increases with every change of `schema.sql` or of the splitting of text into terms.
 const SCHEMA_VERSION: i32 = 2;
-/// The number of idle reading connections kept.
-const IDLE_READERS: usize = 4;
+/// The maximum number of idle connections for reads.
+const MAX_IDLE_READERS: usize = 4;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pages of 4 KiB that a connection caches.
+/// The maximum number of pages of 4 KiB that a connection caches.
 const CACHE_PAGES: i32 = 4000;
 
-/// Why an operation on an index failed.
+/// The reason why an operation on an index failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IndexError {
     #[error("{path}: {source}")]
@@ -39,7 +39,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Opens or creates the file (mode 0600); one that cannot be read is recreated.
+    /// Opens or creates the file (mode 0600). A file that cannot be read is recreated.
     ///
     /// # Errors
     /// Fails if the file can neither be read nor created.
@@ -47,7 +47,7 @@ impl Index {
         let writer = match prepare(path) {
             Ok(writer) => writer,
             Err(IndexError::Database { source, .. }) if is_beyond_repair(&source) => {
-                tracing::warn!(path = %path.display(), error = %source, "an index of documents is made anew");
+                tracing::warn!(path = %path.display(), error = %source, "an index of documents cannot be read and is created again");
                 remove_files(path)?;
                 prepare(path)?
             }
@@ -79,7 +79,7 @@ impl Index {
         let conn = idle.map_or_else(|| connect(&self.path, true), Ok).map_err(|error| self.database_error(error))?;
         let result = conn.unchecked_transaction().and_then(|tx| work(&tx));
         let mut readers = self.readers.lock();
-        if readers.len() < IDLE_READERS {
+        if readers.len() < MAX_IDLE_READERS {
             readers.push(conn);
         }
         result.map_err(|error| self.database_error(error))
@@ -104,7 +104,7 @@ impl Index {
 
 fn is_beyond_repair(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, Unknown};
-    // Statements on tables of another version fail with the last one.
+    // Statements on tables of another version fail with `Unknown`.
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase | Unknown))
 }
 
@@ -124,7 +124,8 @@ fn remove_files(path: &Path) -> Result<(), IndexError> {
 
 fn prepare(path: &Path) -> Result<Connection, IndexError> {
     let io = |source| IndexError::Io { path: path.to_owned(), source };
-    // Created before SQLite does, so that others can never read it; the WAL gets the same mode.
+    // The file is created before SQLite opens it, so that other users can never read it. SQLite gives the WAL the same
+    // mode.
     fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(io)?;
     let database = |source| IndexError::Database { path: path.to_owned(), source };
     let mut writer = connect(path, false).map_err(database)?;

@@ -107,7 +107,11 @@ fn filters_and_changed_levels_apply_to_searches() {
         let hits = bench.index.critical(filter, "tests", 5).unwrap();
         hits.into_iter().map(|hit| hit.path).collect::<Vec<_>>()
     };
-    assert_eq!(critical(&Filter::default()), ["problems/pool.md"], "whatever its relevance");
+    assert_eq!(
+        critical(&Filter::default()),
+        ["problems/pool.md"],
+        "critical documents are returned regardless of relevance"
+    );
     let promoted = crate::text::front_matter::with_level(STYLE, Level::Critical);
     bench.index.put(&[document("styles/tests.md", &promoted)]).unwrap();
     assert_eq!(critical(&Filter::default()), ["styles/tests.md", "problems/pool.md"]);
@@ -133,8 +137,8 @@ fn documents_are_replaced_removed_and_counted() {
         (entry.title.as_str(), entry.links.as_slice(), entry.chunks),
         ("Another", &["notes/deploy.md".to_owned()][..], 1)
     );
-    let gone = ["problems/pool.md".to_owned(), "nothing.md".to_owned()];
-    bench.index.remove(&gone).unwrap();
+    let removed = ["problems/pool.md".to_owned(), "nothing.md".to_owned()];
+    bench.index.remove(&removed).unwrap();
     assert!(bench.index.document("problems/pool.md").unwrap().is_none());
     let (entries, total) = bench.index.list("styles/", 10).unwrap();
     assert_eq!((entries.len(), total, entries[0].path.as_str()), (1, 1, "styles/tests.md"));
@@ -158,17 +162,17 @@ fn long_document_is_one_hit_with_its_best_passage() {
     assert!(found.hits[0].passage.text.contains("The zebra crosses here."));
 }
 
-fn embed(bench: &TestIndex, model: &str, of: impl Fn(&str) -> Vec<f32>) {
+fn embed(bench: &TestIndex, model: &str, vector_of: impl Fn(&str) -> Vec<f32>) {
     let pending = bench.index.without_vectors(model, 100).unwrap();
-    let vectors: Vec<_> = pending.iter().map(|(id, text)| (*id, of(text))).collect();
+    let vectors: Vec<_> = pending.iter().map(|(id, text)| (*id, vector_of(text))).collect();
     bench.index.set_vectors(model, &vectors).unwrap();
 }
 
 #[test]
 fn vectors_find_synonyms_and_new_model_starts_over() {
     let bench = three_documents();
-    let of = |text: &str| if text.contains("pool ran") { vec![1.0, 0.1] } else { vec![0.1, 1.0] };
-    embed(&bench, "m1", of);
+    let vector_of = |text: &str| if text.contains("pool ran") { vec![1.0, 0.1] } else { vec![0.1, 1.0] };
+    embed(&bench, "m1", vector_of);
     assert!(bench.index.without_vectors("m1", 10).unwrap().is_empty());
     assert_eq!(bench.index.without_vectors("m2", 10).unwrap().len(), 3);
     let found = bench.search("nothing in common", Some(&[1.0, 0.0]), &Filter::default(), 0.0);
@@ -190,15 +194,18 @@ fn vectors_find_synonyms_and_new_model_starts_over() {
             .all(|hit| hit.path != "problems/pool.md")
     );
     bench.index.put(&[document("problems/pool.md", POOL)]).unwrap();
-    embed(&bench, "m1", of);
+    embed(&bench, "m1", vector_of);
     assert_eq!(bench.search("x", Some(&[1.0, 0.0]), &Filter::default(), 0.0).hits[0].path, "problems/pool.md");
     embed(&bench, "m2", |_| vec![1.0, 0.0, 0.0]);
     assert_eq!(bench.index.dimensions().unwrap(), 3);
     // Loading them again gives the same result.
     let again = Index::open(&bench.dir.path().join("a.db")).unwrap();
     assert_eq!(again.dimensions().unwrap(), 3);
-    let one = bench.index.without_vectors_of("problems/pool.md", "m3").unwrap();
-    assert!(one.len() == 1 && one[0].1.starts_with("Connection pool exhausted\n"), "{one:?}");
+    let pending_passages = bench.index.without_vectors_of("problems/pool.md", "m3").unwrap();
+    assert!(
+        pending_passages.len() == 1 && pending_passages[0].1.starts_with("Connection pool exhausted\n"),
+        "{pending_passages:?}"
+    );
 }
 
 #[test]

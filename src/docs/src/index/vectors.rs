@@ -1,4 +1,4 @@
-//! Vectors in memory, one after another, with exact search.
+//! Keeps vectors in one array in memory, and compares a query with all of them.
 
 use std::collections::HashMap;
 
@@ -60,14 +60,14 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// Adds a vector. One of another model or other dimensions starts a new matrix.
+    /// Adds a vector. A vector of another model or with other dimensions starts a new matrix.
     pub fn insert(&mut self, id: PassageId, model: &str, vector: &[f32]) {
         if self.model != model || self.dimensions != vector.len() {
             *self = Self { model: model.to_owned(), dimensions: vector.len(), ..Self::default() };
         }
         match self.row_of_passage.get(&id) {
-            Some(place) => {
-                let from = place * self.dimensions;
+            Some(row) => {
+                let from = row * self.dimensions;
                 if let Some(old) = self.data.get_mut(from..from + self.dimensions) {
                     old.copy_from_slice(vector);
                 }
@@ -81,16 +81,16 @@ impl Matrix {
     }
 
     pub fn remove(&mut self, id: PassageId) {
-        let Some(place) = self.row_of_passage.remove(&id) else { return };
+        let Some(row) = self.row_of_passage.remove(&id) else { return };
         let last = self.rows.len() - 1;
-        if place != last {
-            let (from, to) = (last * self.dimensions, place * self.dimensions);
+        if row != last {
+            let (from, to) = (last * self.dimensions, row * self.dimensions);
             self.data.copy_within(from..from + self.dimensions, to);
             if let Some(moved) = self.rows.get(last) {
-                self.row_of_passage.insert(*moved, place);
+                self.row_of_passage.insert(*moved, row);
             }
         }
-        self.rows.swap_remove(place);
+        self.rows.swap_remove(row);
         self.data.truncate(last * self.dimensions);
     }
 

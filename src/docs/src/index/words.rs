@@ -5,12 +5,12 @@ use std::collections::HashSet;
 
 /// The maximum number of terms of one query.
 pub(super) const MAX_TERMS: usize = 24;
-/// Bytes of a query that are read.
+/// The maximum bytes of a query that are read.
 const MAX_QUERY: usize = 16 << 10;
-/// Characters of a term.
+/// The maximum characters of a term.
 const MAX_TERM: usize = 64;
 
-/// Words that say nothing about the topic of a question; English only, since most documents are.
+/// Words that say nothing about the topic of a question. Most documents are in English, so the words are, too.
 const STOP_WORDS: [&str; 72] = [
     "a", "about", "after", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by",
     "can", "could", "did", "do", "does", "for", "from", "had", "has", "have", "how", "i", "if", "in", "into", "is",
@@ -109,8 +109,8 @@ pub(super) fn query_terms(query: &str) -> Vec<String> {
             all.push(term);
         }
     });
-    let telling: Vec<String> = all.iter().filter(|term| !STOP_WORDS.contains(&term.as_str())).cloned().collect();
-    let mut chosen = if telling.is_empty() { all } else { telling };
+    let meaningful: Vec<String> = all.iter().filter(|term| !STOP_WORDS.contains(&term.as_str())).cloned().collect();
+    let mut chosen = if meaningful.is_empty() { all } else { meaningful };
     chosen.truncate(MAX_TERMS);
     chosen
 }

@@ -8,7 +8,7 @@ use crate::{
     remote::{Embedder, RemoteError},
 };
 
-/// The number of passages between two checks whether to stop.
+/// The number of passages that are embedded between two checks for a stop.
 const BATCH_SIZE: usize = 64;
 /// The delay before a failed model is called again.
 const RETRY_DELAY: Duration = Duration::from_secs(15);
@@ -44,15 +44,15 @@ pub(super) async fn embed_passages(
 }
 
 async fn embed(project: &Project, index: &Arc<Index>, embedder: &Arc<Embedder>) -> Result<(), String> {
-    let mut before = None;
+    let mut previous_first = None;
     while !project.is_stopped() {
         let pending = index.without_vectors(embedder.model(), BATCH_SIZE).map_err(|error| error.to_string())?;
         let first = pending.first().map(|(id, _)| *id);
-        // Passages for which the model has no usable vector are not tried again and again.
-        if first.is_none() || first == before {
+        // Passages for which the model returns no usable vector are not retried.
+        if first.is_none() || first == previous_first {
             return Ok(());
         }
-        before = first;
+        previous_first = first;
         let all = tokio::select! {
             all = embed_passages(embedder, pending) => all.map_err(|error| error.to_string())?,
             () = project.stopped() => return Ok(()),

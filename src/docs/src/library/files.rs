@@ -1,5 +1,5 @@
-//! The files of one folder. Neither a path nor a symbolic link leads out of it, even one that is swapped in between a
-//! check and its use.
+//! Accesses the files of one folder. No path or symbolic link leads out of the folder, not even a link that is swapped
+//! in between a check and its use.
 
 use std::{
     io::{Error, ErrorKind as Io, Read as _, Write as _},
@@ -21,14 +21,14 @@ use countersign_provider::text::invalid_argument;
 pub(crate) const MAX_FILE_BYTES: usize = 2 << 20;
 /// The maximum number of files of one folder.
 const MAX_FILES: usize = 200_000;
-/// Prefix and suffix of the names of incomplete files.
+/// The prefix and the suffix of the names of incomplete files.
 const TEMPORARY_NAME: (&str, &str) = (".countersign-", ".tmp");
 
 /// The files of one folder. The folder is opened for each step, so that a moved or recreated one is noticed.
 #[derive(Debug)]
 pub(crate) struct Files {
     root: PathBuf,
-    /// Below the root; empty for the root itself.
+    /// The path below the root, or an empty text for the root itself.
     folder: String,
     /// A folder below this one that belongs to another collection.
     excluded: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) struct FolderListing {
     pub is_truncated: bool,
 }
 
-/// Decides whether these bytes may be replaced or removed; `None` if the file does not exist.
+/// Returns `true` if a file with these bytes may be replaced or removed. Receives `None` if the file does not exist.
 pub(crate) type ContentCheck<'a> = &'a dyn Fn(Option<&[u8]>) -> bool;
 
 fn mtime_ns(metadata: &Metadata) -> i64 {
@@ -68,14 +68,14 @@ fn read_options() -> OpenOptions {
 }
 
 impl Files {
-    /// Opens a folder of a root; `other` is a folder of the same root whose files are excluded.
+    /// Creates an accessor of a folder of a root. Files in `other`, a folder of the same root, are excluded.
     pub fn new(root: &Path, folder: &str, other: Option<&str>) -> Self {
         let within = |other: &str| match folder {
             "" => Some(other.to_owned()),
             folder => other.strip_prefix(folder)?.strip_prefix('/').map(str::to_owned),
         };
-        let except = other.and_then(within).filter(|other| !other.is_empty());
-        Self { root: root.to_owned(), folder: folder.to_owned(), excluded: except }
+        let excluded = other.and_then(within).filter(|other| !other.is_empty());
+        Self { root: root.to_owned(), folder: folder.to_owned(), excluded }
     }
 
     /// Returns the path for a watcher.
@@ -107,7 +107,7 @@ impl Files {
     ///
     /// # Errors
     /// `VALIDATION_FAILED` if it is not the path of a document of this folder.
-    pub fn check(&self, path: &str) -> Result<String, McpError> {
+    pub fn check_path(&self, path: &str) -> Result<String, McpError> {
         let path = paths::normalize_path(path)?;
         if self.is_excluded(&path) {
             return Err(invalid_argument(
@@ -120,8 +120,8 @@ impl Files {
     }
 
     fn is_excluded(&self, path: &str) -> bool {
-        let within = |except: &String| {
-            path.strip_prefix(except.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let within = |excluded: &String| {
+            path.strip_prefix(excluded.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         self.excluded.as_ref().is_some_and(within)
     }
@@ -151,8 +151,8 @@ impl Files {
     /// # Errors
     /// `FILE_SYSTEM_ERROR`
     pub fn documents(&self) -> Result<Vec<String>, McpError> {
-        let walked = self.walk().map_err(|error| file_error("read", "the folder", &error))?;
-        Ok(walked.files.into_iter().map(|found| found.path).collect())
+        let listing = self.walk().map_err(|error| file_error("read", "the folder", &error))?;
+        Ok(listing.files.into_iter().map(|found| found.path).collect())
     }
 
     /// Writes a document atomically: readers see the old or the new content, even after a crash. Creates missing
@@ -176,7 +176,7 @@ impl Files {
             reject_links(&folder, parent)?;
             folder.create_dir_all(parent)?;
         }
-        // From here on relative to the open folder, because its path may change its meaning.
+        // From here on, paths are relative to the open folder, because its own path may lead to another folder later.
         let within = if parent.is_empty() { folder } else { folder.open_dir(parent)? };
         let permissions = match within.symlink_metadata(name) {
             Ok(metadata) if metadata.is_file() => Some(metadata.permissions()),
@@ -242,22 +242,22 @@ impl Files {
 
     /// Lists the folder without following symbolic links; empty if it does not exist.
     pub fn walk(&self) -> std::io::Result<FolderListing> {
-        let mut walked = FolderListing::default();
-        // A missing root says nothing about the documents.
+        let mut listing = FolderListing::default();
+        // A missing root is an error, because it does not mean that the documents were removed.
         Dir::open_ambient_dir(&self.root, ambient_authority())?;
         match self.open() {
-            Ok(folder) => self.walk_into(&folder, "", 0, &mut walked)?,
+            Ok(folder) => self.walk_into(&folder, "", 0, &mut listing)?,
             Err(error) if error.kind() == Io::NotFound => {}
             Err(error) => return Err(error),
         }
-        walked.files.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(walked)
+        listing.files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(listing)
     }
 
-    fn walk_into(&self, folder: &Dir, path: &str, depth: usize, walked: &mut FolderListing) -> std::io::Result<()> {
+    fn walk_into(&self, folder: &Dir, path: &str, depth: usize, listing: &mut FolderListing) -> std::io::Result<()> {
         for entry in folder.entries()? {
-            if walked.files.len() >= MAX_FILES {
-                walked.is_truncated = true;
+            if listing.files.len() >= MAX_FILES {
+                listing.is_truncated = true;
                 return Ok(());
             }
             let entry = entry?;
@@ -267,11 +267,11 @@ impl Files {
             // A file that disappears in the meantime is skipped.
             let Ok(kind) = entry.file_type() else { continue };
             if kind.is_file() && name.starts_with(TEMPORARY_NAME.0) && name.ends_with(TEMPORARY_NAME.1) {
-                walked.leftovers.push(path);
+                listing.leftovers.push(path);
             } else if name.starts_with('.') || self.is_excluded(&path) {
             } else if kind.is_dir() && depth < MAX_DEPTH {
                 match entry.open_dir() {
-                    Ok(inner) => self.walk_into(&inner, &path, depth + 1, walked)?,
+                    Ok(inner) => self.walk_into(&inner, &path, depth + 1, listing)?,
                     Err(error) => tracing::debug!(path, %error, "a folder of documents cannot be read"),
                 }
             } else if kind.is_file()
@@ -279,7 +279,7 @@ impl Files {
                 && paths::normalize_path(&path).is_ok_and(|checked| checked == path)
             {
                 let Ok(metadata) = entry.metadata() else { continue };
-                walked.files.push(FileEntry { path, size: metadata.len(), mtime_ns: mtime_ns(&metadata) });
+                listing.files.push(FileEntry { path, size: metadata.len(), mtime_ns: mtime_ns(&metadata) });
             }
         }
         Ok(())

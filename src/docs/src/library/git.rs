@@ -7,12 +7,13 @@ use std::{
 
 /// The name of the branch if branches are not distinguished, or if there is no repository.
 pub(super) const NO_BRANCH: &str = "-";
-/// The number of parent folders that are searched.
+/// The maximum number of parent folders that are searched.
 const MAX_PARENTS: usize = 32;
-/// Bytes of `HEAD` that are read, and below of a branch's name.
+/// The maximum bytes of `HEAD`.
 const MAX_HEAD_BYTES: u64 = 4096;
+/// The maximum bytes of the name of a branch.
 const MAX_NAME: usize = 250;
-/// Digits of a commit that replaces the name of a branch.
+/// The number of digits of a commit that stands for the name of a branch.
 const COMMIT_DIGITS: usize = 12;
 
 /// Returns the branch of the repository that contains `root`.
@@ -28,19 +29,19 @@ fn read_head(git: &Path) -> Option<String> {
     let folder = match fs::symlink_metadata(git).ok()?.is_file() {
         // In a worktree or a submodule, the repository is elsewhere.
         true => {
-            let said = read_text(git)?;
-            let path = PathBuf::from(said.strip_prefix("gitdir:")?.trim());
+            let text = read_text(git)?;
+            let path = PathBuf::from(text.strip_prefix("gitdir:")?.trim());
             if path.is_absolute() { path } else { git.parent()?.join(path) }
         }
         false => git.to_owned(),
     };
-    let said = read_text(&folder.join("HEAD"))?;
-    let name = match said.trim().strip_prefix("ref:") {
+    let text = read_text(&folder.join("HEAD"))?;
+    let name = match text.trim().strip_prefix("ref:") {
         Some(reference) => {
             let reference = reference.trim();
             reference.strip_prefix("refs/heads/").unwrap_or(reference).to_owned()
         }
-        None => said.trim().chars().take(COMMIT_DIGITS).collect(),
+        None => text.trim().chars().take(COMMIT_DIGITS).collect(),
     };
     let is_name =
         !name.is_empty() && name.len() <= MAX_NAME && name != NO_BRANCH && !name.chars().any(char::is_control);

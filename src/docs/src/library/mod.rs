@@ -32,7 +32,7 @@ use countersign_provider::ProviderEvent;
 pub(crate) use project::{Project, Shelf};
 use shelves::Shelves;
 
-/// Why the documents cannot be served.
+/// The reason why the documents cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum DocsError {
     #[error("the project {project}: {path} is no folder that can be read: {source}")]

@@ -5,8 +5,9 @@ use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
 
-/// Bytes of a path, and below of one of its parts.
+/// The maximum bytes of a path.
 const MAX_PATH_BYTES: usize = 1000;
+/// The maximum bytes of one part of a path.
 const MAX_PART_BYTES: usize = 200;
 /// The maximum depth of folders.
 pub(super) const MAX_DEPTH: usize = 32;
@@ -30,9 +31,9 @@ pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
         return invalid("it has characters that no path of a document has");
     }
     let mut parts = Vec::new();
-    for (at, part) in path.split('/').enumerate() {
+    for (index, part) in path.split('/').enumerate() {
         match part {
-            "." if at == 0 => {}
+            "." if index == 0 => {}
             "" | "." | ".." => return invalid("it has an empty part, or one of dots"),
             part if part.starts_with('.') => return invalid("a part begins with a dot"),
             part if part.len() > MAX_PART_BYTES => return invalid("a part is too long"),
@@ -52,13 +53,13 @@ pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
     Ok(parts.join("/"))
 }
 
-/// The error for a file of the project that could not be read or written.
-pub(super) fn file_error(what: &str, path: &str, error: &std::io::Error) -> McpError {
-    let message = format!("{} could not be {what}: {}", one_line(path, 200), reason(error));
+/// Returns the error for a file of the project that could not be read or written.
+pub(super) fn file_error(action: &str, path: &str, error: &std::io::Error) -> McpError {
+    let message = format!("{} could not be {action}: {}", one_line(path, 200), reason(error));
     McpError::new(ErrorKind::FileSystem, message).with("path", path)
 }
 
-/// The error for a file that has changed since its write was planned.
+/// Returns the error for a file that has changed since its write was planned.
 pub(super) fn stale_error(path: &str) -> McpError {
     let message = format!("{} was changed by somebody else meanwhile, so it was left as it is", one_line(path, 200));
     McpError::new(ErrorKind::ChangeStale, message).with("path", path).with("outcome", "not_applied")

@@ -31,9 +31,9 @@ use countersign_domain::{changes::digest::hex, text::plural};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ProgressSink, ProviderEvent, Report, text::one_line};
 
-/// The number of faulty documents that are named.
+/// The maximum number of faulty documents that are named in a report.
 const MAX_NAMED_FAULTS: usize = 20;
-/// Digits of the hash of a root.
+/// The number of digits of the hash of a root.
 const PATH_HASH_DIGITS: usize = 16;
 /// Characters that are encoded in a segment of a URI (RFC 3986, section 3.3).
 const URI_SEGMENT_ESCAPES: &AsciiSet = &CONTROLS
@@ -66,7 +66,7 @@ pub(crate) struct Shelf {
     pub tenant: Tenant,
     pub docs: Arc<Index>,
     pub external: Option<Arc<Index>>,
-    /// Set if the tenant's files are those in the folder now.
+    /// Set if the folder has the files of this tenant now.
     pub is_current: bool,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Project {
     /// The state of the folders when they were last scanned.
     report: RwLock<Report>,
     tasks: Mutex<mpsc::Sender<Task>>,
-    /// Held by whoever writes to the files.
+    /// Held while files are written.
     write_lock: Arc<AsyncMutex<()>>,
     embedder: Option<Arc<Embedder>>,
     pub(super) wake_embedding: Notify,
@@ -153,7 +153,9 @@ impl Project {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 match runtime {
                     Ok(runtime) => runtime.block_on(embedding::run(embedded, embedder)),
-                    Err(error) => tracing::error!(%error, "nothing is embedded"),
+                    Err(error) => {
+                        tracing::error!(%error, "the thread for embeddings cannot start, so documents are not embedded")
+                    }
                 }
             };
             named("embed").spawn(work).map_err(thread)?;
@@ -202,12 +204,12 @@ impl Project {
     /// Reads the checked-out branch from the repository. If it differs from [`Project::branch`], the worker is woken to
     /// follow it.
     pub fn read_branch(&self) -> String {
-        let noted = self.branch();
+        let known = self.branch();
         if !self.config.by_branch {
-            return noted;
+            return known;
         }
         let now = git::branch(&self.root);
-        if now != noted {
+        if now != known {
             let _ = self.tasks.lock().send(Task::Scan);
         }
         now
@@ -227,23 +229,23 @@ impl Project {
 
     fn indexes_of(&self, tenant: &Tenant) -> Result<TenantIndexes, IndexError> {
         let mut open = self.open_indexes.lock();
-        if let Some(books) = open.get(tenant) {
-            return Ok(books.clone());
+        if let Some(indexes) = open.get(tenant) {
+            return Ok(indexes.clone());
         }
         let (docs, external) = self.shelves.paths(tenant);
         let external = self.external.as_ref().map(|_| Index::open(&external)).transpose()?;
-        let books = TenantIndexes { docs: Arc::new(Index::open(&docs)?), external: external.map(Arc::new) };
-        open.insert(tenant.clone(), books.clone());
-        Ok(books)
+        let indexes = TenantIndexes { docs: Arc::new(Index::open(&docs)?), external: external.map(Arc::new) };
+        open.insert(tenant.clone(), indexes.clone());
+        Ok(indexes)
     }
 
     fn open_shelf(&self, tenant: Tenant) -> Result<Arc<Shelf>, McpError> {
-        let books = self.indexes_of(&tenant)?;
+        let indexes = self.indexes_of(&tenant)?;
         let current = tenant == self.current_tenant();
-        Ok(Arc::new(Shelf { tenant, docs: books.docs, external: books.external, is_current: current }))
+        Ok(Arc::new(Shelf { tenant, docs: indexes.docs, external: indexes.external, is_current: current }))
     }
 
-    /// Returns the tenant of a branch; of the checked-out one if none is named.
+    /// Returns the tenant of a branch, or of the checked-out branch if `branch` is `None`.
     ///
     /// # Errors
     /// `TENANT_MISMATCH` if the branch was never indexed.
@@ -252,17 +254,20 @@ impl Project {
         if tenant == self.current_tenant() || self.stored_tenants()?.contains(&tenant) {
             return self.open_shelf(tenant);
         }
-        let asked = one_line(&tenant.branch, 80);
+        let shown_branch = one_line(&tenant.branch, 80);
         let message = if self.lacks_repository() {
             format!(
-                "{} has no branch {asked}: `branches: git` is configured for it, and its root lies in no git repository. Leave \
+                "{} has no branch {shown_branch}: `branches: git` is configured for it, and its root lies in no git repository. Leave \
                  branch_name out, or have the operator correct the configuration.",
                 self.name
             )
         } else if self.config.by_branch {
-            format!("{} has no documents of the branch {asked}: it was never checked out here.", self.name)
+            format!("{} has no documents of the branch {shown_branch}: it was never checked out here.", self.name)
         } else {
-            format!("{} does not tell branches apart, so there is no branch {asked}; leave branch_name out.", self.name)
+            format!(
+                "{} does not tell branches apart, so there is no branch {shown_branch}; leave branch_name out.",
+                self.name
+            )
         };
         Err(McpError::new(ErrorKind::TenantMismatch, message)
             .with("project_name", self.name.as_str())
@@ -370,8 +375,8 @@ impl Project {
     }
 
     pub(super) fn current_indexes(&self) -> Vec<Arc<Index>> {
-        let books = self.indexes_of(&self.current_tenant());
-        books.map(|books| std::iter::once(books.docs).chain(books.external).collect()).unwrap_or_default()
+        let indexes = self.indexes_of(&self.current_tenant());
+        indexes.map(|indexes| std::iter::once(indexes.docs).chain(indexes.external).collect()).unwrap_or_default()
     }
 
     /// Returns `true` if another branch was checked out, and makes it the current one.
@@ -385,7 +390,7 @@ impl Project {
         }
         tracing::info!(project = %self.name, %branch, "another branch is checked out");
         if let Err(error) = self.shelves.record(&self.tenant_of(&branch)) {
-            tracing::warn!(%error, "a branch cannot be noted");
+            tracing::warn!(%error, "the index of a branch cannot be registered");
         }
         *self.branch.write() = branch;
         self.report_progress(SyncState::default());
@@ -393,9 +398,9 @@ impl Project {
     }
 
     pub(super) fn reload_types(&self) {
-        let (types, left_out) = DocTypes::with_custom(self.files.schemas(MAX_SCHEMA));
-        for (path, why) in left_out {
-            tracing::warn!(project = %self.name, path, why, "a type of documents is left out");
+        let (types, skipped) = DocTypes::with_custom(self.files.schemas(MAX_SCHEMA));
+        for (path, why) in skipped {
+            tracing::warn!(project = %self.name, path, why, "a type of documents is skipped");
         }
         *self.types.write() = Arc::new(types);
     }
@@ -406,12 +411,12 @@ impl Project {
         collection: Collection,
         work: impl FnOnce(&FolderIndex<'_>) -> Result<IndexChanges, SyncError>,
     ) -> Result<IndexChanges, SyncError> {
-        let books = self.indexes_of(&self.current_tenant())?;
+        let indexes = self.indexes_of(&self.current_tenant())?;
         let types = self.types();
-        let (files, index) = match (collection, &self.external, &books.external) {
+        let (files, index) = match (collection, &self.external, &indexes.external) {
             (Collection::External, Some(files), Some(index)) => (files, index),
             (Collection::External, ..) => return Ok(IndexChanges::default()),
-            (Collection::Docs, ..) => (&self.files, &books.docs),
+            (Collection::Docs, ..) => (&self.files, &indexes.docs),
         };
         work(&FolderIndex { files, index, types: &types })
     }
@@ -442,13 +447,13 @@ impl Project {
     fn update_report(&self) {
         let shelf = match self.tenant(None) {
             Ok(shelf) => shelf,
-            Err(error) => return tracing::warn!(project = %self.name, %error, "what is indexed cannot be told"),
+            Err(error) => return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read"),
         };
         let external = shelf.external.as_ref().map(|index| index.health(0)).transpose();
         let (docs, external) = match (shelf.docs.health(MAX_NAMED_FAULTS), external) {
             (Ok(docs), Ok(external)) => (docs, external),
             (Err(error), _) | (_, Err(error)) => {
-                return tracing::warn!(project = %self.name, %error, "what is indexed cannot be told");
+                return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read");
             }
         };
         let mut report =
@@ -512,7 +517,7 @@ impl Project {
         }
         let IndexChanges { updated, added, removed } = changed;
         let uris: Vec<String> = updated.iter().chain(&added).chain(&removed).map(|path| self.uri(path)).collect();
-        // It is fine if nobody listens.
+        // Sending fails only if there is no receiver.
         let _ = self.events.send(ProviderEvent::ResourcesUpdated(uris));
         if !(added.is_empty() && removed.is_empty()) {
             let _ = self.events.send(ProviderEvent::ResourceListChanged);

@@ -1,4 +1,4 @@
-//! A registry of the stored indexes by tenant.
+//! Registers the stored indexes by tenant.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ impl Shelves {
         };
         let list = connect().or_else(|error| {
             // The tenants in use are registered again.
-            tracing::warn!(%error, "the list of document indexes is made anew");
+            tracing::warn!(%error, "the list of document indexes cannot be read and is created again");
             let _ = Index::delete(&path);
             connect()
         })?;
@@ -81,7 +81,7 @@ impl Shelves {
         let (docs, external) = self.paths(tenant);
         for path in [docs, external] {
             if let Err(error) = Index::delete(&path) {
-                tracing::warn!(%error, "an index that is needed no more cannot be removed");
+                tracing::warn!(%error, "an unused index of documents cannot be removed");
             }
         }
         Ok(())

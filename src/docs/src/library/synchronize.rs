@@ -12,10 +12,12 @@ use crate::{
     text::{self, DocTypes},
 };
 
-/// Documents of one transaction, and below their bytes.
+/// The maximum number of documents of one transaction.
 const BATCH_DOCUMENTS: usize = 64;
+/// The bytes of documents after which a transaction is committed.
 const BATCH_BYTES: usize = 4 << 20;
-/// A file written shortly before it was read may have been written again without a newer timestamp.
+/// The minimum age of a timestamp that proves a file unchanged. A younger file may have been written again within the
+/// same timestamp.
 const MIN_STAMP_AGE_NS: i64 = 2_000_000_000;
 
 /// The changes of an index.
@@ -34,7 +36,7 @@ impl IndexChanges {
     }
 }
 
-/// Why a synchronization stopped early.
+/// The reason why a synchronization stopped early.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SyncError {
     #[error("{0}")]
@@ -66,17 +68,17 @@ impl FolderIndex<'_> {
     /// Synchronizes the whole folder. `progress` gets the number of files done and the total, and returns whether to
     /// continue.
     pub fn synchronize_all(&self, progress: &mut dyn FnMut(usize, usize) -> bool) -> Result<IndexChanges, SyncError> {
-        let walked = self.files.walk()?;
-        if walked.is_truncated {
+        let listing = self.files.walk()?;
+        if listing.is_truncated {
             tracing::warn!("a folder has more documents than are indexed");
         }
-        self.files.remove_leftovers(&walked.leftovers);
+        self.files.remove_leftovers(&listing.leftovers);
         let mut known = self.index.stamps()?;
         let mut changed = IndexChanges::default();
-        let total = walked.files.len();
+        let total = listing.files.len();
         let mut pending = Vec::new();
         let mut unchanged = 0;
-        for found in walked.files {
+        for found in listing.files {
             match known.remove(&found.path) {
                 Some(stamp) if is_unchanged(&stamp, &found) => unchanged += 1,
                 stamp => pending.push((found.path, stamp)),
@@ -146,7 +148,7 @@ impl FolderIndex<'_> {
             self.index.put(&read)?;
         }
         if !touched.is_empty() {
-            self.index.touch(&touched)?;
+            self.index.update_stamps(&touched)?;
         }
         if !removed.is_empty() {
             self.index.remove(&removed)?;

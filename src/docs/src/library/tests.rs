@@ -236,7 +236,7 @@ fn failed_write_is_reported_and_keeps_the_file() {
     assert_eq!(bench.files().read("a.md").unwrap().unwrap(), b"before");
 }
 
-/// Not a test: the child of the next one, which is killed.
+/// Not a test: the child process that the next test kills.
 #[test]
 fn writes_until_it_is_killed() {
     let Some(root) = std::env::var_os("DOCS_WRITER_ROOT") else { return };
@@ -281,7 +281,7 @@ async fn folder_changes_reach_the_index() {
     let project = bench.opened();
     wait_until_ready(&project).await;
     assert_eq!(found(&project, "zebra"), ["problems/a.md"]);
-    let mut heard = bench.events.subscribe();
+    let mut events = bench.events.subscribe();
     bench.put("problems/b.md", "# Beta\n\ngiraffe");
     wait_until("created", || found(&project, "giraffe") == ["problems/b.md"]).await;
     bench.put("problems/a.md", "# Alpha\n\nlion, and a longer text");
@@ -296,16 +296,16 @@ async fn folder_changes_reach_the_index() {
     wait_until("a renamed folder", || paths(&project) == ["other/deep/d.md", "problems/a.md"]).await;
     fs::remove_dir_all(bench.folder().join("other")).unwrap();
     wait_until("a removed folder", || paths(&project) == ["problems/a.md"]).await;
-    let mut told = Vec::new();
-    while let Ok(event) = heard.try_recv() {
+    let mut reported = Vec::new();
+    while let Ok(event) = events.try_recv() {
         match event {
-            ProviderEvent::ResourcesUpdated(uris) => told.extend(uris),
-            ProviderEvent::ResourceListChanged => told.push("list".to_owned()),
+            ProviderEvent::ResourcesUpdated(uris) => reported.extend(uris),
+            ProviderEvent::ResourceListChanged => reported.push("list".to_owned()),
             other => panic!("{other:?}"),
         }
     }
     for expected in ["docs://handbook/problems/b.md", "docs://handbook/problems/a.md", "docs://handbook/c.md", "list"] {
-        assert!(told.iter().any(|uri| uri == expected), "{expected}: {told:?}");
+        assert!(reported.iter().any(|uri| uri == expected), "{expected}: {reported:?}");
     }
 }
 
@@ -324,7 +324,7 @@ async fn recreated_folder_is_followed() {
     wait_until("it came again", || paths(&project) == ["b.md"]).await;
     bench.put("c.md", "# C");
     wait_until("and is watched", || paths(&project).len() == 2).await;
-    // A missing root says nothing about its documents.
+    // A missing root does not mean that the documents were removed.
     fs::rename(bench.root(), bench.dir.path().join("elsewhere")).unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(paths(&project).len(), 2);
@@ -347,21 +347,24 @@ async fn indexing_reports_progress_and_resumes() {
         bench.put(&format!("d{}/{at}.md", at % 10), &format!("# Number {at}\n\nword{at}\n"));
     }
     let project = bench.opened();
-    let told = ProgressLog(std::sync::Mutex::default());
+    let reported = ProgressLog(std::sync::Mutex::default());
     let never = CancellationToken::new();
-    let waits = project.wait_until_synchronized(&told, &never);
-    // Meanwhile it answers from what is indexed.
+    let waits = project.wait_until_synchronized(&reported, &never);
+    // During the scan, searches use the documents that are indexed already.
     let looked = async {
-        wait_until("something is there", || !paths(&project).is_empty()).await;
-        let there = paths(&project).len();
-        assert!((1..=1500).contains(&there));
+        wait_until("a document is indexed", || !paths(&project).is_empty()).await;
+        let indexed_count = paths(&project).len();
+        assert!((1..=1500).contains(&indexed_count));
     };
     let (waited, ()) = tokio::join!(waits, looked);
     waited.unwrap();
     assert_eq!(paths(&project).len(), 1500);
-    let told = told.0.into_inner().unwrap();
-    assert!(told.is_sorted() && told.iter().all(|(done, total)| *total == 1500.0 && done < total), "{told:?}");
-    assert!(!told.is_empty());
+    let reported = reported.0.into_inner().unwrap();
+    assert!(
+        reported.is_sorted() && reported.iter().all(|(done, total)| *total == 1500.0 && done < total),
+        "{reported:?}"
+    );
+    assert!(!reported.is_empty());
 
     // Half of it now, and the rest after the next start.
     drop(project);
@@ -408,8 +411,10 @@ async fn each_branch_is_its_own_tenant() {
     project.forget(&main, None).unwrap();
     assert!(project.tenant(Some("main")).is_err());
     head(&bench, "main");
-    wait_until("it is back, with what is there now", || project.branch() == "main" && paths(&project) == ["b.md"])
-        .await;
+    wait_until("the branch is back with its current files", || {
+        project.branch() == "main" && paths(&project) == ["b.md"]
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -422,12 +427,12 @@ async fn search_finds_nothing_of_another_project() {
     let configs = vec![bench.project("one", &bench.root()), bench.project("two", &other)];
     bench.open(configs);
     let library = bench.library.as_ref().unwrap();
-    let (one, two) = (library.project("one").unwrap(), library.project("two").unwrap());
-    wait_until_ready(one).await;
-    wait_until_ready(two).await;
-    assert_eq!((found(one, "zebra").len(), found(one, "elephant").len()), (1, 0));
-    assert_eq!((found(two, "zebra").len(), found(two, "elephant").len()), (0, 1));
-    assert_ne!(one.path_hash, two.path_hash);
+    let (first_project, second_project) = (library.project("one").unwrap(), library.project("two").unwrap());
+    wait_until_ready(first_project).await;
+    wait_until_ready(second_project).await;
+    assert_eq!((found(first_project, "zebra").len(), found(first_project, "elephant").len()), (1, 0));
+    assert_eq!((found(second_project, "zebra").len(), found(second_project, "elephant").len()), (0, 1));
+    assert_ne!(first_project.path_hash, second_project.path_hash);
     assert!(library.project("three").is_none());
 }
 
@@ -464,7 +469,7 @@ async fn external_docs_are_separate_from_documents() {
     let shelf = project.tenant(None).unwrap();
     let (external, _) = shelf.external.as_ref().unwrap().list("", 10).unwrap();
     assert_eq!(external[0].path, "page.md");
-    assert!(project.files().check("ext/new.md").is_err() && project.files().check("extra/new.md").is_ok());
+    assert!(project.files().check_path("ext/new.md").is_err() && project.files().check_path("extra/new.md").is_ok());
 }
 
 #[tokio::test]
@@ -488,5 +493,5 @@ async fn refreshed_file_is_indexed_on_return() {
     }
     fs::write(bench.folder().join("r.md"), [0xff, 0xfe]).unwrap();
     project.refresh(Collection::Docs, vec!["r.md".to_owned()]).await.unwrap();
-    assert!(paths(&project).is_empty(), "what is no text is left out");
+    assert!(paths(&project).is_empty(), "a file that is not text is skipped");
 }

@@ -1,5 +1,5 @@
-//! A project's own thread, the only writer of the indexes of the checked-out branch. The operating system tells it what
-//! has changed, and it polls if that does not work.
+//! Runs the thread of a project, the only writer of the indexes of the checked-out branch. The thread watches the
+//! folders for changes, or polls folders that cannot be watched.
 
 use std::{
     collections::HashSet,
@@ -30,9 +30,9 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 const POLL_INTERVAL: Duration = Duration::from_millis(700);
 /// The interval of full scans even with a watcher: some file systems do not report everything.
 const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(300);
-/// Scans without a watcher take at most one part in this many of the time.
-const POLLING_SHARE: u32 = 10;
-/// The number of touched paths that are remembered; if there are more, everything is scanned.
+/// Without a watcher, the pause between two scans is at least this many times the duration of a scan.
+const POLLING_PAUSE_FACTOR: u32 = 10;
+/// The maximum number of touched paths that are remembered. If there are more, everything is scanned.
 const MAX_TOUCHED_PATHS: usize = 5000;
 
 /// A request to the thread.
@@ -43,7 +43,7 @@ pub(super) enum Task {
         paths: Vec<String>,
         done: oneshot::Sender<Result<(), String>>,
     },
-    /// Something was touched.
+    /// Scans the paths that were touched.
     Scan,
     Stop,
 }
@@ -74,14 +74,14 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub fn new(project: Arc<Project>, tasks: Receiver<Task>, own: &Sender<Task>) -> Self {
-        let watch = |collection, files: &Files| WatchedFolder::new(collection, files.location(), own);
+    pub fn new(project: Arc<Project>, tasks: Receiver<Task>, task_sender: &Sender<Task>) -> Self {
+        let watch = |collection, files: &Files| WatchedFolder::new(collection, files.location(), task_sender);
         let mut watched = vec![watch(Collection::Docs, project.files())];
         watched.extend(project.external().map(|files| watch(Collection::External, files)));
         Self { project, tasks, watched }
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until a stop is requested.
     pub fn run(mut self) {
         self.scan_everything();
         loop {
@@ -105,25 +105,25 @@ impl Worker {
     }
 
     fn scan_everything(&mut self) {
-        for at in 0..self.watched.len() {
-            self.synchronize(at);
+        for index in 0..self.watched.len() {
+            self.synchronize(index);
         }
         self.project.finish_first_sync();
     }
 
     /// Scans the touched paths.
     fn scan_touched(&mut self) {
-        for at in 0..self.watched.len() {
-            let Some(watched) = self.watched.get_mut(at) else { continue };
+        for index in 0..self.watched.len() {
+            let Some(watched) = self.watched.get_mut(index) else { continue };
             if watched.is_replaced() || watched.is_due() {
-                self.synchronize(at);
+                self.synchronize(index);
                 continue;
             }
             let TouchedPaths { paths, needs_full_scan: everything } = std::mem::take(&mut *watched.touched.lock());
             let (collection, folder) = (watched.collection, watched.folder.clone());
             match touched_documents(&folder, &paths) {
-                _ if everything => self.synchronize(at),
-                None => self.synchronize(at),
+                _ if everything => self.synchronize(index),
+                None => self.synchronize(index),
                 Some(paths) if !paths.is_empty() => {
                     let _ = refresh(&self.project, collection, &paths);
                 }
@@ -132,19 +132,19 @@ impl Worker {
         }
     }
 
-    fn synchronize(&mut self, at: usize) {
-        let Some(watched) = self.watched.get_mut(at) else { return };
-        // Before the scan, so that changes during it are not missed.
+    fn synchronize(&mut self, index: usize) {
+        let Some(watched) = self.watched.get_mut(index) else { return };
+        // The watch starts before the scan, so that changes during the scan are not missed.
         watched.watch();
         *watched.touched.lock() = TouchedPaths::default();
-        let began = Instant::now();
+        let started_at = Instant::now();
         let collection = watched.collection;
         if collection == Collection::Docs {
             self.project.reload_types();
         }
         let outcome = self.walk_folder(collection);
-        if let Some(watched) = self.watched.get_mut(at) {
-            (watched.scanned_at, watched.scan_time) = (Instant::now(), began.elapsed());
+        if let Some(watched) = self.watched.get_mut(index) {
+            (watched.scanned_at, watched.scan_time) = (Instant::now(), started_at.elapsed());
         }
         match outcome {
             Ok(changed) => self.project.publish_changes(collection, changed),
@@ -189,7 +189,7 @@ fn refresh(project: &Project, collection: Collection, paths: &[String]) -> Resul
     }
 }
 
-/// Returns the documents among the touched paths; `None` if only a scan can tell.
+/// Returns the documents among the touched paths, or `None` if a full scan is needed.
 fn touched_documents(folder: &Path, touched: &HashSet<PathBuf>) -> Option<Vec<String>> {
     let mut paths = Vec::new();
     for path in touched {
@@ -211,12 +211,12 @@ fn touched_documents(folder: &Path, touched: &HashSet<PathBuf>) -> Option<Vec<St
 }
 
 impl WatchedFolder {
-    fn new(collection: Collection, folder: PathBuf, own: &Sender<Task>) -> Self {
+    fn new(collection: Collection, folder: PathBuf, task_sender: &Sender<Task>) -> Self {
         let touched = Arc::new(Mutex::new(TouchedPaths::default()));
-        let (noted, wake) = (Arc::clone(&touched), own.clone());
+        let (recorded, wake) = (Arc::clone(&touched), task_sender.clone());
         let note = move |event: notify::Result<Event>| {
             let is_first = {
-                let mut touched = noted.lock();
+                let mut touched = recorded.lock();
                 let is_first = touched.paths.is_empty() && !touched.needs_full_scan;
                 match event {
                     Ok(event) if event.kind.is_access() => return,
@@ -227,15 +227,14 @@ impl WatchedFolder {
                 }
                 is_first
             };
-            // Woken once for all paths that come before the next scan.
+            // The thread is woken once for all paths that are touched before the next scan.
             if is_first {
                 let _ = wake.send(Task::Scan);
             }
         };
         let config = Config::default().with_follow_symlinks(false);
-        let watcher = RecommendedWatcher::new(note, config).inspect_err(
-            |error| tracing::warn!(%error, "documents are looked at from time to time, since they cannot be watched"),
-        );
+        let watcher = RecommendedWatcher::new(note, config)
+            .inspect_err(|error| tracing::warn!(%error, "a folder of documents cannot be watched and is polled"));
         Self {
             collection,
             folder,
@@ -261,7 +260,7 @@ impl WatchedFolder {
         let interval = if self.watcher.is_some() {
             FULL_SCAN_INTERVAL
         } else {
-            POLL_INTERVAL.max(self.scan_time.saturating_mul(POLLING_SHARE))
+            POLL_INTERVAL.max(self.scan_time.saturating_mul(POLLING_PAUSE_FACTOR))
         };
         self.scanned_at.elapsed() >= interval
     }
@@ -281,7 +280,7 @@ impl WatchedFolder {
         match watcher.watch(&self.folder, RecursiveMode::Recursive) {
             Ok(()) => self.identity = present,
             Err(error) => {
-                tracing::warn!(%error, "documents are looked at from time to time, since they cannot be watched");
+                tracing::warn!(%error, "a folder of documents cannot be watched and is polled");
                 self.watcher = None;
             }
         }

@@ -1,5 +1,5 @@
-//! A cache of vectors that were paid for, by the hash of their text. A damaged file is recreated, because it can be
-//! filled again.
+//! Caches vectors by the hash of their text, because models are slow and may cost money. A damaged file is recreated,
+//! because the cache can be filled again.
 
 use std::{fs, os::unix::fs::OpenOptionsExt as _, path::Path};
 
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use sha2::{Digest as _, Sha256};
 
-/// The number of vectors kept; the least recently used are removed.
+/// The maximum number of vectors. The least recently used vectors are removed.
 const MAX_VECTORS: usize = 500_000;
 /// The number of writes between two counts of the vectors.
 const COUNT_INTERVAL: usize = 5000;
@@ -44,9 +44,9 @@ impl Cache {
         Self::with_capacity(path, MAX_VECTORS)
     }
 
-    fn with_capacity(path: &Path, kept: usize) -> rusqlite::Result<Self> {
+    fn with_capacity(path: &Path, capacity: usize) -> rusqlite::Result<Self> {
         let conn = connect(path).or_else(|error| {
-            tracing::warn!(path = %path.display(), %error, "the cache of embeddings is made anew");
+            tracing::warn!(path = %path.display(), %error, "the cache of embeddings cannot be read and is created again");
             for end in ["", "-wal", "-shm"] {
                 let mut name = path.as_os_str().to_owned();
                 name.push(end);
@@ -54,7 +54,7 @@ impl Cache {
             }
             connect(path)
         })?;
-        Ok(Self { conn: Mutex::new(conn), written: Mutex::default(), capacity: kept })
+        Ok(Self { conn: Mutex::new(conn), written: Mutex::default(), capacity })
     }
 
     /// Returns the cached vector of each key. Errors count as misses.
@@ -111,15 +111,15 @@ impl Cache {
             tx.commit()
         };
         if let Err(error) = write() {
-            tracing::warn!(%error, "embeddings could not be kept");
+            tracing::warn!(%error, "embeddings could not be cached");
         }
     }
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    // Created before SQLite does, so that others can never read it.
+    // The file is created before SQLite opens it, so that other users can never read it.
     if let Err(error) = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path) {
-        tracing::warn!(path = %path.display(), %error, "the cache of embeddings cannot be made");
+        tracing::warn!(path = %path.display(), %error, "the cache of embeddings cannot be created");
     }
     let conn = Connection::open(path)?;
     conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = normal;")?;
@@ -139,20 +139,30 @@ mod tests {
     fn vectors_survive_restart_and_oldest_are_evicted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v.db");
-        let of = |at: usize| (vector_key("u", "m", &at.to_string()), vec![at as f32, 1.0]);
+        let cache_entry = |at: usize| (vector_key("u", "m", &at.to_string()), vec![at as f32, 1.0]);
         let cache = Cache::with_capacity(&path, 3).unwrap();
         for at in 0..3 {
-            cache.put(&[of(at)], at as i64);
+            cache.put(&[cache_entry(at)], at as i64);
         }
         drop(cache);
         let cache = Cache::with_capacity(&path, 3).unwrap();
-        assert_eq!(cache.get(&[of(1).0, vector_key("u", "other", "1")], 3), [Some(vec![1.0, 1.0]), None]);
-        // Used just now, so that another one is the oldest.
-        cache.get(&[of(0).0], 1_000_000);
-        cache.put(&[of(3), of(4), of(5)], 500);
-        let there = cache.get(&[of(0).0, of(1).0, of(2).0, of(3).0, of(4).0, of(5).0], 1_000_000);
-        assert!(there[0].is_some() && there[1].is_none() && there[2].is_none());
-        assert_eq!(there.iter().flatten().count(), 3);
+        assert_eq!(cache.get(&[cache_entry(1).0, vector_key("u", "other", "1")], 3), [Some(vec![1.0, 1.0]), None]);
+        // The vector is used now, so that another one is the oldest.
+        cache.get(&[cache_entry(0).0], 1_000_000);
+        cache.put(&[cache_entry(3), cache_entry(4), cache_entry(5)], 500);
+        let cached = cache.get(
+            &[
+                cache_entry(0).0,
+                cache_entry(1).0,
+                cache_entry(2).0,
+                cache_entry(3).0,
+                cache_entry(4).0,
+                cache_entry(5).0,
+            ],
+            1_000_000,
+        );
+        assert!(cached[0].is_some() && cached[1].is_none() && cached[2].is_none());
+        assert_eq!(cached.iter().flatten().count(), 3);
     }
 
     #[test]

@@ -14,14 +14,15 @@ use super::{
 };
 use countersign_config::ModelEndpoint;
 
-/// Texts of one request, and below their bytes.
+/// The maximum number of texts of one request.
 const BATCH_TEXTS: usize = 32;
+/// The maximum bytes of the texts of one request.
 const BATCH_BYTES: usize = 64 << 10;
-/// Characters of a text that are sent: models read no more than some thousands.
+/// The maximum characters of a text that are sent, because models read at most some thousands.
 const MAX_TEXT: usize = 8000;
 /// The maximum dimensions of a vector.
 const MAX_DIMENSIONS: usize = 8192;
-/// Bytes of a response for each text of its request.
+/// The maximum bytes of a response for each text of its request.
 const MAX_RESPONSE_BYTES_PER_TEXT: usize = MAX_DIMENSIONS * 32;
 
 /// A client of one embedding model.
@@ -85,19 +86,22 @@ impl Embedder {
     async fn embed(self: &Arc<Self>, texts: Vec<String>) -> Result<Vec<Vec<f32>>, RemoteError> {
         let keys: Vec<VectorKey> = texts.iter().map(|text| cache::vector_key(&self.url, &self.model, text)).collect();
         let now = Timestamp::now().as_second();
-        let (this, asked) = (Arc::clone(self), keys.clone());
-        let mut known = blocking(move || this.cache.get(&asked, now)).await?;
+        let (embedder, wanted_keys) = (Arc::clone(self), keys.clone());
+        let mut known = blocking(move || embedder.cache.get(&wanted_keys, now)).await?;
         let missing: Vec<usize> =
-            known.iter().enumerate().filter(|(_, vector)| vector.is_none()).map(|(at, _)| at).collect();
+            known.iter().enumerate().filter(|(_, vector)| vector.is_none()).map(|(index, _)| index).collect();
         for batch in batches(&missing, &texts) {
-            let inputs: Vec<&str> = batch.iter().filter_map(|at| texts.get(*at)).map(String::as_str).collect();
+            let inputs: Vec<&str> = batch.iter().filter_map(|index| texts.get(*index)).map(String::as_str).collect();
             let vectors = self.request(&inputs).await?;
-            let fresh: Vec<(VectorKey, Vec<f32>)> =
-                batch.iter().zip(&vectors).filter_map(|(at, vector)| Some((*keys.get(*at)?, vector.clone()))).collect();
-            let this = Arc::clone(self);
-            blocking(move || this.cache.put(&fresh, now)).await?;
-            for (at, vector) in batch.iter().zip(vectors) {
-                if let Some(known) = known.get_mut(*at) {
+            let fresh: Vec<(VectorKey, Vec<f32>)> = batch
+                .iter()
+                .zip(&vectors)
+                .filter_map(|(index, vector)| Some((*keys.get(*index)?, vector.clone())))
+                .collect();
+            let embedder = Arc::clone(self);
+            blocking(move || embedder.cache.put(&fresh, now)).await?;
+            for (index, vector) in batch.iter().zip(vectors) {
+                if let Some(known) = known.get_mut(*index) {
                     *known = Some(vector);
                 }
             }
@@ -164,8 +168,8 @@ fn parse_response(answer: &[u8], count: usize) -> Result<Vec<Vec<f32>>, RemoteEr
         return Err(RemoteError::invalid_response(format!("{} vectors for {count} texts", answer.data.len())));
     }
     let mut vectors: Vec<Option<Vec<f32>>> = vec![None; count];
-    for (at, embedded) in answer.data.into_iter().enumerate() {
-        match vectors.get_mut(embedded.index.unwrap_or(at)) {
+    for (index, embedded) in answer.data.into_iter().enumerate() {
+        match vectors.get_mut(embedded.index.unwrap_or(index)) {
             Some(place @ None) => *place = Some(embedded.embedding),
             _ => return Err(RemoteError::invalid_response("an index that is no text's")),
         }
@@ -195,21 +199,21 @@ mod tests {
 
     #[test]
     fn batches_are_bounded() {
-        let texts: Vec<String> = (0..100).map(|at| "x".repeat(if at == 50 { 60_000 } else { 100 })).collect();
+        let texts: Vec<String> = (0..100).map(|index| "x".repeat(if index == 50 { 60_000 } else { 100 })).collect();
         let all: Vec<usize> = (0..100).collect();
         let made = batches(&all, &texts);
         assert_eq!(made.iter().flatten().copied().collect::<Vec<_>>(), all);
         assert!(made.iter().all(|batch| batch.len() <= BATCH_TEXTS));
-        let bytes = |batch: &Vec<usize>| batch.iter().map(|at| texts[*at].len()).sum::<usize>();
+        let bytes = |batch: &Vec<usize>| batch.iter().map(|index| texts[*index].len()).sum::<usize>();
         assert!(made.iter().all(|batch| bytes(batch) <= BATCH_BYTES));
     }
 
     #[test]
     fn response_must_have_one_vector_per_text_in_order() {
-        let of = |answer: &str, count| parse_response(answer.as_bytes(), count);
+        let parse = |answer: &str, count| parse_response(answer.as_bytes(), count);
         let two = r#"{"data":[{"index":1,"embedding":[2,0]},{"index":0,"embedding":[1,0]}],"usage":{}}"#;
-        assert_eq!(of(two, 2).unwrap(), [[1.0, 0.0], [2.0, 0.0]]);
-        assert_eq!(of(r#"{"data":[{"embedding":[1]}]}"#, 1).unwrap(), [[1.0]]);
+        assert_eq!(parse(two, 2).unwrap(), [[1.0, 0.0], [2.0, 0.0]]);
+        assert_eq!(parse(r#"{"data":[{"embedding":[1]}]}"#, 1).unwrap(), [[1.0]]);
         for bad in [
             two,
             "",
@@ -222,10 +226,10 @@ mod tests {
             r#"{"data":[{"index":0,"embedding":["a"]}]}"#,
             r#"{"data":[{"index":0,"embedding":[NaN]}]}"#,
         ] {
-            assert!(of(bad, 1).is_err(), "{bad}");
+            assert!(parse(bad, 1).is_err(), "{bad}");
         }
         let unequal = r#"{"data":[{"embedding":[1]},{"embedding":[1,2]}]}"#;
         let twice = r#"{"data":[{"index":0,"embedding":[1]},{"index":0,"embedding":[1]}]}"#;
-        assert!(of(unequal, 2).is_err() && of(twice, 2).is_err());
+        assert!(parse(unequal, 2).is_err() && parse(twice, 2).is_err());
     }
 }

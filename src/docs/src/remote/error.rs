@@ -5,18 +5,18 @@ use std::time::Duration;
 use countersign_protocol::redact::redact;
 use countersign_provider::text::one_line;
 
-/// Characters of a server's response in an error.
+/// The maximum characters of a server's response in an error.
 const MAX_EXCERPT: usize = 200;
 
-/// An error in one line for the log, with only the beginning of the response.
+/// An error of a model. Its text is one line for the log, with only the beginning of the response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RemoteError {
     #[error("no connection: {0}")]
     Unreachable(String),
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    #[error("it answered {status}: {said}")]
-    Status { status: u16, said: String },
+    #[error("it answered {status}: {excerpt}")]
+    Status { status: u16, excerpt: String },
     #[error("its answer is longer than {0} bytes")]
     TooLong(usize),
     #[error("its answer is not what was asked for: {0}")]
@@ -27,7 +27,7 @@ pub(crate) enum RemoteError {
 
 impl RemoteError {
     pub fn status(status: u16, body: &[u8]) -> Self {
-        Self::Status { status, said: excerpt(String::from_utf8_lossy(body).trim()) }
+        Self::Status { status, excerpt: excerpt(String::from_utf8_lossy(body).trim()) }
     }
 
     pub fn invalid_response(why: impl AsRef<str>) -> Self {
@@ -44,8 +44,8 @@ impl RemoteError {
         }
     }
 
-    /// Returns `true` if another attempt a moment later may succeed. Not after a timeout, which has used up the time,
-    /// and not after 429, which asks for patience.
+    /// Returns `true` if another attempt a moment later may succeed. Returns `false` for a timeout, which has used up
+    /// the time, and for 429, which asks for a longer pause.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,

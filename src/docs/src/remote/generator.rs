@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::{error::RemoteError, http::HttpSender};
 use countersign_config::ModelEndpoint;
 
-/// Bytes of a response.
+/// The maximum bytes of a response.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
-/// Tokens of an answer.
+/// The maximum tokens of an answer.
 const MAX_TOKENS: u32 = 1024;
 
 /// A client of one generating model.
@@ -63,6 +63,8 @@ impl Generator {
 fn parse_response(answer: &[u8]) -> Result<String, RemoteError> {
     let answer: Completion =
         serde_json::from_slice(answer).map_err(|error| RemoteError::invalid_response(error.to_string()))?;
-    let said = answer.choices.into_iter().next().and_then(|choice| choice.message.content);
-    said.filter(|text| !text.trim().is_empty()).ok_or_else(|| RemoteError::invalid_response("it says nothing"))
+    let content_of_choice = answer.choices.into_iter().next().and_then(|choice| choice.message.content);
+    content_of_choice
+        .filter(|text| !text.trim().is_empty())
+        .ok_or_else(|| RemoteError::invalid_response("it says nothing"))
 }

@@ -1,6 +1,6 @@
 //! Posts JSON and returns JSON. Redirects are not followed, because they would carry the key elsewhere.
 //!
-//! The client belongs to one thread, so that its callers may be on any.
+//! The HTTP client runs on its own thread, so that callers may be on any thread.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::error::RemoteError;
 use countersign_config::{ModelEndpoint, Secret};
 use countersign_net::{self as net, tls};
 
-/// Requests that wait for the thread.
+/// The maximum number of requests that wait for the thread.
 const QUEUE_LENGTH: usize = 64;
-/// Bytes of an answer that says what went wrong.
+/// The maximum bytes of an error response that are read.
 const MAX_ERROR_BODY: usize = 8 << 10;
 /// The pause before the second attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -103,7 +103,7 @@ async fn send(
         client.post(url).insert_header((USER_AGENT, net::USER_AGENT)).insert_header((CONTENT_TYPE, "application/json"));
     if let Some(Secret(key)) = key {
         let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {key}")) else {
-            return Err(RemoteError::Unreachable("its key cannot stand in a header".to_owned()));
+            return Err(RemoteError::Unreachable("its key cannot be sent in a header".to_owned()));
         };
         value.set_sensitive(true);
         request = request.insert_header((AUTHORIZATION, value));
@@ -112,8 +112,8 @@ async fn send(
     let mut response = request.send_body(body).await.map_err(|error| RemoteError::Unreachable(error.to_string()))?;
     let status = response.status();
     if !status.is_success() {
-        let said = response.body().limit(MAX_ERROR_BODY).await.unwrap_or_default();
-        return Err(RemoteError::status(status.as_u16(), &said));
+        let error_body = response.body().limit(MAX_ERROR_BODY).await.unwrap_or_default();
+        return Err(RemoteError::status(status.as_u16(), &error_body));
     }
     response.body().limit(max).await.map_err(|error| match error {
         awc::error::PayloadError::Overflow => RemoteError::TooLong(max),

@@ -179,14 +179,14 @@ async fn invalid_response_error_hides_the_key() {
 
 #[actix::test]
 async fn agents_see_the_status_but_not_the_response() {
-    for (line, body, told) in [
+    for (line, body, agent_message) in [
         ("401 Unauthorized", "bad key: Bearer very-secret", "it answered with the status 401"),
         ("200 OK", "{\"data\": \"very-secret\"}", "its answer is not what was asked for"),
     ] {
         let answer = status(line, "", body);
         let bench = ModelServer::new(move |_, _, _| Some(answer.clone())).await;
         let error = bench.embedder("m").embed_query("a").await.unwrap_err();
-        assert_eq!(error.agent_message(), told);
+        assert_eq!(error.agent_message(), agent_message);
     }
 }
 

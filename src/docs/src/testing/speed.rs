@@ -11,7 +11,7 @@ use crate::{
     text::{DocTypes, parse},
 };
 
-/// The number of words in generated documents, the common ones first.
+/// The number of different words in generated documents.
 const WORDS: u64 = 32_768;
 
 /// A small random number generator. Its values must be reproducible, not unpredictable.
@@ -51,23 +51,23 @@ fn syllables(mut place: u64) -> String {
     }
 }
 
-fn generate_document(chance: &mut Rng, number: usize) -> (String, String) {
-    let mut text = format!("# {} {}\n\n", chance.random_word(), chance.random_word());
-    let size = 1000 + usize::try_from(chance.below(7000)).unwrap_or_default();
+fn generate_document(rng: &mut Rng, number: usize) -> (String, String) {
+    let mut text = format!("# {} {}\n\n", rng.random_word(), rng.random_word());
+    let size = 1000 + usize::try_from(rng.below(7000)).unwrap_or_default();
     while text.len() < size {
-        if chance.below(4) == 0 {
-            text.push_str(&format!("## {} {}\n\n", chance.random_word(), chance.random_word()));
+        if rng.below(4) == 0 {
+            text.push_str(&format!("## {} {}\n\n", rng.random_word(), rng.random_word()));
         }
-        for _ in 0..40 + chance.below(80) {
-            text.push_str(&chance.random_word());
-            text.push(if chance.below(12) == 0 { '\n' } else { ' ' });
+        for _ in 0..40 + rng.below(80) {
+            text.push_str(&rng.random_word());
+            text.push(if rng.below(12) == 0 { '\n' } else { ' ' });
         }
         text.push_str("\n\n");
     }
     (format!("part{}/document-{number}.md", number % 100), text)
 }
 
-/// The measurements.
+/// The results of a measurement.
 #[derive(Debug)]
 pub struct SpeedReport {
     pub documents: usize,
@@ -78,7 +78,7 @@ pub struct SpeedReport {
     pub fused: Percentiles,
 }
 
-/// The times that 50 and 95 of 100 searches did not exceed.
+/// The 50th and the 95th percentile of search times.
 #[derive(Debug)]
 pub struct Percentiles {
     pub p50: Duration,
@@ -87,15 +87,15 @@ pub struct Percentiles {
 
 fn percentiles(mut times: Vec<Duration>) -> Percentiles {
     times.sort();
-    let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
-    Percentiles { p50: at(50), p95: at(95) }
+    let percentile = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
+    Percentiles { p50: percentile(50), p95: percentile(95) }
 }
 
-fn random_vector(chance: &mut Rng, dimensions: usize) -> Vec<f32> {
-    (0..dimensions).map(|_| chance.below(2000) as f32 / 1000.0 - 1.0).collect()
+fn random_vector(rng: &mut Rng, dimensions: usize) -> Vec<f32> {
+    (0..dimensions).map(|_| rng.below(2000) as f32 / 1000.0 - 1.0).collect()
 }
 
-/// Writes so many documents to a new index in `dir`, and searches it so often.
+/// Writes the given number of documents to a new index in `dir`, and runs the given number of searches.
 ///
 /// # Errors
 /// Fails if the index cannot be written or read.
@@ -109,11 +109,11 @@ pub fn run(
 }
 
 fn measure(dir: &Path, documents: usize, searches: usize, dimensions: usize) -> Result<SpeedReport, IndexError> {
-    let mut chance = Rng(0x9E37_79B9_7F4A_7C15);
+    let mut rng = Rng(0x9E37_79B9_7F4A_7C15);
     let types = DocTypes::built_in();
-    let texts: Vec<(String, String)> = (0..documents).map(|number| generate_document(&mut chance, number)).collect();
+    let texts: Vec<(String, String)> = (0..documents).map(|number| generate_document(&mut rng, number)).collect();
     let index = Index::open(&dir.join("bench.db"))?;
-    let began = Instant::now();
+    let started_at = Instant::now();
     for batch in texts.chunks(64) {
         let parsed: Vec<(FileStamp, Document)> = batch
             .iter()
@@ -124,21 +124,20 @@ fn measure(dir: &Path, documents: usize, searches: usize, dimensions: usize) -> 
             .collect();
         index.put(&parsed)?;
     }
-    let indexed = began.elapsed();
-    let queries: Vec<String> = (0..searches)
-        .map(|_| (0..3 + chance.below(6)).map(|_| chance.random_word()).collect::<Vec<_>>().join(" "))
-        .collect();
+    let indexed = started_at.elapsed();
+    let queries: Vec<String> =
+        (0..searches).map(|_| (0..3 + rng.below(6)).map(|_| rng.random_word()).collect::<Vec<_>>().join(" ")).collect();
     let filter = Filter::default();
     let ask = |vector: Option<&[f32]>, text: &str| -> Result<Duration, IndexError> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         index.search(&Query { text, vector, filter: &filter, limit: 10, min_score: 0.5 })?;
-        Ok(began.elapsed())
+        Ok(started_at.elapsed())
     };
     let lexical = queries.iter().map(|text| ask(None, text)).collect::<Result<_, _>>()?;
     let pending = index.without_vectors("made up", usize::MAX >> 1)?;
-    let vectors: Vec<_> = pending.iter().map(|(id, _)| (*id, random_vector(&mut chance, dimensions))).collect();
+    let vectors: Vec<_> = pending.iter().map(|(id, _)| (*id, random_vector(&mut rng, dimensions))).collect();
     index.set_vectors("made up", &vectors)?;
-    let asked: Vec<Vec<f32>> = (0..searches).map(|_| random_vector(&mut chance, dimensions)).collect();
+    let asked: Vec<Vec<f32>> = (0..searches).map(|_| random_vector(&mut rng, dimensions)).collect();
     // The first search loads the vectors.
     if let (Some(text), Some(vector)) = (queries.first(), asked.first()) {
         ask(Some(vector), text)?;

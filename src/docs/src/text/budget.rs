@@ -7,12 +7,12 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// The number of steps between two checks of the clock.
 const STEPS_PER_CHECK: u64 = 4096;
 
-/// Parsing a document takes longer than the limit.
+/// The error of a document that takes too long to parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooSlow;
 
-/// Counts the steps of parsing one document, and ends it when the time is over. Each iteration over the lines or marks
-/// of a document, and each search among them, takes a step.
+/// Counts the steps of parsing one document, and ends the parsing when the time is over. Each iteration over the lines
+/// or marks of a document, and each search among them, takes a step.
 #[derive(Debug)]
 pub(crate) struct Budget {
     deadline: Instant,

@@ -1,5 +1,5 @@
-//! Cuts a document into chunks and these into passages. Every non-blank line of the body is in exactly one chunk and
-//! one passage of it, in order.
+//! Cuts a document into chunks, and chunks into passages. Every non-blank line of the body is in exactly one chunk and
+//! in one passage of this chunk, in order.
 
 use super::{
     budget::{Budget, TooSlow},
@@ -7,13 +7,13 @@ use super::{
 };
 use crate::model::{Chunk, Passage};
 
-/// Lines of a document up to which it is one chunk.
+/// The maximum lines of a document that stays one chunk.
 const MAX_UNCUT_LINES: usize = 500;
-/// Lines of a section from which it is cut at paragraphs.
+/// The maximum lines of a section. A longer section is cut at paragraphs.
 const MAX_SECTION_LINES: usize = 1000;
-/// Characters of a full passage.
+/// The characters from which a passage is full, so that the next block begins a new passage.
 const FULL_PASSAGE: usize = 1500;
-/// Characters from which a passage is cut within its block, at lines.
+/// The maximum characters of a passage. A longer block is cut between its lines.
 const MAX_PASSAGE: usize = 6000;
 
 /// Cuts the body into chunks; `lines` are those of the body, which begins after `before` lines of the file.
@@ -45,7 +45,7 @@ pub(super) fn chunks(
     Ok(all)
 }
 
-/// A range of lines of the body, from 0, without the last.
+/// A range of lines of the body, counted from 0 and without `to`.
 struct Section {
     path: String,
     from: usize,
@@ -84,15 +84,15 @@ impl Section {
             let mut found = None;
             for line in (from + 1..=end).rev().chain(end + 1..self.to) {
                 budget.step()?;
-                let may = boundaries.get(line).copied().unwrap_or(true);
-                if may && lines.get(line - 1).is_some_and(|line| is_blank(line)) {
+                let is_boundary = boundaries.get(line).copied().unwrap_or(true);
+                if is_boundary && lines.get(line - 1).is_some_and(|line| is_blank(line)) {
                     found = Some(line);
                     break;
                 }
             }
-            let Some(at) = found else { break };
-            all.push(Self { path: self.path.clone(), from, to: at });
-            from = at;
+            let Some(line_index) = found else { break };
+            all.push(Self { path: self.path.clone(), from, to: line_index });
+            from = line_index;
         }
         all.push(Self { path: self.path, from, to: self.to });
         Ok(all)
@@ -108,11 +108,12 @@ impl Section {
         let passages = self.passages(lines, before, markdown, budget)?;
         let (Some(first), Some(last)) = (passages.first(), passages.last()) else { return Ok(None) };
         // A heading with nothing below it is dropped.
-        let says = (self.from..self.to)
-            .any(|at| !markdown.is_heading(at) && lines.get(at).is_some_and(|line| !is_blank(line)));
+        let has_content = (self.from..self.to).any(|line_index| {
+            !markdown.is_heading(line_index) && lines.get(line_index).is_some_and(|line| !is_blank(line))
+        });
         let (first_line, last_line) = (first.first_line, last.last_line);
         let header_path = self.path.clone();
-        Ok((says || self.path.is_empty()).then_some(Chunk { header_path, first_line, last_line, passages }))
+        Ok((has_content || self.path.is_empty()).then_some(Chunk { header_path, first_line, last_line, passages }))
     }
 
     fn passages(
@@ -125,18 +126,19 @@ impl Section {
         let mut all = Vec::new();
         let mut from = self.from;
         let mut size = 0;
-        for at in self.from..self.to {
+        for line_index in self.from..self.to {
             budget.step()?;
-            let line = lines.get(at).copied().unwrap_or_default();
-            let begins = markdown.boundaries.get(at).copied().unwrap_or(true);
-            let heads = markdown.is_heading(at);
+            let line = lines.get(line_index).copied().unwrap_or_default();
+            let begins = markdown.boundaries.get(line_index).copied().unwrap_or(true);
+            let is_heading = markdown.is_heading(line_index);
             // A heading begins a new passage if enough text precedes it.
-            let full = (begins && size >= FULL_PASSAGE) || (heads && size >= FULL_PASSAGE / 3) || size >= MAX_PASSAGE;
+            let full =
+                (begins && size >= FULL_PASSAGE) || (is_heading && size >= FULL_PASSAGE / 3) || size >= MAX_PASSAGE;
             // Text after a heading stays with it.
-            let headed = at > from && markdown.is_heading(at - 1) && size < FULL_PASSAGE;
-            if full && !headed && at > from {
-                all.extend(passage(lines, from, at, before));
-                from = at;
+            let headed = line_index > from && markdown.is_heading(line_index - 1) && size < FULL_PASSAGE;
+            if full && !headed && line_index > from {
+                all.extend(passage(lines, from, line_index, before));
+                from = line_index;
                 size = 0;
             }
             size += line.len() + 1;
@@ -146,12 +148,12 @@ impl Section {
     }
 }
 
-/// Returns the lines without blank ones at both ends; `None` if all are blank.
+/// Returns the lines without blank lines at both ends, or `None` if all are blank.
 fn passage(lines: &[&str], from: usize, to: usize, before: usize) -> Option<Passage> {
-    let has_text = |at: &usize| lines.get(*at).is_some_and(|line| !is_blank(line));
+    let has_text = |line_index: &usize| lines.get(*line_index).is_some_and(|line| !is_blank(line));
     let first = (from..to).find(has_text)?;
     let last = (from..to).rev().find(has_text)?;
     let text = lines.get(first..=last)?.join("\n");
-    let number = |at: usize| u32::try_from(before + at + 1).unwrap_or(u32::MAX);
+    let number = |line_index: usize| u32::try_from(before + line_index + 1).unwrap_or(u32::MAX);
     Some(Passage { first_line: number(first), last_line: number(last), text })
 }

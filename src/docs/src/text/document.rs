@@ -1,4 +1,5 @@
-//! Parses a document from its file. Only taking too long is an error: whatever cannot be parsed is left out.
+//! Parses a document from its file. The only error is a document that takes too long: other parts that cannot be parsed
+//! are left out.
 
 use serde_json::{Map, Value};
 
@@ -12,12 +13,13 @@ use super::{
 };
 use crate::model::{Document, Level};
 
-/// Characters of a title, and below of a summary.
+/// The maximum characters of a title.
 const MAX_TITLE: usize = 200;
+/// The maximum characters of a summary.
 const MAX_SUMMARY: usize = 300;
-/// Characters of a document's faults.
+/// The maximum characters of a document's faults.
 const MAX_FAULT: usize = 3000;
-/// Characters of a line that are kept in a passage; nobody can read longer ones.
+/// The maximum characters of a line in a passage. Longer lines are not readable.
 const MAX_LINE: usize = 20_000;
 
 /// Parses the document at `path`, which is relative to the folder of the collection.
@@ -27,7 +29,7 @@ const MAX_LINE: usize = 20_000;
 pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Result<Document, TooSlow> {
     let (fields, fault) = match types.check_fields(path, text) {
         Ok(fields) => (fields, None),
-        Err(why) => (fields(text).unwrap_or_default(), Some(one_line(&why.summary(), MAX_FAULT))),
+        Err(refusal) => (fields(text).unwrap_or_default(), Some(one_line(&refusal.summary(), MAX_FAULT))),
     };
     let document = read(path, text, types, &fields, &mut Budget::new())?;
     Ok(Document { fault, ..document })
@@ -47,7 +49,7 @@ pub(super) fn read(
     let start = split(text).body;
     let (head, body) = (text.get(..start).unwrap_or_default(), text.get(start..).unwrap_or(text));
     let markdown = markdown::read(body, budget)?;
-    let lines: Vec<&str> = body.lines().map(|line| cut(line, MAX_LINE)).collect();
+    let lines: Vec<&str> = body.lines().map(|line| truncate(line, MAX_LINE)).collect();
     let field_text =
         |name: &str| fields.get(name).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
     let doc_type = match field_text("doc_type") {
@@ -83,7 +85,7 @@ fn title(path: &str, from_fields: Option<&str>, markdown: &Markdown) -> String {
     one_line(from_fields.or(first).or_else(name).unwrap_or(path), MAX_TITLE)
 }
 
-fn cut(text: &str, max: usize) -> &str {
+fn truncate(text: &str, max: usize) -> &str {
     text.char_indices().nth(max).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
 }
 
@@ -99,7 +101,7 @@ fn one_line(text: &str, max: usize) -> String {
         }
     }
     if line.chars().nth(max).is_some() {
-        line = cut(&line, max).to_owned();
+        line = truncate(&line, max).to_owned();
         line.push('…');
     }
     line

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::model::Level;
 
 const LEVEL_KEY: &str = "promotion_level";
-/// Bytes of a front matter that are parsed.
+/// The maximum bytes of a front matter.
 const MAX_BYTES: usize = 64 << 10;
 
 /// The byte ranges of the parts of a document.
@@ -19,17 +19,17 @@ pub(crate) struct Parts {
     pub body: usize,
 }
 
-/// Why a front matter cannot be parsed.
+/// The reason why a front matter cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct FrontMatterError(pub String);
 
 /// Returns each line with its offset, including its line break.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut at = 0;
+    let mut offset = 0;
     text.split_inclusive('\n').map(move |line| {
-        let start = at;
-        at += line.len();
+        let start = offset;
+        offset += line.len();
         (start, line)
     })
 }
@@ -42,12 +42,12 @@ pub(crate) fn split(text: &str) -> Parts {
     let mut lines = lines(rest);
     let Some((_, first)) = lines.next().filter(|(_, line)| line.trim_end() == "---") else { return none };
     let yaml = start + first.len();
-    for (at, line) in lines {
-        if start + at - yaml > MAX_BYTES {
+    for (offset, line) in lines {
+        if start + offset - yaml > MAX_BYTES {
             return none;
         }
         if matches!(line.trim_end(), "---" | "...") {
-            return Parts { yaml: Some(yaml..start + at), body: start + at + line.len() };
+            return Parts { yaml: Some(yaml..start + offset), body: start + offset + line.len() };
         }
     }
     none
@@ -85,7 +85,8 @@ pub(crate) fn parse_yaml(yaml: &str) -> Result<Value, FrontMatterError> {
     })
 }
 
-/// Returns the document with this level in its front matter: one line is replaced or added, and every other byte stays.
+/// Returns the document with this level in its front matter. One line is replaced or added, and all other bytes are
+/// unchanged.
 pub(crate) fn with_level(text: &str, level: Level) -> String {
     let parts = split(text);
     let Some(yaml) = parts.yaml else {
@@ -94,11 +95,11 @@ pub(crate) fn with_level(text: &str, level: Level) -> String {
     };
     let inside = text.get(yaml.clone()).unwrap_or_default();
     let line_end = if inside.contains("\r\n") { "\r\n" } else { "\n" };
-    let written = lines(inside).find(|(_, line)| sets_level(line));
-    let (from, to, line) = match written {
-        Some((at, line)) => {
+    let level_line = lines(inside).find(|(_, line)| sets_level(line));
+    let (from, to, line) = match level_line {
+        Some((offset, line)) => {
             let end = &line[line.trim_end_matches(['\r', '\n']).len()..];
-            (yaml.start + at, yaml.start + at + line.len(), format!("{LEVEL_KEY}: {level}{end}"))
+            (yaml.start + offset, yaml.start + offset + line.len(), format!("{LEVEL_KEY}: {level}{end}"))
         }
         None => (yaml.end, yaml.end, format!("{LEVEL_KEY}: {level}{line_end}")),
     };
@@ -134,37 +135,37 @@ mod tests {
 
     #[test]
     fn fields_are_json_and_dates_are_texts() {
-        let of = |yaml: &str| fields(&format!("---\n{yaml}\n---\n"));
-        let read = of("date: 2026-11-23\nn: 1.5\nlist: [a, b]\nyes: yes\nnothing:\nmap: {x: true}").unwrap();
+        let parse = |yaml: &str| fields(&format!("---\n{yaml}\n---\n"));
+        let read = parse("date: 2026-11-23\nn: 1.5\nlist: [a, b]\nyes: yes\nnothing:\nmap: {x: true}").unwrap();
         assert_eq!(
             Value::Object(read),
             json!({ "date": "2026-11-23", "n": 1.5, "list": ["a", "b"], "yes": "yes", "nothing": null,
                     "map": { "x": true } })
         );
-        assert_eq!(of("").unwrap(), Map::new());
+        assert_eq!(parse("").unwrap(), Map::new());
         for bad in ["a: 1\na: 2", "- a", "text", "a: [", "a: 'x"] {
-            assert!(of(bad).is_err(), "{bad}");
+            assert!(parse(bad).is_err(), "{bad}");
         }
         let bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c]";
-        assert!(of(bomb).is_err());
-        assert!(of(&format!("a: {}{}", "[".repeat(5000), "]".repeat(5000))).is_err(), "too deep");
+        assert!(parse(bomb).is_err());
+        assert!(parse(&format!("a: {}{}", "[".repeat(5000), "]".repeat(5000))).is_err(), "too deep");
     }
 
     #[test]
     fn setting_a_level_changes_one_line() {
-        let of = |text: &str| with_level(text, Level::Critical);
+        let promote = |text: &str| with_level(text, Level::Critical);
         assert_eq!(
-            of("---\na: 1\npromotion_level: standard # why\nb: 2\n---\nx"),
+            promote("---\na: 1\npromotion_level: standard # why\nb: 2\n---\nx"),
             "---\na: 1\npromotion_level: critical\nb: 2\n---\nx"
         );
-        assert_eq!(of("---\na: 1\n---\nx"), "---\na: 1\npromotion_level: critical\n---\nx");
-        assert_eq!(of("---\r\na: 1\r\n---\r\nx"), "---\r\na: 1\r\npromotion_level: critical\r\n---\r\nx");
-        assert_eq!(of("x\n"), "---\npromotion_level: critical\n---\nx\n");
+        assert_eq!(promote("---\na: 1\n---\nx"), "---\na: 1\npromotion_level: critical\n---\nx");
+        assert_eq!(promote("---\r\na: 1\r\n---\r\nx"), "---\r\na: 1\r\npromotion_level: critical\r\n---\r\nx");
+        assert_eq!(promote("x\n"), "---\npromotion_level: critical\n---\nx\n");
         assert_eq!(
-            of("---\nm:\n  promotion_level: x\n---\n"),
+            promote("---\nm:\n  promotion_level: x\n---\n"),
             "---\nm:\n  promotion_level: x\npromotion_level: critical\n---\n"
         );
-        let written = of("---\n\"promotion_level\": standard\n---\n");
+        let written = promote("---\n\"promotion_level\": standard\n---\n");
         assert_eq!(fields(&written).unwrap()["promotion_level"], "critical");
     }
 }

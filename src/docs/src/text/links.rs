@@ -19,7 +19,7 @@ pub(super) fn resolve(path: &str, targets: &[String]) -> Vec<String> {
 
 fn resolve_target(path: &str, target: &str) -> Option<String> {
     let target = target.split(['#', '?']).next()?;
-    // A URI, an address without a scheme, or a path of the machine.
+    // The target is a URI, an address without a scheme, or a path of the machine.
     if target.is_empty() || target.starts_with('/') || target.contains([':', '\\']) {
         return None;
     }
@@ -51,10 +51,10 @@ mod tests {
 
     #[test]
     fn links_stay_within_the_folder() {
-        let of = |target: &str| resolve("problems/a.md", &[target.to_owned()]);
-        assert_eq!(of("b.md"), ["problems/b.md"]);
-        assert_eq!(of("./../tools/x%20y.md#part"), ["tools/x y.md"]);
-        assert_eq!(of("../c.markdown?raw=1"), ["c.markdown"]);
+        let links_to = |target: &str| resolve("problems/a.md", &[target.to_owned()]);
+        assert_eq!(links_to("b.md"), ["problems/b.md"]);
+        assert_eq!(links_to("./../tools/x%20y.md#part"), ["tools/x y.md"]);
+        assert_eq!(links_to("../c.markdown?raw=1"), ["c.markdown"]);
         for none in [
             "../../x.md",
             "/x.md",
@@ -70,7 +70,7 @@ mod tests {
             "..",
             "%2e%2e/%2e%2e/x.md",
         ] {
-            assert_eq!(of(none), Vec::<String>::new(), "{none}");
+            assert_eq!(links_to(none), Vec::<String>::new(), "{none}");
         }
         let twice = ["b.md".to_owned(), "./b.md".to_owned(), "c.md".to_owned()];
         assert_eq!(resolve("a.md", &twice), ["b.md", "c.md"]);

@@ -25,21 +25,21 @@ pub(super) struct Markdown {
     /// Set for each line of the body at which a chunk may begin without cutting a block in two.
     pub boundaries: Vec<bool>,
     /// Set for each line of the body at which a heading begins.
-    heads: Vec<bool>,
+    heading_lines: Vec<bool>,
 }
 
 impl Markdown {
     /// Returns `true` if a heading begins on this line of the body.
     pub fn is_heading(&self, line: usize) -> bool {
-        self.heads.get(line).copied().unwrap_or(false)
+        self.heading_lines.get(line).copied().unwrap_or(false)
     }
 }
 
-/// Characters of a heading or paragraph that are kept.
+/// The maximum characters of a heading or paragraph.
 const MAX_TEXT: usize = 2000;
-/// Links that are kept.
+/// The maximum number of links.
 const MAX_LINKS: usize = 500;
-/// The maximum of [`nesting`]. The parser needs about a nanosecond for each.
+/// The maximum of [`nesting`]. The parser takes about a nanosecond for each unit.
 const MAX_NESTING: usize = 50_000_000;
 
 /// Parses a body.
@@ -51,10 +51,13 @@ pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow>
     if nesting(body, budget)? > MAX_NESTING {
         return Err(TooSlow);
     }
-    let starts: Vec<usize> = std::iter::once(0).chain(memchr_lines(body)).collect();
+    let starts: Vec<usize> = std::iter::once(0).chain(line_offsets(body)).collect();
     let line_of = |offset: usize| starts.partition_point(|start| *start <= offset).saturating_sub(1);
-    let mut out =
-        Markdown { boundaries: vec![true; starts.len()], heads: vec![false; starts.len()], ..Markdown::default() };
+    let mut out = Markdown {
+        boundaries: vec![true; starts.len()],
+        heading_lines: vec![false; starts.len()],
+        ..Markdown::default()
+    };
     let mut depth = 0_usize;
     let mut heading: Option<Heading> = None;
     let mut paragraph: Option<String> = None;
@@ -73,8 +76,8 @@ pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow>
                 match tag {
                     Tag::Heading { level, .. } if depth == 0 => {
                         let line = line_of(range.start);
-                        if let Some(heads) = out.heads.get_mut(line) {
-                            *heads = true;
+                        if let Some(heading_lines) = out.heading_lines.get_mut(line) {
+                            *heading_lines = true;
                         }
                         heading = Some(Heading { level: heading_number(*level), text: String::new(), line });
                     }
@@ -96,14 +99,14 @@ pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow>
                 }
             }
             Event::Text(text) | Event::Code(text) => {
-                let into = heading.as_mut().map(|heading| &mut heading.text).or(paragraph.as_mut());
-                if let Some(into) = into.filter(|into| into.len() < MAX_TEXT) {
-                    into.push_str(text);
+                let target_text = heading.as_mut().map(|heading| &mut heading.text).or(paragraph.as_mut());
+                if let Some(target_text) = target_text.filter(|target_text| target_text.len() < MAX_TEXT) {
+                    target_text.push_str(text);
                 }
             }
             Event::SoftBreak | Event::HardBreak => {
-                if let Some(into) = heading.as_mut().map(|heading| &mut heading.text).or(paragraph.as_mut()) {
-                    into.push(' ');
+                if let Some(target_text) = heading.as_mut().map(|heading| &mut heading.text).or(paragraph.as_mut()) {
+                    target_text.push(' ');
                 }
             }
             _ => {}
@@ -164,7 +167,7 @@ fn marker(text: &str) -> Option<usize> {
 }
 
 /// Returns the offset of each line but the first.
-fn memchr_lines(body: &str) -> impl Iterator<Item = usize> {
+fn line_offsets(body: &str) -> impl Iterator<Item = usize> {
     body.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1)
 }
 

@@ -1,4 +1,4 @@
-//! JSON Schemas of front matter: the built-in ones, and those that a project's own files define.
+//! Builds the JSON Schemas of front matter: those of the built-in types, and those that a project's own files define.
 
 use serde_json::{Map, Value, json};
 
@@ -119,11 +119,11 @@ pub(super) fn parse_custom(stem: &str, text: &str) -> Result<TypeDefinition, Str
     Ok(TypeDefinition { name, description, folder, schema })
 }
 
-/// Returns the name and schema of a field in such a list.
+/// Returns the name and the schema of a field in a list of fields.
 fn listed_field(field: &Value) -> Result<(String, Value), String> {
-    let of = |key: &str| field.get(key).and_then(Value::as_str);
-    let name = of("name").ok_or("a field has no name")?.to_owned();
-    let mut schema = match of("type").unwrap_or("string") {
+    let text_member = |key: &str| field.get(key).and_then(Value::as_str);
+    let name = text_member("name").ok_or("a field has no name")?.to_owned();
+    let mut schema = match text_member("type").unwrap_or("string") {
         "enum" => match field.get("values") {
             Some(Value::Array(values)) if !values.is_empty() => json!({ "enum": values }),
             _ => return Err(format!("the field {name} has no values")),
@@ -133,7 +133,7 @@ fn listed_field(field: &Value) -> Result<(String, Value), String> {
         "date" => json!({ "type": "string", "format": "date" }),
         other => return Err(format!("the field {name} has the type {other}, which is none")),
     };
-    if let Some(description) = of("description") {
+    if let Some(description) = text_member("description") {
         schema["description"] = description.into();
     }
     Ok((name, schema))

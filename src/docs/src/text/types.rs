@@ -1,4 +1,4 @@
-//! Types of documents: their folders, and the requirements on their front matter.
+//! Defines types of documents: their folders, and the requirements on their front matter.
 
 use jsonschema::{
     Validator,
@@ -14,14 +14,15 @@ use countersign_provider::schema_cost::is_bounded;
 
 /// The maximum number of types that a project defines.
 const MAX_CUSTOM: usize = 50;
-/// Bytes of a schema's file.
+/// The maximum bytes of a schema's file.
 pub(crate) const MAX_SCHEMA: usize = 64 << 10;
 /// The maximum number of faults of one document.
 const MAX_FAULTS: usize = 50;
-/// Faults in a one-line summary, unless more of them name the allowed values.
+/// The maximum number of faults in a one-line summary. Faults that name allowed values are all listed.
 const MAX_FAULTS_IN_LINE: usize = 3;
-/// Characters of a fault's message. Allowed values are listed completely up to the second limit.
+/// The maximum characters of a fault's message.
 const MAX_MESSAGE: usize = 300;
+/// The maximum characters of a message that lists the allowed values.
 const MAX_CHOICES: usize = 2000;
 
 /// A type of documents.
@@ -57,7 +58,7 @@ pub(crate) struct Fault {
     pub message: String,
 }
 
-/// Why a document is refused.
+/// The reason why a document is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     UnknownType {
@@ -67,7 +68,7 @@ pub(crate) enum Refusal {
     Schema {
         faults: Vec<Fault>,
     },
-    /// It cannot be parsed as a document.
+    /// The text cannot be parsed as a document.
     NotText {
         why: String,
     },
@@ -81,12 +82,13 @@ impl Refusal {
             Self::NotText { why } => why.clone(),
             Self::Schema { faults } => {
                 let (choices, others): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.rule == "enum");
-                let most = MAX_FAULTS_IN_LINE.max(choices.len());
-                let messages = choices.into_iter().chain(others).take(most).map(|fault| match fault.pointer.as_str() {
-                    "" => fault.message.clone(),
-                    pointer => format!("{pointer}: {}", fault.message),
-                });
-                let more = faults.len().checked_sub(most).filter(|more| *more > 0);
+                let max_messages = MAX_FAULTS_IN_LINE.max(choices.len());
+                let messages =
+                    choices.into_iter().chain(others).take(max_messages).map(|fault| match fault.pointer.as_str() {
+                        "" => fault.message.clone(),
+                        pointer => format!("{pointer}: {}", fault.message),
+                    });
+                let more = faults.len().checked_sub(max_messages).filter(|more| *more > 0);
                 let more = more.map(|more| format!("and {more} more"));
                 messages.chain(more).collect::<Vec<_>>().join("; ")
             }
@@ -121,17 +123,18 @@ impl DocTypes {
         Self { all: all.collect(), untyped: compile(&schemas::untyped_schema()).ok() }
     }
 
-    /// Adds a project's own types, given as paths and texts of their files. Also returns what was skipped, and why.
+    /// Adds a project's own types, given as paths and texts of their files. Also returns the paths of skipped files
+    /// with the reasons.
     pub fn with_custom(files: Vec<(String, String)>) -> (Self, Vec<(String, String)>) {
         let mut types = Self::built_in();
-        let mut left_out = Vec::new();
+        let mut skipped = Vec::new();
         for (at, (path, text)) in files.into_iter().enumerate() {
             let added = if at < MAX_CUSTOM { types.add(&path, &text) } else { Err("there are too many".to_owned()) };
             if let Err(why) = added {
-                left_out.push((path, why));
+                skipped.push((path, why));
             }
         }
-        (types, left_out)
+        (types, skipped)
     }
 
     fn add(&mut self, path: &str, text: &str) -> Result<(), String> {
@@ -207,9 +210,9 @@ impl DocTypes {
             let (pointer, rule) = (String::new(), "yaml".to_owned());
             Refusal::Schema { faults: vec![Fault { pointer, rule, message: why.to_string() }] }
         })?;
-        let of_folder = self.of_path(path);
+        let folder_type = self.of_path(path);
         let kind = match fields.get("doc_type") {
-            None => of_folder,
+            None => folder_type,
             Some(Value::String(name)) => Some(self.get(name).ok_or_else(|| Refusal::UnknownType {
                 name: name.clone(),
                 known: self.all().map(|kind| kind.name.clone()).collect(),
@@ -224,7 +227,7 @@ impl DocTypes {
             None => Vec::new(),
         };
         if let Some(kind) = kind
-            && of_folder.is_none_or(|of_folder| of_folder.name != kind.name)
+            && folder_type.is_none_or(|folder_type| folder_type.name != kind.name)
         {
             let message =
                 format!("a document of the type {} lies in {}/, and this path does not", kind.name, kind.folder);

@@ -19,9 +19,9 @@ use countersign_provider::{
 };
 
 const CAPTURE: &str = "capture";
-/// Values in one answer (2026-07-28/server/utilities/completion).
+/// The maximum number of values in one answer (2026-07-28/server/utilities/completion).
 const MAX_VALUES: usize = 100;
-/// Characters of a subject.
+/// The maximum characters of a subject.
 const MAX_SUBJECT: usize = 4000;
 
 pub(crate) fn prompts() -> Vec<PromptDef> {
@@ -53,7 +53,7 @@ fn invalid(message: String) -> McpError {
     McpError::new(ErrorKind::InvalidParams, message)
 }
 
-/// Returns the named project, else that of the session, else the only one.
+/// Returns the named project, or else the project of the session, or else the only project.
 ///
 /// # Errors
 /// `INVALID_PARAMS` if there is none; `TENANT_MISMATCH` if the session has another project.
@@ -81,15 +81,15 @@ pub(crate) fn get_prompt(
     if name != CAPTURE {
         return Err(McpError::new(ErrorKind::PromptNotFound, format!("There is no prompt {}.", one_line(name, 64))));
     }
-    let of = |name: &str| arguments.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
-    let project = project_of(library, of("project"), ctx)?;
-    let type_name = of("type").ok_or_else(|| invalid("The prompt needs the argument `type`.".to_owned()))?;
+    let text_argument = |name: &str| arguments.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
+    let project = project_of(library, text_argument("project"), ctx)?;
+    let type_name = text_argument("type").ok_or_else(|| invalid("The prompt needs the argument `type`.".to_owned()))?;
     let types = project.types();
     let kind = types.get(type_name).ok_or_else(|| {
         let known: Vec<&str> = types.all().map(|kind| kind.name.as_str()).collect();
         invalid(format!("There is no type {}; there are {}.", one_line(type_name, 64), known.join(", ")))
     })?;
-    let subject: Option<String> = of("subject").map(|text| text.chars().take(MAX_SUBJECT).collect());
+    let subject: Option<String> = text_argument("subject").map(|text| text.chars().take(MAX_SUBJECT).collect());
     Ok(PromptResult {
         description: format!("A document of the type {}", kind.name),
         messages: vec![PromptMessage {
@@ -106,11 +106,11 @@ pub(crate) async fn complete(
     context: &Map<String, Value>,
     ctx: &CallContext,
 ) -> Result<Completion, McpError> {
-    let of_context = context.get("project").and_then(Value::as_str);
+    let context_project = context.get("project").and_then(Value::as_str);
     match (reference, argument) {
         (CompletionRef::Prompt(name), "type") if name == CAPTURE => {
-            // From all projects if none is known yet.
-            let chosen = project_of(library, of_context, ctx).map(Some).or_else(ignore_missing_project)?;
+            // The types of all projects are offered if no project is known yet.
+            let chosen = project_of(library, context_project, ctx).map(Some).or_else(ignore_missing_project)?;
             let all = chosen.iter().chain(library.projects().iter().filter(|_| chosen.is_none()));
             let mut names: Vec<String> = all
                 .flat_map(|project| project.types().all().map(|kind| kind.name.clone()).collect::<Vec<_>>())
@@ -123,7 +123,8 @@ pub(crate) async fn complete(
         (CompletionRef::Prompt(name), "project") if name == CAPTURE => Ok(projects(library, typed, ctx)),
         (CompletionRef::ResourceTemplate(uri), "project") if uri == TEMPLATE => Ok(projects(library, typed, ctx)),
         (CompletionRef::ResourceTemplate(uri), "path") if uri == TEMPLATE => {
-            let Some(project) = project_of(library, of_context, ctx).map(Some).or_else(ignore_missing_project)? else {
+            let Some(project) = project_of(library, context_project, ctx).map(Some).or_else(ignore_missing_project)?
+            else {
                 return Ok(Completion::default());
             };
             let typed = typed.to_owned();
@@ -148,7 +149,7 @@ fn projects(library: &Library, typed: &str, ctx: &CallContext) -> Completion {
     complete_prefix(library.projects().iter().filter(is_listed).map(|project| project.name.clone()).collect(), typed)
 }
 
-/// Returns `None` if no project is known yet, so that nothing is completed.
+/// Converts the error of a missing project to `None`.
 fn ignore_missing_project(error: McpError) -> Result<Option<Arc<Project>>, McpError> {
     if error.kind == ErrorKind::TenantMismatch { Err(error) } else { Ok(None) }
 }

@@ -1,11 +1,12 @@
 //! Defines the nine tools: names, descriptions for models, schemas and annotations.
 //!
 //! To add a tool:
-//! 1. Define it here, put it into [`tools`], and call it in `tool_answers_match_their_output_schemas`, which misses each
-//!    tool that it does not call.
-//! 2. Define its arguments in `args.rs` and its answer in `answers.rs`. A read is answered in `reads.rs`; its name leads there in `Provider::call`.
+//! 1. Define it here, put it into [`tools`], and call it in `tool_answers_match_their_output_schemas`, which fails for
+//!    each tool that it does not call.
+//! 2. Define its arguments in `args.rs` and its answer in `answers.rs`. Answer a read in `reads.rs`, and route its name
+//!    in `Provider::call` (`lib.rs`).
 //! 3. A write is a variant of `WriteCall`, checked and shown in `plan.rs` and done in `run.rs`: the compiler asks for both.
-//!    `read_only_when` says of its tool which of its calls only read.
+//!    `read_only_when` tells which calls of its tool only read.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
-//! Plans a write against the live files; everything that can be refused is refused here.
+//! Plans a write against the live files, and refuses every write that cannot be done.
 //!
-//! The preview shows a plan and the run carries one out, so that both make the same checks. A plan rests on the files
-//! and the repository themselves, never on an index, which may be outdated. Planning blocks, and whoever compares
+//! The preview shows a plan and the run carries out a plan, so both make the same checks. A plan rests on the files and
+//! the repository themselves, never on an index, which may be outdated. Planning blocks, and whoever compares
 //! fingerprints holds the project's lock.
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -27,9 +27,9 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
 
-/// Documents named in an answer.
+/// The maximum number of documents that an answer names.
 pub(crate) const MAX_NAMED: usize = 200;
-/// Characters of a front matter value that is shown as one field.
+/// The maximum characters of a name or label in a preview.
 const MAX_LABEL: usize = 80;
 
 /// The effect of a write.
@@ -94,8 +94,10 @@ impl Deletion {
     }
 }
 
-/// Plans a write, or explains precisely why it cannot be done. Cancelling `cancel` stops the planning of a large
-/// deletion.
+/// Plans a write. Cancelling `cancel` stops the planning of a large deletion.
+///
+/// # Errors
+/// Explains why the write cannot be done.
 pub(crate) fn plan(library: &Library, write: &WriteCall, cancel: &CancellationToken) -> Result<Plan, McpError> {
     match write {
         WriteCall::Put { tenant: selector, path, content } => {
@@ -130,8 +132,8 @@ impl Plan {
     }
 }
 
-/// Returns the state that every plan rests on: another root or branch under the same name is another target, and so are
-/// files instead of only their index.
+/// Returns the state that every plan rests on. Another root or branch under the same name is another target. Files are
+/// another target than their index.
 fn tenant_state(shelf: &Shelf) -> Vec<(&'static str, String)> {
     let tenant = &shelf.tenant;
     let what = if shelf.is_current { "files" } else { "index" };
@@ -165,7 +167,7 @@ fn target(shelf: &Shelf, path: &str) -> Target {
 
 /// Returns the path and text of an existing document.
 fn read_present(project: &Project, shelf: &Shelf, given: &str) -> Result<(String, String), McpError> {
-    let path = project.files().check(given)?;
+    let path = project.files().check_path(given)?;
     let bytes = project.files().read(&path)?.ok_or_else(|| not_found(&shelf.tenant.project, &path))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok((path, text)),
@@ -180,7 +182,7 @@ pub(crate) fn not_found(project: &str, path: &str) -> McpError {
 }
 
 fn plan_put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Result<Plan, McpError> {
-    let path = project.files().check(given)?;
+    let path = project.files().check_path(given)?;
     let checked = project.types().check(&path, content).map_err(|why| refusal::to_error(&path, why))?;
     let before = project.files().read(&path)?;
     if before.as_deref() == Some(content.as_bytes()) {
@@ -225,8 +227,8 @@ fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &M
         }
         other => other.to_string(),
     };
-    let gone = before.keys().filter(|key| !after.contains_key(*key));
-    for key in after.keys().chain(gone) {
+    let removed_keys = before.keys().filter(|key| !after.contains_key(*key));
+    for key in after.keys().chain(removed_keys) {
         let (before, after) = (before.get(key).map(shown), after.get(key).map(shown));
         let field = format!("front_matter.{}", one_line(key, MAX_LABEL));
         diff.add(&field, &one_line(key, MAX_LABEL), before.as_deref(), after.as_deref());
@@ -264,7 +266,7 @@ fn plan_promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Res
 fn external_error(project: &Project, given: &str) -> Option<McpError> {
     let files = project.external()?;
     let folder = project.external_folder()?;
-    let path = files.check(given.strip_prefix(folder).unwrap_or(given).trim_start_matches('/')).ok()?;
+    let path = files.check_path(given.strip_prefix(folder).unwrap_or(given).trim_start_matches('/')).ok()?;
     files.read(&path).ok()??;
     let message = "This document is of the reference documentation, which is only read: it has no promotion level.";
     Some(McpError::new(ErrorKind::ExternalDocsNotPromotable, message).with("path", given))
@@ -279,11 +281,11 @@ pub(crate) fn find_deletion(
     let project = require_project(library, Some(&asked.project))?;
     let mut wanted: Option<BTreeSet<String>> = None;
     for path in asked.paths.iter().flatten() {
-        wanted.get_or_insert_default().insert(project.files().check(path)?);
+        wanted.get_or_insert_default().insert(project.files().check_path(path)?);
     }
     let all = project.shelves()?;
-    let known = |what: &str, name: &Option<String>, is: &dyn Fn(&Shelf, &str) -> bool| match name {
-        Some(name) if !all.iter().any(|shelf| is(shelf, name)) => {
+    let known = |what: &str, name: &Option<String>, matches: &dyn Fn(&Shelf, &str) -> bool| match name {
+        Some(name) if !all.iter().any(|shelf| matches(shelf, name)) => {
             let shown: String = name.chars().take(200).collect();
             Err(McpError::new(ErrorKind::TenantMismatch, format!("{} has no documents of this {what}.", asked.project))
                 .with(if what == "branch" { "branch_name" } else { "path_hash" }, shown))
@@ -399,7 +401,7 @@ fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
         (1, Some(path)) => format!("Delete {} of {name}", one_line(path, 200)),
         _ => format!("Delete {} ({}) of {name}", plural(documents, "document"), plural(chunks, "chunk")),
     };
-    let on = deletion
+    let branch_suffix = deletion
         .request
         .branch
         .as_deref()
@@ -409,19 +411,19 @@ fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
         target: Target {
             entity_type: "documents".to_owned(),
             id: None,
-            label: format!("{documents} of {name}{on}"),
+            label: format!("{documents} of {name}{branch_suffix}"),
             lock_key: format!("docs:{name}"),
         },
-        summary: format!("{title}{on}"),
+        summary: format!("{title}{branch_suffix}"),
         diff,
         state,
         action: Action::Delete(deletion),
     })
 }
 
-/// Returns the preview of a call that only reads, which a rule may still have reviewed.
-pub(crate) fn unchanged_preview(look: &ReadCall) -> Preview {
-    let (label, summary) = match look {
+/// Returns the preview of a call that only reads. A rule may put such a call under review, too.
+pub(crate) fn unchanged_preview(read_call: &ReadCall) -> Preview {
+    let (label, summary) = match read_call {
         ReadCall::Refresh { path, .. } => (one_line(path, 200).into_owned(), "Bring the index up to date with a file"),
         ReadCall::DryRun(delete) => {
             (one_line(&delete.project, 200).into_owned(), "Say which documents would be deleted")

@@ -1,4 +1,4 @@
-//! Tools that only read, and reading calls of the other tools.
+//! Answers tools that only read, and calls of other tools that only read.
 
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ use countersign_provider::{
     text,
 };
 
-/// Critical documents at the beginning of an answer.
+/// The maximum number of critical documents at the beginning of an answer.
 const MAX_CRITICAL: usize = 3;
-/// Documents that an answer's sources link to.
+/// The maximum number of documents to which an answer's sources link.
 const MAX_LINKED: usize = 20;
-/// Problems of a project's documents that are reported on activation.
+/// The maximum number of warnings in the answer to an activation.
 const MAX_WARNINGS: usize = 3;
-/// Characters of a passage on one line of the text for models.
+/// The maximum characters of a title, path or note in the text for models.
 const MAX_LINE: usize = 200;
 
 /// Answers reading calls.
@@ -69,11 +69,11 @@ impl Reader {
             }
         };
         // Without branch tracking there is only one branch, so any name is accepted.
-        let (branch, called) = match selector.branch_name {
+        let (branch, ignored_branch) = match selector.branch_name {
             Some(branch) if project.is_by_branch() => (Some(branch), None),
             named => (None, named.filter(|named| *named != project.branch())),
         };
-        // Before the wait, so that an unknown branch is refused at once.
+        // The branch is checked before the wait, so that an unknown branch is refused at once.
         if branch.as_deref().is_some_and(|branch| branch != project.branch()) {
             project.tenant(branch.as_deref())?;
         }
@@ -118,12 +118,12 @@ impl Reader {
             answer.warnings = lines;
         }
         let mut notes = Vec::new();
-        if let Some(called) = &called {
+        if let Some(ignored_branch) = &ignored_branch {
             notes.push(format!(
                 "{} does not tell branches apart (`branches` is none in the gateway's configuration): its documents are the \
                  same on {} as on any other.",
                 tenant.project,
-                text::one_line(called, 80)
+                text::one_line(ignored_branch, 80)
             ));
         }
         match &ctx.session {
@@ -207,12 +207,12 @@ impl Reader {
         if collection == Collection::Docs && args.include_critical {
             sources = self.critical_first(&shelf.index, query, filter, sources).await?;
         }
-        let Answer { text: answer, mode, note: said } = self.answerer.answer(query, &sources, ctx).await?;
+        let Answer { text: answer, mode, note: author_note } = self.answerer.answer(query, &sources, ctx).await?;
         let linked_docs = match collection {
             Collection::Docs => Some(self.linked_documents(&shelf.index, &sources).await?),
             Collection::External => None,
         };
-        let notes: Vec<String> = [note, said].into_iter().flatten().collect();
+        let notes: Vec<String> = [note, author_note].into_iter().flatten().collect();
         let structured = AnsweredQuestion {
             answer: answer.clone(),
             answer_mode: mode,
@@ -244,10 +244,11 @@ impl Reader {
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
         let TenantRef { project, shelf } = resolve_checked_out(&self.library, selector)?;
-        let path = project.files().check(path)?;
-        let (of, at) = (Arc::clone(&project), path.clone());
-        let bytes =
-            blocking(move || of.files().read(&at)).await?.ok_or_else(|| plan::not_found(&project.name, &path))?;
+        let path = project.files().check_path(path)?;
+        let (project_of_file, file_path) = (Arc::clone(&project), path.clone());
+        let bytes = blocking(move || project_of_file.files().read(&file_path))
+            .await?
+            .ok_or_else(|| plan::not_found(&project.name, &path))?;
         let text = String::from_utf8(bytes).map_err(|_| {
             McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path.as_str())
         })?;
@@ -256,11 +257,11 @@ impl Reader {
             Some(_) => Some(project.embed_now(&path).await?),
             None => None,
         };
-        let (types, at) = (project.types(), path.clone());
+        let (types, file_path) = (project.types(), path.clone());
         let ctx = ctx.clone();
         let (checked, entry) = blocking(move || {
-            let checked = ctx.run_charged(|| types.check_fields(&at, &text)).err();
-            Ok((checked, shelf.docs.document(&at)?))
+            let checked = ctx.run_charged(|| types.check_fields(&file_path, &text)).err();
+            Ok((checked, shelf.docs.document(&file_path)?))
         })
         .await?;
         let chunks = entry.map_or(0, |entry| entry.chunks);
@@ -280,9 +281,9 @@ impl Reader {
 
     pub async fn dry_run(&self, delete: Delete, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let (library, ctx) = (Arc::clone(&self.library), ctx.clone());
-        let turn = require_project(&library, Some(&delete.project))?.lock_files().await;
+        let lock = require_project(&library, Some(&delete.project))?.lock_files().await;
         let deletion = blocking(move || {
-            let _turn = turn;
+            let _lock = lock;
             ctx.run_charged(|| plan::find_deletion(&library, &delete, &ctx.cancel))
         })
         .await?;
@@ -332,9 +333,9 @@ impl Reader {
             }
         }
         let (index, text) = (Arc::clone(index), query.to_owned());
-        let turn = self.acquire_search_slot().await?;
+        let slot = self.acquire_search_slot().await?;
         let found = blocking(move || {
-            let _turn = turn;
+            let _slot = slot;
             let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_score };
             Ok(index.search(&query)?)
         })
@@ -345,7 +346,7 @@ impl Reader {
         Ok((found, note))
     }
 
-    /// Puts critical documents first, whatever their relevance, and keeps each document once.
+    /// Puts critical documents of any relevance first, and keeps each document once.
     async fn critical_first(
         &self,
         index: &Arc<Index>,

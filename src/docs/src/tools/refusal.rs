@@ -15,8 +15,8 @@ pub(crate) fn to_error(path: &str, why: Refusal) -> McpError {
         }
         Refusal::Schema { faults } => {
             let first = faults.first().map_or_else(String::new, |fault| {
-                let at = if fault.pointer.is_empty() { "the front matter" } else { fault.pointer.as_str() };
-                format!(": {}: {}", one_line(at, 200), one_line(&fault.message, 2000))
+                let place = if fault.pointer.is_empty() { "the front matter" } else { fault.pointer.as_str() };
+                format!(": {}: {}", one_line(place, 200), one_line(&fault.message, 2000))
             });
             let many = match faults.len() {
                 0 | 1 => String::new(),

@@ -1,5 +1,5 @@
-//! Documents of the checked-out branch as resources: `docs://{project}/{path}`. A session with an active project sees
-//! no other.
+//! Serves documents of the checked-out branch as resources: `docs://{project}/{path}`. A session with an active project
+//! sees no other project.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use countersign_provider::{CallContext, ResourceDef, ResourceTemplateDef, Resour
 pub(crate) const SCHEME: &str = "docs://";
 pub(crate) const TEMPLATE: &str = "docs://{project}/{+path}";
 const MARKDOWN: &str = "text/markdown";
-/// Documents in the list; searches find the others.
+/// The maximum number of documents in the list. Searches find the others.
 const MAX_LISTED: usize = 500;
-/// Bytes of a URI that is parsed.
+/// The maximum bytes of a URI.
 const URI_MAX: usize = 4096;
 
 pub(crate) fn templates() -> Vec<ResourceTemplateDef> {
@@ -36,10 +36,10 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
     let active = active_tenant(ctx);
     let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.check(project).is_ok());
     for project in library.projects().iter().filter(is_listed) {
-        let (project, room) = (Arc::clone(project), MAX_LISTED - all.len());
+        let (project, remaining) = (Arc::clone(project), MAX_LISTED - all.len());
         let defs = blocking(move || {
             let shelf = project.tenant(None)?;
-            let (entries, _) = shelf.docs.list("", room)?;
+            let (entries, _) = shelf.docs.list("", remaining)?;
             let def = |entry: crate::index::Entry| ResourceDef {
                 uri: project.uri(&entry.path),
                 name: entry.path,
@@ -71,7 +71,7 @@ fn parse(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpErro
         }
         let project = library.project(project)?;
         let parts: Option<Vec<String>> = path.split('/').map(decode).collect();
-        let path = project.files().check(&parts?.join("/")).ok()?;
+        let path = project.files().check_path(&parts?.join("/")).ok()?;
         // Each document has only one URI.
         (project.uri(&path) == uri).then(|| (Arc::clone(project), path))
     };

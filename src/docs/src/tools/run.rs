@@ -21,9 +21,9 @@ use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Permit, ToolResult, text::one_line};
 
-/// The time that the answer to a write waits for the embedding; it continues in the background.
+/// The time that the answer to a write waits for the embedding, which then continues in the background.
 const EMBEDDING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Characters of a path on a line.
+/// The maximum characters of a path on a line.
 const MAX_LINE: usize = 200;
 
 /// Checks a write against the live files again, and carries it out.
@@ -36,7 +36,7 @@ pub(crate) async fn run(
     let project = require_project(library, write.project())?;
     let turn = project.lock_files().await;
     let (planned, ctx) = (Arc::clone(library), ctx.clone());
-    // One job on the blocking pool, so that a caller who stops waiting does not interrupt it half-way.
+    // The write is one job on the blocking pool, so that a caller who stops waiting does not interrupt it half-way.
     let action = blocking(move || {
         let _turn = turn;
         let plan = ctx.run_charged(|| plan::plan(&planned, &write, &ctx.cancel))?;
@@ -55,8 +55,9 @@ pub(crate) async fn run(
             result(&line, &UpdatedLevel { status: "updated", document_path: path, previous_level: from, new_level: to })
         }
         Action::Delete(deletion) => {
-            let gone = deletion.shelves.iter().filter(|from| from.shelf.is_current).flat_map(TenantDeletion::paths);
-            refresh_index(&project, gone.cloned().collect()).await;
+            let removed_paths =
+                deletion.shelves.iter().filter(|from| from.shelf.is_current).flat_map(TenantDeletion::paths);
+            refresh_index(&project, removed_paths.cloned().collect()).await;
             deletion_result(&deletion, false)
         }
     }
@@ -98,7 +99,7 @@ fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError
     Ok(())
 }
 
-/// The error of a deletion that failed half-way: a person has to look.
+/// Returns the error of a deletion that failed half-way, so that a person has to look.
 fn partial_deletion(error: McpError, removed: &[String], all: usize) -> McpError {
     if removed.is_empty() {
         return error;
@@ -111,7 +112,7 @@ fn partial_deletion(error: McpError, removed: &[String], all: usize) -> McpError
 /// Updates the index at once. If that fails, the files are still correct, and the watcher updates it later.
 async fn refresh_index(project: &Project, paths: Vec<String>) {
     if let Err(error) = project.refresh(Collection::Docs, paths).await {
-        tracing::warn!(project = %project.name, %error, "what was written is not in the index yet");
+        tracing::warn!(project = %project.name, %error, "a written document is not in the index yet");
     }
 }
 
@@ -120,17 +121,17 @@ async fn write_result(project: &Arc<Project>, path: &str, embeds: bool) -> Resul
     let dimensions = match embeds {
         true => match tokio::time::timeout(EMBEDDING_TIMEOUT, project.embed_now(path)).await {
             Ok(dimensions) => dimensions,
-            Err(_) => Err(McpError::new(ErrorKind::EmbeddingFailed, "the model takes its time.")),
+            Err(_) => Err(McpError::new(ErrorKind::EmbeddingFailed, "the model has not answered yet.")),
         },
         false => Err(McpError::new(ErrorKind::EmbeddingFailed, "")),
     };
     let shelf = project.tenant(None)?;
-    let at = path.to_owned();
-    let entry = blocking(move || Ok(shelf.docs.document(&at)?)).await;
+    let document_path = path.to_owned();
+    let entry = blocking(move || Ok(shelf.docs.document(&document_path)?)).await;
     let chunks = entry.ok().flatten().map_or(0, |entry| entry.chunks);
     let embedding_dimensions = dimensions.as_ref().ok().copied();
     let mut line = format!("{} is written and indexed: {}.", one_line(path, MAX_LINE), plural(chunks, "chunk"));
-    // The file is written whatever the model answers; it is embedded later.
+    // The file is written even if the model fails, and is embedded later.
     let error = dimensions.err().filter(|_| embeds);
     let note = error.map(|error| format!("It is not embedded yet: {}", error.message));
     if let Some(note) = &note {

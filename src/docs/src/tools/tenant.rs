@@ -146,16 +146,16 @@ pub(crate) fn complete_arguments(
     // The branches to delete must always be named in the call itself.
     let branch = (tool != "delete_documents").then_some(("branch_name", &active.branch));
     let mut values: Vec<(&str, String)> = Vec::new();
-    for (name, is) in [Some(("project_name", &active.project)), branch].into_iter().flatten() {
+    for (name, active_value) in [Some(("project_name", &active.project)), branch].into_iter().flatten() {
         let given = member(arguments.get(), name).map(string);
         match given {
-            None => values.push((name, Value::from(is.as_str()).to_string())),
-            Some(Some(given)) if given == *is => {}
+            None => values.push((name, Value::from(active_value.as_str()).to_string())),
+            Some(Some(given)) if given == *active_value => {}
             Some(Some(_)) if name == "branch_name" && !by_branch(&active.project) => {
-                values.push((name, Value::from(is.as_str()).to_string()));
+                values.push((name, Value::from(active_value.as_str()).to_string()));
             }
             Some(Some(_)) => return Err(mismatch(&active, &format!("{name} says otherwise"))),
-            // What is no text is for the input schema to refuse.
+            // The input schema refuses a value that is not a text.
             Some(None) => {}
         }
     }
@@ -169,9 +169,9 @@ pub(crate) fn complete_arguments(
         .map_err(|_| McpError::new(ErrorKind::ValidationFailed, "The arguments are not a JSON object."))
 }
 
-fn mismatch(active: &ActiveTenant, but: &str) -> McpError {
+fn mismatch(active: &ActiveTenant, reason: &str) -> McpError {
     let message = format!(
-        "This session is about {} on the branch {}; {but}. Call activate_project to change that.",
+        "This session is about {} on the branch {}; {reason}. Call activate_project to change that.",
         active.project, active.branch
     );
     McpError::new(ErrorKind::TenantMismatch, message)
@@ -194,41 +194,47 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_completed_by_its_session_and_says_all_of_it_then() {
-        let of = |tool: &str, arguments: &str| {
-            complete_arguments(tool, &raw(arguments), &active(), |_| true).unwrap().map(|whole| whole.get().to_owned())
+    fn call_is_completed_with_project_and_branch_of_session() {
+        let complete = |tool: &str, arguments: &str| {
+            complete_arguments(tool, &raw(arguments), &active(), |_| true)
+                .unwrap()
+                .map(|completed| completed.get().to_owned())
         };
         assert_eq!(
-            of("semantic_search", r#"{"query":"a"}"#).unwrap(),
+            complete("semantic_search", r#"{"query":"a"}"#).unwrap(),
             r#"{"query":"a","project_name":"handbook","branch_name":"main"}"#
         );
         assert_eq!(
-            of("index_document", r#"{"path":"a","project_name":"handbook"}"#).unwrap(),
+            complete("index_document", r#"{"path":"a","project_name":"handbook"}"#).unwrap(),
             r#"{"path":"a","project_name":"handbook","branch_name":"main"}"#
         );
-        assert_eq!(of("delete_documents", r#"{"project_name":"handbook","branch_name":"old"}"#), None);
-        assert_eq!(of("activate_project", r#"{"project_name":"other"}"#), None);
-        assert_eq!(of("semantic_search", r#"{"project_name":"handbook","branch_name":"main"}"#), None);
-        assert_eq!(of("semantic_search", r#"{"project_name":7,"branch_name":null}"#), None, "the schema refuses it");
+        assert_eq!(complete("delete_documents", r#"{"project_name":"handbook","branch_name":"old"}"#), None);
+        assert_eq!(complete("activate_project", r#"{"project_name":"other"}"#), None);
+        assert_eq!(complete("semantic_search", r#"{"project_name":"handbook","branch_name":"main"}"#), None);
+        assert_eq!(
+            complete("semantic_search", r#"{"project_name":7,"branch_name":null}"#),
+            None,
+            "the schema refuses it"
+        );
         assert!(
             complete_arguments("semantic_search", &raw("{}"), &SessionNotes::default(), |_| true).unwrap().is_none()
         );
     }
 
     #[test]
-    fn branch_name_is_ignored_where_branches_are_not_told_apart() {
+    fn branch_name_is_ignored_without_branch_tracking() {
         let notes = SessionNotes::default();
         ActiveTenant { project: "handbook".into(), branch: "-".into() }.save(&notes);
-        let of = |tool: &str| {
-            let whole = complete_arguments(tool, &raw(r#"{"branch_name":"main"}"#), &notes, |_| false).unwrap();
-            whole.unwrap().get().to_owned()
+        let complete = |tool: &str| {
+            let completed = complete_arguments(tool, &raw(r#"{"branch_name":"main"}"#), &notes, |_| false).unwrap();
+            completed.unwrap().get().to_owned()
         };
-        assert_eq!(of("semantic_search"), r#"{"branch_name":"-","project_name":"handbook"}"#);
-        assert_eq!(of("delete_documents"), r#"{"branch_name":"main","project_name":"handbook"}"#);
+        assert_eq!(complete("semantic_search"), r#"{"branch_name":"-","project_name":"handbook"}"#);
+        assert_eq!(complete("delete_documents"), r#"{"branch_name":"main","project_name":"handbook"}"#);
     }
 
     #[test]
-    fn another_project_or_branch_than_the_active_one_is_a_mismatch() {
+    fn call_about_inactive_project_or_branch_is_refused() {
         for arguments in [
             r#"{"project_name":"other"}"#,
             r#"{"project_name":"handbook","branch_name":"dev"}"#,

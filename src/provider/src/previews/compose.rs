@@ -1,5 +1,5 @@
-//! Composes a preview, its fields and its fingerprint, from what a recipe has read. Pure computation that may take a
-//! moment, so it runs on a blocking thread.
+//! Composes a preview, its fields and its fingerprint, from the values that a recipe has read. This is pure
+//! computation, but may take a moment, so it runs on a blocking thread.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ pub struct Observation {
     /// `None` if the target does not exist.
     pub value: Option<Value>,
     pub shown: DisplayFormat,
-    /// Policy does not let the proposer read the value without review.
+    /// Set if policy does not let the proposer read the value without review.
     pub restricted: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Observations {
 /// Prefix of the preview's fields that show the recipe's reads.
 const READ_FIELD_PREFIX: &str = "$read";
 
-/// Builds the preview from what the recipe has read.
+/// Builds the preview from the values that the recipe has read.
 pub fn compose(
     recipe: &Recipe,
     arguments: &cel::Value,
@@ -63,7 +63,7 @@ pub fn compose(
     let mut operation = recipe.operation.unwrap_or(Operation::Update);
     let mut kind = PreviewKind::BeforeAfter;
     if dry_run.is_none() && before.is_none() {
-        // The result cannot be computed, so the requested values stand beside the current state.
+        // The result cannot be computed, so the preview shows the requested values beside the current state.
         for FieldDiff { field, label, before, after, .. } in &arguments_preview.diff.fields {
             if !field.starts_with('$') {
                 builder.add(field, label, before.as_deref(), after.as_deref());

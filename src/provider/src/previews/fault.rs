@@ -80,8 +80,8 @@ mod tests {
         const SECRET: &str = "fault-secret-0123456789";
         countersign_protocol::redact::register_secrets([SECRET.to_owned()]);
         for before in MAX_MESSAGE_CHARS - SECRET.len()..=MAX_MESSAGE_CHARS {
-            let said = redacted_line(&format!("{}{SECRET} and more", "x".repeat(before)));
-            assert!(!said.contains("fau") && said.chars().count() <= MAX_MESSAGE_CHARS + 1, "{before}: {said}");
+            let shown = redacted_line(&format!("{}{SECRET} and more", "x".repeat(before)));
+            assert!(!shown.contains("fau") && shown.chars().count() <= MAX_MESSAGE_CHARS + 1, "{before}: {shown}");
         }
     }
 }

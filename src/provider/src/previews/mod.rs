@@ -30,7 +30,7 @@ use recipe_runner::RecipeRunner;
 ///
 /// # Errors
 /// As [`Provider::preview`]; `VALIDATION_FAILED` for arguments that could defeat a dry run. A failed recipe is no error
-/// (see [`countersign_domain::changes::PreviewNote::preview_of_failure`]).
+/// (see [`countersign_domain::changes::PreviewNote::failed`]).
 pub async fn preview(
     directory: &dyn ProviderDirectory,
     provider: &Arc<dyn Provider>,

@@ -41,8 +41,8 @@ pub struct RecipeRunner<'a> {
     /// The proposer, limited to the rights of an agent so that every run gives the same preview.
     principal: Arc<Principal>,
     cancel: CancellationToken,
-    /// Policy puts one of the calls under review for the proposer. From then on, even the failure of a call could
-    /// reveal restricted data.
+    /// Set if policy puts one of the calls under review for the proposer. From then on, even the failure of a call
+    /// could reveal restricted data.
     restricted: AtomicBool,
 }
 

@@ -1,9 +1,9 @@
-//! What the REST endpoints answer to those who may ask.
+//! Tests the answers of the REST endpoints to callers with sufficient rights.
 
 use super::*;
 
 #[actix::test]
-async fn a_change_is_listed_shown_approved_and_audited() {
+async fn change_is_listed_shown_approved_and_audited() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     let first = endpoints.propose_by("local-agent").await;
@@ -28,7 +28,7 @@ async fn a_change_is_listed_shown_approved_and_audited() {
     let reply = endpoints.post(&path, &key, &decision("approve", &first)).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(reply.json()["decisions"][0]["reviewer"], "alice");
-    let applied = endpoints.reached(&first.id, ChangeState::Applied).await;
+    let applied = endpoints.wait_for_state(&first.id, ChangeState::Applied).await;
     assert_eq!(endpoints.provider.call_count(), 1);
 
     let reply = endpoints.post(&path, &key, &decision("approve", &applied)).await;
@@ -49,7 +49,7 @@ async fn a_change_is_listed_shown_approved_and_audited() {
 }
 
 #[actix::test]
-async fn a_decision_on_what_has_moved_on_is_a_conflict_with_the_current_change() {
+async fn outdated_decision_is_conflict_with_current_change() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     let change = endpoints.propose_by("ci").await;
@@ -70,14 +70,14 @@ async fn a_decision_on_what_has_moved_on_is_a_conflict_with_the_current_change()
         (Some("pending"), Some("moved"))
     );
     assert_eq!(current["previousDiff"]["fields"][0]["before"], "one");
-    let anew = json!({ "decision": "approve", "version": current["version"], "digest": current["digest"] });
-    assert_eq!(endpoints.post(&path, &key, &anew).await.status, 200);
-    endpoints.reached(&change.id, ChangeState::Applied).await;
+    let renewed = json!({ "decision": "approve", "version": current["version"], "digest": current["digest"] });
+    assert_eq!(endpoints.post(&path, &key, &renewed).await.status, 200);
+    endpoints.wait_for_state(&change.id, ChangeState::Applied).await;
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn rejecting_and_settling() {
+async fn change_is_rejected_and_only_unknown_outcome_settled() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     let change = endpoints.propose_by("ci").await;
@@ -95,7 +95,7 @@ async fn rejecting_and_settling() {
 }
 
 #[actix::test]
-async fn who_asks_sessions_and_providers() {
+async fn account_sessions_and_servers_are_listed() {
     let endpoints = Endpoints::open().await;
     let reviewer = endpoints.key("alice", Role::Reviewer);
     let viewer = endpoints.key("vic", Role::Viewer);
@@ -118,7 +118,7 @@ async fn who_asks_sessions_and_providers() {
 }
 
 #[actix::test]
-async fn bad_requests_are_told_what_is_wrong() {
+async fn invalid_request_is_refused_with_reason() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     let change = endpoints.propose_by("ci").await;
@@ -181,7 +181,7 @@ async fn bad_requests_are_told_what_is_wrong() {
 }
 
 #[actix::test]
-async fn a_body_that_never_ends_is_given_up() {
+async fn endless_body_times_out() {
     let endpoints = Endpoints::open_with(|c| c.transports.http.request_timeout = Duration::from_millis(50)).await;
     let request = format!(
         "POST /api/sign-in HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\

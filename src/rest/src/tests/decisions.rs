@@ -1,22 +1,22 @@
-//! Editing, undoing, refreshing, deciding on many, and finding changes.
+//! Tests editing, undoing and refreshing changes, bulk decisions, and filters of the list.
 
 use super::*;
 
 #[actix::test]
-async fn many_are_decided_each_on_its_own() {
+async fn bulk_decisions_are_made_independently() {
     let endpoints = Endpoints::open().await;
     let (key, viewer) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vera", Role::Viewer));
     let good = endpoints.propose_by("ci").await;
-    let own = endpoints.propose_by("alice").await;
-    let cut = endpoints.propose_with("ci", |p| p.preview.diff.truncated = true).await;
-    let noted = endpoints.propose_with("ci", |p| p.terms.require_comment = true).await;
+    let own_change = endpoints.propose_by("alice").await;
+    let truncated = endpoints.propose_with("ci", |p| p.preview.diff.truncated = true).await;
+    let comment_required = endpoints.propose_with("ci", |p| p.terms.require_comment = true).await;
     let old = endpoints.propose_by("ci").await;
-    let shown = |change: &Change| json!({ "id": change.id, "version": change.version, "digest": change.digest });
-    let mut outdated = shown(&old);
+    let displayed = |change: &Change| json!({ "id": change.id, "version": change.version, "digest": change.digest });
+    let mut outdated = displayed(&old);
     outdated["digest"] = "sha256:other".into();
     let unknown = json!({ "id": "chg_unknown", "version": 1, "digest": "sha256:x" });
     let body = json!({ "decision": "approve", "changes": [
-        shown(&good), shown(&own), shown(&cut), shown(&noted), outdated, unknown,
+        displayed(&good), displayed(&own_change), displayed(&truncated), displayed(&comment_required), outdated, unknown,
     ]});
     assert_eq!(endpoints.post("/api/decisions", &viewer, &body).await.problem(403), "FORBIDDEN");
     let reply = endpoints.post("/api/decisions", &key, &body).await;
@@ -31,15 +31,15 @@ async fn many_are_decided_each_on_its_own() {
         (Some(good.id.as_str()), Some("approved"))
     );
     assert_eq!(results[4]["problem"]["change"]["id"], old.id.as_str());
-    endpoints.reached(&good.id, ChangeState::Applied).await;
+    endpoints.wait_for_state(&good.id, ChangeState::Applied).await;
     assert_eq!(endpoints.provider.call_count(), 1);
 
-    let body = json!({ "decision": "reject", "comment": "no", "changes": [shown(&cut), shown(&noted), shown(&own)] });
+    let body = json!({ "decision": "reject", "comment": "no", "changes": [displayed(&truncated), displayed(&comment_required), displayed(&own_change)] });
     let results = endpoints.post("/api/decisions", &key, &body).await.json()["results"].clone();
     assert!(results.as_array().unwrap().iter().all(|r| r["change"]["state"] == "rejected"), "{results}");
     for bad in [
         json!({ "decision": "approve", "changes": [] }),
-        json!({ "decision": "approve", "changes": [shown(&old), shown(&old)] }),
+        json!({ "decision": "approve", "changes": [displayed(&old), displayed(&old)] }),
         json!({ "decision": "approve", "changes": [{ "id": old.id, "version": 1 }] }),
         json!({ "decision": "approve", "changes": (0..101).map(|n| json!({ "id": n.to_string(), "version": 1, "digest": "" })).collect::<Vec<_>>() }),
     ] {
@@ -53,7 +53,7 @@ async fn arguments_are_edited_approved_and_undone() {
     let endpoints = Endpoints::open().await;
     let (key, viewer) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vera", Role::Viewer));
     let change = endpoints.propose_with("ci", |p| p.terms.undo_for = 600).await;
-    let endpoint = |what: &str| format!("/api/changes/{}/{what}", change.id);
+    let endpoint = |action: &str| format!("/api/changes/{}/{action}", change.id);
     let body = json!({ "arguments": { "n": 2 }, "version": 1, "comment": "two" });
     assert_eq!(endpoints.post(&endpoint("edit"), &viewer, &body).await.problem(403), "FORBIDDEN");
     let wrong = json!({ "arguments": { "wrong": 2 }, "version": 1 });
@@ -65,7 +65,7 @@ async fn arguments_are_edited_approved_and_undone() {
     {
         assert_eq!(endpoints.post(&endpoint("edit"), &key, &bad).await.problem(422), "VALIDATION_FAILED", "{bad}");
     }
-    // More than a decision may have, as what agents send may be; bytes are kept as they are.
+    // The body may be larger than that of a decision, because arguments of agents may be. Its bytes are kept.
     let large = format!(r#"{{"arguments": {{"n": 2.50, "text": "{}"}}, "version": 1}}"#, "x".repeat(100_000));
     let authorization = format!("Bearer {key}");
     let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
@@ -74,7 +74,7 @@ async fn arguments_are_edited_approved_and_undone() {
     assert!(reply.text.contains(r#"{"n": 2.50, "text": "xxx"#));
     let edited = reply.json();
     assert_eq!((edited["state"].as_str(), edited["edits"][0]["by"].as_str()), (Some("pending"), Some("alice")));
-    assert!(reply.text.contains(r#""proposedArguments":{"n":1.10,"#), "what the agent asked for");
+    assert!(reply.text.contains(r#""proposedArguments":{"n":1.10,"#), "the arguments of the agent are kept");
     assert_eq!(endpoints.post(&endpoint("edit"), &key, &body).await.problem(409), "VERSION_CONFLICT");
 
     let approve = json!({ "decision": "approve", "version": 2, "digest": edited["digest"] });
@@ -98,7 +98,7 @@ async fn arguments_are_edited_approved_and_undone() {
 }
 
 #[actix::test]
-async fn an_owner_is_known_by_every_key() {
+async fn owner_is_one_person_with_every_key() {
     let endpoints = Endpoints::open().await;
     let owned = |name: &str, role, owner| {
         let new = keys::create(name, role, Timestamp::now()).unwrap().owned_by(Some(owner)).unwrap();
@@ -110,7 +110,7 @@ async fn an_owner_is_known_by_every_key() {
     let path = format!("/api/changes/{}/decision", change.id);
     assert_eq!(endpoints.post(&path, &desk, &decision("approve", &change)).await.problem(403), "SELF_APPROVAL");
     assert_eq!(endpoints.get("/api/me", &desk).await.json()["owner"], "carol");
-    // A sign-in made with the key is the same person.
+    // A sign-in with the key belongs to the same person.
     let (cookie, secret) = endpoints.sign_in(&json!({ "key": desk })).await;
     let origin = endpoints.origin();
     let headers = [
@@ -125,7 +125,7 @@ async fn an_owner_is_known_by_every_key() {
 }
 
 #[actix::test]
-async fn changes_are_found_by_what_they_are() {
+async fn changes_are_filtered_by_principal_tool_text_and_time() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     let a = endpoints.propose_with("ci", |p| p.preview.summary = "Rename ÄPFEL 100%".into()).await;
@@ -145,16 +145,16 @@ async fn changes_are_found_by_what_they_are() {
     assert_eq!(found("tool=delete,nothing").await, std::slice::from_ref(&b_id));
     assert_eq!(found("server=files&principal=bot&status=pending,stale").await, std::slice::from_ref(&c_id));
     assert_eq!(found("server=files&status=rejected").await, Vec::<String>::new());
-    assert_eq!(found("q=%C3%A4pfel").await, std::slice::from_ref(&a_id), "whatever the case");
-    assert_eq!(found("q=100%25").await, std::slice::from_ref(&a_id), "no pattern");
-    assert_eq!(found("q=thing").await.len(), 3, "the target's label");
+    assert_eq!(found("q=%C3%A4pfel").await, std::slice::from_ref(&a_id), "the search ignores case");
+    assert_eq!(found("q=100%25").await, std::slice::from_ref(&a_id), "% is not a wildcard");
+    assert_eq!(found("q=thing").await.len(), 3, "the search includes the label of the target");
     assert_eq!(found(&format!("q={}", b.id.to_uppercase())).await, std::slice::from_ref(&b_id));
     assert_eq!(found("q=thing&status=rejected").await, std::slice::from_ref(&a_id));
     assert_eq!(found("since=2020-01-01T00:00:00Z&until=2999-01-01T00:00:00%2B01:00").await, all);
     assert!(found(&format!("since={}", b.created_at)).await.contains(&b_id));
-    assert!(!found(&format!("until={}", a.created_at)).await.contains(&a_id), "until is not itself");
+    assert!(!found(&format!("until={}", a.created_at)).await.contains(&a_id), "`until` is exclusive");
     assert!(found("until=2020-01-01T00:00:00Z").await.is_empty());
-    // Pages of what is narrowed.
+    // A filtered list has pages, too.
     let page = endpoints.get("/api/changes?q=thing&limit=2", &key).await.json();
     let cursor = page["nextCursor"].as_str().unwrap();
     assert_eq!(found(&format!("q=thing&limit=2&cursor={cursor}")).await, [a_id]);

@@ -1,4 +1,5 @@
-//! The feed's endpoints: nobody misses or repeats an event, and one who stops reading harms nobody.
+//! Tests the endpoints of the feed. No subscriber misses or repeats an event, and a stalled subscriber affects no
+//! other.
 
 use std::collections::VecDeque;
 
@@ -7,17 +8,18 @@ use futures_util::{SinkExt as _, StreamExt as _};
 
 use super::*;
 
-/// How long a test waits for what must come, so that it fails and does not hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time that a test waits for an expected event, so that it fails instead of hanging.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A subscriber by server-sent events.
+/// A subscriber to server-sent events.
 struct Sse {
     socket: TcpStream,
     head: String,
-    /// As it came, in chunks; and what was in them.
+    /// The received body, still chunked.
     raw: String,
+    /// The decoded body that was not returned yet.
     buffer: String,
-    /// Comments seen so far.
+    /// The number of comments so far.
     comments: usize,
 }
 
@@ -51,8 +53,8 @@ impl Sse {
         n > 0
     }
 
-    /// The body up to the next `end`; `None` when it is over.
-    async fn until(&mut self, end: &str) -> Option<String> {
+    /// Returns the body up to the next `end`, or `None` at the end of the body.
+    async fn read_until(&mut self, end: &str) -> Option<String> {
         loop {
             if let Some((block, rest)) = self.buffer.split_once(end) {
                 let (block, rest) = (block.to_owned(), rest.to_owned());
@@ -75,14 +77,14 @@ impl Sse {
         }
     }
 
-    /// The next event, comments passed over; `None` at the end.
+    /// Returns the next event, skipping comments, or `None` at the end.
     async fn next(&mut self) -> Option<SseEvent> {
-        tokio::time::timeout(PATIENCE, self.next_event()).await.expect("an event or the end of the stream")
+        tokio::time::timeout(EVENT_TIMEOUT, self.next_event()).await.expect("an event or the end of the stream")
     }
 
     async fn next_event(&mut self) -> Option<SseEvent> {
         loop {
-            let block = self.until("\n\n").await?;
+            let block = self.read_until("\n\n").await?;
             let mut event = SseEvent::default();
             for line in block.lines() {
                 match line.split_once(": ").unwrap_or((line, "")) {
@@ -105,7 +107,7 @@ fn bearer(key: &str) -> String {
 }
 
 #[actix::test]
-async fn sse_begins_with_where_the_feed_is_and_goes_on_live() {
+async fn sse_stream_begins_with_position_and_continues_live() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
     endpoints.propose_by("ci").await;
@@ -131,7 +133,7 @@ async fn sse_begins_with_where_the_feed_is_and_goes_on_live() {
 }
 
 #[actix::test]
-async fn a_subscriber_that_comes_back_misses_nothing_and_repeats_nothing() {
+async fn resumed_subscriber_misses_and_repeats_no_event() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
     for _ in 0..150 {
@@ -158,14 +160,14 @@ async fn a_subscriber_that_comes_back_misses_nothing_and_repeats_nothing() {
 }
 
 #[actix::test]
-async fn streams_are_kept_alive_and_end_with_their_credential() {
+async fn sse_stream_is_kept_alive_and_ends_with_its_credential() {
     let endpoints = Endpoints::open_with(|c| c.transports.http.sse_keep_alive = Duration::from_millis(10)).await;
     let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
     endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
     let mut sse = Sse::open(&endpoints, "", &[("Authorization", &bearer(&new.secret))]).await;
     sse.next().await.unwrap();
     for _ in 0..3 {
-        assert_eq!(sse.until("\n\n").await.unwrap(), ":");
+        assert_eq!(sse.read_until("\n\n").await.unwrap(), ":");
     }
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
     endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
@@ -174,7 +176,7 @@ async fn streams_are_kept_alive_and_end_with_their_credential() {
 }
 
 #[actix::test]
-async fn streams_of_one_principal_are_bounded() {
+async fn sse_streams_of_one_principal_are_bounded() {
     let endpoints = Endpoints::open_with(|c| c.limits.max_streams = 2).await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
     let other = bearer(&endpoints.key("alice", Role::Reviewer));
@@ -195,9 +197,9 @@ async fn connect(endpoints: &Endpoints, query: &str, key: &str) -> Socket {
     request.connect().await.unwrap().1
 }
 
-/// The next JSON frame; pings are answered.
-async fn frame(socket: &mut Socket) -> Result<Value, Option<CloseCode>> {
-    tokio::time::timeout(PATIENCE, next_frame(socket)).await.expect("a frame or the end of the socket")
+/// Returns the next JSON frame, and answers pings.
+async fn receive_frame(socket: &mut Socket) -> Result<Value, Option<CloseCode>> {
+    tokio::time::timeout(EVENT_TIMEOUT, next_frame(socket)).await.expect("a frame or the end of the socket")
 }
 
 async fn next_frame(socket: &mut Socket) -> Result<Value, Option<CloseCode>> {
@@ -214,29 +216,29 @@ async fn next_frame(socket: &mut Socket) -> Result<Value, Option<CloseCode>> {
 }
 
 #[actix::test]
-async fn the_socket_sends_what_the_stream_does() {
+async fn web_socket_sends_same_events_as_sse_stream() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
     endpoints.propose_by("ci").await;
     let mut live = connect(&endpoints, "", &key).await;
-    assert_eq!(frame(&mut live).await.unwrap(), json!({ "type": "hello", "seq": 1 }));
+    assert_eq!(receive_frame(&mut live).await.unwrap(), json!({ "type": "hello", "seq": 1 }));
     let mut resumed = connect(&endpoints, "?since=0", &key).await;
     let second = endpoints.propose_by("ci").await;
     for socket in [&mut live, &mut resumed] {
-        let mut event = frame(socket).await.unwrap();
+        let mut event = receive_frame(socket).await.unwrap();
         if event["seq"] == 1 {
-            event = frame(socket).await.unwrap();
+            event = receive_frame(socket).await.unwrap();
         }
         assert_eq!((&event["seq"], event["change"]["id"].as_str()), (&json!(2), Some(second.id.as_str())));
     }
     endpoints.data.feed.shutdown.cancel();
     endpoints.changes.shutdown(Duration::from_secs(5)).await;
-    assert_eq!(frame(&mut live).await, Err(Some(CloseCode::Away)));
+    assert_eq!(receive_frame(&mut live).await, Err(Some(CloseCode::Away)));
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn a_long_replay_is_not_mistaken_for_a_slow_reader() {
+async fn long_replay_does_not_evict_the_subscriber() {
     let endpoints = Endpoints::open_with(|c| c.limits.outbox_messages = 4).await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
     for _ in 0..200 {
@@ -244,13 +246,13 @@ async fn a_long_replay_is_not_mistaken_for_a_slow_reader() {
     }
     let mut socket = connect(&endpoints, "?since=0", &key).await;
     for expected in 1..=200 {
-        assert_eq!(frame(&mut socket).await.unwrap()["seq"], expected);
+        assert_eq!(receive_frame(&mut socket).await.unwrap()["seq"], expected);
     }
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn the_socket_only_sends_and_only_to_those_who_may_see() {
+async fn web_socket_refuses_messages_and_unauthorized_callers() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
     let plain = endpoints.send("GET", "/events", &[("Authorization", &key)], None).await;
@@ -271,16 +273,16 @@ async fn the_socket_only_sends_and_only_to_those_who_may_see() {
         (awc::ws::Message::Text("x".repeat(10_000).into()), CloseCode::Size),
     ] {
         let mut socket = connect(&endpoints, "", &key).await;
-        frame(&mut socket).await.unwrap();
+        receive_frame(&mut socket).await.unwrap();
         socket.send(message).await.unwrap();
-        assert_eq!(frame(&mut socket).await, Err(Some(code)));
+        assert_eq!(receive_frame(&mut socket).await, Err(Some(code)));
         assert!(socket.next().await.is_none_or(|rest| rest.is_err()), "the connection is closed");
     }
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn sockets_are_bounded_and_end_with_their_credential() {
+async fn web_sockets_are_bounded_and_end_with_their_credential() {
     let endpoints = Endpoints::open_with(|c| {
         c.transports.websocket.max_connections = 1;
         c.transports.websocket.ping_interval = Duration::from_millis(500);
@@ -290,19 +292,19 @@ async fn sockets_are_bounded_and_end_with_their_credential() {
     endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
     let key = bearer(&new.secret);
     let mut socket = connect(&endpoints, "", &key).await;
-    frame(&mut socket).await.unwrap();
+    receive_frame(&mut socket).await.unwrap();
     let client = awc::Client::default();
     let second =
         client.ws(format!("ws://{}/events", endpoints.address)).header("Authorization", key.as_str()).connect().await;
     assert!(matches!(second, Err(awc::error::WsClientError::InvalidResponseStatus(status)) if status.as_u16() == 503));
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
     endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
-    assert_eq!(frame(&mut socket).await, Err(Some(CloseCode::Policy)));
+    assert_eq!(receive_frame(&mut socket).await, Err(Some(CloseCode::Policy)));
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn one_that_stops_reading_is_evicted_and_harms_nobody() {
+async fn stalled_web_socket_is_evicted_without_affecting_others() {
     let endpoints = Endpoints::open_with(|c| {
         c.transports.websocket.ping_interval = Duration::from_millis(500);
         c.limits.outbox_bytes = 1 << 20;
@@ -311,22 +313,22 @@ async fn one_that_stops_reading_is_evicted_and_harms_nobody() {
     let key = bearer(&endpoints.key("vic", Role::Viewer));
     let stalled = connect(&endpoints, "", &key).await;
     let mut reader = connect(&endpoints, "", &key).await;
-    frame(&mut reader).await.unwrap();
+    receive_frame(&mut reader).await.unwrap();
     let feed = endpoints.changes.feed();
     let filler = "x".repeat(32 * 1024);
     let mut pending = VecDeque::new();
     let mut n = 0_u64;
-    // More than the kernel's buffers and the outbox hold, until the gateway gives the stalled one up.
+    // Sends more than the kernel's buffers and the outbox hold, until the gateway evicts the stalled subscriber.
     while feed.subscribers() > 1 {
         feed.publish_session(&json!({ "type": "session.opened", "n": n, "filler": filler }));
         pending.push_back(n);
         n += 1;
-        let event = frame(&mut reader).await.unwrap();
-        assert_eq!(event["n"].as_u64(), pending.pop_front(), "the other one hears all, in order");
+        let event = receive_frame(&mut reader).await.unwrap();
+        assert_eq!(event["n"].as_u64(), pending.pop_front(), "the other subscriber receives all events in order");
     }
     let change = endpoints.propose_by("ci").await;
-    assert_eq!(frame(&mut reader).await.unwrap()["change"]["id"], change.id.as_str());
-    // It reads at last: what was on its way, and then why it ended.
+    assert_eq!(receive_frame(&mut reader).await.unwrap()["change"]["id"], change.id.as_str());
+    // The stalled subscriber now reads the remaining frames, and then the reason for its end.
     let mut stalled = stalled;
     let end = loop {
         if let Err(end) = frame_without_pong(&mut stalled).await {
@@ -346,14 +348,14 @@ async fn frame_without_pong(socket: &mut Socket) -> Result<(), Option<CloseCode>
 }
 
 #[actix::test]
-async fn a_stream_that_is_read_late_harms_nobody_and_misses_no_change() {
+async fn late_sse_reader_misses_no_change_and_delays_no_other() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
     let mut late = Sse::open(&endpoints, "?since=0", &[("Authorization", &key)]).await;
     let mut reader = Sse::open(&endpoints, "", &[("Authorization", &key)]).await;
     reader.next().await.unwrap();
     let filler = "x".repeat(16 * 1024);
-    // More events than the feed keeps in memory, and more bytes than the kernel does.
+    // Publishes more events than the feed keeps in memory, and more bytes than the kernel buffers.
     for n in 1..=20_u64 {
         endpoints.propose_by("ci").await;
         assert_eq!(reader.next().await.unwrap().id, Some(n));

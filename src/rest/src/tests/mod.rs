@@ -1,4 +1,4 @@
-//! The endpoints over real sockets, with real changes behind them and a provider that only pretends to write.
+//! Tests the endpoints over real sockets, with real changes and a fake provider.
 
 mod api;
 mod decisions;
@@ -55,20 +55,20 @@ use countersign_rulings::standing_rules::{StandingRuleCache, StandingRules, Stan
 use countersign_session::registry::SessionInfo;
 use countersign_store::{PinStore, Place, Store};
 
-/// Builds the routes of the one provider, as the router would.
-fn build(
+/// Returns a function that builds and publishes the routes of the only provider, as the router would.
+fn route_builder(
     routes: Arc<PublishedTable>,
     provider: Arc<FakeProvider>,
     policy: Arc<Mutex<PolicyConfig>>,
     pins: Arc<PinStore>,
-    board: Arc<StandingRuleCache>,
+    rule_cache: Arc<StandingRuleCache>,
     people: Arc<Reviewers>,
 ) -> Arc<dyn Fn() + Send + Sync> {
     Arc::new(move || {
         let config = policy.lock().unwrap().clone();
         let rules = Policy::new(&config)
             .with_pins(Arc::clone(&pins) as _)
-            .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
+            .with_standing_rules(Arc::clone(&rule_cache) as _, Arc::clone(&people) as _);
         people.set_groups(&config.groups);
         let providers = [countersign_routing::RouteTarget::Module(Arc::clone(&provider) as _)];
         let table = RouteTable::build(&TableInputs {
@@ -83,19 +83,19 @@ fn build(
     })
 }
 
-struct Nobody;
+struct FakeViews;
 
-impl SessionsView for Nobody {
+impl SessionsView for FakeViews {
     fn sessions(&self) -> Vec<SessionInfo> {
-        let session = |id: &str, at: i64| SessionInfo {
+        let session = |id: &str, seconds: i64| SessionInfo {
             id: id.into(),
             transport: "http".into(),
             revision: Some("2025-11-25".into()),
             client_name: Some("<script>".into()),
             client_version: None,
             principal: "local-agent".into(),
-            created_at: Timestamp::from_second(at).unwrap(),
-            last_active_at: Timestamp::from_second(at).unwrap(),
+            created_at: Timestamp::from_second(seconds).unwrap(),
+            last_active_at: Timestamp::from_second(seconds).unwrap(),
             connected: true,
             in_flight: 0,
         };
@@ -103,7 +103,7 @@ impl SessionsView for Nobody {
     }
 }
 
-impl ProvidersView for Nobody {
+impl ProvidersView for FakeViews {
     fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
         let info = ProviderInfo {
             name: "pretend".into(),
@@ -120,21 +120,21 @@ impl ProvidersView for Nobody {
     }
 }
 
-/// A gateway's endpoints of this module, on a port of their own.
+/// The endpoints of this crate on a port of their own.
 pub(super) struct Endpoints {
     pub address: SocketAddr,
     pub changes: Changes,
     pub stored: Arc<StoredCredentials>,
     pub provider: Arc<FakeProvider>,
-    /// What its calls are judged by.
+    /// The policy that decides on calls.
     pub policy: Arc<Mutex<PolicyConfig>>,
     pub data: RestData,
-    anew: Arc<dyn Fn() + Send + Sync>,
+    rebuild_routes: Arc<dyn Fn() + Send + Sync>,
     server: ServerHandle,
     dir: tempfile::TempDir,
 }
 
-/// An answer.
+/// A response of the server.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub status: u16,
@@ -146,7 +146,7 @@ impl Reply {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
-    /// Checks that it is a problem document and gives its code.
+    /// Checks that the response is a problem document, and returns its code.
     #[track_caller]
     pub fn problem(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{self:?}");
@@ -179,13 +179,14 @@ impl Endpoints {
         let policy = Arc::new(Mutex::new(PolicyConfig::from(PolicyDefault::ReviewWrites)));
         let pins = Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
-        let board = StandingRuleCache::open(&store).await.unwrap();
+        let rule_cache = StandingRuleCache::open(&store).await.unwrap();
         let stored = Arc::new(StoredCredentials::open(&Place::directory(dir.path())).unwrap());
         let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
         let people = Arc::new(Reviewers::new(&config.policy.groups).with_keys(keys));
         let (table, shown, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));
-        let anew = build(table, shown, rules, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
-        anew();
+        let rebuild_routes =
+            route_builder(table, shown, rules, Arc::clone(&pins), Arc::clone(&rule_cache), Arc::clone(&people));
+        rebuild_routes();
         let directory = Arc::new(FakeDirectory(Arc::clone(&provider)));
         let pending = PendingConfig { reviewers: Arc::clone(&people), ..PendingConfig::from(&config.changes) };
         let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
@@ -206,15 +207,15 @@ impl Endpoints {
             Box::new(|_| ()),
         ));
         let rebuild = || {
-            let anew = Arc::clone(&anew);
+            let rebuild_routes = Arc::clone(&rebuild_routes);
             Box::new(move || {
-                anew();
+                rebuild_routes();
                 async {}.boxed()
             }) as countersign_rulings::tool_acceptance::RebuildRoutes
         };
         let standing = StandingRules::new(StandingRulesDeps {
             store,
-            cache: board,
+            cache: rule_cache,
             reviewers: Arc::clone(&people) as _,
             routes: Arc::clone(&routes),
             rebuild: rebuild(),
@@ -248,8 +249,8 @@ impl Endpoints {
             }),
             streams: web::Data::from(streams),
             changes: web::Data::new(changes.clone()),
-            sessions: web::Data::from(Arc::new(Nobody) as Arc<dyn SessionsView>),
-            providers: web::Data::from(Arc::new(Nobody) as Arc<dyn ProvidersView>),
+            sessions: web::Data::from(Arc::new(FakeViews) as Arc<dyn SessionsView>),
+            providers: web::Data::from(Arc::new(FakeViews) as Arc<dyn ProvidersView>),
             reloads: web::Data::from(reloads),
             definitions: web::Data::new(ToolAcceptances::new(routes, pins, rebuild(), changes.feed().clone())),
             standing: web::Data::new(standing),
@@ -270,7 +271,7 @@ impl Endpoints {
         let server = server.run();
         let handle = server.handle();
         actix_web::rt::spawn(server);
-        Self { address, changes, stored, provider, policy, data, anew, server: handle, dir }
+        Self { address, changes, stored, provider, policy, data, rebuild_routes, server: handle, dir }
     }
 
     pub async fn close(self) {
@@ -289,7 +290,7 @@ impl Endpoints {
         codes::create(self.stored.keys(), Timestamp::now()).unwrap()
     }
 
-    /// Reads a new configuration, which is that file.
+    /// Writes the configuration file, and reloads it.
     pub async fn configure(&self, yaml: &str) {
         std::fs::write(self.dir.path().join("c.yaml"), yaml).unwrap();
         self.data.reloads.reload(ReloadCause::File).await;
@@ -307,7 +308,7 @@ impl Endpoints {
         let proposer =
             Proposer { client_name: Some("test".into()), revision: Some("2025-11-25".into()), ..proposer(principal) };
         let raw = |text: &str| RawValue::from_string(text.into()).unwrap();
-        // Numbers that only survive as the text they are.
+        // These numbers survive only as the text that was sent.
         let arguments = raw(r#"{"n":1.10,"big":123456789012345678901234567890}"#);
         let mut preview = self.provider.current_preview(&arguments);
         (preview.target.id, preview.target.label) = (Some("Thing 1".into()), "Thing 1".into());
@@ -316,10 +317,10 @@ impl Endpoints {
         self.changes.propose(proposal).await.unwrap()
     }
 
-    /// Sends exactly this and reads until the server closes.
+    /// Sends exactly these bytes, and reads until the server closes the connection.
     pub async fn raw(&self, request: &[u8]) -> Reply {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
-        // The server may answer and close before it has read all.
+        // The server may answer and close the connection before it has read everything.
         let _ = socket.write_all(request).await;
         let mut bytes = Vec::new();
         let _ = socket.read_to_end(&mut bytes).await;
@@ -359,7 +360,7 @@ impl Endpoints {
         format!("http://{}", self.address)
     }
 
-    /// Signs in as a browser does; gives the cookie pair and the page's secret.
+    /// Signs in as a browser does, and returns the cookie and the secret of the page.
     pub async fn sign_in(&self, body: &Value) -> (String, String) {
         let headers = [("Origin", self.origin()), ("Content-Type", "application/json".into())];
         let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
@@ -369,15 +370,15 @@ impl Endpoints {
         (cookie, reply.json()["secret"].as_str().unwrap().to_owned())
     }
 
-    /// Waits until a change is in that state.
-    pub async fn reached(&self, id: &str, state: ChangeState) -> Arc<Change> {
+    /// Waits until a change has the state.
+    pub async fn wait_for_state(&self, id: &str, state: ChangeState) -> Arc<Change> {
         let mut version = 0;
         loop {
             let change = self.changes.wait(id, version, Duration::from_secs(20)).await.unwrap().unwrap();
             if change.state == state {
                 return change;
             }
-            assert!(change.version > version, "it stays {:?}", change.state);
+            assert!(change.version > version, "the change stays {:?}", change.state);
             version = change.version;
         }
     }

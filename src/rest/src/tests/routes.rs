@@ -1,4 +1,4 @@
-//! The routes and their description agree, and whatever is not a route says so.
+//! Tests that the routes match their description, and that other paths and methods are refused.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ fn documented() -> Value {
 }
 
 #[test]
-fn every_route_is_described_and_every_description_is_a_route() {
+fn described_routes_equal_served_routes() {
     let document = documented();
     assert_eq!(document["openapi"], "3.1.0");
     let described: BTreeSet<(String, String)> = document["paths"]
@@ -28,7 +28,7 @@ fn every_route_is_described_and_every_description_is_a_route() {
 }
 
 #[test]
-fn every_reference_in_the_description_leads_somewhere() {
+fn every_reference_in_description_resolves() {
     fn references(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(map) => {
@@ -49,7 +49,7 @@ fn every_reference_in_the_description_leads_somewhere() {
 }
 
 #[test]
-fn the_description_names_every_member_of_a_change_and_every_state() {
+fn description_names_every_state_of_change() {
     let document = documented();
     let states = &document["components"]["schemas"]["ChangeState"]["enum"];
     for state in states.as_array().unwrap() {
@@ -59,13 +59,13 @@ fn the_description_names_every_member_of_a_change_and_every_state() {
 }
 
 #[actix::test]
-async fn answers_are_as_described() {
+async fn responses_match_the_description() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     let change = endpoints.propose_by("ci").await;
     let path = format!("/api/changes/{}/decision", change.id);
     endpoints.post(&path, &key, &decision("approve", &change)).await;
-    endpoints.reached(&change.id, ChangeState::Applied).await;
+    endpoints.wait_for_state(&change.id, ChangeState::Applied).await;
     let document = documented();
     let check = |schema: &str, instance: &Value| {
         let mut root =
@@ -74,10 +74,10 @@ async fn answers_are_as_described() {
         let validator = jsonschema::validator_for(&root).unwrap();
         let errors: Vec<_> = validator.iter_errors(instance).map(|e| format!("{}: {e}", e.instance_path())).collect();
         assert!(errors.is_empty(), "{schema}: {errors:#?}");
-        // What is sent beyond the description is a description that fell behind.
+        // A member that is not described means that the description is outdated.
         let known = &document["components"]["schemas"][schema]["properties"];
         if schema == "Problem" {
-            return; // Problems have members of their own kind beside those that all have.
+            return; // Problems also have members that depend on the kind of the error.
         }
         for member in instance.as_object().unwrap().keys() {
             assert!(known.get(member).is_some(), "{schema} does not describe {member}");
@@ -112,7 +112,7 @@ async fn answers_are_as_described() {
 }
 
 #[actix::test]
-async fn other_methods_and_other_paths_are_problems() {
+async fn unknown_method_or_path_is_problem() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     let authorization = format!("Bearer {key}");

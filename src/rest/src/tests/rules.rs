@@ -1,11 +1,11 @@
-//! Standing rules through their endpoints, and what the policy says when it is asked.
+//! Tests standing rules through their endpoints, and the test of the policy.
 
 use super::*;
 use countersign_domain::policy::{PolicyConfig, pins::Definition};
 use countersign_protocol::arguments::canonical_text_hash;
 use countersign_routing::ruling::definition;
 
-/// A tool as it was when its server was first seen.
+/// Returns the tool that the provider offers.
 fn write_tool() -> ToolDef {
     upstream_tool(&json!({ "name": "write", "inputSchema": { "type": "object" } }))
 }
@@ -13,26 +13,26 @@ fn write_tool() -> ToolDef {
 impl Endpoints {
     pub(super) fn offer_write(&self) {
         *self.provider.tools.lock().unwrap() = vec![write_tool()];
-        (self.anew)();
+        (self.rebuild_routes)();
     }
 
-    fn ruled_by(&self, policy: PolicyConfig) {
+    pub(super) fn set_policy(&self, policy: PolicyConfig) {
         *self.policy.lock().unwrap() = policy;
-        (self.anew)();
+        (self.rebuild_routes)();
     }
 
-    /// A change of the tool as it is offered.
-    async fn change(&self, principal: &str, terms: Terms) -> Arc<Change> {
+    /// Offers the tool, and proposes a call of it.
+    async fn propose_write(&self, principal: &str, terms: Terms) -> Arc<Change> {
         self.offer_write();
         let Definition { hash, .. } = definition(&write_tool());
         self.propose(principal, &hash, terms).await
     }
 
-    async fn rule(&self, change: &Change, key: &str, body: &Value) -> Reply {
+    async fn create_rule(&self, change: &Change, key: &str, body: &Value) -> Reply {
         self.post(&format!("/api/changes/{}/rule", change.id), key, body).await
     }
 
-    async fn asked(&self, key: &str, principal: &str, arguments: &str) -> Value {
+    async fn test_policy(&self, key: &str, principal: &str, arguments: &str) -> Value {
         let body = format!(
             r#"{{"tool":"write","arguments":{arguments},"principal":{{"name":"{principal}","role":"agent"}}}}"#
         );
@@ -51,33 +51,37 @@ fn allow() -> Value {
 const ARGUMENTS: &str = r#"{"big":123456789012345678901234567890,"n":1.10}"#;
 
 #[actix::test]
-async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
+async fn rule_is_created_listed_counted_and_revoked() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
-    let change = endpoints.change("ci", Terms::default()).await;
-    let before = endpoints.asked(&key, "ci", ARGUMENTS).await;
+    let change = endpoints.propose_write("ci", Terms::default()).await;
+    let before = endpoints.test_policy(&key, "ci", ARGUMENTS).await;
     assert_eq!((&before["verdict"], &before["standingRule"]), (&json!("review"), &Value::Null), "{before}");
     assert_eq!((&before["terms"]["quorum"], &before["simulated"]), (&json!(1), &json!(false)));
 
-    let given = endpoints.rule(&change, &key, &allow()).await;
-    assert_eq!(given.status, 200, "{given:?}");
-    let rule = given.json();
+    let created = endpoints.create_rule(&change, &key, &allow()).await;
+    assert_eq!(created.status, 200, "{created:?}");
+    let rule = created.json();
     assert!(rule["id"].as_str().unwrap().starts_with("srl_"));
     assert_eq!((rule["createdBy"].as_str(), rule["principal"].as_str()), (Some("alice"), Some("ci")));
     assert_eq!(rule["argumentsHash"], canonical_text_hash(ARGUMENTS));
-    assert!(given.text.contains(r#""n":1.10"#), "as they were sent: {}", given.text);
+    assert!(created.text.contains(r#""n":1.10"#), "the arguments are shown as they were sent: {}", created.text);
     assert_eq!(endpoints.get("/api/rules", &key).await.json()["rules"], json!([rule]));
 
-    let now = endpoints.asked(&key, "ci", ARGUMENTS).await;
+    let now = endpoints.test_policy(&key, "ci", ARGUMENTS).await;
     assert_eq!((&now["verdict"], &now["standingRule"]["id"]), (&json!("allow"), &rule["id"]), "{now}");
-    assert_eq!(endpoints.asked(&key, "other", ARGUMENTS).await["verdict"], "review");
-    assert_eq!(endpoints.asked(&key, "ci", "{}").await["verdict"], "review");
-    assert_eq!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["uses"], 0, "asking is no use");
+    assert_eq!(endpoints.test_policy(&key, "other", ARGUMENTS).await["verdict"], "review");
+    assert_eq!(endpoints.test_policy(&key, "ci", "{}").await["verdict"], "review");
+    assert_eq!(
+        endpoints.get("/api/rules", &key).await.json()["rules"][0]["uses"],
+        0,
+        "a test of the policy does not count as a use"
+    );
 
-    // What was used is on record once, however often it is looked for.
-    let board = endpoints.data.standing.list();
-    board[0].uses.increment();
-    board[0].uses.increment();
+    // Each use is recorded once, even if uses are recorded twice.
+    let standing_rules = endpoints.data.standing.list();
+    standing_rules[0].uses.increment();
+    standing_rules[0].uses.increment();
     endpoints.data.standing.record_uses().await;
     endpoints.data.standing.record_uses().await;
 
@@ -85,18 +89,18 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
     let revoked = endpoints.post(&path, &key, &json!({ "comment": "enough" })).await;
     assert_eq!((revoked.status, revoked.json()["revokedBy"].as_str()), (200, Some("alice")));
     assert_eq!(revoked.json()["uses"], 2);
-    assert_eq!(endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"], "review");
+    assert_eq!(endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"], "review");
     assert_eq!(endpoints.post(&path, &key, &json!({})).await.problem(409), "VERSION_CONFLICT");
     assert_eq!(endpoints.post("/api/rules/srl_none/revoke", &key, &json!({})).await.problem(404), "NOT_FOUND");
 
     let trail = endpoints.get("/api/audit", &key).await.json();
-    let told: Vec<&str> =
+    let events_of_trail: Vec<&str> =
         trail["entries"].as_array().unwrap().iter().map(|entry| entry["event"].as_str().unwrap()).collect();
-    assert_eq!(&told[..3], ["standing_rule_revoked", "standing_rule_used", "standing_rule_created"]);
+    assert_eq!(&events_of_trail[..3], ["standing_rule_revoked", "standing_rule_used", "standing_rule_created"]);
     assert_eq!(trail["entries"][0]["details"]["comment"], "enough");
     assert_eq!(trail["entries"][1]["details"]["rule"]["uses"], 2);
     assert_eq!(trail["entries"][2]["details"]["rule"]["fromChange"], change.id.as_str());
-    // They are part of the change's own story, and alter nothing of the change.
+    // The entries are part of the trail of the change, and do not alter its state.
     let story = endpoints.get(&format!("/api/audit?change={}", change.id), &key).await.json();
     assert_eq!(story["entries"].as_array().unwrap()[..3], trail["entries"].as_array().unwrap()[..3]);
     assert_eq!((&story["entries"][0]["from"], &story["entries"][0]["to"]), (&Value::Null, &Value::Null));
@@ -105,39 +109,39 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
 }
 
 #[actix::test]
-async fn nobody_takes_back_what_denies_their_own_calls_with_whichever_key() {
+async fn owner_cannot_revoke_rule_that_denies_own_calls() {
     let endpoints = Endpoints::open().await;
     let alice = endpoints.key("alice", Role::Reviewer);
     let bob = endpoints.key("bob", Role::Reviewer);
     endpoints.offer_write();
     let change = endpoints.propose_with("alices-bot", |proposal| proposal.proposer.owner = Some("alice".into())).await;
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "same" });
-    let given = endpoints.rule(&change, &bob, &deny).await.json();
-    let path = format!("/api/rules/{}/revoke", given["id"].as_str().unwrap());
+    let created = endpoints.create_rule(&change, &bob, &deny).await.json();
+    let path = format!("/api/rules/{}/revoke", created["id"].as_str().unwrap());
     assert_eq!(endpoints.post(&path, &alice, &json!({})).await.problem(403), "SELF_APPROVAL");
-    assert_eq!(endpoints.asked(&bob, "alices-bot", "{}").await["verdict"], "deny");
+    assert_eq!(endpoints.test_policy(&bob, "alices-bot", "{}").await["verdict"], "deny");
     assert_eq!(endpoints.post(&path, &bob, &json!({})).await.status, 200);
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() {
+async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     let endpoints = Endpoints::open().await;
     let new = keys::create("mallory", Role::Reviewer, Timestamp::now()).unwrap();
     endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
     let key = endpoints.key("alice", Role::Reviewer);
-    let change = endpoints.change("ci", Terms::default()).await;
-    let allowed = endpoints.rule(&change, &new.secret, &allow()).await.json();
+    let change = endpoints.propose_write("ci", Terms::default()).await;
+    let allowed = endpoints.create_rule(&change, &new.secret, &allow()).await.json();
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "any" });
-    let other = endpoints.change("other", Terms::default()).await;
-    assert_eq!(endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow");
+    let other = endpoints.propose_write("other", Terms::default()).await;
+    assert_eq!(endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"], "allow");
     assert!(endpoints.data.standing.end_orphans().await);
-    assert_eq!(endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow", "the key holds");
+    assert_eq!(endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"], "allow", "the key is still valid");
 
     let mut events = endpoints.changes.feed().subscribe(None).unwrap();
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
-    // Within a second, whether or not anybody has recorded it yet.
-    while endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"] != "review" {}
+    // The rule ends within a second, even if its end was not recorded yet.
+    while endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"] != "review" {}
     assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["revokedAt"].is_null());
     assert!(endpoints.data.standing.end_orphans().await && endpoints.data.standing.end_orphans().await);
     let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();
@@ -150,10 +154,10 @@ async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() 
     let entry = &story["entries"][0];
     assert_eq!((entry["event"].as_str(), entry["actor"].as_str()), (Some("standing_rule_revoked"), Some("system")));
 
-    // A denial is the stricter: it stays, and says who is behind it no more.
+    // A denial is stricter, so it stays and is marked as orphaned.
     let gone = keys::create("gone", Role::Reviewer, Timestamp::now()).unwrap();
     endpoints.stored.keys().insert(&gone.key, &gone.hash).unwrap();
-    assert_eq!(endpoints.rule(&other, &gone.secret, &deny).await.status, 200);
+    assert_eq!(endpoints.create_rule(&other, &gone.secret, &deny).await.status, 200);
     endpoints.stored.keys().revoke(&gone.key.id, Timestamp::now()).unwrap();
     loop {
         assert!(endpoints.data.standing.end_orphans().await);
@@ -163,24 +167,24 @@ async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() 
             break;
         }
     }
-    assert_eq!(endpoints.asked(&key, "ci", "{}").await["verdict"], "deny");
+    assert_eq!(endpoints.test_policy(&key, "ci", "{}").await["verdict"], "deny");
     let story = endpoints.get(&format!("/api/audit?change={}", other.id), &key).await.json();
     assert_eq!(story["entries"][0]["event"], "standing_rule_orphaned");
     let path = format!("/api/rules/{}/revoke", story["entries"][0]["details"]["rule"]["id"].as_str().unwrap());
-    assert_eq!(endpoints.post(&path, &key, &json!({})).await.status, 200, "anybody may take it back");
-    assert_eq!(endpoints.asked(&key, "ci", "{}").await["verdict"], "review");
+    assert_eq!(endpoints.post(&path, &key, &json!({})).await.status, 200, "any reviewer may revoke an orphaned rule");
+    assert_eq!(endpoints.test_policy(&key, "ci", "{}").await["verdict"], "review");
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn nobody_allows_more_than_they_alone_could_have_approved() {
+async fn allow_rule_needs_the_right_to_approve_alone() {
     let endpoints = Endpoints::open().await;
     let alice = endpoints.key("alice", Role::Reviewer);
     let ci = endpoints.key("ci", Role::Reviewer);
     let viewer = endpoints.key("victor", Role::Viewer);
-    let change = endpoints.change("ci", Terms::default()).await;
+    let change = endpoints.propose_write("ci", Terms::default()).await;
     let refused = async |change: &Change, key: &str, body: Value, status: u16| {
-        endpoints.rule(change, key, &body).await.problem(status)
+        endpoints.create_rule(change, key, &body).await.problem(status)
     };
     assert_eq!(refused(&change, &ci, allow(), 403).await, "SELF_APPROVAL");
     assert_eq!(refused(&change, &viewer, allow(), 403).await, "FORBIDDEN");
@@ -191,41 +195,41 @@ async fn nobody_allows_more_than_they_alone_could_have_approved() {
     };
     assert_eq!(refused(&change, &alice, without("for"), 422).await, "VALIDATION_FAILED");
     assert_eq!(refused(&change, &alice, without("principal"), 422).await, "VALIDATION_FAILED");
-    for lasts in [json!(0), json!(30 * 86_400 + 1), json!(-1), json!(u64::MAX), json!("1h")] {
-        let body = json!({ "verdict": "allow", "arguments": "any", "principal": "any", "for": lasts });
-        assert_eq!(refused(&change, &alice, body, 422).await, "VALIDATION_FAILED", "{lasts}");
+    for seconds in [json!(0), json!(30 * 86_400 + 1), json!(-1), json!(u64::MAX), json!("1h")] {
+        let body = json!({ "verdict": "allow", "arguments": "any", "principal": "any", "for": seconds });
+        assert_eq!(refused(&change, &alice, body, 422).await, "VALIDATION_FAILED", "{seconds}");
     }
     for terms in [Terms { quorum: 2, ..Terms::default() }, Terms { preview_required: true, ..Terms::default() }] {
-        let strict = endpoints.change("other", terms).await;
+        let strict = endpoints.propose_write("other", terms).await;
         assert_eq!(refused(&strict, &alice, allow(), 403).await, "FORBIDDEN");
-        // To deny is anybody's who may decide.
+        // Every reviewer may deny.
         let deny = json!({ "verdict": "deny", "arguments": "exact", "principal": "same", "for": 60 });
-        assert_eq!(endpoints.rule(&strict, &alice, &deny).await.status, 200);
+        assert_eq!(endpoints.create_rule(&strict, &alice, &deny).await.status, 200);
     }
-    let talkative = endpoints.change("ci", Terms { require_comment: true, ..Terms::default() }).await;
-    assert_eq!(refused(&talkative, &alice, allow(), 422).await, "VALIDATION_FAILED");
-    // The policy moved on: it asks for more by now, or denies; or the tool did.
+    let comment_required = endpoints.propose_write("ci", Terms { require_comment: true, ..Terms::default() }).await;
+    assert_eq!(refused(&comment_required, &alice, allow(), 422).await, "VALIDATION_FAILED");
+    // The policy or the tool has changed since: the policy requires more or denies, or the tool is gone.
     let quorum =
         PolicyConfig { review: Arc::new(Terms { quorum: 2, ..Terms::default() }), ..PolicyDefault::ReviewAll.into() };
-    endpoints.ruled_by(quorum);
+    endpoints.set_policy(quorum);
     assert_eq!(refused(&change, &alice, without("comment"), 403).await, "FORBIDDEN");
-    endpoints.ruled_by(PolicyDefault::Deny.into());
+    endpoints.set_policy(PolicyDefault::Deny.into());
     assert_eq!(refused(&change, &alice, allow(), 403).await, "POLICY_DENIED");
     endpoints.provider.tools.lock().unwrap().clear();
-    endpoints.ruled_by(PolicyDefault::ReviewAll.into());
+    endpoints.set_policy(PolicyDefault::ReviewAll.into());
     assert_eq!(refused(&change, &alice, allow(), 409).await, "VERSION_CONFLICT");
     assert_eq!(endpoints.post("/api/changes/chg_none/rule", &alice, &allow()).await.problem(404), "CHANGE_NOT_FOUND");
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
+async fn rule_expires_and_rules_per_reviewer_are_bounded() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
-    let change = endpoints.change("ci", Terms::default()).await;
+    let change = endpoints.propose_write("ci", Terms::default()).await;
     let mut events = endpoints.changes.feed().subscribe(None).unwrap();
     let body = json!({ "verdict": "allow", "arguments": "any", "principal": "any", "for": 1 });
-    assert_eq!(endpoints.rule(&change, &key, &body).await.status, 200);
+    assert_eq!(endpoints.create_rule(&change, &key, &body).await.status, 200);
     let mut kinds = Vec::new();
     while kinds.last().map(String::as_str) != Some("rule.expired") {
         endpoints.data.standing.expire().await;
@@ -236,19 +240,19 @@ async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
         }
     }
     assert_eq!(kinds, ["rule.created", "rule.expired"]);
-    assert_eq!(endpoints.asked(&key, "ci", "{}").await["verdict"], "review");
+    assert_eq!(endpoints.test_policy(&key, "ci", "{}").await["verdict"], "review");
     assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["expiredAt"].is_string());
 
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "same" });
     for _ in 0..countersign_rulings::standing_rules::MAX_RULES_PER_OWNER {
-        assert_eq!(endpoints.rule(&change, &key, &deny).await.status, 200);
+        assert_eq!(endpoints.create_rule(&change, &key, &deny).await.status, 200);
     }
-    assert_eq!(endpoints.rule(&change, &key, &deny).await.problem(429), "RATE_LIMITED");
+    assert_eq!(endpoints.create_rule(&change, &key, &deny).await.problem(429), "RATE_LIMITED");
     let bob = endpoints.key("bob", Role::Reviewer);
-    assert_eq!(endpoints.rule(&change, &bob, &deny).await.status, 200, "another's number is his own");
-    let denied = endpoints.asked(&key, "ci", "{}").await;
+    assert_eq!(endpoints.create_rule(&change, &bob, &deny).await.status, 200, "each reviewer has their own limit");
+    let denied = endpoints.test_policy(&key, "ci", "{}").await;
     assert_eq!((&denied["verdict"], &denied["listed"]), (&json!("deny"), &json!(false)));
-    // Whom it denies takes nothing back.
+    // A principal cannot revoke a rule that denies their own calls.
     let ci = endpoints.key("ci", Role::Reviewer);
     let path = format!("/api/rules/{}/revoke", denied["standingRule"]["id"].as_str().unwrap());
     assert_eq!(endpoints.post(&path, &ci, &json!({})).await.problem(403), "SELF_APPROVAL");
@@ -256,10 +260,10 @@ async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
 }
 
 #[actix::test]
-async fn the_policy_is_asked_strictly() {
+async fn invalid_policy_test_is_refused() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("victor", Role::Viewer);
-    endpoints.change("ci", Terms::default()).await;
+    endpoints.propose_write("ci", Terms::default()).await;
     for (body, status, code) in [
         (json!({ "tool": "nothing" }), 404, "TOOL_NOT_FOUND"),
         (json!({ "tool": "write", "arguments": [1] }), 422, "VALIDATION_FAILED"),
@@ -270,7 +274,7 @@ async fn the_policy_is_asked_strictly() {
     ] {
         assert_eq!(endpoints.post("/api/policy/test", &key, &body).await.problem(status), code, "{body}");
     }
-    endpoints.ruled_by(PolicyConfig {
+    endpoints.set_policy(PolicyConfig {
         mode: countersign_domain::policy::PolicyMode::Simulate,
         ..PolicyDefault::Deny.into()
     });

@@ -1,21 +1,28 @@
-//! Who must not get in, and how they try.
+//! Tests that callers without sufficient rights are refused.
 
 use super::*;
 
 #[actix::test]
-async fn reaching_the_port_is_not_enough_even_on_loopback() {
+async fn loopback_without_credential_is_refused() {
     let endpoints = Endpoints::open().await;
     let change = endpoints.propose_by("local-agent").await;
-    let one = format!("/api/changes/{}", change.id);
-    for path in
-        ["/api/me", "/api/changes", &one, "/api/audit", "/api/sessions", "/api/servers", "/api/events", "/events"]
-    {
+    let change_path = format!("/api/changes/{}", change.id);
+    for path in [
+        "/api/me",
+        "/api/changes",
+        &change_path,
+        "/api/audit",
+        "/api/sessions",
+        "/api/servers",
+        "/api/events",
+        "/events",
+    ] {
         let reply = endpoints.send("GET", path, &[], None).await;
         assert_eq!(reply.problem(401), "UNAUTHORIZED", "{path}");
         assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
     }
     let body = decision("approve", &change).to_string();
-    for path in [format!("{one}/decision"), format!("{one}/settle"), "/api/sign-out".into()] {
+    for path in [format!("{change_path}/decision"), format!("{change_path}/settle"), "/api/sign-out".into()] {
         let reply = endpoints.send("POST", &path, &[("Content-Type", "application/json")], Some(&body)).await;
         assert_eq!(reply.problem(401), "UNAUTHORIZED", "{path}");
     }
@@ -24,7 +31,7 @@ async fn reaching_the_port_is_not_enough_even_on_loopback() {
 }
 
 #[actix::test]
-async fn an_agent_cannot_see_or_decide_and_a_viewer_cannot_decide() {
+async fn agent_cannot_see_or_decide_and_viewer_cannot_decide() {
     let endpoints = Endpoints::open().await;
     let agent = endpoints.key("ci", Role::Agent);
     let viewer = endpoints.key("vic", Role::Viewer);
@@ -49,7 +56,7 @@ async fn an_agent_cannot_see_or_decide_and_a_viewer_cannot_decide() {
 }
 
 #[actix::test]
-async fn whoever_proposed_a_change_cannot_approve_it_whatever_their_role() {
+async fn proposer_cannot_approve_own_change_in_any_role() {
     let endpoints = Endpoints::open().await;
     for role in [Role::Reviewer, Role::Admin] {
         let name = format!("{role:?}").to_lowercase();
@@ -57,11 +64,11 @@ async fn whoever_proposed_a_change_cannot_approve_it_whatever_their_role() {
         let path = format!("/api/changes/{}/decision", change.id);
         let key = endpoints.key(&name, role);
         assert_eq!(endpoints.post(&path, &key, &decision("approve", &change)).await.problem(403), "SELF_APPROVAL");
-        // Another key of the same name is the same principal, and so is a sign-in made from it.
+        // Another key of the same name is the same principal, and so is a sign-in with that key.
         let second = endpoints.key(&name, role);
         assert_eq!(endpoints.post(&path, &second, &decision("approve", &change)).await.problem(403), "SELF_APPROVAL");
         let (cookie, secret) = endpoints.sign_in(&json!({ "key": second })).await;
-        let reply = browser(
+        let reply = send_as_browser(
             &endpoints,
             "POST",
             &path,
@@ -77,7 +84,7 @@ async fn whoever_proposed_a_change_cannot_approve_it_whatever_their_role() {
     endpoints.close().await;
 }
 
-async fn browser(
+async fn send_as_browser(
     endpoints: &Endpoints,
     method: &str,
     path: &str,
@@ -95,7 +102,7 @@ async fn browser(
 }
 
 #[actix::test]
-async fn the_cookie_alone_and_the_secret_alone_open_nothing() {
+async fn cookie_or_secret_alone_is_refused() {
     let endpoints = Endpoints::open().await;
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
     let (other_cookie, other_secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
@@ -112,21 +119,21 @@ async fn the_cookie_alone_and_the_secret_alone_open_nothing() {
         (None, None),
     ] {
         let (cookie, secret) = (cookie.map(String::as_str), secret.map(String::as_str));
-        let reply = browser(&endpoints, "POST", &path, cookie, secret, Some(&own), &body).await;
+        let reply = send_as_browser(&endpoints, "POST", &path, cookie, secret, Some(&own), &body).await;
         assert_eq!(reply.problem(401), "UNAUTHORIZED", "{cookie:?} {secret:?}");
-        let reply = browser(&endpoints, "GET", "/api/changes", cookie, secret, None, &body).await;
+        let reply = send_as_browser(&endpoints, "GET", "/api/changes", cookie, secret, None, &body).await;
         assert_eq!(reply.problem(401), "UNAUTHORIZED", "{cookie:?} {secret:?}");
     }
-    let reply = browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &body).await;
+    let reply = send_as_browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &body).await;
     assert_eq!(reply.json()["name"], codes::local_reviewer());
-    let reply = browser(&endpoints, "POST", &path, Some(&cookie), Some(&secret), Some(&own), &body).await;
+    let reply = send_as_browser(&endpoints, "POST", &path, Some(&cookie), Some(&secret), Some(&own), &body).await;
     assert_eq!(reply.status, 200, "{reply:?}");
-    endpoints.reached(&change.id, ChangeState::Applied).await;
+    endpoints.wait_for_state(&change.id, ChangeState::Applied).await;
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn a_sign_in_works_only_from_our_own_origin_with_its_port() {
+async fn sign_in_works_only_from_own_origin_and_port() {
     let endpoints = Endpoints::open_with(|c| c.transports.http.cors_origins = vec!["https://app.example".into()]).await;
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
     let change = endpoints.propose_by("ci").await;
@@ -150,12 +157,13 @@ async fn a_sign_in_works_only_from_our_own_origin_with_its_port() {
     ] {
         for method in ["POST", "GET"] {
             let path = if method == "POST" { path.as_str() } else { "/api/changes" };
-            let reply = browser(&endpoints, method, path, Some(&cookie), Some(&secret), Some(origin), &body).await;
+            let reply =
+                send_as_browser(&endpoints, method, path, Some(&cookie), Some(&secret), Some(origin), &body).await;
             assert_eq!(reply.problem(403), "FORBIDDEN", "{method} {origin:?}");
         }
     }
-    let reply = browser(&endpoints, "POST", &path, Some(&cookie), Some(&secret), None, &body).await;
-    assert_eq!(reply.problem(403), "FORBIDDEN", "a POST without Origin is no page of ours");
+    let reply = send_as_browser(&endpoints, "POST", &path, Some(&cookie), Some(&secret), None, &body).await;
+    assert_eq!(reply.problem(403), "FORBIDDEN", "a POST without Origin does not come from a page of the gateway");
     let headers = [("Host", "evil.example"), ("Cookie", cookie.as_str()), ("X-Countersign-Secret", secret.as_str())];
     assert_eq!(endpoints.send("GET", "/api/changes", &headers, None).await.problem(403), "FORBIDDEN");
     assert_eq!(endpoints.changes.get(&change.id).await.unwrap().unwrap().state, ChangeState::Pending);
@@ -169,14 +177,14 @@ async fn a_sign_in_works_only_from_our_own_origin_with_its_port() {
 }
 
 #[actix::test]
-async fn a_form_on_another_site_does_nothing() {
+async fn form_of_another_site_is_refused() {
     let endpoints = Endpoints::open().await;
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
     let change = endpoints.propose_by("ci").await;
     let path = format!("/api/changes/{}/decision", change.id);
     let body = decision("approve", &change).to_string();
     let own = endpoints.origin();
-    // Even if a browser sent everything: a simple request's media type is not JSON.
+    // The request is refused even with all credentials, because the media type of a simple request is not JSON.
     let headers = [
         ("Content-Type", "text/plain"),
         ("Cookie", cookie.as_str()),
@@ -193,7 +201,7 @@ async fn a_form_on_another_site_does_nothing() {
 }
 
 #[actix::test]
-async fn codes_work_once_and_guessing_is_limited() {
+async fn code_works_once_and_guessing_is_limited() {
     let endpoints = Endpoints::open().await;
     let code = endpoints.code();
     endpoints.sign_in(&json!({ "code": code })).await;
@@ -224,12 +232,12 @@ async fn codes_work_once_and_guessing_is_limited() {
         assert_eq!(wrong.problem(401), "UNAUTHORIZED");
     }
     assert!(limited.is_some(), "guesses must be limited");
-    assert_eq!(attempt(json!({ "code": fresh })).await.status, 200, "the right code is not held back by wrong ones");
+    assert_eq!(attempt(json!({ "code": fresh })).await.status, 200, "the right code works in spite of wrong codes");
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn guessing_keys_is_limited_and_a_good_key_goes_on() {
+async fn guessing_keys_is_limited_but_valid_key_works() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     assert_eq!(endpoints.get("/api/me", &key).await.status, 200);
@@ -244,7 +252,7 @@ async fn guessing_keys_is_limited_and_a_good_key_goes_on() {
 }
 
 #[actix::test]
-async fn odd_credentials_are_refused_cleanly() {
+async fn malformed_credential_is_unauthorized() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     for good in [format!("Bearer {key}"), format!("bearer {key}"), format!("BEARER   {key}"), format!("Bearer {key}  ")]
@@ -273,7 +281,7 @@ async fn odd_credentials_are_refused_cleanly() {
     let twice = [("Authorization", value.as_str()), ("Authorization", value.as_str())];
     assert_eq!(endpoints.send("GET", "/api/me", &twice, None).await.problem(401), "UNAUTHORIZED");
     assert_eq!(endpoints.send("GET", &format!("/api/me?key={key}"), &[], None).await.problem(401), "UNAUTHORIZED");
-    // A bad key is not covered up by a good sign-in.
+    // A bad key is refused even with a valid sign-in.
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
     let headers =
         [("Authorization", "Bearer csk_no"), ("Cookie", cookie.as_str()), ("X-Countersign-Secret", secret.as_str())];
@@ -282,33 +290,40 @@ async fn odd_credentials_are_refused_cleanly() {
 }
 
 #[actix::test]
-async fn signing_out_ends_every_tab_and_clears_the_cookie() {
+async fn sign_out_ends_every_tab_and_clears_cookie() {
     let endpoints = Endpoints::open().await;
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
     let none = json!({});
-    let out =
-        browser(&endpoints, "POST", "/api/sign-out", Some(&cookie), Some(&secret), Some(&endpoints.origin()), &none)
-            .await;
+    let out = send_as_browser(
+        &endpoints,
+        "POST",
+        "/api/sign-out",
+        Some(&cookie),
+        Some(&secret),
+        Some(&endpoints.origin()),
+        &none,
+    )
+    .await;
     assert_eq!((out.status, out.text.as_str()), (204, ""));
     let cleared = out.header("set-cookie").unwrap();
     assert!(cleared.starts_with("countersign_session=;") && cleared.contains("Max-Age=0"), "{cleared}");
-    let reply = browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &none).await;
+    let reply = send_as_browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &none).await;
     assert_eq!(reply.problem(401), "UNAUTHORIZED");
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn revoking_a_key_ends_it_and_its_sign_ins() {
+async fn revoked_key_and_its_sign_ins_are_refused() {
     let endpoints = Endpoints::open().await;
     let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
     endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
     let (cookie, secret) = endpoints.sign_in(&json!({ "key": new.secret })).await;
     assert_eq!(endpoints.get("/api/me", &new.secret).await.status, 200);
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
-    // What a second would do.
+    // This has the same effect as waiting for a second.
     endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(endpoints.get("/api/me", &new.secret).await.problem(401), "UNAUTHORIZED");
-    let reply = browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &json!({})).await;
+    let reply = send_as_browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &json!({})).await;
     assert_eq!(reply.problem(401), "UNAUTHORIZED");
     endpoints.close().await;
 }

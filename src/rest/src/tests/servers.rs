@@ -1,8 +1,8 @@
-//! Definitions of upstream tools: shown, accepted, revoked, and put under review when they change.
+//! Tests definitions of upstream tools: they are shown, accepted, revoked, and reviewed again after a change.
 
 use super::*;
 
-/// A tool as an upstream wrote it.
+/// Returns a tool as an upstream defines it.
 fn tool(name: &str, read: bool, description: &str) -> ToolDef {
     upstream_tool(&json!({
         "name": name, "description": description, "inputSchema": { "type": "object" },
@@ -11,9 +11,9 @@ fn tool(name: &str, read: bool, description: &str) -> ToolDef {
 }
 
 impl Endpoints {
-    fn offer(&self, tools: Vec<ToolDef>) {
+    fn offer_tools(&self, tools: Vec<ToolDef>) {
         *self.provider.tools.lock().unwrap() = tools;
-        (self.anew)();
+        (self.rebuild_routes)();
     }
 
     async fn tools(&self, key: &str) -> Vec<Value> {
@@ -22,9 +22,9 @@ impl Endpoints {
         answer.json()["tools"].as_array().unwrap().clone()
     }
 
-    async fn say(&self, what: &str, key: &str, tools: &[&Value]) -> Reply {
+    async fn post_definitions(&self, action: &str, key: &str, tools: &[&Value]) -> Reply {
         let tools: Vec<Value> = tools.iter().map(|t| json!({ "name": t["name"], "hash": t["hash"] })).collect();
-        self.post(&format!("/api/servers/pretend/{what}"), key, &json!({ "tools": tools })).await
+        self.post(&format!("/api/servers/pretend/{action}"), key, &json!({ "tools": tools })).await
     }
 }
 
@@ -33,44 +33,44 @@ fn state(tool: &Value) -> (&str, &str, Option<&str>) {
 }
 
 #[actix::test]
-async fn claimed_reads_run_once_a_reviewer_accepted_them_and_not_after_they_changed() {
+async fn accepted_read_tool_runs_until_its_definition_changes() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
-    endpoints.offer(vec![tool("read", true, "Reads"), tool("write", false, "Writes")]);
-    let waiting = async || endpoints.get("/api/servers", &key).await.json()["servers"][0]["review"].clone();
-    assert_eq!(waiting().await, json!({ "new": 0, "changed": 0, "reads": 1 }));
+    endpoints.offer_tools(vec![tool("read", true, "Reads"), tool("write", false, "Writes")]);
+    let pending_counts = async || endpoints.get("/api/servers", &key).await.json()["servers"][0]["review"].clone();
+    assert_eq!(pending_counts().await, json!({ "new": 0, "changed": 0, "reads": 1 }));
     let tools = endpoints.tools(&key).await;
     assert_eq!((state(&tools[0]), tools[0]["claimsRead"].as_bool()), (("review", "seen", None), Some(true)));
     assert_eq!((state(&tools[1]), tools[1]["claimsRead"].as_bool()), (("review", "seen", None), Some(false)));
-    assert!(tools[0]["definition"].as_str().unwrap().contains(r#""vendor":1"#), "all that was written");
+    assert!(tools[0]["definition"].as_str().unwrap().contains(r#""vendor":1"#), "the definition is shown completely");
 
-    let accepted = endpoints.say("accept", &key, &[&tools[0]]).await;
+    let accepted = endpoints.post_definitions("accept", &key, &[&tools[0]]).await;
     assert_eq!((accepted.status, state(&accepted.json()["tools"][0])), (200, ("allow", "accepted", None)));
     assert_eq!(accepted.json()["tools"][0]["acceptedBy"], "alice");
-    assert_eq!(waiting().await, json!({ "new": 0, "changed": 0, "reads": 0 }));
+    assert_eq!(pending_counts().await, json!({ "new": 0, "changed": 0, "reads": 0 }));
 
-    // The same name, another definition; and a tool that was not there.
-    endpoints.offer(vec![
+    // One tool has another definition now, and another tool is new.
+    endpoints.offer_tools(vec![
         tool("read", true, "Reads, and sends it away"),
         tool("write", false, "Writes"),
         tool("more", true, ""),
     ]);
-    assert_eq!(waiting().await, json!({ "new": 1, "changed": 1, "reads": 0 }));
+    assert_eq!(pending_counts().await, json!({ "new": 1, "changed": 1, "reads": 0 }));
     let changed = endpoints.tools(&key).await;
     assert_eq!(state(&changed[0]), ("review", "changed", Some("TOOL_CHANGED")));
     assert!(changed[0]["previous"].as_str().unwrap().contains(r#""Reads""#));
     assert_eq!(state(&changed[2]), ("review", "new", Some("TOOL_NEW")));
     assert_eq!(changed[2]["previous"], Value::Null);
 
-    // What was shown before is not what is there now: nothing is accepted, the new one neither.
-    let refused = endpoints.say("accept", &key, &[&changed[2], &tools[0]]).await;
+    // One of the definitions is outdated, so nothing is accepted, not even the new tool.
+    let refused = endpoints.post_definitions("accept", &key, &[&changed[2], &tools[0]]).await;
     assert_eq!((refused.problem(409), refused.json()["tools"][0].as_str()), ("VERSION_CONFLICT".into(), Some("read")));
     assert_eq!(state(&endpoints.tools(&key).await[2]), ("review", "new", Some("TOOL_NEW")));
-    let accepted = endpoints.say("accept", &key, &[&changed[0], &changed[2]]).await.json();
+    let accepted = endpoints.post_definitions("accept", &key, &[&changed[0], &changed[2]]).await.json();
     assert_eq!(state(&accepted["tools"][0]), ("allow", "accepted", None));
     assert_eq!(state(&accepted["tools"][2]), ("allow", "accepted", None));
 
-    let revoked = endpoints.say("revoke", &key, &[&changed[0], &changed[2]]).await.json();
+    let revoked = endpoints.post_definitions("revoke", &key, &[&changed[0], &changed[2]]).await.json();
     assert_eq!(state(&revoked["tools"][0]), ("review", "changed", Some("TOOL_CHANGED")));
     assert_eq!(state(&revoked["tools"][2]), ("review", "new", Some("TOOL_NEW")));
     let trail = endpoints.get("/api/audit", &key).await.json();
@@ -81,91 +81,86 @@ async fn claimed_reads_run_once_a_reviewer_accepted_them_and_not_after_they_chan
 }
 
 #[actix::test]
-async fn a_tool_that_comes_back_as_it_was_is_as_it_was() {
+async fn acceptance_applies_again_to_restored_definition() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
-    endpoints.offer(vec![tool("read", true, "one")]);
+    endpoints.offer_tools(vec![tool("read", true, "one")]);
     let tools = endpoints.tools(&key).await;
-    endpoints.say("accept", &key, &[&tools[0]]).await;
-    endpoints.offer(vec![tool("read", true, "two")]);
-    endpoints.offer(Vec::new());
+    endpoints.post_definitions("accept", &key, &[&tools[0]]).await;
+    endpoints.offer_tools(vec![tool("read", true, "two")]);
+    endpoints.offer_tools(Vec::new());
     assert_eq!(endpoints.tools(&key).await, Vec::<Value>::new());
-    endpoints.offer(vec![tool("read", true, "one")]);
+    endpoints.offer_tools(vec![tool("read", true, "one")]);
     assert_eq!(state(&endpoints.tools(&key).await[0]), ("allow", "accepted", None));
     endpoints.close().await;
 }
 
 #[actix::test]
-async fn who_may_accept_and_what_is_refused() {
+async fn acceptance_needs_reviewer_and_current_definition() {
     let endpoints = Endpoints::open().await;
     let reviewer = endpoints.key("alice", Role::Reviewer);
     let viewer = endpoints.key("vic", Role::Viewer);
     let agent = endpoints.key("agent", Role::Agent);
-    endpoints.offer(vec![tool("read", true, "Reads")]);
+    endpoints.offer_tools(vec![tool("read", true, "Reads")]);
     let tools = endpoints.tools(&viewer).await;
-    assert_eq!(endpoints.say("accept", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
-    assert_eq!(endpoints.say("revoke", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
-    assert_eq!(endpoints.say("accept", &agent, &[&tools[0]]).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.post_definitions("accept", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.post_definitions("revoke", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.post_definitions("accept", &agent, &[&tools[0]]).await.problem(403), "FORBIDDEN");
     assert_eq!(endpoints.get("/api/servers/pretend", &agent).await.problem(403), "FORBIDDEN");
     assert_eq!(endpoints.get("/api/servers/nobody", &viewer).await.problem(404), "NOT_FOUND");
-    let one = json!({ "tools": [{ "name": "read", "hash": tools[0]["hash"] }] });
-    assert_eq!(endpoints.post("/api/servers/nobody/accept", &reviewer, &one).await.problem(404), "NOT_FOUND");
+    let body = json!({ "tools": [{ "name": "read", "hash": tools[0]["hash"] }] });
+    assert_eq!(endpoints.post("/api/servers/nobody/accept", &reviewer, &body).await.problem(404), "NOT_FOUND");
     let path = "/api/servers/pretend/accept";
     for bad in
         [json!({}), json!({ "tools": [] }), json!({ "tools": ["read"] }), json!({ "tools": [{ "name": "read" }] })]
     {
         assert_eq!(endpoints.post(path, &reviewer, &bad).await.problem(422), "VALIDATION_FAILED", "{bad}");
     }
-    let gone = json!({ "tools": [{ "name": "gone", "hash": tools[0]["hash"] }] });
-    assert_eq!(endpoints.post(path, &reviewer, &gone).await.problem(409), "VERSION_CONFLICT");
+    let missing_tool = json!({ "tools": [{ "name": "gone", "hash": tools[0]["hash"] }] });
+    assert_eq!(endpoints.post(path, &reviewer, &missing_tool).await.problem(409), "VERSION_CONFLICT");
     assert_eq!(state(&endpoints.tools(&viewer).await[0]), ("review", "seen", None));
     endpoints.close().await;
 }
 
 impl Endpoints {
-    async fn let_run(&self, key: &str, tools: &[&Value], reason: &str) -> Reply {
+    async fn allow_tools(&self, key: &str, tools: &[&Value], reason: &str) -> Reply {
         let tools: Vec<Value> = tools.iter().map(|t| json!({ "name": t["name"], "hash": t["hash"] })).collect();
         self.post("/api/servers/pretend/allow", key, &json!({ "tools": tools, "reason": reason })).await
     }
 
-    /// What becomes of a call by somebody's agent.
+    /// Returns the policy's verdict on a call by an agent.
     async fn verdict(&self, key: &str, tool: &str, agent: &str) -> String {
         let body = json!({ "tool": tool, "principal": { "name": agent, "role": "agent" } });
         let answer = self.post("/api/policy/test", key, &body).await.json();
         answer["verdict"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
-
-    fn ruled(&self, config: PolicyConfig) {
-        *self.policy.lock().unwrap() = config;
-        (self.anew)();
-    }
 }
 
 #[actix::test]
-async fn a_tool_that_says_nothing_of_itself_can_be_let_run_and_reviewed_again() {
+async fn allowed_tool_runs_until_its_rule_is_revoked() {
     let endpoints = Endpoints::open().await;
     let (alice, vic) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vic", Role::Viewer));
-    endpoints.offer(vec![tool("query", false, "Reads, and does not say so"), tool("write", false, "Writes")]);
+    endpoints.offer_tools(vec![tool("query", false, "Reads, and does not say so"), tool("write", false, "Writes")]);
     let tools = endpoints.tools(&alice).await;
     assert_eq!((tools[0]["mayLetRun"].as_bool(), &tools[0]["letRun"]), (Some(true), &Value::Null));
-    // An acceptance does not make it run, since it does not say that it reads.
-    let accepted = endpoints.say("accept", &alice, &[&tools[0]]).await.json();
+    // An accepted tool still needs a review if it does not claim to read only.
+    let accepted = endpoints.post_definitions("accept", &alice, &[&tools[0]]).await.json();
     assert_eq!(state(&accepted["tools"][0]), ("review", "accepted", None));
 
-    assert_eq!(endpoints.let_run(&vic, &[&tools[0]], "only reads").await.problem(403), "FORBIDDEN");
-    assert_eq!(endpoints.let_run(&alice, &[&tools[0]], " \n").await.problem(422), "VALIDATION_FAILED");
+    assert_eq!(endpoints.allow_tools(&vic, &[&tools[0]], "only reads").await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.allow_tools(&alice, &[&tools[0]], " \n").await.problem(422), "VALIDATION_FAILED");
     assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "review");
-    let answer = endpoints.let_run(&alice, &[&tools[0]], "it only reads").await;
+    let answer = endpoints.allow_tools(&alice, &[&tools[0]], "it only reads").await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let query = &answer.json()["tools"][0];
     assert_eq!((query["verdict"].as_str(), query["mayLetRun"].as_bool()), (Some("allow"), Some(false)));
     assert_eq!((&query["letRun"]["by"], &query["letRun"]["reason"]), (&json!("alice"), &json!("it only reads")));
     assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "allow");
-    assert_eq!(endpoints.verdict(&alice, "query", "alice").await, "review", "nobody lets their own calls through");
+    assert_eq!(endpoints.verdict(&alice, "query", "alice").await, "review", "a reviewer cannot allow their own calls");
     assert_eq!(endpoints.verdict(&alice, "write", "bot").await, "review");
 
-    // Once more is no second rule.
-    endpoints.let_run(&alice, &[&tools[0]], "again").await;
+    // A repeated request creates no second rule.
+    endpoints.allow_tools(&alice, &[&tools[0]], "again").await;
     let rules = endpoints.get("/api/rules", &alice).await.json()["rules"].as_array().unwrap().clone();
     assert_eq!((rules.len(), &rules[0]["fromChange"], &rules[0]["expiresAt"]), (1, &Value::Null, &Value::Null));
     let trail = endpoints.get("/api/audit", &alice).await.json();
@@ -173,10 +168,10 @@ async fn a_tool_that_says_nothing_of_itself_can_be_let_run_and_reviewed_again() 
     assert_eq!(trail["entries"][0]["details"]["comment"], "it only reads");
     assert_eq!(trail["entries"][0]["actor"], "alice");
 
-    // Another definition is reviewed, the first one runs again when it is back.
-    endpoints.offer(vec![tool("query", false, "Sends it away")]);
+    // Another definition is reviewed. The first definition runs again when it comes back.
+    endpoints.offer_tools(vec![tool("query", false, "Sends it away")]);
     assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "review");
-    endpoints.offer(vec![tool("query", false, "Reads, and does not say so")]);
+    endpoints.offer_tools(vec![tool("query", false, "Reads, and does not say so")]);
     assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "allow");
     let revoke = format!("/api/rules/{}/revoke", rules[0]["id"].as_str().unwrap());
     assert_eq!(endpoints.post(&revoke, &alice, &json!({})).await.status, 200);
@@ -185,53 +180,53 @@ async fn a_tool_that_says_nothing_of_itself_can_be_let_run_and_reviewed_again() 
 }
 
 #[actix::test]
-async fn no_tool_is_let_run_over_the_configuration() {
+async fn configured_rules_override_allowed_tools() {
     use countersign_domain::policy::{Globs, Rule, Verdict};
     let endpoints = Endpoints::open().await;
     let alice = endpoints.key("alice", Role::Reviewer);
-    endpoints.offer(vec![tool("query", false, "Reads")]);
+    endpoints.offer_tools(vec![tool("query", false, "Reads")]);
     let shown = endpoints.tools(&alice).await;
     let query = &shown[0];
-    assert_eq!(endpoints.let_run(&alice, &[query], "fine").await.status, 200);
+    assert_eq!(endpoints.allow_tools(&alice, &[query], "fine").await.status, 200);
     let rule = |then: Verdict, principals: &[&str]| {
         Arc::new(Rule {
             principals: Globs::new(principals.iter().map(|p| (*p).to_owned()).collect()).unwrap(),
             ..Rule::new("files", then)
         })
     };
-    let with = |rules: Vec<Arc<Rule>>| PolicyConfig {
+    let with_rules = |rules: Vec<Arc<Rule>>| PolicyConfig {
         rules: rules.iter().map(|rule| Rule::clone(rule)).collect(),
         ..PolicyConfig::from(PolicyDefault::ReviewWrites)
     };
     for then in [Verdict::Review, Verdict::Deny] {
-        endpoints.ruled(with(vec![rule(then, &[])]));
+        endpoints.set_policy(with_rules(vec![rule(then, &[])]));
         assert_eq!(endpoints.verdict(&alice, "query", "bot").await, then.as_str(), "a rule of the file decides");
         assert_eq!(
-            endpoints.let_run(&endpoints.key("bob", Role::Reviewer), &[query], "fine").await.problem(403),
+            endpoints.allow_tools(&endpoints.key("bob", Role::Reviewer), &[query], "fine").await.problem(403),
             "FORBIDDEN"
         );
         assert_eq!(endpoints.tools(&alice).await[0]["mayLetRun"], false);
-        // One that speaks of some callers decides on their calls only.
-        endpoints.ruled(with(vec![rule(then, &["ci"])]));
+        // A rule about some callers decides only on their calls.
+        endpoints.set_policy(with_rules(vec![rule(then, &["ci"])]));
         assert_eq!(endpoints.verdict(&alice, "query", "ci").await, then.as_str());
         assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "allow");
     }
-    let asks = |terms: Terms| PolicyConfig { review: Arc::new(terms), ..with(Vec::new()) };
+    let with_terms = |terms: Terms| PolicyConfig { review: Arc::new(terms), ..with_rules(Vec::new()) };
     for terms in [Terms { quorum: 2, ..Terms::default() }, Terms { preview_required: true, ..Terms::default() }] {
-        endpoints.ruled(asks(terms));
+        endpoints.set_policy(with_terms(terms));
         assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "review");
         assert_eq!(
-            endpoints.let_run(&endpoints.key("carol", Role::Reviewer), &[query], "x").await.problem(403),
+            endpoints.allow_tools(&endpoints.key("carol", Role::Reviewer), &[query], "x").await.problem(403),
             "FORBIDDEN"
         );
     }
-    endpoints.ruled(PolicyConfig::from(PolicyDefault::Deny));
+    endpoints.set_policy(PolicyConfig::from(PolicyDefault::Deny));
     assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "deny");
-    endpoints.ruled(PolicyConfig::from(PolicyDefault::ReviewWrites));
-    endpoints.offer(vec![tool("query", false, "Reads"), tool("later", false, "Reads")]);
+    endpoints.set_policy(PolicyConfig::from(PolicyDefault::ReviewWrites));
+    endpoints.offer_tools(vec![tool("query", false, "Reads"), tool("later", false, "Reads")]);
     let tools = endpoints.tools(&alice).await;
     let later = tools.iter().find(|tool| tool["name"] == "later").unwrap();
-    let refused = endpoints.let_run(&alice, &[later], "fine").await;
+    let refused = endpoints.allow_tools(&alice, &[later], "fine").await;
     assert_eq!(refused.problem(403), "FORBIDDEN");
     assert!(refused.text.contains("accept the definition first"), "{refused:?}");
     endpoints.close().await;

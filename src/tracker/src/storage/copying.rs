@@ -1,4 +1,4 @@
-//! Copies the tracker's data from one database into another: row by row, in one transaction of the latter.
+//! Copies the tracker's data from one database into another, row by row, in one transaction of the target.
 
 use super::{FILE_NAME, Storage, TrackerError};
 use crate::db::{Cell, Db, DbResult, Row, Value};
@@ -8,8 +8,8 @@ use countersign_store::Room;
 /// The number of rows that are read at a time.
 const PAGE_SIZE: i64 = 500;
 
-/// The tables with their columns, each after those that it refers to. A table is read in the order of its first column.
-/// The counts of a project's issues are derived when the issues are inserted.
+/// The tables with their columns. Each table follows those that it refers to, and its rows are read in the order of its
+/// first column. The counts of a project's issues are derived when the issues are inserted.
 const TABLES: [(&str, &str); 6] = [
     ("people", "id, uuid, name, kind, principal, created_at"),
     ("projects", "id, uuid, key, name, description, next_number, created_at, created_by"),
@@ -23,7 +23,8 @@ const TABLES: [(&str, &str); 6] = [
     ("runs", "change_id, tool, at, content, structured"),
 ];
 
-/// Replaces the character that older files may have in their texts and PostgreSQL does not accept, as the store does.
+/// Replaces NUL characters in the same way as the store. Older files may contain them, and PostgreSQL does not accept
+/// them.
 fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
@@ -42,14 +43,14 @@ fn each_page(from: Db<'_>, table: &str, columns: &str, mut each: impl FnMut(&[Ro
         };
         let filter = if condition.is_empty() { String::new() } else { format!("WHERE {first} {condition}") };
         let sql = format!("SELECT {columns} FROM {table} {filter} ORDER BY {first} LIMIT ?1");
-        let mut rows = from.all(&sql, &values, |row| Ok(row.clone()))?;
+        let mut rows = from.query_all(&sql, &values, |row| Ok(row.clone()))?;
         each(&rows)?;
         let Some(Row(mut last)) = rows.pop() else { return Ok(()) };
         after = Some(last.swap_remove(0));
     }
 }
 
-/// Copies everything into empty tables, and returns the number of rows.
+/// Copies all rows into empty tables, and returns their number.
 pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbResult<u64> {
     match to {
         Db::File(conn) => conn.pragma_update(None, "defer_foreign_keys", true)?,
@@ -57,8 +58,8 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbR
     }
     let (mut copied, total) = (0, count(from)?);
     for (table, columns) in TABLES {
-        let places: Vec<String> = (1..=columns.split(", ").count()).map(|place| format!("?{place}")).collect();
-        let insert = format!("INSERT INTO {table} ({columns}) VALUES ({})", places.join(", "));
+        let parameters: Vec<String> = (1..=columns.split(", ").count()).map(|place| format!("?{place}")).collect();
+        let insert = format!("INSERT INTO {table} ({columns}) VALUES ({})", parameters.join(", "));
         each_page(from, table, columns, |rows| {
             for row in rows {
                 let values: Vec<Value<'_>> = row.0.iter().map(Cell::as_value).collect();
@@ -80,7 +81,7 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbR
                 "SELECT setval(pg_get_serial_sequence('tracker_{table}', 'id'), COALESCE(MAX(id), 0) + 1, false) \
                  FROM {table}"
             );
-            to.find(&next, &[], |_| Ok(()))?;
+            to.query_optional(&next, &[], |_| Ok(()))?;
         }
     }
     Ok(copied)
@@ -88,13 +89,13 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbR
 
 fn count(db: Db<'_>) -> DbResult<u64> {
     TABLES.iter().try_fold(0, |total, (table, _)| {
-        Ok(total + db.one(&format!("SELECT COUNT(*) FROM {table}"), &[], |row| row.get::<u64>(0))?)
+        Ok(total + db.query_one(&format!("SELECT COUNT(*) FROM {table}"), &[], |row| row.get::<u64>(0))?)
     })
 }
 
 /// Hashes all data. Copies have the same hash, although databases order texts differently.
 fn fingerprint(db: Db<'_>) -> DbResult<String> {
-    let mut whole = PartHasher::new("countersign.tracker.1");
+    let mut hasher = PartHasher::new("countersign.tracker.1");
     for (table, columns) in TABLES {
         let mut hashes = Vec::new();
         each_page(db, table, columns, |rows| {
@@ -102,16 +103,16 @@ fn fingerprint(db: Db<'_>) -> DbResult<String> {
             Ok(())
         })?;
         hashes.sort_unstable();
-        whole.add_part(table.as_bytes());
-        hashes.iter().for_each(|hash| _ = whole.add_part(hash));
+        hasher.add_part(table.as_bytes());
+        hashes.iter().for_each(|hash| _ = hasher.add_part(hash));
     }
-    Ok(whole.finish())
+    Ok(hasher.finish())
 }
 
 fn hash_row(row: &Row) -> [u8; 32] {
     let mut hasher = PartHasher::new("countersign.tracker.row.1");
     for value in &row.0 {
-        // Texts of both databases are compared as a server has them.
+        // Texts are compared without NUL characters, which a server never has.
         let value = match value {
             Cell::Text(text) => Cell::Text(without_nul(text).into()),
             value => value.clone(),
@@ -121,8 +122,10 @@ fn hash_row(row: &Row) -> [u8; 32] {
     hasher.finish_bytes()
 }
 
-/// Copies the tracker's data from one room into another, all or nothing. Equal data that is there already is kept;
-/// different data is replaced if `replace`. Returns the number of copied rows; `None` if there is different data.
+/// Copies the tracker's data from one room into another, all or nothing. Nothing is copied if the target has equal data
+/// already. Different data is replaced if `replace` is set.
+///
+/// Returns the number of copied rows, or `None` if the target has different data, which was kept.
 ///
 /// # Errors
 /// Fails if a file or a connection fails.

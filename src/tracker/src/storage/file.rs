@@ -1,6 +1,6 @@
-//! A SQLite file: one connection that writes, and a few that read.
+//! Stores the data in a SQLite file, with one connection that writes and several that read.
 //!
-//! A reader never waits for the writer (WAL).
+//! Readers never wait for the writer, because the file uses a write-ahead log (WAL).
 
 use std::{
     fs,
@@ -17,20 +17,20 @@ use tokio_util::sync::CancellationToken;
 use super::{FILE_NAME, SLOW_READ_TIMEOUT, TrackerError, unknown_outcome};
 use crate::{
     db::{Db, DbError, DbResult, not_written},
-    uri::Touched,
+    uri::ChangedResources,
 };
 use countersign_protocol::McpError;
 
 /// Schema changes in order; `user_version` is their number. Never change one that was released.
 const MIGRATIONS: &[&str] = &[include_str!("schema_file.sql")];
-/// The number of idle reading connections that are kept.
-const IDLE_READERS: usize = 8;
+/// The maximum number of idle connections for reads.
+const MAX_IDLE_READERS: usize = 8;
 /// The number of concurrent slow reads.
-pub(super) const SLOW_READS: usize = 4;
+pub(super) const MAX_SLOW_READS: usize = 4;
 /// The number of steps of SQLite's virtual machine between two checks of the clock.
 const STEPS_PER_CHECK: i32 = 10_000;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The number of prepared statements of a connection. Listings have one for each combination of filters.
+/// The maximum number of prepared statements of a connection. Listings have one for each combination of filters.
 const CACHED_STATEMENTS: usize = 128;
 
 pub(super) struct File {
@@ -39,21 +39,22 @@ pub(super) struct File {
     readers: Mutex<Vec<Connection>>,
 }
 
-/// Locks a mutex whose holder may have panicked: a transaction that is dropped rolls back.
+/// Locks a mutex even if its last holder panicked, because a dropped transaction is rolled back.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl File {
-    /// Opens or creates the file (mode 0600), and migrates its schema. `fill` is called in the same transaction, with
-    /// whether the file is new.
+    /// Opens or creates the file (mode 0600), and migrates its schema. `fill` runs in the same transaction, and
+    /// receives `true` if the file is new.
     pub fn open(dir: &Path, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>) -> Result<Self, TrackerError> {
         let path = dir.join(FILE_NAME);
         let io = |source| TrackerError::Io { path: path.clone(), source };
         if !dir.exists() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
         }
-        // Created before SQLite does, so that others can never read it; the WAL gets the same mode.
+        // The file is created before SQLite opens it, so that other users can never read it. SQLite gives the WAL the
+        // same mode.
         let mut file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(io)?;
         file.flush().map_err(io)?;
         file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(io)?;
@@ -74,7 +75,7 @@ impl File {
         self.with_reader(|conn| read(Db::File(&*conn.unchecked_transaction().map_err(DbError::from)?)))
     }
 
-    /// Reads as [`Self::read`] does, until it is cancelled or the time is over.
+    /// Reads one state on this thread, until `stop` is cancelled or the time limit is over.
     pub fn read_until<T>(
         &self,
         stop: &CancellationToken,
@@ -96,7 +97,7 @@ impl File {
         let mut conn = idle.map_or_else(|| connect(&self.path, true), Ok).map_err(DbError::from)?;
         let result = read(&mut conn);
         let mut readers = lock(&self.readers);
-        if readers.len() < IDLE_READERS {
+        if readers.len() < MAX_IDLE_READERS {
             readers.push(conn);
         }
         result
@@ -105,8 +106,8 @@ impl File {
     /// Runs one transaction.
     pub fn write<T>(
         &self,
-        write: impl FnOnce(Db<'_>) -> Result<(T, Touched), McpError>,
-    ) -> Result<(T, Touched), McpError> {
+        write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,
+    ) -> Result<(T, ChangedResources), McpError> {
         let mut conn = lock(&self.writer);
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(not_written)?;
         let done = write(Db::File(&tx))?;
@@ -133,8 +134,8 @@ pub(super) fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connecti
         conn.pragma_update(None, "journal_mode", "wal")?;
         conn.pragma_update(None, "synchronous", "full")?;
     }
-    // Without this, SQLite is built with STAT4 and prepares a statement again whenever a parameter is bound, which costs
-    // ten times as much as a short read.
+    // SQLite is built with STAT4. Without this setting it prepares a statement again whenever a parameter is bound,
+    // which costs ten times as much as a short read.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "trusted_schema", false)?;
@@ -142,7 +143,7 @@ pub(super) fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connecti
     Ok(conn)
 }
 
-/// Returns the number of migrations that were made.
+/// Returns the number of migrations that were applied.
 fn version(conn: &Connection) -> rusqlite::Result<usize> {
     let number: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     Ok(usize::try_from(number).unwrap_or(usize::MAX))
@@ -150,7 +151,7 @@ fn version(conn: &Connection) -> rusqlite::Result<usize> {
 
 fn migrate(conn: &mut Connection, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>) -> DbResult<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Read again inside the transaction, because another process may have migrated the file.
+    // The version is read again inside the transaction, because another process may have migrated the file.
     let found = version(&tx)?;
     for sql in MIGRATIONS.iter().skip(found) {
         tx.execute_batch(sql)?;
@@ -160,7 +161,7 @@ fn migrate(conn: &mut Connection, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()
     Ok(tx.commit()?)
 }
 
-/// The error of a failed commit. It is certainly undone only if SQLite refused it before it wrote.
+/// Returns the error of a failed commit. The commit is certainly undone only if SQLite refused it before writing.
 fn commit_error(error: rusqlite::Error) -> McpError {
     use rusqlite::ErrorCode::{ConstraintViolation, DatabaseBusy, DatabaseLocked, DiskFull};
     match error.sqlite_error_code() {
@@ -210,8 +211,8 @@ mod tests {
     #[test]
     fn failed_first_fill_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
-        let broken = File::open(dir.path(), |db, _| db.execute("INSERT INTO nowhere VALUES (1)", &[]).map(drop));
-        assert!(broken.is_err());
+        let result = File::open(dir.path(), |db, _| db.execute("INSERT INTO nowhere VALUES (1)", &[]).map(drop));
+        assert!(result.is_err());
         let mut is_new = false;
         let fill = |_: Db<'_>, new| {
             is_new = new;
@@ -233,7 +234,7 @@ mod tests {
     fn repeated_read_is_prepared_once() {
         let dir = tempfile::tempdir().unwrap();
         let file = File::open(dir.path(), |_, _| Ok(())).unwrap();
-        let again = file.read(|db| {
+        let run_counts = file.read(|db| {
             for key in ["CORE-1", "CORE-2", "CORE-3"] {
                 assert!(rows::find_issue(db, &Workflow::default(), &EntityRef::Key(key.into())).unwrap().is_none());
             }
@@ -244,7 +245,7 @@ mod tests {
                 statement.get_status(rusqlite::StatementStatus::RePrepare),
             ))
         });
-        assert_eq!(again.unwrap(), (3, 0));
+        assert_eq!(run_counts.unwrap(), (3, 0));
     }
 
     #[test]
@@ -255,7 +256,7 @@ mod tests {
         let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
         let result = file.read_until(&cancel, |db| {
             cancel.cancel();
-            Ok(db.one(endless, &[], |row| row.get::<i64>(0))?)
+            Ok(db.query_one(endless, &[], |row| row.get::<i64>(0))?)
         });
         assert_eq!(result.unwrap_err().kind, ErrorKind::Timeout);
         assert!(file.read(|_| Ok(true)).unwrap());

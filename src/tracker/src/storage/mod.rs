@@ -1,5 +1,5 @@
-//! Keeps the tracker's data: in a SQLite file of the data directory, or in tables beside the store's in the database of a
-//! server, which any number of gateways share.
+//! Stores the tracker's data in a SQLite file of the data directory, or in the store's database on a server, which
+//! several gateways can share.
 
 mod copying;
 mod file;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     db::{Db, DbError, DbResult, internal_error},
-    uri::Touched,
+    uri::ChangedResources,
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{Room, StoreError};
@@ -26,10 +26,10 @@ use self::{file::File, server::Server};
 
 /// The name of the file in the data directory.
 const FILE_NAME: &str = "tracker.db";
-/// The time limit of a slow read, and of the wait for its turn.
+/// The time limit of a slow read, and of the wait before it starts.
 const SLOW_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why the tracker cannot be opened or copied.
+/// The reason why the tracker's data cannot be opened or copied.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackerError {
     #[error("{path}: {source}")]
@@ -55,7 +55,7 @@ impl From<DbError> for TrackerError {
 }
 
 /// Receives the changes of a write once it is durable.
-pub(super) type Announce = Box<dyn Fn(Touched) + Send + Sync>;
+pub(super) type Announce = Box<dyn Fn(ChangedResources) + Send + Sync>;
 
 /// The open database.
 pub(super) struct Storage(Arc<Inner>);
@@ -63,9 +63,9 @@ pub(super) struct Storage(Arc<Inner>);
 struct Inner {
     database: Database,
     announce: Arc<Announce>,
-    /// Writes wait here instead of on a thread of the blocking pool.
-    write_turn: Arc<Semaphore>,
-    slow_turn: Arc<Semaphore>,
+    /// The only slot for writes. Writes wait for it here instead of on a thread of the blocking pool.
+    write_slot: Arc<Semaphore>,
+    slow_read_slots: Arc<Semaphore>,
 }
 
 enum Database {
@@ -74,8 +74,8 @@ enum Database {
 }
 
 impl Storage {
-    /// Opens the database, or creates it. `fill` is called in the transaction that migrates the schema, with whether the
-    /// tracker is new. New tables of a server receive the data of the data directory's file.
+    /// Opens the database, or creates it. `fill` runs in the transaction that migrates the schema, and receives `true`
+    /// if the tracker is new. New tables on a server receive the data of the file in the data directory.
     ///
     /// # Errors
     /// Fails if a file or a connection fails, or the schema is of a newer version.
@@ -86,21 +86,21 @@ impl Storage {
     ) -> Result<Self, TrackerError> {
         let announce = Arc::new(announce);
         let (database, slow_reads) = match room {
-            Room::Directory(dir) => (Database::File(File::open(dir, fill)?), file::SLOW_READS),
+            Room::Directory(dir) => (Database::File(File::open(dir, fill)?), file::MAX_SLOW_READS),
             Room::Server { tables, dir } => {
                 let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
                 let server = Server::open(Arc::clone(tables), Arc::clone(&announce), |db, is_new| match &file {
                     Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
                     _ => fill(db, is_new),
                 })?;
-                (Database::Server(server), server::SLOW_READS)
+                (Database::Server(server), server::MAX_SLOW_READS)
             }
         };
-        let (write_turn, slow_turn) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
-        Ok(Self(Arc::new(Inner { database, announce, write_turn, slow_turn })))
+        let (write_slot, slow_read_slots) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
+        Ok(Self(Arc::new(Inner { database, announce, write_slot, slow_read_slots })))
     }
 
-    /// Runs a short, indexed read of one state. A file is read on the caller's thread.
+    /// Runs a short read of one state that uses an index. A file is read on the caller's thread.
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
@@ -111,21 +111,22 @@ impl Storage {
         }
     }
 
-    /// Runs a read of one state that may take long: a few at a time, each until it is cancelled or the time is over.
+    /// Runs a read of one state that may take long. Only a few run at a time, each until it is cancelled or its time is
+    /// over.
     pub async fn read_slow<T: Send + 'static>(
         &self,
         cancel: &CancellationToken,
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        let turn = tokio::select! {
-            turn = Arc::clone(&self.0.slow_turn).acquire_owned() => turn.map_err(|_| shutting_down_error())?,
+        let slot = tokio::select! {
+            slot = Arc::clone(&self.0.slow_read_slots).acquire_owned() => slot.map_err(|_| shutting_down_error())?,
             () = cancel.cancelled() => return Err(cancelled_error()),
             () = tokio::time::sleep(SLOW_READ_TIMEOUT) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
             }
         };
-        // Also cancelled when this future is dropped; a query of a file then stops within moments. A server stops its
-        // queries by their time limit.
+        // This token is also cancelled when the future is dropped, which stops a query on a file within moments. A
+        // query on a server ends by its time limit.
         let stop = cancel.child_token();
         let _stop = stop.clone().drop_guard();
         let inner = Arc::clone(&self.0);
@@ -133,14 +134,14 @@ impl Storage {
             match &self.0.database {
                 Database::Server(server) => {
                     let read = move |db: Db<'_>| {
-                        let _turn = turn;
+                        let _slot = slot;
                         read(db)
                     };
                     server.read(read).await
                 }
                 Database::File(_) => {
                     let task = tokio::task::spawn_blocking(move || {
-                        let _turn = turn;
+                        let _slot = slot;
                         let Database::File(file) = &inner.database else { return Err(internal_error()) };
                         file.read_until(&stop, read)
                     });
@@ -154,23 +155,23 @@ impl Storage {
         }
     }
 
-    /// Runs one transaction after all other writes. Once it has begun, it runs to its end even if the caller stops waiting.
-    /// The changes are announced after the commit and before the next write here.
+    /// Runs one transaction after all other writes. Once it has begun, it runs to its end even if the caller stops
+    /// waiting. The changes are announced after the commit and before the next write of this gateway.
     pub async fn write<T: Send + 'static>(
         &self,
-        write: impl FnOnce(Db<'_>) -> Result<(T, Touched), McpError> + Send + 'static,
+        write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        let turn = Arc::clone(&self.0.write_turn).acquire_owned().await.map_err(|_| shutting_down_error())?;
+        let slot = Arc::clone(&self.0.write_slot).acquire_owned().await.map_err(|_| shutting_down_error())?;
         let inner = Arc::clone(&self.0);
         let task = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _slot = slot;
             // An error here rolls the transaction back.
             let write = |db: Db<'_>| write(db).map_err(mark_not_applied);
-            let (value, touched) = match &inner.database {
+            let (value, changed_resources) = match &inner.database {
                 Database::File(file) => file.write(write)?,
                 Database::Server(server) => server.write(write)?,
             };
-            (inner.announce)(touched);
+            (inner.announce)(changed_resources);
             Ok(value)
         });
         task.await.map_err(|_| internal_error().with("outcome", "unknown"))?
@@ -200,13 +201,13 @@ fn shutting_down_error() -> McpError {
     McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down.")
 }
 
-/// Adds that nothing was changed if the error's kind leaves that open.
+/// Adds the outcome `not_applied` to an error whose kind does not tell whether anything was changed.
 fn mark_not_applied(error: McpError) -> McpError {
-    let is_open = matches!(error.kind, ErrorKind::Internal | ErrorKind::Timeout | ErrorKind::Cancelled);
-    if is_open { error.with("outcome", "not_applied") } else { error }
+    let is_ambiguous = matches!(error.kind, ErrorKind::Internal | ErrorKind::Timeout | ErrorKind::Cancelled);
+    if is_ambiguous { error.with("outcome", "not_applied") } else { error }
 }
 
-/// The error for a commit with an unknown outcome.
+/// Returns the error for a commit with an unknown outcome.
 fn unknown_outcome(error: &dyn std::fmt::Display) -> McpError {
     tracing::error!(%error, "tracker: a commit failed, and it is unknown whether it is durable");
     let message = "The tracker's database failed while it committed; whether the write was made is unknown.";

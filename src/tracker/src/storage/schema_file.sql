@@ -1,11 +1,11 @@
--- Migration 1. Times are UTC text with milliseconds, so that they sort as text; ids of entities are UUIDs,
--- row numbers stay inside.
+-- Migration 1. Times are UTC text with milliseconds, so that they sort as text. Clients see UUIDs as ids, and never row
+-- numbers.
 CREATE TABLE people (
     id         INTEGER PRIMARY KEY,
     uuid       TEXT NOT NULL UNIQUE,
     name       TEXT NOT NULL,
     kind       TEXT NOT NULL CHECK (kind IN ('person', 'agent')),
-    -- The principal who writes under this entry; none for people who were only named.
+    -- The principal who writes as this person; NULL for people whom only the configuration names.
     principal  TEXT UNIQUE,
     created_at TEXT NOT NULL
 ) STRICT;
@@ -16,7 +16,7 @@ CREATE TABLE projects (
     key         TEXT NOT NULL UNIQUE,
     name        TEXT NOT NULL,
     description TEXT NOT NULL,
-    -- Numbers of issues are never given twice, also after a deletion.
+    -- Numbers of issues are never reused, not even after a deletion.
     next_number INTEGER NOT NULL DEFAULT 1,
     issue_count INTEGER NOT NULL DEFAULT 0,
     open_count  INTEGER NOT NULL DEFAULT 0,
@@ -39,7 +39,7 @@ CREATE TABLE issues (
     -- A parent that has children cannot be deleted.
     parent          INTEGER REFERENCES issues (id),
     estimated_hours REAL CHECK (estimated_hours >= 0),
-    -- Rises with every change of a field; comments leave it.
+    -- The version increases with every change of a field, but not with comments.
     version         INTEGER NOT NULL DEFAULT 1,
     created_at      TEXT NOT NULL,
     created_by      TEXT NOT NULL,
@@ -64,7 +64,7 @@ CREATE TABLE comments (
 ) STRICT;
 CREATE INDEX comments_by_issue ON comments (issue, id);
 
--- Outlives what it tells of, so it holds no references.
+-- History entries outlive their issues, so they have no foreign keys.
 CREATE TABLE history (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     project    INTEGER NOT NULL,
@@ -80,7 +80,7 @@ CREATE TABLE history (
 CREATE INDEX history_by_issue ON history (issue_uuid, id);
 CREATE INDEX history_by_key ON history (issue_key, id);
 
--- Approved changes that have run, with what they answered: running one again returns the answer and does nothing.
+-- Approved changes that have run, with their answers. Running a change again returns its answer and does nothing.
 CREATE TABLE runs (
     change_id  TEXT PRIMARY KEY,
     tool       TEXT NOT NULL,

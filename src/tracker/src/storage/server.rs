@@ -1,4 +1,5 @@
-//! Tables in the database of a server. The gateways write one after the other, and each announces its writes to the others.
+//! Stores the data in tables on a database server. The gateways write one after another, and each announces its writes
+//! to the other gateways.
 //!
 //! Statements block, so they run on the blocking pool.
 
@@ -11,7 +12,7 @@ use std::{
 use super::{Announce, TrackerError, unknown_outcome};
 use crate::{
     db::{Db, DbError, DbResult, internal_error, not_written, values},
-    uri::Touched,
+    uri::ChangedResources,
 };
 use countersign_protocol::McpError;
 use countersign_store::{
@@ -23,22 +24,22 @@ use countersign_store::{
 const MIGRATIONS: &[&str] = &[include_str!("schema_server.sql")];
 const MODULE: &str = "tracker";
 /// The number of concurrent slow reads. The other connections are for quick reads and for the writer.
-pub(super) const SLOW_READS: usize = 3;
-/// The interval at which the writes of other gateways are read.
+pub(super) const MAX_SLOW_READS: usize = 3;
+/// The interval at which the announcements of other gateways are read.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time without a successful poll after which announcements may have been missed. They are kept for twice as long.
 const MAX_POLL_GAP: Duration = Duration::from_secs(300);
-/// The time for finding out the outcome of a commit.
+/// The time limit for looking up the outcome of a commit.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// The pause between two attempts to find out the outcome of a commit.
+/// The pause between two attempts to look up the outcome of a commit.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Begins a read, which may be idle longer than a write that others wait for.
+/// Begins a read. It may be idle for longer than a write, because no other gateway waits for it.
 const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 10000;
     SET LOCAL idle_in_transaction_session_timeout = '30s'";
 /// Begins a write. Other writers wait for the lock, and readers do not.
 const BEGIN_WRITE: &str = "BEGIN; LOCK TABLE tracker_touched IN SHARE ROW EXCLUSIVE MODE";
-/// Begins a write that reads another database in between.
+/// Begins a copy, which is idle while rows of the other database are read.
 const BEGIN_COPY: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s';
     LOCK TABLE tracker_touched IN SHARE ROW EXCLUSIVE MODE";
 
@@ -46,7 +47,7 @@ pub(super) struct Server {
     tables: Arc<Tables>,
     /// The name under which this gateway announces its writes.
     gateway: String,
-    /// Ends the thread that follows the other gateways when it is dropped.
+    /// Dropping it ends the thread that follows the other gateways.
     _end: mpsc::Sender<()>,
     _follower: JoinHandle<()>,
 }
@@ -62,8 +63,8 @@ impl Server {
         migrate(&mut session, fill)?;
         session.commit()?;
         let gateway = uuid::Uuid::new_v4().simple().to_string();
-        let mut follower = Follower { tables: Arc::clone(&tables), announce, gateway: gateway.clone(), last: 0 };
-        follower.last = follower.newest()?;
+        let mut follower = Follower { tables: Arc::clone(&tables), announce, gateway: gateway.clone(), last_id: 0 };
+        follower.last_id = follower.newest()?;
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name("tracker-follow".into());
         let thread = thread.spawn(move || follower.run(&ended));
@@ -90,14 +91,14 @@ impl Server {
     /// Runs one transaction, and blocks.
     pub fn write<T>(
         &self,
-        write: impl FnOnce(Db<'_>) -> Result<(T, Touched), McpError>,
-    ) -> Result<(T, Touched), McpError> {
+        write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,
+    ) -> Result<(T, ChangedResources), McpError> {
         let mut session = self.tables.wait_for_session().map_err(not_written)?;
         session.begin(BEGIN_WRITE).map_err(not_written)?;
-        let (value, touched) = write(Db::Server(&session))?;
-        let announcement = self.announce(Db::Server(&session), &touched).map_err(not_written)?;
+        let (value, changed_resources) = write(Db::Server(&session))?;
+        let announcement = self.announce(Db::Server(&session), &changed_resources).map_err(not_written)?;
         if let Err(error) = session.commit() {
-            // The server has not made what it refused. If the connection ended, the outcome must be found out.
+            // A commit that the server refused was not made. If the connection ended, the outcome has to be looked up.
             let StoreError::Unreachable(_) = error else { return Err(not_written(error)) };
             match self.is_announced(announcement) {
                 Some(true) => {}
@@ -105,7 +106,7 @@ impl Server {
                 None => return Err(unknown_outcome(&error)),
             }
         }
-        Ok((value, touched))
+        Ok((value, changed_resources))
     }
 
     pub fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
@@ -117,31 +118,31 @@ impl Server {
     }
 
     /// Announces changes to the other gateways in the transaction of the write, and returns the id of the announcement.
-    fn announce(&self, db: Db<'_>, touched: &Touched) -> DbResult<i64> {
+    fn announce(&self, db: Db<'_>, changed_resources: &ChangedResources) -> DbResult<i64> {
         db.execute("DELETE FROM tracker_touched WHERE at < now() - interval '10 minutes'", &[])?;
-        let uris = serde_json::to_string(touched.uris())?;
+        let uris = serde_json::to_string(changed_resources.uris())?;
         let sql = "INSERT INTO tracker_touched (gateway, uris, listed) VALUES (?1, ?2, ?3) RETURNING id";
-        db.one(sql, values![&self.gateway, &uris, touched.list_changed], |row| row.get(0))
+        db.query_one(sql, values![&self.gateway, &uris, changed_resources.list_changed], |row| row.get(0))
     }
 
-    /// Returns whether the write with this announcement was committed, once its transaction has ended; `None` if that
-    /// cannot be found out.
+    /// Waits until the transaction with this announcement has ended, and returns `true` if it was committed. Returns
+    /// `None` if the outcome cannot be determined.
     fn is_announced(&self, announcement: i64) -> Option<bool> {
-        let look = || -> DbResult<bool> {
+        let look_up = || -> DbResult<bool> {
             let mut session = self.tables.wait_for_session()?;
             session.begin(BEGIN_WRITE)?;
             let sql = "SELECT 1 FROM tracker_touched WHERE id = ?1 AND gateway = ?2";
-            let found = Db::Server(&session).find(sql, values![announcement, &self.gateway], |_| Ok(()))?;
-            // The id is not used again while this gateway writes nothing.
+            let found = Db::Server(&session).query_optional(sql, values![announcement, &self.gateway], |_| Ok(()))?;
+            // No other announcement gets this id meanwhile, because this gateway writes nothing.
             let _ = session.commit();
             Ok(found.is_some())
         };
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
-            match look() {
+            match look_up() {
                 Ok(is_made) => return Some(is_made),
                 Err(error) if Instant::now() > deadline => {
-                    tracing::error!(%error, "tracker: the outcome of a commit cannot be found out");
+                    tracing::error!(%error, "tracker: the outcome of a commit cannot be determined");
                     return None;
                 }
                 Err(_) => std::thread::sleep(SETTLE_INTERVAL),
@@ -162,7 +163,7 @@ fn migrate(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()
     let db = Db::Server(session);
     let known = MIGRATIONS.len();
     let version = "SELECT version FROM countersign_modules WHERE name = ?1";
-    let found: Option<usize> = db.find(version, values![MODULE], |row| row.get(0))?;
+    let found: Option<usize> = db.query_optional(version, values![MODULE], |row| row.get(0))?;
     let found = found.unwrap_or(0);
     if found > known {
         return Err(TrackerError::NewerTables { found, known });
@@ -177,19 +178,19 @@ fn migrate(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()
     Ok(())
 }
 
-/// Follows the writes of other gateways.
+/// Polls the announcements of other gateways, and passes them on to subscribers of this one.
 struct Follower {
     tables: Arc<Tables>,
     announce: Arc<Announce>,
     gateway: String,
     /// The id of the last announcement that was read.
-    last: i64,
+    last_id: i64,
 }
 
 impl Follower {
     fn newest(&self) -> DbResult<i64> {
         let session = self.tables.wait_for_session()?;
-        Db::Server(&session).one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
+        Db::Server(&session).query_one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
     }
 
     fn run(mut self, ended: &mpsc::Receiver<()>) {
@@ -198,7 +199,7 @@ impl Follower {
             match self.poll() {
                 Ok(()) => {
                     if polled_at.elapsed() > MAX_POLL_GAP {
-                        (self.announce)(Touched::all());
+                        (self.announce)(ChangedResources::all());
                     }
                     polled_at = Instant::now();
                 }
@@ -211,13 +212,14 @@ impl Follower {
         let session = self.tables.wait_for_session()?;
         let sql = "SELECT id, gateway, uris, listed FROM tracker_touched WHERE id > ?1 ORDER BY id";
         let announcements: Vec<(i64, String, String, bool)> =
-            Db::Server(&session)
-                .all(sql, values![self.last], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+            Db::Server(&session).query_all(sql, values![self.last_id], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+            })?;
         drop(session);
         for (id, gateway, uris, list_changed) in announcements {
-            self.last = id;
+            self.last_id = id;
             if gateway != self.gateway {
-                (self.announce)(Touched::from_announcement(serde_json::from_str(&uris)?, list_changed));
+                (self.announce)(ChangedResources::from_announcement(serde_json::from_str(&uris)?, list_changed));
             }
         }
         Ok(())

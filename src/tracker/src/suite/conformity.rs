@@ -1,4 +1,4 @@
-//! Schemas: they are valid, they describe the answers, and they refuse what the tools refuse.
+//! Tests that the schemas are valid, match the answers, and refuse the same arguments as the tools.
 
 use std::collections::BTreeMap;
 
@@ -93,11 +93,11 @@ async fn answers_match_output_schemas() {
     for name in tools.keys() {
         assert!(calls.iter().any(|(tool, _)| tool == name), "{name} is not called");
     }
-    for (at, (tool, arguments)) in calls.into_iter().enumerate() {
+    for (index, (tool, arguments)) in calls.into_iter().enumerate() {
         let def = &tools[tool];
         assert!(validator(&def.input_schema).is_valid(&arguments), "{tool} {arguments}");
         let raw = to_raw_value(&arguments).unwrap();
-        let ctx = context("agent-1", Some(&format!("chg_{at}")));
+        let ctx = context("agent-1", Some(&format!("chg_{index}")));
         let result = t.tracker.call(tool, &raw, &ctx).await.unwrap();
         let answer: Value = serde_json::from_str(result.structured_content.unwrap().get()).unwrap();
         let schema = validator(def.output_schema.as_ref().unwrap());
@@ -146,6 +146,6 @@ async fn invalid_arguments_break_input_schemas() {
 async fn unknown_tools_are_refused() {
     let t = Fixture::empty();
     assert_eq!(t.call("drop_table", json!({})).await.unwrap_err().data["tool"], "drop_table");
-    // A read has no preview: nothing would change.
+    // A read has no preview, because it changes nothing.
     assert_eq!(t.preview("get_issue", json!({ "issueId": "CORE-1" })).await.err().unwrap().data["tool"], "get_issue");
 }

@@ -1,4 +1,4 @@
-//! Whatever a caller sends, the answer is an answer or a clear error.
+//! Tests hostile input: each call returns an answer or a clear error.
 
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::json;
@@ -8,7 +8,7 @@ use countersign_domain::changes::visible::is_hidden;
 use countersign_protocol::ErrorKind;
 use countersign_provider::Provider;
 
-/// One runtime for all cases of a property.
+/// Runs a future to its end, for properties that are not async.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
@@ -48,21 +48,21 @@ fn no_query_is_a_syntax_error() {
 #[test]
 fn texts_are_returned_unchanged() {
     let t = Fixture::empty();
-    let project = block_on(t.project("CORE"));
+    let project = block_on(t.create_project("CORE"));
     let mut runner =
         TestRunner::new(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() });
     runner
         .run(&(any::<String>(), any::<String>()), |(title, description)| {
             let arguments = json!({ "projectId": project, "type": "Bug", "title": title, "description": description });
             match block_on(t.call("create_issue", arguments)) {
-                Ok(made) => {
-                    let by = json!({ "issueId": made["issue"]["id"] });
-                    let read = block_on(t.call("get_issue", by.clone())).unwrap();
+                Ok(created) => {
+                    let issue_ref = json!({ "issueId": created["issue"]["id"] });
+                    let read = block_on(t.call("get_issue", issue_ref.clone())).unwrap();
                     prop_assert_eq!(&read["issue"]["title"], &json!(title));
                     prop_assert_eq!(&read["issue"]["description"], &json!(description));
-                    let preview = block_on(t.preview("delete_issue", by.clone())).unwrap();
+                    let preview = block_on(t.preview("delete_issue", issue_ref.clone())).unwrap();
                     prop_assert!(!preview.diff.truncated);
-                    block_on(t.call("delete_issue", by)).unwrap();
+                    block_on(t.call("delete_issue", issue_ref)).unwrap();
                 }
                 Err(error) => prop_assert!(title.trim().is_empty() || title.chars().count() > 200, "{}", error),
             }
@@ -78,7 +78,7 @@ async fn cancelled_search_is_reported_as_cancelled() {
     ctx.cancel.cancel();
     let arguments = serde_json::value::to_raw_value(&json!({ "query": "passkey" })).unwrap();
     let result = t.tracker.call("search_issues", &arguments, &ctx).await;
-    // Either it was done already or it was cancelled; it never hangs.
+    // The search has either finished or was cancelled, and never hangs.
     if let Err(error) = result {
         assert_eq!(error.kind, ErrorKind::Cancelled);
     }
@@ -87,21 +87,21 @@ async fn cancelled_search_is_reported_as_cancelled() {
 #[tokio::test]
 async fn markup_is_stored_as_text() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
+    let project = t.create_project("CORE").await;
     for title in
         ["<img src=x onerror=alert(1)>", "'; DROP TABLE issues; --", "\u{202e}gnp.exe", "two\nlines", "🎉\u{1}x"]
     {
-        let made =
+        let created =
             t.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": title })).await.unwrap();
-        assert_eq!(made["issue"]["title"], title);
-        let preview = t.preview("delete_issue", json!({ "issueId": made["issue"]["id"] })).await.unwrap();
+        assert_eq!(created["issue"]["title"], title);
+        let preview = t.preview("delete_issue", json!({ "issueId": created["issue"]["id"] })).await.unwrap();
         let field = preview.diff.fields.iter().find(|f| f.field == "title").unwrap();
-        assert_eq!(field.before.as_deref(), Some(title), "the diff has what is there");
+        assert_eq!(field.before.as_deref(), Some(title), "the diff shows the title unchanged");
         for line in [&preview.summary, &preview.target.label] {
             assert!(!line.chars().any(|c| c == '\n' || is_hidden(c)), "{line:?}");
         }
     }
     assert_eq!(t.call("list_issues", json!({})).await.unwrap()["issues"].as_array().unwrap().len(), 5);
     let nul = json!({ "projectId": project, "type": "Bug", "title": "a\u{0}b" });
-    assert_invalid(&t.refused("create_issue", nul).await, "/title", "pattern");
+    assert_invalid(&t.assert_refused("create_issue", nul).await, "/title", "pattern");
 }

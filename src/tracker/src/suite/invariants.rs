@@ -1,4 +1,4 @@
-//! Whatever writes come in whatever order: what always holds, holds.
+//! Tests that invariants hold after any sequence of writes.
 
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use super::Fixture;
 use crate::{
     db::{Db, DbResult, values},
-    uri::Touched,
+    uri::ChangedResources,
     words::vector,
 };
 use countersign_protocol::ErrorKind;
 
-/// A write against issues by their number, which may not exist.
+/// A write to issues, which are given by their numbers and may not exist.
 #[derive(Clone, Debug)]
 enum Step {
     Create { kind: &'static str, parent: usize },
@@ -42,15 +42,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-struct Run {
+struct TestRun {
     t: Fixture,
     project: String,
     me: String,
-    /// Ids by number; those of deleted issues stay.
+    /// The ids of issues by number, including those of deleted issues.
     ids: Vec<String>,
 }
 
-impl Run {
+impl TestRun {
     fn id(&self, number: usize) -> Value {
         self.ids.get(number.wrapping_sub(1)).map_or(Value::Null, |id| json!(id))
     }
@@ -82,45 +82,45 @@ impl Run {
     }
 }
 
-/// Counts rows that must not be.
-async fn none(t: &Fixture, what: &str, sql: &str) -> Result<(), TestCaseError> {
+/// Fails if the statement finds a row.
+async fn assert_no_rows(t: &Fixture, invariant: &str, sql: &str) -> Result<(), TestCaseError> {
     let count: Vec<i64> = t.rows(&format!("SELECT COUNT(*) FROM ({sql}) AS found"), |row| row.get(0)).await;
-    prop_assert_eq!(count, [0], "{}", what);
+    prop_assert_eq!(count, [0], "{}", invariant);
     Ok(())
 }
 
-/// Whether the index of words is that of the rows.
-fn is_indexed(db: Db<'_>) -> DbResult<()> {
+/// Checks that the full-text index matches the rows.
+fn check_index(db: Db<'_>) -> DbResult<()> {
     if let Db::File(_) = db {
         for index in ["issue_fts", "comment_fts"] {
-            // With a rank of 1 it is compared with the table that it indexes.
+            // A rank of 1 compares the index with the table that it indexes.
             db.execute(&format!("INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)"), &[])?;
         }
         return Ok(());
     }
     for sql in ["SELECT id, key, title, description FROM issues", "SELECT id, '', '', content FROM comments"] {
         let table = sql.rsplit(' ').next().unwrap();
-        let rows: Vec<(i64, String)> = db.all(sql, &[], |row| {
+        let rows: Vec<(i64, String)> = db.query_all(sql, &[], |row| {
             Ok((row.get(0)?, vector(&[('A', row.get(1)?), ('B', row.get(2)?), ('D', row.get(3)?)])))
         })?;
         for (id, words) in rows {
             let sql =
                 format!("SELECT 1 FROM {table} WHERE id = ?1 AND strip(words) = strip(CAST(?2 AS text)::tsvector)");
-            db.one(&sql, values![id, &words], |_| Ok(()))?;
+            db.query_one(&sql, values![id, &words], |_| Ok(()))?;
         }
     }
     Ok(())
 }
 
 async fn check(t: &Fixture) -> Result<(), TestCaseError> {
-    none(
+    assert_no_rows(
         t,
-        "a project's counts are those of its issues",
+        "the counts of a project match its issues",
         "SELECT 1 FROM projects p WHERE issue_count <> (SELECT COUNT(*) FROM issues i WHERE i.project = p.id) \
          OR open_count <> (SELECT COUNT(*) FROM issues i WHERE i.project = p.id AND status NOT IN ('Done', 'Cancelled'))",
     )
     .await?;
-    none(
+    assert_no_rows(
         t,
         "parents fit",
         "SELECT 1 FROM issues i LEFT JOIN issues p ON p.id = i.parent WHERE (i.type = 'Task' AND p.type IS NULL) \
@@ -128,16 +128,17 @@ async fn check(t: &Fixture) -> Result<(), TestCaseError> {
          OR (i.type = 'Epic' AND p.type <> 'Epic') OR (p.id IS NOT NULL AND p.project <> i.project)",
     )
     .await?;
-    none(
+    assert_no_rows(
         t,
-        "nothing stands below itself",
+        "no issue is its own ancestor",
         "WITH RECURSIVE up (start, id, depth) AS (SELECT id, parent, 1 FROM issues \
          UNION ALL SELECT up.start, i.parent, depth + 1 FROM issues i JOIN up ON i.id = up.id WHERE depth < 100) \
          SELECT 1 FROM up WHERE id = start",
     )
     .await?;
-    none(t, "comments belong to issues", "SELECT 1 FROM comments WHERE issue NOT IN (SELECT id FROM issues)").await?;
-    none(
+    assert_no_rows(t, "comments belong to issues", "SELECT 1 FROM comments WHERE issue NOT IN (SELECT id FROM issues)")
+        .await?;
+    assert_no_rows(
         t,
         "every issue has a history that begins with its creation, and one entry for each version and comment",
         "SELECT 1 FROM issues i WHERE i.version + (SELECT COUNT(*) FROM comments c WHERE c.issue = i.id) \
@@ -145,8 +146,8 @@ async fn check(t: &Fixture) -> Result<(), TestCaseError> {
          (SELECT action FROM history h WHERE h.issue_uuid = i.uuid ORDER BY h.id LIMIT 1)",
     )
     .await?;
-    let sound = t.tracker.storage.write(|db| Ok((is_indexed(db), Touched::default()))).await.unwrap();
-    prop_assert!(sound.is_ok(), "every word is found: {:?}", sound);
+    let checked = t.tracker.storage.write(|db| Ok((check_index(db), ChangedResources::default()))).await.unwrap();
+    prop_assert!(checked.is_ok(), "the full-text index does not match the rows: {:?}", checked);
     Ok(())
 }
 
@@ -158,9 +159,9 @@ fn invariants_hold_after_any_writes() {
         .run(&steps(), |steps| {
             runtime.block_on(async {
                 let t = Fixture::empty();
-                let project = t.project("CORE").await;
-                let me = t.me().await;
-                let mut run = Run { t, project, me, ids: Vec::new() };
+                let project = t.create_project("CORE").await;
+                let me = t.agent_id().await;
+                let mut run = TestRun { t, project, me, ids: Vec::new() };
                 for step in &steps {
                     let (tool, arguments) = run.call(step);
                     let previewed = run.t.preview(tool, arguments.clone()).await;

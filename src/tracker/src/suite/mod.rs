@@ -1,4 +1,4 @@
-//! The module as its callers see it: through the `Provider` trait, on a real file and on a real server.
+//! Tests the tracker through the `Provider` trait, on a real file and on a real database server.
 
 mod conformity;
 mod hostile;
@@ -36,7 +36,7 @@ pub(super) fn config(sample_project: bool) -> TrackerConfig {
     TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project, people: Vec::new() }
 }
 
-/// A database of its own for each directory, on what the module is named after.
+/// Returns a separate database for each directory: on a server if the module is `on_a_server`, otherwise in a file.
 pub(super) fn place(dir: &Path) -> Place {
     if module_path!().ends_with("on_a_server") {
         return Place::server(&url_of(dir), None).unwrap();
@@ -45,7 +45,7 @@ pub(super) fn place(dir: &Path) -> Place {
 }
 
 impl Fixture {
-    /// An empty tracker.
+    /// Opens an empty tracker.
     pub fn empty() -> Self {
         Self::with(&config(false))
     }
@@ -59,7 +59,7 @@ impl Fixture {
         Self { tracker: Tracker::open(&place(dir.path()).room().unwrap(), config).unwrap(), dir }
     }
 
-    /// Calls as `agent-1`, without a change, and gives the structured answer.
+    /// Calls a tool as `agent-1` without a change, and returns the structured answer.
     pub async fn call(&self, tool: &str, arguments: Value) -> Result<Value, McpError> {
         self.call_as(&context("agent-1", None), tool, arguments).await
     }
@@ -82,17 +82,17 @@ impl Fixture {
         self.tracker.preview(tool, &arguments, &context("agent-1", None)).await
     }
 
-    /// What the preview and the run refuse alike, and nothing has changed.
-    pub async fn refused(&self, tool: &str, arguments: Value) -> McpError {
+    /// Checks that the preview and the run refuse a write with the same error and change no data. Returns the error.
+    pub async fn assert_refused(&self, tool: &str, arguments: Value) -> McpError {
         let before = self.dump().await;
-        let by_preview = self.preview(tool, arguments.clone()).await.expect_err("the preview refuses");
-        let by_run = self.call(tool, arguments).await.expect_err("the run refuses");
+        let by_preview = self.preview(tool, arguments.clone()).await.expect_err("the preview refuses the write");
+        let by_run = self.call(tool, arguments).await.expect_err("the run refuses the write");
         assert_eq!(by_preview, by_run);
-        assert_eq!(self.dump().await, before, "a refused write left something behind");
+        assert_eq!(self.dump().await, before, "a refused write changed data");
         by_preview
     }
 
-    /// Everything that a write could alter.
+    /// Returns all data that a write can change, as text.
     pub async fn dump(&self) -> Vec<String> {
         let columns = [
             ("people", "id, uuid, name, kind, principal, created_at"),
@@ -112,7 +112,7 @@ impl Fixture {
         for (table, names) in columns {
             let read = move |row: &Row| -> Sql<String> {
                 let cells: Sql<Vec<String>> =
-                    (0..names.split(", ").count()).map(|at| Ok(format!("{:?}", row.value(at)?))).collect();
+                    (0..names.split(", ").count()).map(|index| Ok(format!("{:?}", row.value(index)?))).collect();
                 Ok(format!("{table}: {}", cells?.join(", ")))
             };
             all.extend(self.rows(&format!("SELECT {names} FROM {table} ORDER BY 1"), read).await);
@@ -120,19 +120,24 @@ impl Fixture {
         all
     }
 
-    /// What a statement finds in the tracker's database.
-    pub async fn rows<T: Send + 'static>(&self, sql: &str, of: impl FnMut(&Row) -> Sql<T> + Send + 'static) -> Vec<T> {
+    /// Reads the rows of a statement from the tracker's database.
+    pub async fn rows<T: Send + 'static>(
+        &self,
+        sql: &str,
+        read: impl FnMut(&Row) -> Sql<T> + Send + 'static,
+    ) -> Vec<T> {
         let sql = sql.to_owned();
-        self.tracker.storage.read(move |db| Ok(db.all(&sql, &[], of).unwrap())).await.unwrap()
+        self.tracker.storage.read(move |db| Ok(db.query_all(&sql, &[], read).unwrap())).await.unwrap()
     }
 
-    pub async fn project(&self, key: &str) -> String {
-        let made = self.call("create_project", json!({ "name": format!("Project {key}"), "key": key })).await.unwrap();
-        string(&made["project"]["id"])
+    pub async fn create_project(&self, key: &str) -> String {
+        let created =
+            self.call("create_project", json!({ "name": format!("Project {key}"), "key": key })).await.unwrap();
+        string(&created["project"]["id"])
     }
 
-    /// Makes an issue and gives its id.
-    pub async fn issue(&self, project: &str, kind: &str, title: &str, parent: Option<&str>) -> String {
+    /// Creates an issue, and returns its id.
+    pub async fn create_issue(&self, project: &str, kind: &str, title: &str, parent: Option<&str>) -> String {
         let mut arguments = json!({ "projectId": project, "type": kind, "title": title });
         if let Some(parent) = parent {
             arguments["parentId"] = json!(parent);
@@ -140,8 +145,8 @@ impl Fixture {
         string(&self.call("create_issue", arguments).await.unwrap()["issue"]["id"])
     }
 
-    /// The id of the entry that `agent-1` got with its first write.
-    pub async fn me(&self) -> String {
+    /// Returns the id that `agent-1` got among the people with its first write.
+    pub async fn agent_id(&self) -> String {
         let answer = self.call("list_projects", json!({ "includePeople": true })).await.unwrap();
         let people = answer["people"].as_array().unwrap();
         string(&people.iter().find(|p| p["principal"] == "agent-1").unwrap()["id"])
@@ -187,16 +192,18 @@ pub(super) fn assert_missing(error: &McpError, entity: &str) {
     assert_eq!(error.data["entityType"], entity, "{error}");
 }
 
-pub(super) const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
+/// The id of no entity.
+pub(super) const UNKNOWN_ID: &str = "00000000-0000-4000-8000-000000000000";
 
-pub(super) fn updated(receiver: &mut tokio::sync::broadcast::Receiver<ProviderEvent>) -> (Vec<String>, bool) {
+/// Returns the URIs of all pending events, and whether the list of resources has changed.
+pub(super) fn drain_events(receiver: &mut tokio::sync::broadcast::Receiver<ProviderEvent>) -> (Vec<String>, bool) {
     let (mut uris, mut list) = (Vec::new(), false);
     while let Ok(event) = receiver.try_recv() {
         match event {
             ProviderEvent::ResourcesUpdated(more) => uris.extend(more),
             ProviderEvent::ResourceListChanged => list = true,
             ProviderEvent::PrivateResourcesUpdated(private) => {
-                panic!("everything of the tracker is everybody's: {private:?}")
+                panic!("the tracker has no private resources: {private:?}")
             }
             ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => {}
         }

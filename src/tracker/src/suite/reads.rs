@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Fixture, NOBODY, assert_invalid, assert_missing, string};
+use super::{Fixture, UNKNOWN_ID, assert_invalid, assert_missing, string};
 use crate::{arguments::ListIssues, db::Db, reads::issue_query};
 use countersign_provider::schema::parse_arguments;
 
@@ -15,12 +15,12 @@ async fn listed(t: &Fixture, arguments: Value) -> Vec<String> {
 #[tokio::test]
 async fn filters_are_combined() {
     let t = Fixture::empty();
-    let (core, other) = (t.project("CORE").await, t.project("OTHER").await);
-    let me = t.me().await;
-    let story = t.issue(&core, "Story", "Sign in with a passkey", None).await;
-    t.issue(&core, "Task", "Store the passkey", Some(&story)).await;
-    t.issue(&core, "Bug", "Blank page", None).await;
-    t.issue(&other, "Bug", "Other blank page", None).await;
+    let (core, other) = (t.create_project("CORE").await, t.create_project("OTHER").await);
+    let me = t.agent_id().await;
+    let story = t.create_issue(&core, "Story", "Sign in with a passkey", None).await;
+    t.create_issue(&core, "Task", "Store the passkey", Some(&story)).await;
+    t.create_issue(&core, "Bug", "Blank page", None).await;
+    t.create_issue(&other, "Bug", "Other blank page", None).await;
     t.call("assign_issue", json!({ "issueId": "CORE-3", "assigneeId": me })).await.unwrap();
     t.call("update_status", json!({ "issueId": "CORE-2", "newStatus": "Todo" })).await.unwrap();
     t.call("update_issue", json!({ "issueId": "CORE-3", "priority": "High" })).await.unwrap();
@@ -45,10 +45,10 @@ async fn filters_are_combined() {
 }
 
 #[tokio::test]
-async fn list_refusals() {
+async fn invalid_list_arguments_are_refused() {
     let t = Fixture::sample();
     assert_missing(&t.call("list_issues", json!({ "projectId": "NONE" })).await.unwrap_err(), "project");
-    assert_missing(&t.call("list_issues", json!({ "assigneeId": NOBODY })).await.unwrap_err(), "person");
+    assert_missing(&t.call("list_issues", json!({ "assigneeId": UNKNOWN_ID })).await.unwrap_err(), "person");
     assert_missing(&t.call("list_issues", json!({ "parentId": "CORE-99" })).await.unwrap_err(), "issue");
     for (arguments, pointer, rule) in [
         (json!({ "limit": 0 }), "/limit", "minimum"),
@@ -68,16 +68,16 @@ async fn list_refusals() {
 #[tokio::test]
 async fn pages_list_each_issue_once_during_writes() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
+    let project = t.create_project("CORE").await;
     for n in 0..25 {
-        t.issue(&project, "Bug", &format!("Bug {n}"), None).await;
+        t.create_issue(&project, "Bug", &format!("Bug {n}"), None).await;
     }
     let mut seen = Vec::new();
     let mut arguments = json!({ "projectId": "CORE", "limit": 7 });
     loop {
         let page = t.call("list_issues", arguments.clone()).await.unwrap();
         seen.extend(keys(&page));
-        t.issue(&project, "Bug", "late", None).await;
+        t.create_issue(&project, "Bug", "late", None).await;
         match &page["nextCursor"] {
             Value::Null => break,
             cursor => arguments["cursor"] = cursor.clone(),
@@ -85,7 +85,7 @@ async fn pages_list_each_issue_once_during_writes() {
     }
     let wanted: Vec<String> = (1..=25).rev().map(|n| format!("CORE-{n}")).collect();
     assert_eq!(seen, wanted);
-    // A cursor belongs to its filters.
+    // A cursor is valid only for the filters of its listing.
     let cursor = t.call("list_issues", json!({ "limit": 1 })).await.unwrap()["nextCursor"].clone();
     let error = t.call("list_issues", json!({ "limit": 1, "type": "Bug", "cursor": cursor })).await.unwrap_err();
     assert_invalid(&error, "/cursor", "cursor");
@@ -95,7 +95,7 @@ async fn pages_list_each_issue_once_during_writes() {
 async fn projects_are_paged_by_key() {
     let t = Fixture::empty();
     for key in ["CC", "AA", "DD", "BB"] {
-        t.project(key).await;
+        t.create_project(key).await;
     }
     let first = t.call("list_projects", json!({ "limit": 3 })).await.unwrap();
     let names = |a: &Value| a["projects"].as_array().unwrap().iter().map(|p| string(&p["key"])).collect::<Vec<_>>();
@@ -108,7 +108,7 @@ async fn projects_are_paged_by_key() {
 }
 
 #[tokio::test]
-async fn get_issue_by_id_or_key() {
+async fn issue_is_found_by_id_or_key() {
     let t = Fixture::sample();
     let by_key = t.call("get_issue", json!({ "issueId": "CORE-2" })).await.unwrap();
     let id = string(&by_key["issue"]["id"]);
@@ -124,7 +124,7 @@ async fn get_issue_by_id_or_key() {
     assert_eq!(all["children"][0]["key"], "CORE-3");
     assert!(all["history"].as_array().unwrap().len() >= 4);
     assert_missing(&t.call("get_issue", json!({ "issueId": "CORE-99" })).await.unwrap_err(), "issue");
-    assert_missing(&t.call("get_issue", json!({ "issueId": NOBODY })).await.unwrap_err(), "issue");
+    assert_missing(&t.call("get_issue", json!({ "issueId": UNKNOWN_ID })).await.unwrap_err(), "issue");
     assert_invalid(&t.call("get_issue", json!({ "issueId": "12" })).await.unwrap_err(), "/issueId", "anyOf");
     let text = t.text("get_issue", json!({ "issueId": "CORE-2" })).await;
     for part in ["CORE-2 Register a passkey", id.as_str(), "Status: Review", "May go to: Done, InProgress, Cancelled"] {
@@ -133,7 +133,7 @@ async fn get_issue_by_id_or_key() {
 }
 
 #[tokio::test]
-async fn search_ranks_and_finds_in_comments() {
+async fn search_ranks_titles_first_and_finds_comments() {
     let t = Fixture::sample();
     let found = t.call("search_issues", json!({ "query": "passkey" })).await.unwrap();
     let first = &found["results"][0];
@@ -152,7 +152,7 @@ async fn search_ranks_and_finds_in_comments() {
     assert_eq!((limited["results"].as_array().unwrap().len(), &limited["hasMore"]), (1, &json!(true)));
     let none = t.call("search_issues", json!({ "query": "xylophone" })).await.unwrap();
     assert_eq!(none, json!({ "results": [], "partial": false, "hasMore": false }));
-    let other = t.project("OTHER").await;
+    let other = t.create_project("OTHER").await;
     let elsewhere = t.call("search_issues", json!({ "query": "passkey", "projectId": other })).await.unwrap();
     assert_eq!(elsewhere["results"], json!([]));
     assert_missing(
@@ -163,10 +163,10 @@ async fn search_ranks_and_finds_in_comments() {
 }
 
 #[tokio::test]
-async fn search_follows_changes() {
+async fn search_finds_only_the_updated_title() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let issue = t.issue(&project, "Bug", "giraffe", None).await;
+    let project = t.create_project("CORE").await;
+    let issue = t.create_issue(&project, "Bug", "giraffe", None).await;
     let hits = |query: &'static str| {
         let t = &t;
         async move { t.call("search_issues", json!({ "query": query })).await.unwrap()["results"].as_array().unwrap().len() }
@@ -200,12 +200,12 @@ async fn quick_listings_use_an_index() {
                 let (sql, parameters) = issue_query(db, &wanted, after, 20)?.unwrap();
                 let Db::File(_) = db else { return Ok(Vec::new()) };
                 Ok(db
-                    .all(&format!("EXPLAIN QUERY PLAN {sql}"), &parameters.values(), |row| row.get::<String>(3))
+                    .query_all(&format!("EXPLAIN QUERY PLAN {sql}"), &parameters.values(), |row| row.get::<String>(3))
                     .unwrap())
             });
             let plan = plan.await.unwrap();
             if plan.is_empty() {
-                // A server's planner goes by its statistics.
+                // The planner of a server depends on statistics, so its plan is not checked.
                 continue;
             }
             let wanted = if arguments == json!({}) { "i" } else { "i USING INDEX issues_by_" };
@@ -226,16 +226,16 @@ async fn quick_listings_use_an_index() {
     }
 }
 
-/// What this thread has had of the processor.
+/// Returns the processor time that this thread has used.
 fn cpu_time() -> std::time::Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     std::time::Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// `cargo test --release --lib tracker::tests::reads::measure -- --ignored --nocapture`
+/// Measures reads and a preview: `cargo test --release -p countersign-tracker measure_reads -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "a measurement"]
-async fn measure() {
+async fn measure_reads() {
     let t = Fixture::sample();
     let calls = [
         ("get_issue", json!({ "issueId": "CORE-7" })),
@@ -244,22 +244,22 @@ async fn measure() {
         ("list_issues", json!({ "type": "Bug" })),
         ("search_issues", json!({ "query": "passkey" })),
     ];
-    let only = std::env::var("MEASURE").unwrap_or_default();
-    for (tool, arguments) in calls.into_iter().filter(|(tool, _)| tool.contains(&only)) {
+    let only_tool = std::env::var("MEASURE").unwrap_or_default();
+    for (tool, arguments) in calls.into_iter().filter(|(tool, _)| tool.contains(&only_tool)) {
         let raw = serde_json::value::to_raw_value(&arguments).unwrap();
         let ctx = super::context("agent-1", None);
-        let began = cpu_time();
+        let started = cpu_time();
         for _ in 0..20_000 {
             countersign_provider::Provider::call(&*t.tracker, tool, &raw, &ctx).await.unwrap();
         }
-        println!("{tool} {arguments}: {:?} of CPU of this thread", cpu_time().saturating_sub(began) / 20_000);
+        println!("{tool} {arguments}: {:?} of CPU of this thread", cpu_time().saturating_sub(started) / 20_000);
     }
     let arguments = json!({ "issueId": "CORE-7", "content": "Hi" });
     let raw = serde_json::value::to_raw_value(&arguments).unwrap();
     let ctx = super::context("agent-1", None);
-    let began = cpu_time();
+    let started = cpu_time();
     for _ in 0..20_000 {
         countersign_provider::Provider::preview(&*t.tracker, "add_comment", &raw, &ctx).await.unwrap();
     }
-    println!("preview of add_comment: {:?}", cpu_time().saturating_sub(began) / 20_000);
+    println!("preview of add_comment: {:?}", cpu_time().saturating_sub(started) / 20_000);
 }

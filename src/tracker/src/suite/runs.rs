@@ -1,10 +1,10 @@
-//! What a run of an approved change leaves behind, and runs at the same time.
+//! Tests the runs of approved changes: their history, repeated and concurrent runs, and copies of the data.
 
 use std::{path::Path, sync::Arc};
 
 use serde_json::json;
 
-use super::{Fixture, config, context, place, string, updated};
+use super::{Fixture, config, context, drain_events, place, string};
 use crate::{Tracker, move_data};
 use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, Permit, Provider};
@@ -19,13 +19,13 @@ use countersign_store::{
 #[tokio::test]
 async fn history_records_actor_change_and_time() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
+    let project = t.create_project("CORE").await;
     let alice = context("alice", Some("chg_create"));
-    let made = t
+    let created = t
         .call_as(&alice, "create_issue", json!({ "projectId": project, "type": "Bug", "title": "Old" }))
         .await
         .unwrap();
-    let key = string(&made["issue"]["key"]);
+    let key = string(&created["issue"]["key"]);
     t.call_as(&context("bob", Some("chg_title")), "update_issue", json!({ "issueId": key, "title": "New" }))
         .await
         .unwrap();
@@ -34,15 +34,18 @@ async fn history_records_actor_change_and_time() {
         .unwrap();
     let history = t.read(&format!("tracker://issues/{key}/history")).await.unwrap();
     let entries = history["entries"].as_array().unwrap();
-    let told: Vec<_> = entries
+    let recorded: Vec<_> = entries
         .iter()
         .map(|e| (string(&e["actor"]), string(&e["action"]), string(&e["changeId"]), e["changes"].clone()))
         .collect();
-    assert_eq!(told.len(), 3);
-    assert_eq!((told[0].0.as_str(), told[0].1.as_str(), told[0].2.as_str()), ("alice", "created", "chg_create"));
-    assert!(told[0].3.as_array().unwrap().contains(&json!({ "field": "key", "before": null, "after": key })));
-    assert_eq!(told[1].3, json!([{ "field": "title", "before": "Old", "after": "New" }]));
-    assert_eq!(told[2].3, json!([{ "field": "status", "before": "Backlog", "after": "Todo" }]));
+    assert_eq!(recorded.len(), 3);
+    assert_eq!(
+        (recorded[0].0.as_str(), recorded[0].1.as_str(), recorded[0].2.as_str()),
+        ("alice", "created", "chg_create")
+    );
+    assert!(recorded[0].3.as_array().unwrap().contains(&json!({ "field": "key", "before": null, "after": key })));
+    assert_eq!(recorded[1].3, json!([{ "field": "title", "before": "Old", "after": "New" }]));
+    assert_eq!(recorded[2].3, json!([{ "field": "status", "before": "Backlog", "after": "Todo" }]));
     assert_eq!(history["total"], 3);
     for entry in entries {
         string(&entry["at"]).parse::<jiff::Timestamp>().unwrap();
@@ -52,18 +55,18 @@ async fn history_records_actor_change_and_time() {
 #[tokio::test]
 async fn repeated_run_returns_the_first_answer() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let project = t.create_project("CORE").await;
+    let issue = t.create_issue(&project, "Bug", "A bug", None).await;
     let ctx = context("alice", Some("chg_1"));
-    let arguments = json!({ "issueId": issue, "content": "once" });
+    let arguments = json!({ "issueId": issue, "content": "each write is announced once" });
     let first = t.call_as(&ctx, "add_comment", arguments.clone()).await.unwrap();
     let dump = t.dump().await;
     let mut events = t.tracker.events();
     let second = t.call_as(&ctx, "add_comment", arguments.clone()).await.unwrap();
     assert_eq!(first, second);
     assert_eq!(t.dump().await, dump);
-    assert_eq!(updated(&mut events).0, Vec::<String>::new());
-    // Also after a restart.
+    assert_eq!(drain_events(&mut events).0, Vec::<String>::new());
+    // The answer also survives a restart.
     let again = Tracker::open(&place(t.dir.path()).room().unwrap(), &config(false)).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
     assert_eq!(t.call_as(&ctx, "add_comment", arguments).await.unwrap(), first);
@@ -73,16 +76,16 @@ async fn repeated_run_returns_the_first_answer() {
 #[tokio::test]
 async fn concurrent_runs_are_serialized() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let project = t.create_project("CORE").await;
+    let issue = t.create_issue(&project, "Bug", "A bug", None).await;
     let (first, second) = tokio::join!(
         t.call("update_status", json!({ "issueId": issue, "newStatus": "Todo" })),
         t.call("update_status", json!({ "issueId": issue, "newStatus": "Todo" })),
     );
-    // One wins; the other sees what the first has done.
-    let lost = [first, second].into_iter().filter_map(Result::err).collect::<Vec<_>>();
-    assert_eq!(lost.len(), 1);
-    assert_eq!((lost[0].kind, &lost[0].data["current"]), (ErrorKind::ToolExecution, &json!("Todo")));
+    // One call wins, and the other sees its result.
+    let losing = [first, second].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    assert_eq!(losing.len(), 1);
+    assert_eq!((losing[0].kind, &losing[0].data["current"]), (ErrorKind::ToolExecution, &json!("Todo")));
 
     let calls = (0..40).map(|n| {
         let arguments = json!({ "projectId": project, "type": "Bug", "title": format!("Bug {n}") });
@@ -92,7 +95,7 @@ async fn concurrent_runs_are_serialized() {
     let mut keys = futures_util::future::join_all(calls).await;
     keys.sort();
     keys.dedup();
-    assert_eq!(keys.len(), 40, "no key is given twice");
+    assert_eq!(keys.len(), 40, "no key is used twice");
     let same = (0..8).map(|_| t.call_as_change("chg_same", &issue));
     let answers = futures_util::future::join_all(same).await;
     assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
@@ -110,14 +113,14 @@ impl Fixture {
 #[tokio::test]
 async fn deletion_and_new_child_exclude_each_other() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
+    let project = t.create_project("CORE").await;
     for _ in 0..10 {
-        let story = t.issue(&project, "Story", "A story", None).await;
+        let story = t.create_issue(&project, "Story", "A story", None).await;
         let (child, gone) = tokio::join!(
             t.call("create_issue", json!({ "projectId": project, "type": "Task", "title": "x", "parentId": story })),
             t.call("delete_issue", json!({ "issueId": story })),
         );
-        assert!(child.is_ok() != gone.is_ok(), "either the child was there or the story was gone");
+        assert!(child.is_ok() != gone.is_ok(), "exactly one of the two calls succeeds");
     }
 }
 
@@ -125,14 +128,14 @@ async fn deletion_and_new_child_exclude_each_other() {
 async fn changed_resources_are_announced() {
     let t = Fixture::empty();
     let mut events = t.tracker.events();
-    let project = t.project("CORE").await;
-    let (uris, list) = updated(&mut events);
+    let project = t.create_project("CORE").await;
+    let (uris, list) = drain_events(&mut events);
     assert!(list, "a new project is in resources/list");
     assert!(uris.contains(&"tracker://projects".to_owned()) && uris.contains(&"tracker://people".to_owned()));
 
-    let story = t.issue(&project, "Story", "A story", None).await;
-    let task = t.issue(&project, "Task", "A task", Some(&story)).await;
-    // Whatever can be read about them.
+    let story = t.create_issue(&project, "Story", "A story", None).await;
+    let task = t.create_issue(&project, "Task", "A task", Some(&story)).await;
+    // All resources of the project and its issues.
     let mut watched = vec!["tracker://projects".to_owned(), "tracker://people".to_owned()];
     for name in ["CORE", &project] {
         watched.extend(["", "/issues", "/board"].map(|part| format!("tracker://projects/{name}{part}")));
@@ -140,7 +143,7 @@ async fn changed_resources_are_announced() {
     for name in ["CORE-1", "CORE-2", &story, &task] {
         watched.extend(["", "/comments", "/history"].map(|part| format!("tracker://issues/{name}{part}")));
     }
-    let me = t.me().await;
+    let me = t.agent_id().await;
     let writes = [
         ("update_issue", json!({ "issueId": story, "title": "Renamed" })),
         ("update_issue", json!({ "issueId": task, "estimatedHours": 2 })),
@@ -162,12 +165,12 @@ async fn changed_resources_are_announced() {
         for uri in &watched {
             before.push(t.read(uri).await.ok());
         }
-        updated(&mut events);
+        drain_events(&mut events);
         t.call(tool, arguments.clone()).await.unwrap();
-        let (told, _) = updated(&mut events);
+        let (announced, _) = drain_events(&mut events);
         for (uri, before) in watched.iter().zip(before) {
             if t.read(uri).await.ok() != before {
-                assert!(told.contains(uri), "{tool} {arguments}: nobody heard of {uri}");
+                assert!(announced.contains(uri), "{tool} {arguments}: {uri} was not announced");
             }
         }
     }
@@ -182,7 +185,7 @@ async fn people_of_the_configuration_can_be_assigned() {
     let names: Vec<_> = people["people"].as_array().unwrap().iter().map(|p| string(&p["name"])).collect();
     assert_eq!(names, ["Ada", "Jonas Weber", "Mara Lindqvist", "Priya Raman", "Tomás Herrera"]);
     t.call("assign_issue", json!({ "issueId": "CORE-9", "assigneeId": people["people"][0]["id"] })).await.unwrap();
-    // A later start adds, and takes nobody away.
+    // A later start adds people and removes nobody.
     config.people = vec!["Ada".into(), "Bo".into()];
     let again = Tracker::open(&place(t.dir.path()).room().unwrap(), &config).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
@@ -201,22 +204,23 @@ async fn sample_is_created_once() {
     let dump = t.dump().await;
     let again = Tracker::open(&place(t.dir.path()).room().unwrap(), &config(true)).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
-    assert_eq!(t.dump().await, dump, "a later start leaves what is there");
+    assert_eq!(t.dump().await, dump, "a later start changes no data");
 }
 
 #[tokio::test]
 async fn data_is_copied_between_databases() {
     let t = Fixture::sample();
-    let project = t.project("MOVED").await;
-    let child = t.issue(&project, "Story", "Naïve \u{1f600} it's", None).await;
-    let parent = t.issue(&project, "Epic", "Above", None).await;
+    let project = t.create_project("MOVED").await;
+    let child = t.create_issue(&project, "Story", "Naïve \u{1f600} it's", None).await;
+    let parent = t.create_issue(&project, "Epic", "Above", None).await;
     t.call("update_issue", json!({ "issueId": child, "parentId": parent, "estimatedHours": 2.5 })).await.unwrap();
     t.call_as(&context("agent-1", Some("chg_1")), "add_comment", json!({ "issueId": child, "content": "a word" }))
         .await
         .unwrap();
     let here = t.dump().await;
     let from = place(t.dir.path()).room().unwrap();
-    for (at, to) in [Place::directory, |dir: &Path| Place::server(&url_of(dir), None).unwrap()].into_iter().enumerate()
+    for (index, to) in
+        [Place::directory, |dir: &Path| Place::server(&url_of(dir), None).unwrap()].into_iter().enumerate()
     {
         let dir = tempfile::tempdir().unwrap();
         let room = to(dir.path()).room().unwrap();
@@ -225,28 +229,28 @@ async fn data_is_copied_between_databases() {
         let rows = move_data(&from, &room, false, &mut |rows, of| shown.push((rows, of))).unwrap();
         assert_eq!(shown.last().map(|shown| (Some(shown.0), Some(shown.1))), Some((rows, rows)));
         assert_eq!(rows, Some(u64::try_from(here.len()).unwrap()));
-        assert_eq!(move_data(&from, &room, false, silent).unwrap(), Some(0), "it is there already");
+        assert_eq!(move_data(&from, &room, false, silent).unwrap(), Some(0), "the target has equal data");
         let moved = Fixture { tracker: Tracker::open(&room, &config(true)).unwrap(), dir };
-        assert_eq!(moved.dump().await, here, "database {at}");
-        // What comes next has the next numbers, and words are found.
+        assert_eq!(moved.dump().await, here, "database {index}");
+        // New issues continue the numbers, and the full-text index is filled.
         let found = moved.call("search_issues", json!({ "query": "naive it's" })).await.unwrap();
         assert_eq!(found["results"][0]["key"], "MOVED-1", "{found}");
         let next = moved.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "x" })).await;
         assert_eq!(next.unwrap()["issue"]["key"], "MOVED-3");
         let other = move_data(&from, &room, false, silent).unwrap();
-        assert_eq!(other, None, "something else is there");
+        assert_eq!(other, None, "the target has different data");
         assert_eq!(move_data(&from, &room, true, silent).unwrap(), rows);
         assert_eq!(moved.dump().await, here);
     }
 }
 
-/// As a gateway leaves it that wrote between two tries.
+/// Covers a gateway that wrote between two attempts to copy.
 #[tokio::test]
 async fn different_data_is_not_taken_for_a_copy() {
     let (here, there) = (Fixture::empty(), Fixture::empty());
-    for (t, title) in [(&here, "said here"), (&there, "said there")] {
-        let project = t.project("SAME").await;
-        t.issue(&project, "Bug", title, None).await;
+    for (t, title) in [(&here, "in the source"), (&there, "in the target")] {
+        let project = t.create_project("SAME").await;
+        t.create_issue(&project, "Bug", title, None).await;
     }
     let rooms = [&here, &there].map(|t| place(t.dir.path()).room().unwrap());
     let silent = &mut |_: u64, _: u64| {};
@@ -263,19 +267,19 @@ async fn new_tables_import_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = Tracker::open(&Room::Directory(dir.path().to_owned()), &config(true)).unwrap();
     let old = Fixture { tracker: file, dir };
-    old.project("KEPT").await;
+    old.create_project("KEPT").await;
     let elsewhere = tempfile::tempdir().unwrap();
     let place = Place::configured(old.dir.path(), Some((&url_of(elsewhere.path()), None))).unwrap();
     let tables = Tracker::open(&place.room().unwrap(), &config(true)).unwrap();
     let mut new = Fixture { tracker: tables, dir: elsewhere };
     assert_eq!(new.dump().await, old.dump().await);
-    // Once: what happens to the file later is nobody's concern.
-    old.project("LATE").await;
+    // The file is imported only once. Later writes to it are ignored.
+    old.create_project("LATE").await;
     new.tracker = Tracker::open(&place.room().unwrap(), &config(true)).unwrap();
     assert_ne!(new.dump().await, old.dump().await);
 }
 
-/// Several gateways at one database: what one writes the others tell their subscribers.
+/// Covers several gateways on one database. Each announces the writes of the others to its own subscribers.
 #[tokio::test]
 async fn writes_are_announced_by_other_gateways() {
     let t = Fixture::empty();
@@ -285,29 +289,33 @@ async fn writes_are_announced_by_other_gateways() {
     }
     let other = Tracker::open(&room, &config(false)).unwrap();
     let (mut here, mut there) = (t.tracker.events(), other.events());
-    t.project("CORE").await;
-    let told = updated(&mut here);
-    assert!(told.1 && told.0.contains(&"tracker://projects/CORE".to_owned()), "{told:?}");
-    let mut heard = (Vec::new(), false);
+    t.create_project("CORE").await;
+    let announced = drain_events(&mut here);
+    assert!(announced.1 && announced.0.contains(&"tracker://projects/CORE".to_owned()), "{announced:?}");
+    let mut received = (Vec::new(), false);
     for _ in 0..100 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        let more = updated(&mut there);
-        heard.0.extend(more.0);
-        heard.1 |= more.1;
-        if heard.1 && !heard.0.is_empty() {
+        let more = drain_events(&mut there);
+        received.0.extend(more.0);
+        received.1 |= more.1;
+        if received.1 && !received.0.is_empty() {
             break;
         }
     }
-    assert_eq!(heard, told);
+    assert_eq!(received, announced);
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
-    assert_eq!((updated(&mut here), updated(&mut there)), ((Vec::new(), false), (Vec::new(), false)), "once");
+    assert_eq!(
+        (drain_events(&mut here), drain_events(&mut there)),
+        ((Vec::new(), false), (Vec::new(), false)),
+        "each write is announced once"
+    );
 }
 
 #[tokio::test]
 async fn withdrawn_permit_stops_the_write() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let project = t.create_project("CORE").await;
+    let issue = t.create_issue(&project, "Bug", "A bug", None).await;
     let run = async |change: &str, holds: bool| {
         let permit = Some(Permit(Arc::new(move || holds)));
         let ctx = CallContext { permit, ..context("alice", Some(change)) };
@@ -328,15 +336,15 @@ async fn withdrawn_permit_stops_the_write() {
     let refused = run("chg_1", false).await.unwrap_err();
     assert_eq!(refused.data["outcome"], "not_applied", "{refused}");
     if let Room::Server { .. } = place.room().unwrap() {
-        // As far as its own clock says it may.
-        for lost in ["chg_2", "chg_3"] {
-            let refused = run(lost, true).await.unwrap_err();
+        // The permit is valid by the clock of the gateway, but the store has no valid claim.
+        for losing in ["chg_2", "chg_3"] {
+            let refused = run(losing, true).await.unwrap_err();
             assert_eq!(refused.data["outcome"], "not_applied", "{refused}");
         }
     }
     assert_eq!(t.dump().await, before);
     let done = run("chg_1", true).await.unwrap();
-    // What it did it still tells.
+    // A repeated run returns the stored answer without a permit.
     assert_eq!(run("chg_1", false).await.unwrap(), done);
     store.close();
 }
@@ -344,8 +352,8 @@ async fn withdrawn_permit_stops_the_write() {
 #[tokio::test]
 async fn write_is_refused_if_state_differs_from_approval() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let project = t.create_project("CORE").await;
+    let issue = t.create_issue(&project, "Bug", "A bug", None).await;
     let write = json!({ "issueId": issue, "priority": "High" });
     let approved = Some(t.preview("update_issue", write.clone()).await.unwrap().fingerprint);
     let ctx = CallContext { approved_state: approved, ..context("alice", None) };
@@ -358,7 +366,7 @@ async fn write_is_refused_if_state_differs_from_approval() {
     t.call_as(&CallContext { approved_state: approved, ..ctx }, "update_issue", write).await.unwrap();
 }
 
-/// Of a server: what was committed before the connection ended was written, and what was not was not.
+/// Covers a database server. If the connection ends during a commit, the gateway looks up whether the commit was made.
 #[tokio::test]
 async fn unanswered_commit_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -368,25 +376,25 @@ async fn unanswered_commit_is_looked_up() {
     let proxy = Proxy::to(&url_of(dir.path()));
     let room = Place::server(&proxy.url, None).unwrap().room().unwrap();
     let t = Fixture { tracker: Tracker::open(&room, &config(false)).unwrap(), dir };
-    let project = t.project("CORE").await;
+    let project = t.create_project("CORE").await;
     let mut events = t.tracker.events();
 
     proxy.set(DECEIVE);
     let arguments = json!({ "projectId": project, "type": "Bug", "title": "durable" });
-    let made = t.call_as(&context("agent-1", Some("chg_1")), "create_issue", arguments).await.unwrap();
-    assert_eq!(made["issue"]["key"], "CORE-1");
-    assert!(updated(&mut events).0.contains(&"tracker://issues/CORE-1".to_owned()));
+    let created = t.call_as(&context("agent-1", Some("chg_1")), "create_issue", arguments).await.unwrap();
+    assert_eq!(created["issue"]["key"], "CORE-1");
+    assert!(drain_events(&mut events).0.contains(&"tracker://issues/CORE-1".to_owned()));
 
-    for lost in [LOSE, CLOSED] {
-        proxy.set(lost);
+    for losing in [LOSE, CLOSED] {
+        proxy.set(losing);
         let error = t.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "lost" })).await;
         proxy.set(PASS);
         let error = error.unwrap_err();
         assert_eq!(error.kind, ErrorKind::StoreUnavailable, "{error}");
         assert!(error.message.contains("nothing was changed"), "{error}");
     }
-    assert_eq!(updated(&mut events), (Vec::new(), false));
+    assert_eq!(drain_events(&mut events), (Vec::new(), false));
     let listed = t.call("list_issues", json!({})).await.unwrap();
     assert_eq!(listed["issues"].as_array().unwrap().len(), 1, "{listed}");
-    assert_eq!(t.issue(&project, "Bug", "next", None).await.len(), 36);
+    assert_eq!(t.create_issue(&project, "Bug", "next", None).await.len(), 36);
 }

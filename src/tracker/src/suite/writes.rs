@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Fixture, NOBODY, assert_invalid, assert_missing, config, string};
+use super::{Fixture, UNKNOWN_ID, assert_invalid, assert_missing, config, string};
 use countersign_domain::changes::{Operation, Preview};
 use countersign_protocol::ErrorKind;
 
@@ -9,7 +9,7 @@ fn fields(preview: &Preview) -> Vec<(&str, Option<&str>, Option<&str>)> {
 }
 
 #[tokio::test]
-async fn create_project_previews_and_runs() {
+async fn project_is_previewed_and_created() {
     let t = Fixture::empty();
     let preview = t.preview("create_project", json!({ "name": "Web shop" })).await.unwrap();
     assert_eq!(preview.operation, Operation::Create);
@@ -18,42 +18,46 @@ async fn create_project_previews_and_runs() {
     assert_eq!(fields(&preview), [("name", None, Some("Web shop")), ("key", None, Some("WS"))]);
     assert_eq!(t.dump().await, Vec::<String>::new(), "a preview writes nothing");
 
-    let made = t.call("create_project", json!({ "name": "Web shop", "description": "Sells." })).await.unwrap();
-    assert_eq!(made["project"]["key"], "WS");
-    assert_eq!(made["project"]["issueCount"], 0);
-    assert_eq!(made["project"]["createdBy"], "agent-1");
+    let created = t.call("create_project", json!({ "name": "Web shop", "description": "Sells." })).await.unwrap();
+    assert_eq!(created["project"]["key"], "WS");
+    assert_eq!(created["project"]["issueCount"], 0);
+    assert_eq!(created["project"]["createdBy"], "agent-1");
 
-    // The next one of that name gets another key, and its fingerprint says so.
+    // The next project of that name gets another key, and another fingerprint.
     let again = t.preview("create_project", json!({ "name": "Web shop" })).await.unwrap();
     assert_eq!(again.target.label, "WSA Web shop");
     assert_ne!(again.fingerprint, preview.fingerprint);
 }
 
 #[tokio::test]
-async fn create_project_refusals() {
+async fn invalid_project_is_refused() {
     let t = Fixture::empty();
-    t.project("CORE").await;
-    let taken = t.refused("create_project", json!({ "name": "x", "key": "CORE" })).await;
+    t.create_project("CORE").await;
+    let taken = t.assert_refused("create_project", json!({ "name": "x", "key": "CORE" })).await;
     assert_eq!(taken.kind, ErrorKind::ToolExecution);
     assert!(taken.message.contains("CORE"));
     for key in ["C", "core", "TOOLONGKEYS", "CO1", "CÖ", ""] {
-        assert_invalid(&t.refused("create_project", json!({ "name": "x", "key": key })).await, "/key", "pattern");
+        assert_invalid(
+            &t.assert_refused("create_project", json!({ "name": "x", "key": key })).await,
+            "/key",
+            "pattern",
+        );
     }
-    assert_invalid(&t.refused("create_project", json!({ "name": " " })).await, "/name", "minLength");
-    assert_invalid(&t.refused("create_project", json!({ "name": "x".repeat(101) })).await, "/name", "maxLength");
+    assert_invalid(&t.assert_refused("create_project", json!({ "name": " " })).await, "/name", "minLength");
+    assert_invalid(&t.assert_refused("create_project", json!({ "name": "x".repeat(101) })).await, "/name", "maxLength");
     let long = json!({ "name": "x", "description": "x".repeat(10_001) });
-    assert_invalid(&t.refused("create_project", long).await, "/description", "maxLength");
+    assert_invalid(&t.assert_refused("create_project", long).await, "/description", "maxLength");
     for wrong in [json!({}), json!({ "name": 3 }), json!({ "name": "x", "owner": "me" }), json!([])] {
-        assert_eq!(t.refused("create_project", wrong).await.kind, ErrorKind::ValidationFailed);
+        assert_eq!(t.assert_refused("create_project", wrong).await.kind, ErrorKind::ValidationFailed);
     }
 }
 
 #[tokio::test]
-async fn create_issue_with_all_fields() {
+async fn issue_is_created_with_all_fields() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let me = t.me().await;
-    let story = t.issue(&project, "Story", "Sign in", None).await;
+    let project = t.create_project("CORE").await;
+    let me = t.agent_id().await;
+    let story = t.create_issue(&project, "Story", "Sign in", None).await;
     let arguments = json!({
         "projectId": project, "title": "Fix login", "type": "Task", "description": "One\nTwo", "priority": "High",
         "assigneeId": me, "estimatedHours": 2.5, "parentId": story,
@@ -92,11 +96,11 @@ async fn create_issue_with_all_fields() {
 }
 
 #[tokio::test]
-async fn create_issue_defaults() {
+async fn issue_without_optional_fields_gets_defaults() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let made = t.call("create_issue", json!({ "projectId": project, "title": "x", "type": "Bug" })).await.unwrap();
-    let issue = &made["issue"];
+    let project = t.create_project("CORE").await;
+    let created = t.call("create_issue", json!({ "projectId": project, "title": "x", "type": "Bug" })).await.unwrap();
+    let issue = &created["issue"];
     assert_eq!((&issue["priority"], &issue["status"]), (&json!("Medium"), &json!("Backlog")));
     assert_eq!(
         (&issue["assignee"], &issue["parent"], &issue["estimatedHours"]),
@@ -107,13 +111,13 @@ async fn create_issue_defaults() {
 }
 
 #[tokio::test]
-async fn create_issue_refusals() {
+async fn invalid_issue_is_refused() {
     let t = Fixture::empty();
-    let (project, other) = (t.project("CORE").await, t.project("OTHER").await);
-    let bug = t.issue(&project, "Bug", "A bug", None).await;
-    let story = t.issue(&project, "Story", "A story", None).await;
-    let task = t.issue(&project, "Task", "A task", Some(&story)).await;
-    let foreign = t.issue(&other, "Story", "Elsewhere", None).await;
+    let (project, other) = (t.create_project("CORE").await, t.create_project("OTHER").await);
+    let bug = t.create_issue(&project, "Bug", "A bug", None).await;
+    let story = t.create_issue(&project, "Story", "A story", None).await;
+    let task = t.create_issue(&project, "Task", "A task", Some(&story)).await;
+    let foreign = t.create_issue(&other, "Story", "Elsewhere", None).await;
     let with = |changes: Value| {
         let mut all = json!({ "projectId": project, "title": "x", "type": "Bug" });
         all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
@@ -142,25 +146,25 @@ async fn create_issue_refusals() {
         (json!({ "status": "Done" }), "/status", "type"),
     ];
     for (changes, pointer, rule) in cases {
-        assert_invalid(&t.refused("create_issue", with(changes)).await, pointer, rule);
+        assert_invalid(&t.assert_refused("create_issue", with(changes)).await, pointer, rule);
     }
-    let missing = t.refused("create_issue", with(json!({ "projectId": NOBODY }))).await;
+    let missing = t.assert_refused("create_issue", with(json!({ "projectId": UNKNOWN_ID }))).await;
     assert_missing(&missing, "project");
     assert_eq!(missing.data["known"][0]["key"], "CORE");
-    let missing = t.refused("create_issue", with(json!({ "assigneeId": NOBODY }))).await;
+    let missing = t.assert_refused("create_issue", with(json!({ "assigneeId": UNKNOWN_ID }))).await;
     assert_missing(&missing, "person");
     assert_eq!(missing.data["known"][0]["name"], "agent-1");
-    assert_missing(&t.refused("create_issue", with(json!({ "parentId": NOBODY }))).await, "issue");
-    // 200 characters are no more than 200 because they take more bytes.
+    assert_missing(&t.assert_refused("create_issue", with(json!({ "parentId": UNKNOWN_ID }))).await, "issue");
+    // The limit counts characters, not bytes.
     t.call("create_issue", with(json!({ "title": "ä".repeat(200) }))).await.unwrap();
 }
 
 #[tokio::test]
-async fn update_issue_sets_only_what_is_given() {
+async fn update_sets_only_the_given_fields() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let story = t.issue(&project, "Story", "A story", None).await;
-    let issue = t.issue(&project, "Bug", "Old", Some(&story)).await;
+    let project = t.create_project("CORE").await;
+    let story = t.create_issue(&project, "Story", "A story", None).await;
+    let issue = t.create_issue(&project, "Bug", "Old", Some(&story)).await;
     let set =
         json!({ "issueId": "core-2", "title": "New", "priority": "Critical", "estimatedHours": 3, "description": "D" });
     let preview = t.preview("update_issue", set.clone()).await.unwrap();
@@ -188,75 +192,94 @@ async fn update_issue_sets_only_what_is_given() {
 }
 
 #[tokio::test]
-async fn update_issue_refusals() {
+async fn invalid_update_is_refused() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let top = t.issue(&project, "Story", "Top", None).await;
-    let mid = t.issue(&project, "Story", "Mid", Some(&top)).await;
-    let low = t.issue(&project, "Story", "Low", Some(&mid)).await;
-    let task = t.issue(&project, "Task", "Task", Some(&low)).await;
+    let project = t.create_project("CORE").await;
+    let top = t.create_issue(&project, "Story", "Top", None).await;
+    let mid = t.create_issue(&project, "Story", "Mid", Some(&top)).await;
+    let low = t.create_issue(&project, "Story", "Low", Some(&mid)).await;
+    let task = t.create_issue(&project, "Task", "Task", Some(&low)).await;
 
-    assert_invalid(&t.refused("update_issue", json!({ "issueId": top })).await, "", "minProperties");
-    let same = t.refused("update_issue", json!({ "issueId": top, "title": "Top", "priority": "Medium" })).await;
+    assert_invalid(&t.assert_refused("update_issue", json!({ "issueId": top })).await, "", "minProperties");
+    let same = t.assert_refused("update_issue", json!({ "issueId": top, "title": "Top", "priority": "Medium" })).await;
     assert_eq!(same.kind, ErrorKind::ToolExecution);
     assert!(same.message.contains("Nothing would change"));
     for parent in [&top, &mid, &low] {
-        let cycle = t.refused("update_issue", json!({ "issueId": top, "parentId": parent })).await;
+        let cycle = t.assert_refused("update_issue", json!({ "issueId": top, "parentId": parent })).await;
         assert_invalid(&cycle, "/parentId", "cycle");
     }
     assert_invalid(
-        &t.refused("update_issue", json!({ "issueId": task, "parentId": null })).await,
+        &t.assert_refused("update_issue", json!({ "issueId": task, "parentId": null })).await,
         "/parentId",
         "parent",
     );
     assert_invalid(
-        &t.refused("update_issue", json!({ "issueId": mid, "parentId": task })).await,
+        &t.assert_refused("update_issue", json!({ "issueId": mid, "parentId": task })).await,
         "/parentId",
         "parent",
     );
-    // Its parent is a Story, which an Epic cannot stand under.
-    assert_invalid(&t.refused("update_issue", json!({ "issueId": mid, "type": "Epic" })).await, "/parentId", "parent");
-    // Its child is a Task, which cannot stand under a Bug.
-    let children = t.refused("update_issue", json!({ "issueId": low, "type": "Bug" })).await;
+    // The parent is a Story, which cannot have an Epic as a child.
+    assert_invalid(
+        &t.assert_refused("update_issue", json!({ "issueId": mid, "type": "Epic" })).await,
+        "/parentId",
+        "parent",
+    );
+    // The child is a Task, which cannot have a Bug as its parent.
+    let children = t.assert_refused("update_issue", json!({ "issueId": low, "type": "Bug" })).await;
     assert_eq!((children.kind, &children.data["children"]), (ErrorKind::ToolExecution, &json!(["CORE-4 (Task)"])));
-    assert_missing(&t.refused("update_issue", json!({ "issueId": NOBODY, "title": "x" })).await, "issue");
-    assert_missing(&t.refused("update_issue", json!({ "issueId": "CORE-99", "title": "x" })).await, "issue");
-    assert_missing(&t.refused("update_issue", json!({ "issueId": top, "parentId": NOBODY })).await, "issue");
-    assert_invalid(&t.refused("update_issue", json!({ "issueId": "x", "title": "x" })).await, "/issueId", "anyOf");
-    assert_invalid(&t.refused("update_issue", json!({ "issueId": top, "title": "" })).await, "/title", "minLength");
-    assert_invalid(&t.refused("update_issue", json!({ "issueId": top, "status": "Done" })).await, "/status", "type");
+    assert_missing(&t.assert_refused("update_issue", json!({ "issueId": UNKNOWN_ID, "title": "x" })).await, "issue");
+    assert_missing(&t.assert_refused("update_issue", json!({ "issueId": "CORE-99", "title": "x" })).await, "issue");
+    assert_missing(&t.assert_refused("update_issue", json!({ "issueId": top, "parentId": UNKNOWN_ID })).await, "issue");
+    assert_invalid(
+        &t.assert_refused("update_issue", json!({ "issueId": "x", "title": "x" })).await,
+        "/issueId",
+        "anyOf",
+    );
+    assert_invalid(
+        &t.assert_refused("update_issue", json!({ "issueId": top, "title": "" })).await,
+        "/title",
+        "minLength",
+    );
+    assert_invalid(
+        &t.assert_refused("update_issue", json!({ "issueId": top, "status": "Done" })).await,
+        "/status",
+        "type",
+    );
 }
 
 #[tokio::test]
-async fn nesting_is_limited() {
+async fn issue_below_32_levels_is_refused() {
     let t = Fixture::empty();
-    let project = t.project("DEEP").await;
-    let mut parent = t.issue(&project, "Epic", "0", None).await;
+    let project = t.create_project("DEEP").await;
+    let mut parent = t.create_issue(&project, "Epic", "0", None).await;
     for depth in 1..32 {
-        parent = t.issue(&project, "Epic", &depth.to_string(), Some(&parent)).await;
+        parent = t.create_issue(&project, "Epic", &depth.to_string(), Some(&parent)).await;
     }
     let deeper = json!({ "projectId": project, "title": "x", "type": "Epic", "parentId": parent });
-    assert_invalid(&t.refused("create_issue", deeper).await, "/parentId", "depth");
+    assert_invalid(&t.assert_refused("create_issue", deeper).await, "/parentId", "depth");
 }
 
 #[tokio::test]
 async fn update_status_follows_the_workflow() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let issue = t.issue(&project, "Bug", "A bug", None).await;
-    let illegal = t.refused("update_status", json!({ "issueId": issue, "newStatus": "Done" })).await;
+    let project = t.create_project("CORE").await;
+    let issue = t.create_issue(&project, "Bug", "A bug", None).await;
+    let illegal = t.assert_refused("update_status", json!({ "issueId": issue, "newStatus": "Done" })).await;
     assert_eq!(illegal.kind, ErrorKind::ToolExecution);
     assert_eq!(illegal.data["allowed"], json!(["Todo", "Cancelled"]));
     assert_eq!((&illegal.data["current"], &illegal.data["requested"]), (&json!("Backlog"), &json!("Done")));
     assert!(illegal.message.contains("Allowed from Backlog: Todo, Cancelled."), "{}", illegal.message);
-    let same = t.refused("update_status", json!({ "issueId": issue, "newStatus": "Backlog" })).await;
+    let same = t.assert_refused("update_status", json!({ "issueId": issue, "newStatus": "Backlog" })).await;
     assert!(same.message.contains("already in Backlog"));
     assert_eq!(
-        t.refused("update_status", json!({ "issueId": issue, "newStatus": "Gone" })).await.data["details"]["errors"][0]
-            ["rule"],
+        t.assert_refused("update_status", json!({ "issueId": issue, "newStatus": "Gone" })).await.data["details"]["errors"]
+            [0]["rule"],
         "type"
     );
-    assert_missing(&t.refused("update_status", json!({ "issueId": NOBODY, "newStatus": "Done" })).await, "issue");
+    assert_missing(
+        &t.assert_refused("update_status", json!({ "issueId": UNKNOWN_ID, "newStatus": "Done" })).await,
+        "issue",
+    );
 
     let preview = t.preview("update_status", json!({ "issueId": issue, "newStatus": "Todo" })).await.unwrap();
     assert_eq!(preview.summary, "Move CORE-1 “A bug” from Backlog to Todo");
@@ -272,10 +295,10 @@ async fn configured_workflow_is_enforced() {
     let mut config = config(false);
     config.workflow.insert("Backlog".into(), vec!["Done".into()]);
     let t = Fixture::with(&config);
-    let project = t.project("CORE").await;
-    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let project = t.create_project("CORE").await;
+    let issue = t.create_issue(&project, "Bug", "A bug", None).await;
     t.call("update_status", json!({ "issueId": issue, "newStatus": "Done" })).await.unwrap();
-    let stuck = t.refused("update_status", json!({ "issueId": issue, "newStatus": "Todo" })).await;
+    let stuck = t.assert_refused("update_status", json!({ "issueId": issue, "newStatus": "Todo" })).await;
     assert_eq!(stuck.data["allowed"], json!([]));
     assert!(stuck.message.contains("no way out"));
 
@@ -295,61 +318,67 @@ async fn issue_is_assigned_and_unassigned() {
     assert!(preview.summary.ends_with("to Mara Lindqvist"), "{}", preview.summary);
     let done = t.call("assign_issue", set.clone()).await.unwrap();
     assert_eq!(done["issue"]["assignee"]["id"], mara["id"]);
-    assert!(t.refused("assign_issue", set).await.message.contains("already assigned"));
+    assert!(t.assert_refused("assign_issue", set).await.message.contains("already assigned"));
     let nobody = json!({ "issueId": "CORE-8", "assigneeId": null });
     assert_eq!(t.call("assign_issue", nobody.clone()).await.unwrap()["issue"]["assignee"], Value::Null);
-    assert!(t.refused("assign_issue", nobody).await.message.contains("no assignee"));
-    assert_missing(&t.refused("assign_issue", json!({ "issueId": "CORE-8", "assigneeId": NOBODY })).await, "person");
-    assert_invalid(&t.refused("assign_issue", json!({ "issueId": "CORE-8" })).await, "", "type");
-    assert_missing(&t.refused("assign_issue", json!({ "issueId": "CORE-99", "assigneeId": null })).await, "issue");
+    assert!(t.assert_refused("assign_issue", nobody).await.message.contains("no assignee"));
+    assert_missing(
+        &t.assert_refused("assign_issue", json!({ "issueId": "CORE-8", "assigneeId": UNKNOWN_ID })).await,
+        "person",
+    );
+    assert_invalid(&t.assert_refused("assign_issue", json!({ "issueId": "CORE-8" })).await, "", "type");
+    assert_missing(
+        &t.assert_refused("assign_issue", json!({ "issueId": "CORE-99", "assigneeId": null })).await,
+        "issue",
+    );
 }
 
 #[tokio::test]
 async fn comment_author_is_the_caller() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let project = t.create_project("CORE").await;
+    let issue = t.create_issue(&project, "Bug", "A bug", None).await;
     let preview = t.preview("add_comment", json!({ "issueId": issue, "content": "**Hi**\nthere" })).await.unwrap();
     assert_eq!((preview.operation, preview.target.entity_type.as_str()), (Operation::Create, "comment"));
     assert_eq!(preview.target.label, "on CORE-1 A bug");
     assert_eq!(preview.target.lock_key, issue);
     assert_eq!(fields(&preview), [("content", None, Some("**Hi**\nthere"))]);
     let ctx = super::context("bob", Some("chg_1"));
-    let made =
+    let created =
         t.call_as(&ctx, "add_comment", json!({ "issueId": "CORE-1", "content": "**Hi**\nthere" })).await.unwrap();
-    assert_eq!((&made["comment"]["author"], &made["comment"]["changeId"]), (&json!("bob"), &json!("chg_1")));
-    assert_eq!((&made["issueKey"], &made["issueId"]), (&json!("CORE-1"), &json!(issue)));
+    assert_eq!((&created["comment"]["author"], &created["comment"]["changeId"]), (&json!("bob"), &json!("chg_1")));
+    assert_eq!((&created["issueKey"], &created["issueId"]), (&json!("CORE-1"), &json!(issue)));
     let read = t.call("get_issue", json!({ "issueId": issue, "include": ["comments"] })).await.unwrap();
-    assert_eq!(read["comments"], json!([made["comment"]]));
+    assert_eq!(read["comments"], json!([created["comment"]]));
     assert_eq!(read["issue"]["commentCount"], 1);
     // The principal has its own entry among the people now.
-    assert!(string(&made["comment"]["authorId"]).len() == 36);
+    assert!(string(&created["comment"]["authorId"]).len() == 36);
 
     assert_invalid(
-        &t.refused("add_comment", json!({ "issueId": issue, "content": "" })).await,
+        &t.assert_refused("add_comment", json!({ "issueId": issue, "content": "" })).await,
         "/content",
         "minLength",
     );
     assert_invalid(
-        &t.refused("add_comment", json!({ "issueId": issue, "content": " \t\n" })).await,
+        &t.assert_refused("add_comment", json!({ "issueId": issue, "content": " \t\n" })).await,
         "/content",
         "minLength",
     );
     let long = json!({ "issueId": issue, "content": "x".repeat(65_537) });
-    assert_invalid(&t.refused("add_comment", long).await, "/content", "maxLength");
-    assert_missing(&t.refused("add_comment", json!({ "issueId": NOBODY, "content": "x" })).await, "issue");
+    assert_invalid(&t.assert_refused("add_comment", long).await, "/content", "maxLength");
+    assert_missing(&t.assert_refused("add_comment", json!({ "issueId": UNKNOWN_ID, "content": "x" })).await, "issue");
 }
 
 #[tokio::test]
 async fn deletion_keeps_only_history() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let story = t.issue(&project, "Story", "A story", None).await;
-    let task = t.issue(&project, "Task", "A task", Some(&story)).await;
+    let project = t.create_project("CORE").await;
+    let story = t.create_issue(&project, "Story", "A story", None).await;
+    let task = t.create_issue(&project, "Task", "A task", Some(&story)).await;
     t.call("add_comment", json!({ "issueId": task, "content": "zebra" })).await.unwrap();
-    let parent = t.refused("delete_issue", json!({ "issueId": story })).await;
+    let parent = t.assert_refused("delete_issue", json!({ "issueId": story })).await;
     assert_eq!((parent.kind, &parent.data["children"]), (ErrorKind::ToolExecution, &json!(["CORE-2"])));
-    assert_missing(&t.refused("delete_issue", json!({ "issueId": NOBODY })).await, "issue");
+    assert_missing(&t.assert_refused("delete_issue", json!({ "issueId": UNKNOWN_ID })).await, "issue");
 
     let preview = t.preview("delete_issue", json!({ "issueId": task })).await.unwrap();
     assert_eq!(preview.operation, Operation::Delete);
@@ -363,8 +392,8 @@ async fn deletion_keeps_only_history() {
     let history = t.read("tracker://issues/CORE-2/history").await.unwrap();
     let actions: Vec<_> = history["entries"].as_array().unwrap().iter().map(|e| string(&e["action"])).collect();
     assert_eq!(actions, ["created", "commented", "deleted"]);
-    // Keys are not given again.
-    t.issue(&project, "Bug", "Next", None).await;
+    // Keys are never reused.
+    t.create_issue(&project, "Bug", "Next", None).await;
     assert!(t.call("get_issue", json!({ "issueId": "CORE-3" })).await.is_ok());
     t.call("delete_issue", json!({ "issueId": story })).await.unwrap();
     let projects = t.call("list_projects", json!({})).await.unwrap();
@@ -375,12 +404,12 @@ async fn deletion_keeps_only_history() {
 }
 
 #[tokio::test]
-async fn fingerprint_changes_with_preview_state() {
+async fn fingerprint_changes_only_with_its_target() {
     let t = Fixture::empty();
-    let project = t.project("CORE").await;
-    let me = t.me().await;
-    let story = t.issue(&project, "Story", "A story", None).await;
-    let bug = t.issue(&project, "Bug", "A bug", None).await;
+    let project = t.create_project("CORE").await;
+    let me = t.agent_id().await;
+    let story = t.create_issue(&project, "Story", "A story", None).await;
+    let bug = t.create_issue(&project, "Bug", "A bug", None).await;
     let update = json!({ "issueId": bug, "priority": "High" });
     let status = json!({ "issueId": bug, "newStatus": "Todo" });
     let comment = json!({ "issueId": bug, "content": "Hi" });
@@ -395,31 +424,31 @@ async fn fingerprint_changes_with_preview_state() {
         ("assign_issue", assign),
         ("create_issue", create),
     ];
-    let take = || async {
+    let fingerprints = || async {
         let mut all = Vec::new();
         for (tool, arguments) in &calls {
             all.push(t.preview(tool, arguments.clone()).await.unwrap().fingerprint);
         }
         all
     };
-    let moved = |before: &[String], after: &[String]| -> Vec<&str> {
+    let changed_tools = |before: &[String], after: &[String]| -> Vec<&str> {
         calls.iter().zip(before.iter().zip(after)).filter(|(_, (b, a))| b != a).map(|((tool, _), _)| *tool).collect()
     };
-    let first = take().await;
-    assert_eq!(take().await, first, "the same state has the same fingerprint");
+    let first = fingerprints().await;
+    assert_eq!(fingerprints().await, first, "the same state has the same fingerprint");
     t.call("add_comment", comment).await.unwrap();
-    let commented = take().await;
-    assert_eq!(moved(&first, &commented), ["delete_issue"]);
+    let commented = fingerprints().await;
+    assert_eq!(changed_tools(&first, &commented), ["delete_issue"]);
     t.call("update_issue", json!({ "issueId": bug, "estimatedHours": 1 })).await.unwrap();
-    let updated = take().await;
-    assert_eq!(moved(&commented, &updated), ["update_issue", "update_status", "delete_issue", "assign_issue"]);
+    let updated = fingerprints().await;
+    assert_eq!(changed_tools(&commented, &updated), ["update_issue", "update_status", "delete_issue", "assign_issue"]);
     t.call("update_issue", json!({ "issueId": bug, "title": "Renamed" })).await.unwrap();
-    let renamed = take().await;
-    assert!(moved(&updated, &renamed).contains(&"add_comment"));
+    let renamed = fingerprints().await;
+    assert!(changed_tools(&updated, &renamed).contains(&"add_comment"));
     t.call("update_issue", json!({ "issueId": story, "title": "Another story" })).await.unwrap();
-    let parent = take().await;
-    assert_eq!(moved(&renamed, &parent), ["create_issue"]);
-    // Other issues of the project are none of its business.
-    t.issue(&project, "Bug", "Another bug", None).await;
-    assert_eq!(take().await, parent);
+    let parent = fingerprints().await;
+    assert_eq!(changed_tools(&renamed, &parent), ["create_issue"]);
+    // Other issues of the project do not change any fingerprint.
+    t.create_issue(&project, "Bug", "Another bug", None).await;
+    assert_eq!(fingerprints().await, parent);
 }

@@ -155,7 +155,7 @@ proptest! {
         let document = read("a.md", &text);
         let all: Vec<&str> = text.lines().collect();
         let mut next = split(&text).yaml.map_or(0, |_| text[..split(&text).body].lines().count());
-        let mut said: Vec<String> = Vec::new();
+        let mut passage_texts: Vec<String> = Vec::new();
         for chunk in &document.chunks {
             prop_assert_eq!(chunk.first_line, chunk.passages[0].first_line);
             prop_assert_eq!(chunk.last_line, chunk.passages.last().unwrap().last_line);
@@ -167,7 +167,7 @@ proptest! {
                     prop_assert!(skipped.trim().is_empty() || document.chunks.len() > 1, "{skipped:?}");
                 }
                 prop_assert_eq!(&passage.text, &all[first..last].join("\n"));
-                said.push(passage.text.clone());
+                passage_texts.push(passage.text.clone());
                 next = last;
             }
         }
