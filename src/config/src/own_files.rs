@@ -205,13 +205,13 @@ mod tests {
     #[test]
     fn cwd_and_paths_relative_to_it_are_checked() {
         let (dir, own) = own_paths();
-        let at = |below: &str| Some(dir.path().join(below));
+        let path_below = |below: &str| Some(dir.path().join(below));
         let key = |server: &UpstreamConfig| own.find_covered_path(server).map(|(key, _)| key);
-        assert_eq!(key(&server("x", &[], at("home"))).as_deref(), Some("cwd"));
-        assert_eq!(key(&server("x", &[], at("etc"))).as_deref(), Some("cwd"));
-        assert_eq!(key(&server("x", &[], at("home/docs"))), None);
-        assert_eq!(key(&server("x", &["../state"], at("home/docs"))).as_deref(), Some("args[0]"));
-        assert_eq!(key(&server("x", &["state"], at("home/docs"))), None);
+        assert_eq!(key(&server("x", &[], path_below("home"))).as_deref(), Some("cwd"));
+        assert_eq!(key(&server("x", &[], path_below("etc"))).as_deref(), Some("cwd"));
+        assert_eq!(key(&server("x", &[], path_below("home/docs"))), None);
+        assert_eq!(key(&server("x", &["../state"], path_below("home/docs"))).as_deref(), Some("args[0]"));
+        assert_eq!(key(&server("x", &["state"], path_below("home/docs"))), None);
         let inside = dir.path().join("home/state/data/run").display().to_string();
         assert_eq!(key(&server(&inside, &[], None)).as_deref(), Some("command"));
     }

@@ -115,9 +115,10 @@ fn every_key_is_documented_in_the_default_file() {
     for key in list_keys() {
         let (name, depth) = (key.rsplit('.').next().unwrap(), key.matches('.').count());
         let start = format!("{}{name}:", "  ".repeat(depth));
-        let at = lines.iter().position(|l| l.starts_with(&start)).unwrap_or_else(|| panic!("{key} is not in the file"));
+        let line_index =
+            lines.iter().position(|l| l.starts_with(&start)).unwrap_or_else(|| panic!("{key} is not in the file"));
         // The comment is above the key, its group of lines, or its section.
-        let documented = (0..at).rev().take(3).any(|i| lines[i].trim_start().starts_with('#'));
+        let documented = (0..line_index).rev().take(3).any(|i| lines[i].trim_start().starts_with('#'));
         assert!(documented, "{key} has no comment");
     }
 }

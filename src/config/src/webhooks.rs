@@ -276,11 +276,11 @@ mod tests {
         let block: Vec<&str> = DEFAULT_YAML[start..].lines().take_while(|line| line.starts_with('#')).collect();
         let yaml: String = block.iter().map(|line| format!("{}\n", &line[1..])).collect();
         for key in KEYS {
-            let at = block
+            let line_index = block
                 .iter()
                 .position(|line| line.starts_with(&format!("#    {key}:")))
                 .unwrap_or_else(|| panic!("{key}"));
-            assert!(block[at - 1].trim_start_matches('#').trim().starts_with('#'), "{key} has no comment");
+            assert!(block[line_index - 1].trim_start_matches('#').trim().starts_with('#'), "{key} has no comment");
         }
         for name in ["TICKETS_WEBHOOK_SECRET", "TICKETS_WEBHOOK_OLD_SECRET"] {
             assert!(yaml.contains(name));

@@ -70,11 +70,11 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
 
 /// Returns the servers that the node reaches and no other live node does.
 fn only_here(node: &Node, nodes: &[Node]) -> Vec<String> {
-    let others: Vec<&Node> = nodes.iter().filter(|other| other.live && other.id != node.id).collect();
-    if !node.live || others.is_empty() {
+    let other_nodes: Vec<&Node> = nodes.iter().filter(|other| other.live && other.id != node.id).collect();
+    if !node.live || other_nodes.is_empty() {
         return Vec::new();
     }
-    let reached: HashSet<&String> = others.iter().flat_map(|other| &other.reach.up).collect();
+    let reached: HashSet<&String> = other_nodes.iter().flat_map(|other| &other.reach.up).collect();
     node.reach.up.iter().filter(|name| !reached.contains(name)).cloned().collect()
 }
 

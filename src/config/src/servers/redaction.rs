@@ -70,7 +70,7 @@ pub(super) fn redact_url(text: &str) -> String {
         Some((scheme, rest)) => {
             let end = rest.find('/').unwrap_or(rest.len());
             match rest.get(..end).and_then(|authority| authority.rfind('@')) {
-                Some(at) => format!("{scheme}://{SECRET_PLACEHOLDER}{}", rest.get(at..).unwrap_or_default()),
+                Some(offset) => format!("{scheme}://{SECRET_PLACEHOLDER}{}", rest.get(offset..).unwrap_or_default()),
                 None => address.to_owned(),
             }
         }
@@ -116,9 +116,9 @@ fn redact_argument(argument: &str, before: &str) -> String {
 /// of a JSON object. Everything after it may belong to the secret.
 fn text_before_secret(text: &str) -> Option<&str> {
     let mut from = 0;
-    while let Some(start) = text.get(from..)?.find(is_token_char).map(|at| from + at) {
+    while let Some(start) = text.get(from..)?.find(is_token_char).map(|offset| from + offset) {
         let behind = text.get(start..)?;
-        let end = behind.find(|c: char| !is_token_char(c)).map_or(text.len(), |at| start + at);
+        let end = behind.find(|c: char| !is_token_char(c)).map_or(text.len(), |offset| start + offset);
         let (token, before) = (text.get(start..end)?, text.get(..start)?);
         if let Some(value) = find_secret_value(before, token, text.get(end..)?) {
             return text.get(..text.len() - value.len());

@@ -119,9 +119,11 @@ fn documented_server_block_loads_and_names_every_key() {
     let yaml: String = block.iter().map(|line| format!("{}\n", &line[1..])).collect();
     for key in KEYS.iter().filter(|key| !["serverUrl", "httpUrl", "autoApprove", "alwaysAllow"].contains(key)) {
         let start = format!("#    {key}:");
-        let at = block.iter().position(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{key} is missing"));
+        let line_index =
+            block.iter().position(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{key} is missing"));
         assert!(
-            (0..at).rev().take(2).any(|i| block[i].trim_start_matches('#').trim().starts_with('#')) || at < 9,
+            (0..line_index).rev().take(2).any(|i| block[i].trim_start_matches('#').trim().starts_with('#'))
+                || line_index < 9,
             "{key}"
         );
     }

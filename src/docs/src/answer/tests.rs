@@ -29,20 +29,20 @@ fn sources() -> Vec<Hit> {
 
 #[test]
 fn answer_cites_only_given_sources() {
-    let of = |answer: &str| citations::sanitize(answer, &sources()).unwrap();
-    assert_eq!(of("It is closed [1]. And open [3]."), "It is closed [1]. And open.");
-    assert_eq!(of("So [1, 9] or [2][7] or [0]."), "So [1] or [2] or.");
+    let sanitized = |answer: &str| citations::sanitize(answer, &sources()).unwrap();
+    assert_eq!(sanitized("It is closed [1]. And open [3]."), "It is closed [1]. And open.");
+    assert_eq!(sanitized("So [1, 9] or [2][7] or [0]."), "So [1] or [2] or.");
     assert_eq!(
-        of("An array[10000000000000000000000] and a [note] and [x"),
+        sanitized("An array[10000000000000000000000] and a [note] and [x"),
         "An array[10000000000000000000000] and a [note] and [x"
     );
-    assert_eq!(of("See [the page](https://evil.example/x) and [a](a.md)."), "See the page and [a](a.md).");
-    assert_eq!(of("See ![pixel](https://evil.example/p.png)!"), "See pixel!");
+    assert_eq!(sanitized("See [the page](https://evil.example/x) and [a](a.md)."), "See the page and [a](a.md).");
+    assert_eq!(sanitized("See ![pixel](https://evil.example/p.png)!"), "See pixel!");
     assert_eq!(
-        of("At https://example.com/pool, not at https://evil.example/?q=1."),
+        sanitized("At https://example.com/pool, not at https://evil.example/?q=1."),
         "At https://example.com/pool, not at (address left out)."
     );
-    assert_eq!(of("[]("), "[](");
+    assert_eq!(sanitized("[]("), "[](");
 }
 
 /// Notations of an address of `evil.example` that some client turns into a link, or loads.

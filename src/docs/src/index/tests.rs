@@ -264,7 +264,7 @@ fn readers_see_only_whole_batches() {
         let writer = threads.spawn(move || {
             for round in 0..20 {
                 let batch: Vec<_> = (0..10)
-                    .map(|at| document(&format!("{at}.md"), &format!("# Round{round}\n\nround word\n")))
+                    .map(|number| document(&format!("{number}.md"), &format!("# Round{round}\n\nround word\n")))
                     .collect();
                 index.put(&batch).unwrap();
             }

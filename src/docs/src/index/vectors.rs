@@ -114,7 +114,7 @@ mod tests {
     fn cosines_are_exact_in_all_dimensions() {
         for dimensions in [1, 7, 8, 9, 384, 1000] {
             let vector = |seed: i64| -> Vec<f32> {
-                (0..dimensions).map(|at: i64| ((at * 31 + seed * 17) % 101) as f32 / 50.0 - 0.99).collect()
+                (0..dimensions).map(|position: i64| ((position * 31 + seed * 17) % 101) as f32 / 50.0 - 0.99).collect()
             };
             let mut matrix = Matrix::default();
             for id in 0..20 {

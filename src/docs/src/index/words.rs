@@ -33,20 +33,20 @@ fn is_word(c: char) -> bool {
 fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
     let mut word: Option<usize> = None;
     let mut dense: Option<(usize, usize)> = None;
-    for (at, c) in text.char_indices().chain(std::iter::once((text.len(), ' '))) {
+    for (offset, c) in text.char_indices().chain(std::iter::once((text.len(), ' '))) {
         if is_word(c) {
-            word.get_or_insert(at);
+            word.get_or_insert(offset);
         } else if let Some(start) = word.take() {
-            let whole = text.get(start..at).unwrap_or_default();
+            let whole = text.get(start..offset).unwrap_or_default();
             each(whole);
             parts(whole, &mut each);
         }
         if is_dense(c) && c.is_alphanumeric() {
-            let end = at + c.len_utf8();
+            let end = offset + c.len_utf8();
             if let Some((before, _)) = dense {
                 each(text.get(before..end).unwrap_or_default());
             }
-            dense = Some((at, end));
+            dense = Some((offset, end));
         } else if let Some((start, end)) = dense.take() {
             // A character that stands alone forms no pair.
             let alone = text.get(..start).is_none_or(|before| !before.ends_with(is_dense));
@@ -65,13 +65,13 @@ fn parts<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     let mut cuts = vec![0];
     let characters: Vec<(usize, char)> = word.char_indices().collect();
     for (index, pair) in characters.windows(2).enumerate() {
-        let [(_, before), (at, here)] = pair else { continue };
+        let [(_, before), (offset, here)] = pair else { continue };
         let next = characters.get(index + 2).map(|(_, c)| *c);
         let rises = before.is_lowercase() && here.is_uppercase();
         let ends_acronym = before.is_uppercase() && here.is_uppercase() && next.is_some_and(char::is_lowercase);
         let number = before.is_numeric() != here.is_numeric();
         if rises || ends_acronym || number {
-            cuts.push(*at);
+            cuts.push(*offset);
         }
     }
     if cuts.len() < 2 {
@@ -99,7 +99,8 @@ pub(super) fn index_text(text: &str) -> String {
 
 /// Returns the terms of a query: each once, in lower case, and without stop words unless there are no others.
 pub(super) fn query_terms(query: &str) -> Vec<String> {
-    let end = query.char_indices().map(|(at, _)| at).take_while(|at| *at <= MAX_QUERY).last().unwrap_or(0);
+    let end =
+        query.char_indices().map(|(offset, _)| offset).take_while(|offset| *offset <= MAX_QUERY).last().unwrap_or(0);
     let query = if query.len() > MAX_QUERY { query.get(..end).unwrap_or_default() } else { query };
     let mut seen = HashSet::new();
     let mut all: Vec<String> = Vec::new();
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(query_terms("pool Pool POOL"), ["pool"]);
         assert!(query_terms("").is_empty() && query_terms("?!").is_empty());
         assert_eq!(query_terms(&"word".repeat(100_000)).len(), 1);
-        let many: String = (0..5000).map(|at| format!("w{at}x ")).collect();
+        let many: String = (0..5000).map(|offset| format!("w{offset}x ")).collect();
         assert_eq!(query_terms(&many).len(), MAX_TERMS);
         query_terms(&"é".repeat(20_000));
     }

@@ -341,7 +341,7 @@ fn sync_folder(folder: &Dir) -> std::io::Result<()> {
 
 /// Fails if a part of the path is a symbolic link, so that each file has only one path.
 fn reject_links(folder: &Dir, path: &str) -> std::io::Result<()> {
-    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+    let ends = path.match_indices('/').map(|(offset, _)| offset).chain([path.len()]);
     for end in ends {
         match folder.symlink_metadata(path.get(..end).unwrap_or(path)) {
             Ok(metadata) if metadata.is_symlink() => {

@@ -343,8 +343,8 @@ impl ProgressSink for ProgressLog {
 #[tokio::test]
 async fn indexing_reports_progress_and_resumes() {
     let mut bench = TestLibrary::new();
-    for at in 0..1500 {
-        bench.put(&format!("d{}/{at}.md", at % 10), &format!("# Number {at}\n\nword{at}\n"));
+    for number in 0..1500 {
+        bench.put(&format!("d{}/{number}.md", number % 10), &format!("# Number {number}\n\nword{number}\n"));
     }
     let project = bench.opened();
     let reported = ProgressLog(std::sync::Mutex::default());

@@ -139,10 +139,10 @@ mod tests {
     fn vectors_survive_restart_and_oldest_are_evicted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v.db");
-        let cache_entry = |at: usize| (vector_key("u", "m", &at.to_string()), vec![at as f32, 1.0]);
+        let cache_entry = |number: usize| (vector_key("u", "m", &number.to_string()), vec![number as f32, 1.0]);
         let cache = Cache::with_capacity(&path, 3).unwrap();
-        for at in 0..3 {
-            cache.put(&[cache_entry(at)], at as i64);
+        for number in 0..3 {
+            cache.put(&[cache_entry(number)], number as i64);
         }
         drop(cache);
         let cache = Cache::with_capacity(&path, 3).unwrap();

@@ -36,13 +36,13 @@ async fn serve(
                 let mut buffer = [0; 4096];
                 loop {
                     let text = String::from_utf8_lossy(&bytes).into_owned();
-                    let whole = text.split_once("\r\n\r\n").and_then(|(head, body)| {
+                    let complete_request = text.split_once("\r\n\r\n").and_then(|(head, body)| {
                         let length = head.lines().find_map(|line| {
                             line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse::<usize>().ok()
                         })?;
                         (body.len() >= length).then(|| (head.to_owned(), body.to_owned()))
                     });
-                    if let Some((head, body)) = whole {
+                    if let Some((head, body)) = complete_request {
                         let number = counted.fetch_add(1, Ordering::SeqCst);
                         let body = serde_json::from_str(&body).unwrap();
                         match answers(number, &head, &body) {
@@ -72,7 +72,7 @@ fn vectors(body: &Value) -> String {
         .iter()
         .enumerate()
         .rev()
-        .map(|(at, text)| json!({ "index": at, "embedding": [text.as_str().unwrap().len(), 1.0] }))
+        .map(|(position, text)| json!({ "index": position, "embedding": [text.as_str().unwrap().len(), 1.0] }))
         .collect();
     status("200 OK", "", &json!({ "data": data }).to_string())
 }
@@ -104,7 +104,7 @@ impl ModelServer {
 }
 
 fn texts(count: usize) -> Vec<String> {
-    (0..count).map(|at| "x".repeat(at + 1)).collect()
+    (0..count).map(|position| "x".repeat(position + 1)).collect()
 }
 
 #[actix::test]
@@ -169,9 +169,9 @@ async fn invalid_response_error_hides_the_key() {
         String::new(),
     ];
     for answer in answers {
-        let (at, given) = (answer.clone(), answer.clone());
+        let (shown_answer, given) = (answer.clone(), answer.clone());
         let bench = ModelServer::new(move |_, _, _| Some(given.clone())).await;
-        let error = bench.embedder("m").embed_query("a").await.expect_err(&at[..at.len().min(60)]);
+        let error = bench.embedder("m").embed_query("a").await.expect_err(&shown_answer[..shown_answer.len().min(60)]);
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("very-secret") && shown.len() < 1000, "{shown}");
     }

@@ -155,12 +155,12 @@ fn marker(text: &str) -> Option<usize> {
         }
         b'[' => {
             let mut escaped = false;
-            let (at, _) = text.strip_prefix("[^")?.char_indices().find(|(_, c)| {
+            let (position, _) = text.strip_prefix("[^")?.char_indices().find(|(_, c)| {
                 let ends = !escaped && matches!(c, '[' | ']');
                 escaped = !escaped && *c == '\\';
                 ends
             })?;
-            text.get(at + 2..)?.starts_with("]:").then_some(at + 4)
+            text.get(position + 2..)?.starts_with("]:").then_some(position + 4)
         }
         _ => None,
     }
@@ -168,7 +168,7 @@ fn marker(text: &str) -> Option<usize> {
 
 /// Returns the offset of each line but the first.
 fn line_offsets(body: &str) -> impl Iterator<Item = usize> {
-    body.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1)
+    body.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(position, _)| position + 1)
 }
 
 /// Returns `true` for blocks whose lines must stay together.

@@ -128,8 +128,9 @@ impl DocTypes {
     pub fn with_custom(files: Vec<(String, String)>) -> (Self, Vec<(String, String)>) {
         let mut types = Self::built_in();
         let mut skipped = Vec::new();
-        for (at, (path, text)) in files.into_iter().enumerate() {
-            let added = if at < MAX_CUSTOM { types.add(&path, &text) } else { Err("there are too many".to_owned()) };
+        for (position, (path, text)) in files.into_iter().enumerate() {
+            let added =
+                if position < MAX_CUSTOM { types.add(&path, &text) } else { Err("there are too many".to_owned()) };
             if let Err(why) = added {
                 skipped.push((path, why));
             }
@@ -203,8 +204,8 @@ impl DocTypes {
     /// # Errors
     /// Fails as [`DocTypes::check`] does.
     pub fn check_fields(&self, path: &str, text: &str) -> Result<Map<String, Value>, Refusal> {
-        if let Some(at) = text.find('\0') {
-            return Err(Refusal::NotText { why: format!("it has a NUL character (byte {at})") });
+        if let Some(position) = text.find('\0') {
+            return Err(Refusal::NotText { why: format!("it has a NUL character (byte {position})") });
         }
         let fields = front_matter::fields(text).map_err(|why| {
             let (pointer, rule) = (String::new(), "yaml".to_owned());

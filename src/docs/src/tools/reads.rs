@@ -222,11 +222,11 @@ impl Reader {
             note: (!notes.is_empty()).then(|| notes.join(" ")),
             external_docs_path: shelf.external,
         };
-        let cited = sources.iter().enumerate().map(|(at, source)| {
+        let cited = sources.iter().enumerate().map(|(position, source)| {
             let Hit { path, passage, .. } = source;
             format!(
                 "[{}] {} (lines {}–{})",
-                at + 1,
+                position + 1,
                 text::one_line(path, MAX_LINE),
                 passage.first_line,
                 passage.last_line

@@ -105,7 +105,7 @@ fn text_of_only<'a>(mut found: impl Iterator<Item = &'a (String, String)>) -> Op
 
 /// Returns `true` if the key ends with the word as a separate part, in snake, kebab or camel case.
 fn ends_with_word(key: &str, word: &str) -> bool {
-    let Some((before, end)) = key.len().checked_sub(word.len()).and_then(|at| key.split_at_checked(at)) else {
+    let Some((before, end)) = key.len().checked_sub(word.len()).and_then(|offset| key.split_at_checked(offset)) else {
         return false;
     };
     let camel = end.starts_with(|c: char| c.is_ascii_uppercase());

@@ -155,10 +155,10 @@ async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     assert_eq!((entry["event"].as_str(), entry["actor"].as_str()), (Some("standing_rule_revoked"), Some("system")));
 
     // A denial is stricter, so it stays and is marked as orphaned.
-    let gone = keys::create("gone", Role::Reviewer, Timestamp::now()).unwrap();
-    endpoints.stored.keys().insert(&gone.key, &gone.hash).unwrap();
-    assert_eq!(endpoints.create_rule(&other, &gone.secret, &deny).await.status, 200);
-    endpoints.stored.keys().revoke(&gone.key.id, Timestamp::now()).unwrap();
+    let former_reviewer = keys::create("gone", Role::Reviewer, Timestamp::now()).unwrap();
+    endpoints.stored.keys().insert(&former_reviewer.key, &former_reviewer.hash).unwrap();
+    assert_eq!(endpoints.create_rule(&other, &former_reviewer.secret, &deny).await.status, 200);
+    endpoints.stored.keys().revoke(&former_reviewer.key.id, Timestamp::now()).unwrap();
     loop {
         assert!(endpoints.data.standing.end_orphans().await);
         let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();

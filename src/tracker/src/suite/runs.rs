@@ -217,7 +217,7 @@ async fn data_is_copied_between_databases() {
     t.call_as(&context("agent-1", Some("chg_1")), "add_comment", json!({ "issueId": child, "content": "a word" }))
         .await
         .unwrap();
-    let here = t.dump().await;
+    let copied_data = t.dump().await;
     let from = place(t.dir.path()).room().unwrap();
     for (index, to) in
         [Place::directory, |dir: &Path| Place::server(&url_of(dir), None).unwrap()].into_iter().enumerate()
@@ -228,10 +228,10 @@ async fn data_is_copied_between_databases() {
         let mut shown = Vec::new();
         let rows = move_data(&from, &room, false, &mut |rows, of| shown.push((rows, of))).unwrap();
         assert_eq!(shown.last().map(|shown| (Some(shown.0), Some(shown.1))), Some((rows, rows)));
-        assert_eq!(rows, Some(u64::try_from(here.len()).unwrap()));
+        assert_eq!(rows, Some(u64::try_from(copied_data.len()).unwrap()));
         assert_eq!(move_data(&from, &room, false, silent).unwrap(), Some(0), "the target has equal data");
         let moved = Fixture { tracker: Tracker::open(&room, &config(true)).unwrap(), dir };
-        assert_eq!(moved.dump().await, here, "database {index}");
+        assert_eq!(moved.dump().await, copied_data, "database {index}");
         // New issues continue the numbers, and the full-text index is filled.
         let found = moved.call("search_issues", json!({ "query": "naive it's" })).await.unwrap();
         assert_eq!(found["results"][0]["key"], "MOVED-1", "{found}");
@@ -240,26 +240,26 @@ async fn data_is_copied_between_databases() {
         let other = move_data(&from, &room, false, silent).unwrap();
         assert_eq!(other, None, "the target has different data");
         assert_eq!(move_data(&from, &room, true, silent).unwrap(), rows);
-        assert_eq!(moved.dump().await, here);
+        assert_eq!(moved.dump().await, copied_data);
     }
 }
 
 /// Covers a gateway that wrote between two attempts to copy.
 #[tokio::test]
 async fn different_data_is_not_taken_for_a_copy() {
-    let (here, there) = (Fixture::empty(), Fixture::empty());
-    for (t, title) in [(&here, "in the source"), (&there, "in the target")] {
+    let (source, target) = (Fixture::empty(), Fixture::empty());
+    for (t, title) in [(&source, "in the source"), (&target, "in the target")] {
         let project = t.create_project("SAME").await;
         t.create_issue(&project, "Bug", title, None).await;
     }
-    let rooms = [&here, &there].map(|t| place(t.dir.path()).room().unwrap());
+    let rooms = [&source, &target].map(|t| place(t.dir.path()).room().unwrap());
     let silent = &mut |_: u64, _: u64| {};
-    let before = there.dump().await;
-    assert_eq!(before.len(), here.dump().await.len());
+    let before = target.dump().await;
+    assert_eq!(before.len(), source.dump().await.len());
     assert_eq!(move_data(&rooms[0], &rooms[1], false, silent).unwrap(), None);
-    assert_eq!(there.dump().await, before);
+    assert_eq!(target.dump().await, before);
     assert!(move_data(&rooms[0], &rooms[1], true, silent).unwrap() > Some(0));
-    assert_eq!(there.dump().await, here.dump().await);
+    assert_eq!(target.dump().await, source.dump().await);
 }
 
 #[tokio::test]
@@ -288,14 +288,14 @@ async fn writes_are_announced_by_other_gateways() {
         return;
     }
     let other = Tracker::open(&room, &config(false)).unwrap();
-    let (mut here, mut there) = (t.tracker.events(), other.events());
+    let (mut own_events, mut other_events) = (t.tracker.events(), other.events());
     t.create_project("CORE").await;
-    let announced = drain_events(&mut here);
+    let announced = drain_events(&mut own_events);
     assert!(announced.1 && announced.0.contains(&"tracker://projects/CORE".to_owned()), "{announced:?}");
     let mut received = (Vec::new(), false);
     for _ in 0..100 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        let more = drain_events(&mut there);
+        let more = drain_events(&mut other_events);
         received.0.extend(more.0);
         received.1 |= more.1;
         if received.1 && !received.0.is_empty() {
@@ -305,7 +305,7 @@ async fn writes_are_announced_by_other_gateways() {
     assert_eq!(received, announced);
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     assert_eq!(
-        (drain_events(&mut here), drain_events(&mut there)),
+        (drain_events(&mut own_events), drain_events(&mut other_events)),
         ((Vec::new(), false), (Vec::new(), false)),
         "each write is announced once"
     );

@@ -385,8 +385,8 @@ async fn deletion_keeps_only_history() {
     assert_eq!(preview.summary, "Delete Task CORE-2 “A task” with 1 comment");
     assert!(preview.diff.fields.iter().all(|f| f.before.is_some() && f.after.is_none()));
     assert!(fields(&preview).contains(&("comments", Some("1"), None)));
-    let gone = t.call("delete_issue", json!({ "issueId": task })).await.unwrap();
-    assert_eq!(gone["deleted"], json!({ "id": task, "key": "CORE-2", "title": "A task" }));
+    let deleted = t.call("delete_issue", json!({ "issueId": task })).await.unwrap();
+    assert_eq!(deleted["deleted"], json!({ "id": task, "key": "CORE-2", "title": "A task" }));
     assert_missing(&t.call("get_issue", json!({ "issueId": task })).await.unwrap_err(), "issue");
     assert_eq!(t.call("search_issues", json!({ "query": "zebra" })).await.unwrap()["results"], json!([]));
     let history = t.read("tracker://issues/CORE-2/history").await.unwrap();

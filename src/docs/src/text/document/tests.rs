@@ -88,7 +88,7 @@ fn steps(text: &str) -> u64 {
 
 #[test]
 fn parsing_time_is_linear() {
-    let deep: Make = |n| (0..n).map(|at| format!("{}- a\n", " ".repeat(at % 200))).collect();
+    let deep: Make = |n| (0..n).map(|position| format!("{}- a\n", " ".repeat(position % 200))).collect();
     let cases: [(&str, Make); 10] = [
         ("headings", |n| "# h\n".repeat(n)),
         ("sections", |n| "## h\n\nx\n\n".repeat(n)),
@@ -99,12 +99,12 @@ fn parsing_time_is_linear() {
         ("brackets", |n| "[".repeat(n) + &"](a)".repeat(n)),
         ("lists", deep),
         ("containers", |n| format!("{}x\n\n", "> - 1. x\n".repeat(n))),
-        ("links", |n| (0..n).map(|at| format!("[r{at}]: /u\n\n[r{at}]\n\n")).collect()),
+        ("links", |n| (0..n).map(|position| format!("[r{position}]: /u\n\n[r{position}]\n\n")).collect()),
     ];
     for (name, text) in cases {
-        let (one, two) = (steps(&text(5_000)), steps(&text(10_000)));
-        assert!(two <= 2 * one + one / 10, "{name}: {one} and {two}");
-        assert!(one <= 75_000, "{name}: {one}");
+        let (short_steps, long_steps) = (steps(&text(5_000)), steps(&text(10_000)));
+        assert!(long_steps <= 2 * short_steps + short_steps / 10, "{name}: {short_steps} and {long_steps}");
+        assert!(short_steps <= 75_000, "{name}: {short_steps}");
     }
 }
 
@@ -122,7 +122,7 @@ fn document_over_the_time_limit_is_refused() {
         ("numbered lists", |n| format!("{}x\n{}", "1. ".repeat(n), "y\n".repeat(n))),
         ("quotes", |n| format!("{}x\n{}", ">".repeat(n), "y\n".repeat(n))),
         ("quoted lists", |n| format!("{}x\n{}", "> 1) ".repeat(n / 2), "y\n".repeat(n))),
-        ("indented lists", |n| (0..n).map(|at| format!("{}- x\n", " ".repeat(at.min(2000) * 2))).collect()),
+        ("indented lists", |n| (0..n).map(|position| format!("{}- x\n", " ".repeat(position.min(2000) * 2))).collect()),
         ("footnotes", |n| format!("{}x\n{}", "> [^a\\]:b]: ".repeat(n / 2), "y\n".repeat(n))),
     ];
     for (name, text) in nested {

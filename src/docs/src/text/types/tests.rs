@@ -126,6 +126,7 @@ fn invalid_type_is_skipped_with_its_reason() {
         assert_eq!(types.all().count(), 5, "{text}");
         assert!(left_out.len() == 1 && left_out[0].1.contains(why), "{text}: {left_out:?}");
     }
-    let many = (0..60).map(|at| (format!("schemas/t{at}.schema.yaml"), "required_fields: []".to_owned())).collect();
+    let many =
+        (0..60).map(|number| (format!("schemas/t{number}.schema.yaml"), "required_fields: []".to_owned())).collect();
     assert_eq!(DocTypes::with_custom(many).0.all().count(), 55);
 }
