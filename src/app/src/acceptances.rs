@@ -5,35 +5,37 @@ use std::collections::BTreeMap;
 use countersign_domain::policy::{Pins, pins::Acceptance};
 use countersign_store::{AuditSearch, Store};
 
-/// Audit entries that are searched for the person who revoked an acceptance.
+/// Maximum number of audit entries that are searched for the person who revoked an acceptance.
 const MAX_SEARCHED_ENTRIES: usize = 50;
 
 /// Definitions of a server that one person accepted at the same time, or whose acceptance was revoked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AcceptanceChange {
     pub server: String,
-    /// The person who accepted them; `None` if they were revoked, because pins do not record by whom.
+    /// The person who accepted them; `None` if they were revoked, because pins do not record who revoked them.
     pub accepted_by: Option<String>,
     pub tools: Vec<String>,
 }
 
 /// Returns the differences between the pins before and after a reload.
 pub fn compare_pins(before: &Pins, after: &Pins) -> Vec<AcceptanceChange> {
-    let mut tools_by_act: BTreeMap<_, Vec<String>> = BTreeMap::new();
-    let act = |accepted: &Acceptance| (accepted.by.clone(), accepted.at);
+    let mut tools_by_acceptance: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    let acceptor_and_time = |accepted: &Acceptance| (accepted.by.clone(), accepted.at);
     for (server, tools) in &after.servers {
         for (tool, pin) in tools {
             let previous = before.pin(server, tool).and_then(|pin| pin.accepted.as_ref());
             let accepted = match (previous, &pin.accepted) {
                 (None, None) => continue,
-                (Some(old), Some(new)) if old.hash == new.hash && act(old) == act(new) => continue,
-                (_, Some(new)) => Some(act(new)),
+                (Some(old), Some(new)) if old.hash == new.hash && acceptor_and_time(old) == acceptor_and_time(new) => {
+                    continue;
+                }
+                (_, Some(new)) => Some(acceptor_and_time(new)),
                 (Some(_), None) => None,
             };
-            tools_by_act.entry((server.clone(), accepted)).or_default().push(tool.clone());
+            tools_by_acceptance.entry((server.clone(), accepted)).or_default().push(tool.clone());
         }
     }
-    let changes = tools_by_act.into_iter().map(|((server, accepted), mut tools)| {
+    let changes = tools_by_acceptance.into_iter().map(|((server, accepted), mut tools)| {
         tools.sort_unstable();
         AcceptanceChange { server, accepted_by: accepted.map(|(by, _)| by), tools }
     });
@@ -44,11 +46,11 @@ pub fn compare_pins(before: &Pins, after: &Pins) -> Vec<AcceptanceChange> {
 pub async fn last_revoker(store: &dyn Store, server: &str) -> Option<String> {
     let search = AuditSearch { events: vec!["definitions_revoked".to_owned()], ..AuditSearch::default() };
     let found = store.search_audit(search, None, MAX_SEARCHED_ENTRIES).await.ok()?;
-    let of_server = found.entries.into_iter().find(|found| {
+    let entry_of_server = found.entries.into_iter().find(|found| {
         let details = serde_json::from_str::<serde_json::Value>(found.entry.details.get()).unwrap_or_default();
         details["server"] == server
     });
-    of_server.map(|found| found.entry.actor)
+    entry_of_server.map(|found| found.entry.actor)
 }
 
 #[cfg(test)]
@@ -56,7 +58,7 @@ mod tests {
     use super::*;
     use countersign_domain::policy::pins::ToolPin;
 
-    fn pins(of: &[(&str, Option<(&str, i64)>)]) -> Pins {
+    fn pins(tools: &[(&str, Option<(&str, i64)>)]) -> Pins {
         let pin = |(tool, accepted): &(&str, Option<(&str, i64)>)| {
             let accepted = accepted.map(|(by, second)| Acceptance {
                 hash: "h".into(),
@@ -66,7 +68,7 @@ mod tests {
             });
             ((*tool).to_owned(), ToolPin { seen: Some("h".into()), accepted, text: None })
         };
-        Pins { servers: [("fs".to_owned(), of.iter().map(pin).collect())].into() }
+        Pins { servers: [("fs".to_owned(), tools.iter().map(pin).collect())].into() }
     }
 
     #[test]

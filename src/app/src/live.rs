@@ -22,12 +22,12 @@ use countersign_webhooks::Webhooks;
 /// The parts of a running gateway that a reload reconfigures.
 pub struct LiveGateway {
     pub router: Addr<Router>,
-    /// Providers that are compiled in, which precede the servers.
+    /// The providers that are compiled in. They precede the servers.
     pub built_in: Vec<RouteTarget>,
     pub upstreams: Arc<Upstreams>,
     pub pins: Arc<PinStore>,
     pub store: Arc<dyn Store>,
-    pub people: Arc<Reviewers>,
+    pub reviewers: Arc<Reviewers>,
     pub webhooks: Arc<Webhooks>,
 }
 
@@ -48,6 +48,7 @@ pub async fn check_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
 impl LiveGateway {
     const ROUTER_ENDED: &'static str = "the router has ended";
 
+    /// Publishes the built-in providers and these servers, and returns when the routes contain them.
     async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
         check_acceptances(&self.pins, servers).await;
         let mut providers = self.built_in.clone();
@@ -68,7 +69,7 @@ impl Reconfigurable for LiveGateway {
             let message = Reconfigure { policy: Policy::new(policy), aliases };
             let done = self.router.send(message).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
             done.map_err(|error| error.to_string())?;
-            self.people.set_groups(&policy.groups);
+            self.reviewers.set_groups(&policy.groups);
             Ok(())
         })
     }
@@ -103,8 +104,8 @@ impl Reconfigurable for LiveGateway {
     }
 
     fn newest_digest(&self) -> BoxFuture<'static, Option<String>> {
-        let known = self.store.policies();
-        Box::pin(async move { known.await.ok()?.newest.map(|newest| newest.digest) })
+        let policies = self.store.policies();
+        Box::pin(async move { policies.await.ok()?.newest.map(|newest| newest.digest) })
     }
 
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {

@@ -28,11 +28,11 @@ use countersign_upstream::server::Phase;
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The audit events of a reviewer's decision on a pending configuration: accepted or refused.
 const DECISION_EVENTS: [&str; 2] = ["configuration_accepted", "configuration_refused"];
-/// Decisions that are read at a time.
+/// Number of decisions that are read at a time.
 const PAGE_SIZE: usize = 50;
 
 /// Returns a hash of everything that must be the same on all nodes. It leaves out addresses, directories, logs and secrets.
-pub fn fingerprint(config: &Config) -> String {
+fn configuration_fingerprint(config: &Config) -> String {
     let defaults = Config::default();
     let shared = Config {
         listen: defaults.listen,
@@ -64,8 +64,8 @@ pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
     salt
 }
 
-/// Returns the URL at which the other gateways reach this one: the configured one, or that of the bound address. If that
-/// is unspecified, its address is the one from which this machine reaches the store.
+/// Returns the URL at which the other gateways reach this one: the configured URL, or else a URL with the bound address.
+/// An unspecified bound address (`0.0.0.0` or `::`) is replaced by the address from which this machine reaches the store.
 pub fn node_url(config: &Config, bound: SocketAddr, nodes: &dyn Nodes) -> String {
     if let Some(url) = config.node_url() {
         return url.trim_end_matches('/').to_owned();
@@ -85,38 +85,38 @@ pub fn node_url(config: &Config, bound: SocketAddr, nodes: &dyn Nodes) -> String
     }
 }
 
-/// Returns which servers this gateway reaches.
-fn reach_of_servers(table: &RouteTable) -> ServerStates {
-    let mut reach = ServerStates::default();
+/// Returns the servers that this gateway reaches or does not reach, and their open circuit breakers.
+fn server_states(table: &RouteTable) -> ServerStates {
+    let mut states = ServerStates::default();
     for upstream in table.providers().iter().filter_map(|provider| provider.upstream()) {
         let name = &upstream.config.name;
         match upstream.phase() {
-            Phase::Up => reach.up.push(name.clone()),
-            Phase::Down(_) => reach.down.push(name.clone()),
-            // It keeps its last state until the new one is known.
-            Phase::Connecting if upstream.was_reached() => reach.up.push(name.clone()),
+            Phase::Up => states.up.push(name.clone()),
+            Phase::Down(_) => states.down.push(name.clone()),
+            // A server that reconnects keeps its last state until the new state is known.
+            Phase::Connecting if upstream.was_reached() => states.up.push(name.clone()),
             Phase::Connecting => {}
         }
-        // Each gateway starts its own programs, whose failures do not concern other nodes.
+        // Each gateway starts its own child processes, so their failures do not concern other nodes.
         if let UpstreamTarget::Url { .. } = upstream.config.target {
-            reach.open.extend(upstream.open_breakers().into_iter().map(|address| (name.clone(), address)));
+            states.open.extend(upstream.open_breakers().into_iter().map(|address| (name.clone(), address)));
         }
     }
-    reach
+    states
 }
 
-/// Follows the other nodes on the store.
+/// Follows what the other nodes write to the store.
 pub struct Follower {
     pub nodes: Arc<dyn Nodes>,
     pub store: Arc<dyn Store>,
     pub routes: Arc<PublishedTable>,
     pub pins: Arc<PinStore>,
-    pub standing: Arc<StandingRules>,
-    pub rebuild: RebuildRoutes,
+    pub standing_rules: Arc<StandingRules>,
+    pub rebuild_routes: RebuildRoutes,
     pub feed: Feed,
-    pub reloads: Arc<Reloader>,
+    pub reloader: Arc<Reloader>,
     pub url: String,
-    /// The fingerprint of the certificate that this node presents there.
+    /// The fingerprint of the TLS certificate that this node presents at `url`.
     pub certificate: String,
     /// Ends the sessions of this node whose lease has lapsed.
     pub end_lapsed_sessions: Box<dyn Fn()>,
@@ -128,7 +128,7 @@ impl Follower {
     /// # Errors
     /// Errors of the store.
     pub async fn introduce(&self) -> Result<(), StoreError> {
-        self.nodes.introduce(self.introduction(&self.reloads.config()));
+        self.nodes.introduce(self.introduction(&self.reloader.config()));
         self.nodes.refresh().await
     }
 
@@ -140,12 +140,12 @@ impl Follower {
     /// Ends sessions and suspends standing rules as soon as the lease is lost, even while the store answers nothing else.
     async fn watch_lease(&self, shutdown: &CancellationToken) {
         loop {
-            if self.standing.cache().set_cut_off(!self.nodes.holds_claim(None)) {
+            if self.standing_rules.cache().set_cut_off(!self.nodes.holds_claim(None)) {
                 tracing::warn!(
                     holds = self.nodes.holds_claim(None),
-                    "standing rules allow as long as this node holds its lease"
+                    "standing rules that allow calls apply only while this node holds its lease"
                 );
-                (self.rebuild)().await;
+                (self.rebuild_routes)().await;
             }
             (self.end_lapsed_sessions)();
             tokio::select! {
@@ -155,15 +155,16 @@ impl Follower {
         }
     }
 
+    /// Publishes the state of this node, and applies what other nodes have written.
     async fn follow(&self, shutdown: &CancellationToken) {
-        let mut news = self.nodes.subscribe_updates();
-        let mut records = news.borrow_and_update().records;
+        let mut updates = self.nodes.subscribe_updates();
+        let mut applied_records = updates.borrow_and_update().records;
         let mut introduced: Option<Arc<Config>> = None;
-        let (mut published_reach, mut open_elsewhere) = (None, BTreeSet::new());
+        let (mut published_states, mut breakers_open_elsewhere) = (None, BTreeSet::new());
         // Earlier decisions are already in force.
         let mut last_decision = self.store.heads().await.ok().map(|heads| heads.audit.seq);
         loop {
-            let config = self.reloads.config();
+            let config = self.reloader.config();
             if !introduced.as_ref().is_some_and(|known| Arc::ptr_eq(known, &config)) {
                 self.nodes.introduce(self.introduction(&config));
                 introduced = Some(config);
@@ -177,24 +178,24 @@ impl Follower {
                     return;
                 }
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
-                changed = news.changed() => if changed.is_err() {
+                changed = updates.changed() => if changed.is_err() {
                     return;
                 }
             }
-            let reach = reach_of_servers(&self.routes.load());
-            if published_reach.as_ref() != Some(&reach) {
-                self.nodes.set_server_states(reach.clone());
-                published_reach = Some(reach);
+            let states = server_states(&self.routes.load());
+            if published_states.as_ref() != Some(&states) {
+                self.nodes.set_server_states(states.clone());
+                published_states = Some(states);
             }
-            self.require_trial_calls(&mut open_elsewhere);
-            let written = news.borrow_and_update().records;
-            if written != records || self.pins.is_behind() {
+            self.require_trial_calls(&mut breakers_open_elsewhere);
+            let records = updates.borrow_and_update().records;
+            if records != applied_records || self.pins.is_behind() {
                 let reloaded = match self.reload().await {
                     Ok(()) => self.follow_decisions(&mut last_decision).await,
                     Err(error) => Err(error),
                 };
                 match reloaded {
-                    Ok(()) => records = written,
+                    Ok(()) => applied_records = records,
                     Err(StoreError::Closed) => return,
                     Err(error) => tracing::warn!(%error, "the decisions of other nodes cannot be read; trying again"),
                 }
@@ -205,13 +206,19 @@ impl Follower {
     /// Requires a single trial call at each address whose breaker another node has opened since the last check.
     fn require_trial_calls(&self, open_before: &mut BTreeSet<(String, usize)>) {
         let open: BTreeSet<(String, usize)> =
-            self.nodes.peer_server_states().into_iter().flat_map(|reach| reach.open).collect();
+            self.nodes.peer_server_states().into_iter().flat_map(|states| states.open).collect();
         for (server, address) in open.difference(open_before) {
             let table = self.routes.load();
-            if let Some(upstream) =
-                table.providers().iter().find(|one| one.name() == server).and_then(|one| one.upstream())
+            if let Some(upstream) = table
+                .providers()
+                .iter()
+                .find(|provider| provider.name() == server)
+                .and_then(|provider| provider.upstream())
             {
-                tracing::info!(server, "another node does not reach this server; one trial call precedes further ones");
+                tracing::info!(
+                    server,
+                    "another node does not reach this server; a single trial call is made before further calls"
+                );
                 upstream.require_trial_call(*address);
             }
         }
@@ -236,7 +243,7 @@ impl Follower {
         for entry in decisions.iter().rev() {
             let details = serde_json::from_str::<Value>(entry.details.get()).unwrap_or_default();
             let digest = details["digest"].as_str().unwrap_or_default();
-            self.reloads.apply_remote_decision(digest, entry.event == DECISION_EVENTS[0], &entry.actor).await;
+            self.reloader.apply_remote_decision(digest, entry.event == DECISION_EVENTS[0], &entry.actor).await;
         }
         Ok(())
     }
@@ -245,7 +252,7 @@ impl Follower {
         Introduction {
             url: self.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            configuration: fingerprint(config),
+            configuration: configuration_fingerprint(config),
             certificate: self.certificate.clone(),
         }
     }
@@ -254,7 +261,7 @@ impl Follower {
     async fn reload(&self) -> Result<(), StoreError> {
         let (before, after) = self.pins.reload().await?;
         if before.servers != after.servers {
-            (self.rebuild)().await;
+            (self.rebuild_routes)().await;
             for AcceptanceChange { server, accepted_by, tools } in acceptances::compare_pins(&before, &after) {
                 let (verb, by) = match accepted_by {
                     Some(by) => ("accepted", Some(by)),
@@ -264,6 +271,6 @@ impl Follower {
                 self.feed.publish_session(&tool_acceptance::acceptance_event(&server, verb, &tools, by.as_deref()));
             }
         }
-        self.standing.reload().await
+        self.standing_rules.reload().await
     }
 }

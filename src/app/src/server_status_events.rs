@@ -25,7 +25,7 @@ use countersign_upstream::server::Phase;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Consecutive polls in which a server must be down, or up again, before that is reported.
 const POLLS_UNTIL_REPORTED: u32 = 3;
-/// The most names of tools in one event, which also has their number.
+/// Maximum number of tool names in one event. The event also contains the total number.
 const MAX_NAMED_TOOLS: usize = 20;
 
 /// The state of a server at one poll.
@@ -69,10 +69,10 @@ impl StatusTracker {
         let mut events = Vec::new();
         for (name, status) in servers {
             let known = self.0.entry(name.clone()).or_default();
-            let mut add_event = |kind: &str, more: Value| {
+            let mut add_event = |kind: &str, details: Value| {
                 let mut event = json!({ "type": kind, "provider": name });
-                if let (Some(event), Value::Object(more)) = (event.as_object_mut(), more) {
-                    event.extend(more);
+                if let (Some(event), Value::Object(details)) = (event.as_object_mut(), details) {
+                    event.extend(details);
                 }
                 events.push(event);
             };
@@ -106,7 +106,7 @@ impl ReportedStatus {
     /// Returns the new state if it must be reported. The first connection to a server is not reported.
     fn update_up(&mut self, up: Option<bool>) -> Option<bool> {
         match (self.up, up) {
-            // A single `connecting` says nothing, but a server that keeps connecting is down.
+            // A single `connecting` poll proves nothing, but a server that keeps connecting is down.
             (Some(true), None) | (_, Some(false)) if self.up != Some(false) => self.differing_polls += 1,
             (Some(false), Some(true)) => self.differing_polls += 1,
             (None, Some(true)) => {
@@ -128,6 +128,7 @@ impl ReportedStatus {
     }
 }
 
+/// Returns the current status of each server.
 fn server_statuses(table: &RouteTable) -> BTreeMap<String, ServerStatus> {
     let upstreams = table.providers().iter().filter_map(|provider| provider.upstream());
     let statuses = upstreams.map(|upstream| {
@@ -151,6 +152,7 @@ fn server_statuses(table: &RouteTable) -> BTreeMap<String, ServerStatus> {
     statuses.collect()
 }
 
+/// Returns the tools of each provider that wait to be accepted.
 fn waiting_tools(table: &RouteTable) -> BTreeMap<String, WaitingTools> {
     let mut all: BTreeMap<String, WaitingTools> = BTreeMap::new();
     for route in table.tools() {
@@ -213,13 +215,13 @@ mod tests {
         assert_eq!(
             kinds_after(&[connecting, up, down, connecting, down, down, connecting, connecting, down]),
             ["provider.down"],
-            "once"
+            "an outage is reported once"
         );
         assert_eq!(kinds_after(&[up, down, down, down, up, down, up, up, up, up]), ["provider.down", "provider.up"]);
         assert_eq!(
             kinds_after(&[connecting, connecting, connecting, connecting, down, down, down]),
             ["provider.down"],
-            "never there at all"
+            "a server that was never up is reported, too"
         );
         assert!(kinds_after(&[connecting, connecting, connecting, connecting, connecting]).is_empty());
         assert!(kinds_after(&[]).is_empty());

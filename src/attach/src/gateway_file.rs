@@ -15,7 +15,7 @@ use super::proof::ProofSecret;
 use countersign_config::Config;
 use countersign_store::lock::DataLock;
 
-/// The file in the data directory.
+/// The name of the file in the data directory.
 pub const GATEWAY_FILE: &str = "gateway.json";
 
 /// The content of the file.

@@ -113,7 +113,9 @@ where
 {
     write_line(writer, hello).await?;
     let Some(line) = read_line(reader).await? else { return Ok(None) };
-    serde_json::from_slice(&line).map(Some).map_err(|_| io::Error::other("what answers on the socket is no gateway"))
+    serde_json::from_slice(&line)
+        .map(Some)
+        .map_err(|_| io::Error::other("the process that answers on the socket is not a gateway"))
 }
 
 /// Reads a line without its terminator. Returns `None` if the stream ended before one.
@@ -142,7 +144,7 @@ mod tests {
         let (far_read, mut far_write) = split(far);
         near_write.write_all(first).await.unwrap();
         near_write.shutdown().await.unwrap();
-        let got = receive(&mut BufReader::new(far_read), &mut far_write, |hello| {
+        let admitted = receive(&mut BufReader::new(far_read), &mut far_write, |hello| {
             if hello.key.as_deref() == Some("bad") { Err("unknown key".to_owned()) } else { Ok(hello) }
         })
         .await
@@ -150,7 +152,7 @@ mod tests {
         far_write.shutdown().await.unwrap();
         let mut answer = String::new();
         BufReader::new(near_read).read_to_string(&mut answer).await.unwrap();
-        (got, answer)
+        (admitted, answer)
     }
 
     #[tokio::test]
@@ -175,7 +177,7 @@ mod tests {
             let (hello, answer) = exchange(first).await;
             assert!(hello.is_none() && answer.contains("first line"), "{answer}");
         }
-        // An empty stream, and a line without an end.
+        // The first stream is empty, and the others have no end of line.
         for first in [&b""[..], b"{\"attach\":1", &[b'x'; 20_000]] {
             let (hello, answer) = exchange(first).await;
             assert!(hello.is_none() && answer.is_empty(), "{answer}");

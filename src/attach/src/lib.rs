@@ -1,6 +1,6 @@
 //! Lets programs on this machine, above all `countersign stdio`, find and share the one gateway of a data directory.
 //!
-//! Never interprets MCP: lines pass through unchanged, and stdout carries only lines of the gateway.
+//! This crate never interprets MCP: lines pass through unchanged, and stdout carries only lines of the gateway.
 //!
 //! The gateway listens on `<data>/gateway.sock` ([`socket`]); each connection begins with one line each way ([`hello`])
 //! and then carries messages ([`proxy`]). If no gateway runs, [`start`] starts a detached one under a lock; it ends some
@@ -29,7 +29,7 @@ pub enum AttachError {
     Data(#[from] StoreError),
     #[error("the gateway refused this connection: {0}")]
     Refused(String),
-    #[error("the gateway at {socket} took the connection and did not answer within {}s; is it stopped or overloaded?", within.as_secs())]
+    #[error("the gateway at {socket} accepted the connection but did not answer within {}s; is it stopped or overloaded?", within.as_secs())]
     NoAnswer { socket: PathBuf, within: Duration },
     #[error("the lock {path} cannot be used: {source}")]
     Lock { path: PathBuf, source: std::io::Error },

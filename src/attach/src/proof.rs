@@ -1,8 +1,8 @@
 //! Proves that a gateway is the one of a data directory: it answers a challenge with a secret from a file in the directory,
 //! which only the directory's user can read.
 //!
-//! Another program that took over the port therefore receives only a challenge. A key is sent only after the challenge was
-//! answered.
+//! A key is sent only after the challenge was answered. Another program that took over the port therefore receives only a
+//! challenge.
 
 use std::fmt;
 

@@ -74,8 +74,7 @@ where
                 Ok(ProxyOutcome::Done | ProxyOutcome::GatewayGone) | Err(_) => ProxyOutcome::Done,
             }
         }
-        // Terminated: further input of the agent is ignored.
-        // Dropping the write half closes the gateway's input.
+        // After termination, further input of the agent is ignored. Dropping the write half closes the gateway's input.
         None => {
             drop(upload);
             let _ = timeout(DRAIN_TIMEOUT, download).await;
@@ -161,8 +160,8 @@ mod tests {
         let (near, far) = duplex(4096);
         let (read, write) = split(near);
         let mut output = Vec::new();
-        let (ended, ()) = tokio::join!(run(input, &mut output, BufReader::new(read), write, pending()), echo(far));
-        (ended, output)
+        let (outcome, ()) = tokio::join!(run(input, &mut output, BufReader::new(read), write, pending()), echo(far));
+        (outcome, output)
     }
 
     #[tokio::test]
@@ -202,7 +201,7 @@ mod tests {
         let terminate = async {};
         let ended = run(input, &mut output, BufReader::new(read), write, terminate).await;
         assert!(matches!(ended, ProxyOutcome::Done), "{ended:?}");
-        assert_eq!(output, b"answer\n", "what was finished is flushed");
+        assert_eq!(output, b"answer\n", "finished answers are flushed");
         let mut rest = Vec::new();
         assert_eq!(far.read_to_end(&mut rest).await.unwrap(), 0);
     }

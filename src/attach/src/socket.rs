@@ -14,7 +14,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use countersign_store::lock::DataLock;
 
-/// The file in the data directory.
+/// The name of the socket in the data directory.
 pub const SOCKET_FILE: &str = "gateway.sock";
 /// The name under which the socket is bound before it gets its mode and its final name. Both names have the same length,
 /// so that one limit on the path applies.
@@ -50,6 +50,7 @@ pub fn path(data: &Path) -> PathBuf {
     data.join(SOCKET_FILE)
 }
 
+/// Returns a path of the file in the data directory that is short enough for a socket.
 fn short_path(data: &Path, file: &str) -> Result<ShortPath, SocketError> {
     let direct = data.join(file);
     if direct.as_os_str().len() <= MAX_PATH_BYTES {
@@ -73,13 +74,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds `<data>/gateway.sock` with mode 0600, and replaces a socket left behind by an earlier gateway. Needs a tokio
-    /// runtime.
+    /// Binds `<data>/gateway.sock` with mode 0600, and replaces the socket of an earlier gateway. Requires a tokio runtime.
     ///
-    /// The lock of the data directory guarantees that nobody serves the old socket.
+    /// The lock of the data directory guarantees that no gateway serves the old socket.
     ///
     /// # Errors
-    /// The name belongs to something other than a socket, or the file system failed.
+    /// Fails if the name belongs to something other than a socket, or if the file system fails.
     pub fn bind(data: &Path, _lock: &DataLock) -> Result<Self, SocketError> {
         let path = path(data);
         for stale in [&path, &data.join(TEMPORARY_FILE)] {
@@ -90,7 +90,7 @@ impl Listener {
                     fs::remove_file(stale).map_err(fail)?;
                 }
                 Ok(_) => return Err(SocketError::NotASocket(stale.clone())),
-                Err(source) => return Err(SocketError::Io { what: "look at", path: stale.clone(), source }),
+                Err(source) => return Err(SocketError::Io { what: "inspect", path: stale.clone(), source }),
             }
         }
         let fail = |source| SocketError::Io { what: "bind", path: path.clone(), source };
@@ -107,7 +107,7 @@ impl Listener {
     /// Cancel-safe. Waits while no file descriptors are free.
     ///
     /// # Errors
-    /// The socket is permanently unusable.
+    /// Fails if the socket is permanently unusable.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         loop {
             match self.listener.accept().await {
@@ -132,7 +132,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The lock of the data directory is still held, so the file is ours.
+        // This process still holds the lock of the data directory, so the file belongs to it.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -212,7 +212,7 @@ mod tests {
         // A listener of `std` does not remove its file.
         drop(std::os::unix::net::UnixListener::bind(path(dir.path())).unwrap());
         assert!(path(dir.path()).exists());
-        assert!(connect(dir.path()).await.unwrap().is_none(), "a left socket is nobody");
+        assert!(connect(dir.path()).await.unwrap().is_none(), "nobody listens on a stale socket");
         drop(Listener::bind(dir.path(), &lock).unwrap());
         fs::write(path(dir.path()), "precious").unwrap();
         assert!(matches!(Listener::bind(dir.path(), &lock), Err(SocketError::NotASocket(_))));

@@ -36,9 +36,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts.
 const POLL_INTERVAL: Duration = Duration::from_millis(15);
-/// Bytes of a failed gateway's log that are reported.
+/// Maximum number of bytes of a failed gateway's log that are reported.
 const MAX_LOG_TAIL_BYTES: u64 = 4096;
-/// The exit code of a gateway whose data directory is already served. Another starter was faster, which is no failure.
+/// The exit code of a gateway whose data directory is already served. Another starter was faster, so this is not a failure.
 pub const DATA_DIR_TAKEN_EXIT_CODE: u8 = 75;
 
 /// An open connection after the handshake.
@@ -53,7 +53,7 @@ pub struct Connection {
 pub struct GatewayCommand {
     /// The path of this program.
     pub program: PathBuf,
-    /// `serve` with the configuration and the data directory as absolute paths, so that it is the same gateway.
+    /// `serve` with the configuration and the data directory as absolute paths, so that the gateway has the same ones.
     pub arguments: Vec<OsString>,
 }
 
@@ -75,7 +75,7 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, starter: &GatewayComma
             sleep(POLL_INTERVAL).await;
             continue;
         };
-        // Another process may have started one before the lock was taken.
+        // Another process may have started a gateway before the lock was taken.
         if let Some(connection) = connect(data, hello).await? {
             return Ok(connection);
         }
@@ -85,16 +85,16 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, starter: &GatewayComma
 
 /// Connects and performs the handshake. Returns `None` if nobody listens.
 async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, AttachError> {
-    let silent = || AttachError::NoAnswer { socket: socket::path(data), within: WELCOME_TIMEOUT };
-    let stream = timeout(WELCOME_TIMEOUT, socket::connect(data)).await.map_err(|_| silent())??;
+    let no_answer = || AttachError::NoAnswer { socket: socket::path(data), within: WELCOME_TIMEOUT };
+    let stream = timeout(WELCOME_TIMEOUT, socket::connect(data)).await.map_err(|_| no_answer())??;
     let Some(stream) = stream else { return Ok(None) };
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(64 << 10, reader);
     match timeout(WELCOME_TIMEOUT, hello::send(&mut reader, &mut writer, hello)).await {
-        Err(_) => Err(silent()),
+        Err(_) => Err(no_answer()),
         Ok(Ok(Some(HelloAnswer::Welcome(_)))) => Ok(Some(Connection { reader, writer })),
         Ok(Ok(Some(HelloAnswer::Refused(why)))) => Err(AttachError::Refused(why)),
-        // The gateway was just ending.
+        // The gateway closed the connection because it is ending.
         Ok(Ok(None)) => Ok(None),
         Ok(Err(error))
             if matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset) =>
@@ -105,6 +105,7 @@ async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, Attac
     }
 }
 
+/// Takes the start lock. Returns `None` if another starter holds it.
 fn try_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
     let path = data.join(START_LOCK_FILE);
     let fail = |source| AttachError::Lock { path: path.clone(), source };
@@ -124,30 +125,30 @@ async fn start_gateway(
 ) -> Result<Connection, AttachError> {
     let log = data.join(LOG_FILE);
     let stderr = open_log(&log).map_err(AttachError::Spawn)?;
-    let begin = stderr.metadata().map_or(0, |meta| meta.len());
+    let log_start = stderr.metadata().map_or(0, |meta| meta.len());
     let mut child = spawn(starter, stderr)?;
-    let mut ended = None;
+    let mut exit_status = None;
     loop {
         if let Some(connection) = connect(data, hello).await? {
             return Ok(connection);
         }
-        let failed = |how: String| AttachError::StartFailed {
-            reason: how,
-            log_tail: read_log_tail(&log, begin),
+        let failed = |reason: String| AttachError::StartFailed {
+            reason,
+            log_tail: read_log_tail(&log, log_start),
             log: log.clone(),
         };
-        if ended.is_none() {
-            ended = child.try_wait().map_err(AttachError::Spawn)?;
+        if exit_status.is_none() {
+            exit_status = child.try_wait().map_err(AttachError::Spawn)?;
         }
-        if let Some(status) = ended
+        if let Some(status) = exit_status
             && status.code() != Some(i32::from(DATA_DIR_TAKEN_EXIT_CODE))
         {
             return Err(failed(status.to_string()));
         }
         // If the data directory is taken, another gateway is starting, and the loop waits for it.
         if Instant::now() > deadline {
-            return Err(failed(match ended {
-                Some(_) => "another gateway has the data directory and does not open its socket".to_owned(),
+            return Err(failed(match exit_status {
+                Some(_) => "another gateway holds the data directory but does not open its socket".to_owned(),
                 None => format!("it did not open its socket within {}s", START_TIMEOUT.as_secs()),
             }));
         }
@@ -170,12 +171,12 @@ fn spawn(starter: &GatewayCommand, stderr: File) -> Result<Child, AttachError> {
         .map_err(AttachError::Spawn)
 }
 
-/// Returns the end of what the gateway has logged after the offset `begin`.
-fn read_log_tail(log: &Path, begin: u64) -> String {
+/// Returns the end of the log after the offset `start`.
+fn read_log_tail(log: &Path, start: u64) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(log)?;
         let end = file.metadata()?.len();
-        file.seek(SeekFrom::Start(begin.max(end.saturating_sub(MAX_LOG_TAIL_BYTES))))?;
+        file.seek(SeekFrom::Start(start.max(end.saturating_sub(MAX_LOG_TAIL_BYTES))))?;
         let mut bytes = Vec::new();
         file.take(MAX_LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -232,20 +233,19 @@ mod tests {
     #[tokio::test]
     async fn failed_start_reports_log() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(LOG_FILE), "old words\n").unwrap();
+        fs::write(dir.path().join(LOG_FILE), "an old line\n").unwrap();
         let starter = GatewayCommand {
             program: "/bin/sh".into(),
             arguments: vec!["-c".into(), "echo it is broken >&2; exit 3".into()],
         };
         let error = connect_or_start(dir.path(), &Hello::from_process(None), &starter).await.unwrap_err().to_string();
         assert!(error.contains("exit status: 3") && error.ends_with("it is broken"), "{error}");
-        assert!(!error.contains("old words"));
+        assert!(!error.contains("an old line"));
         let starter = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };
         let error = connect_or_start(dir.path(), &Hello::from_process(None), &starter).await.unwrap_err();
         assert!(matches!(error, AttachError::Spawn(_)), "{error}");
     }
 
-    /// Runs a gateway in this process that welcomes or refuses clients.
     #[tokio::test]
     async fn running_gateway_is_used_and_may_refuse() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Counts the users of a detached gateway, which ends some time after the last of them.
+//! Counts the users of a detached gateway, which ends some time after its last user has left.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,9 +19,9 @@ pub struct Users {
 #[derive(Debug)]
 struct State {
     present: usize,
-    /// There has been a user.
+    /// `true` once there has been a user.
     had_user: bool,
-    /// The time at which the last user left, or of the last request.
+    /// The time of the last request, or when the last user left, whichever is later.
     last_activity: Instant,
 }
 
@@ -105,7 +105,7 @@ mod tests {
     #[tokio::test]
     async fn gateway_is_idle_only_without_users() {
         let users = Users::default();
-        assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none(), "the first is still on the way");
+        assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none(), "the first user is still connecting");
         let (first, second) = (users.add_user(), users.add_user());
         assert!(users.idle_since().is_none());
         assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none());
@@ -115,13 +115,13 @@ mod tests {
         drop(second);
         assert!(users.idle_since().unwrap() >= before);
         assert!(users.wait_until_idle(Duration::from_secs(3600)).now_or_never().is_none());
-        // A waiter that started before the first user notices that it leaves.
+        // A waiter that started before the first user notices when that user leaves.
         let users = Users::default();
-        let gone = users.wait_until_idle(Duration::ZERO);
-        tokio::pin!(gone);
-        assert!(gone.as_mut().now_or_never().is_none());
+        let idle = users.wait_until_idle(Duration::ZERO);
+        tokio::pin!(idle);
+        assert!(idle.as_mut().now_or_never().is_none());
         drop(users.add_user());
-        gone.await;
+        idle.await;
         users.record_activity();
         users.wait_until_idle(Duration::ZERO).await;
     }

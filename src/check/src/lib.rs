@@ -1,7 +1,7 @@
-//! Checks whether an MCP server follows the protocol: an independent prober that sends raw bytes over stdio, HTTP or
+//! Checks whether an MCP server follows the protocol. The prober is independent, and sends raw bytes over stdio, HTTP or
 //! WebSocket to a server of any revision.
 //!
-//! It uses no SDK. From the gateway, which is one of the servers that it checks, it uses only the code that starts and
+//! This crate uses no SDK. From the gateway, which is one of the servers that it checks, it uses only the code that starts and
 //! ends child processes. `wire` carries bytes, `probe.rs` speaks correct JSON-RPC, `catalog` has one table of checks
 //! for each group, and `report.rs` formats the results, with credentials removed by `redact.rs`. Tools that could write
 //! are not called unless that is allowed.

@@ -13,13 +13,13 @@ use crate::{
     },
 };
 
-/// The most characters of a message in a report.
+/// Maximum number of characters of a message in a report.
 const MAX_MESSAGE_CHARS: usize = 1500;
-/// The most messages in a report; the last ones are kept.
+/// Maximum number of messages in a report. The last messages are kept.
 const MAX_MESSAGES: usize = 4;
-/// The wait after which a server counts as silent.
+/// The time after which a server counts as silent.
 pub(crate) const QUIET_PERIOD: Duration = Duration::from_millis(300);
-/// The most pages of a list that are read.
+/// Maximum number of pages of a list that are read.
 const MAX_PAGES: usize = 50;
 
 /// The recorded messages in both directions.
@@ -43,7 +43,7 @@ fn push_bounded(list: &mut Vec<String>, text: &str) {
     }
 }
 
-/// The information that the server gave when it was opened.
+/// The information that the server provided when the run began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// The result of `initialize` or `server/discover`.
@@ -159,7 +159,7 @@ impl Probe {
             // The first message tells a server of both eras which one is used (2026-07-28/basic/versioning).
             conn.ensure_alive().await?;
         }
-        // The opening is not part of the check.
+        // The messages of the opening do not belong to the check.
         self.take_transcript();
         Ok(conn)
     }
@@ -194,11 +194,11 @@ impl Probe {
     }
 }
 
-/// Returns `true` if the ids are equal, also after converting both to text. Only the checks of ids report a wrong type;
-/// all others accept it.
-pub(crate) fn ids_match(one: &Value, other: &Value) -> bool {
+/// Returns `true` if the ids are equal, or equal after both are converted to text. Only the checks of ids report a wrong
+/// type.
+pub(crate) fn ids_match(first: &Value, second: &Value) -> bool {
     let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
-    one == other || (one.as_f64().is_some() && one.as_f64() == other.as_f64()) || text(one) == text(other)
+    first == second || (first.as_f64().is_some() && first.as_f64() == second.as_f64()) || text(first) == text(second)
 }
 
 fn client_info() -> Value {
@@ -258,13 +258,14 @@ impl Conn {
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
         self.probe.note_sent(&String::from_utf8_lossy(bytes));
         let limit = self.probe.limit();
-        // A server that does not read is given as long as one that does not answer.
+        // A server that does not read must not block the check. Over HTTP, sending includes the response.
         match tokio::time::timeout(limit * 4, self.wire.send(bytes)).await {
             Ok(sent) => sent,
             Err(_) => Err(ProbeError::Timeout(limit)),
         }
     }
 
+    /// Receives the next message, or returns `None` after the limit.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let received = self.wire.receive(limit).await?;
         if let Some(received) = &received {
@@ -278,7 +279,7 @@ impl Conn {
     async fn receive_until(&mut self, end: Instant) -> Result<Option<ReceivedMessage>, ProbeError> {
         match end.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Ok(None),
-            left => self.receive(left).await,
+            remaining => self.receive(remaining).await,
         }
     }
 
@@ -288,14 +289,14 @@ impl Conn {
         self.response(&message["id"]).await
     }
 
-    /// Returns the response with that id.
+    /// Receives messages until the response with the id arrives.
     pub async fn response(&mut self, id: &Value) -> Result<ReceivedMessage, ProbeError> {
         let limit = self.probe.limit();
         let end = Instant::now() + limit;
-        let mut other = None;
+        let mut wrong_id = None;
         loop {
             let Some(received) = self.receive_until(end).await? else {
-                return Err(other.unwrap_or(ProbeError::Timeout(limit)));
+                return Err(wrong_id.unwrap_or(ProbeError::Timeout(limit)));
             };
             let Some(json) = received.json() else {
                 // An HTTP response without a message is the answer.
@@ -310,7 +311,7 @@ impl Conn {
                 // Over HTTP a response belongs to its request, whatever its id is.
                 return Ok(received);
             } else if is_response(&json) {
-                other.get_or_insert_with(|| ProbeError::WrongId {
+                wrong_id.get_or_insert_with(|| ProbeError::WrongId {
                     sent: id.to_string(),
                     id: json.get("id").map_or_else(|| "missing".to_owned(), |id| truncate_message(&id.to_string())),
                     received: truncate_message(&self.probe.redactor.redact(&received.text)),
@@ -417,19 +418,19 @@ impl Conn {
         Ok(result.clone())
     }
 
-    /// Returns all entries of a paginated list.
-    pub async fn read_list(&mut self, method: &str, of: &str) -> Result<Vec<Value>, ProbeError> {
+    /// Returns all entries of a paginated list, which results contain under `key`.
+    pub async fn read_list(&mut self, method: &str, key: &str) -> Result<Vec<Value>, ProbeError> {
         let mut all = Vec::new();
         let mut cursor: Option<Value> = None;
-        let mut taken = 0;
+        let mut total_weight = 0;
         for _ in 0..MAX_PAGES {
             let params = cursor.take().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
             let (response, weight) = self.ask_with_weight(method, params).await?;
-            taken += weight;
-            if taken > MAX_WEIGHT {
+            total_weight += weight;
+            if total_weight > MAX_WEIGHT {
                 return Err(ProbeError::InvalidData(format!("the list of {method} exceeds the size limit")));
             }
-            let Some(page) = response["result"][of].as_array() else { break };
+            let Some(page) = response["result"][key].as_array() else { break };
             all.extend(page.iter().cloned());
             match response["result"].get("nextCursor") {
                 Some(next @ Value::String(_)) => cursor = Some(next.clone()),
@@ -452,7 +453,7 @@ impl Conn {
         }
     }
 
-    /// Fails if the server no longer answers requests, be it with an error.
+    /// Fails if the server no longer answers requests. An error counts as an answer.
     pub async fn ensure_responsive(&mut self) -> Result<(), ProbeError> {
         self.ask(self.probe.harmless_method(), json!({})).await.map(drop)
     }

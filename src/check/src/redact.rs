@@ -55,16 +55,16 @@ impl Redactor {
             if text.contains(secret.as_str()) {
                 text = Cow::Owned(text.replace(secret.as_str(), MASK));
             }
-            let begun =
-                text.find(ELLIPSIS).into_iter().flat_map(|_| text.match_indices(ELLIPSIS)).find_map(|(at, _)| {
-                    let before = text.get(..at)?;
+            let truncated_secret =
+                text.find(ELLIPSIS).into_iter().flat_map(|_| text.match_indices(ELLIPSIS)).find_map(|(end, _)| {
+                    let before = text.get(..end)?;
                     let ends =
                         |length: &usize| secret.get(..*length).is_some_and(|beginning| before.ends_with(beginning));
                     let length = (MIN_SECRET_BYTES..secret.len()).rev().find(ends)?;
-                    Some(at - length..at)
+                    Some(end - length..end)
                 });
-            if let Some(begun) = begun {
-                text.to_mut().replace_range(begun, MASK);
+            if let Some(range) = truncated_secret {
+                text.to_mut().replace_range(range, MASK);
             }
         }
         text
@@ -88,8 +88,8 @@ fn collect_header_secrets(name: &str, value: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the JSON spellings of a text. Some writers escape `/`, others the characters that HTML or scripts take for
-/// markup.
+/// Returns the JSON spellings of a text. Some JSON writers escape `/`, and some escape characters with a meaning in HTML or
+/// scripts.
 fn json_spellings(text: &str) -> Vec<String> {
     let plain = serde_json::to_string(text).unwrap_or_default();
     let plain = plain.trim_matches('"');

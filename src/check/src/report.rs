@@ -26,12 +26,12 @@ pub struct CheckResult {
     pub says: &'static str,
     /// The page of the specification.
     pub spec: String,
-    /// The reason why it failed or was skipped.
+    /// The reason why the check failed or was skipped; empty if it passed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
     pub sent: Vec<String>,
     pub received: Vec<String>,
-    /// How to fix a failure; `None` if there is none.
+    /// The advice for fixing a failure; `None` unless the check failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
     pub milliseconds: u64,
@@ -59,7 +59,7 @@ impl Report {
         self.checks.iter().filter(counted).count()
     }
 
-    /// Returns `true` if all checks were run and none of the required ones failed.
+    /// Returns `true` if all checks were run and no required check failed.
     #[must_use]
     pub fn complies(&self) -> bool {
         self.stopped.is_none() && self.count(Status::Failed, Some(Level::Must)) == 0

@@ -20,7 +20,7 @@ use crate::{
 const TIMEOUT_FACTOR: u32 = 6;
 
 /// The number of checks of a command that run in parallel, each with its own child, which may take a second to start.
-/// Checks of a shared server run one at a time, because a check that ends the server would make others fail.
+/// Checks of a shared server run one at a time, because a check that ends the server would make other checks fail.
 const MAX_PARALLEL_CHECKS: usize = 4;
 
 /// Receives the progress of a run.
@@ -46,9 +46,9 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         stopped,
         checks,
     };
-    let late = || format!("it took longer than {} s", options.run_limit.as_secs());
+    let time_limit_reason = || format!("it took longer than {} s", options.run_limit.as_secs());
     let opened = tokio::time::timeout_at(deadline, discover_server(&probe)).await;
-    let probe = match opened.unwrap_or_else(|_| Err(ProbeError::RunEnded(late()))) {
+    let probe = match opened.unwrap_or_else(|_| Err(ProbeError::RunEnded(time_limit_reason()))) {
         Ok(probe) => probe,
         // The server answers with wrong ids, so no other check can match its answers.
         Err(error @ ProbeError::WrongId { .. }) => {
@@ -67,16 +67,16 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         probe.redactor.redact(text).chars().take(100).collect::<String>()
     };
     let server = format!("{} {}", text("name"), text("version")).trim().to_owned();
-    let chosen: Vec<&Check> = catalog::all()
+    let selected: Vec<&Check> = catalog::all()
         .filter(|check| check.applies_to(&probe) && (options.only.is_empty() || options.only.contains(&check.group)))
         .collect();
-    progress.run_started(&server, &probe.revision, chosen.len());
-    let at_once = match target {
+    progress.run_started(&server, &probe.revision, selected.len());
+    let parallel_checks = match target {
         Target::Command { .. } => MAX_PARALLEL_CHECKS,
         Target::Http { .. } | Target::WebSocket { .. } => 1,
     };
     let mut running =
-        stream::iter(&chosen).map(|check| run_check(probe.with_new_transcript(), check)).buffered(at_once);
+        stream::iter(&selected).map(|check| run_check(probe.with_new_transcript(), check)).buffered(parallel_checks);
     let mut checks = Vec::new();
     let mut stopped = None;
     while stopped.is_none() {
@@ -87,11 +87,11 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
                 stopped = probe.budget.exceeded_reason();
             }
             Ok(None) => break,
-            Err(_) => stopped = Some(late()),
+            Err(_) => stopped = Some(time_limit_reason()),
         }
     }
     drop(running);
-    for check in chosen.iter().skip(checks.len()) {
+    for check in selected.iter().skip(checks.len()) {
         let why = stopped.as_deref().unwrap_or_default();
         let outcome = Err(NotPassed::Skipped(format!("the run was ended: {why}")));
         let checked = check_result(&probe, check, outcome, Transcript::default(), Duration::ZERO);
@@ -101,7 +101,7 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     Ok(report(&probe.revision, server, checks, stopped))
 }
 
-/// Creates the result for a server that answers with other ids than those of the requests.
+/// Creates the result for a server whose responses have other ids than the requests.
 fn wrong_id_result(probe: &Probe, error: ProbeError) -> CheckResult {
     let check = catalog::wrong_id_check();
     let why = error.to_string();
@@ -134,7 +134,7 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Tran
         Err(NotPassed::Failed(why)) => (Status::Failed, why),
         Err(NotPassed::Skipped(why)) => (Status::Skipped, why),
     };
-    let quoted = if status == Status::Passed { Transcript::default() } else { transcript };
+    let shown_messages = if status == Status::Passed { Transcript::default() } else { transcript };
     CheckResult {
         id: check.id,
         group: check.group.as_str(),
@@ -143,8 +143,8 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Tran
         says: check.requirement,
         spec: spec_page(check, &probe.revision),
         why: probe.redactor.redact(&why).into_owned(),
-        sent: quoted.sent,
-        received: quoted.received,
+        sent: shown_messages.sent,
+        received: shown_messages.received,
         advice: (status == Status::Failed).then_some(check.advice),
         milliseconds: milliseconds(time),
     }
@@ -184,6 +184,7 @@ async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
     Err(refused.unwrap_or_else(|| ProbeError::InvalidData("there is no such revision".to_owned())))
 }
 
+/// Returns the result of `initialize` or `server/discover`.
 async fn read_opening(probe: &Probe) -> Result<Value, ProbeError> {
     let mut conn = probe.connect().await?;
     if !probe.is_modern() {
@@ -197,7 +198,7 @@ async fn read_opening(probe: &Probe) -> Result<Value, ProbeError> {
     }
 }
 
-/// Reads the server's lists. A list that fails is empty here; a check reports the failure.
+/// Reads the server's lists. A list that cannot be read is empty in the facts; a check reports the failure.
 async fn read_facts(probe: &Probe, opening: Value) -> Facts {
     let mut facts = Facts { opening, ..Facts::default() };
     let Ok(mut conn) = probe.open().await else { return facts };

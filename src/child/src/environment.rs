@@ -129,7 +129,7 @@ mod tests {
         let all = ["TERM", "COUNTERSIGN_KEY", "AWS_SECRET_ACCESS_KEY", "LD_PRELOAD", "NODE_OPTIONS", "NPM_TOKEN"];
         let all = all.map(|name| (name, "x"));
         assert_eq!(inherited(&all), InheritedEnvironment::default());
-        // Mixed case, which no program reads.
+        // Programs read no variables in mixed case.
         assert_eq!(inherited(&[("Https_Proxy", "x"), ("path", "x")]), InheritedEnvironment::default());
     }
 
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_keeps_what_package_runners_need() {
+    fn environment_keeps_variables_of_package_runners() {
         let all = [
             "PATH",
             "LC_ALL",

@@ -45,7 +45,7 @@ pub const SUBCOMMAND: &str = "__guard";
 /// An environment variable for the guard: without it, its allocator would reserve two huge pages, 4 MiB instead of 2
 /// MiB. The unusual value distinguishes it from the server's own setting, which is passed on.
 pub(crate) const SMALL_ARENA: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "00");
-/// The gateway's order to terminate the server. Without an order, the end of the socket means that the gateway is gone.
+/// The gateway's order to terminate the server. If the socket ends without an order, the gateway is gone.
 pub(crate) const TERMINATE_ORDER: &[u8] = b"end\n";
 /// The gateway's order to kill the server at once.
 pub(crate) const KILL_ORDER: &[u8] = b"kill\n";
@@ -68,7 +68,7 @@ pub enum GuardReport {
         pid: i32,
         start_ticks: u64,
     },
-    /// The server could not be started; `errno` tells why.
+    /// The server could not be started, because of the error `errno`.
     Failed {
         errno: i32,
     },
@@ -102,7 +102,7 @@ pub fn main(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
-        // Signal handlers first: no end of a child may be missed, and no signal may end the guard once it has a child.
+        // The signal handlers come first, so that no end of a child is missed and no signal ends a guard that has a child.
         let signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
         let control = Control::new(control).map_err(|error| format!("cannot use its socket: {error}"))?;
         let mut command = Command::new(program);
@@ -142,7 +142,7 @@ fn receive_descriptors() -> std::io::Result<(StdUnixStream, [Stdio; 3])> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0_u8; 1];
-    // Close-on-exec, so that the server holds them only as its descriptors 0, 1 and 2.
+    // They are close-on-exec, so that the server holds them only as its descriptors 0, 1 and 2.
     rustix::net::recvmsg(&stdin, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     let mut received: Vec<OwnedFd> = Vec::with_capacity(3);
     for message in ancillary.drain() {
@@ -168,7 +168,7 @@ impl Control {
         Ok(Self { writer: stream.try_clone()?, reader: UnixStream::from_std(stream)? })
     }
 
-    /// A report always fits into the socket buffer. If the gateway is gone, nobody needs it.
+    /// Sends a report, which always fits into the socket buffer. Errors are ignored: without a gateway, nobody needs it.
     fn send_report(&self, report: &GuardReport) {
         if let Ok(report) = serde_json::to_string(report) {
             let _ = (&self.writer).write_all(format!("{report}\n").as_bytes());
@@ -219,7 +219,7 @@ enum Phase {
     Running,
     AwaitingExit { until: Instant },
     Terminating { until: Instant },
-    Killing { next: Instant, pause: Duration, left: HashSet<(Pid, u64)> },
+    Killing { next: Instant, pause: Duration, remaining: HashSet<(Pid, u64)> },
 }
 
 /// Supervises the server until no descendant is left.
@@ -270,7 +270,7 @@ async fn supervise(server: Pid, control: &Control, mut signals: Signals) {
 
 fn terminate(server: Pid) -> Phase {
     processes::signal_descendants(server, Signal::TERM);
-    // One that is stopped would not see it.
+    // A stopped process does not receive SIGTERM until it continues.
     processes::signal_descendants(server, Signal::CONT);
     Phase::Terminating { until: Instant::now() + TERMINATION_TIME }
 }
@@ -279,12 +279,12 @@ fn kill(server: Pid, phase: &Phase) -> Phase {
     let killed = processes::signal_descendants(server, Signal::KILL);
     let pause = match phase {
         // The same processes as before cannot be killed and are only waited for.
-        Phase::Killing { pause, left, .. } if !killed.is_empty() && *left == killed => {
+        Phase::Killing { pause, remaining, .. } if !killed.is_empty() && *remaining == killed => {
             (*pause * 2).min(MAX_KILL_INTERVAL)
         }
         _ => KILL_INTERVAL,
     };
-    Phase::Killing { next: Instant::now() + pause, pause, left: killed }
+    Phase::Killing { next: Instant::now() + pause, pause, remaining: killed }
 }
 
 enum ReapOutcome {

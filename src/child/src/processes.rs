@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 #[cfg(target_os = "linux")]
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-/// The most scans in one round. A process forked during one scan is found by the next.
+/// Maximum number of scans in one round. A process forked during a scan is found by the next scan.
 const MAX_SCANS: usize = 20;
 
 /// The relevant fields of `/proc/<pid>/stat`.
@@ -58,7 +58,7 @@ fn send_signal(pid: Pid, start_ticks: u64, signal: Signal) {
             return;
         }
         Err(rustix::io::Errno::SRCH) => return,
-        // Kernels and sandboxes without pidfds.
+        // Some kernels and sandboxes have no pidfds.
         Err(_) => {}
     }
     if read_start_ticks(pid) == Some(start_ticks) {
@@ -135,18 +135,18 @@ mod tests {
     fn descendants_include_grandchildren() {
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
         let pid = Pid::from_child(&child);
-        let below = loop {
-            let below = descendants(pid).unwrap();
-            if !below.is_empty() {
-                break below;
+        let (grandchild, start_ticks) = loop {
+            let found = descendants(pid).unwrap();
+            if !found.is_empty() {
+                break found[0];
             }
             std::thread::yield_now();
         };
         assert!(descendants(getpid()).unwrap().iter().any(|(found, _)| *found == pid));
         // Another start time means another process.
-        send_signal(below[0].0, below[0].1 + 1, Signal::KILL);
-        assert_eq!(read_start_ticks(below[0].0), Some(below[0].1));
-        send_signal(below[0].0, below[0].1, Signal::KILL);
+        send_signal(grandchild, start_ticks + 1, Signal::KILL);
+        assert_eq!(read_start_ticks(grandchild), Some(start_ticks));
+        send_signal(grandchild, start_ticks, Signal::KILL);
         child.wait().unwrap();
         assert_eq!(descendants(pid), None);
     }

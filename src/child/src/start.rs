@@ -51,7 +51,7 @@ pub struct ChildSpec<'a> {
     pub guard: &'a Path,
     pub command: &'a str,
     pub args: &'a [String],
-    /// Variables that it inherits from this process.
+    /// The variables that the child inherits from this process.
     pub inherited: &'a [(OsString, OsString)],
     /// Additional variables, which override the inherited ones.
     pub env: &'a [(&'a str, &'a str)],
@@ -86,8 +86,8 @@ pub struct RunningChild {
 /// The program cannot be started, or the system refuses what the guard needs.
 pub async fn start(spec: ChildSpec<'_>) -> Result<RunningChild, StartError> {
     let failed = |what: &'static str| move |error: std::io::Error| StartError::System(what, error);
-    let (started, theirs) = create_pipes().map_err(failed("no pipes for it"))?;
-    let (stdin, stdout, stderr, ours) = started;
+    let (gateway_ends, guard_ends) = create_pipes().map_err(failed("its pipes cannot be created"))?;
+    let (stdin, stdout, stderr, control) = gateway_ends;
     let mut command = process::Command::new(spec.guard);
     command
         .arg0("countersign")
@@ -99,16 +99,16 @@ pub async fn start(spec: ChildSpec<'_>) -> Result<RunningChild, StartError> {
         .env(SMALL_ARENA.0, SMALL_ARENA.1)
         .envs(spec.inherited.iter().map(|(name, value)| (name, value)))
         .envs(spec.env.iter().copied())
-        .stdin(theirs.control)
+        .stdin(guard_ends.control)
         .stdout(Stdio::null())
-        .stderr(theirs.stderr);
+        .stderr(guard_ends.stderr);
     if let Some(cwd) = spec.cwd {
         command.current_dir(cwd);
     }
     let process = command.spawn().map_err(failed("its guard cannot be started"))?;
-    // Now only the guard holds its end, so its exit is visible here.
+    // From now on only the guard holds its end of the socket, so this process sees when the guard exits.
     drop(command);
-    let mut guard = Guard::new(ours, process).map_err(failed("no socket for it"))?;
+    let mut guard = Guard::new(control, process).map_err(failed("the socket of its guard cannot be used"))?;
     match timeout(START_TIMEOUT, guard.next_report()).await.map_err(|_| StartError::TooSlow)? {
         Some(GuardReport::Started { pid, start_ticks }) => {
             guard.server = Pid::from_raw(pid).map(|pid| (pid, start_ticks));
@@ -141,28 +141,29 @@ fn create_pipes() -> std::io::Result<(GatewayEnds, GuardEnds)> {
     let (server_in, stdin) = std::io::pipe()?;
     let (stdout, server_out) = std::io::pipe()?;
     let (stderr, server_err) = std::io::pipe()?;
-    let (ours, control) = StdUnixStream::pair()?;
+    let (gateway_socket, guard_socket) = StdUnixStream::pair()?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = [server_in.as_fd(), server_out.as_fd(), server_err.as_fd()];
     if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(std::io::Error::other("three descriptors do not fit"));
     }
-    rustix::net::sendmsg(&ours, &[IoSlice::new(b"\n")], &mut ancillary, SendFlags::NOSIGNAL)?;
-    let ours = (
+    rustix::net::sendmsg(&gateway_socket, &[IoSlice::new(b"\n")], &mut ancillary, SendFlags::NOSIGNAL)?;
+    let gateway_ends = (
         pipe::Sender::from_owned_fd(stdin.into())?,
         pipe::Receiver::from_owned_fd(stdout.into())?,
         pipe::Receiver::from_owned_fd(stderr.into())?,
-        ours,
+        gateway_socket,
     );
-    Ok((ours, GuardEnds { control: control.into(), stderr: server_err.into() }))
+    Ok((gateway_ends, GuardEnds { control: guard_socket.into(), stderr: server_err.into() }))
 }
 
 /// The gateway's connection to a guard.
 pub struct Guard {
     reports: Lines<BufReader<OwnedReadHalf>>,
-    /// Sends the order to end the child. If it is closed without an order, the guard knows that this process is gone.
-    order: Option<OwnedWriteHalf>,
+    /// The socket for the order to end the child. If it is closed without an order, the guard knows that this process is
+    /// gone.
+    orders: Option<OwnedWriteHalf>,
     process: process::Child,
     server: Option<(Pid, u64)>,
 }
@@ -172,7 +173,7 @@ impl Guard {
         socket.set_nonblocking(true)?;
         let (read, write) = UnixStream::from_std(socket)?.into_split();
         let reports = BufReader::with_capacity(256, read).lines();
-        Ok(Self { reports, order: Some(write), process, server: None })
+        Ok(Self { reports, orders: Some(write), process, server: None })
     }
 
     /// Returns the next report, or `None` once the guard is gone. Cancel-safe: dropping the future loses no report.
@@ -192,7 +193,7 @@ impl Guard {
     }
 
     fn send_order(&mut self, order: &[u8]) {
-        if let Some(socket) = self.order.take() {
+        if let Some(socket) = self.orders.take() {
             // If the order is not delivered, the end of the socket has the same effect later.
             let _ = socket.try_write(order);
         }
@@ -200,11 +201,11 @@ impl Guard {
 
     /// Waits until no descendant of the child is left, and reaps the guard.
     ///
-    /// `orphaned`: the guard ended before the child without an order, because somebody killed it.
+    /// `orphaned` is `true` if the guard ended before the child and without an order, because it was killed.
     pub async fn finish(mut self, orphaned: bool) {
         while self.next_report().await.is_some() {}
         if orphaned && let Some((pid, start_ticks)) = self.server {
-            // Best effort: nothing adopted the descendants of the child, so only its process group is known.
+            // Without the guard, only the child's process group is known, so descendants in other groups may survive.
             if processes::read_start_ticks(pid) == Some(start_ticks) {
                 let _ = kill_process_group(pid, Signal::KILL);
             }

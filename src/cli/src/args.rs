@@ -1,4 +1,4 @@
-//! The commands and flags, with their help texts. No behaviour.
+//! Defines the commands and flags, with their help texts. Contains no behaviour.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -80,9 +80,8 @@ pub enum Command {
     /// disconnected. stdout carries one JSON message per line and nothing else; logs go to stderr, those of the
     /// background gateway to gateway.log in the data directory. Exits with 0 at the end of stdin and on SIGTERM.
     ///
-    /// The agent's key is read from COUNTERSIGN_AGENT_KEY, or else from COUNTERSIGN_KEY; `auth.mode: keys` requires
-    /// one.
-    /// A key that may decide on changes is refused with exit code 5: an agent needs its own key with the role agent.
+    /// The agent's key is read from COUNTERSIGN_AGENT_KEY, or else from COUNTERSIGN_KEY; `auth.mode: keys` requires one. A
+    /// key that may decide on changes is refused with exit code 5: an agent needs its own key with the role agent.
     Stdio(StdioArgs),
     /// Sign in to the dashboard: print a link with a one-time code, and open it
     ///
@@ -111,10 +110,8 @@ pub enum Command {
     /// trail are verified before the file gets its name. The built-in tracker's data goes into a second file,
     /// FILE.tracker.
     ///
-    /// To restore: `install -d -m 700 DIR`, `install -m 600 FILE DIR/countersign.db` (and FILE.tracker as
-    /// DIR/tracker.db),
-    /// `countersign --data DIR`. Changes that were approved at the time of the backup may have run since, so they do
-    /// not
+    /// To restore: `install -d -m 700 DIR`, `install -m 600 FILE DIR/countersign.db` (and FILE.tracker as DIR/tracker.db),
+    /// `countersign --data DIR`. Changes that were approved at the time of the backup may have run since, so they do not
     /// run again by themselves: a reviewer has to look at them again.
     Backup(BackupArgs),
     /// Move the store: from a data directory to PostgreSQL, or back
@@ -441,7 +438,7 @@ pub struct AllowArgs {
     /// Its tools: names as in `countersign servers show`, or patterns
     #[arg(value_name = "TOOL", required = true)]
     pub tools: Vec<String>,
-    /// Why they need no review, for the rule and the audit trail
+    /// The reason why they need no review, for the rule and the audit trail
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
     /// Do not ask for confirmation; required without a terminal for several tools
@@ -502,10 +499,10 @@ pub struct CreateRuleArgs {
     /// Deny them for this time only
     #[arg(long, value_name = "TIME", requires = "deny")]
     pub deny_for: Option<String>,
-    /// With any arguments, instead of exactly those of the change
+    /// Match calls with any arguments, instead of exactly those of the change
     #[arg(long)]
     pub any_arguments: bool,
-    /// By any principal, instead of the one that proposed the change
+    /// Match calls by any principal, instead of the one that proposed the change
     #[arg(long)]
     pub any_principal: bool,
     /// The reason, for denied callers and the audit trail
@@ -526,8 +523,7 @@ pub enum PolicyCommand {
     /// Show the verdict on a call, the rule that decides, and the terms of a review
     ///
     /// Asks the running gateway, which knows the current tools of its servers. If none runs, answers from the
-    /// configuration
-    /// and the store, without a key, and names what it could not find out. Nothing is called or proposed.
+    /// configuration and the store, without a key, and names what it could not find out. Nothing is called or proposed.
     Test(PolicyTestArgs),
 }
 
@@ -587,7 +583,7 @@ pub enum ChangesCommand {
         #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = state_parser())]
         status: Vec<String>,
         #[command(flatten)]
-        narrow: FilterArgs,
+        filters: FilterArgs,
         /// The maximum number of changes
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
@@ -621,8 +617,7 @@ pub enum ChangesCommand {
     },
     /// Review and decide on proposals in a full-screen inbox
     ///
-    /// Press ? for its keys. If stdout is not a terminal, or with --json, --plain, --since or --after, prints a line
-    /// for
+    /// Press ? for its keys. If stdout is not a terminal, or with --json, --plain, --since or --after, prints a line for
     /// each event of the feed until interrupted, and reconnects by itself.
     Watch {
         /// Print a line for each event, even on a terminal
@@ -776,8 +771,7 @@ pub struct BackupArgs {
 pub enum StoreCommand {
     /// Copy everything to an empty store, and close the old one
     ///
-    /// Verifies the old store's audit trail first, and that of the copy afterwards: both must end at the same head.
-    /// Then
+    /// Verifies the old store's audit trail first, and that of the copy afterwards: both must end at the same head. Then
     /// the old store is closed, so that no gateway starts on it, because changes approved in both would run twice. No
     /// gateway may serve either store meanwhile. An interrupted copy continues when the same command is run again.
     /// Sign-in codes are not copied.
@@ -816,8 +810,7 @@ pub enum AuditCommand {
     },
     /// Print the trail, oldest entry first, as JSON lines or CSV
     ///
-    /// JSON lines hold everything that the hashes cover. In CSV, a cell that a spreadsheet would take for a formula
-    /// starts
+    /// JSON lines hold everything that the hashes cover. In CSV, a cell that a spreadsheet would take for a formula starts
     /// with an apostrophe.
     Export {
         #[arg(long, value_enum, default_value_t = AuditFormat::Jsonl)]
@@ -843,8 +836,7 @@ pub enum ConfigCommand {
     Check(ServeArgs),
     /// Print the configuration in force as YAML, with the source of each value
     ///
-    /// Asks the gateway that serves the data directory (with the key in COUNTERSIGN_KEY), and marks values in the file
-    /// that
+    /// Asks the gateway that serves the data directory (with the key in COUNTERSIGN_KEY), and marks values in the file that
     /// wait for a reviewer's consent. If the gateway cannot be asked, reads the file instead, and says so.
     Show(ShowArgs),
     /// Show the changes of the configuration that wait for a reviewer's consent, value by value

@@ -65,8 +65,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Output) -> Result<Exit, Failure> {
     let place = store_place(&args.data)?;
-    // A file gets every character, because the hashes cover them. On a terminal, control characters are escaped,
-    // however narrow it is.
+    // A file contains every character, because the hashes cover them. On a terminal, control characters are escaped.
     let terminal = out.is_terminal();
     out.text(&format.header())?;
     let mut text = String::new();

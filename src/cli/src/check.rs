@@ -1,4 +1,4 @@
-//! `check`: whether an MCP server keeps the protocol.
+//! `check`: checks whether an MCP server follows the protocol.
 
 use std::{fs, time::Duration};
 
@@ -26,7 +26,7 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
     let checked = runtime.block_on(async {
         tokio::select! {
             checked = countersign_check::check(&target, &options, &mut table) => Some(checked),
-            // Dropping this kills the processes it started: a terminal's signal does not reach other process groups.
+            // Dropping the run kills its child processes, because Ctrl-C does not reach their process groups.
             _ = tokio::signal::ctrl_c() => None,
         }
     });
@@ -44,7 +44,7 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
     if args.json {
         out.json(&report.to_json().to_string())?;
     } else {
-        summary(out, &report)?;
+        print_summary(out, &report)?;
     }
     if let Some(file) = &args.junit {
         fs::write(file, report.to_junit())
@@ -78,8 +78,8 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
 }
 
 fn target(args: &CheckArgs) -> Result<Target, Failure> {
-    let given = [args.url.is_some(), args.server.is_some(), !args.command.is_empty()];
-    if given.iter().filter(|given| **given).count() != 1 {
+    let sources = [args.url.is_some(), args.server.is_some(), !args.command.is_empty()];
+    if sources.iter().filter(|is_given| **is_given).count() != 1 {
         return Err(usage_error("name one server: --url URL, --server NAME, or -- COMMAND ARGS"));
     }
     let mut headers = Vec::new();
@@ -125,7 +125,7 @@ fn target_from_url(url: Url, headers: Vec<(String, String)>) -> Result<Target, F
     }
 }
 
-fn target_from_config(args: &CheckArgs, name: &str, more: Vec<(String, String)>) -> Result<Target, Failure> {
+fn target_from_config(args: &CheckArgs, name: &str, more_headers: Vec<(String, String)>) -> Result<Target, Failure> {
     let config = configuration(&args.data.flags())?.config;
     let found = config.upstreams.iter().find(|server| server.name == name).ok_or_else(|| {
         let all: Vec<&str> = config.upstreams.iter().map(|server| server.name.as_str()).collect();
@@ -142,13 +142,13 @@ fn target_from_config(args: &CheckArgs, name: &str, more: Vec<(String, String)>)
         UpstreamTarget::Url { urls, headers, .. } => {
             let url = urls.first().cloned().ok_or_else(|| usage_error(format!("{name} has no address")))?;
             let mut all: Vec<_> = headers.iter().map(|(name, value)| plain((name, value))).collect();
-            all.extend(more);
+            all.extend(more_headers);
             target_from_url(url, all)
         }
     }
 }
 
-/// Prints one line for each check as it ends.
+/// Prints a line for each check when it ends.
 struct Table<'a> {
     out: &'a mut Output,
     quiet: bool,
@@ -208,7 +208,7 @@ impl Progress for Table<'_> {
     }
 }
 
-fn summary(out: &mut Output, report: &countersign_check::Report) -> Result<(), Failure> {
+fn print_summary(out: &mut Output, report: &countersign_check::Report) -> Result<(), Failure> {
     let count = |status, level| report.count(status, level);
     let failed = count(Status::Failed, Some(Level::Must));
     let (style, verdict) = match failed {
@@ -267,7 +267,7 @@ mod tests {
             checks,
         };
         let mut out = Output::memory(false);
-        summary(&mut out, &report).unwrap();
+        print_summary(&mut out, &report).unwrap();
         out.contents()
     }
 

@@ -1,5 +1,5 @@
-//! `config check|show|pending|consent`: what the file says, what the running gateway has in force, and a reviewer's
-//! consent to changes that loosen its policy.
+//! `config check|show|pending|consent`: shows the configuration in the file and in the running gateway, and sends a
+//! reviewer's consent to changes that loosen policy.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

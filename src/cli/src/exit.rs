@@ -1,4 +1,5 @@
-//! Exit codes that scripts can rely on: small numbers for outcomes of a command, those of sysexits.h for the rest.
+//! Exit codes that scripts can rely on: small numbers for the outcomes of commands, and the codes of sysexits.h for other
+//! errors.
 
 use std::{fmt, process::ExitCode};
 
@@ -42,12 +43,12 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command failed: one paragraph for stderr, and the exit code.
+/// The failure of a command: one paragraph for stderr, and the exit code.
 #[derive(Debug)]
 pub struct Failure {
     pub exit: Exit,
     pub message: String,
-    /// The reader of our output has closed it, which is not a failure.
+    /// The reader of stdout has closed the pipe, which is not a failure.
     pub output_closed: bool,
 }
 
@@ -63,7 +64,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Only writing output fails with a bare I/O error.
+/// Every bare I/O error comes from writing output.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         let output_closed = error.kind() == std::io::ErrorKind::BrokenPipe;

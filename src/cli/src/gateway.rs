@@ -52,20 +52,20 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
     }
     let data = data_dir(&flags, &env)?;
     if GatewayFile::read(&data).is_none() {
-        // The gateway started in the background would refuse the same configuration, but say so only in its log.
+        // A gateway in the background would refuse an invalid configuration, too, but would report that only in its log.
         configuration(&flags)?;
     }
     let _logs = start_logging(&log_config(&flags, &env), None)?;
     let unreadable = |name| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode"));
     let hello = Hello::from_process(agent_key(&env).map_err(unreadable)?);
-    let starter = starter(&flags, &data, find_config_file(&flags, &env).as_deref())?;
+    let command = gateway_command(&flags, &data, find_config_file(&flags, &env).as_deref())?;
     // One thread is enough for one agent's lines.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Unavailable, format!("the runtime could not be started: {error}")))?;
-    let ended = runtime.block_on(attach(&data, &hello, &starter));
-    // A read of stdin may still block a thread of its own; it is not waited for.
+    let ended = runtime.block_on(attach(&data, &hello, &command));
+    // A read of stdin may still block another thread, for which the process does not wait.
     runtime.shutdown_background();
     ended
 }
@@ -86,7 +86,7 @@ fn start_logging(config: &LogConfig, rotate: Option<std::path::PathBuf>) -> Resu
 }
 
 /// Builds the command that starts the gateway of this data directory, with all paths made absolute.
-fn starter(flags: &Flags, data: &Path, file: Option<&Path>) -> Result<GatewayCommand, Failure> {
+fn gateway_command(flags: &Flags, data: &Path, file: Option<&Path>) -> Result<GatewayCommand, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(Exit::Unavailable, format!("this program's own path is not known: {error}")))?;
     let mut arguments: Vec<OsString> = vec!["serve".into(), "--detached".into()];
@@ -101,10 +101,10 @@ fn starter(flags: &Flags, data: &Path, file: Option<&Path>) -> Result<GatewayCom
     Ok(GatewayCommand { program, arguments })
 }
 
-async fn attach(data: &Path, hello: &Hello, starter: &GatewayCommand) -> Result<Exit, Failure> {
+async fn attach(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<Exit, Failure> {
     let mut terminate = listen_for_signals()?;
     let connected = tokio::select! {
-        connected = start::connect_or_start(data, hello, starter) => connected?,
+        connected = start::connect_or_start(data, hello, command) => connected?,
         () = terminate.wait() => return Ok(Exit::Ok),
     };
     let Connection { reader, writer } = connected;
@@ -158,7 +158,7 @@ impl From<ServeError> for Failure {
             ServeError::Routes(_) | ServeError::Tls(_) | ServeError::Store(StoreError::OtherStore { .. }) => {
                 Exit::Config
             }
-            ServeError::Agent(_) => Exit::NotAuthorized,
+            ServeError::Stdio(_) => Exit::NotAuthorized,
             ServeError::CoreEnded => Exit::Internal,
             _ => Exit::Unavailable,
         };

@@ -6,7 +6,7 @@ use super::{
     args::{KeysArgs, KeysCommand, RoleArg},
     exit::{Exit, Failure},
     output::{Output, Style, cell, print_table, remark},
-    place_at, store_location,
+    place_from_settings, store_location,
 };
 use countersign_config::{
     Environment, Flags,
@@ -16,7 +16,7 @@ use countersign_store::keys::{ApiKey, Credentials};
 
 pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
     let location = store_location(&args.data)?;
-    let place = place_at(&location)?;
+    let place = place_from_settings(&location)?;
     match &args.command {
         KeysCommand::Create { role, name, owner } => {
             let new =

@@ -48,11 +48,11 @@ use countersign_store::{Place, StoreIdentity};
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    // First of all, because one guard process runs beside every stdio server and must stay small.
+    // The guard comes first, because a guard process runs beside every stdio server and must stay small.
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == guard::SUBCOMMAND) {
         return guard::main(args).unwrap_or_else(|why| {
-            output::complain(&why);
+            output::print_error(&why);
             Exit::Usage.into()
         });
     }
@@ -73,7 +73,7 @@ pub fn main() -> ExitCode {
     match run(cli) {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            output::complain(&failure.message);
+            output::print_error(&failure.message);
             failure.exit.into()
         }
     }
@@ -108,7 +108,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         }
     };
     match result.and_then(|exit| out.finish().map(|()| exit).map_err(Failure::from)) {
-        // The reader has closed our output because it has read enough, like `head -1`.
+        // The reader has closed stdout because it has read enough, like `head -1`.
         Err(failure) if failure.output_closed => Ok(Exit::Ok),
         done => done,
     }
@@ -150,11 +150,12 @@ fn store_location(args: &DataArgs) -> Result<StoreSettings, Failure> {
     }
 }
 
-/// Locates the store, as [`store_location`] does, for opening it.
+/// Returns the store that [`store_location`] locates.
 fn store_place(args: &DataArgs) -> Result<Place, Failure> {
-    place_at(&store_location(args)?)
+    place_from_settings(&store_location(args)?)
 }
 
-fn place_at(location: &StoreSettings) -> Result<Place, Failure> {
+/// Returns the store with these settings.
+fn place_from_settings(location: &StoreSettings) -> Result<Place, Failure> {
     Ok(Place::configured(&location.data, location.server.as_ref().map(StoreServer::address))?)
 }

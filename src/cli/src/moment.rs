@@ -1,4 +1,4 @@
-//! Moments on the command line: `--since` and `--until` accept the same forms in every command.
+//! Parses moments on the command line. `--since` and `--until` accept the same forms in every command.
 
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 
@@ -11,7 +11,7 @@ pub const MOMENT_SYNTAX: &str = "a time, like 2026-07-28T12:00:00Z or 2026-07-28
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     Moment(Timestamp),
-    /// After the event of this number: the meaning of `--since` before `--after` existed.
+    /// After the event with this number. Before `--after` existed, this was a form of `--since`.
     Event(u64),
 }
 
@@ -28,7 +28,7 @@ pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
 /// # Errors
 /// Fails as [`parse_moment`] does.
 pub fn parse_since(text: &str) -> Result<Since, String> {
-    // A bare number is no moment: each form has a unit or a dash.
+    // A bare number is not a moment, because each form of a moment has a unit or a dash.
     match text.parse() {
         Ok(event) => Ok(Since::Event(event)),
         Err(_) => parse_moment(text).map(Since::Moment),

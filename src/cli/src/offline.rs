@@ -34,7 +34,7 @@ use countersign_store::{Place, ReviewerRecords, StoreError};
 use countersign_tracker::Tracker;
 use countersign_upstream::{Names, is_tool_allowed};
 
-/// A decision of the policy, as a gateway returns it, with what could not be known.
+/// A decision of the policy, as a gateway returns it, with the facts that could not be known.
 #[derive(Serialize)]
 struct OfflineDecision {
     #[serde(flatten)]
@@ -47,11 +47,11 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
     let body: TestBody = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let mut unknown = Vec::new();
     let place = Place::configured(&config.data, config.store_server())?;
-    let said = place.said()?.unwrap_or_else(|| {
+    let records = place.said()?.unwrap_or_else(|| {
         unknown.push("there is no store yet, so nobody has accepted a definition or given a standing rule".to_owned());
         ReviewerRecords::default()
     });
-    let offline = OfflinePolicy::new(config, said);
+    let offline = OfflinePolicy::new(config, records);
     let Some(tool) = body.tool() else {
         let message = "resources, prompts and methods can be tested only while the gateway runs: start it";
         return Err(Failure::new(Exit::Usage, message.to_owned()));
@@ -69,8 +69,8 @@ struct OfflinePolicy<'a> {
 }
 
 impl<'a> OfflinePolicy<'a> {
-    fn new(config: &'a Config, said: ReviewerRecords) -> Self {
-        let ReviewerRecords { pins, rules, keys } = said;
+    fn new(config: &'a Config, records: ReviewerRecords) -> Self {
+        let ReviewerRecords { pins, rules, keys } = records;
         let pins = Arc::new(pins);
         let now = jiff::Timestamp::now();
         let rules = rules.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();
@@ -138,13 +138,15 @@ impl<'a> OfflinePolicy<'a> {
 
     /// Returns the index of the server that may have this tool.
     fn guess_server(&self, tool: &str) -> Result<Option<usize>, Failure> {
-        let named = |server: &UpstreamConfig| Names::new(server).own_name(tool).map(|own| is_tool_allowed(server, own));
-        let longest = self.config.upstreams.iter().filter(|s| named(s).is_some()).map(|s| s.prefix.len()).max();
-        let mut may: Vec<(usize, &UpstreamConfig)> = self.config.upstreams.iter().enumerate().collect();
-        may.retain(|(_, server)| named(server).is_some() && Some(server.prefix.len()) == longest);
-        let left_out = may.iter().find(|(_, server)| named(server) == Some(false)).map(|(_, server)| &server.name);
-        may.retain(|(_, server)| named(server) == Some(true));
-        match (may.as_slice(), left_out) {
+        let allows_tool =
+            |server: &UpstreamConfig| Names::new(server).own_name(tool).map(|own| is_tool_allowed(server, own));
+        let longest = self.config.upstreams.iter().filter(|s| allows_tool(s).is_some()).map(|s| s.prefix.len()).max();
+        let mut candidates: Vec<(usize, &UpstreamConfig)> = self.config.upstreams.iter().enumerate().collect();
+        candidates.retain(|(_, server)| allows_tool(server).is_some() && Some(server.prefix.len()) == longest);
+        let excluding =
+            candidates.iter().find(|(_, server)| allows_tool(server) == Some(false)).map(|(_, server)| &server.name);
+        candidates.retain(|(_, server)| allows_tool(server) == Some(true));
+        match (candidates.as_slice(), excluding) {
             ([(at, _)], _) => Ok(Some(*at)),
             ([], None) => Ok(None),
             ([], Some(server)) => {
@@ -192,9 +194,9 @@ impl PinnedProvider {
     fn server(config: &UpstreamConfig, pins: &Pins) -> Self {
         let names = Names::new(config);
         let pinned = pins.servers.get(&config.name).into_iter().flatten();
-        let let_through = |tool: &str| names.own_name(tool).is_some_and(|own| is_tool_allowed(config, own));
+        let is_allowed = |tool: &str| names.own_name(tool).is_some_and(|own| is_tool_allowed(config, own));
         let tools = pinned
-            .filter(|(tool, _)| let_through(tool))
+            .filter(|(tool, _)| is_allowed(tool))
             .filter_map(|(_, pin): (&String, &ToolPin)| pinned_definition(pin.text.as_deref()?))
             .collect();
         let target = config.target.fingerprint();
@@ -256,8 +258,8 @@ impl PinSource for StoredSource<Arc<Pins>> {
 
 impl StandingSource for StoredSource<Rules> {
     fn rules_for_tool(&self, provider: &str, tool: &str) -> Rules {
-        let speaks = |rule: &&Arc<StandingRule>| !rule.has_ended() && rule.provider == provider && rule.tool == tool;
-        self.0.iter().filter(speaks).cloned().collect()
+        let applies = |rule: &&Arc<StandingRule>| !rule.has_ended() && rule.provider == provider && rule.tool == tool;
+        self.0.iter().filter(applies).cloned().collect()
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     client::own_gateway::{self, LocalGateway},
     exit::{Exit, Failure},
     output::{Output, remark},
-    place_at, store_location,
+    place_from_settings, store_location,
 };
 use countersign_attach::socket;
 use countersign_auth::codes;
@@ -21,7 +21,7 @@ use countersign_net::{self as net, tls};
 pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     let location = store_location(&args.data)?;
     let gateway = verified_gateway(&location.data)?;
-    let place = place_at(&location)?;
+    let place = place_from_settings(&location)?;
     let code = codes::create(&*place.credentials()?, Timestamp::now())?;
     let link = format!("{}/#code={code}", gateway.link_base.trim_end_matches('/'));
     out.line(&link)?;
@@ -35,8 +35,8 @@ pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Returns the gateway that serves the data directory, after it has proved its identity: an impostor would get the
-/// sign-in code from the link.
+/// Returns the gateway that serves the data directory, after it has proved its identity. Otherwise another program could
+/// get the sign-in code from the link.
 fn verified_gateway(data: &Path) -> Result<LocalGateway, Failure> {
     let gateway = own_gateway::find(data)?;
     actix_web::rt::System::new()

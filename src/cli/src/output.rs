@@ -1,4 +1,4 @@
-//! Results on stdout, complaints on stderr. Text from agents must be escaped before it is printed, so that it can
+//! Writes results to stdout and messages to stderr. Text from agents must be escaped before it is printed, so that it can
 //! neither move the cursor nor hide or reorder text.
 
 use std::{
@@ -153,7 +153,7 @@ pub fn print_table<const N: usize>(
     width: Option<usize>,
     out: &mut Output,
 ) -> io::Result<()> {
-    /// The least columns of the last cell.
+    /// The minimum width of the last cell.
     const MIN_LAST_CELL_COLUMNS: usize = 20;
     let heads = heads.map(|head| vec![(Style::Bold, head.to_owned())]);
     let cell_width = |cell: &Cell| cell.iter().map(|(_, text)| columns(text)).sum::<usize>();
@@ -204,7 +204,7 @@ pub fn harmless_json(json: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(json.len() + 32);
     for c in json.chars() {
-        // Outside of strings, the only such character that JSON allows is `\r`, as white space.
+        // Outside of strings, `\r` is the only hidden character that JSON allows, as white space.
         if c == '\r' {
             continue;
         }
@@ -218,7 +218,7 @@ pub fn harmless_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Cuts a text to so many columns, with `…` where something is missing.
+/// Cuts a text to `columns` columns, with `…` at the end of a text that was cut.
 pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     let mut width = 0;
     let mut end = 0;
@@ -240,8 +240,8 @@ pub fn columns(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
-/// Prints one clear paragraph on stderr, and ignores a closed stderr.
-pub fn complain(message: &str) {
+/// Prints an error on stderr, and ignores a closed stderr.
+pub fn print_error(message: &str) {
     let _ = writeln!(io::stderr().lock(), "countersign: {message}");
 }
 

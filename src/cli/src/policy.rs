@@ -1,5 +1,5 @@
-//! `policy test`: asks what the policy decides on a call. If no gateway runs, the configuration and the store answer,
-//! and say what they could not know.
+//! `policy test`: asks what the policy decides on a call. If no gateway runs, the answer comes from the configuration and
+//! the store, and names what could not be known.
 
 use std::io::Read;
 
@@ -82,7 +82,7 @@ fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
 struct Call<'a> {
     #[serde(flatten)]
     test: &'a PolicyTestArgs,
-    /// Exactly as written, because a rule may match on them.
+    /// The arguments exactly as written, because a rule may depend on them.
     arguments: &'a RawValue,
     principal: Value,
 }

@@ -20,7 +20,7 @@ use super::{
 
 /// The pause between two checks of whether a server is connected.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The time that a newly connected server may take until its tools are offered.
+/// Maximum time between the connection to a server and the offer of its tools.
 const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(2);
 
 pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -76,7 +76,7 @@ impl Provider {
         self.status == "up"
     }
 
-    /// Explains to a person who needs the server's tools why it is away.
+    /// Returns the reason why the server is not connected, for a person who needs its tools.
     fn absence_message(&self) -> String {
         let name = one_line(&self.name);
         let mut text = match self.status.as_str() {
@@ -89,7 +89,7 @@ impl Provider {
         text
     }
 
-    /// Returns why the server is not up, and what its program printed about that.
+    /// Returns the reasons why the server is not up, including the last lines of its stderr.
     fn problems(&self) -> Vec<String> {
         if self.is_up() {
             return Vec::new();
@@ -163,10 +163,10 @@ fn print_servers(ServerList { servers }: ServerList, out: &mut Output) -> Result
 
 async fn show(client: &Client, name: &str, wait: Option<Duration>, out: &mut Output) -> Result<Exit, Failure> {
     if let Some(limit) = wait {
-        self::wait(client, name, limit).await?;
+        wait_for_tools(client, name, limit).await?;
     }
     let answer = client.get(&["servers", name], &[]).await?;
-    let server = if client.json { None } else { server(client, name).await? };
+    let server = if client.json { None } else { find_server(client, name).await? };
     client.print(&answer, out, |Tools { tools }, out| print_server(name, &tools, server.as_ref(), out))
 }
 
@@ -224,10 +224,10 @@ fn print_server(name: &str, tools: &[Tool], server: Option<&Provider>, out: &mut
 }
 
 /// The advice if a server is not connected.
-const NOT_CONNECTED_HINT: &str = "Its tools are known once it is; --wait waits for it";
+const NOT_CONNECTED_HINT: &str = "Its tools are known once it is connected; --wait waits for that";
 
-/// Returns the current state of the server of that name.
-async fn server(client: &Client, name: &str) -> Result<Option<Provider>, Failure> {
+/// Returns the current state of the server with this name.
+async fn find_server(client: &Client, name: &str) -> Result<Option<Provider>, Failure> {
     let ServerList { servers } = client.get(&["servers"], &[]).await?.read()?;
     Ok(servers.into_iter().find(|server| server.name == name))
 }
@@ -235,13 +235,13 @@ async fn server(client: &Client, name: &str) -> Result<Option<Provider>, Failure
 /// Waits until a server is connected and its tools are offered.
 ///
 /// # Errors
-/// Fails if that takes longer than `limit`, or if there is no server of that name.
-async fn wait(client: &Client, name: &str, limit: Duration) -> Result<(), Failure> {
+/// Fails if that takes longer than `limit`, or if there is no server with this name.
+async fn wait_for_tools(client: &Client, name: &str, limit: Duration) -> Result<(), Failure> {
     let deadline = Instant::now() + limit;
     let mut publishing = None;
     loop {
         let Tools { tools } = client.get(&["servers", name], &[]).await?.read()?;
-        let Some(server) = server(client, name).await? else { return Ok(()) };
+        let Some(server) = find_server(client, name).await? else { return Ok(()) };
         let now = Instant::now();
         if server.is_up() {
             // A server may have no tools.

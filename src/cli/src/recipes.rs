@@ -1,5 +1,5 @@
-//! Checks of preview recipes in `config check`, beyond their syntax: whether the named tools and arguments exist in the
-//! server's definitions in the store. The server may offer more by now, so this only warns.
+//! Checks preview recipes for `config check`: the named tools and arguments should exist in the server's definitions in the
+//! store. The server may offer more tools by now, so a missing one causes only a warning.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use countersign_upstream::Names;
 /// Returns one sentence for each problem.
 pub fn warnings(config: &Config) -> Vec<String> {
     let records = Place::configured(&config.data, config.store_server()).and_then(|place| place.said());
-    let Ok(Some(said)) = records else { return Vec::new() };
-    config.upstreams.iter().flat_map(|server| server_warnings(server, &said.pins)).collect()
+    let Ok(Some(records)) = records else { return Vec::new() };
+    config.upstreams.iter().flat_map(|server| server_warnings(server, &records.pins)).collect()
 }
 
 /// The arguments of each known tool, by the server's own tool names. `None` if the definition was not kept.

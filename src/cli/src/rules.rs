@@ -62,9 +62,9 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
         (None, None) => "until it is revoked".to_owned(),
     };
     let times = if rule.uses.get() == 1 { "once".to_owned() } else { format!("{} times", rule.uses.get()) };
-    let on = rule.from_change.as_deref().map_or("the tool itself".into(), one_line);
-    let by = format!("    {end}; given by {} on {on}", one_line(&rule.created_by));
-    out.styled_line(Style::Dim, &format!("{by}; used {times}"))?;
+    let subject = rule.from_change.as_deref().map_or("the tool itself".into(), one_line);
+    let origin = format!("    {end}; given by {} on {subject}", one_line(&rule.created_by));
+    out.styled_line(Style::Dim, &format!("{origin}; used {times}"))?;
     if rule.orphaned_at.is_some() {
         let effect = match rule.verdict {
             StandingVerdict::Allow => "so it ended",
@@ -83,7 +83,7 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
 
 /// Creates a standing rule from a change (`changes rule`).
 pub(super) async fn create(client: &Client, args: &CreateRuleArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let lasts = args.allow_for.as_ref().or(args.deny_for.as_ref()).map(|text| {
+    let duration = args.allow_for.as_ref().or(args.deny_for.as_ref()).map(|text| {
         let usage_error = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", one_line(text)));
         parse_duration(text).map(|duration| duration.as_secs()).map_err(usage_error)
     });
@@ -91,7 +91,7 @@ pub(super) async fn create(client: &Client, args: &CreateRuleArgs, out: &mut Out
         "verdict": if args.allow_for.is_some() { "allow" } else { "deny" },
         "arguments": if args.any_arguments { "any" } else { "exact" },
         "principal": if args.any_principal { "any" } else { "same" },
-        "for": lasts.transpose()?,
+        "for": duration.transpose()?,
         "comment": args.comment,
     });
     let answer = client.post(&["changes", &args.id, "rule"], &body).await?;

@@ -24,7 +24,7 @@ pub fn run(args: &WebhooksArgs, out: &mut Output) -> Result<Exit, Failure> {
         Some(WebhooksCommand::Retry { name }) => {
             let answer = client.post(&["webhooks", name, "retry"], &json!({})).await?;
             client.print(&answer, out, |RetryResponse { again }, out| {
-                Ok(out.line(&format!("Sending now what is queued; {again} given up before are tried again."))?)
+                Ok(out.line(&format!("Pending deliveries are sent now; {again} that were given up are tried again."))?)
             })
         }
         Some(WebhooksCommand::Test { name }) => test(&client, name, out).await,

@@ -1,5 +1,5 @@
-//! Forwards requests that arrived over a connection with an outbox, such as a WebSocket, to the node that owns what they are about.
-//! They are sent as a stateless client sends them over HTTP, with the credential of the connection.
+//! Forwards requests that arrived over a connection with an outbox, such as a WebSocket, to the node that owns their call or task.
+//! Each request is sent over HTTP in the form of a stateless client's request, with the credential of the connection.
 
 use std::borrow::Cow;
 
@@ -21,19 +21,20 @@ use countersign_protocol::{
     ErrorKind, McpError, RequestId, encode,
     envelope::Request,
     event_stream::EventReader,
-    headers,
+    headers::for_request as request_headers,
     json::{member, string},
 };
 use countersign_session::cluster::whole_body;
 
-/// Maximum size in bytes of one message from the other node: twice that of a message of an upstream server.
+/// Maximum size in bytes of one message from the other node: twice the limit for a message from an upstream server.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
-/// Has the other node answer a request.
+/// Forwards a request to the other node, and returns the answer.
 ///
 /// # Errors
-/// `UPSTREAM_UNAVAILABLE` if the node does not answer, or refuses the request.
-pub async fn answer(
+/// `UPSTREAM_UNAVAILABLE` if the node does not answer or refuses the request, and `INVALID_PARAMS` if a value does not fit into
+/// a header.
+pub async fn forward_call(
     forward: Forward,
     exchange: &Exchange,
     mirrored: ForwardedHeaders,
@@ -49,20 +50,20 @@ pub async fn answer(
     let (head, body) = peers::send_request(&forward.peer, forwarded, Some(whole_body(body)))
         .await
         .map_err(|error| unavailable(&error))?;
-    let kind = head.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let answer = if kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
+    let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let answer = if content_type.is_some_and(|kind| kind.starts_with("text/event-stream")) {
         read_answer(body, |message| exchange.related.send(message)).await
     } else {
         read_whole(body).await
     };
     let answer = answer.map_err(|error| unavailable(&error))?;
-    if answers(&answer, &request.id) {
+    if is_answer_to(&answer, &request.id) {
         return Ok(WireResponse::result(answer));
     }
     // The other node refused the request before reading it.
     let error = std::str::from_utf8(&answer).ok().and_then(|text| member(text, "error"));
-    let why = error.and_then(|error| member(error, "message")).and_then(string).map(Cow::into_owned);
-    Err(why.map_or_else(|| unavailable(&head.status), |why| McpError::new(ErrorKind::UpstreamUnavailable, why)))
+    let reason = error.and_then(|error| member(error, "message")).and_then(string).map(Cow::into_owned);
+    Err(reason.map_or_else(|| unavailable(&head.status), |text| McpError::new(ErrorKind::UpstreamUnavailable, text)))
 }
 
 /// Builds the request as a stateless client sends it.
@@ -72,31 +73,31 @@ fn build_request(
     mirrored: ForwardedHeaders,
     request: &Request<'_>,
 ) -> Result<http::Request<()>, McpError> {
-    let invalid = |_| McpError::new(ErrorKind::InvalidParams, "the request names what no header can hold");
+    let invalid = |_| McpError::new(ErrorKind::InvalidParams, "a value of the request cannot be sent in a header");
     let mut forwarded = http::Request::new(());
     *forwarded.method_mut() = Method::POST;
     *forwarded.uri_mut() = forward.uri(PathAndQuery::from_static("/mcp")).ok_or_else(forward::peer_unavailable)?;
-    let all = forwarded.headers_mut();
-    all.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    all.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    let headers = forwarded.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     if let Some(authorization) = &exchange.session.authorization {
-        all.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).map_err(invalid)?);
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).map_err(invalid)?);
     }
-    for (name, value) in headers::for_request(request, &request.meta()?) {
-        all.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);
+    for (name, value) in request_headers(request, &request.meta()?) {
+        headers.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);
     }
     for (name, value) in mirrored {
         if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
-            all.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);
+            headers.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);
         }
     }
-    forward.prove(all);
+    forward.prove(headers);
     Ok(forwarded)
 }
 
-type Fault = Box<dyn std::error::Error>;
+type ReadError = Box<dyn std::error::Error>;
 
-async fn read_whole(mut body: impl Stream<Item = Result<Bytes, h2::Error>> + Unpin) -> Result<Bytes, Fault> {
+async fn read_whole(mut body: impl Stream<Item = Result<Bytes, h2::Error>> + Unpin) -> Result<Bytes, ReadError> {
     let mut all = BytesMut::new();
     while let Some(chunk) = body.next().await {
         all.extend_from_slice(&chunk?);
@@ -107,11 +108,12 @@ async fn read_whole(mut body: impl Stream<Item = Result<Bytes, h2::Error>> + Unp
     Ok(all.freeze())
 }
 
-/// Reads events until the answer of the request. `before` receives the messages before it.
+/// Reads events until the answer of the request arrives. Passes earlier messages to `on_message`, which returns `false` if the
+/// client no longer reads them.
 async fn read_answer(
     mut body: impl Stream<Item = Result<Bytes, h2::Error>> + Unpin,
-    before: impl Fn(Bytes) -> bool,
-) -> Result<Bytes, Fault> {
+    on_message: impl Fn(Bytes) -> bool,
+) -> Result<Bytes, ReadError> {
     let mut events = EventReader::new(MAX_ANSWER_BYTES);
     while let Some(chunk) = body.next().await {
         events.push(&chunk?);
@@ -124,7 +126,7 @@ async fn read_answer(
             if is_answer {
                 return Ok(message);
             }
-            if !before(message) {
+            if !on_message(message) {
                 return Err("the client does not read".into());
             }
         }
@@ -132,7 +134,7 @@ async fn read_answer(
     Err("the answer broke off".into())
 }
 
-fn answers(message: &[u8], id: &RequestId) -> bool {
+fn is_answer_to(message: &[u8], id: &RequestId) -> bool {
     std::str::from_utf8(message).ok().and_then(|text| member(text, "id")) == Some(id.as_json())
 }
 
@@ -149,10 +151,10 @@ mod tests {
     }
 
     #[actix::test]
-    async fn messages_before_the_answer_are_passed_on() {
-        let passed = RefCell::new(Vec::new());
-        let pass_on = |message: Bytes| {
-            passed.borrow_mut().push(message);
+    async fn messages_before_the_answer_are_forwarded() {
+        let forwarded = RefCell::new(Vec::new());
+        let forward = |message: Bytes| {
+            forwarded.borrow_mut().push(message);
             true
         };
         let stream = body(&[
@@ -161,10 +163,10 @@ mod tests {
             "data: {\"id\":7,\"result\":{}}\n\n",
             "x",
         ]);
-        let answer = read_answer(stream, pass_on).await.unwrap();
-        assert_eq!(passed.take(), ["{\"method\":\"a\"}"]);
-        assert!(answers(&answer, &RequestId::from(7)) && !answers(&answer, &RequestId::from(8)));
-        let broken = read_answer(body(&["data: {\"method\":\"a\"}\n\n"]), pass_on).await;
+        let answer = read_answer(stream, forward).await.unwrap();
+        assert_eq!(forwarded.take(), ["{\"method\":\"a\"}"]);
+        assert!(is_answer_to(&answer, &RequestId::from(7)) && !is_answer_to(&answer, &RequestId::from(8)));
+        let broken = read_answer(body(&["data: {\"method\":\"a\"}\n\n"]), forward).await;
         assert_eq!(broken.unwrap_err().to_string(), "the answer broke off");
         let unread = read_answer(body(&["data: {\"method\":\"a\"}\n\n"]), |_| false).await;
         assert_eq!(unread.unwrap_err().to_string(), "the client does not read");

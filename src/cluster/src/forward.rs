@@ -1,5 +1,5 @@
-//! Forwards HTTP requests to another node unchanged, with a token that proves that a node forwards them. The response is returned
-//! unchanged, too, including streams.
+//! Forwards HTTP requests to another node unchanged, with a token that proves that they come from a node. Responses, including
+//! streams, are returned unchanged, too.
 
 use std::sync::Arc;
 
@@ -18,24 +18,29 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_session::cluster::{Body, FORWARDED, ForwardTarget};
 use countersign_store::{Nodes, nodes::Peer};
 
-/// Headers that apply to one connection (RFC 9110, 7.6.1) or that each node sets by itself. `Host` and `Origin` were checked here.
+/// Headers that are not forwarded: those of one connection (RFC 9110, 7.6.1), those that each node sets itself, and `Host` and
+/// `Origin`, which this node has already checked.
 const HOP_HEADERS: [HeaderName; 6] =
     [header::HOST, header::ORIGIN, header::CONTENT_LENGTH, header::TE, header::TRAILER, header::EXPECT];
 
-/// Returns whether a header goes to the other node, or comes back from it.
-pub fn passes(name: &HeaderName) -> bool {
+/// Returns `true` for a header that is forwarded in requests and responses.
+pub fn is_forwarded_header(name: &HeaderName) -> bool {
     !HOP_HEADERS.contains(name) && !CONNECTION_HEADERS.contains(name) && *name != FORWARDED
 }
 
-/// Returns the headers that go to the other node, or come back from it.
-fn passing(headers: &HeaderMap) -> HeaderMap {
-    headers.iter().filter(|(name, _)| passes(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+/// Returns the headers of a request or response that are forwarded.
+fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
+    headers
+        .iter()
+        .filter(|(name, _)| is_forwarded_header(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
-/// Returns whether another node made this token for this one.
-pub fn is_peer(nodes: &dyn Nodes, shown: &[u8]) -> bool {
+/// Returns `true` if another node of the store created this token for this node.
+pub fn is_peer(nodes: &dyn Nodes, presented: &[u8]) -> bool {
     let token = nodes.claimant().and_then(|own| forward_token(nodes, &own.node));
-    token.is_some_and(|token| shown.ct_eq(token.as_bytes()).into())
+    token.is_some_and(|token| presented.ct_eq(token.as_bytes()).into())
 }
 
 /// Returns the token that proves to the target node that a peer forwarded the request.
@@ -53,7 +58,7 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// Returns `None` if the address of the node is invalid.
+    /// Creates the connection data for the target. Returns `None` if its address is invalid.
     pub fn new(nodes: &Arc<dyn Nodes>, max_streams: u32, target: ForwardTarget) -> Option<Self> {
         let ForwardTarget { node, url, certificate } = target;
         let (parsed, token) = (url.parse().ok()?, forward_token(&**nodes, &node)?);
@@ -71,20 +76,20 @@ impl Forward {
         headers.insert(FORWARDED, self.token.clone());
     }
 
-    /// Has the other node answer a request.
+    /// Sends a request to the other node, and returns the response.
     ///
     /// # Errors
     /// `SESSION_NOT_FOUND` if the other node is gone, and `UPSTREAM_UNAVAILABLE` if it does not answer.
-    pub async fn answer(self, request: Request<Option<Body>>) -> Result<Response<Body>, McpError> {
+    pub async fn send(self, request: Request<Option<Body>>) -> Result<Response<Body>, McpError> {
         let (mut head, body) = request.into_parts();
-        head.headers = passing(&head.headers);
+        head.headers = forwarded_headers(&head.headers);
         let path = head.uri.path_and_query().cloned();
         head.uri = path.and_then(|path| self.uri(path)).ok_or_else(session_not_found)?;
         self.prove(&mut head.headers);
         match peers::send_request(&self.peer, Request::from_parts(head, ()), body).await {
             Ok((mut head, body)) => {
                 let length = head.headers.get(header::CONTENT_LENGTH).cloned();
-                head.headers = passing(&head.headers);
+                head.headers = forwarded_headers(&head.headers);
                 head.headers.extend(length.map(|length| (header::CONTENT_LENGTH, length)));
                 Ok(Response::from_parts(head, body.map(|piece| piece.map_err(Into::into)).boxed_local()))
             }
@@ -97,7 +102,7 @@ impl Forward {
         }
     }
 
-    /// Returns the URI of that path at the other node.
+    /// Returns the URI of a path at the other node.
     pub fn uri(&self, path: PathAndQuery) -> Option<Uri> {
         let (scheme, authority) = (self.url.scheme_str()?, self.url.authority()?.clone());
         Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()

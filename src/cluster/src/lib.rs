@@ -1,7 +1,7 @@
-//! Finds the node of the store that owns what a request is about, and has it answer. Implements
+//! Finds the node that owns the session, call or task that a request names, and forwards the request to that node. Implements
 //! [`countersign_session::cluster::Cluster`] for transports and sessions. A single node has no cluster.
 //!
-//! A forwarded request carries a token that only nodes of the store can make, bound to its target. The target answers the request
+//! A forwarded request carries a token for its target, which only nodes of the store can create. The target answers the request
 //! and never forwards it again. Both nodes authenticate the client.
 //!
 //! [`peers`] are the connections, [`forward`] sends HTTP requests over them, [`tunnel`] WebSockets, and [`calls`] requests that
@@ -60,7 +60,7 @@ impl Cluster for StoreNodes {
     }
 
     fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<Search<'a>> {
-        let names = ownership::names_of(request);
+        let names = ownership::owned_names(request);
         (!names.is_empty()).then(|| Box::pin(async move { ownership::find(&*self.nodes, &names).await }) as _)
     }
 
@@ -74,7 +74,7 @@ impl Cluster for StoreNodes {
         target: ForwardTarget,
         http: http::Request<Option<Body>>,
     ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>> {
-        Box::pin(async move { self.forward_to(target).ok_or_else(forward::session_not_found)?.answer(http).await })
+        Box::pin(async move { self.forward_to(target).ok_or_else(forward::session_not_found)?.send(http).await })
     }
 
     fn tunnel<'a>(
@@ -98,7 +98,7 @@ impl Cluster for StoreNodes {
     ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>> {
         Box::pin(async move {
             let forward = self.forward_to(target).ok_or_else(forward::peer_unavailable)?;
-            calls::answer(forward, exchange, mirrored, request).await
+            calls::forward_call(forward, exchange, mirrored, request).await
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Finds the node that owns what a request names. The names of sessions, parked calls and tasks begin with their node.
+//! Finds the node that owns the session, parked call or task that a request names. Each of these names begins with its node.
 
 use std::borrow::Cow;
 
@@ -19,10 +19,10 @@ pub fn node_of(name: &str) -> Option<&str> {
     name.split_once('.').map(|(node, _)| node)
 }
 
-/// Returns the names of the parked call that a request resumes, by its request state (`ParkedCalls::state` of the bridge), or of
-/// the tasks of servers (`Task::alias` of the bridge).
+/// Returns the names in a request that begin with their node: the request state of the parked call that it resumes
+/// (`ParkedCalls::state` of the bridge), or the ids of servers' tasks (`Task::alias` of the bridge).
 #[must_use]
-pub fn names_of<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
+pub fn owned_names<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
     let Some(params) = request.params.map(RawValue::get) else { return Vec::new() };
     let text = |name| member(params, name).and_then(string);
     if let Some(state) = text("requestState") {
@@ -38,23 +38,23 @@ pub fn names_of<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
     }
 }
 
-/// Finds the first other node that owns one of the names.
+/// Finds the first of the names that another live node owns, and returns that node.
 ///
 /// # Errors
 /// `UPSTREAM_UNAVAILABLE` if the store cannot tell which nodes are alive.
 pub async fn find(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<ForwardTarget>, McpError> {
     let Some(own) = nodes.claimant() else { return Ok(None) };
-    let others = || names.iter().filter_map(|name| node_of(name)).filter(|node| *node != own.node);
-    let known = || {
-        others().find_map(|node| {
+    let other_nodes = || names.iter().filter_map(|name| node_of(name)).filter(|node| *node != own.node);
+    let find_live_owner = || {
+        other_nodes().find_map(|node| {
             let peer = nodes.peer(node)?;
             Some(ForwardTarget { node: node.to_owned(), url: peer.url, certificate: peer.certificate })
         })
     };
-    if others().next().is_none() {
+    if other_nodes().next().is_none() {
         return Ok(None);
     }
-    if let Some(found) = known() {
+    if let Some(found) = find_live_owner() {
         return Ok(Some(found));
     }
     // A node may have joined that this one does not know yet.
@@ -62,5 +62,5 @@ pub async fn find(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<Fo
         tracing::warn!(%error, "cannot find out whether the node of a session is alive");
         forward::peer_unavailable()
     })?;
-    Ok(known())
+    Ok(find_live_owner())
 }

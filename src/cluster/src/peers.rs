@@ -44,13 +44,13 @@ use countersign_store::{Nodes, nodes::Peer};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Time after which a node that acknowledges nothing counts as gone.
-const USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time that sent data may stay unacknowledged before the connection fails (`TCP_USER_TIMEOUT`).
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of pings, and maximum time until the answer.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// Time after which a connection without a stream is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Number of streams that were reset and may still receive frames.
+/// Maximum number of reset streams for which late frames are still accepted.
 const MAX_RESET_STREAMS: usize = 1000;
 
 /// The reason why a request could not be forwarded.
@@ -80,9 +80,9 @@ thread_local! {
     static CONNECTING: RefCell<HashMap<String, Rc<tokio::sync::Mutex<()>>>> = RefCell::default();
 }
 
-/// One connection to another node.
+/// A connection to another node.
 struct PeerConnection {
-    to: Peer,
+    address: Peer,
     requests: SendRequest<Bytes>,
     open_streams: Cell<usize>,
     /// Maximum number of streams, by the settings of both sides.
@@ -119,7 +119,8 @@ pub struct PeerNode {
 }
 
 impl PeerNode {
-    /// Returns `true` if its lease has expired or its address has changed. A node that does not hold its own lease cannot tell.
+    /// Returns `true` if the lease of the other node has expired or its address has changed. Returns `false` while this node does
+    /// not hold its own lease, because it then cannot know.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.nodes.holds_claim(None) && self.nodes.peer(&self.node).as_ref() != Some(&self.address)
@@ -136,7 +137,7 @@ impl PeerNode {
 /// Sends a request with its body. Returns the head of the response, and its body as it arrives.
 ///
 /// # Errors
-/// Why there is no response. The other node may have received the request.
+/// Fails if no response arrives. The other node may still have received the request.
 pub async fn send_request(
     peer: &PeerNode,
     request: http::Request<()>,
@@ -149,8 +150,8 @@ pub async fn send_request(
         None => match response.await {
             // The node accepted no more streams, and did not process this one (RFC 9113, 8.7).
             Err(PeerError::Http2(error)) if error.reason() == Some(Reason::REFUSED_STREAM) => {
-                let (again, (response, _)) = start_request(peer, &request, is_bodiless).await?;
-                slot = again;
+                let (new_slot, (response, _)) = start_request(peer, &request, is_bodiless).await?;
+                slot = new_slot;
                 response.await.map_err(PeerError::from)
             }
             response => response,
@@ -196,7 +197,7 @@ async fn start_request(
 async fn reserve_stream(peer: &PeerNode) -> Result<StreamSlot, PeerError> {
     let find = || {
         let has_room = |connection: &&Rc<PeerConnection>| {
-            connection.to == peer.address && connection.open_streams.get() < connection.max_streams.get()
+            connection.address == peer.address && connection.open_streams.get() < connection.max_streams.get()
         };
         CONNECTIONS.with_borrow(|all| all.iter().find(has_room).cloned()).map(StreamSlot::new)
     };
@@ -238,8 +239,9 @@ async fn start_request_on(
     }
 }
 
+/// Removes the connection from those of this thread.
 fn forget(connection: &Rc<PeerConnection>) {
-    CONNECTIONS.with_borrow_mut(|all| all.retain(|one| !Rc::ptr_eq(one, connection)));
+    CONNECTIONS.with_borrow_mut(|all| all.retain(|other| !Rc::ptr_eq(other, connection)));
 }
 
 async fn connect(peer: &PeerNode) -> Result<Rc<PeerConnection>, PeerError> {
@@ -268,7 +270,7 @@ async fn connect_tcp(url: &Uri) -> Result<TcpStream, io::Error> {
     let default = if url.scheme_str() == Some("https") { 443 } else { 80 };
     let tcp = TcpStream::connect((host(url)?, url.port_u16().unwrap_or(default))).await?;
     tcp.set_nodelay(true)?;
-    SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    SockRef::from(&tcp).set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
     Ok(tcp)
 }
 
@@ -278,16 +280,16 @@ fn host(url: &Uri) -> Result<&str, io::Error> {
     Ok(host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host))
 }
 
-/// Performs the HTTP/2 handshake, and adds the connection to those of this thread.
+/// Performs the HTTP/2 handshake, adds the connection to those of this thread, and starts the task that drives it.
 async fn handshake<T>(peer: &PeerNode, io: T) -> Result<Rc<PeerConnection>, PeerError>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    // A client that does not read its stream must not delay the others.
+    // A client that does not read its stream must not delay the streams of other clients.
     let window = STREAM_WINDOW.saturating_mul(peer.max_streams).min(i32::MAX as u32);
     let handshake = Builder::new()
         .enable_push(false)
-        // The other node is not at fault for the resets of its clients, however many there are.
+        // The resets of a node's clients are not the node's fault, so their number is not limited.
         .max_local_error_reset_streams(None)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .initial_window_size(STREAM_WINDOW)
@@ -297,7 +299,7 @@ where
     let ping_pong = driver.ping_pong();
     let max_streams = usize::try_from(peer.max_streams).unwrap_or(usize::MAX);
     let connection = Rc::new(PeerConnection {
-        to: peer.address.clone(),
+        address: peer.address.clone(),
         requests,
         open_streams: Cell::new(0),
         max_streams: Cell::new(max_streams),
@@ -309,7 +311,7 @@ where
         let is_idle = |connection: Rc<PeerConnection>| {
             connection.open_streams.get() == 0 && connection.idle_since.get().elapsed() >= IDLE_TIMEOUT
         };
-        let unused = async {
+        let idle = async {
             while !weak.upgrade().is_none_or(is_idle) {
                 sleep(LEASE_CHECK_INTERVAL).await;
             }
@@ -325,7 +327,7 @@ where
             ended = driven => tracing::debug!(node = peer.node, ?ended, "a connection to another node ended"),
             // Pending requests fail with the connection.
             () = peer.wait_until_gone() => {}
-            () = unused => {}
+            () = idle => {}
             () = wait_until_unresponsive(ping_pong, PING_INTERVAL) => {
                 tracing::warn!(node = peer.node, "another node has a lease but does not answer pings");
             }
@@ -344,7 +346,7 @@ async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), 
             stream.send_reset(Reason::CANCEL);
             PeerError::Request(error.to_string())
         })?;
-        // A node that takes no more has answered.
+        // A node that stops accepting the body has already answered.
         if !send_piece(&mut stream, piece).await? {
             return Ok(());
         }
@@ -353,11 +355,11 @@ async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), 
     Ok(())
 }
 
-/// Returns the TLS configuration for a node with these protocols. Its certificate must be the one that the store lists, which only
-/// nodes write to, or be signed by a public authority.
+/// Returns the TLS configuration for a node with these protocols. The node's certificate must be the one that the store lists, or
+/// be signed by a public authority. Only nodes write to the store.
 ///
 /// # Errors
-/// The public authorities cannot be used, which is a fault of the build.
+/// Fails if the public authorities cannot be used, which is an error of the build.
 pub fn tls_config(peer: &Peer, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, io::Error> {
     let pinned = peer.certificate.clone();
     pinned_config(move |certificate| has_fingerprint(certificate, &pinned), protocols).map_err(io::Error::other)
@@ -381,9 +383,9 @@ mod tests {
 
     #[test]
     fn host_of_url_has_no_brackets() {
-        let of = |url: &str| host(&url.parse().unwrap()).map(str::to_owned).ok();
-        assert_eq!(of("http://[::1]:8080").as_deref(), Some("::1"));
-        assert_eq!(of("https://gateway.example").as_deref(), Some("gateway.example"));
-        assert_eq!(of("/nowhere"), None);
+        let host_of = |url: &str| host(&url.parse().unwrap()).map(str::to_owned).ok();
+        assert_eq!(host_of("http://[::1]:8080").as_deref(), Some("::1"));
+        assert_eq!(host_of("https://gateway.example").as_deref(), Some("gateway.example"));
+        assert_eq!(host_of("/nowhere"), None);
     }
 }

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_util::{io::ReaderStream, sync::CancellationToken};
 
 use crate::{
-    forward::{Forward, passes, peer_unavailable},
+    forward::{Forward, is_forwarded_header, peer_unavailable},
     peers::{self, PeerNode},
 };
 use countersign_net::tls::HTTP_1_1;
@@ -26,10 +26,10 @@ const SESSION_ID: &str = "mcp-session-id";
 /// Number of bytes of a WebSocket that are read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Has the other node resume the session of a WebSocket, and copies the bytes in both directions until `shutdown` is cancelled.
+/// Asks the other node to resume the session of a WebSocket, and copies the bytes in both directions until `shutdown` is cancelled.
 ///
 /// # Errors
-/// Why the other node does not resume the session.
+/// Fails if the other node does not resume the session.
 pub async fn open(
     forward: Forward,
     shutdown: CancellationToken,
@@ -40,12 +40,12 @@ pub async fn open(
     let payload = payload.unwrap_or_else(|| stream::empty().boxed_local());
     let path = request.uri.path_and_query().cloned();
     let uri = path.and_then(|path| forward.uri(path)).ok_or_else(lost_session)?;
-    let failed = |error: std::io::Error| McpError::new(ErrorKind::Internal, error.to_string());
-    let tls = peers::tls_config(&forward.peer.address, &[HTTP_1_1]).map_err(failed)?;
+    let internal = |error: std::io::Error| McpError::new(ErrorKind::Internal, error.to_string());
+    let tls = peers::tls_config(&forward.peer.address, &[HTTP_1_1]).map_err(internal)?;
     let client = countersign_net::client(tls);
     let mut handshake = client.ws(uri).protocols(protocols);
     for (name, value) in &request.headers {
-        if passes(name) && !name.as_str().starts_with("sec-websocket-") {
+        if is_forwarded_header(name) && !name.as_str().starts_with("sec-websocket-") {
             handshake = handshake.header(name.clone(), value.clone());
         }
     }
@@ -60,14 +60,14 @@ pub async fn open(
         response.headers_mut().insert(SESSION_ID, session.clone());
     }
     let parts = framed.into_parts();
-    let (theirs, ours) = tokio::io::split(parts.io);
-    tokio::task::spawn_local(copy_to_peer(payload, ours, forward.peer, shutdown.clone()));
-    let first = stream::iter((!parts.read_buf.is_empty()).then(|| Ok(parts.read_buf.freeze())));
-    let rest = ReaderStream::with_capacity(theirs, CHUNK_BYTES).map_err(Into::into);
-    Ok(response.map(|()| first.chain(rest.take_until(shutdown.cancelled_owned())).boxed_local()))
+    let (from_peer, to_peer) = tokio::io::split(parts.io);
+    tokio::task::spawn_local(copy_to_peer(payload, to_peer, forward.peer, shutdown.clone()));
+    let already_read = stream::iter((!parts.read_buf.is_empty()).then(|| Ok(parts.read_buf.freeze())));
+    let rest = ReaderStream::with_capacity(from_peer, CHUNK_BYTES).map_err(Into::into);
+    Ok(response.map(|()| already_read.chain(rest.take_until(shutdown.cancelled_owned())).boxed_local()))
 }
 
-/// Sends the bytes of the client to the other node, until one of them is gone or `shutdown` is cancelled.
+/// Sends the bytes of the client to the other node, until the client or the node is gone or `shutdown` is cancelled.
 async fn copy_to_peer(mut payload: Body, mut to: impl AsyncWrite + Unpin, peer: PeerNode, shutdown: CancellationToken) {
     let copy = async {
         while let Some(Ok(chunk)) = payload.next().await {
@@ -82,7 +82,7 @@ async fn copy_to_peer(mut payload: Body, mut to: impl AsyncWrite + Unpin, peer: 
         () = shutdown.cancelled() => {}
     }
     shutdown.cancel();
-    // The other node learns that its client is away, and keeps the session.
+    // The other node sees that its client has disconnected, and keeps the session.
     let _ = to.shutdown().await;
 }
 
@@ -95,10 +95,10 @@ fn to_refusal(error: WsClientError) -> McpError {
         }
         WsClientError::InvalidResponseStatus(StatusCode::GONE) => refusal(
             ErrorKind::ResumeTooLate,
-            "the gateway no longer holds the frames since then; connect again and initialize",
+            "the gateway no longer holds the frames after that number; connect again and initialize",
         ),
         WsClientError::InvalidResponseStatus(StatusCode::BAD_REQUEST) => {
-            refusal(ErrorKind::InvalidRequest, "this session has not sent so many frames yet")
+            refusal(ErrorKind::InvalidRequest, "this session has not sent that many frames yet")
         }
         WsClientError::InvalidResponseStatus(StatusCode::SERVICE_UNAVAILABLE) => {
             refusal(ErrorKind::Overloaded, "the gateway that holds this session takes no more connections; try again")

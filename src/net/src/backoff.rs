@@ -1,4 +1,4 @@
-//! Pauses between attempts.
+//! Computes pauses between attempts.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause after a failure that came after `earlier` others in a row, without jitter.
+    /// Returns the pause after a failure that follows `earlier_failures` consecutive failures, without jitter.
     #[must_use]
-    pub fn step(self, earlier: u32) -> Duration {
-        self.first.saturating_mul(2_u32.saturating_pow(earlier)).min(self.longest)
+    pub fn step(self, earlier_failures: u32) -> Duration {
+        self.first.saturating_mul(2_u32.saturating_pow(earlier_failures)).min(self.longest)
     }
 
     /// Returns a random pause between half of the step and the whole step, so that clients that failed together do not
     /// return together.
     #[must_use]
-    pub fn pause(self, earlier: u32) -> Duration {
-        self.pause_with(earlier, random_byte())
+    pub fn pause(self, earlier_failures: u32) -> Duration {
+        self.pause_with(earlier_failures, random_byte())
     }
 
     /// Returns the same pause for a given random byte.
     #[must_use]
-    pub fn pause_with(self, earlier: u32, random: u8) -> Duration {
-        let half = self.step(earlier) / 2;
+    pub fn pause_with(self, earlier_failures: u32, random: u8) -> Duration {
+        let half = self.step(earlier_failures) / 2;
         half + half * u32::from(random) / 255
     }
 }
@@ -46,7 +46,8 @@ mod tests {
     #[test]
     fn pause_doubles_up_to_the_longest() {
         let backoff = Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(60) };
-        let pauses: Vec<u128> = (0..9).map(|earlier| backoff.pause_with(earlier, 255).as_millis()).collect();
+        let pauses: Vec<u128> =
+            (0..9).map(|earlier_failures| backoff.pause_with(earlier_failures, 255).as_millis()).collect();
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
         assert_eq!(backoff.step(u32::MAX), backoff.longest);
         assert_eq!(backoff.pause_with(1, 0), backoff.first);

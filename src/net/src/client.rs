@@ -1,4 +1,4 @@
-//! The general HTTP client, which is that of awc.
+//! The general HTTP client, built on awc.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -11,13 +11,13 @@ use rustls::ClientConfig;
 /// Time limit for resolving the name and connecting, and again for the TLS handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time after which an idle connection is closed. Proxies that speak TLS close theirs later.
+/// Time after which an idle connection is closed. TLS proxies close idle connections later.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for which a connection is used for new requests.
 pub const LIFETIME: Duration = Duration::from_secs(600);
 
-/// Builds a client for this thread. It follows no redirects, and its user limits the time of each request.
+/// Builds a client for this thread. The client follows no redirects, and its user must limit the time of each request.
 #[must_use]
 pub fn client(tls: Arc<ClientConfig>) -> Client {
     client_over(Connector::default().service(), tls)
@@ -36,7 +36,7 @@ where
         .handshake_timeout(CONNECT_TIMEOUT)
         .conn_keep_alive(IDLE_TIMEOUT)
         .conn_lifetime(LIFETIME)
-        // Open streams would count too, and the users have their own limits.
+        // A limit would also count open streams. The users of the client have their own limits.
         .limit(0);
     Client::builder().connector(connector).disable_timeout().disable_redirects().finish()
 }

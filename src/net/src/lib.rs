@@ -1,7 +1,7 @@
 //! Outbound connections: the HTTP client, TLS and backoff that every part of the gateway uses.
 //!
 //! This crate knows no protocol above HTTP, and its client never follows a redirect, which would take configured credentials
-//! elsewhere. Calls to upstreams have their own HTTP/1.1 client, which a benchmark justifies.
+//! elsewhere. Calls to upstreams use another HTTP/1.1 client, which a benchmark justifies.
 
 mod backoff;
 mod client;

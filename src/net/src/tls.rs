@@ -46,7 +46,7 @@ pub fn public_config() -> Arc<ClientConfig> {
 /// Reads the certificates of authorities from a PEM file.
 ///
 /// # Errors
-/// A description of the problem for people. A file without certificates is an error too.
+/// Returns a description of the problem for people. A file without certificates is an error, too.
 pub fn read_authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = fs::read(file).map_err(|error| error.to_string())?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -145,15 +145,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pinned_verifier_takes_the_pinned_certificate_only() {
-        let takes = |shown: &[u8]| {
+    fn pinned_verifier_accepts_only_the_pinned_certificate() {
+        let accepts = |presented: &[u8]| {
             let name = ServerName::try_from("10.0.0.5").unwrap();
             PinnedVerifier::new(|certificate: &CertificateDer<'_>| &certificate[..] == b"of this gateway")
                 .unwrap()
-                .verify_server_cert(&CertificateDer::from(shown.to_vec()), &[], &name, &[], UnixTime::now())
+                .verify_server_cert(&CertificateDer::from(presented.to_vec()), &[], &name, &[], UnixTime::now())
                 .is_ok()
         };
-        assert!(takes(b"of this gateway"));
-        assert!(!takes(b"of another"));
+        assert!(accepts(b"of this gateway"));
+        assert!(!accepts(b"of another"));
     }
 }

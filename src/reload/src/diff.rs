@@ -1,4 +1,4 @@
-//! Compares the configuration in force with a new one, and holds back changes that loosen policy. Pure.
+//! Compares the configuration in force with a new one, and holds back changes that loosen policy. Has no side effects.
 
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ impl Diff {
 #[must_use]
 pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
     let mut diff = find_changes(old, new);
-    let mut at_once = Config {
+    let mut effective = Config {
         upstreams: new.upstreams.clone(),
         routes: new.routes.clone(),
         webhooks: new.webhooks.clone(),
@@ -50,14 +50,14 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         log: countersign_telemetry::logs::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
         ..old.clone()
     };
-    let judged = hold_policy(&old.policy, &new.policy, &mut at_once.policy, &mut diff);
+    let has_restrictive_rules = hold_back_policy(&old.policy, &new.policy, &mut effective.policy, &mut diff);
     let Diff { policy_loosened: loosened, policy_tightened: tightened, .. } = &mut diff;
     let servers = new.upstreams.iter().filter_map(|server| {
         let before = old.upstreams.iter().find(|before| before.name == server.name);
-        server_versions::hold_back_loosening(before, server, judged, loosened, tightened)
+        server_versions::hold_back_loosening(before, server, has_restrictive_rules, loosened, tightened)
     });
-    at_once.upstreams = servers.collect();
-    (diff, at_once)
+    effective.upstreams = servers.collect();
+    (diff, effective)
 }
 
 /// Finds all differences, whether they loosen policy or not.
@@ -86,45 +86,45 @@ fn diff_by_name<T: PartialEq>(
     now: &[T],
     name: impl Fn(&T) -> &str,
 ) -> (Vec<String>, Vec<String>, Vec<String>) {
-    let find = |all: &'_ [T], one: &T| all.iter().position(|other| name(other) == name(one));
+    let find = |all: &'_ [T], item: &T| all.iter().position(|other| name(other) == name(item));
     let names = |all: &'_ [T], is_wanted: &dyn Fn(&T) -> bool| {
-        all.iter().filter(|one| is_wanted(one)).map(|one| name(one).to_owned()).collect()
+        all.iter().filter(|item| is_wanted(item)).map(|item| name(item).to_owned()).collect()
     };
-    let is_changed = |one: &T| find(before, one).is_some_and(|at| before[at] != *one);
+    let is_changed = |item: &T| find(before, item).is_some_and(|index| before[index] != *item);
     (
-        names(now, &|one| find(before, one).is_none()),
-        names(before, &|one| find(now, one).is_none()),
+        names(now, &|item| find(before, item).is_none()),
+        names(before, &|item| find(now, item).is_none()),
         names(now, &is_changed),
     )
 }
 
-/// Holds back what loosens the policy; returns `true` if rules review or deny.
-fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) -> bool {
+/// Holds back the changes that loosen the policy. Returns `true` if the old rules review or deny calls.
+fn hold_back_policy(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) -> bool {
     // Destructured, so that a new field of the policy must be judged here before it can take effect.
     let PolicyConfig { mode: _, default: _, rules: _, review: _, groups: _ } = new;
     let (from, to) = (old.default.as_str(), new.default.as_str());
     if strictness(new.default) < strictness(old.default) {
-        at_once.default = old.default;
+        effective.default = old.default;
         let loosening = Loosening { key: "policy.default".to_owned(), from: from.to_owned(), to: to.to_owned() };
         diff.policy_loosened.push(loosening);
     } else if new.default != old.default {
         diff.policy_tightened.push(format!("policy.default is {to} instead of {from}"));
     }
-    hold_mode(old, new, at_once, diff);
-    hold_review(old, new, at_once, diff);
-    hold_groups(old, new, at_once, diff);
+    hold_back_mode(old, new, effective, diff);
+    hold_back_review(old, new, effective, diff);
+    hold_back_groups(old, new, effective, diff);
     let otherwise = rule_lists::DefaultDecision { default: old.default, terms: old.review.clone() };
     let merged = rule_lists::merge(&old.rules, &new.rules, &otherwise);
     diff.policy_loosened.extend(merged.loosened);
     diff.policy_tightened.extend(merged.tightened);
-    at_once.rules = merged.effective;
+    effective.rules = merged.effective;
     old.rules.iter().any(|rule| rule.then != Verdict::Allow)
 }
 
-fn hold_mode(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
+fn hold_back_mode(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) {
     let mode_name = |mode| if mode == PolicyMode::Enforce { "enforce" } else { "simulate" };
     if old.mode == PolicyMode::Enforce && new.mode == PolicyMode::Simulate {
-        at_once.mode = old.mode;
+        effective.mode = old.mode;
         let loosening =
             Loosening { key: "policy.mode".into(), from: mode_name(old.mode).into(), to: mode_name(new.mode).into() };
         diff.policy_loosened.push(loosening);
@@ -138,21 +138,22 @@ fn hold_mode(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig,
 }
 
 /// Compares the default terms of reviews. If they loosen in any way, the old ones stay as a whole.
-fn hold_review(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
+fn hold_back_review(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) {
     let looser = terms::loosened_terms(&old.review, &new.review);
     if looser.is_empty() {
         if !terms::loosened_terms(&new.review, &old.review).is_empty() {
-            diff.policy_tightened.push("policy.review asks more".to_owned());
+            diff.policy_tightened.push("policy.review is stricter".to_owned());
         }
         return;
     }
-    at_once.review = old.review.clone();
+    effective.review = old.review.clone();
     let loosenings = looser.into_iter().map(|(from, to)| Loosening { key: "policy.review".to_owned(), from, to });
     diff.policy_loosened.extend(loosenings);
 }
 
-/// Compares groups of reviewers. A new member can decide on more than before and waits; a removed one leaves at once.
-fn hold_groups(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
+/// Compares groups of reviewers. A new member could decide on more changes than before and waits for consent; a removed
+/// member leaves at once.
+fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) {
     let is_asked_to_review = |name: &str| {
         let mut terms = old.rules.iter().map(|rule| &rule.terms).chain([&old.review]);
         terms.any(|terms| terms.reviewers.iter().any(|asked| asked == name))
@@ -161,22 +162,22 @@ fn hold_groups(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
         let no_members = Vec::new();
         let before = match old.groups.get(name) {
             Some(before) => before,
-            // A rule or default that names it is new as well, and is judged by itself.
+            // A rule or default that names the group is new as well, and is judged by itself.
             None if !is_asked_to_review(name) => continue,
             None => &no_members,
         };
-        let (stay, come): (Vec<&String>, Vec<&String>) = now.iter().partition(|who| before.contains(who));
-        if !come.is_empty() {
+        let (remaining, added): (Vec<&String>, Vec<&String>) = now.iter().partition(|member| before.contains(member));
+        if !added.is_empty() {
             let list = |names: &[String]| if names.is_empty() { "nobody".to_owned() } else { names.join(", ") };
             let loosening = Loosening { key: format!("policy.groups.{name}"), from: list(before), to: list(now) };
             diff.policy_loosened.push(loosening);
-            at_once.groups.insert(name.clone(), stay.into_iter().cloned().collect());
+            effective.groups.insert(name.clone(), remaining.into_iter().cloned().collect());
         } else if now.len() < before.len() {
             diff.policy_tightened.push(format!("policy.groups: {name} has fewer people"));
         }
     }
     for name in old.groups.keys().filter(|name| !new.groups.contains_key(*name)) {
-        diff.policy_tightened.push(format!("policy.groups: {name} is gone"));
+        diff.policy_tightened.push(format!("policy.groups: {name} was removed"));
     }
 }
 
@@ -189,7 +190,7 @@ const fn strictness(default: PolicyDefault) -> u8 {
     }
 }
 
-/// Returns the keys whose values differ from those at the start, and that are read only then.
+/// Returns the keys that are read only at the start and whose values have changed since then.
 #[must_use]
 pub fn needs_restart(started: &[Setting], now: &[Setting]) -> Vec<String> {
     let live = |key: &str| {
@@ -229,55 +230,59 @@ mod tests {
         // A changed name or reason makes no difference; a changed condition makes another rule.
         let named =
             rules("{name: db, tools: 'db_*', reason: why, then: deny}, {tools: x, roles: [agent], then: allow}");
-        let (diff, at_once) = compare(&old, &named);
+        let (diff, effective) = compare(&old, &named);
         assert_eq!((diff.policy_loosened.len(), diff.policy_tightened.len()), (0, 0));
-        assert_eq!(at_once.policy, named.policy);
+        assert_eq!(effective.policy, named.policy);
         let other =
             rules("{name: no-db, tools: 'db_*', when: 'arguments.a == 1', then: deny}, {tools: y, then: review}");
-        let (diff, at_once) = compare(&old, &other);
-        let told = Loosening { key: "policy.rules".into(), from: "no-db (deny)".into(), to: "no such rule".into() };
+        let (diff, effective) = compare(&old, &other);
+        let expected = Loosening { key: "policy.rules".into(), from: "no-db (deny)".into(), to: "no such rule".into() };
         // `y` may have been denied by no later rule, so a review is stricter.
-        assert_eq!(diff.policy_loosened, [told]);
+        assert_eq!(diff.policy_loosened, [expected]);
         let labels = |config: &Config| {
             config.policy.rules.iter().map(|r| (r.then.as_str(), r.when.is_some())).collect::<Vec<_>>()
         };
-        assert_eq!(labels(&at_once), [("deny", true), ("deny", false), ("review", false)]);
+        assert_eq!(labels(&effective), [("deny", true), ("deny", false), ("review", false)]);
         assert_eq!(diff.policy_tightened.len(), 3, "{:?}", diff.policy_tightened);
-        let (diff, at_once) = compare(&old, &rules(""));
-        assert_eq!((diff.policy_loosened.len(), at_once.policy.rules.len()), (1, 1));
+        let (diff, effective) = compare(&old, &rules(""));
+        assert_eq!((diff.policy_loosened.len(), effective.policy.rules.len()), (1, 1));
     }
 
     #[test]
     fn looser_reviewers_and_terms_wait() {
-        let of = |yaml: &str| {
+        let load_yaml = |yaml: &str| {
             let dir = tempfile::tempdir().unwrap();
             let file = dir.path().join("c.yaml");
             std::fs::write(&file, yaml).unwrap();
             let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
             load(&flags, &Environment::new(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
         };
-        let old = of("policy: { groups: { dba: [a, b] }, review: { quorum: 2 },\n\
-                      rules: [{ tools: x, then: review, reviewers: dba }] }");
+        let old = load_yaml(
+            "policy: { groups: { dba: [a, b] }, review: { quorum: 2 },\n\
+                      rules: [{ tools: x, then: review, reviewers: dba }] }",
+        );
         let keys = |diff: &Diff| diff.policy_loosened.iter().map(|l| l.key.clone()).collect::<Vec<_>>();
-        let new = of("policy: { mode: simulate, groups: { dba: [b, c], ops: [d] }, review: { quorum: 1 },\n\
-                      rules: [{ tools: x, then: review, reviewers: [dba, ops] }] }");
-        let (diff, at_once) = compare(&old, &new);
+        let new = load_yaml(
+            "policy: { mode: simulate, groups: { dba: [b, c], ops: [d] }, review: { quorum: 1 },\n\
+                      rules: [{ tools: x, then: review, reviewers: [dba, ops] }] }",
+        );
+        let (diff, effective) = compare(&old, &new);
         assert_eq!(
             keys(&diff),
             ["policy.mode", "policy.review", "policy.groups.dba", "policy.rules", "policy.rules"],
             "{diff:?}"
         );
-        assert_eq!((at_once.policy.mode, at_once.policy.review.quorum), (PolicyMode::Enforce, 2));
-        assert_eq!(at_once.policy.rules, old.policy.rules);
-        assert_eq!(at_once.policy.groups["dba"], ["b"], "whoever left has left");
+        assert_eq!((effective.policy.mode, effective.policy.review.quorum), (PolicyMode::Enforce, 2));
+        assert_eq!(effective.policy.rules, old.policy.rules);
+        assert_eq!(effective.policy.groups["dba"], ["b"], "a removed member leaves at once");
         // The pending changes stay pending as long as the file has them.
-        let (again, same) = compare(&at_once, &new);
+        let (again, same) = compare(&effective, &new);
         assert_eq!(keys(&again), keys(&diff));
-        assert_eq!(same, at_once);
+        assert_eq!(same, effective);
         // The way back is stricter and needs no consent.
-        let (back, at_once) = compare(&new, &old);
-        assert_eq!(keys(&back), ["policy.groups.dba"], "a comes back");
-        assert_eq!((at_once.policy.mode, at_once.policy.review.quorum), (PolicyMode::Enforce, 2));
+        let (back, effective) = compare(&new, &old);
+        assert_eq!(keys(&back), ["policy.groups.dba"], "the member a is added again");
+        assert_eq!((effective.policy.mode, effective.policy.review.quorum), (PolicyMode::Enforce, 2));
     }
 
     #[test]
@@ -286,9 +291,9 @@ mod tests {
         old.upstreams = vec![server("a")];
         let mut new = old.clone();
         new.upstreams[0].prefix = "b__".into();
-        let (diff, at_once) = compare(&old, &new);
+        let (diff, effective) = compare(&old, &new);
         assert_eq!(diff.policy_loosened[0].key, "mcpServers.a.prefix");
-        assert_eq!(at_once, old);
+        assert_eq!(effective, old);
     }
 
     fn server(name: &str) -> UpstreamConfig {
@@ -304,7 +309,7 @@ mod tests {
             c.upstreams = ["d", "c", "a"].map(server).to_vec();
             c.upstreams[1].required = true;
         });
-        let (diff, at_once) = compare(&old, &new);
+        let (diff, effective) = compare(&old, &new);
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let expected = Diff {
             upstreams_added: names(&["d"]),
@@ -313,11 +318,11 @@ mod tests {
             ..Diff::default()
         };
         assert_eq!(diff, expected);
-        assert_eq!(at_once, new);
+        assert_eq!(effective, new);
         assert!(!diff.is_empty());
-        let (diff, at_once) = compare(&new, &new);
+        let (diff, effective) = compare(&new, &new);
         assert!(diff.is_empty());
-        assert_eq!(at_once, new);
+        assert_eq!(effective, new);
     }
 
     #[test]
@@ -327,11 +332,11 @@ mod tests {
         for (from, old) in order.iter().enumerate() {
             for (to, new) in order.iter().enumerate() {
                 let (before, now) = (config(|c| c.policy.default = *old), config(|c| c.policy.default = *new));
-                let (diff, at_once) = compare(&before, &now);
+                let (diff, effective) = compare(&before, &now);
                 assert_eq!(diff.policy_loosened.len(), usize::from(to < from), "{old:?} → {new:?}");
                 assert_eq!(diff.policy_tightened.len(), usize::from(to > from), "{old:?} → {new:?}");
                 assert_eq!(
-                    at_once.policy.default,
+                    effective.policy.default,
                     *if strictness(*new) > strictness(*old) { new } else { old },
                     "{old:?} → {new:?}"
                 );
@@ -350,21 +355,21 @@ mod tests {
             c.upstreams[1].trust_annotations = true;
             c.upstreams[0].max_queue = 1;
         });
-        let (diff, at_once) = compare(&old, &new);
+        let (diff, effective) = compare(&old, &new);
         let keys: Vec<&str> = diff.policy_loosened.iter().map(|l| l.key.as_str()).collect();
         assert_eq!(keys, ["policy.default", "mcpServers.b.trust_annotations"]);
         assert!(diff.routes_changed && diff.log_changed && diff.policy_changed);
-        assert_eq!(at_once.policy, old.policy);
-        assert_eq!((&at_once.routes, &at_once.log), (&new.routes, &new.log));
-        assert_eq!(at_once.upstreams[0], new.upstreams[0]);
-        assert!(!at_once.upstreams[1].trust_annotations);
+        assert_eq!(effective.policy, old.policy);
+        assert_eq!((&effective.routes, &effective.log), (&new.routes, &new.log));
+        assert_eq!(effective.upstreams[0], new.upstreams[0]);
+        assert!(!effective.upstreams[1].trust_annotations);
         // With the pending changes in force, no difference is left.
         let (diff, _) = compare(&new, &new);
         assert_eq!(diff, Diff::default());
         // Compared with what took effect at once, the same changes are pending.
-        let (again, same) = compare(&at_once, &new);
+        let (again, same) = compare(&effective, &new);
         assert_eq!(again.policy_loosened, compare(&old, &new).0.policy_loosened);
-        assert_eq!(same, at_once);
+        assert_eq!(same, effective);
     }
 
     #[test]
@@ -374,9 +379,9 @@ mod tests {
             c.limits.max_batch = 7;
             c.log.format = LogFormat::Json;
         });
-        let (diff, at_once) = compare(&old, &new);
+        let (diff, effective) = compare(&old, &new);
         assert!(diff.is_empty());
-        assert_eq!(at_once, old);
+        assert_eq!(effective, old);
 
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");

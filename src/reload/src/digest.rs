@@ -18,8 +18,8 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     format!("sha256:{}", hex(&hasher.finish_bytes()))
 }
 
-/// Returns the hash of a server's command or address, including the values of its environment and headers: with other
-/// values, it is no longer the server that was trusted.
+/// Returns the hash of a server's command or address, including the values of its environment and headers. A server with
+/// other values is not the one that was trusted.
 #[must_use]
 pub fn target_digest(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
     let mut hasher = PartHasher::new("countersign.reload.target.1");
@@ -70,14 +70,14 @@ mod tests {
         };
         let base = || Config { upstreams: vec![UpstreamConfig::new("a", target("s3cret", "1"))], ..Config::default() };
         let salt = [7; 16];
-        let of = |change: &dyn Fn(&mut Config)| {
+        let digest_after = |change: &dyn Fn(&mut Config)| {
             let mut config = base();
             change(&mut config);
             digest(&config, &salt)
         };
-        let first = of(&|_| {});
+        let first = digest_after(&|_| {});
         assert!(first.starts_with("sha256:") && first.len() == 71);
-        assert_eq!(of(&|c| c.limits.max_batch = 3), first);
+        assert_eq!(digest_after(&|c| c.limits.max_batch = 3), first);
         assert_ne!(digest(&base(), &[8; 16]), first);
         let changes: [&dyn Fn(&mut Config); 6] = [
             &|c| c.policy.default = PolicyDefault::Allow,
@@ -88,7 +88,7 @@ mod tests {
             &|c| c.upstreams.clear(),
         ];
         for change in changes {
-            assert_ne!(of(change), first);
+            assert_ne!(digest_after(change), first);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The configuration at the start of a gateway: the file, without changes that loosen the policy that was in force
-//! last.
+//! Determines the configuration at the start of a gateway: the file, without changes that loosen the policy that was in
+//! force last.
 //!
 //! The file is in force as it is if no earlier policy is known, as at the first start, or if the operator accepts it
 //! (`serve --accept-policy`). An earlier policy that cannot be read counts as unknown, and the audit trail says so.
@@ -27,7 +27,7 @@ pub struct InitialConfig {
     pub(super) suspended: Vec<UpstreamConfig>,
     /// Changes that loosen policy and that the operator has accepted.
     pub(super) accepted_by_operator: Vec<Loosening>,
-    /// Why the earlier policy, or a part of it, is not known.
+    /// The reason why the earlier policy, or a part of it, is not known.
     pub(super) unread_reason: Option<String>,
     /// The policy as saved in the store.
     pub(super) saved: Option<PolicySnapshot>,
@@ -50,65 +50,77 @@ impl InitialConfig {
         }
     }
 
-    /// Compares the file with the policy in the store. `accept`: the operator accepts the file as it is.
+    /// Compares the file with the policy in the store. With `accept`, the operator accepts the file as it is.
     #[must_use]
     pub fn new(loaded: LoadedConfig, salt: [u8; 16], store: PolicySnapshots, accept: bool) -> Self {
-        // A policy that the audit trail lacks is saved once more, with its entry.
+        // A policy without an entry in the audit trail is saved again, with its entry.
         let saved = store.here.clone().filter(|_| store.is_told);
-        let mut opening = Self { saved, ..Self::for_empty_store(loaded, salt) };
-        let digest = digest(&opening.loaded.config, &salt);
+        let mut initial = Self { saved, ..Self::for_empty_store(loaded, salt) };
+        let digest = digest(&initial.loaded.config, &salt);
         let PolicySnapshots { here, newest, .. } = store;
-        let same = |one: &Option<PolicySnapshot>| one.as_ref().is_some_and(|one| one.digest == digest);
-        // It may also have been consented to at another node.
-        if same(&here) || same(&newest) {
-            return opening;
+        let has_digest =
+            |policy: &Option<PolicySnapshot>| policy.as_ref().is_some_and(|policy| policy.digest == digest);
+        // A reviewer may also have consented to the configuration at another node.
+        if has_digest(&here) || has_digest(&newest) {
+            return initial;
         }
-        let refused = [&here, &newest].into_iter().flatten().any(|one| one.refused.as_ref() == Some(&digest));
-        let Some(last) = here.or(newest) else { return opening };
-        let now = opening.loaded.config.clone();
-        let PreviousConfig { config: past, settings, unread_reason: unread } = match snapshot::parse_previous(
+        let refused = [&here, &newest].into_iter().flatten().any(|policy| policy.refused.as_ref() == Some(&digest));
+        let Some(last) = here.or(newest) else { return initial };
+        let now = initial.loaded.config.clone();
+        let PreviousConfig { config: past, settings, unread_reason } = match snapshot::parse_previous(
             &last.body, &now, &salt,
         ) {
             Ok(past) => past,
-            // An operator must not be locked out by what they cannot repair.
+            // An unreadable policy in the store must not lock the operator out.
             Err(error) => {
-                tracing::error!(%error, "the policy that was in force is not known: the configuration is, as it is");
-                opening.unread_reason = Some(error.to_string());
-                return opening;
+                tracing::error!(%error, "the policy that was in force last cannot be read; the configured policy is in force unchanged");
+                initial.unread_reason = Some(error.to_string());
+                return initial;
             }
         };
-        if let Some(unread) = &unread {
-            tracing::error!(unread, "the policy that was in force is known in part: the rest is in force as it is");
+        if let Some(reason) = &unread_reason {
+            tracing::error!(
+                reason,
+                "a part of the policy that was in force last cannot be read; the configured values of that part are in force"
+            );
         }
-        opening.unread_reason = unread;
-        let (whole, mut at_once) = compare(&past, &now);
-        if whole.policy_loosened.is_empty() {
-            return opening;
+        initial.unread_reason = unread_reason;
+        let (diff, mut effective) = compare(&past, &now);
+        if diff.policy_loosened.is_empty() {
+            return initial;
         }
         if accept {
-            opening.accepted_by_operator = whole.policy_loosened;
-            return opening;
+            initial.accepted_by_operator = diff.policy_loosened;
+            return initial;
         }
-        opening.suspended = snapshot::take_unknown_servers(&mut at_once);
-        opening.settings_view.record_previous(&settings, &whole.policy_loosened);
-        for Loosening { key, from, to } in &whole.policy_loosened {
-            tracing::warn!(key, from, to, refused, "this loosens the policy that was in force, and is not in force");
+        initial.suspended = snapshot::take_unknown_servers(&mut effective);
+        initial.settings_view.record_previous(&settings, &diff.policy_loosened);
+        for Loosening { key, from, to } in &diff.policy_loosened {
+            tracing::warn!(
+                key,
+                from,
+                to,
+                refused,
+                "this change loosens the policy that was in force last, so it is not in force yet"
+            );
         }
         if refused {
-            opening.settings_view.record_refusal(whole.policy_loosened);
-            opening.refused = Some(digest);
+            initial.settings_view.record_refusal(diff.policy_loosened);
+            initial.refused = Some(digest);
         } else {
-            tracing::warn!("a reviewer decides: `countersign config pending`, `countersign config consent`");
+            tracing::warn!(
+                "a reviewer has to decide on these changes: `countersign config pending`, then `countersign config consent`"
+            );
             let mut content =
-                opening.settings_view.value_diffs(&whole.policy_loosened, (&at_once, &now), &opening.loaded.settings);
-            // How the servers were written is not known, so their pending changes are named one by one.
-            content.retain(|one| one.key != "mcpServers");
+                initial.settings_view.value_diffs(&diff.policy_loosened, (&effective, &now), &initial.loaded.settings);
+            // The text of the earlier servers is not known, so their pending changes are listed without a diff.
+            content.retain(|value| value.key != "mcpServers");
             let since = Timestamp::now();
-            let waiting = PendingPolicy { digest, since, loosens: whole.policy_loosened, content };
-            opening.pending = Some((waiting, Arc::new(now)));
+            let pending_policy = PendingPolicy { digest, since, loosens: diff.policy_loosened, content };
+            initial.pending = Some((pending_policy, Arc::new(now)));
         }
-        opening.loaded.config = at_once;
-        opening
+        initial.loaded.config = effective;
+        initial
     }
 
     /// Returns the configuration in force.

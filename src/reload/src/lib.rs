@@ -71,20 +71,20 @@ impl ConfigSource {
 /// Publishes an event to all dashboards.
 pub type EventPublisher = Box<dyn Fn(&Value) + Send + Sync>;
 
-/// Why a decision on pending changes was not carried out.
+/// The reason why a decision on pending changes was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecideError {
-    #[error("nothing of the configuration waits for consent")]
+    #[error("no change of the configuration waits for consent")]
     NothingPending,
     #[error("the configuration has changed since it was shown; look at it again")]
     Superseded,
     #[error("the decision could not be recorded: {0}")]
     NotRecorded(String),
-    #[error("it cannot be put into force: {0}")]
+    #[error("the accepted configuration cannot be put into force: {0}")]
     NotInForce(String),
 }
 
-/// Reloads the configuration; shared by the file watcher, the reviewers' decisions and the status pages.
+/// Reloads the configuration. The file watcher, the reviewers' decisions and the status pages share it.
 pub struct Reloader {
     source: ConfigSource,
     gateway: Box<dyn Reconfigurable>,
@@ -92,8 +92,9 @@ pub struct Reloader {
     salt: [u8; 16],
     /// The path of the file that was read at the start, or the default path.
     file: Option<PathBuf>,
-    /// Set once the file has been read: if it disappears then, the old configuration stays.
+    /// Set once the file has been read. If the file disappears later, the old configuration stays in force.
     was_read: AtomicBool,
+    /// The settings at the start.
     started: Vec<Setting>,
     accepted_by_operator: Vec<Loosening>,
     unread_reason: Option<String>,
@@ -181,6 +182,7 @@ impl Reloader {
         state.settings_view.active_settings(&self.started, &state.in_force, waiting, &state.needs_restart)
     }
 
+    /// Returns the status that `GET /api/reload` reports.
     #[must_use]
     pub fn status(&self) -> Status {
         let state = self.lock();
@@ -216,7 +218,7 @@ impl Reloader {
         let keys = keys.join(", ");
         let event = if accept { "configuration_accepted" } else { "configuration_refused" };
         let details = json!({ "digest": digest, "loosens": waiting.loosens }).to_string();
-        // Recorded before any of it takes effect.
+        // The decision is recorded before it takes effect.
         self.gateway.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
         self.apply_decision(waiting, config, accept, by, true).await
@@ -230,11 +232,11 @@ impl Reloader {
         let Some((waiting, config)) = waiting else { return };
         tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another gateway");
         if let Err(error) = self.apply_decision(waiting, config, accept, by, false).await {
-            tracing::error!(%error, "what was decided at another gateway is not in force here");
+            tracing::error!(%error, "a decision that was made at another gateway could not be carried out here");
         }
     }
 
-    /// `is_local`: the decision was made at this gateway.
+    /// Carries out a decision on pending changes. `is_local` tells whether the decision was made at this gateway.
     async fn apply_decision(
         &self,
         waiting: PendingPolicy,
@@ -278,14 +280,14 @@ impl Reloader {
 
     async fn read_config(&self) -> Result<LoadedConfig, Vec<Problem>> {
         let (source, expected) = (self.source.clone(), self.file.clone().filter(|_| self.was_read()));
-        // Read on a blocking thread, since the file may have been replaced by something that blocks, such as a pipe.
+        // The file is read on a blocking thread, since it may have been replaced by something that blocks, such as a pipe.
         let read = tokio::task::spawn_blocking(move || {
             let regular = expected.as_ref().is_none_or(|file| std::fs::metadata(file).is_ok_and(|meta| meta.is_file()));
             if !regular && let Some(file) = &expected {
                 return Err(vec![Problem {
                     place: file.display().to_string(),
                     key: None,
-                    message: "the configuration file is gone, or no file any more".to_owned(),
+                    message: "the configuration file is missing, or is not a regular file any more".to_owned(),
                     remedy: "Put the file back; until then the old configuration stays in force.".to_owned(),
                 }]);
             }
@@ -299,35 +301,35 @@ impl Reloader {
             self.was_read.store(true, Ordering::Release);
         }
         let before = self.config();
-        let mut past = Config::clone(&before);
-        past.upstreams.extend(self.lock().suspended.iter().cloned());
-        let (mut whole, mut at_once) = compare(&past, &loaded.config);
-        if !whole.policy_loosened.is_empty() && self.is_newest(&loaded.config).await {
-            at_once.policy.clone_from(&loaded.config.policy);
-            at_once.upstreams.clone_from(&loaded.config.upstreams);
-            whole.policy_loosened.clear();
-            tracing::warn!("this loosens policy; a reviewer has consented to it at another gateway");
+        let mut old = Config::clone(&before);
+        old.upstreams.extend(self.lock().suspended.iter().cloned());
+        let (mut diff, mut effective) = compare(&old, &loaded.config);
+        if !diff.policy_loosened.is_empty() && self.is_newest(&loaded.config).await {
+            effective.policy.clone_from(&loaded.config.policy);
+            effective.upstreams.clone_from(&loaded.config.upstreams);
+            diff.policy_loosened.clear();
+            tracing::warn!("the new configuration loosens policy; a reviewer has consented to it at another gateway");
         }
-        let absent = snapshot::take_unknown_servers(&mut at_once);
-        let (changes, _) = compare(&before, &at_once);
-        if let Err(error) = self.put_in_force(&before, &at_once).await {
+        let suspended = snapshot::take_unknown_servers(&mut effective);
+        let (changes, _) = compare(&before, &effective);
+        if let Err(error) = self.put_in_force(&before, &effective).await {
             return self.reject(why, vec![Problem::not_applicable(error)]);
         }
         let digest = digest::digest(&loaded.config, &self.salt);
         let refused = why == ReloadCause::File && self.lock().refused.as_ref() == Some(&digest);
-        let held = whole.policy_loosened.clone();
+        let loosened = diff.policy_loosened.clone();
         // Keys that are read only at the start stay as they are; the consent covers the rest.
-        let waits = (!held.is_empty() && !refused).then(|| {
+        let pending = (!loosened.is_empty() && !refused).then(|| {
             let config = Config {
                 upstreams: loaded.config.upstreams.clone(),
                 policy: loaded.config.policy.clone(),
-                ..at_once.clone()
+                ..effective.clone()
             };
             // Two files are compared line by line, which must not happen under the lock.
             let shown = self.lock().settings_view.clone();
-            let content = shown.value_diffs(&whole.policy_loosened, (&at_once, &config), &loaded.settings);
+            let content = shown.value_diffs(&diff.policy_loosened, (&effective, &config), &loaded.settings);
             (
-                PendingPolicy { digest, since: Timestamp::now(), loosens: whole.policy_loosened, content },
+                PendingPolicy { digest, since: Timestamp::now(), loosens: diff.policy_loosened, content },
                 Arc::new(config),
             )
         });
@@ -336,39 +338,40 @@ impl Reloader {
         let outcome = ReloadOutcome { changes, ..new_outcome(why, status::ReloadEffect::Applied) };
         let needs_restart = &outcome.changes.needs_restart;
         // Readers see all changes of a reload or none of them.
-        let (news, repaired, waiting) = {
+        let (has_news, repaired, new_pending) = {
             let mut state = self.lock();
-            let same =
-                |waits: &Option<(PendingPolicy, Arc<Config>)>| waits.as_ref().map(|(waits, _)| waits.digest.clone());
-            let waits_anew = same(&waits) != same(&state.pending);
-            let restart_anew = *needs_restart != state.needs_restart;
-            if waits_anew {
-                state.pending = waits;
+            let digest_of = |pending: &Option<(PendingPolicy, Arc<Config>)>| {
+                pending.as_ref().map(|(policy, _)| policy.digest.clone())
+            };
+            let pending_changed = digest_of(&pending) != digest_of(&state.pending);
+            let restart_keys_changed = *needs_restart != state.needs_restart;
+            if pending_changed {
+                state.pending = pending;
             }
-            state.settings_view.record_file(&loaded.settings, &held);
+            state.settings_view.record_file(&loaded.settings, &loosened);
             if refused {
-                state.settings_view.record_refusal(held);
+                state.settings_view.record_refusal(loosened);
             } else {
                 state.refused = None;
             }
             state.needs_restart.clone_from(needs_restart);
-            state.suspended = absent;
+            state.suspended = suspended;
             if changed {
-                state.in_force = Arc::new(at_once);
+                state.in_force = Arc::new(effective);
                 state.generation += 1;
             }
-            let waiting = state.pending.as_ref().filter(|_| waits_anew).map(|(waits, _)| waits.clone());
-            let news = waits_anew || restart_anew || changed;
+            let new_pending = state.pending.as_ref().filter(|_| pending_changed).map(|(policy, _)| policy.clone());
+            let has_news = pending_changed || restart_keys_changed || changed;
             let repaired = state.last.as_ref().is_some_and(|last| !last.problems.is_empty());
-            if news {
+            if has_news {
                 state.last = Some(outcome.clone());
             }
-            (news, repaired, waiting)
+            (has_news, repaired, new_pending)
         };
         self.save_policy(false).await;
-        if !news {
-            // A file that was only touched, or is seen for the first time, is not reported. One that was refused and is
-            // valid again is.
+        if !has_news {
+            // A file that was only touched, or is read for the first time, is not reported. A file that was refused and is
+            // valid again is reported.
             if repaired || why == ReloadCause::Signal {
                 tracing::info!("the configuration is unchanged");
                 let outcome = ReloadOutcome { result: status::ReloadEffect::Unchanged, ..outcome };
@@ -383,13 +386,13 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         log_changes(why, &outcome.changes);
-        if let Some(waiting) = waiting {
-            for Loosening { key, from, to } in &waiting.loosens {
-                tracing::warn!(key, from, to, "this loosens policy and waits for a reviewer's consent");
+        if let Some(pending) = new_pending {
+            for Loosening { key, from, to } in &pending.loosens {
+                tracing::warn!(key, from, to, "this change loosens policy and waits for a reviewer's consent");
             }
             (self.publish)(&json!({
-                "type": "config.waiting", "at": waiting.since.to_string(), "digest": waiting.digest,
-                "loosens": waiting.loosens,
+                "type": "config.waiting", "at": pending.since.to_string(), "digest": pending.digest,
+                "loosens": pending.loosens,
             }));
         }
         self.publish_outcome(&outcome, None);
@@ -399,7 +402,7 @@ impl Reloader {
         tracing::error!(
             ?why,
             problems = problems.len(),
-            "the new configuration is refused as a whole, the old one stays"
+            "the new configuration is refused as a whole; the old one stays in force"
         );
         for Problem { place, key, message, remedy } in &problems {
             tracing::error!(
@@ -419,7 +422,7 @@ impl Reloader {
         if result.is_err()
             && let Err(error) = self.undo_changes(&applied, before).await
         {
-            tracing::error!(error, "the old configuration could not be put back");
+            tracing::error!(error, "the old configuration could not be restored");
         }
         result
     }
@@ -441,7 +444,7 @@ impl Reloader {
         }
         // Steps that can be undone without a trace precede those that cannot: a removed webhook loses its position.
         if applied.webhooks != now.webhooks {
-            // They are replaced even if this fails.
+            // The webhooks are replaced even if the call fails.
             applied.webhooks.clone_from(&now.webhooks);
             self.gateway.apply_webhooks(&now.webhooks).await?;
         }
@@ -470,8 +473,8 @@ impl Reloader {
     fn publish_outcome(&self, outcome: &ReloadOutcome, digest: Option<&str>) {
         let kind = if outcome.result == status::ReloadEffect::Refused { "config.refused" } else { "config.applied" };
         let mut event = json!({ "type": kind });
-        if let (Value::Object(event), Ok(Value::Object(said))) = (&mut event, serde_json::to_value(outcome)) {
-            event.extend(said);
+        if let (Value::Object(event), Ok(Value::Object(fields))) = (&mut event, serde_json::to_value(outcome)) {
+            event.extend(fields);
             event.extend(digest.map(|digest| ("digest".to_owned(), digest.into())));
         }
         (self.publish)(&event);

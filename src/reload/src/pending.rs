@@ -1,9 +1,9 @@
-//! The changes of a configuration that loosen policy, and so wait for a reviewer's consent.
+//! The changes of a configuration that loosen policy and therefore wait for a reviewer's consent.
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// One way in which a new configuration lets through more than the old one.
+/// A change through which a new configuration lets more calls through than the old one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Loosening {
     /// The key as in the file: `policy.default`, `mcpServers.files.trust_annotations`.
@@ -25,6 +25,7 @@ pub struct PendingPolicy {
     pub content: Vec<ValueDiff>,
 }
 
+/// The role of a line in a diff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -33,6 +34,7 @@ pub enum Op {
     Added,
 }
 
+/// A line of a diff.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
     pub op: Op,

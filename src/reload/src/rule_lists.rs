@@ -24,36 +24,38 @@ pub struct RuleListMerge {
     pub loosened: Vec<Loosening>,
     /// Changes that make policy stricter, described for people.
     pub tightened: Vec<String>,
-    /// The list that may take effect at once: at least as strict as the old one for every call, with every change that
-    /// surely is.
+    /// The list that may take effect at once. It is at least as strict as the old list for every call, and contains every
+    /// change that is certainly stricter.
     pub effective: Vec<Rule>,
 }
 
-const KEY: &str = "policy.rules";
+/// The configuration key of the rules.
+const RULES_KEY: &str = "policy.rules";
 
 /// Merges the lists. `otherwise` decides on calls that no rule of the old list matches.
 ///
 /// These changes count as stricter: a stricter verdict in the same place; a new rule that denies; a new rule that
-/// reviews, if no later rule denies or asks more of a review; a new rule that allows, if all later rules allow and no
+/// reviews, if no later rule denies or has stricter terms; a new rule that allows, if all later rules allow and no
 /// extension method is named; a removed rule that allows. If the terms of a review loosen in any way, the old ones stay
 /// as a whole.
 #[must_use]
 pub fn merge(old: &[Rule], new: &[Rule], otherwise: &DefaultDecision) -> RuleListMerge {
     let mut merged = RuleListMerge::default();
-    let (mut o, mut n) = (0, 0);
+    let (mut old_start, mut new_start) = (0, 0);
     let end = (old.len(), new.len());
     for (next_old, next_new) in common_pairs(old, new).into_iter().chain([end]) {
-        // New rules that deny come first and pending removals next: each holds whatever else is inserted.
-        let (denies, others): (Vec<&Rule>, Vec<&Rule>) =
-            new[n..next_new].iter().partition(|rule| rule.then == Verdict::Deny);
+        // New rules that deny come first, then the old rules whose removal is pending. The position of both is safe, whatever
+        // other rules follow.
+        let (denying, not_denying): (Vec<&Rule>, Vec<&Rule>) =
+            new[new_start..next_new].iter().partition(|rule| rule.then == Verdict::Deny);
         let after = &old[next_old..];
-        denies.into_iter().for_each(|rule| merged.add_inserted(rule, after, otherwise));
-        old[o..next_old].iter().for_each(|rule| merged.add_removed(rule));
-        others.into_iter().for_each(|rule| merged.add_inserted(rule, after, otherwise));
+        denying.into_iter().for_each(|rule| merged.add_inserted(rule, after, otherwise));
+        old[old_start..next_old].iter().for_each(|rule| merged.add_removed(rule));
+        not_denying.into_iter().for_each(|rule| merged.add_inserted(rule, after, otherwise));
         if let (Some(before), Some(now)) = (old.get(next_old), new.get(next_new)) {
             merged.add_kept(before, now);
         }
-        (o, n) = (next_old + 1, next_new + 1);
+        (old_start, new_start) = (next_old + 1, next_new + 1);
     }
     if merged.loosened.is_empty() {
         merged.effective = new.to_vec();
@@ -70,11 +72,12 @@ const fn rank(verdict: Verdict) -> u8 {
 }
 
 impl RuleListMerge {
+    /// Records a change that loosens policy.
     fn loosen(&mut self, from: Option<&Rule>, to: Option<&Rule>) {
-        let say = |rule: Option<&Rule>| {
+        let describe = |rule: Option<&Rule>| {
             rule.map_or("no such rule".to_owned(), |rule| format!("{} ({})", rule.label, rule.then.as_str()))
         };
-        self.loosened.push(Loosening { key: KEY.to_owned(), from: say(from), to: say(to) });
+        self.loosened.push(Loosening { key: RULES_KEY.to_owned(), from: describe(from), to: describe(to) });
     }
 
     fn add_inserted(&mut self, rule: &Rule, after: &[Rule], otherwise: &DefaultDecision) {
@@ -91,7 +94,7 @@ impl RuleListMerge {
         if stricter {
             self.effective.push(rule.clone());
             if rule.then != Verdict::Allow {
-                self.tightened.push(format!("{KEY}: {} ({}) is new", rule.label, rule.then.as_str()));
+                self.tightened.push(format!("{RULES_KEY}: {} ({}) is new", rule.label, rule.then.as_str()));
             }
         } else {
             self.loosen(None, Some(rule));
@@ -100,7 +103,7 @@ impl RuleListMerge {
 
     fn add_removed(&mut self, rule: &Rule) {
         if rule.then == Verdict::Allow {
-            self.tightened.push(format!("{KEY}: {} (allow) is gone", rule.label));
+            self.tightened.push(format!("{RULES_KEY}: {} (allow) was removed", rule.label));
         } else {
             self.effective.push(rule.clone());
             self.loosen(Some(rule), None);
@@ -120,7 +123,7 @@ impl RuleListMerge {
         if !looser.is_empty() {
             self.effective.push(before.clone());
             let loosenings = looser.into_iter().map(|(from, to)| Loosening {
-                key: KEY.to_owned(),
+                key: RULES_KEY.to_owned(),
                 from: format!("{}: {from}", before.label),
                 to: format!("{}: {to}", now.label),
             });
@@ -130,16 +133,16 @@ impl RuleListMerge {
         self.effective.push(now.clone());
         if now.then == before.then && now.then == Verdict::Review && now.terms != before.terms {
             if !terms::loosened_terms(&now.terms, &before.terms).is_empty() {
-                self.tightened.push(format!("{KEY}: {} asks more of a review", now.label));
+                self.tightened.push(format!("{RULES_KEY}: {} has stricter terms", now.label));
             }
         } else if now.then != before.then {
             let (from, to) = (before.then.as_str(), now.then.as_str());
-            self.tightened.push(format!("{KEY}: {} is {to} instead of {from}", now.label));
+            self.tightened.push(format!("{RULES_KEY}: {} is {to} instead of {from}", now.label));
         }
     }
 }
 
-/// Returns the longest common subsequence of the rules with equal conditions, as pairs of rising indexes.
+/// Returns the longest common subsequence of the rules with equal conditions, as pairs of ascending indexes.
 fn common_pairs(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
     // Rules with equal conditions get the same number.
     let mut distinct: Vec<&Rule> = Vec::new();
@@ -152,7 +155,7 @@ fn common_pairs(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
     };
     let old: Vec<usize> = old.iter().map(&mut number).collect();
     let new: Vec<usize> = new.iter().map(&mut number).collect();
-    // From new to old, because this order keeps the later of two rules that were swapped in place.
+    // The comparison goes from new to old, because this order keeps the position of the later of two swapped rules.
     let operations = capture_diff_slices(Algorithm::Myers, &new, &old);
     let equal = operations.into_iter().filter_map(|operation| match operation {
         DiffOp::Equal { old_index: new, new_index: old, len } => Some((old..old + len).zip(new..)),
@@ -204,7 +207,7 @@ mod tests {
 
     #[test]
     fn review_terms_loosen_and_tighten() {
-        let with = |text: &str, quorums: &[u32]| -> Vec<Rule> {
+        let rules_with = |text: &str, quorums: &[u32]| -> Vec<Rule> {
             let asks = |quorum: &u32| Arc::new(Terms { quorum: *quorum, ..Terms::default() });
             list(text).into_iter().zip(quorums).map(|(rule, quorum)| Rule { terms: asks(quorum), ..rule }).collect()
         };
@@ -212,27 +215,27 @@ mod tests {
             terms: Arc::new(Terms { quorum, ..Terms::default() }),
             ..otherwise(PolicyDefault::ReviewWrites)
         };
-        // (old, new, the default's quorum, loosened, tightened, whether the new list is in force at once)
+        // (old, new, the default's quorum, loosened, tightened, the new list takes effect at once)
         for (old, new, quorum, loosened, tightened, is_new) in [
-            (with("a?", &[2]), with("a?", &[2]), 1, 0, 0, true),
-            (with("a?", &[2]), with("a?", &[3]), 1, 0, 1, true),
-            (with("a?", &[2]), with("a?", &[1]), 1, 1, 0, false),
-            (with("a-", &[1]), with("a?", &[9]), 1, 1, 0, false),
-            (with("a?", &[9]), with("a-", &[1]), 1, 0, 1, true),
+            (rules_with("a?", &[2]), rules_with("a?", &[2]), 1, 0, 0, true),
+            (rules_with("a?", &[2]), rules_with("a?", &[3]), 1, 0, 1, true),
+            (rules_with("a?", &[2]), rules_with("a?", &[1]), 1, 1, 0, false),
+            (rules_with("a-", &[1]), rules_with("a?", &[9]), 1, 1, 0, false),
+            (rules_with("a?", &[9]), rules_with("a-", &[1]), 1, 0, 1, true),
             // A new review before a stricter one takes calls from it.
-            (with("b?", &[2]), with("a? b?", &[1, 2]), 1, 1, 0, false),
-            (with("b?", &[2]), with("a? b?", &[2, 2]), 1, 0, 1, true),
-            (with("b?", &[2]), with("a? b?", &[2, 2]), 3, 1, 0, false),
+            (rules_with("b?", &[2]), rules_with("a? b?", &[1, 2]), 1, 1, 0, false),
+            (rules_with("b?", &[2]), rules_with("a? b?", &[2, 2]), 1, 0, 1, true),
+            (rules_with("b?", &[2]), rules_with("a? b?", &[2, 2]), 3, 1, 0, false),
         ] {
             let merged = merge(&old, &new, &default(quorum));
             assert_eq!((merged.loosened.len(), merged.tightened.len()), (loosened, tightened), "{merged:?}");
             assert_eq!(merged.effective, if is_new { new } else { old });
         }
-        let told = merge(&with("a?", &[2]), &with("a?", &[1]), &default(1)).loosened;
-        assert_eq!((told[0].from.as_str(), told[0].to.as_str()), ("a: quorum 2", "a: quorum 1"));
+        let loosened = merge(&rules_with("a?", &[2]), &rules_with("a?", &[1]), &default(1)).loosened;
+        assert_eq!((loosened[0].from.as_str(), loosened[0].to.as_str()), ("a: quorum 2", "a: quorum 1"));
     }
 
-    fn show(merged: &RuleListMerge) -> String {
+    fn format_rules(merged: &RuleListMerge) -> String {
         let sign = |rule: &Rule| match rule.then {
             Verdict::Allow => "+",
             Verdict::Review => "?",
@@ -271,14 +274,14 @@ mod tests {
             // A rule whose condition changed counts as one removed and one added.
             ("a?", "b-", ReviewWrites, 1, "b- a?"),
         ];
-        for (old, new, default, loosened, at_once) in cases {
+        for (old, new, default, loosened, effective) in cases {
             let (o, n) = (list(old), list(new));
             let merged = merge(&o, &n, &otherwise(default));
-            assert_eq!((merged.loosened.len(), show(&merged).as_str()), (loosened, at_once), "{old} → {new}");
+            assert_eq!((merged.loosened.len(), format_rules(&merged).as_str()), (loosened, effective), "{old} → {new}");
         }
         let merged = merge(&list("a-"), &list("a+"), &otherwise(ReviewWrites));
-        let told = Loosening { key: "policy.rules".into(), from: "a (deny)".into(), to: "a (allow)".into() };
-        assert_eq!(merged.loosened, [told]);
+        let expected = Loosening { key: "policy.rules".into(), from: "a (deny)".into(), to: "a (allow)".into() };
+        assert_eq!(merged.loosened, [expected]);
     }
 
     /// Returns the verdict of a list on a call that the rules with these letters match.
@@ -298,14 +301,14 @@ mod tests {
                 (PolicyDefault::Deny, Verdict::Deny),
             ][default];
             let merged = merge(&old, &new, &DefaultDecision { default, terms: Arc::default() });
-            let at_once: Vec<&Rule> = merged.effective.iter().collect();
+            let effective: Vec<&Rule> = merged.effective.iter().collect();
             let (old, new): (Vec<&Rule>, Vec<&Rule>) = (old.iter().collect(), new.iter().collect());
             for matching in ["", "a", "b", "c", "ab", "ac", "bc", "abc"] {
                 let before = verdict(&old, matching, otherwise);
-                prop_assert!(verdict(&at_once, matching, otherwise) >= before);
+                prop_assert!(verdict(&effective, matching, otherwise) >= before);
                 if merged.loosened.is_empty() {
                     prop_assert!(verdict(&new, matching, otherwise) >= before);
-                    prop_assert_eq!(&at_once, &new);
+                    prop_assert_eq!(&effective, &new);
                 }
             }
         }

@@ -22,7 +22,7 @@ impl Reloader {
             self.gateway.record("configuration_started", SYSTEM, details.to_string()).await?;
         }
         if !self.accepted_by_operator.is_empty() {
-            let keys: Vec<&str> = self.accepted_by_operator.iter().map(|one| one.key.as_str()).collect();
+            let keys: Vec<&str> = self.accepted_by_operator.iter().map(|loosening| loosening.key.as_str()).collect();
             tracing::warn!(target: "countersign::audit", keys = keys.join(", "), "the operator started with a looser policy");
             let details =
                 json!({ "digest": digest::digest(&self.config(), &self.salt), "loosens": self.accepted_by_operator });
@@ -32,11 +32,11 @@ impl Reloader {
         Ok(())
     }
 
-    /// Saves the policy if that has failed so far.
+    /// Saves the policy if the last attempt failed.
     pub async fn retry_save(&self) {
         let _turn = self.reload_lock.lock().await;
         if self.lock().unsaved {
-            // Another gateway may have moved on in the meantime, by a newer consent.
+            // Another gateway may have a newer policy by now, so `by_consent` is `false`.
             self.save_policy(false).await;
         }
     }
@@ -51,13 +51,13 @@ impl Reloader {
             let settings =
                 state.settings_view.active_settings(&self.started, &state.in_force, waiting, &state.needs_restart);
             let digest = digest::digest(&state.in_force, salt);
-            let mut whole = Config::clone(&state.in_force);
-            whole.upstreams.extend(state.suspended.iter().cloned());
-            let body = match snapshot::serialize_policy(&settings, &whole, salt) {
+            let mut config = Config::clone(&state.in_force);
+            config.upstreams.extend(state.suspended.iter().cloned());
+            let body = match snapshot::serialize_policy(&settings, &config, salt) {
                 Ok(body) => body,
                 Err(error) => {
                     if !state.unsaved {
-                        tracing::error!(%error, "the policy in force cannot be written down; that from before is kept");
+                        tracing::error!(%error, "the policy in force cannot be saved; the store keeps the previous one");
                     }
                     state.unsaved = true;
                     return;
@@ -76,15 +76,15 @@ impl Reloader {
             Ok(()) => (state.saved, state.unsaved) = (Some(snapshot), false),
             Err(error) => {
                 if !state.unsaved {
-                    tracing::warn!(error, "the policy in force could not be kept for the next start; trying again");
+                    tracing::warn!(error, "the policy in force could not be saved for the next start; trying again");
                 }
                 state.unsaved = true;
             }
         }
     }
 
-    /// Returns `true` if the store has this as its newest policy: it was consented to at another gateway before the
-    /// file was read here.
+    /// Returns `true` if this is the newest policy in the store, because a reviewer consented to it at another gateway
+    /// before the file was read here.
     pub(super) async fn is_newest(&self, config: &Config) -> bool {
         // The policy in force here is not saved, and may be stricter.
         if self.lock().unsaved {

@@ -1,19 +1,22 @@
-//! Compares two versions of one server: what loosens policy, and the new version without it.
+//! Compares two versions of one server, and holds back the changes that loosen policy.
 
 use globset::Glob;
 
 use super::pending::Loosening;
 use countersign_config::{Serialization, UpstreamConfig};
 
-const KEY: &str = "mcpServers";
+/// The configuration key of the servers.
+const SERVERS_KEY: &str = "mcpServers";
 
-/// Returns the new server as far as it may take effect at once; `None` if it may not be started. A new server loosens
-/// nothing by itself, because its tools are reviewed like all others. Pending changes go to `loosened_terms` and stricter
-/// ones to `tightened`; `judged` is set if rules review or deny by names of tools.
+/// Returns the new server with the changes that may take effect at once, or `None` if it may not be started. Adding a
+/// server loosens nothing, because its tools are reviewed like those of other servers.
+///
+/// Changes that loosen policy are added to `loosened`, and stricter ones to `tightened`. `has_restrictive_rules` is `true`
+/// if rules review or deny calls by the names of tools.
 pub(super) fn hold_back_loosening(
     old: Option<&UpstreamConfig>,
     new: &UpstreamConfig,
-    judged: bool,
+    has_restrictive_rules: bool,
     loosened: &mut Vec<Loosening>,
     tightened: &mut Vec<String>,
 ) -> Option<UpstreamConfig> {
@@ -48,78 +51,78 @@ pub(super) fn hold_back_loosening(
         previews: _,
         serialize: _,
     } = new;
-    let mut held = new.clone();
+    let mut effective = new.clone();
     let mut loosen = |key: &str, from: String, to: String| {
-        loosened.push(Loosening { key: format!("{KEY}.{}.{key}", new.name), from, to });
+        loosened.push(Loosening { key: format!("{SERVERS_KEY}.{}.{key}", new.name), from, to });
     };
     let trusted = old.is_some_and(|old| old.trust_annotations);
     match old {
-        // Trust was given to the program that ran then.
+        // Trust was given to the earlier command or address.
         Some(old) if trusted && new.trust_annotations && old.target != new.target => {
-            held.trust_annotations = false;
+            effective.trust_annotations = false;
             loosen("trust_annotations", "true".to_owned(), "true, for another command or address".to_owned());
         }
         _ if new.trust_annotations && !trusted => {
-            held.trust_annotations = false;
+            effective.trust_annotations = false;
             loosen("trust_annotations", "false".to_owned(), "true".to_owned());
         }
         _ => {}
     }
-    // A recipe's calls run without review.
+    // The calls of a preview recipe run without review.
     let recipes = old.map(|old| &old.previews);
     if new.previews.calls_more_than(recipes.unwrap_or(&Default::default())) {
         let written =
             |all: &[String]| if all.is_empty() { "no recipes of your own".to_owned() } else { all.join(", ") };
         loosen("previews", written(recipes.map_or(&[], |old| &old.written)), written(&new.previews.written));
-        held.previews = recipes.cloned().unwrap_or_default();
+        effective.previews = recipes.cloned().unwrap_or_default();
     }
-    let by_tool = |config: &UpstreamConfig| config.serialize == Serialization::Tool;
-    if by_tool(new) && !old.is_some_and(by_tool) {
+    let is_per_tool = |config: &UpstreamConfig| config.serialize == Serialization::Tool;
+    if is_per_tool(new) && !old.is_some_and(is_per_tool) {
         loosen("serialize", "server".to_owned(), "tool: approved calls of different tools run side by side".to_owned());
-        held.serialize = Serialization::Server;
+        effective.serialize = Serialization::Server;
     }
     if new.allow_own_files && !old.is_some_and(|old| old.allow_own_files) {
         loosen("allow_own_files", "false".to_owned(), "true".to_owned());
-        // The new command may need this permission: the running server continues, and a new one is not started.
-        held.target.clone_from(&old?.target);
-        held.label.clone_from(&old?.label);
-        held.allow_own_files = false;
+        // The new command may need this permission, so a running server keeps its command, and a new server is not started.
+        effective.target.clone_from(&old?.target);
+        effective.label.clone_from(&old?.label);
+        effective.allow_own_files = false;
     }
-    let Some(old) = old else { return Some(held) };
+    let Some(old) = old else { return Some(effective) };
     if trusted && !new.trust_annotations {
-        tightened.push(format!("{KEY}.{}.trust_annotations is false", new.name));
+        tightened.push(format!("{SERVERS_KEY}.{}.trust_annotations is false", new.name));
     }
-    if by_tool(old) && !by_tool(new) {
-        tightened.push(format!("{KEY}.{}.serialize is server", new.name));
+    if is_per_tool(old) && !is_per_tool(new) {
+        tightened.push(format!("{SERVERS_KEY}.{}.serialize is server", new.name));
     }
-    if old.prefix != new.prefix && judged {
-        held.prefix.clone_from(&old.prefix);
-        loosen("prefix", format!("{:?}", old.prefix), format!("{:?}: rules no longer meet its tools", new.prefix));
+    if old.prefix != new.prefix && has_restrictive_rules {
+        effective.prefix.clone_from(&old.prefix);
+        loosen("prefix", format!("{:?}", old.prefix), format!("{:?}: rules no longer match its tools", new.prefix));
     }
     if is_widened(&old.tools_allow, &new.tools_allow) {
         loosen("tools.allow", show_patterns(&old.tools_allow), show_patterns(&new.tools_allow));
-        held.tools_allow = intersect(&old.tools_allow, &new.tools_allow);
-        if held.tools_allow.is_empty() {
-            // The lists have nothing in common, and an empty list would allow everything.
-            held.tools_allow.clone_from(&old.tools_allow);
-            held.tools_deny = vec!["*".to_owned()];
+        effective.tools_allow = intersect(&old.tools_allow, &new.tools_allow);
+        if effective.tools_allow.is_empty() {
+            // The lists have nothing in common, and an empty allow-list would allow everything.
+            effective.tools_allow.clone_from(&old.tools_allow);
+            effective.tools_deny = vec!["*".to_owned()];
         }
     } else if old.tools_allow != new.tools_allow {
-        tightened.push(format!("{KEY}.{}.tools.allow is narrower", new.name));
+        tightened.push(format!("{SERVERS_KEY}.{}.tools.allow is narrower", new.name));
     }
     if old.tools_deny.iter().all(|pattern| is_covered(pattern, &new.tools_deny)) {
         if !new.tools_deny.iter().all(|pattern| is_covered(pattern, &old.tools_deny)) {
-            tightened.push(format!("{KEY}.{}.tools.deny is longer", new.name));
+            tightened.push(format!("{SERVERS_KEY}.{}.tools.deny is longer", new.name));
         }
     } else {
         loosen("tools.deny", show_patterns(&old.tools_deny), show_patterns(&new.tools_deny));
         for pattern in &old.tools_deny {
-            if !held.tools_deny.contains(pattern) {
-                held.tools_deny.push(pattern.clone());
+            if !effective.tools_deny.contains(pattern) {
+                effective.tools_deny.push(pattern.clone());
             }
         }
     }
-    Some(held)
+    Some(effective)
 }
 
 /// Returns `true` if `new` may let a tool through that `old` does not. An empty list lets all through.
@@ -131,7 +134,7 @@ fn is_widened(old: &[String], new: &[String]) -> bool {
     }
 }
 
-/// Returns the patterns that both of two allow-lists surely cover.
+/// Returns the patterns that both allow-lists certainly cover.
 fn intersect(old: &[String], new: &[String]) -> Vec<String> {
     if new.is_empty() {
         return old.to_vec();
@@ -144,14 +147,14 @@ fn intersect(old: &[String], new: &[String]) -> Vec<String> {
     in_both
 }
 
-/// Returns `true` if one of the others surely matches everything that the pattern matches: the same pattern, `*`, or
-/// any that matches a plain name.
-fn is_covered(pattern: &str, by: &[String]) -> bool {
-    let plain = !pattern.contains(['*', '?', '[', ']', '{', '}', '\\', '!']);
-    by.iter().any(|other| {
+/// Returns `true` if one of the patterns in `covering` certainly matches everything that `pattern` matches. That is the same
+/// pattern, `*`, or a pattern that matches a plain name.
+fn is_covered(pattern: &str, covering: &[String]) -> bool {
+    let is_plain_name = !pattern.contains(['*', '?', '[', ']', '{', '}', '\\', '!']);
+    covering.iter().any(|other| {
         other == pattern
             || other == "*"
-            || (plain && Glob::new(other).is_ok_and(|glob| glob.compile_matcher().is_match(pattern)))
+            || (is_plain_name && Glob::new(other).is_ok_and(|glob| glob.compile_matcher().is_match(pattern)))
     })
 }
 
@@ -172,7 +175,7 @@ mod tests {
         server
     }
 
-    /// Patterns before and after, whether the change loosens, and the patterns in force at once.
+    /// The patterns before and after, `true` if the change loosens, and the patterns that take effect at once.
     type Row = (&'static [&'static str], &'static [&'static str], bool, &'static [&'static str]);
 
     fn texts(patterns: &[&str]) -> Vec<String> {
@@ -183,11 +186,11 @@ mod tests {
     fn hold_back_summary(
         old: Option<&UpstreamConfig>,
         new: &UpstreamConfig,
-        judged: bool,
+        has_restrictive_rules: bool,
     ) -> (Vec<String>, usize, UpstreamConfig) {
         let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
-        let held = hold_back_loosening(old, new, judged, &mut loosened, &mut tightened).unwrap();
-        (loosened.into_iter().map(|l| l.key).collect(), tightened.len(), held)
+        let effective = hold_back_loosening(old, new, has_restrictive_rules, &mut loosened, &mut tightened).unwrap();
+        (loosened.into_iter().map(|l| l.key).collect(), tightened.len(), effective)
     }
 
     #[test]
@@ -232,7 +235,7 @@ mod tests {
         assert_eq!(hold_back_summary(Some(&plain), &own, false), expected);
         assert_eq!(hold_back_summary(Some(&own), &own, false), (vec![], 0, own.clone()));
         assert_eq!(hold_back_summary(Some(&own), &moved, false), (vec![], 0, moved));
-        // A new server with the permission is like one that was given it; without it, it starts at once.
+        // A new server with the permission waits. A new server without the permission starts at once.
         let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
         assert_eq!(hold_back_loosening(None, &own, false, &mut loosened, &mut tightened), None);
         assert_eq!(loosened[0].key, "mcpServers.a.allow_own_files");
@@ -274,14 +277,14 @@ mod tests {
             (&["get_*", "x"], &["get_a*", "x"], true, &["x"]),
             (&["*"], &["get_*"], false, &["get_*"]),
         ];
-        for (old, new, loosens, at_once) in cases {
-            let (keys, tightened, held) = hold_back_summary(Some(&allow(old)), &allow(new), false);
+        for (old, new, loosens, expected) in cases {
+            let (keys, tightened, effective) = hold_back_summary(Some(&allow(old)), &allow(new), false);
             assert_eq!(
                 keys,
                 if *loosens { vec!["mcpServers.a.tools.allow".to_owned()] } else { vec![] },
                 "{old:?} {new:?}"
             );
-            assert_eq!(held, allow(at_once), "{old:?} {new:?}");
+            assert_eq!(effective, allow(expected), "{old:?} {new:?}");
             assert_eq!(tightened, usize::from(!loosens && old != new));
         }
         let (_, _, nothing) = hold_back_summary(Some(&allow(&["a"])), &allow(&["b"]), false);
@@ -304,13 +307,13 @@ mod tests {
         let key = "mcpServers.a.previews".to_owned();
         let (shipped, own, other) = (recipes(None, &[]), recipes(Some("x"), &["a"]), recipes(Some("y"), &["a"]));
         assert_eq!(hold_back_summary(None, &with(&shipped), false).0, Vec::<String>::new());
-        let (keys, _, at_once) = hold_back_summary(None, &with(&own), false);
-        assert_eq!((keys, at_once.previews), (vec![key.clone()], Recipes::default()));
+        let (keys, _, effective) = hold_back_summary(None, &with(&own), false);
+        assert_eq!((keys, effective.previews), (vec![key.clone()], Recipes::default()));
         for (old, new, waits) in
             [(&shipped, &own, true), (&own, &other, true), (&own, &shipped, false), (&own, &own, false)]
         {
-            let (keys, _, at_once) = hold_back_summary(Some(&with(old)), &with(new), false);
-            assert_eq!((!keys.is_empty(), &at_once.previews), (waits, if waits { old } else { new }));
+            let (keys, _, effective) = hold_back_summary(Some(&with(old)), &with(new), false);
+            assert_eq!((!keys.is_empty(), &effective.previews), (waits, if waits { old } else { new }));
         }
     }
 
@@ -326,14 +329,14 @@ mod tests {
             (&["a", "b"], &["b", "c"], true, &["b", "c", "a"]),
             (&["a"], &[], true, &["a"]),
         ];
-        for (old, new, loosens, at_once) in cases {
-            let (keys, _, held) = hold_back_summary(Some(&deny(old)), &deny(new), false);
+        for (old, new, loosens, expected) in cases {
+            let (keys, _, effective) = hold_back_summary(Some(&deny(old)), &deny(new), false);
             assert_eq!(
                 keys,
                 if *loosens { vec!["mcpServers.a.tools.deny".to_owned()] } else { vec![] },
                 "{old:?} {new:?}"
             );
-            assert_eq!(held, deny(at_once), "{old:?} {new:?}");
+            assert_eq!(effective, deny(expected), "{old:?} {new:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The settings as people see them while the gateway runs: those in force, those pending, and the difference between
-//! them, value by value. Secrets are hidden as in `config show`.
+//! Presents the settings to people while the gateway runs: the values in force, the pending values, and the difference
+//! between them. Secrets are hidden as in `config show`.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::pending::{Line, Loosening, Op, PendingPolicy, ValueDiff};
 use countersign_config::{Config, reader::Setting, show};
 use countersign_domain::changes::{LineOp, diff::compare_lines};
 
-/// Lines of one key's diff.
+/// Maximum number of lines in the diff of one key.
 const MAX_LINES: usize = 400;
-/// Characters of a line.
-const MAX_LINE: usize = 400;
+/// Maximum number of characters in a line.
+const MAX_LINE_CHARS: usize = 400;
 
 /// A key with its value in force.
 #[derive(Clone, Debug, Serialize)]
@@ -45,9 +45,9 @@ fn by_key(settings: &[Setting]) -> BTreeMap<&'static str, Setting> {
     settings.iter().map(|setting| (setting.key, setting.clone())).collect()
 }
 
-/// Returns `true` if the loosening belongs to the key: `policy.groups.dba` to `policy.groups`, and `policy.review` to
-/// `policy.review.quorum`.
-fn belongs(loosening: &Loosening, key: &str) -> bool {
+/// Returns `true` if one of the two keys contains the other: `policy.groups` contains `policy.groups.dba`, and
+/// `policy.review` contains `policy.review.quorum`.
+fn belongs_to_key(loosening: &Loosening, key: &str) -> bool {
     let below = |long: &str, short: &str| long.strip_prefix(short).is_some_and(|rest| rest.starts_with('.'));
     loosening.key == key || below(&loosening.key, key) || below(key, &loosening.key)
 }
@@ -63,7 +63,7 @@ impl SettingsView {
         self.file = by_key(settings);
         self.refused.clear();
         for (key, setting) in &self.file {
-            if !waits.iter().any(|waiting| belongs(waiting, key)) {
+            if !waits.iter().any(|waiting| belongs_to_key(waiting, key)) {
                 self.last_in_force.insert(key, setting.clone());
             }
         }
@@ -71,7 +71,9 @@ impl SettingsView {
 
     /// Records the values that were in force when the last gateway ended, for keys with a held-back change.
     pub fn record_previous(&mut self, before: &[Setting], held: &[Loosening]) {
-        for setting in before.iter().filter(|setting| held.iter().any(|one| belongs(one, setting.key))) {
+        for setting in
+            before.iter().filter(|setting| held.iter().any(|loosening| belongs_to_key(loosening, setting.key)))
+        {
             self.last_in_force.insert(setting.key, setting.clone());
         }
     }
@@ -82,12 +84,13 @@ impl SettingsView {
         self.refused.clear();
     }
 
+    /// Records that a reviewer refused the pending changes.
     pub fn record_refusal(&mut self, loosens: Vec<Loosening>) {
         self.refused = loosens;
     }
 
-    /// Returns each key in the order of the defaults file. `started` has the settings at the start, and `needs_restart`
-    /// names the changed keys that are read only then.
+    /// Returns all settings in the order of the defaults file. `started` contains the settings at the start, and
+    /// `needs_restart` the changed keys that are read only at the start.
     #[must_use]
     pub fn active_settings(
         &self,
@@ -96,11 +99,13 @@ impl SettingsView {
         waiting: Option<&PendingPolicy>,
         needs_restart: &[String],
     ) -> Vec<ActiveSetting> {
-        let of = |all: &[Loosening], key: &str| all.iter().filter(|one| belongs(one, key)).cloned().collect::<Vec<_>>();
+        let matching = |all: &[Loosening], key: &str| {
+            all.iter().filter(|loosening| belongs_to_key(loosening, key)).cloned().collect::<Vec<_>>()
+        };
         let settings = started.iter().map(|start| {
             let key = start.key;
-            let waits = waiting.map(|waiting| of(&waiting.loosens, key)).unwrap_or_default();
-            let refused = of(&self.refused, key);
+            let waits = waiting.map(|waiting| matching(&waiting.loosens, key)).unwrap_or_default();
+            let refused = matching(&self.refused, key);
             let needs_restart = needs_restart.iter().any(|other| other == key);
             let held = !waits.is_empty() || !refused.is_empty();
             let setting = match key {
@@ -121,7 +126,7 @@ impl SettingsView {
         settings.collect()
     }
 
-    /// Returns the pending changes value by value; `now` is in force, and `then` would be.
+    /// Returns the pending changes value by value. `now` is in force, and `then` would be in force with consent.
     #[must_use]
     pub fn value_diffs(
         &self,
@@ -129,8 +134,9 @@ impl SettingsView {
         (now, then): (&Config, &Config),
         settings: &[Setting],
     ) -> Vec<ValueDiff> {
-        let waits = settings.iter().filter(|setting| loosens.iter().any(|one| belongs(one, setting.key)));
-        let each = waits.filter_map(|setting| {
+        let waits =
+            settings.iter().filter(|setting| loosens.iter().any(|loosening| belongs_to_key(loosening, setting.key)));
+        let diffs = waits.filter_map(|setting| {
             let (before, after) = match setting.key {
                 "policy.rules" => (show::rule_lines(now), show::rule_lines(then)),
                 "policy.groups" => (show::group_lines(now), show::group_lines(then)),
@@ -145,7 +151,7 @@ impl SettingsView {
             }
             Some(value_diff(setting.key, before.trim_start_matches('\n'), after.trim_start_matches('\n')))
         });
-        each.collect()
+        diffs.collect()
     }
 }
 
@@ -159,7 +165,7 @@ fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
                 _ => Op::Same,
             };
             let text = line.trim_end_matches(['\n', '\r']);
-            let mut shown: String = text.chars().take(MAX_LINE).collect();
+            let mut shown: String = text.chars().take(MAX_LINE_CHARS).collect();
             if shown.len() < text.len() {
                 shown.push('…');
             }
@@ -201,11 +207,12 @@ mod tests {
              mcpServers: { s: { command: x, env: { TOKEN: hidden-two }, trust_annotations: true } }\nlimits: { max_batch: 9 }\n",
         );
         let mut shown = SettingsView::new(&old.settings);
-        let (whole, at_once) = diff::compare(&old.config, &new.config);
-        let content = shown.value_diffs(&whole.policy_loosened, (&at_once, &new.config), &new.settings);
+        let (changes, effective) = diff::compare(&old.config, &new.config);
+        let content = shown.value_diffs(&changes.policy_loosened, (&effective, &new.config), &new.settings);
         let lines = |key: &str| {
-            let of = content.iter().find(|content| content.key == key).unwrap_or_else(|| panic!("{key}: {content:?}"));
-            of.lines.iter().map(|line| (line.op, line.text.trim().to_owned())).collect::<Vec<_>>()
+            let value =
+                content.iter().find(|content| content.key == key).unwrap_or_else(|| panic!("{key}: {content:?}"));
+            value.lines.iter().map(|line| (line.op, line.text.trim().to_owned())).collect::<Vec<_>>()
         };
         assert_eq!(
             lines("policy.rules"),
@@ -217,25 +224,25 @@ mod tests {
         assert!(lines("mcpServers").contains(&(Op::Added, "trust_annotations: true".to_owned())));
         assert!(!format!("{content:?}").contains("hidden-"), "{content:?}");
 
-        shown.record_file(&new.settings, &whole.policy_loosened);
+        shown.record_file(&new.settings, &changes.policy_loosened);
         let waiting = PendingPolicy {
             digest: String::new(),
             since: jiff::Timestamp::UNIX_EPOCH,
-            loosens: whole.policy_loosened.clone(),
+            loosens: changes.policy_loosened.clone(),
             content,
         };
         let later = diff::needs_restart(&old.settings, &new.settings);
-        let all = shown.active_settings(&old.settings, &at_once, Some(&waiting), &later);
-        let of = |key: &str| all.iter().find(|one| one.key == key).unwrap();
-        assert!(of("policy.rules").value.contains("name: \"a\""), "{:?}", of("policy.rules"));
-        assert_eq!(of("policy.rules").waiting.len(), 1);
-        assert_eq!(of("mcpServers").waiting[0].key, "mcpServers.s.trust_annotations");
-        assert!(of("limits.max_batch").needs_restart);
-        assert_ne!(of("limits.max_batch").value, "9");
-        assert!(of("policy.default").waiting.is_empty());
+        let all = shown.active_settings(&old.settings, &effective, Some(&waiting), &later);
+        let setting = |key: &str| all.iter().find(|setting| setting.key == key).unwrap();
+        assert!(setting("policy.rules").value.contains("name: \"a\""), "{:?}", setting("policy.rules"));
+        assert_eq!(setting("policy.rules").waiting.len(), 1);
+        assert_eq!(setting("mcpServers").waiting[0].key, "mcpServers.s.trust_annotations");
+        assert!(setting("limits.max_batch").needs_restart);
+        assert_ne!(setting("limits.max_batch").value, "9");
+        assert!(setting("policy.default").waiting.is_empty());
         shown.accept_pending();
         let all = shown.active_settings(&old.settings, &new.config, None, &later);
-        let rules = all.iter().find(|one| one.key == "policy.rules").unwrap();
+        let rules = all.iter().find(|setting| setting.key == "policy.rules").unwrap();
         assert!(!rules.value.contains("name: \"a\"") && rules.waiting.is_empty());
     }
 }

@@ -1,7 +1,7 @@
-//! The policy in force as the store keeps it, so that the next start can compare the file with it.
+//! Serializes the policy in force for the store, so that the next start can compare the file with it.
 //!
-//! The policy is written as in the file. Of servers, it keeps what decides on calls, and no secret: their commands and
-//! addresses are salted hashes.
+//! The policy is written as in the file. Servers are saved with the settings that decide on calls and without secrets:
+//! their commands and addresses are salted hashes.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ struct Server {
     tools_deny: Vec<String>,
     trust_annotations: bool,
     allow_own_files: bool,
-    /// See [`Serialization`].
+    /// Set for [`Serialization::Tool`].
     by_tool: bool,
     previews: String,
     written: Vec<String>,
@@ -41,23 +41,23 @@ struct Server {
     vouched: Option<Vec<String>>,
 }
 
-/// The configuration that was in force, as far as it is judged; the rest is taken from the current one.
+/// The earlier configuration in force. Settings that are not judged are taken from the current configuration.
 pub(super) struct PreviousConfig {
     pub config: Config,
-    /// The settings of its policy.
+    /// The settings of the earlier policy.
     pub settings: Vec<Setting>,
-    /// Why a part of its policy is not known and taken from the current one.
+    /// The reason why a part of the earlier policy is not known and is taken from the current configuration.
     pub unread_reason: Option<String>,
 }
 
-/// Why the policy in force cannot be written.
+/// The reason why the policy in force cannot be saved.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
     #[error("{0}")]
     Body(#[from] serde_json::Error),
-    #[error("it cannot be read back: {0}")]
+    #[error("the saved policy could not be read back: {0}")]
     Unreadable(String),
-    #[error("it would be read back as something else: {0}")]
+    #[error("the saved policy would be read back with other values: {0}")]
     Differs(String),
 }
 
@@ -73,7 +73,7 @@ pub(super) fn serialize_policy(settings: &[ActiveSetting], now: &Config, salt: &
     };
     let policy = settings.iter().filter(|setting| setting.key.starts_with("policy."));
     let policy = policy.map(|setting| (setting.key.to_owned(), value(setting))).collect();
-    let servers = now.upstreams.iter().map(|one| (one.name.clone(), snapshot_server(one, salt))).collect();
+    let servers = now.upstreams.iter().map(|server| (server.name.clone(), snapshot_server(server, salt))).collect();
     let body = serde_json::to_string(&SnapshotBody { policy, servers })?;
     let PreviousConfig { config: past, unread_reason: unread, .. } = parse_previous(&body, now, salt)?;
     if let Some(unread) = unread {
@@ -84,7 +84,7 @@ pub(super) fn serialize_policy(settings: &[ActiveSetting], now: &Config, salt: &
     if differs.is_empty() {
         return Ok(body);
     }
-    let keys: Vec<&str> = differs.iter().map(|one| one.key.as_str()).collect();
+    let keys: Vec<&str> = differs.iter().map(|loosening| loosening.key.as_str()).collect();
     Err(BodyError::Differs(keys.join(", ")))
 }
 
@@ -143,7 +143,8 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
     Ok(PreviousConfig { config: Config { policy, upstreams, ..now.clone() }, settings, unread_reason: unread })
 }
 
-/// Keys of another version are skipped, since nothing here enforces them; the other keys still count.
+/// Parses the saved policy. Keys of another version are skipped, since this version cannot enforce them; the other keys
+/// still count.
 fn parse_previous_policy(
     mut values: BTreeMap<String, String>,
     now: &Config,
@@ -153,15 +154,15 @@ fn parse_previous_policy(
     values.retain(|key, _| !unknown.contains(key));
     match policy_from_values(&values) {
         Ok((policy, settings)) => {
-            let unread = (!unknown.is_empty()).then(|| format!("unknown here: {}", unknown.join(", ")));
+            let unread = (!unknown.is_empty()).then(|| format!("keys unknown to this version: {}", unknown.join(", ")));
             (policy, settings, unread)
         }
         Err(error) => (now.policy.clone(), Vec::new(), Some(error.to_string())),
     }
 }
 
-/// Builds a target that stands for an earlier one that differs from the current one. No configuration has an empty
-/// command.
+/// Builds a placeholder for an earlier target of which only the hash is known. It has an empty command, which no
+/// configuration can have.
 fn unknown_target(hash: String) -> UpstreamTarget {
     UpstreamTarget::Command { command: String::new(), args: vec![hash], env: BTreeMap::new(), cwd: None }
 }
@@ -175,8 +176,7 @@ fn target_hash(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
 
 /// Removes and returns the servers whose earlier target would stay in force but is not known.
 pub(super) fn take_unknown_servers(config: &mut Config) -> Vec<UpstreamConfig> {
-    let is_unknown =
-        |one: &UpstreamConfig| matches!(&one.target, UpstreamTarget::Command { command, .. } if command.is_empty());
+    let is_unknown = |server: &UpstreamConfig| matches!(&server.target, UpstreamTarget::Command { command, .. } if command.is_empty());
     let (unknown, known) = std::mem::take(&mut config.upstreams).into_iter().partition(is_unknown);
     config.upstreams = known;
     unknown

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{diff::Diff, pending::PendingPolicy};
 use countersign_config::{ConfigError, error};
 
-/// Why the configuration was read again.
+/// The reason why the configuration was read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReloadCause {
@@ -18,6 +18,7 @@ pub enum ReloadCause {
     Consent,
 }
 
+/// The effect of a reload or a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReloadEffect {
@@ -44,7 +45,7 @@ pub struct ReloadOutcome {
     pub by: Option<String>,
 }
 
-/// One problem of a configuration. Contains no secrets.
+/// A problem of a configuration. Contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// File, line and column, or the variable or flag.

@@ -32,14 +32,15 @@ struct ChangeDetector<T> {
 }
 
 impl<T: PartialEq + Copy> ChangeDetector<T> {
-    const fn new(taken: T) -> Self {
-        Self { accepted: taken, last_seen: taken }
+    const fn new(initial: T) -> Self {
+        Self { accepted: initial, last_seen: initial }
     }
 
+    /// Takes the value of a poll. Returns `true` once for each change, when two polls in a row return the changed value.
     fn has_settled(&mut self, now: T) -> bool {
-        let rests = now == self.last_seen;
+        let is_stable = now == self.last_seen;
         self.last_seen = now;
-        if rests && now != self.accepted {
+        if is_stable && now != self.accepted {
             self.accepted = now;
             return true;
         }
@@ -48,7 +49,7 @@ impl<T: PartialEq + Copy> ChangeDetector<T> {
 }
 
 /// Runs until the gateway ends. A SIGHUP caused by a closed terminal ends the gateway.
-pub async fn run(reloads: Arc<Reloader>, shutdown: CancellationToken) {
+pub async fn run(reloader: Arc<Reloader>, shutdown: CancellationToken) {
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(signal) => Some(signal),
         Err(error) => {
@@ -57,18 +58,18 @@ pub async fn run(reloads: Arc<Reloader>, shutdown: CancellationToken) {
         }
     };
     let terminal = std::io::stderr().is_terminal();
-    let file = reloads.file().cloned();
+    let file = reloader.file().cloned();
     if let Some(file) = &file {
-        let there = reloads.was_read();
-        tracing::info!(file = %file.display(), there, "the configuration file is watched");
+        let exists = reloader.was_read();
+        tracing::info!(file = %file.display(), exists, "the configuration file is watched");
     }
     let mut ticks = tokio::time::interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // No file has this stamp, so a change since the file was read is noticed. If there was no file, a new one counts as
     // a change.
-    let never = reloads.was_read().then_some((0, 0, 0, 0, 0, 0, 0));
-    let mut detector = ChangeDetector::new(never);
-    let mut first = true;
+    let impossible_stamp = reloader.was_read().then_some((0, 0, 0, 0, 0, 0, 0));
+    let mut detector = ChangeDetector::new(impossible_stamp);
+    let mut is_first_check = true;
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -81,20 +82,20 @@ pub async fn run(reloads: Arc<Reloader>, shutdown: CancellationToken) {
                 if let Some(file) = &file {
                     detector = ChangeDetector::new(read_stamp(file).await);
                 }
-                first = false;
-                reloads.reload(ReloadCause::Signal).await;
+                is_first_check = false;
+                reloader.reload(ReloadCause::Signal).await;
             }
             _ = ticks.tick() => {
-                reloads.retry_save().await;
+                reloader.retry_save().await;
                 let Some(file) = &file else { continue };
                 let now = read_stamp(file).await;
-                // Anything but a file (a pipe) was read once, and cannot be read again.
-                if first && now.is_none() {
+                // A pipe, or anything else that is not a file, was read once and cannot be read again.
+                if is_first_check && now.is_none() {
                     detector = ChangeDetector::new(None);
                 }
-                first = false;
+                is_first_check = false;
                 if detector.has_settled(now) {
-                    reloads.reload(ReloadCause::File).await;
+                    reloader.reload(ReloadCause::File).await;
                 }
             }
         }
@@ -114,27 +115,27 @@ mod tests {
 
     #[test]
     fn change_counts_once_it_has_settled() {
-        let mut rest = ChangeDetector::new(Some(1));
+        let mut detector = ChangeDetector::new(Some(1));
         for (now, counts) in [
             (Some(1), false),
             (Some(2), false),
             (Some(3), false),
             (Some(3), true),
             (Some(3), false),
-            // Gone for a moment, while an editor renames.
+            // The file is missing for a moment, while an editor renames it.
             (None, false),
             (Some(4), false),
             (Some(4), true),
-            // Gone for good.
+            // The file stays missing.
             (None, false),
             (None, true),
             (None, false),
-            // Changed and changed back.
+            // The file appears for one poll only.
             (Some(5), false),
             (None, false),
             (None, false),
         ] {
-            assert_eq!(rest.has_settled(now), counts, "{now:?}");
+            assert_eq!(detector.has_settled(now), counts, "{now:?}");
         }
     }
 

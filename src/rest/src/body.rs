@@ -19,7 +19,7 @@ use countersign_config::HttpConfig;
 use countersign_domain::{changes::visible, principal::Principal};
 use countersign_protocol::ErrorKind;
 use countersign_review::MAX_COMMENT_BYTES;
-use countersign_runtime::lanes::offload;
+use countersign_runtime::large_messages::offload;
 
 /// Maximum size in bytes of a body whose largest member is a comment.
 pub const MAX_BODY_BYTES: usize = 64 * 1024;

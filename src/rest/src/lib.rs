@@ -52,7 +52,7 @@ use countersign_protocol::ErrorKind;
 use countersign_reload::Reloader;
 use countersign_review::Changes;
 use countersign_rulings::{standing_rules::StandingRules, tool_acceptance::ToolAcceptances};
-use countersign_runtime::lanes::{LARGE_MESSAGE_BYTES, offload};
+use countersign_runtime::large_messages::{LARGE_MESSAGE_BYTES, offload};
 use countersign_webhooks::Webhooks;
 
 /// The description of this API (OpenAPI 3.1). A test compares it with [`ROUTES`].

@@ -14,7 +14,7 @@ use countersign_domain::changes::{
     machine::{self, ChangeEvent, EventKind},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_runtime::lanes::{LARGE_MESSAGE_BYTES, offload};
+use countersign_runtime::large_messages::{LARGE_MESSAGE_BYTES, offload};
 use countersign_store::{Draft, StoreError};
 
 impl Inner {

@@ -1,7 +1,7 @@
 //! Named points at which a test can end the process at once, like a crash or a power cut.
 //!
-//! They do nothing in release builds unless compiled with `--cfg crash_points`, and nothing anywhere unless
-//! `COUNTERSIGN_CRASH_AT` names the point. With `COUNTERSIGN_CRASH_AFTER=n` the n-th pass crashes (the first is 1).
+//! A point ends the process only if `COUNTERSIGN_CRASH_AT` names it, and in release builds only if they were compiled with
+//! `--cfg crash_points`. With `COUNTERSIGN_CRASH_AFTER=n`, the process ends when it reaches the point for the n-th time.
 //! The crash proof (`tests/durability/crash_proof/points.rs`) lists all points and ends a gateway at each.
 
 #[cfg(any(debug_assertions, crash_points))]
@@ -11,18 +11,18 @@ mod armed {
         atomic::{AtomicU64, Ordering},
     };
 
-    pub(super) fn pass(point: &str) {
-        static ARMED: OnceLock<Option<(String, AtomicU64)>> = OnceLock::new();
-        let armed = ARMED.get_or_init(|| {
+    pub(super) fn abort_if_armed(point: &str) {
+        static CRASH_POINT: OnceLock<Option<(String, AtomicU64)>> = OnceLock::new();
+        let armed = CRASH_POINT.get_or_init(|| {
             let point = std::env::var("COUNTERSIGN_CRASH_AT").ok()?;
             let after = std::env::var("COUNTERSIGN_CRASH_AFTER").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
             Some((point, AtomicU64::new(after)))
         });
-        if let Some((armed, remaining)) = armed
-            && armed == point
+        if let Some((armed_point, remaining)) = armed
+            && armed_point == point
             && remaining.fetch_sub(1, Ordering::Relaxed) == 1
         {
-            // Not `exit`, because nothing may be flushed, unlocked or closed.
+            // `exit` would flush, unlock and close files, which a crash does not.
             std::process::abort();
         }
     }
@@ -32,7 +32,7 @@ mod armed {
 #[inline]
 pub fn crash_point(point: &str) {
     #[cfg(any(debug_assertions, crash_points))]
-    armed::pass(point);
+    armed::abort_if_armed(point);
     #[cfg(not(any(debug_assertions, crash_points)))]
     let _ = point;
 }

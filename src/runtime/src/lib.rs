@@ -6,5 +6,5 @@
 //! has the points where tests kill the process.
 
 pub mod crash;
-pub mod lanes;
+pub mod large_messages;
 pub mod reclaim;

@@ -10,22 +10,23 @@ use std::{cell::Cell, hint::black_box, time::Duration};
 
 use actix::Arbiter;
 
-/// About the lifetime of large values, and longer than the allocator waits before it returns memory.
+/// The time between two rounds. It is about the lifetime of large values, and longer than the allocator waits before it
+/// returns memory.
 const ROUND_INTERVAL: Duration = Duration::from_millis(150);
 
-/// Allocations below this size in bytes are not worth a round.
+/// The size in bytes above which an allocation causes a round.
 const MIN_TRACKED_BYTES: usize = 256 << 10;
 
-/// Freed memory is collected in one round and returned in the next.
+/// The number of rounds after a large value: the first collects freed memory, and the second returns it to the system.
 const COLLECTION_ROUNDS: u8 = 2;
 
-/// After this time, blocking threads that ran large work (`offload`) have ended and left their memory to others.
+/// After this time, blocking threads that ran large work (`offload`) have ended and left their memory to other threads.
 const POOL_THREAD_LIFETIME: Duration = Duration::from_secs(12);
 
 /// The allocator tidies a thread's heap once per this number of allocations above 1 KiB (`mi_option_generic_collect`,
 /// with some margin). It also has a function for this, but that requires unsafe code.
-const ALLOCATIONS: usize = 10_100;
-const ALLOCATION_BYTES: usize = 2 << 10;
+const SMALL_ALLOCATIONS: usize = 10_100;
+const SMALL_ALLOCATION_BYTES: usize = 2 << 10;
 
 /// Free memory in a segment (32 MiB) is returned when something else in it is freed a moment later. This number of
 /// allocations of this size, which are never written to, uses the free memory of all segments.
@@ -33,15 +34,15 @@ const SEGMENT_ALLOCATIONS: usize = 64;
 const SEGMENT_ALLOCATION_BYTES: usize = 512 << 10;
 
 thread_local! {
-    /// The remaining rounds, and whether a task runs them.
+    /// The number of remaining rounds, and `true` while a task runs them.
     static ROUNDS_LEFT: Cell<u8> = const { Cell::new(0) };
     static HAS_TASK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Collects freed memory of this thread in a fraction of a millisecond.
 pub fn collect() {
-    for _ in 0..ALLOCATIONS {
-        black_box(Vec::<u8>::with_capacity(ALLOCATION_BYTES));
+    for _ in 0..SMALL_ALLOCATIONS {
+        black_box(Vec::<u8>::with_capacity(SMALL_ALLOCATION_BYTES));
     }
     let segments: [Vec<u8>; SEGMENT_ALLOCATIONS] =
         std::array::from_fn(|_| Vec::with_capacity(SEGMENT_ALLOCATION_BYTES));
@@ -51,7 +52,7 @@ pub fn collect() {
 /// Schedules collections after this thread created or freed something large. Does nothing on a thread outside of an
 /// actix system.
 pub fn collect_after_large() {
-    // Uses the handle, because some tasks run where others cannot be spawned directly.
+    // The task is spawned with the handle, because some callers run where `spawn_local` is not possible.
     let Some(thread) = Arbiter::try_current() else { return };
     ROUNDS_LEFT.set(COLLECTION_ROUNDS);
     if !HAS_TASK.replace(true) {
@@ -108,6 +109,6 @@ mod tests {
         tokio::time::sleep(ROUND_INTERVAL * 3).await;
         assert_eq!(ROUNDS_LEFT.get(), 0);
         collect_after_large();
-        assert_eq!(ROUNDS_LEFT.get(), COLLECTION_ROUNDS, "and begins anew");
+        assert_eq!(ROUNDS_LEFT.get(), COLLECTION_ROUNDS, "the rounds start again");
     }
 }

@@ -49,7 +49,7 @@ pub fn frame(server: &Arc<McpServer>, session: &Arc<SessionShared>, frame: Bytes
     poll_then_spawn(answered(server, session, frame, held));
 }
 
-/// As [`frame`], of a large one ([`countersign_runtime::lanes`]): resolves when it was taken up, that is read and run to its first wait.
+/// As [`frame`], of a large one ([`countersign_runtime::large_messages`]): resolves when it was taken up, that is read and run to its first wait.
 /// Whoever reads the next one only then keeps the order of messages, and no more than one of them waits to be read.
 pub fn large_frame(
     server: &Arc<McpServer>,
@@ -121,7 +121,7 @@ impl MessageSource {
 
     /// Returns the response to an invalid message; `None` for an invalid notification, which is not answered.
     pub fn fault(&self, fault: &EnvelopeFault) -> Option<WireResponse> {
-        RequestMetrics::get().error(fault.error.kind);
+        RequestMetrics::get().record_error(fault.error.kind);
         (!fault.is_notification).then(|| WireResponse::error(fault.id.as_ref(), &fault.error, self.revision()))
     }
 
@@ -315,7 +315,7 @@ pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireRe
     }
 }
 
-/// Like [`answer`], for a large request, on the principal's thread for such requests ([`countersign_runtime::lanes`]).
+/// Like [`answer`], for a large request, on the principal's thread for such requests ([`countersign_runtime::large_messages`]).
 pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Option<WireResponse> {
     let (lanes, revision, id) = (Arc::clone(&exchange.server.lanes), exchange.revision(), request.id.clone());
     let principal = Arc::clone(&exchange.identity.principal);

@@ -142,7 +142,7 @@ impl RequestTimer {
         self.is_finished = true;
         let outcome = match ended {
             RequestEnd { failure: Some(kind), in_band, .. } => {
-                RequestMetrics::get().error(kind);
+                RequestMetrics::get().record_error(kind);
                 if in_band { RequestOutcome::ToolError } else { RequestOutcome::from_error_kind(kind) }
             }
             RequestEnd { pending: true, .. } => RequestOutcome::Pending,

@@ -24,7 +24,7 @@ use countersign_feed::Feed;
 use countersign_provider::Meter;
 use countersign_review::Changes;
 use countersign_routing::{PublishedTable, Router};
-use countersign_runtime::lanes::LargeMessageThreads;
+use countersign_runtime::large_messages::LargeMessageThreads;
 use countersign_upstream::Upstreams;
 
 /// Finds what tools, prompts and resources lead to, and waits for servers that have just been started.

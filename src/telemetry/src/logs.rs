@@ -25,7 +25,7 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
-/// The time that the end of the process waits for a slow reader of stderr.
+/// Maximum time to wait for a slow reader of stderr when the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(250);
 
 static WRITER: OnceLock<StderrWriter> = OnceLock::new();
@@ -54,8 +54,8 @@ pub enum LogError {
     NotInitialized,
 }
 
-/// Starts logging, including panics. With `rotate`, stderr is that file (see [`open_log`]), and its size is limited to
-/// a few MiB.
+/// Starts logging, including panics. With `rotate`, stderr is redirected to that file (see [`open_log`]), whose size is
+/// limited to a few MiB.
 ///
 /// # Errors
 /// An invalid filter, a thread that cannot be started, or a second call.
@@ -77,10 +77,10 @@ pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, Log
     let _ = FILTER.set(handle);
     std::panic::set_hook(Box::new(|info| {
         let message = info.payload_as_str().unwrap_or("(no message)");
-        let at = info.location().map(ToString::to_string).unwrap_or_default();
+        let location = info.location().map(ToString::to_string).unwrap_or_default();
         let backtrace = std::backtrace::Backtrace::capture();
         let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
-        tracing::error!(target: "countersign::panic", %thread, %at, %backtrace, "panic: {message}");
+        tracing::error!(target: "countersign::panic", %thread, at = %location, %backtrace, "panic: {message}");
         // The process may be about to abort.
         flush();
     }));

@@ -84,7 +84,7 @@ const METRICS: [(&str, Kind, Unit, &str); 32] = [
     (UPSTREAM_UP, Kind::Gauge, Unit::Count, "1 while the upstream is connected and its lists are read, else 0."),
     (UPSTREAM_IN_FLIGHT, Kind::Gauge, Unit::Count, "Calls under way at an upstream."),
     (UPSTREAM_CALLS, Kind::Counter, Unit::Count, "Calls to an upstream, by outcome."),
-    (UPSTREAM_LINKS, Kind::Gauge, Unit::Count, "Connections of an upstream beside the one that all share."),
+    (UPSTREAM_LINKS, Kind::Gauge, Unit::Count, "Connections of an upstream in addition to the shared one."),
     (
         UPSTREAM_RESTARTS,
         Kind::Counter,
@@ -92,11 +92,16 @@ const METRICS: [(&str, Kind, Unit, &str); 32] = [
         "Times that an upstream was connected to again, or its program started again after it had failed.",
     ),
     (UPSTREAM_UNATTRIBUTED, Kind::Counter, Unit::Count, "Messages of an upstream that belong to no one call."),
-    (POLICY_SIMULATED, Kind::Counter, Unit::Count, "Calls that policy.mode: simulate let through, by what was meant."),
+    (
+        POLICY_SIMULATED,
+        Kind::Counter,
+        Unit::Count,
+        "Calls that policy.mode: simulate let through, by the verdict that was not enforced.",
+    ),
     (WEBHOOK_ATTEMPTS, Kind::Counter, Unit::Count, "Attempts to deliver to a webhook, by outcome."),
     (WEBHOOK_WAITING, Kind::Gauge, Unit::Count, "Deliveries that wait for a webhook."),
-    (NODES, Kind::Gauge, Unit::Count, "Gateways that serve this one's store, this one among them."),
-    (NODE_LEADS, Kind::Gauge, Unit::Count, "1 where this gateway does what one of them does at a time."),
+    (NODES, Kind::Gauge, Unit::Count, "Live gateways of this store, including this gateway."),
+    (NODE_LEADS, Kind::Gauge, Unit::Count, "1 if this gateway leads, else 0."),
     (INFO, Kind::Gauge, Unit::Count, "1, with the version as a label."),
 ];
 
@@ -175,8 +180,8 @@ impl Metrics {
     /// # Errors
     /// Another recorder was installed before, or the upkeep thread could not be started.
     pub fn install() -> Result<Self, MetricsError> {
-        static INSTALLED: OnceLock<Result<Metrics, String>> = OnceLock::new();
-        INSTALLED.get_or_init(|| Self::build().map_err(|e| e.to_string())).clone().map_err(MetricsError)
+        static INSTALLED_METRICS: OnceLock<Result<Metrics, String>> = OnceLock::new();
+        INSTALLED_METRICS.get_or_init(|| Self::build().map_err(|e| e.to_string())).clone().map_err(MetricsError)
     }
 
     fn build() -> Result<Self, Box<dyn std::error::Error>> {
@@ -234,7 +239,7 @@ impl Metrics {
     }
 }
 
-/// The error if the recorder could not be installed.
+/// The reason why the recorder could not be installed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("metrics cannot be collected: {0}")]
 pub struct MetricsError(String);
@@ -307,11 +312,12 @@ pub struct CacheMetrics {
 }
 
 impl CacheMetrics {
+    /// Returns the counters of a cache.
     #[must_use]
     pub fn for_cache(cache: Cache) -> &'static Self {
-        static ALL: [OnceLock<CacheMetrics>; 3] = [const { OnceLock::new() }; 3];
+        static CACHE_METRICS: [OnceLock<CacheMetrics>; 3] = [const { OnceLock::new() }; 3];
         // `cache as usize` is below 3; `%` only proves that to the compiler.
-        ALL[cache as usize % 3].get_or_init(|| Self {
+        CACHE_METRICS[cache as usize % 3].get_or_init(|| Self {
             hits: counter!(CACHE_HITS, "cache" => cache.as_str()),
             misses: counter!(CACHE_MISSES, "cache" => cache.as_str()),
             counts: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -333,11 +339,11 @@ impl CacheMetrics {
     }
 }
 
-/// Sets the state of a provider's circuit breaker. Provider names come from the configuration. Beyond 256 of them, the
-/// rest share the label `other`.
+/// Sets the state of a provider's circuit breaker. Provider names come from the configuration. The first 256
+/// providers have their own labels, and all further ones share the label `other`.
 pub fn set_breaker_state(provider: &str, state: Breaker) {
-    static KNOWN: BoundedNames = BoundedNames(Mutex::new(BTreeSet::new()));
-    let label = if KNOWN.admits(provider, 256) { provider } else { "other" };
+    static LABELLED_PROVIDERS: BoundedNames = BoundedNames(Mutex::new(BTreeSet::new()));
+    let label = if LABELLED_PROVIDERS.admits(provider, 256) { provider } else { "other" };
     gauge!(BREAKER_STATE, "provider" => label.to_owned()).set(f64::from(state as u8));
 }
 
@@ -345,6 +351,7 @@ pub fn set_breaker_state(provider: &str, state: Breaker) {
 struct BoundedNames(Mutex<BTreeSet<String>>);
 
 impl BoundedNames {
+    /// Returns `true` if the set contains the name, or adds it below the limit.
     fn admits(&self, name: &str, limit: usize) -> bool {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.contains(name) || (names.len() < limit && names.insert(name.to_owned()))

@@ -19,9 +19,9 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use countersign_protocol::redact::redact;
 
-/// The most lines in the queue.
+/// Maximum number of lines in the queue.
 const MAX_QUEUED_LINES: usize = 4096;
-/// Size in bytes at which a log file is renamed to `….1` and a new one is started.
+/// Size in bytes above which a log file is renamed to `….1` and a new file is started.
 const MAX_LOG_BYTES: u64 = 4 << 20;
 
 /// Sends lines to the thread. Cheap to clone.
@@ -145,7 +145,7 @@ impl Drop for LogEntry<'_> {
     }
 }
 
-/// Masks configured secrets in text that may quote other parties.
+/// Masks configured secrets, because the text may quote messages of other programs.
 fn mask_secrets(text: Vec<u8>) -> Vec<u8> {
     match std::str::from_utf8(&text).map(redact) {
         Ok(Cow::Owned(masked)) => masked.into_bytes(),
@@ -153,7 +153,7 @@ fn mask_secrets(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Indents all lines of an entry but the first, so that text of others (a backtrace, or a client's name) cannot look
+/// Indents all lines of an entry but the first, so that foreign text (a backtrace, or a client's name) cannot look
 /// like a log line.
 fn indent_continuation_lines(text: Vec<u8>) -> Vec<u8> {
     let Some((b'\n', body)) = text.split_last() else { return text };

@@ -1,4 +1,4 @@
-//! The data that the endpoints of agents use.
+//! The shared data of the endpoints of agents.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use countersign_config::TransportsConfig;
 use countersign_http::connections::Connections;
 use countersign_session::{McpServer, Sessions};
 
-/// The data of the endpoints, one for all workers.
+/// The data of the endpoints, which all workers share.
 pub struct McpEndpoint {
     pub transports: TransportsConfig,
     pub server: Arc<McpServer>,

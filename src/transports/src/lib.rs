@@ -3,7 +3,7 @@
 //! handles the messages. They know nothing of the REST API.
 //!
 //! `http/mcp.rs` is `POST /mcp`, `modern.rs` and `session.rs` beside it are the two eras, and `plain.rs` is the plain HTTP
-//! endpoint. [`endpoint`] holds the data that they share.
+//! endpoint. [`endpoint`] holds their shared data.
 
 pub mod endpoint;
 pub mod http;

@@ -30,7 +30,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
 /// Number of bytes that are read or written at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// One line of a stream.
+/// A line of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
     Message(Bytes),
@@ -69,7 +69,7 @@ impl Framer {
     /// Returns the next complete line without its end (`\n` or `\r\n`). Skips blank lines.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
-            let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
+            let Some(newline) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
                 self.searched = self.buffer.len();
                 // One byte over the limit may be the `\r` of a line within the limit.
                 if self.buffer.len() > self.max + usize::from(self.buffer.last() == Some(&b'\r')) {
@@ -81,7 +81,7 @@ impl Framer {
                 }
                 return None;
             };
-            let line = self.buffer.split_to(self.searched + at + 1);
+            let line = self.buffer.split_to(self.searched + newline + 1);
             self.searched = 0;
             if std::mem::take(&mut self.is_skipping) {
                 continue;
@@ -188,7 +188,7 @@ async fn read<R: AsyncRead + Unpin>(
                 break;
             }
         };
-        // Small lines that arrive one by one are not counted. The pipe holds the input that finds no room.
+        // Small lines that arrive one by one are not counted. Input for which the budget has no room stays in the pipe.
         if held.is_some() || read > SMALL {
             let counted = held.get_or_insert_with(|| intake.hold()).grow(read).await;
             if let Err(error) = counted {
@@ -199,7 +199,7 @@ async fn read<R: AsyncRead + Unpin>(
         }
         framer.push(chunk.get(..read).unwrap_or_default());
         while let Some(line) = framer.next_line() {
-            // A peer is not served faster than it reads answers. Its pipe holds the rest.
+            // A peer is not served faster than it reads answers. The rest of its input stays in the pipe.
             while matches!(&shared.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
                 room.notified().await;
             }
@@ -231,7 +231,7 @@ async fn handle_line(
     }
 }
 
-/// Sends the error of a line that was skipped.
+/// Sends the error for a line that was skipped.
 fn refuse(shared: &SessionShared, error: &McpError) {
     let revision = shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
     shared.send_unsolicited(encode::error(None, error, revision));

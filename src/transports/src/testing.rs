@@ -1,4 +1,4 @@
-//! The endpoints of agents for tests, in a folder of their own and without a port or a server.
+//! The endpoints of agents for tests, with their own data directory and without a port or a server.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -24,7 +24,7 @@ pub struct TestEndpoint {
     gateway: Gateway,
 }
 
-/// A response.
+/// The response to a test request.
 #[derive(Debug)]
 pub struct Reply {
     pub status: StatusCode,
@@ -33,7 +33,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Returns the code of its error, if it is one.
+    /// Returns the error code, if the response is an error.
     pub fn code(&self) -> Option<String> {
         let body: serde_json::Value = serde_json::from_slice(&self.body).ok()?;
         Some(body["error"]["data"]["code"].as_str()?.to_owned())

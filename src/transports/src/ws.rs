@@ -1,7 +1,7 @@
 //! WebSocket at `/ws`: subprotocol `mcp`, one JSON-RPC object in each text frame, both eras as on stdio.
 //!
-//! No MCP revision defines this transport; it follows the custom of the SDKs. A handshake-era client that lost its connection
-//! comes back with `?session=<id>&received=<frames>` at any node, and receives the frames that it missed.
+//! No MCP revision defines this transport; it follows the convention of the SDKs. A handshake-era client that lost its connection
+//! reconnects to any node with `?session=<id>&received=<frames>`, and receives the frames that it missed.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -33,7 +33,7 @@ use countersign_http::{
     problem::shutting_down,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
+use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
 use countersign_session::{
     Session,
     actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
@@ -52,7 +52,7 @@ pub struct Resume {
     received: Option<u64>,
 }
 
-/// `GET /ws`.
+/// `GET /ws`: opens a WebSocket for a new or a resumed session.
 pub async fn upgrade(
     request: HttpRequest,
     query: Result<web::Query<Resume>, actix_web::Error>,
@@ -77,14 +77,14 @@ async fn try_upgrade(
     let identity = identify(endpoint, request)?;
     check_role(&identity)?;
     let query = query.map_err(|_| invalid("the query takes `session` and `received`, and nothing else".into()))?;
-    // Checked before a permit is taken, because a plain GET of /ws is only a mistake.
+    // The handshake is checked before a permit is taken, because a plain GET of /ws needs no permit.
     actix_web_actors::ws::handshake(request).map_err(|e| invalid(format!("this is not a WebSocket handshake: {e}")))?;
     let resumed = query.session.as_deref().filter(|_| query.received.is_some());
     let owner = forward::owner_of_session(endpoint, request, resumed).await?;
     let connection = Connection::for_request(request);
     if let Some(owner) = owner {
         let permit = web_socket_permit(endpoint, connection.as_deref())?;
-        let response = owner.tunnel(request, payload.into_inner(), Agent::PROTOCOLS).await?;
+        let response = owner.tunnel(request, payload.into_inner(), AgentConnection::PROTOCOLS).await?;
         if let (Some(connection), Some(permit)) = (connection, permit) {
             connection.upgrade(permit);
         }
@@ -99,7 +99,7 @@ async fn try_upgrade(
         _ => return Err(invalid("give both `session` and `received`, or neither".into())),
     };
     let permit = web_socket_permit(endpoint, connection.as_deref())?;
-    // Last of all, because the previous connection of the session receives nothing more from here on.
+    // This step comes last, because the session's previous connection receives nothing more after it.
     let (entry, turn) = match resumed {
         Some((entry, received)) => {
             let turn = rewind(&entry, received)?;
@@ -113,7 +113,7 @@ async fn try_upgrade(
     }
     let intake = connection.as_ref().map_or_else(|| endpoint.connections.intake(), |connection| connection.intake());
     let max = endpoint.transports.websocket.max_message_size;
-    let agent = Agent {
+    let agent = AgentConnection {
         session: entry.addr.clone(),
         shared: Arc::clone(&entry.shared),
         pump: next_pump_id(),
@@ -130,7 +130,7 @@ async fn try_upgrade(
     Ok(response)
 }
 
-/// Returns the permit of one more WebSocket on that connection.
+/// Acquires the permit for a WebSocket on the connection.
 fn web_socket_permit(
     endpoint: &McpEndpoint,
     connection: Option<&Rc<Connection>>,
@@ -142,7 +142,7 @@ fn web_socket_permit(
     })
 }
 
-/// Returns the credential by which another node identifies the client, if there may be other nodes.
+/// Returns the credential with which another node identifies the client. Returns `None` if there are no other nodes.
 fn authorization(endpoint: &McpEndpoint, request: &HttpRequest) -> Option<Box<str>> {
     endpoint.server.cluster.as_ref()?;
     Some(request.headers().get(AUTHORIZATION)?.to_str().ok()?.into())
@@ -172,20 +172,22 @@ fn find_session(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result
         })
 }
 
-/// Goes back to the last frame that the client has received. Returns the turn of the new connection.
+/// Rewinds the outbox to the last frame that the client has received. Returns the turn of the new connection.
 fn rewind(entry: &RegisteredSession, received: u64) -> Result<u64, McpError> {
     let Channel::Outbox(outbox) = &entry.shared.channel else { return Ok(0) };
     outbox.rewind(received).map_err(|fault| match fault {
         ResumeFault::TooLate => McpError::new(
             ErrorKind::ResumeTooLate,
-            "the gateway no longer holds the frames since then; connect again and initialize",
+            "the gateway no longer holds the frames after that number; connect again and initialize",
         ),
-        ResumeFault::Ahead => McpError::new(ErrorKind::InvalidRequest, "this session has not sent so many frames yet"),
+        ResumeFault::Ahead => {
+            McpError::new(ErrorKind::InvalidRequest, "this session has not sent that many frames yet")
+        }
     })
 }
 
-/// One connection of a session. Received messages go to the session, and the frames in its outbox go out.
-struct Agent {
+/// A connection of a session. Received messages are passed to the session, and the frames in its outbox are sent.
+struct AgentConnection {
     session: Addr<Session>,
     shared: Arc<SessionShared>,
     pump: u64,
@@ -194,8 +196,8 @@ struct Agent {
     cut: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Backend for Agent {
-    /// The subprotocol of the SDKs. Node refuses a connection if it is not echoed.
+impl Backend for AgentConnection {
+    /// The subprotocol of the SDKs. Node.js refuses a connection whose server does not select it.
     const PROTOCOLS: &'static [&'static str] = &["mcp"];
     const UNSUPPORTED: &'static str = "text frames only";
 
@@ -221,7 +223,7 @@ impl Backend for Agent {
         }
         let session = self.session.clone();
         MessageOutcome::Pending(Box::pin(async move {
-            // A session that has ended ends this connection too.
+            // The result does not matter: a session that has ended also ends this connection.
             let _ = deliver(&session, text, held).await;
         }))
     }

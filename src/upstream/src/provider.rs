@@ -21,7 +21,7 @@ use countersign_provider::{
     CallContext, PromptDef, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ToolDef, ToolResult,
     previews::arguments as preview,
 };
-use countersign_runtime::lanes::{LARGE_MESSAGE_BYTES, offload};
+use countersign_runtime::large_messages::{LARGE_MESSAGE_BYTES, offload};
 
 impl Upstream {
     fn unavailable(&self, why: &str) -> McpError {

@@ -34,7 +34,7 @@ use countersign_tracker::TrackerError;
 use countersign_transports::{endpoint::McpEndpoint, lines};
 use countersign_webhooks::Webhooks;
 
-/// The time that running calls get at the end of a gateway that serves stdin.
+/// Maximum time that running calls get when a gateway that serves stdin ends.
 const MAX_STDIO_DRAIN: Duration = Duration::from_millis(300);
 
 /// Options of this process beyond its configuration.
@@ -49,7 +49,7 @@ pub struct Options {
     pub accept_policy: bool,
 }
 
-/// Why the gateway could not start.
+/// The reason why the gateway could not start, or ended too early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("{0}")]
@@ -77,7 +77,7 @@ pub enum ServeError {
     #[error("a thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
     #[error("stdin and stdout cannot be served: {0}")]
-    Agent(String),
+    Stdio(String),
     #[error("a core part of the gateway ended unexpectedly; the store recovers at the next start")]
     CoreEnded,
 }
@@ -95,14 +95,14 @@ pub struct Running {
     pub config: Arc<Config>,
     pub endpoint: Arc<McpEndpoint>,
     pub credentials: Arc<StoredCredentials>,
-    pub standing: Arc<StandingRules>,
+    pub standing_rules: Arc<StandingRules>,
     pub users: Users,
     pub options: Options,
     pub server: ServerHandle,
     pub serving: tokio::task::JoinHandle<std::io::Result<()>>,
     pub threads: Vec<Arbiter>,
     pub webhooks: Arc<Webhooks>,
-    // Dropped before the lock, so that nobody finds a gateway that no longer holds it.
+    // The file is dropped before the lock, so that nobody finds a gateway that no longer holds the lock.
     pub file: Option<gateway_file::PublishedFile>,
     pub _lock: DataLock,
 }
@@ -121,9 +121,9 @@ impl Running {
     ///
     /// # Errors
     /// [`ServeError::CoreEnded`] if a core part failed.
-    async fn until_end(mut self) -> Result<(), ServeError> {
+    async fn run_until_end(mut self) -> Result<(), ServeError> {
         let ended = self.wait_for_end().await;
-        self.end().await;
+        self.shut_down().await;
         ended
     }
 
@@ -134,10 +134,10 @@ impl Running {
             if !self.options.stdio {
                 return std::future::pending().await;
             }
-            let unreadable = |name| ServeError::Agent(format!("environment variable {name} is not Unicode"));
+            let unreadable = |name| ServeError::Stdio(format!("environment variable {name} is not Unicode"));
             let key = hello::agent_key(&Environment::from_process()).map_err(unreadable)?;
             let identity = stdio::stdio_identity(&endpoint.server.long_requests.authenticator, key.as_deref())
-                .map_err(|error| ServeError::Agent(error.message.to_string()))?;
+                .map_err(|error| ServeError::Stdio(error.message.to_string()))?;
             lines::serve(Arc::clone(&endpoint), identity, tokio::io::stdin(), tokio::io::stdout()).await;
             Ok::<(), ServeError>(())
         };
@@ -161,13 +161,13 @@ impl Running {
         Ok(())
     }
 
-    async fn end(mut self) {
+    async fn shut_down(mut self) {
         let server = &self.endpoint.server;
         // The client of a stdio server waits for its end, so calls get little time.
         let drain = self.config.limits.drain.min(if self.options.stdio { MAX_STDIO_DRAIN } else { Duration::MAX });
         self.file = None;
-        // Another node leads while running calls end. Deliveries in flight are finished before, so that those of the next
-        // leader do not overtake them.
+        // Deliveries in flight finish before this node resigns, so that the next leader's deliveries do not overtake them.
+        // Another node then leads while running calls end.
         self.webhooks.drain().await;
         server.reviews.changes.nodes().resign();
         self.endpoint.shutdown.cancel();
@@ -179,7 +179,7 @@ impl Running {
         if tokio::time::timeout(drain, idle).await.is_err() {
             tracing::warn!(requests = server.slots.running(), "requests were still running at the deadline");
         }
-        self.standing.record_uses().await;
+        self.standing_rules.record_uses().await;
         server.reviews.changes.shutdown(drain).await;
         server.routing.upstreams.stop().await;
         self.endpoint.sessions.lifetimes.ended.cancel();
@@ -219,7 +219,7 @@ pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metric
         let is_attended = !options.stdio && !options.detached;
         if is_attended && std::io::stderr().is_terminal() {
             match running.sign_in_link() {
-                // Not logged, because it is a secret for the person at this terminal.
+                // The link is not logged, because it is a secret for the person at this terminal.
                 Ok(link) => {
                     countersign_telemetry::logs::flush();
                     drop(writeln!(std::io::stderr(), "Sign in to the dashboard (this link works once): {link}"));
@@ -229,7 +229,7 @@ pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metric
         } else if is_attended {
             tracing::info!("`countersign open` signs you in to the dashboard");
         }
-        running.until_end().await
+        running.run_until_end().await
     });
     // Dropping the runtime would wait for a thread that may still read stdin.
     std::mem::forget(system);

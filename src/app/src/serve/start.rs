@@ -68,7 +68,8 @@ use countersign_transports::{endpoint::McpEndpoint, http, ws};
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
 
-/// The pause before the next attempt to reach the store. It doubles each time, up to the maximum.
+/// The pause after the first failed attempt to reach the store. Each further pause is twice as long, up to
+/// [`MAX_STORE_PAUSE`].
 const FIRST_STORE_PAUSE: Duration = Duration::from_millis(250);
 const MAX_STORE_PAUSE: Duration = Duration::from_secs(5);
 
@@ -83,7 +84,7 @@ pub async fn start(
     metrics: Metrics,
 ) -> Result<Running, ServeError> {
     let config = &loaded.config;
-    // Checked before anything is opened.
+    // The TLS files are checked before anything is opened.
     let tls = config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
     // A write beyond the limit on file sizes must fail instead of ending the process.
     let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
@@ -94,14 +95,14 @@ pub async fn start(
     let store = open_store(&location, start_timeout).await?;
     location.claim_directory(loaded.source_file("store.url"))?;
     let credentials = Arc::new(StoredCredentials::open(&location)?);
-    let (salt, carrier) = match store.nodes().cluster_secret() {
+    let (salt, sealer) = match store.nodes().cluster_secret() {
         Some(secret) => (nodes::consent_salt(&secret), StateSealer::new(nodes::state_key(&secret))),
         None => {
             let key = key_of(&config.data).map_err(ServeError::StateKey)?;
             (nodes::consent_salt(&key), StateSealer::new(key))
         }
     };
-    let carrier = carrier.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
+    let sealer = sealer.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
     let initial = InitialConfig::new(loaded, salt, store.policies().await?, options.accept_policy);
     let config = Arc::new(initial.config().clone());
     let shutdown = CancellationToken::new();
@@ -111,31 +112,31 @@ pub async fn start(
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(RouteDirectory(Arc::clone(&routes)));
     let pins = Arc::new(PinStore::open(Arc::clone(&store)).await?);
-    let people = Arc::new(
+    let reviewers = Arc::new(
         Reviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::clone(&credentials) as _))),
     );
     let nodes = store.nodes();
     let pending = PendingConfig {
-        reviewers: Arc::clone(&people),
+        reviewers: Arc::clone(&reviewers),
         clock: Arc::new(move || nodes.now()),
         ..(&config.changes).into()
     };
     let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
-    // Opened after the changes, because their start ends the rules of a restored backup.
+    // The rules are opened after the changes, because starting the changes ends the rules of a restored backup.
     let rule_cache = StandingRuleCache::open(&store).await?;
     let router_thread = Arbiter::new();
     let router = {
         let policy = Policy::new(&config.policy)
             .with_pins(Arc::clone(&pins) as _)
-            .with_standing_rules(Arc::clone(&rule_cache) as _, Arc::clone(&people) as _);
+            .with_standing_rules(Arc::clone(&rule_cache) as _, Arc::clone(&reviewers) as _);
         start_router(&router_thread, &config, &routes, &registry, policy)?
     };
     let built_in = build_providers(&config, &location, &changes, &routes)?;
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
     check_acceptances(&pins, &config.upstreams).await;
-    let mut all = built_in.clone();
-    all.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
-    router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
+    let mut providers = built_in.clone();
+    providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
+    router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
     let webhooks = Arc::new(Webhooks::new(changes.feed().clone()));
     let live = LiveGateway {
         router: router.clone(),
@@ -143,17 +144,17 @@ pub async fn start(
         upstreams: Arc::clone(&upstreams),
         pins: Arc::clone(&pins),
         store: Arc::clone(&store),
-        people: Arc::clone(&people),
+        reviewers: Arc::clone(&reviewers),
         webhooks: Arc::clone(&webhooks),
     };
     let feed = changes.feed().clone();
     let publish = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
-    let reloads = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
-    reloads.record_start().await.map_err(ServeError::Policy)?;
+    let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
+    reloader.record_start().await.map_err(ServeError::Policy)?;
 
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&credentials) as _));
     let started = Instant::now();
-    let in_force = Arc::clone(&reloads);
+    let config_source = Arc::clone(&reloader);
     let status = GatewayStatus {
         started,
         shutdown: shutdown.clone(),
@@ -163,12 +164,12 @@ pub async fn start(
         registry: Arc::clone(&registry),
         inflow: limits::inflow(&config.transports),
         metrics,
-        config: Box::new(move || in_force.config()),
+        config: Box::new(move || config_source.config()),
     };
     let nodes = Arc::clone(changes.nodes());
     let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(&nodes)));
     let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
-    let bridge = Bridge::new(carrier, Arc::clone(&memory), lifetimes.node());
+    let bridge = Bridge::new(sealer, Arc::clone(&memory), lifetimes.node());
     let long_requests = LongRequests {
         slots: StreamSlots::new(config.limits.max_streams),
         authenticator: Arc::clone(&authenticator),
@@ -189,26 +190,26 @@ pub async fn start(
     let inflow = Arc::clone(&sessions.server.status.inflow);
     let connections = Arc::new(Connections::new(&config.transports, inflow, users.clone()));
     let endpoint = McpEndpoint::new(&config.transports, Arc::clone(&sessions), Arc::clone(&connections));
-    let (endpoint, secret) = (Arc::new(endpoint), ProofSecret::new());
+    let (endpoint, proof_secret) = (Arc::new(endpoint), ProofSecret::new());
 
     let feed = changes.feed().clone();
-    let definitions =
+    let acceptances =
         Arc::new(ToolAcceptances::new(Arc::clone(&routes), Arc::clone(&pins), rebuild_routes(&router), feed.clone()));
-    let followed = Arc::clone(&store);
-    let standing = Arc::new(StandingRules::new(standing_rules::StandingRulesDeps {
+    let follower_store = Arc::clone(&store);
+    let standing_rules = Arc::new(StandingRules::new(standing_rules::StandingRulesDeps {
         store,
         cache: rule_cache,
-        reviewers: Arc::clone(&people) as _,
+        reviewers: Arc::clone(&reviewers) as _,
         routes: Arc::clone(&routes),
         rebuild: rebuild_routes(&router),
         feed: feed.clone(),
     }));
     let webhooks_thread = Arbiter::new();
-    let listen = |source| ServeError::Listen { address: config.listen, source };
-    let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
-    let address = socket.local_addr().map_err(listen)?;
+    let listen_error = |source| ServeError::Listen { address: config.listen, source };
+    let socket = attach::bind_port(config.listen, options.detached).map_err(listen_error)?;
+    let address = socket.local_addr().map_err(listen_error)?;
     gateway_address.bind(address);
-    // Started before the endpoints open, so that no event is missed. Links need the port.
+    // The webhooks start before the endpoints open, so that they miss no event. Their links contain the bound port.
     let dashboard = gateway_address.dashboard();
     webhooks
         .start(
@@ -220,23 +221,23 @@ pub async fn start(
         )
         .await?;
     let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
-    let lapsing = Arc::clone(&sessions);
+    let own_sessions = Arc::clone(&sessions);
     let follower = Follower {
         nodes: Arc::clone(&nodes),
-        store: followed,
+        store: follower_store,
         routes: Arc::clone(&routes),
         pins,
-        standing: Arc::clone(&standing),
-        rebuild: rebuild_routes(&router),
+        standing_rules: Arc::clone(&standing_rules),
+        rebuild_routes: rebuild_routes(&router),
         feed: feed.clone(),
-        reloads: Arc::clone(&reloads),
+        reloader: Arc::clone(&reloader),
         url: nodes::node_url(&config, address, &*nodes),
         certificate: certificate.unwrap_or_default(),
-        end_lapsed_sessions: Box::new(move || lapsing.lifetimes.end_lapsed()),
+        end_lapsed_sessions: Box::new(move || own_sessions.lifetimes.end_lapsed()),
     };
-    // Other nodes must find this one from its first session on.
+    // Other nodes must be able to find this node as soon as it has a session.
     follower.introduce().await?;
-    let proof = GatewayProof(secret.clone());
+    let proof = GatewayProof(proof_secret.clone());
     let origins = Arc::new(OriginRules::new(&config));
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&credentials), &origins));
     let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
@@ -252,7 +253,7 @@ pub async fn start(
             authentication: Arc::clone(&authentication),
             codes: Arc::clone(&credentials),
             attempts: FailedAttempts::default(),
-            people,
+            people: reviewers,
             request_timeout: config.transports.http.request_timeout,
         }),
         feed: web::Data::new(FeedAccess {
@@ -272,31 +273,32 @@ pub async fn start(
         changes: web::Data::new(changes.clone()),
         sessions: web::Data::from(Arc::clone(&sessions.registry) as Arc<dyn SessionsView>),
         providers: web::Data::from(Arc::new(providers) as Arc<dyn ProvidersView>),
-        reloads: web::Data::from(Arc::clone(&reloads)),
-        definitions: web::Data::from(definitions),
-        standing: web::Data::from(Arc::clone(&standing)),
+        reloads: web::Data::from(Arc::clone(&reloader)),
+        definitions: web::Data::from(acceptances),
+        standing: web::Data::from(Arc::clone(&standing_rules)),
         webhooks: web::Data::from(Arc::clone(&webhooks)),
     };
     let front = Front::new(authentication, memory);
-    let (server, serving) = open_endpoints(&config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen)?;
+    let (server, serving) =
+        open_endpoints(&config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen_error)?;
     actix::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
-    actix::spawn(Arc::clone(&standing).run(shutdown.child_token()));
+    actix::spawn(Arc::clone(&standing_rules).run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone());
-    let gateway_file = GatewayFile::from_process(&config, address, options.detached, secret);
+    let gateway_file = GatewayFile::from_process(&config, address, options.detached, proof_secret);
     actix::spawn(follower.run(shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", gateway_file.pid, gateway_file.url)) {
         tracing::debug!(%error, "the description of the lock was not written");
     }
     let file = gateway_file.publish(&config.data, &lock).map_err(ServeError::Thread)?;
-    actix::spawn(watch::run(reloads, shutdown.child_token()));
+    actix::spawn(watch::run(reloader, shutdown.child_token()));
     tracing::info!(url = %gateway_file.url, data = %config.data.display(), "countersign serves");
     Ok(Running {
         config,
         endpoint,
         credentials,
-        standing,
+        standing_rules,
         users,
         options,
         server,
@@ -308,7 +310,7 @@ pub async fn start(
     })
 }
 
-/// Returns the client of the other nodes, if several may serve the store.
+/// Returns the client that forwards requests to other nodes, or `None` if the store admits only one node.
 fn build_cluster(
     config: &Config,
     lifetimes: &Arc<SessionLifetimes>,
@@ -318,7 +320,7 @@ fn build_cluster(
     nodes.claimant()?;
     let lifetimes = Arc::clone(lifetimes);
     let check_own_session = move || {
-        // Sessions whose lease has lapsed must not be found any more.
+        // A session whose lease has lapsed must not be found any more.
         lifetimes.end_lapsed();
         if lifetimes.nodes.live_count() > 1 { lifetimes.check_lease() } else { Ok(()) }
     };
@@ -366,21 +368,21 @@ fn build_providers(
     changes: &Changes,
     routes: &Arc<PublishedTable>,
 ) -> Result<Vec<RouteTarget>, ServeError> {
-    let mut all: Vec<RouteTarget> = Vec::new();
+    let mut providers: Vec<RouteTarget> = Vec::new();
     if config.modules.tracker.enabled {
-        all.push(RouteTarget::Module(Tracker::open(&location.room()?, &config.modules.tracker)?));
+        providers.push(RouteTarget::Module(Tracker::open(&location.room()?, &config.modules.tracker)?));
     }
     if config.modules.docs.enabled {
-        all.push(RouteTarget::Module(Docs::open(&config.data, &config.modules.docs)?));
+        providers.push(RouteTarget::Module(Docs::open(&config.data, &config.modules.docs)?));
     }
     let routes = Arc::clone(routes);
-    let count = move || routes.load().providers().len();
-    all.push(RouteTarget::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, count)));
-    for provider in &all {
-        // They are always available, so their breakers stay closed.
+    let provider_count = move || routes.load().providers().len();
+    providers.push(RouteTarget::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, provider_count)));
+    for provider in &providers {
+        // Built-in providers are always available, so their breakers stay closed.
         countersign_telemetry::metrics::set_breaker_state(provider.name(), Breaker::Closed);
     }
-    Ok(all)
+    Ok(providers)
 }
 
 /// Returns a function that evaluates the rulings on all tools again.

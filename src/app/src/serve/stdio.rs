@@ -45,9 +45,12 @@ pub fn serve_socket(thread: &Arbiter, endpoint: Arc<McpEndpoint>, listener: sock
     });
 }
 
-/// Returns the identity of a process on stdio or the socket: the holder of its key, or in `auth.mode: local` the local
-/// agent, because only this user can open the socket. A key that may decide is refused: an agent with it could decide,
-/// and its proposals would count as the reviewer's own.
+/// Returns the identity of a process on stdio or the attach socket. A process without a key is the local agent in
+/// `auth.mode: local`, because only this user can open the socket.
+///
+/// # Errors
+/// Fails if the key is missing or invalid, or if it may decide on changes: an agent with such a key could approve its own
+/// proposals.
 pub fn stdio_identity(authenticator: &Authenticator, key: Option<&str>) -> Result<Identity, McpError> {
     let identity = match key {
         Some(key) => authenticator.identify_key(key, None)?,
@@ -57,13 +60,13 @@ pub fn stdio_identity(authenticator: &Authenticator, key: Option<&str>) -> Resul
     if !role.may_decide() {
         return Ok(identity);
     }
-    let without = match authenticator.identify_local_process() {
+    let keyless_hint = match authenticator.identify_local_process() {
         Ok(_) => ", or start it without COUNTERSIGN_KEY: here an agent needs no key",
         Err(_) => "",
     };
     let message = format!(
         "the key of {name} may decide on changes (role {}), and an agent must not hold such a key. Give the agent a key \
-         of its own, `export COUNTERSIGN_AGENT_KEY=$(countersign keys create --role agent --name NAME)`{without}",
+         of its own, `export COUNTERSIGN_AGENT_KEY=$(countersign keys create --role agent --name NAME)`{keyless_hint}",
         role.as_str()
     );
     Err(McpError::new(ErrorKind::Forbidden, message))

@@ -59,6 +59,7 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(INITIALIZATION),
 ];
 
+/// Fails and quotes the value from the server's opening answer unless the condition holds.
 fn ensure_opening(holds: bool, value: &Value) -> Outcome {
     ensure(holds, || format!("it says {}", compact_json(value)))
 }
@@ -147,7 +148,7 @@ async fn early_server_request(probe: Probe) -> Outcome {
         message.get("id").is_some() && message["method"].as_str().is_some_and(|method| method != "ping")
     };
     let mut request = conn.gather(&message, probe.limit()).await?.into_iter().find(is_request);
-    // One message at a time, because only requests matter.
+    // Other messages are skipped, because only requests violate the requirement.
     while request.is_none()
         && let Some(received) = conn.receive(QUIET_PERIOD).await?
     {

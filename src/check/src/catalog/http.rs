@@ -113,10 +113,10 @@ pub(super) const CHECKS: &[Check] = &[
         .era(Era::Since("2025-03-26")),
 ];
 
-/// Sends a message with its usual headers, changed by `other`; a value of `None` removes a header.
-async fn post(conn: &mut Conn, message: &Value, other: &[(&str, Option<&str>)]) -> Outcome<HttpResponse> {
+/// Sends a message with its usual headers, except for those in `changed_headers`. A value of `None` removes a header.
+async fn post(conn: &mut Conn, message: &Value, changed_headers: &[(&str, Option<&str>)]) -> Outcome<HttpResponse> {
     let mut headers = headers_for(conn, message);
-    for (name, value) in other {
+    for (name, value) in changed_headers {
         headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         headers.extend(value.map(|value| ((*name).to_owned(), value.to_owned())));
     }
@@ -124,8 +124,8 @@ async fn post(conn: &mut Conn, message: &Value, other: &[(&str, Option<&str>)]) 
 }
 
 /// Sends a harmless request on a new connection, with its headers changed as by [`post`].
-async fn post_harmless(probe: &Probe, other: &[(&str, Option<&str>)]) -> Outcome<HttpResponse> {
-    post(&mut probe.open().await?, &probe.harmless_request(5), other).await
+async fn post_harmless(probe: &Probe, changed_headers: &[(&str, Option<&str>)]) -> Outcome<HttpResponse> {
+    post(&mut probe.open().await?, &probe.harmless_request(5), changed_headers).await
 }
 
 fn headers_for(conn: &mut Conn, message: &Value) -> Vec<(String, String)> {
@@ -161,7 +161,7 @@ async fn content_type(probe: Probe) -> Outcome {
 }
 
 async fn accepted(probe: Probe) -> Outcome {
-    // A notification that every server knows.
+    // Every server knows this notification.
     let params = json!({ "requestId": "check-none", "reason": "check" });
     let message = probe.message(None, "notifications/cancelled", params);
     let answer = post(&mut probe.open().await?, &message, &[]).await?;
@@ -210,8 +210,8 @@ async fn session_required(probe: Probe) -> Outcome {
 
 async fn session_unknown(probe: Probe) -> Outcome {
     let (mut conn, _) = open_session(&probe).await?;
-    let other = [("Mcp-Session-Id", Some("check-no-such-session"))];
-    ensure_status(&post(&mut conn, &probe.harmless_request(5), &other).await?, 404)
+    let changed_headers = [("Mcp-Session-Id", Some("check-no-such-session"))];
+    ensure_status(&post(&mut conn, &probe.harmless_request(5), &changed_headers).await?, 404)
 }
 
 async fn session_ended(probe: Probe) -> Outcome {
@@ -242,15 +242,15 @@ async fn name_mismatch(probe: Probe) -> Outcome {
     require(&probe, "tools")?;
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
     let message = probe.message(Some(&5.into()), "tools/call", params);
-    let other = [("Mcp-Name", Some("check_another_tool"))];
-    ensure_header_mismatch(&post(&mut probe.open().await?, &message, &other).await?)
+    let changed_headers = [("Mcp-Name", Some("check_another_tool"))];
+    ensure_header_mismatch(&post(&mut probe.open().await?, &message, &changed_headers).await?)
 }
 
 async fn version_status(probe: Probe) -> Outcome {
     let mut message = probe.harmless_request(5);
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
-    let other = [("MCP-Protocol-Version", Some("2099-01-01"))];
-    ensure_status(&post(&mut probe.open().await?, &message, &other).await?, 400)
+    let changed_headers = [("MCP-Protocol-Version", Some("2099-01-01"))];
+    ensure_status(&post(&mut probe.open().await?, &message, &changed_headers).await?, 400)
 }
 
 /// Sends two requests in one session, and returns each id with its response.

@@ -51,11 +51,13 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(("server/utilities/completion", "server/utilities/completion")),
 ];
 
+/// Skips the check unless the server offers the capability and lists entries.
 fn skip_if_missing(probe: &Probe, capability: &str, listed: &[Value]) -> Outcome {
     require(probe, capability)?;
     if listed.is_empty() { skip(format!("it lists no {capability}")) } else { Ok(()) }
 }
 
+/// Fails and quotes the first invalid entry, if there is one.
 pub(super) fn check_each(listed: &[Value], is_valid: impl Fn(&Value) -> bool) -> Outcome {
     let invalid = listed.iter().find(|entry| !is_valid(entry));
     ensure_none(invalid, |entry| format!("this entry is invalid: {}", compact_json(entry)))
@@ -154,11 +156,11 @@ async fn unknown_prompt(probe: Probe) -> Outcome {
 
 async fn completion(probe: Probe) -> Outcome {
     require(&probe, "completions")?;
-    let of_prompt = probe.facts.prompts.iter().find_map(|prompt| {
+    let prompt_argument = probe.facts.prompts.iter().find_map(|prompt| {
         let argument = prompt["arguments"].as_array()?.first()?;
         Some((json!({ "type": "ref/prompt", "name": prompt["name"] }), argument["name"].clone()))
     });
-    let Some((reference, name)) = of_prompt else { return skip("no prompt has arguments") };
+    let Some((reference, name)) = prompt_argument else { return skip("no prompt has arguments") };
     let params = json!({ "ref": reference, "argument": { "name": name, "value": "" } });
     let response = probe.open().await?.ask("completion/complete", params).await?;
     if response.get("error").is_some() {

@@ -72,6 +72,7 @@ async fn jsonrpc(probe: Probe) -> Outcome {
     ensure(version == "2.0", || format!("`jsonrpc` is {}", compact_json(version)))
 }
 
+/// Sends a request with this id, and fails unless the response has the same id.
 async fn check_id_echo(probe: Probe, id: Value) -> Outcome {
     let mut conn = probe.open().await?;
     conn.send(&probe.harmless_request(id.clone()).to_string()).await?;

@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::{MODERN, probe::Probe, wire::ProbeError};
 
-/// The subject of checks.
+/// The subject of a group of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     Messages,
@@ -131,9 +131,9 @@ pub struct Check {
     pub id: &'static str,
     pub group: Group,
     pub level: Level,
-    /// The requirement in one sentence.
+    /// The requirement as a sentence.
     pub requirement: &'static str,
-    /// How to fix a failure.
+    /// The advice for fixing a failure.
     pub advice: &'static str,
     /// The pages of the specification in the handshake revisions and in the stateless one, without the revision.
     pub(crate) spec: (&'static str, &'static str),
@@ -228,12 +228,12 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
     .flatten()
 }
 
-/// Returns the check that detects a server which answers with other ids.
+/// Returns the check that detects a server whose responses have wrong ids.
 pub(crate) fn wrong_id_check() -> &'static Check {
     &messages::CHECKS[messages::ID_INTEGER]
 }
 
-/// Formats a value on one line, for reasons.
+/// Formats a value on one line, for the reason of a result.
 fn compact_json(value: &Value) -> String {
     truncate(&value.to_string())
 }
@@ -254,12 +254,12 @@ fn skip<T>(why: impl Into<String>) -> Outcome<T> {
     Err(NotPassed::Skipped(why.into()))
 }
 
-/// Fails with that reason unless the condition holds.
+/// Fails with the reason unless the condition holds.
 fn ensure(holds: bool, why: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { fail(why()) }
 }
 
-/// Fails with that reason if an offending value was found.
+/// Fails with the reason if an offending value was found.
 fn ensure_none<T>(offender: Option<T>, why: impl FnOnce(T) -> String) -> Outcome {
     offender.map_or(Ok(()), |offender| fail(why(offender)))
 }

@@ -87,7 +87,7 @@ async fn check_survival(probe: Probe, texts: &[&[u8]]) -> Outcome {
     for text in texts {
         match send_and_drain(&mut conn, text).await {
             Ok(()) => {}
-            // A server that refuses by disconnecting may be asked on a new connection.
+            // A server may refuse a text by disconnecting, so the check continues on a new connection.
             Err(ProbeError::Closed) if !probe.is_child() => conn = probe.open().await?,
             Err(error) => return fail(format!("{error}, after {}", truncate(&String::from_utf8_lossy(text)))),
         }

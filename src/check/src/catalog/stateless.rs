@@ -69,8 +69,8 @@ async fn unsupported_version(probe: Probe) -> Outcome {
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
     let response = conn.exchange(&message).await?.json().unwrap_or_default();
     let data = &response["error"]["data"];
-    let names = data["supported"].as_array().is_some_and(|all| all.iter().any(|version| version == MODERN));
-    let holds = error_code(&response) == Some(-32022) && names && data["requested"] == "2099-01-01";
+    let names_revision = data["supported"].as_array().is_some_and(|all| all.iter().any(|version| version == MODERN));
+    let holds = error_code(&response) == Some(-32022) && names_revision && data["requested"] == "2099-01-01";
     ensure_response(holds, &response)
 }
 
@@ -125,7 +125,7 @@ async fn caching(probe: Probe) -> Outcome {
     let resource = probe.facts.resources.first().map(|known| ("resources/read", json!({ "uri": known["uri"] })));
     for (method, params) in lists.map(|method| (method, json!({}))).chain(resource) {
         let result: Value = conn.ask(method, params).await?["result"].take();
-        // Only complete results carry it.
+        // Only complete results have these members.
         if result["resultType"].as_str().is_some_and(|kind| kind != "complete") || result.is_null() {
             continue;
         }

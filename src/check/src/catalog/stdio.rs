@@ -71,7 +71,7 @@ fn request_with_text(probe: &Probe, id: i64, text: &str) -> Value {
 async fn stdout(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     if !probe.is_modern() {
-        // The raw answer is checked, without searching for it among other lines.
+        // The answer is read below with all other lines, because each line is checked.
         conn.send(&initialize_request(&1.into(), &probe.revision).to_string()).await?;
     }
     conn.send(&probe.harmless_request(2).to_string()).await?;
@@ -91,14 +91,15 @@ async fn stdout(probe: Probe) -> Outcome {
     Ok(())
 }
 
+/// Fails unless each of the ids is answered.
 async fn check_ids_answered(conn: &mut Conn, probe: &Probe, expected: &[i64]) -> Outcome {
-    let mut left: Vec<i64> = expected.to_vec();
-    while !left.is_empty() {
+    let mut unanswered: Vec<i64> = expected.to_vec();
+    while !unanswered.is_empty() {
         let Some(received) = conn.next_answer(probe.limit()).await? else {
-            return fail(format!("{} of {} requests get no answer", left.len(), expected.len()));
+            return fail(format!("{} of {} requests get no answer", unanswered.len(), expected.len()));
         };
         let message = received.json().unwrap_or_default();
-        left.retain(|expected| !ids_match(&message["id"], &(*expected).into()));
+        unanswered.retain(|expected| !ids_match(&message["id"], &(*expected).into()));
     }
     Ok(())
 }
@@ -123,6 +124,7 @@ async fn one_in_many(probe: Probe) -> Outcome {
     check_ids_answered(&mut conn, &probe, &[300]).await
 }
 
+/// Sends a request with a text of this size, and fails unless it is answered.
 async fn check_size(probe: Probe, bytes: usize) -> Outcome {
     let mut conn = probe.open().await?;
     conn.send(&request_with_text(&probe, 400, &"x".repeat(bytes)).to_string()).await?;
@@ -156,11 +158,11 @@ async fn exit_code(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let child = child_process(&mut conn)?;
     child.close_stdin();
-    let how = match child.wait_for_exit(EXIT_LIMIT).await {
+    let outcome = match child.wait_for_exit(EXIT_LIMIT).await {
         None => return skip("it does not exit"),
         Some(GuardReport::Exited { status: 0 }) => return Ok(()),
         Some(GuardReport::Exited { status }) => format!("exit status {status}"),
         Some(report) => format!("{report:?}"),
     };
-    fail(format!("{how}; the end of its stderr: {}", child.stderr_tail()))
+    fail(format!("{outcome}; the end of its stderr: {}", child.stderr_tail()))
 }

@@ -14,7 +14,7 @@ const LISTING: (&str, &str) = ("server/tools#listing-tools", "server/tools#listi
 const TYPES: (&str, &str) = ("server/tools#data-types", "server/tools#data-types");
 const RESULT: (&str, &str) = ("server/tools#tool-result", "server/tools#tool-result");
 
-/// The most tools that are called.
+/// Maximum number of tools that are called.
 const MAX_CALLED_TOOLS: usize = 5;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -134,8 +134,8 @@ async fn schemas(probe: Probe) -> Outcome {
     for tool in listed_tools(&probe)? {
         for key in ["inputSchema", "outputSchema"] {
             // External references are not fetched, so such schemas are not checked.
-            let refers = |schema: &Value| schema.to_string().contains("\"$ref\":\"http");
-            if let Some(schema) = tool.get(key).filter(|schema| schema.is_object() && !refers(schema))
+            let has_external_reference = |schema: &Value| schema.to_string().contains("\"$ref\":\"http");
+            if let Some(schema) = tool.get(key).filter(|schema| schema.is_object() && !has_external_reference(schema))
                 && let Err(error) = jsonschema::validator_for(schema)
             {
                 return fail(format!("{key} of {}: {}", tool["name"], truncate(&error.to_string())));
@@ -170,17 +170,16 @@ async fn annotations(probe: Probe) -> Outcome {
 }
 
 /// Returns the tools that may be called.
-fn callable(probe: &Probe) -> Vec<&Value> {
-    let reads = |tool: &&Value| probe.options.allow_writes || tool["annotations"]["readOnlyHint"] == true;
-    probe.facts.tools.iter().filter(reads).take(MAX_CALLED_TOOLS).collect()
+fn callable_tools(probe: &Probe) -> Vec<&Value> {
+    let may_be_called = |tool: &&Value| probe.options.allow_writes || tool["annotations"]["readOnlyHint"] == true;
+    probe.facts.tools.iter().filter(may_be_called).take(MAX_CALLED_TOOLS).collect()
 }
 
 pub(super) fn skip_without_calls<T>() -> Outcome<T> {
     skip("no tool declares itself read-only (--allow-writes calls the others too)")
 }
 
-/// Returns arguments that a schema refuses, if that is certain: only a required argument can be missing, and only a
-/// typed one can have a wrong type.
+/// Returns arguments that a schema certainly refuses: a required argument is missing, or an argument has a wrong type.
 fn wrong_arguments(schema: &Value) -> Option<Value> {
     if schema["required"].as_array().is_some_and(|all| !all.is_empty()) {
         return Some(json!({}));
@@ -193,7 +192,7 @@ fn wrong_arguments(schema: &Value) -> Option<Value> {
 }
 
 async fn arguments(probe: Probe) -> Outcome {
-    let callable = callable(&probe);
+    let callable = callable_tools(&probe);
     let wrong = callable.iter().find_map(|tool| Some((tool, wrong_arguments(&tool["inputSchema"])?)));
     let Some((tool, wrong)) = wrong else {
         return skip("no tool that may be called has arguments that could be invalid");
@@ -231,14 +230,14 @@ fn generate_arguments(schema: &Value, depth: u8) -> Option<Value> {
     })
 }
 
-/// Returns the parameters of a call for each tool that may be called and whose schema arguments can be generated for.
+/// Returns the tools that may be called and for which arguments can be generated, with the parameters of the call.
 pub(super) fn safe_calls(probe: &Probe) -> Vec<(&Value, Value)> {
     let call = |tool: &'_ Value| {
         let arguments = generate_arguments(&tool["inputSchema"], 0)?;
         let schema = jsonschema::validator_for(&tool["inputSchema"]).ok()?;
         schema.is_valid(&arguments).then(|| json!({ "name": tool["name"], "arguments": arguments }))
     };
-    callable(probe).into_iter().filter_map(|tool| Some((tool, call(tool)?))).collect()
+    callable_tools(probe).into_iter().filter_map(|tool| Some((tool, call(tool)?))).collect()
 }
 
 /// Calls the tools of [`safe_calls`] and returns their results, and skips the check if there are none.

@@ -74,12 +74,12 @@ async fn gather_call(conn: &mut Conn, probe: &Probe, params: Value) -> Outcome<V
     Ok(conn.gather(&probe.message(Some(&id), "tools/call", params), probe.limit()).await?)
 }
 
-/// Calls tools with a progress token, and returns each token with the received progress. Skips the check if there is
-/// none.
+/// Calls tools with a progress token, and returns each token with the received progress. Skips the check if no tool reports
+/// progress.
 async fn collect_progress(conn: &mut Conn, probe: &Probe) -> Outcome<Vec<(Value, Vec<Value>)>> {
     let mut all = Vec::new();
-    for (at, (_, mut params)) in tools::safe_calls(probe).into_iter().enumerate() {
-        let token = json!(format!("check-{at}"));
+    for (index, (_, mut params)) in tools::safe_calls(probe).into_iter().enumerate() {
+        let token = json!(format!("check-{index}"));
         params["_meta"] = json!({ "progressToken": token });
         let messages = gather_call(conn, probe, params).await?;
         all.push((token, messages.into_iter().filter(is_progress).collect::<Vec<_>>()));
@@ -96,7 +96,7 @@ fn is_progress(message: &Value) -> bool {
 
 async fn progress_token(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    // First without a token: no progress may be sent.
+    // Calls without a token come first, because the server may send no progress for them.
     for (tool, params) in tools::safe_calls(&probe) {
         let messages = gather_call(&mut conn, &probe, params).await?;
         ensure_none(messages.iter().find(|message| is_progress(message)), |message| {

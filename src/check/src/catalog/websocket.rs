@@ -1,4 +1,4 @@
-//! Checks of WebSocket, which is in no revision, as servers and clients implement it.
+//! Checks of WebSocket. No revision defines this transport, so they follow what servers and clients implement.
 
 use std::{sync::Arc, time::Duration};
 

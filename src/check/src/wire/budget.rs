@@ -1,12 +1,12 @@
-//! Bounds what the prober reads and stores: for one message and for the whole run.
+//! Limits how much the prober reads and stores, for each message and for the whole run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ProbeError;
 
-/// The most bytes that are read from a server in one run, over all connections.
+/// Maximum number of bytes that are read from a server in one run, over all connections.
 const MAX_RUN_BYTES: u64 = 256 << 20;
-/// The most memory of one parsed message, as [`estimate_weight`] estimates it.
+/// Maximum memory in bytes of a parsed message, as [`estimate_weight`] estimates it.
 pub(crate) const MAX_WEIGHT: usize = 16 << 20;
 /// Memory overhead in bytes of a parsed value.
 const VALUE_OVERHEAD: usize = 80;
@@ -43,7 +43,7 @@ pub(crate) fn estimate_weight(text: &str) -> usize {
             _ if escaped => escaped = false,
             b'\\' => escaped = quoted,
             b'"' => quoted = !quoted,
-            // Each value but the first follows one of these.
+            // Each value except the first follows one of these characters.
             b'[' | b'{' | b',' | b':' if !quoted => values += 1,
             _ => {}
         }

@@ -13,11 +13,11 @@ use super::{
 
 const ACCEPT: &str = "application/json, text/event-stream";
 
-/// A response, read to its end, or to the JSON-RPC response if it is a stream.
+/// An HTTP response. It was read to its end, or up to the JSON-RPC response if it is a stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HttpResponse {
     pub status: u16,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
     /// The body without its transfer encoding.
     pub body: String,
@@ -221,10 +221,10 @@ async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Re
         }
         let answered = answer.is_stream()
             && answer.events.iter().filter_map(|event| parse(&event.data)).any(|message| is_response(&message));
-        let over =
+        let is_finished =
             answered || body.is_complete() || matches!(answer.status, 204 | 304) || body.text.len() > MAX_MESSAGE_BYTES;
         let mut bytes = Vec::new();
-        if over || socket.read(&mut bytes).await? == 0 {
+        if is_finished || socket.read(&mut bytes).await? == 0 {
             answer.body = String::from_utf8_lossy(&body.text).into_owned();
             return Ok(());
         }
@@ -242,8 +242,9 @@ struct Body {
     /// The part of a chunked body that is not decoded yet.
     undecoded: Vec<u8>,
     is_last: bool,
-    /// Offset after the last returned event, and the offset up to which no further end of an event was found.
+    /// The offset after the last returned event.
     events_end: usize,
+    /// The offset up to which no further end of an event was found.
     searched: usize,
 }
 

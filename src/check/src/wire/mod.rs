@@ -19,9 +19,9 @@ pub(crate) use websocket::{Frame, WebSocket};
 
 use crate::{Target, redact::Redactor};
 
-/// The most bytes of a message or body that are read.
+/// Maximum number of bytes of a message or body that are read.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 5 << 20;
-/// The most bytes of an HTTP response head that are read.
+/// Maximum number of bytes of an HTTP response head that are read.
 pub(crate) const MAX_HEAD_BYTES: usize = 256 << 10;
 
 /// The reason why a connection gives no further answer.
@@ -44,7 +44,7 @@ pub enum ProbeError {
 }
 
 impl ProbeError {
-    /// Masks the secrets that the server was given.
+    /// Masks the secrets that were sent to the server.
     pub(crate) fn redact(self, redactor: &Redactor) -> Self {
         let redact = |text: String| redactor.redact(&text).into_owned();
         match self {

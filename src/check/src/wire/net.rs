@@ -34,7 +34,7 @@ impl Connection {
         self.socket.flush().await.map_err(|_| ProbeError::Closed)
     }
 
-    /// Appends received bytes and returns their number; 0 at the end.
+    /// Appends received bytes to `into`, and returns their number; 0 means the end.
     pub async fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, ProbeError> {
         let mut buffer = vec![0; 64 << 10];
         let count = self.socket.read(&mut buffer).await.map_err(|_| ProbeError::Closed)?;

@@ -26,7 +26,7 @@ pub(crate) struct Stdio {
     stdout: BufReader<pipe::Receiver>,
     /// The beginning of an incomplete line.
     partial: Vec<u8>,
-    errors: Arc<Mutex<Vec<u8>>>,
+    stderr_tail: Arc<Mutex<Vec<u8>>>,
     budget: Arc<Budget>,
 }
 
@@ -45,9 +45,9 @@ impl Stdio {
             ChildSpec { guard: &guard, command: program, args: arguments, inherited: &inherited, env: &env, cwd };
         let started = start(spec).await.map_err(|error| ProbeError::Unreachable(error.to_string()))?;
         let RunningChild { stdin, stdout, mut stderr, guard } = started;
-        let errors = Arc::new(Mutex::new(Vec::new()));
-        let tail = Arc::clone(&errors);
-        // Read all the time, so that the child never blocks on writing its log.
+        let stderr_tail = Arc::new(Mutex::new(Vec::new()));
+        let tail = Arc::clone(&stderr_tail);
+        // Stderr is read all the time, so that the child never blocks on writing its log.
         tokio::spawn(async move {
             let mut buffer = vec![0; 4096];
             while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
@@ -57,12 +57,12 @@ impl Stdio {
                 tail.drain(..over);
             }
         });
-        Ok(Self { guard, stdin: Some(stdin), stdout: BufReader::new(stdout), partial: Vec::new(), errors, budget })
+        Ok(Self { guard, stdin: Some(stdin), stdout: BufReader::new(stdout), partial: Vec::new(), stderr_tail, budget })
     }
 
     /// Returns the end of the child's stderr.
     pub fn stderr_tail(&self) -> String {
-        let tail = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let tail = self.stderr_tail.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&tail).trim().to_owned()
     }
 
@@ -115,7 +115,7 @@ impl Stdio {
         self.stdin = None;
     }
 
-    /// Returns how the child ended, if it does within the limit.
+    /// Returns the report of how the child ended, or `None` if it did not end within the limit.
     pub async fn wait_for_exit(&mut self, limit: Duration) -> Option<GuardReport> {
         let ended = async {
             loop {

@@ -1,4 +1,4 @@
-//! A WebSocket (RFC 6455): the upgrade and the frames as bytes.
+//! A WebSocket client that writes the upgrade and the frames as bytes (RFC 6455).
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,6 +25,7 @@ pub(crate) enum Frame {
     Close(Option<u16>),
 }
 
+/// A WebSocket connection to the server.
 pub(crate) struct WebSocket {
     socket: Connection,
     buffer: Vec<u8>,
@@ -151,7 +152,8 @@ impl WebSocket {
         tokio::time::timeout(limit, next).await.map_or(Ok(None), |frame| frame.map(Some))
     }
 
-    /// Removes the next frame from the buffer, once it is complete.
+    /// Removes the next frame from the buffer, once it is complete. Returns `true` for the last frame of a message, with the opcode
+    /// and the payload.
     fn take_frame(&mut self) -> Option<(bool, u8, Vec<u8>)> {
         let (first, second) = (*self.buffer.first()?, *self.buffer.get(1)?);
         let (length, start): (u64, usize) = match second & 0x7f {

@@ -1,5 +1,5 @@
-//! The arguments of a change as lines for a terminal. An argument that the diff shows word for word is named and not
-//! repeated; texts of several lines keep their lines. The lines are not escaped: the caller makes hidden characters
+//! Formats the arguments of a change as lines for a terminal. An argument that the diff shows in full is named and not
+//! repeated, and texts of several lines keep their lines. The lines are not escaped: the caller makes hidden characters
 //! visible.
 
 use std::borrow::Cow;
@@ -20,13 +20,13 @@ pub struct ArgumentLines {
 }
 
 impl ArgumentLines {
-    /// Lays out the arguments of a change; all of them if it has no preview.
+    /// Formats the arguments of a change. Without a preview, all arguments are included.
     pub fn for_change(change: &Change) -> Self {
         let diff = Some(&change.diff).filter(|diff| !shows_arguments_only(change) && !diff.truncated);
         Self::new(change.arguments.get(), diff)
     }
 
-    /// Lays out arguments beside an optional diff.
+    /// Formats arguments without those that the diff, if there is one, shows.
     pub fn new(raw: &str, diff: Option<&Diff>) -> Self {
         let mut out = Self::default();
         for json::Member { key, value, .. } in json::members(raw) {
@@ -59,7 +59,7 @@ impl ArgumentLines {
         out
     }
 
-    /// Names the arguments that the diff shows already.
+    /// Returns a note with the names of the arguments that the diff shows.
     pub fn diff_note(&self) -> Option<String> {
         (!self.shown_in_diff.is_empty()).then(|| format!("{}: as the diff shows", self.shown_in_diff.join(", ")))
     }
@@ -82,12 +82,12 @@ pub fn tool_notes(change: &Change) -> Vec<(&str, String)> {
 
 /// Returns the target of the call: the tool, and the upstream behind its server's name.
 pub fn call_route(change: &Change) -> String {
-    let by = &change.served_by;
-    let at = if by.fingerprint.is_empty() { String::new() } else { format!(", {}", by.label) };
-    route(&change.provider, &change.tool) + &at
+    let served_by = &change.served_by;
+    let upstream = if served_by.fingerprint.is_empty() { String::new() } else { format!(", {}", served_by.label) };
+    route(&change.provider, &change.tool) + &upstream
 }
 
-/// Says how many approvals an approved change still needs.
+/// Returns the message that an approved change still needs more approvals.
 pub fn missing_approvals_message(change: &Change) -> String {
     let quorum = usize::try_from(change.terms.quorum.max(1)).unwrap_or(usize::MAX);
     let missing = quorum.saturating_sub(change.approvals());
@@ -97,7 +97,7 @@ pub fn missing_approvals_message(change: &Change) -> String {
 /// Returns the diff of a call without the fields that only repeat arguments.
 pub fn without_arguments(diff: &Diff) -> Diff {
     let fields = diff.fields.iter().filter(|field| field.field.starts_with('$')).cloned().collect();
-    // The arguments are shown whole beside it.
+    // The arguments are shown in full beside the diff.
     Diff { fields, truncated: false }
 }
 
@@ -138,8 +138,8 @@ mod tests {
     use countersign_domain::changes::diff::DiffBuilder;
 
     fn lines_of(raw: &str, diff: &Diff) -> (Vec<String>, Vec<String>) {
-        let ArgumentLines { lines, shown_in_diff: elsewhere } = ArgumentLines::new(raw, Some(diff));
-        (lines, elsewhere)
+        let ArgumentLines { lines, shown_in_diff } = ArgumentLines::new(raw, Some(diff));
+        (lines, shown_in_diff)
     }
 
     #[test]
@@ -148,8 +148,8 @@ mod tests {
         let after = before.replace("line 15", "line fifteen");
         let diff = DiffBuilder::new().field("c", "Content", Some(&before), Some(&after)).finish();
         let raw = |content: &str| serde_json::json!({ "path": "/a", "content": content }).to_string();
-        let (lines, elsewhere) = lines_of(&raw(&after), &diff);
-        assert_eq!((lines, elsewhere), (vec![r#"path: "/a""#.to_owned()], vec!["content".to_owned()]));
+        let (lines, shown_in_diff) = lines_of(&raw(&after), &diff);
+        assert_eq!((lines, shown_in_diff), (vec![r#"path: "/a""#.to_owned()], vec!["content".to_owned()]));
         // A text that differs anywhere from the one in the diff is shown whole.
         for other in [after.replace("fifteen", "16"), format!("{after}\nmore"), before, String::new()] {
             assert!(lines_of(&raw(&other), &diff).1.is_empty(), "{other}");
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn every_argument_is_shown_and_none_imitates_another() {
         let raw = r#"{"a":"x\n  b: 1","b":{"c":[1]},"d\ne":"\"q\"","":null}"#;
-        let ArgumentLines { lines, shown_in_diff: elsewhere } = ArgumentLines::new(raw, None);
+        let ArgumentLines { lines, shown_in_diff } = ArgumentLines::new(raw, None);
         let expected = [
             "a:",
             "  | x",
@@ -182,7 +182,7 @@ mod tests {
             r#""d\ne": "\"q\"""#,
             r#""": null"#,
         ];
-        assert_eq!((lines, elsewhere), (expected.map(str::to_owned).to_vec(), Vec::new()));
+        assert_eq!((lines, shown_in_diff), (expected.map(str::to_owned).to_vec(), Vec::new()));
         assert_eq!(ArgumentLines::new("{}", None).lines, ["(none)"]);
         assert_eq!(ArgumentLines::new(r#"{"a":"hello\n"}"#, None).lines, ["a:", "  | hello"]);
         assert_eq!(ArgumentLines::new(r#"{"a":"hello\n\n"}"#, None).lines, ["a:", "  | hello", "  | "]);

@@ -21,7 +21,7 @@ use countersign_domain::{
     text::plural,
 };
 
-/// The time that an approval waits for its outcome.
+/// Maximum time to wait for the outcome of an approval.
 const MAX_OUTCOME_WAIT: Duration = Duration::from_secs(5);
 /// The pause between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -97,7 +97,7 @@ impl Decider<'_> {
             );
             return Err(Failure::new(Exit::Failed, message));
         }
-        let verb = verb_of(self.verdict);
+        let verb = decision_verb(self.verdict);
         if self.should_confirm && !confirm_decision(verb, &change, self.without_preview)? {
             remark("Nothing was decided.");
             return Ok(Exit::Failed);
@@ -118,9 +118,10 @@ impl Decider<'_> {
             out.line("")?;
             print_outcome(self.verdict, &after, out)?;
         }
-        Ok(exit_of_decision(self.verdict, after.state))
+        Ok(exit_code_for(self.verdict, after.state))
     }
 
+    /// Fails unless the change is in a state in which the decision is possible.
     fn ensure_open(&self, change: &Change) -> Result<(), Failure> {
         ensure_version(change, self.args.version)?;
         let open = match self.verdict {
@@ -131,7 +132,7 @@ impl Decider<'_> {
             return Ok(());
         }
         let state = change.state.as_str();
-        let message = format!("the change is {state}: there is nothing to {}", verb_of(self.verdict));
+        let message = format!("the change is {state}: there is nothing to {}", decision_verb(self.verdict));
         Err(Failure::new(Exit::Conflict, message))
     }
 
@@ -141,10 +142,10 @@ impl Decider<'_> {
         let deadline = Instant::now() + MAX_OUTCOME_WAIT;
         while ends_soon(&change) && Instant::now() < deadline {
             tokio::time::sleep(POLL_INTERVAL).await;
-            let Ok(looked) = self.client.get(&["changes", &change.id], &[]).await else { break };
-            let Ok(now) = looked.read::<Change>() else { break };
+            let Ok(response) = self.client.get(&["changes", &change.id], &[]).await else { break };
+            let Ok(now) = response.read::<Change>() else { break };
             if now.version > change.version {
-                (answer, change) = (looked, now);
+                (answer, change) = (response, now);
             }
         }
         (answer, change)
@@ -161,7 +162,7 @@ fn ends_soon(change: &Change) -> bool {
 }
 
 /// Returns the exit code of a decision that was made, according to the change's outcome as far as it is known.
-const fn exit_of_decision(verdict: Verdict, state: ChangeState) -> Exit {
+const fn exit_code_for(verdict: Verdict, state: ChangeState) -> Exit {
     match (verdict, state) {
         (Verdict::Approve, ChangeState::Failed | ChangeState::OutcomeUnknown) => Exit::Failed,
         (
@@ -172,7 +173,7 @@ const fn exit_of_decision(verdict: Verdict, state: ChangeState) -> Exit {
     }
 }
 
-const fn verb_of(verdict: Verdict) -> &'static str {
+const fn decision_verb(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Approve => "approve",
         Verdict::Reject => "reject",
@@ -219,9 +220,10 @@ fn print_quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
     if terms.quorum <= 1 && terms.reviewers.is_empty() {
         return Ok(());
     }
-    let of = if terms.reviewers.is_empty() { String::new() } else { format!(" of {}", terms.reviewers.join(", ")) };
+    let reviewers =
+        if terms.reviewers.is_empty() { String::new() } else { format!(" of {}", terms.reviewers.join(", ")) };
     let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
-    let line = format!("It has {} of the {needed}{of} that it needs.", change.approvals());
+    let line = format!("It has {} of the {needed}{reviewers} that it needs.", change.approvals());
     out.line("")?;
     Ok(out.styled_line(Style::Yellow, &one_line(&line))?)
 }
@@ -231,13 +233,13 @@ fn confirm_decision(verb: &str, change: &Change, without_preview: bool) -> Resul
     if change.diff.truncated && !shows_arguments_only(change) {
         remark("\nThe diff above is incomplete: it was truncated because of its size.");
     }
-    let blind = without_preview && change.preview.failed.is_some();
-    let qualifier = if blind { ", without a preview" } else { "" };
-    let mut what = verb.to_owned();
-    if let Some(first) = what.get_mut(..1) {
+    let is_blind = without_preview && change.preview.failed.is_some();
+    let qualifier = if is_blind { ", without a preview" } else { "" };
+    let mut action = verb.to_owned();
+    if let Some(first) = action.get_mut(..1) {
         first.make_ascii_uppercase();
     }
-    confirm(&format!("\n{what} version {} of this change{qualifier}?", change.version), "decide")
+    confirm(&format!("\n{action} version {} of this change{qualifier}?", change.version), "decide")
 }
 
 #[cfg(test)]
@@ -247,10 +249,10 @@ mod tests {
     #[test]
     fn exit_code_of_approval_follows_the_outcome() {
         use ChangeState::*;
-        let approved = |state| exit_of_decision(Verdict::Approve, state);
+        let approved = |state| exit_code_for(Verdict::Approve, state);
         assert!([Pending, Approved, Executing, Applied].map(approved).iter().all(|exit| *exit == Exit::Ok));
         assert_eq!([Failed, OutcomeUnknown].map(approved), [Exit::Failed; 2]);
         assert_eq!([Stale, Expired, Withdrawn, Rejected].map(approved), [Exit::Conflict; 4]);
-        assert_eq!(exit_of_decision(Verdict::Reject, Rejected), Exit::Ok);
+        assert_eq!(exit_code_for(Verdict::Reject, Rejected), Exit::Ok);
     }
 }

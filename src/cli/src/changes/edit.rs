@@ -54,7 +54,7 @@ pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<E
     };
     let answer = send(client, &change, args, &text).await.map_err(|mut failure| {
         if let Some(draft) = draft {
-            // The user's text is kept: an hour of typing is not thrown away for a comma.
+            // The file is kept, so that a syntax error does not discard the user's text.
             let path = draft.keep();
             let retry_command = format!("countersign changes edit {} -f {}", one_line(&change.id), path.display());
             failure.message =
@@ -76,7 +76,7 @@ async fn send(client: &Client, change: &Change, args: &EditArgs, text: &str) -> 
     if !arguments.get().starts_with('{') {
         return Err(Failure::new(Exit::Usage, "the arguments must be a JSON object"));
     }
-    // Sent as raw text, so that numbers keep all their digits.
+    // The arguments are sent as raw text, so that numbers keep all their digits.
     let comment = json!(args.comment);
     let body = format!(r#"{{"arguments":{},"version":{},"comment":{comment}}}"#, arguments.get(), change.version);
     client

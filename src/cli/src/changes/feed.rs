@@ -1,4 +1,4 @@
-//! The gateway's event feed as the terminal reads it. A lost connection resumes where it broke.
+//! Reads the gateway's event feed. After a lost connection, reading resumes at the last event.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use countersign_protocol::event_stream::{EventReader, EventTooLong};
 
 /// The pauses before the feed is opened again.
 const RECONNECT_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
-/// The gateway sends a comment every few seconds: longer silence is a dead connection.
+/// The time after which a silent connection counts as lost. The gateway sends a comment every few seconds.
 const MAX_SILENCE: Duration = Duration::from_secs(90);
 
 /// A change of the connection, or an event of the feed.
@@ -53,7 +53,7 @@ pub async fn follow(
     }
 }
 
-/// One event of the feed.
+/// An event of the feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     /// The id of the last event that had one.

@@ -24,7 +24,7 @@ use countersign_domain::changes::{Change, ChangeState, Verdict};
 
 pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
     client::run(&args.connect, async |client| match &args.command {
-        ChangesCommand::List { status, narrow, limit } => list(&client, status, narrow, *limit, out).await,
+        ChangesCommand::List { status, filters, limit } => list(&client, status, filters, *limit, out).await,
         ChangesCommand::Show { id } => {
             let answer = client.get(&["changes", id], &[]).await?;
             client.print(&answer, out, |change, out| render::print_change(&change, Timestamp::now(), out))
@@ -47,7 +47,7 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
             let (_, answer) = post_action(&client, id, "settle", body).await?;
             client.print_line(&answer, out, &format!("Settled as {outcome}."))
         }
-        // An inbox on a terminal; otherwise, or from a given event on, one line per event.
+        // A terminal shows the inbox. Otherwise, or with a start position, each event is printed on a line.
         ChangesCommand::Watch { since: None, after: None, plain: false } if !client.json && screen::is_possible() => {
             screen::run(client).await
         }
@@ -72,7 +72,7 @@ const PAGE_SIZE: usize = 100;
 async fn list(
     client: &Client,
     status: &[String],
-    narrow: &FilterArgs,
+    filters: &FilterArgs,
     limit: usize,
     out: &mut Output,
 ) -> Result<Exit, Failure> {
@@ -81,13 +81,13 @@ async fn list(
         all if all.iter().any(|s| s == "all") => None,
         some => Some(some.join(",")),
     };
-    let (since, until) = (narrow.since.map(|at| at.to_string()), narrow.until.map(|at| at.to_string()));
-    let filters = [
+    let (since, until) = (filters.since.map(|at| at.to_string()), filters.until.map(|at| at.to_string()));
+    let parameters = [
         ("status", states.as_deref()),
-        ("principal", narrow.principal.as_deref()),
-        ("tool", narrow.tool.as_deref()),
-        ("server", narrow.server.as_deref()),
-        ("q", narrow.search.as_deref()),
+        ("principal", filters.principal.as_deref()),
+        ("tool", filters.tool.as_deref()),
+        ("server", filters.server.as_deref()),
+        ("q", filters.search.as_deref()),
         ("since", since.as_deref()),
         ("until", until.as_deref()),
     ];
@@ -95,7 +95,7 @@ async fn list(
     loop {
         let wanted = (limit - result.changes.len()).min(PAGE_SIZE).to_string();
         let mut query = vec![("limit", wanted.as_str())];
-        query.extend(filters.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
+        query.extend(parameters.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
         query.extend(result.next_cursor.as_deref().map(|c| ("cursor", c)));
         let page: ChangePage = client.get(&["changes"], &query).await?.read()?;
         let empty = page.changes.is_empty();
@@ -117,7 +117,7 @@ async fn list(
         .map(|raw| serde_json::from_str(raw.get()).map_err(client::unexpected_response))
         .collect::<Result<_, _>>()?;
     if changes.is_empty() {
-        let all = status.is_empty() && filters.iter().skip(1).all(|(_, value)| value.is_none());
+        let all = status.is_empty() && parameters.iter().skip(1).all(|(_, value)| value.is_none());
         remark(if all { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
     } else {
         render::print_list(&changes, Timestamp::now(), out)?;
@@ -163,11 +163,12 @@ fn ensure_version(change: &Change, expected: Option<u64>) -> Result<(), Failure>
     Err(Failure::new(Exit::Conflict, message))
 }
 
+/// Returns the advice to look at the change again.
 fn show_hint(id: &str) -> String {
     format!("look at it again with `countersign changes show {}`", one_line(id))
 }
 
-/// Explains what to do about a conflict.
+/// Converts a refusal into a failure, and adds advice if it is a conflict.
 fn conflict_failure(refusal: Refusal, id: &str) -> Failure {
     let mut failure = Failure::from(refusal);
     if failure.exit == Exit::Conflict {

@@ -1,5 +1,5 @@
-//! Changes as text: a table, and one change with its diff. Agents' text is escaped and stays within its line or behind
-//! its mark, so that it cannot pass for ours.
+//! Prints changes as text: a table, or one change with its diff. Agents' text is escaped and stays within its line or behind
+//! its mark, so that it cannot imitate the text of this program.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -56,7 +56,7 @@ pub fn span(duration: SignedDuration) -> String {
     }
 }
 
-/// The most columns of a client's name in a table, because clients choose their names freely.
+/// Maximum number of columns of a client's name in a table. Clients choose their names freely.
 const MAX_CLIENT_COLUMNS: usize = 24;
 
 /// Prints one line per change.
@@ -89,14 +89,14 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
     let target = &change.target;
     out.styled(operation_style(change.operation), change.operation.as_str())?;
     out.line(&format!(" {}  {}", one_line(&target.entity_type), one_line(&target.label)))?;
-    let who = &change.proposer;
-    let client = match (&who.client_name, &who.client_version) {
+    let proposer = &change.proposer;
+    let client = match (&proposer.client_name, &proposer.client_version) {
         (Some(name), Some(version)) => format!(" with {name} {version}"),
         (Some(name), None) => format!(" with {name}"),
         _ => String::new(),
     };
     let age = span(now.duration_since(change.created_at));
-    let proposed = format!("proposed by {}{client} over {}, {age} ago", who.principal, who.transport);
+    let proposed = format!("proposed by {}{client} over {}, {age} ago", proposer.principal, proposer.transport);
     let mut origin = format!("{} ({}), {proposed}", change.tool_title, call_route(change));
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         origin.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
@@ -134,10 +134,10 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
 /// Returns what a reviewer should know about a change beside its diff, as unescaped texts.
 pub fn notes(change: &Change) -> Vec<(Style, String)> {
     let mut notes = Vec::new();
-    if let Some(why) = &change.review {
-        notes.push(match &why.mark {
-            Some(mark) => (Style::Yellow, format!("{mark}: reviewed because {}", why.reason)),
-            None => (Style::Dim, format!("reviewed because {}", why.reason)),
+    if let Some(note) = &change.review {
+        notes.push(match &note.mark {
+            Some(mark) => (Style::Yellow, format!("{mark}: reviewed because {}", note.reason)),
+            None => (Style::Dim, format!("reviewed because {}", note.reason)),
         });
     }
     notes.extend(change.waits_for.as_ref().map(|waits| (Style::Yellow, waits.describe())));
@@ -161,7 +161,10 @@ fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     }
     if diff.truncated {
         out.line("")?;
-        out.styled_line(Style::Yellow, "  The diff is larger than what is shown here; the arguments are shown whole.")?;
+        out.styled_line(
+            Style::Yellow,
+            "  The diff is larger than what is shown here; the arguments are shown in full.",
+        )?;
     }
     Ok(())
 }
@@ -192,7 +195,7 @@ fn print_lines(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
                 continue;
             }
         };
-        // A line of a diff has no line break; a forged one must not start a line of its own.
+        // A line of a diff has no line break. A forged line break must not start a new line.
         print_marked(mark, style, &line.text.replace('\n', "\\n"), out)?;
     }
     Ok(())
@@ -202,10 +205,10 @@ fn print_marked(mark: char, style: Style, text: &str, out: &mut Output) -> Resul
     Ok(out.styled_line(style, &format!("    {mark} {}", escape_hidden(text)))?)
 }
 
-/// Prints what is left of an old change whose contents were removed.
+/// Prints a note for an old change whose contents were removed.
 fn print_redacted(redacted: &Redaction, out: &mut Output) -> Result<(), Failure> {
     out.line("")?;
-    out.styled_line(Style::Dim, &format!("  Its arguments, diff and result were taken out at {}.", redacted.at))?;
+    out.styled_line(Style::Dim, &format!("  Its arguments, diff and result were removed at {}.", redacted.at))?;
     Ok(out.styled_line(Style::Dim, &format!("  The arguments were {}.", one_line(&redacted.arguments)))?)
 }
 
@@ -326,7 +329,7 @@ The target has changed since this was proposed; the diff below is the new one.
     - b
     + c\u{200b}
 
-  The diff is larger than what is shown here; the arguments are shown whole.
+  The diff is larger than what is shown here; the arguments are shown in full.
 
   Arguments
     title: "new\u{202e}"
@@ -348,7 +351,7 @@ The target has changed since this was proposed; the diff below is the new one.
         print_change(&sample(), now(), &mut out).unwrap();
         let text = out.contents();
         assert!(text.contains("\x1b[31m    - old\x1b[0m") && text.contains("\x1b[32m    + new\x1b[0m"), "{text:?}");
-        // All escape sequences are our own.
+        // The program itself wrote all escape sequences.
         let escapes = text.matches('\x1b').count();
         let ours: usize = ["0m", "1m", "2m", "31m", "32m", "33m", "36m"]
             .iter()

@@ -1,5 +1,5 @@
-//! `changes watch`: prints every event of the feed as it comes. A lost connection resumes where it broke, so that no
-//! change event is missed or shown twice.
+//! `changes watch`: prints every event of the feed as it arrives. After a lost connection, reading resumes at the last
+//! event, so that no change event is missed or shown twice.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use countersign_domain::changes::{ChangeState, Operation, Proposer};
 
 /// Prints the events after `since`, including past ones; without it, those from now on.
 pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Result<Exit, Failure> {
-    // The feed can only be entered at a number, so events since a moment are searched from its beginning.
+    // The feed can only be read from a number on, so events since a moment are searched from the beginning.
     let (seen, moment) = match since {
         None => (None, None),
         Some(Since::Event(seq)) => (Some(seq), None),
@@ -112,7 +112,7 @@ fn handle_event(
         return Ok(());
     }
     if json {
-        // Exactly one line, whatever line breaks the stream had.
+        // The event is printed on exactly one line, whatever line breaks the stream had.
         let line = event.data.replace('\n', " ");
         return Ok(out.json(&line)?);
     }
@@ -202,7 +202,7 @@ mod tests {
         let text = out.contents();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains(r"“\u{202e}x\u{1b}[2J”\nforged line"), "{text}");
-        assert!(text.contains("  Create “\\u{202e}x"), "the verb stands there once: {text}");
+        assert!(text.contains("  Create “\\u{202e}x"), "the verb is shown once: {text}");
         assert!(text.contains("(tracker / create_issue v1, by local-agent)"), "{text}");
         assert!(text.contains("abcdefgh…  evil\\n over http as p"), "{text}");
         assert_eq!(seen, Some(6));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_passed_on_line_by_line() {
+    fn json_event_is_printed_on_one_line() {
         let mut out = Output::memory(false);
         let mut seen = None;
         handle_event(&created(1), &mut seen, None, true, &mut out).unwrap();

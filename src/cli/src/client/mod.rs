@@ -1,4 +1,4 @@
-//! A small client of the REST API: finds the gateway, authenticates with one key, maps errors to exit codes.
+//! A small client of the REST API. It finds the gateway, authenticates with a key, and maps errors to exit codes.
 
 mod address;
 pub mod own_gateway;
@@ -31,7 +31,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(35);
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
 
 /// The way in which the gateway was located.
-enum GatewayAddress {
+enum GatewayLocation {
     /// By an address that the user gave.
     Explicit(Url),
     /// By its data directory: the gateway is looked up and verified again before each request, since it may have ended
@@ -101,7 +101,7 @@ pub fn unexpected_response(error: serde_json::Error) -> Failure {
 /// A client of one gateway.
 pub struct Client {
     http: awc::Client,
-    gateway: GatewayAddress,
+    gateway: GatewayLocation,
     key: String,
     /// Set if answers are printed as JSON.
     pub json: bool,
@@ -134,19 +134,19 @@ impl Client {
         let (gateway, url) = match explicit_url {
             Some(url) => {
                 let url = address::parse(&url)?;
-                (GatewayAddress::Explicit(url.clone()), url)
+                (GatewayLocation::Explicit(url.clone()), url)
             }
             None => {
                 let data = data_dir(&args.data)?;
                 let url = own_gateway::find(&data)?.url;
-                (GatewayAddress::DataDirectory(data), url)
+                (GatewayLocation::DataDirectory(data), url)
             }
         };
-        let local = url.host_str().is_some_and(|host| {
+        let is_local = url.host_str().is_some_and(|host| {
             host == "localhost"
                 || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
         });
-        if url.scheme() == "http" && !local {
+        if url.scheme() == "http" && !is_local {
             remark(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
         }
         let tls = args.ca.as_deref().map_or_else(|| Ok(tls::public_config()), tls_config_with_ca)?;
@@ -176,8 +176,8 @@ impl Client {
     /// Returns the base URL of the next request, after verifying who listens there.
     async fn base(&self) -> Result<Url, Refusal> {
         match &self.gateway {
-            GatewayAddress::Explicit(url) => Ok(url.clone()),
-            GatewayAddress::DataDirectory(data) => {
+            GatewayLocation::Explicit(url) => Ok(url.clone()),
+            GatewayLocation::DataDirectory(data) => {
                 let gateway = own_gateway::find(data).map_err(|failure| unavailable(failure.message))?;
                 gateway.verify(&self.http).await.map_err(unavailable)?;
                 Ok(gateway.url)
@@ -213,7 +213,7 @@ impl Client {
     }
 
     /// Opens the event feed after `since`; the body of the response has no end.
-    pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl Stream + use<>>, Refusal> {
+    pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl ByteStream + use<>>, Refusal> {
         let since = since.map(|seq| seq.to_string());
         let query: Vec<(&str, &str)> = since.iter().map(|seq| ("since", seq.as_str())).collect();
         let (base, request) = self.request(Method::GET, &["events"], &query).await?;
@@ -263,8 +263,9 @@ fn unavailable(title: String) -> Refusal {
     Refusal { status: 0, problem: Problem { title, ..Problem::default() } }
 }
 
-pub trait Stream: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin {}
-impl<T: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin> Stream for T {}
+/// A stream of bytes that a response consists of.
+pub trait ByteStream: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin {}
+impl<T: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin> ByteStream for T {}
 
 impl Refusal {
     /// Returns `true` if trying again later may help.
@@ -273,6 +274,7 @@ impl Refusal {
     }
 }
 
+/// Converts an error response into a refusal.
 fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
     let problem = serde_json::from_slice(body)
         .unwrap_or_else(|_| Problem { title: format!("the gateway answered {status}"), ..Problem::default() });
@@ -291,7 +293,7 @@ mod tests {
     use super::*;
 
     fn client(url: &str) -> Client {
-        let gateway = GatewayAddress::Explicit(address::parse(url).unwrap());
+        let gateway = GatewayLocation::Explicit(address::parse(url).unwrap());
         Client { http: net::client(tls::public_config()), gateway, key: "csk_x".into(), json: false }
     }
 

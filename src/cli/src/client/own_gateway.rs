@@ -1,5 +1,5 @@
-//! Finds the gateway that serves a data directory and has it prove its identity. Until it has, it is sent neither a key
-//! nor a sign-in code.
+//! Finds the gateway that serves a data directory and asks it to prove its identity. Before that, neither a key nor a
+//! sign-in code is sent to it.
 
 use std::{path::Path, time::Duration};
 

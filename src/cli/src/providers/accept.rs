@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 
 use super::{
-    NOT_CONNECTED_HINT, server,
+    NOT_CONNECTED_HINT, find_server,
     tools::{Tool, Tools, decision_request, is_pattern, print_definition, print_summary, select},
 };
 use crate::{
@@ -25,7 +25,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
         wanted.iter().any(|name| is_pattern(name)).then_some("accepting what a pattern matches")
     };
     let asks = should_ask(client.json, args.yes, bulk)?;
-    let tools = tools_of(client, &args.name, args.wait.limit()).await?;
+    let tools = fetch_tools(client, &args.name, args.wait.limit()).await?;
     let chosen = if args.all_reads {
         tools.into_iter().filter(|tool| tool.needs_acceptance() && tool.claims_to_only_read()).collect()
     } else {
@@ -40,7 +40,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
         return Ok(Exit::Ok);
     }
     if !client.json {
-        show(&chosen, bulk.is_some(), out)?;
+        print_definitions(&chosen, bulk.is_some(), out)?;
     }
     let what = count_phrase(chosen.len(), "this definition", "these {n} definitions");
     if asks && !confirm(&format!("Accept {what}?"), "accept")? {
@@ -55,15 +55,15 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
 fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output) -> Result<(), Failure> {
     out.styled_line(Style::Green, &format!("Accepted {}.", plural(chosen.len(), "definition")))?;
     let now = |tool: &Tool| after.tools.iter().find(|now| now.name == tool.name);
-    let (run, stay): (Vec<&Tool>, Vec<&Tool>) =
+    let (unreviewed, reviewed): (Vec<&Tool>, Vec<&Tool>) =
         chosen.iter().filter_map(now).filter(|tool| tool.verdict != "deny").partition(|tool| tool.verdict == "allow");
-    if !run.is_empty() {
-        out.line(&format!("{} now without review.", name_list(&run, "runs", "run")))?;
+    if !unreviewed.is_empty() {
+        out.line(&format!("{} now without review.", name_list(&unreviewed, "runs", "run")))?;
     }
-    if !stay.is_empty() {
+    if !reviewed.is_empty() {
         let why = "accepting a definition only confirms that it is known; without review runs only a tool that declares itself read-only";
-        out.line(&format!("{} still reviewed: {why}.", name_list(&stay, "is", "are")))?;
-        if stay.iter().any(|tool| tool.has_unknown_effect()) {
+        out.line(&format!("{} still reviewed: {why}.", name_list(&reviewed, "is", "are")))?;
+        if reviewed.iter().any(|tool| tool.has_unknown_effect()) {
             out.line(&allow_hint(server))?;
         }
     }
@@ -75,7 +75,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
     let by_pattern = args.tools.iter().any(|name| is_pattern(name));
     let several = (by_pattern || args.tools.len() > 1).then_some("letting several tools run");
     let asks = should_ask(client.json, args.yes, several)?;
-    let tools = tools_of(client, &args.name, args.wait.limit()).await?;
+    let tools = fetch_tools(client, &args.name, args.wait.limit()).await?;
     let selection = select(tools, &args.tools, |tool| tool.may_let_run)?;
     let (run_already, refused): (Vec<&Tool>, Vec<&Tool>) =
         selection.left_out.iter().partition(|tool| tool.verdict == "allow");
@@ -91,7 +91,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
         return Ok(if refused.is_empty() { Exit::Ok } else { Exit::Failed });
     }
     if !client.json {
-        show(&chosen, by_pattern || chosen.len() > 1, out)?;
+        print_definitions(&chosen, by_pattern || chosen.len() > 1, out)?;
     }
     let what = count_phrase(chosen.len(), "this tool", "these {n} tools");
     if asks && !confirm(&format!("Let {what} run without review, whoever calls?"), "allow")? {
@@ -111,7 +111,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
 }
 
 pub(super) async fn revoke(client: &Client, name: &str, tools: &[String], out: &mut Output) -> Result<Exit, Failure> {
-    let chosen = select(tools_of(client, name, None).await?, tools, |tool| tool.standing == "accepted")?.chosen;
+    let chosen = select(fetch_tools(client, name, None).await?, tools, |tool| tool.standing == "accepted")?.chosen;
     if chosen.is_empty() {
         remark("None of the matching tools is accepted.");
         return Ok(Exit::Ok);
@@ -120,17 +120,17 @@ pub(super) async fn revoke(client: &Client, name: &str, tools: &[String], out: &
     client.print_line(&answer, out, "Revoked.")
 }
 
-/// Returns the tools of a server that is or was connected.
+/// Fetches the tools of a server that is or was connected.
 ///
 /// # Errors
 /// Fails if it has never been connected, so that its tools are unknown.
-async fn tools_of(client: &Client, name: &str, wait: Option<Duration>) -> Result<Vec<Tool>, Failure> {
+async fn fetch_tools(client: &Client, name: &str, wait: Option<Duration>) -> Result<Vec<Tool>, Failure> {
     if let Some(limit) = wait {
-        super::wait(client, name, limit).await?;
+        super::wait_for_tools(client, name, limit).await?;
     }
     let Tools { tools } = client.get(&["servers", name], &[]).await?.read()?;
     if tools.is_empty()
-        && let Some(server) = server(client, name).await?.filter(|server| !server.is_up())
+        && let Some(server) = find_server(client, name).await?.filter(|server| !server.is_up())
     {
         return Err(Failure::new(Exit::Unavailable, format!("{}. {NOT_CONNECTED_HINT}", server.absence_message())));
     }
@@ -138,7 +138,7 @@ async fn tools_of(client: &Client, name: &str, wait: Option<Duration>) -> Result
 }
 
 /// Prints the definitions whose hashes the request carries.
-fn show(tools: &[Tool], listed: bool, out: &mut Output) -> Result<(), Failure> {
+fn print_definitions(tools: &[Tool], listed: bool, out: &mut Output) -> Result<(), Failure> {
     for tool in tools {
         print_definition(tool, out)?;
     }
@@ -156,14 +156,14 @@ pub(super) fn allow_hint(server: &str) -> String {
     )
 }
 
-/// Returns the phrase for one or several, with the number in place of `{n}`.
+/// Returns the phrase for one item or for several items, with the number in place of `{n}`.
 fn count_phrase(n: usize, one: &str, several: &str) -> String {
     if n == 1 { one.to_owned() } else { several.replace("{n}", &n.to_string()) }
 }
 
 /// Joins names of tools and adds the verb in singular or plural.
 fn name_list(tools: &[&Tool], one: &str, several: &str) -> String {
-    /// The most names that are listed before the rest is only counted.
+    /// Maximum number of names that are listed. Further tools are only counted.
     const MAX_NAMES: usize = 5;
     let mut names: Vec<String> = tools.iter().take(MAX_NAMES).map(|tool| one_line(&tool.name).into_owned()).collect();
     if tools.len() > MAX_NAMES {

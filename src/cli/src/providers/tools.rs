@@ -205,12 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn json_is_indented_and_nothing_else() {
+    fn indenting_json_keeps_its_content() {
         let json = r#"{"a":[1, {"b":12345678901234567890123}],"c":"x{,\"y","d":{ },"e":[]}"#;
         let expected = "{\n  \"a\": [\n    1,\n    {\n      \"b\": 12345678901234567890123\n    }\n  ],\n  \"c\": \
                         \"x{,\\\"y\",\n  \"d\": {},\n  \"e\": []\n}\n";
         assert_eq!(indented(json), expected);
-        // Text that is not JSON ends nothing.
+        // Text that is not JSON causes no panic.
         for text in ["", "\"", "\"\\", "}}}", "[[["] {
             let _ = indented(text);
         }
@@ -274,7 +274,7 @@ mod tests {
         };
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         assert_eq!(chosen(&["git_log", "fs__read"]).unwrap(), (names(&["fs__read", "git_log"]), names(&[])));
-        // An exact name is selected even if nothing is to be done about the tool.
+        // An exact name is selected even if the tool needs no action.
         assert_eq!(chosen(&["fs__write"]).unwrap().0, ["fs__write"]);
         assert_eq!(chosen(&["fs__w[1]"]).unwrap().0, ["fs__w[1]"]);
         assert_eq!(chosen(&["fs__*"]).unwrap(), (names(&["fs__read", "fs__w[1]"]), names(&["fs__write"])));

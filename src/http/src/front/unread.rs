@@ -30,7 +30,7 @@ use countersign_exchange::{
     memory::{EXEMPT_BYTES, Memory, Share, Unread},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
+use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
 
 /// Size in bytes of the slices that a connection is given.
 const SLICE_BYTES: usize = 32 << 10;

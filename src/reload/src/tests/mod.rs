@@ -1,4 +1,4 @@
-//! Tests of whole reloads, with a gateway that records what it is told to do.
+//! Tests of whole reloads, with a gateway that records its actions.
 
 mod restarts;
 
@@ -21,11 +21,11 @@ struct GatewayLog {
 }
 
 impl GatewayLog {
-    fn record(&self, what: &str, more: String) -> Result<(), String> {
-        if *self.fails_at.lock().unwrap() == what {
-            return Err(format!("{what} is broken"));
+    fn record(&self, action: &str, details: String) -> Result<(), String> {
+        if *self.fails_at.lock().unwrap() == action {
+            return Err(format!("{action} is broken"));
         }
-        self.actions.lock().unwrap().push(format!("{what} {more}"));
+        self.actions.lock().unwrap().push(format!("{action} {details}"));
         Ok(())
     }
 }
@@ -58,8 +58,8 @@ impl Reconfigurable for RecordingGateway {
             return async { Err("the store is away".to_owned()) }.boxed();
         }
         let mut store = self.0.store.lock().unwrap();
-        let own = |one: &Option<PolicySnapshot>| one.as_ref().map(|one| one.digest.clone());
-        if by_consent || store.newest.is_none() || own(&store.newest) == own(&store.here) {
+        let digest_of = |policy: &Option<PolicySnapshot>| policy.as_ref().map(|policy| policy.digest.clone());
+        if by_consent || store.newest.is_none() || digest_of(&store.newest) == digest_of(&store.here) {
             store.newest = Some(snapshot.clone());
         }
         (store.here, store.is_told) = (Some(snapshot), true);
@@ -80,9 +80,9 @@ struct TestGateway {
     dir: tempfile::TempDir,
     log: Arc<GatewayLog>,
     events: Arc<Mutex<Vec<Value>>>,
-    /// The status that a subscriber reads when it is told of an event.
+    /// The status that a subscriber reads when it receives an event.
     statuses: Arc<Mutex<Vec<Status>>>,
-    reloads: Arc<Reloader>,
+    reloader: Arc<Reloader>,
 }
 
 impl TestGateway {
@@ -96,9 +96,9 @@ impl TestGateway {
     async fn restart_with(self, yaml: &str) -> Self {
         std::fs::write(self.file(), yaml).unwrap();
         let store = self.log.store.lock().unwrap().clone();
-        let case = Self::start(self.dir, store, false);
-        case.reloads.record_start().await.unwrap();
-        case
+        let gateway = Self::start(self.dir, store, false);
+        gateway.reloader.record_start().await.unwrap();
+        gateway
     }
 
     fn start(dir: tempfile::TempDir, store: PolicySnapshots, accept: bool) -> Self {
@@ -106,51 +106,51 @@ impl TestGateway {
         let flags = Flags { config: Some(file), data: Some("data".into()), ..Flags::default() };
         let source = ConfigSource { flags, env: Environment::new(dir.path(), &[("TOKEN", "s3cret")]) };
         let loaded = load(&source.flags, &source.env).unwrap();
-        let (notes, events) = (
+        let (log, events) = (
             Arc::new(GatewayLog { store: Mutex::new(store.clone()), ..GatewayLog::default() }),
             Arc::new(Mutex::new(Vec::new())),
         );
-        let (told, asked) = (Arc::clone(&events), Arc::new(Mutex::new(Vec::new())));
-        let statuses = Arc::clone(&asked);
-        let reloads = Arc::new_cyclic(|me: &std::sync::Weak<Reloader>| {
-            let me = me.clone();
-            let tell = Box::new(move |event: &Value| {
-                statuses.lock().unwrap().push(me.upgrade().unwrap().status());
-                told.lock().unwrap().push(event.clone());
+        let (published, statuses) = (Arc::clone(&events), Arc::new(Mutex::new(Vec::new())));
+        let read_statuses = Arc::clone(&statuses);
+        let reloader = Arc::new_cyclic(|reloader: &std::sync::Weak<Reloader>| {
+            let reloader = reloader.clone();
+            let publish = Box::new(move |event: &Value| {
+                read_statuses.lock().unwrap().push(reloader.upgrade().unwrap().status());
+                published.lock().unwrap().push(event.clone());
             });
-            let opening = InitialConfig::new(loaded, [7; 16], store, accept);
-            Reloader::new(source, opening, Box::new(RecordingGateway(Arc::clone(&notes))), tell)
+            let initial = InitialConfig::new(loaded, [7; 16], store, accept);
+            Reloader::new(source, initial, Box::new(RecordingGateway(Arc::clone(&log))), publish)
         });
-        Self { dir, log: notes, events, statuses: asked, reloads }
+        Self { dir, log, events, statuses, reloader }
     }
 
     fn file(&self) -> &Path {
-        self.reloads.file().unwrap()
+        self.reloader.file().unwrap()
     }
 
     /// Reloads, and returns the actions and the events.
     async fn reload(&self, yaml: &str) -> (Vec<String>, Vec<String>) {
         std::fs::write(self.file(), yaml).unwrap();
-        self.reloads.reload(ReloadCause::File).await;
+        self.reloader.reload(ReloadCause::File).await;
         self.take_actions()
     }
 
     fn take_actions(&self) -> (Vec<String>, Vec<String>) {
         let kind = |event: Value| event["type"].as_str().unwrap().to_owned();
-        let done = std::mem::take(&mut *self.log.actions.lock().unwrap());
-        (done, std::mem::take(&mut *self.events.lock().unwrap()).into_iter().map(kind).collect())
+        let actions = std::mem::take(&mut *self.log.actions.lock().unwrap());
+        (actions, std::mem::take(&mut *self.events.lock().unwrap()).into_iter().map(kind).collect())
     }
 
     fn digest(&self) -> String {
-        self.reloads.status().waiting.unwrap().digest
+        self.reloader.status().waiting.unwrap().digest
     }
 
-    fn fail_at(&self, what: &'static str) {
-        *self.log.fails_at.lock().unwrap() = what;
+    fn fail_at(&self, action: &'static str) {
+        *self.log.fails_at.lock().unwrap() = action;
     }
 
     fn default(&self) -> PolicyDefault {
-        self.reloads.config().policy.default
+        self.reloader.config().policy.default
     }
 }
 
@@ -162,54 +162,54 @@ fn texts(all: &[&str]) -> Vec<String> {
 
 #[tokio::test]
 async fn server_and_stricter_changes_apply_at_once() {
-    let case = TestGateway::new("");
-    assert_eq!(case.reload("").await, (vec![], vec![]));
-    assert!(case.reloads.status().last.is_none());
-    assert_eq!(case.reload(SERVERS).await, (texts(&["servers a,b"]), texts(&["config.applied"])));
-    let changes = case.reloads.status().last.unwrap().changes;
+    let gateway = TestGateway::new("");
+    assert_eq!(gateway.reload("").await, (vec![], vec![]));
+    assert!(gateway.reloader.status().last.is_none());
+    assert_eq!(gateway.reload(SERVERS).await, (texts(&["servers a,b"]), texts(&["config.applied"])));
+    let changes = gateway.reloader.status().last.unwrap().changes;
     assert_eq!(changes.upstreams_added, ["a", "b"]);
     let stricter = "mcpServers: { b: { command: y } }\npolicy: { default: deny }\nlog: { filter: debug }\n";
-    let (done, told) = case.reload(stricter).await;
-    assert_eq!((done, told), (texts(&["routing deny", "servers b", "log debug"]), texts(&["config.applied"])));
-    let status = case.reloads.status();
+    let (actions, events) = gateway.reload(stricter).await;
+    assert_eq!((actions, events), (texts(&["routing deny", "servers b", "log debug"]), texts(&["config.applied"])));
+    let status = gateway.reloader.status();
     assert_eq!((status.generation, status.waiting.is_none()), (2, true));
     assert_eq!(status.last.unwrap().changes.policy_tightened.len(), 1);
-    assert_eq!(case.default(), PolicyDefault::Deny);
+    assert_eq!(gateway.default(), PolicyDefault::Deny);
 }
 
 #[tokio::test]
 async fn bad_file_is_refused_as_a_whole() {
-    let case = TestGateway::new(SERVERS);
+    let gateway = TestGateway::new(SERVERS);
     let bad = "mcpServers: { c: { command: x, argz: [] } }\npolicy: { default: none }\n";
-    assert_eq!(case.reload(bad).await, (vec![], texts(&["config.refused"])));
-    let last = case.reloads.status().last.unwrap();
+    assert_eq!(gateway.reload(bad).await, (vec![], texts(&["config.refused"])));
+    let last = gateway.reloader.status().last.unwrap();
     let keys: Vec<_> = last.problems.iter().map(|p| p.key.as_deref().unwrap()).collect();
     assert_eq!((last.result, keys), (status::ReloadEffect::Refused, vec!["mcpServers.c.argz", "policy.default"]));
     assert!(last.problems[0].place.contains("c.yaml:1:32"), "{:?}", last.problems);
-    assert_eq!(case.reloads.config().upstreams.len(), 2);
-    std::fs::remove_file(case.file()).unwrap();
-    case.reloads.reload(ReloadCause::Signal).await;
-    assert!(case.reloads.status().last.unwrap().problems[0].message.contains("gone"));
-    std::fs::create_dir(case.file()).unwrap();
-    case.reloads.reload(ReloadCause::Signal).await;
-    assert_eq!(case.take_actions(), (vec![], texts(&["config.refused", "config.refused"])));
-    assert!(case.dir.path().exists());
+    assert_eq!(gateway.reloader.config().upstreams.len(), 2);
+    std::fs::remove_file(gateway.file()).unwrap();
+    gateway.reloader.reload(ReloadCause::Signal).await;
+    assert!(gateway.reloader.status().last.unwrap().problems[0].message.contains("missing"));
+    std::fs::create_dir(gateway.file()).unwrap();
+    gateway.reloader.reload(ReloadCause::Signal).await;
+    assert_eq!(gateway.take_actions(), (vec![], texts(&["config.refused", "config.refused"])));
+    assert!(gateway.dir.path().exists());
 }
 
 #[tokio::test]
 async fn refusal_ends_when_file_is_restored_unchanged() {
     let loose = "policy: { default: allow }\n";
     for (started, file) in [(SERVERS, SERVERS), ("", loose)] {
-        let case = TestGateway::new(started);
+        let gateway = TestGateway::new(started);
         // The restored file is the same, or has a pending change.
-        case.reload(file).await;
+        gateway.reload(file).await;
         for why in [ReloadCause::File, ReloadCause::Signal] {
-            assert_eq!(case.reload("mcpServers: [\n").await.1, texts(&["config.refused"]));
-            let before = case.reloads.status();
-            std::fs::write(case.file(), file).unwrap();
-            case.reloads.reload(why).await;
-            assert_eq!(case.take_actions(), (vec![], texts(&["config.applied"])));
-            let status = case.reloads.status();
+            assert_eq!(gateway.reload("mcpServers: [\n").await.1, texts(&["config.refused"]));
+            let before = gateway.reloader.status();
+            std::fs::write(gateway.file(), file).unwrap();
+            gateway.reloader.reload(why).await;
+            assert_eq!(gateway.take_actions(), (vec![], texts(&["config.applied"])));
+            let status = gateway.reloader.status();
             let last = status.last.unwrap();
             assert_eq!((last.result, last.why, last.problems.len()), (status::ReloadEffect::Unchanged, why, 0));
             assert_eq!(status.generation, before.generation);
@@ -220,124 +220,125 @@ async fn refusal_ends_when_file_is_restored_unchanged() {
 
 #[tokio::test]
 async fn failed_apply_leaves_everything_unchanged() {
-    let case = TestGateway::new(SERVERS);
+    let gateway = TestGateway::new(SERVERS);
     let new = "mcpServers: { c: { command: x } }\npolicy: { default: deny }\nlog: { filter: debug }\n";
-    case.fail_at("routing");
-    assert_eq!(case.reload(new).await, (vec![], texts(&["config.refused"])));
-    case.fail_at("servers");
-    assert_eq!(case.reload(new).await.0, texts(&["routing deny", "routing review_writes"]));
-    case.fail_at("log");
-    let (done, told) = case.reload(new).await;
+    gateway.fail_at("routing");
+    assert_eq!(gateway.reload(new).await, (vec![], texts(&["config.refused"])));
+    gateway.fail_at("servers");
+    assert_eq!(gateway.reload(new).await.0, texts(&["routing deny", "routing review_writes"]));
+    gateway.fail_at("log");
+    let (actions, events) = gateway.reload(new).await;
     let back = texts(&["routing deny", "servers c", "servers a,b", "routing review_writes"]);
-    assert_eq!((done, told), (back, texts(&["config.refused"])));
-    assert_eq!(case.reloads.status().generation, 0);
-    assert_eq!(case.default(), PolicyDefault::ReviewWrites);
-    case.fail_at("");
-    assert_eq!(case.reload(new).await.0, texts(&["routing deny", "servers c", "log debug"]));
+    assert_eq!((actions, events), (back, texts(&["config.refused"])));
+    assert_eq!(gateway.reloader.status().generation, 0);
+    assert_eq!(gateway.default(), PolicyDefault::ReviewWrites);
+    gateway.fail_at("");
+    assert_eq!(gateway.reload(new).await.0, texts(&["routing deny", "servers c", "log debug"]));
 }
 
 #[tokio::test]
 async fn looser_changes_wait_and_the_rest_applies() {
-    let case = TestGateway::new(SERVERS);
+    let gateway = TestGateway::new(SERVERS);
     let looser = "mcpServers: { b: { command: y, trust_annotations: true }, c: { command: z, env: { T: '${TOKEN}' } } }\n\
                   policy: { default: allow }\n";
-    let (done, told) = case.reload(looser).await;
-    assert_eq!((done, told), (texts(&["servers b,c"]), texts(&["config.waiting", "config.applied"])));
-    let status = case.reloads.status();
+    let (actions, events) = gateway.reload(looser).await;
+    assert_eq!((actions, events), (texts(&["servers b,c"]), texts(&["config.waiting", "config.applied"])));
+    let status = gateway.reloader.status();
     let waiting = status.waiting.unwrap();
     let keys: Vec<&str> = waiting.loosens.iter().map(|l| l.key.as_str()).collect();
     assert_eq!(keys, ["policy.default", "mcpServers.b.trust_annotations"]);
-    assert!(!serde_json::to_string(&case.reloads.status()).unwrap().contains("s3cret"));
+    assert!(!serde_json::to_string(&gateway.reloader.status()).unwrap().contains("s3cret"));
     // The same file is not reported and asks for no new consent.
-    case.reloads.reload(ReloadCause::File).await;
-    assert_eq!((case.take_actions(), case.digest()), ((vec![], vec![]), waiting.digest.clone()));
+    gateway.reloader.reload(ReloadCause::File).await;
+    assert_eq!((gateway.take_actions(), gateway.digest()), ((vec![], vec![]), waiting.digest.clone()));
 
-    assert_eq!(case.reloads.decide("sha256:other", true, "alice").await, Err(DecideError::Superseded));
-    case.fail_at("record");
-    let failed = case.reloads.decide(&waiting.digest, true, "alice").await;
+    assert_eq!(gateway.reloader.decide("sha256:other", true, "alice").await, Err(DecideError::Superseded));
+    gateway.fail_at("record");
+    let failed = gateway.reloader.decide(&waiting.digest, true, "alice").await;
     assert!(matches!(failed, Err(DecideError::NotRecorded(_))));
-    assert_eq!((case.take_actions(), case.default()), ((vec![], vec![]), PolicyDefault::ReviewWrites));
-    case.fail_at("servers");
-    let failed = case.reloads.decide(&waiting.digest, true, "alice").await;
+    assert_eq!((gateway.take_actions(), gateway.default()), ((vec![], vec![]), PolicyDefault::ReviewWrites));
+    gateway.fail_at("servers");
+    let failed = gateway.reloader.decide(&waiting.digest, true, "alice").await;
     assert!(matches!(failed, Err(DecideError::NotInForce(_))));
-    assert_eq!(case.default(), PolicyDefault::ReviewWrites);
-    case.take_actions();
-    case.fail_at("");
-    case.reloads.decide(&waiting.digest, true, "alice").await.unwrap();
-    let (done, told) = case.take_actions();
-    assert_eq!(done, texts(&["record configuration_accepted alice 2", "routing allow", "servers b!,c"]));
-    assert_eq!(told, texts(&["config.applied"]));
-    let status = case.reloads.status();
+    assert_eq!(gateway.default(), PolicyDefault::ReviewWrites);
+    gateway.take_actions();
+    gateway.fail_at("");
+    gateway.reloader.decide(&waiting.digest, true, "alice").await.unwrap();
+    let (actions, events) = gateway.take_actions();
+    assert_eq!(actions, texts(&["record configuration_accepted alice 2", "routing allow", "servers b!,c"]));
+    assert_eq!(events, texts(&["config.applied"]));
+    let status = gateway.reloader.status();
     assert_eq!((status.waiting.is_none(), status.last.unwrap().by.as_deref()), (true, Some("alice")));
-    assert_eq!(case.default(), PolicyDefault::Allow);
-    assert_eq!(case.reloads.decide(&waiting.digest, true, "alice").await, Err(DecideError::NothingPending));
+    assert_eq!(gateway.default(), PolicyDefault::Allow);
+    assert_eq!(gateway.reloader.decide(&waiting.digest, true, "alice").await, Err(DecideError::NothingPending));
 }
 
 #[tokio::test]
 async fn event_is_sent_after_all_changes_are_visible() {
-    let case = TestGateway::new(SERVERS);
+    let gateway = TestGateway::new(SERVERS);
     // The pending changes are reported while the rest takes effect.
-    case.reload("policy: { default: allow }\n").await;
-    let told: Vec<_> = std::mem::take(&mut *case.statuses.lock().unwrap());
-    let of = |status: &Status| (status.generation, status.last.as_ref().map(|l| l.changes.upstreams_removed.len()));
-    assert_eq!(told.iter().map(of).collect::<Vec<_>>(), [(1, Some(2)), (1, Some(2))]);
+    gateway.reload("policy: { default: allow }\n").await;
+    let statuses: Vec<_> = std::mem::take(&mut *gateway.statuses.lock().unwrap());
+    let generation_and_removed =
+        |status: &Status| (status.generation, status.last.as_ref().map(|l| l.changes.upstreams_removed.len()));
+    assert_eq!(statuses.iter().map(generation_and_removed).collect::<Vec<_>>(), [(1, Some(2)), (1, Some(2))]);
 }
 
 #[tokio::test]
 async fn refused_changes_are_dropped_and_newer_file_replaces_them() {
-    let case = TestGateway::new("");
-    case.reload("policy: { default: allow }").await;
-    let first = case.digest();
-    case.reloads.decide(&first, false, "alice").await.unwrap();
-    let (done, told) = case.take_actions();
-    assert_eq!((done, told), (texts(&["record configuration_refused alice 1"]), texts(&["config.refused"])));
-    assert_eq!(case.default(), PolicyDefault::ReviewWrites);
+    let gateway = TestGateway::new("");
+    gateway.reload("policy: { default: allow }").await;
+    let first = gateway.digest();
+    gateway.reloader.decide(&first, false, "alice").await.unwrap();
+    let (actions, events) = gateway.take_actions();
+    assert_eq!((actions, events), (texts(&["record configuration_refused alice 1"]), texts(&["config.refused"])));
+    assert_eq!(gateway.default(), PolicyDefault::ReviewWrites);
     // A changed file asks again, and its content counts.
-    case.reload("policy: { default: allow }\nmcpServers: { a: { command: x } }").await;
-    let second = case.digest();
+    gateway.reload("policy: { default: allow }\nmcpServers: { a: { command: x } }").await;
+    let second = gateway.digest();
     assert_ne!(first, second);
-    case.take_actions();
+    gateway.take_actions();
     // A changed secret of a server makes another configuration.
-    case.reload("policy: { default: allow }\nmcpServers: { a: { command: x, env: { T: '1' } } }").await;
-    let third = case.digest();
-    assert_eq!(case.reloads.decide(&second, true, "alice").await, Err(DecideError::Superseded));
+    gateway.reload("policy: { default: allow }\nmcpServers: { a: { command: x, env: { T: '1' } } }").await;
+    let third = gateway.digest();
+    assert_eq!(gateway.reloader.decide(&second, true, "alice").await, Err(DecideError::Superseded));
     // A bad file does not change what is pending.
-    case.reload("policy: {").await;
-    assert_eq!(case.digest(), third);
+    gateway.reload("policy: {").await;
+    assert_eq!(gateway.digest(), third);
     // A file that no longer loosens removes the pending changes.
-    case.take_actions();
-    let (done, told) = case.reload("mcpServers: { a: { command: x, env: { T: '1' } } }").await;
-    assert_eq!((done, told), (vec![], texts(&["config.applied"])));
-    assert!(case.reloads.status().waiting.is_none());
+    gateway.take_actions();
+    let (actions, events) = gateway.reload("mcpServers: { a: { command: x, env: { T: '1' } } }").await;
+    assert_eq!((actions, events), (vec![], texts(&["config.applied"])));
+    assert!(gateway.reloader.status().waiting.is_none());
 }
 
 #[tokio::test]
 async fn changed_start_only_keys_are_reported_only() {
-    let case = TestGateway::new("");
-    let (done, told) = case.reload("limits: { max_batch: 9 }\nlog: { format: json }\n").await;
-    assert_eq!((done, told), (vec![], texts(&["config.applied"])));
-    assert_eq!(case.reloads.status().needs_restart, ["limits.max_batch", "log.format"]);
-    assert_eq!(case.reloads.config().limits.max_batch, 100);
-    case.reload("").await;
-    assert_eq!(case.reloads.status().needs_restart, Vec::<String>::new());
-    assert_eq!(case.reloads.status().generation, 0);
+    let gateway = TestGateway::new("");
+    let (actions, events) = gateway.reload("limits: { max_batch: 9 }\nlog: { format: json }\n").await;
+    assert_eq!((actions, events), (vec![], texts(&["config.applied"])));
+    assert_eq!(gateway.reloader.status().needs_restart, ["limits.max_batch", "log.format"]);
+    assert_eq!(gateway.reloader.config().limits.max_batch, 100);
+    gateway.reload("").await;
+    assert_eq!(gateway.reloader.status().needs_restart, Vec::<String>::new());
+    assert_eq!(gateway.reloader.status().generation, 0);
 }
 
 #[tokio::test]
 async fn webhooks_are_restored_if_a_later_step_fails() {
     let hook = |name: &str| format!("webhooks: {{ {name}: {{ url: 'https://x.example', format: text }} }}\n");
-    let case = TestGateway::new(&hook("a"));
-    let (done, told) = case.reload(&hook("a").replace("x.example", "y.example")).await;
-    assert_eq!((done, told), (texts(&["webhooks a"]), texts(&["config.applied"])));
-    let last = case.reloads.status().last.unwrap().changes;
+    let gateway = TestGateway::new(&hook("a"));
+    let (actions, events) = gateway.reload(&hook("a").replace("x.example", "y.example")).await;
+    assert_eq!((actions, events), (texts(&["webhooks a"]), texts(&["config.applied"])));
+    let last = gateway.reloader.status().last.unwrap().changes;
     assert_eq!((last.webhooks_changed, last.needs_restart), (texts(&["a"]), vec![]));
-    case.fail_at("webhooks");
-    let (done, told) = case.reload(&format!("{}log: {{ filter: debug }}\n", hook("b"))).await;
-    assert_eq!((done, told), (texts(&["log debug", "log info"]), texts(&["config.refused"])));
-    case.fail_at("");
-    let (done, _) = case.reload(&format!("{}log: {{ filter: debug }}\n", hook("b"))).await;
-    assert_eq!(done, texts(&["log debug", "webhooks b"]));
-    let last = case.reloads.status().last.unwrap().changes;
+    gateway.fail_at("webhooks");
+    let (actions, events) = gateway.reload(&format!("{}log: {{ filter: debug }}\n", hook("b"))).await;
+    assert_eq!((actions, events), (texts(&["log debug", "log info"]), texts(&["config.refused"])));
+    gateway.fail_at("");
+    let (actions, _) = gateway.reload(&format!("{}log: {{ filter: debug }}\n", hook("b"))).await;
+    assert_eq!(actions, texts(&["log debug", "webhooks b"]));
+    let last = gateway.reloader.status().last.unwrap().changes;
     assert_eq!((last.webhooks_added, last.webhooks_removed), (texts(&["b"]), texts(&["a"])));
-    assert_eq!(case.reload("{}\n").await.0, texts(&["log info", "webhooks "]));
+    assert_eq!(gateway.reload("{}\n").await.0, texts(&["log info", "webhooks "]));
 }

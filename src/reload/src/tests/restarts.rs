@@ -1,4 +1,4 @@
-//! Tests of what the store keeps of the policy over a restart, and of what the next start makes of it.
+//! Tests of the policy that the store keeps over a restart, and of its comparison with the file at the next start.
 
 use super::*;
 
@@ -13,81 +13,85 @@ const LOOSER: &str = "mcpServers: { a: { command: x, trust_annotations: true }, 
 async fn pending_changes_survive_restart_until_consent() {
     let strict = "mcpServers: { a: { command: x }, b: { command: y } }\n\
                   policy: { default: review_all, rules: [{ tools: del, then: deny, reason: no }] }\n";
-    let case = TestGateway::new(strict);
-    case.reloads.record_start().await.unwrap();
-    case.reload(LOOSER).await;
-    let digest = case.digest();
-    let before = case.reloads.config();
-    let case = case.restart_with(LOOSER).await;
-    let status = case.reloads.status();
+    let gateway = TestGateway::new(strict);
+    gateway.reloader.record_start().await.unwrap();
+    gateway.reload(LOOSER).await;
+    let digest = gateway.digest();
+    let before = gateway.reloader.config();
+    let gateway = gateway.restart_with(LOOSER).await;
+    let status = gateway.reloader.status();
     let waiting = status.waiting.unwrap();
     assert_eq!(waiting.digest, digest);
     assert_eq!(
         keys(&waiting.loosens),
         ["policy.default", "policy.rules", "policy.rules", "mcpServers.a.trust_annotations"]
     );
-    assert_eq!((&case.reloads.config().policy, &case.reloads.config().upstreams), (&before.policy, &before.upstreams));
+    assert_eq!(
+        (&gateway.reloader.config().policy, &gateway.reloader.config().upstreams),
+        (&before.policy, &before.upstreams)
+    );
     // People see what is in force and what is pending.
-    let settings = case.reloads.settings();
-    let default = settings.iter().find(|one| one.key == "policy.default").unwrap();
+    let settings = gateway.reloader.settings();
+    let default = settings.iter().find(|setting| setting.key == "policy.default").unwrap();
     assert_eq!((default.value.as_str(), default.source.as_str()), ("review_all", "what was in force before"));
-    let content = waiting.content.iter().find(|one| one.key == "policy.default").unwrap();
+    let content = waiting.content.iter().find(|setting| setting.key == "policy.default").unwrap();
     let lines: Vec<_> = content.lines.iter().map(|line| line.text.as_str()).collect();
     assert_eq!(lines, ["review_all", "allow"]);
     // The file is read once more when watching begins.
-    case.reloads.reload(ReloadCause::File).await;
-    assert_eq!(case.digest(), digest);
-    case.reloads.decide(&digest, true, "alice").await.unwrap();
-    assert_eq!(case.default(), PolicyDefault::Allow);
-    let case = case.restart_with(LOOSER).await;
-    assert!(case.reloads.status().waiting.is_none());
-    assert_eq!(case.default(), PolicyDefault::Allow);
+    gateway.reloader.reload(ReloadCause::File).await;
+    assert_eq!(gateway.digest(), digest);
+    gateway.reloader.decide(&digest, true, "alice").await.unwrap();
+    assert_eq!(gateway.default(), PolicyDefault::Allow);
+    let gateway = gateway.restart_with(LOOSER).await;
+    assert!(gateway.reloader.status().waiting.is_none());
+    assert_eq!(gateway.default(), PolicyDefault::Allow);
 }
 
 #[tokio::test]
 async fn refusal_survives_restart_of_the_same_file() {
-    let case = TestGateway::new("policy: { default: deny }");
-    case.reloads.record_start().await.unwrap();
-    case.reload("policy: { default: allow }").await;
-    case.reloads.decide(&case.digest(), false, "alice").await.unwrap();
-    let case = case.restart_with("policy: { default: allow }").await;
-    case.reloads.reload(ReloadCause::File).await;
-    assert!(case.reloads.status().waiting.is_none());
-    assert_eq!(case.default(), PolicyDefault::Deny);
-    let settings = case.reloads.settings();
-    let default = settings.iter().find(|one| one.key == "policy.default").unwrap();
+    let gateway = TestGateway::new("policy: { default: deny }");
+    gateway.reloader.record_start().await.unwrap();
+    gateway.reload("policy: { default: allow }").await;
+    gateway.reloader.decide(&gateway.digest(), false, "alice").await.unwrap();
+    let gateway = gateway.restart_with("policy: { default: allow }").await;
+    gateway.reloader.reload(ReloadCause::File).await;
+    assert!(gateway.reloader.status().waiting.is_none());
+    assert_eq!(gateway.default(), PolicyDefault::Deny);
+    let settings = gateway.reloader.settings();
+    let default = settings.iter().find(|setting| setting.key == "policy.default").unwrap();
     assert_eq!((default.value.as_str(), keys(&default.refused)), ("deny", vec!["policy.default"]));
-    let case = case.restart_with("policy: { default: allow }").await;
+    let gateway = gateway.restart_with("policy: { default: allow }").await;
     // A SIGHUP asks for the decision again.
-    case.reloads.reload(ReloadCause::Signal).await;
-    assert!(case.reloads.status().waiting.is_some());
-    let case = case.restart_with("policy: { default: review_all }").await;
-    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["policy.default"]);
-    assert_eq!(case.default(), PolicyDefault::Deny);
+    gateway.reloader.reload(ReloadCause::Signal).await;
+    assert!(gateway.reloader.status().waiting.is_some());
+    let gateway = gateway.restart_with("policy: { default: review_all }").await;
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["policy.default"]);
+    assert_eq!(gateway.default(), PolicyDefault::Deny);
 }
 
 #[tokio::test]
 async fn start_compares_file_with_last_policy() {
     // At the first start no earlier policy is known.
-    let case = TestGateway::new("policy: { default: allow }");
-    case.reloads.record_start().await.unwrap();
-    assert_eq!(case.default(), PolicyDefault::Allow);
+    let gateway = TestGateway::new("policy: { default: allow }");
+    gateway.reloader.record_start().await.unwrap();
+    assert_eq!(gateway.default(), PolicyDefault::Allow);
     // Stricter changes take effect, whether a gateway ran or not, and so do neutral ones.
-    let case = case.restart_with("policy: { default: deny }\nmcpServers: { s: { url: 'https://a.example' } }").await;
-    assert_eq!(case.default(), PolicyDefault::Deny);
-    let case = case.restart_with("policy: { default: deny }\nlimits: { max_batch: 9 }").await;
-    assert_eq!((case.reloads.config().limits.max_batch, case.reloads.status().waiting.is_none()), (9, true));
+    let gateway =
+        gateway.restart_with("policy: { default: deny }\nmcpServers: { s: { url: 'https://a.example' } }").await;
+    assert_eq!(gateway.default(), PolicyDefault::Deny);
+    let gateway = gateway.restart_with("policy: { default: deny }\nlimits: { max_batch: 9 }").await;
+    assert_eq!((gateway.reloader.config().limits.max_batch, gateway.reloader.status().waiting.is_none()), (9, true));
     // The way back loosens policy.
-    let case = case.restart_with("policy: { default: allow }").await;
-    assert_eq!((case.default(), case.reloads.status().waiting.is_some()), (PolicyDefault::Deny, true));
+    let gateway = gateway.restart_with("policy: { default: allow }").await;
+    assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_some()), (PolicyDefault::Deny, true));
     // The operator may accept it.
-    let store = case.log.store.lock().unwrap().clone();
-    let case = TestGateway::start(case.dir, store, true);
-    case.reloads.record_start().await.unwrap();
-    assert_eq!((case.default(), case.reloads.status().waiting.is_none()), (PolicyDefault::Allow, true));
-    assert_eq!(case.take_actions().0, texts(&["record configuration_started operator 1"]));
-    let case = case.restart_with("policy: { default: allow }").await;
-    assert_eq!((case.default(), case.take_actions().0), (PolicyDefault::Allow, vec![]));
+    let store = gateway.log.store.lock().unwrap().clone();
+    let gateway = TestGateway::start(gateway.dir, store, true);
+    gateway.reloader.record_start().await.unwrap();
+    assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_none()), (PolicyDefault::Allow, true));
+    assert_eq!(gateway.take_actions().0, texts(&["record configuration_started operator 1"]));
+    let gateway = gateway.restart_with("policy: { default: allow }").await;
+    assert_eq!((gateway.default(), gateway.take_actions().0), (PolicyDefault::Allow, vec![]));
 }
 
 #[tokio::test]
@@ -96,8 +100,8 @@ async fn unreadable_policy_is_recorded_and_locks_nobody_out() {
     let loose =
         "policy: { default: allow, mode: simulate }\nmcpServers: { a: { command: x, trust_annotations: true } }";
     let (policy, server) = (["policy.mode", "policy.default"], "mcpServers.a.trust_annotations");
-    // Each damage with the changes that are still pending. A key of another version hides neither the other keys nor
-    // the servers.
+    // Each kind of damage is followed by the changes that are still pending. A key of another version hides neither the
+    // other keys nor the servers.
     type Damage = fn(&str) -> String;
     let cases: [(Damage, Vec<&str>); 3] = [
         (
@@ -108,51 +112,51 @@ async fn unreadable_policy_is_recorded_and_locks_nobody_out() {
         (|_| "no JSON".to_owned(), vec![]),
     ];
     for (change, expected) in cases {
-        let case = TestGateway::new(strict);
-        case.reloads.record_start().await.unwrap();
+        let gateway = TestGateway::new(strict);
+        gateway.reloader.record_start().await.unwrap();
         let changed = {
-            let mut store = case.log.store.lock().unwrap();
+            let mut store = gateway.log.store.lock().unwrap();
             let body = &mut store.here.as_mut().unwrap().body;
             let before = std::mem::take(body);
             *body = change(&before);
             *body != before
         };
         assert!(changed);
-        let case = case.restart_with(loose).await;
+        let gateway = gateway.restart_with(loose).await;
         let mut waits: Vec<String> =
-            case.reloads.status().waiting.map_or(vec![], |w| w.loosens.into_iter().map(|one| one.key).collect());
+            gateway.reloader.status().waiting.map_or(vec![], |w| w.loosens.into_iter().map(|one| one.key).collect());
         waits.sort();
         let mut expected = texts(&expected);
         expected.sort();
         assert_eq!(waits, expected);
-        assert_eq!(case.take_actions().0, texts(&["record configuration_started system 0"]));
+        assert_eq!(gateway.take_actions().0, texts(&["record configuration_started system 0"]));
         // From then on the policy is known again.
-        let case = case.restart_with(loose).await;
-        assert_eq!(case.take_actions().0, texts(&[]));
+        let gateway = gateway.restart_with(loose).await;
+        assert_eq!(gateway.take_actions().0, texts(&[]));
     }
 }
 
 #[tokio::test]
 async fn server_with_unknown_target_waits_for_consent() {
-    let case = TestGateway::new("mcpServers: { a: { command: x, env: { T: '${TOKEN}' }, tools: { deny: [z] } } }");
-    case.reloads.record_start().await.unwrap();
+    let gateway = TestGateway::new("mcpServers: { a: { command: x, env: { T: '${TOKEN}' }, tools: { deny: [z] } } }");
+    gateway.reloader.record_start().await.unwrap();
     let own = "mcpServers: { a: { command: y, allow_own_files: true, tools: { deny: [z] } }, b: { command: y } }";
-    case.reload(own).await;
-    assert_eq!(case.reloads.config().upstreams.len(), 2, "it goes on");
-    let case = case.restart_with(own).await;
-    let names = |case: &TestGateway| {
-        let config = case.reloads.config();
+    gateway.reload(own).await;
+    assert_eq!(gateway.reloader.config().upstreams.len(), 2, "the running server continues");
+    let gateway = gateway.restart_with(own).await;
+    let names = |gateway: &TestGateway| {
+        let config = gateway.reloader.config();
         config.upstreams.iter().map(|one| one.name.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(names(&case), ["b"]);
-    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["mcpServers.a.allow_own_files"]);
-    let saved = case.log.store.lock().unwrap().here.clone().unwrap();
+    assert_eq!(names(&gateway), ["b"]);
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["mcpServers.a.allow_own_files"]);
+    let saved = gateway.log.store.lock().unwrap().here.clone().unwrap();
     assert!(!format!("{saved:?}").contains("s3cret"), "{saved:?}");
-    // Its earlier denials are not forgotten, however often this happens.
-    let case = case.restart_with(own).await;
-    case.reload("mcpServers: { a: { command: y }, b: { command: y } }").await;
-    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["mcpServers.a.tools.deny"]);
-    assert_eq!(case.reloads.config().upstreams[0].tools_deny, ["z"]);
+    // The earlier denials of the server are not forgotten, however often the gateway restarts.
+    let gateway = gateway.restart_with(own).await;
+    gateway.reload("mcpServers: { a: { command: y }, b: { command: y } }").await;
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["mcpServers.a.tools.deny"]);
+    assert_eq!(gateway.reloader.config().upstreams[0].tools_deny, ["z"]);
 }
 
 #[tokio::test]
@@ -167,56 +171,57 @@ async fn trusted_server_with_changed_env_waits_after_restart() {
         ]
     };
     for (old, new) in with("one-value").into_iter().zip(with("two-value")) {
-        let case = TestGateway::new(&old);
-        case.reloads.record_start().await.unwrap();
-        let trusted = |case: &TestGateway| case.reloads.config().upstreams[0].trust_annotations;
-        let case = case.restart_with(&old).await;
-        assert!(trusted(&case) && case.reloads.status().waiting.is_none());
-        let case = case.restart_with(&new).await;
-        assert!(!trusted(&case));
-        assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["mcpServers.a.trust_annotations"]);
-        // What a reviewer has refused stays refused.
-        case.reloads.decide(&case.digest(), false, "alice").await.unwrap();
-        let case = case.restart_with(&new).await;
-        assert!(!trusted(&case) && case.reloads.status().waiting.is_none());
-        let saved = format!("{:?}", case.log.store.lock().unwrap());
+        let gateway = TestGateway::new(&old);
+        gateway.reloader.record_start().await.unwrap();
+        let trusted = |gateway: &TestGateway| gateway.reloader.config().upstreams[0].trust_annotations;
+        let gateway = gateway.restart_with(&old).await;
+        assert!(trusted(&gateway) && gateway.reloader.status().waiting.is_none());
+        let gateway = gateway.restart_with(&new).await;
+        assert!(!trusted(&gateway));
+        assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["mcpServers.a.trust_annotations"]);
+        // A refused change stays refused.
+        gateway.reloader.decide(&gateway.digest(), false, "alice").await.unwrap();
+        let gateway = gateway.restart_with(&new).await;
+        assert!(!trusted(&gateway) && gateway.reloader.status().waiting.is_none());
+        let saved = format!("{:?}", gateway.log.store.lock().unwrap());
         assert!(!saved.contains("two-value"), "{saved}");
     }
 }
 
 #[tokio::test]
 async fn rule_keeps_inherited_terms_over_restart() {
-    let of = |review: &str, rule: &str| {
+    let policy = |review: &str, rule: &str| {
         format!("policy: {{ review: {{ {review} }}, rules: [{{ name: a, tools: one, then: review{rule} }}] }}")
     };
-    let quorums = |case: &TestGateway| {
-        let policy = &case.reloads.config().policy;
+    let quorums = |gateway: &TestGateway| {
+        let policy = &gateway.reloader.config().policy;
         (policy.review.quorum, policy.rules[0].terms.quorum)
     };
-    let case = TestGateway::new(&of("quorum: 1, require_comment: true", ""));
-    case.reloads.record_start().await.unwrap();
+    let gateway = TestGateway::new(&policy("quorum: 1, require_comment: true", ""));
+    gateway.reloader.record_start().await.unwrap();
     // The review is pending as a whole; the rule, which inherits its higher quorum, is not.
-    case.reload(&of("quorum: 3, require_comment: false", ", require_comment: true")).await;
-    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["policy.review"]);
-    assert_eq!(quorums(&case), (1, 3));
-    let case = case.restart_with(&of("quorum: 3, require_comment: false", ", require_comment: true, quorum: 1")).await;
-    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["policy.review", "policy.rules"]);
-    assert_eq!(quorums(&case), (1, 3));
+    gateway.reload(&policy("quorum: 3, require_comment: false", ", require_comment: true")).await;
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["policy.review"]);
+    assert_eq!(quorums(&gateway), (1, 3));
+    let gateway =
+        gateway.restart_with(&policy("quorum: 3, require_comment: false", ", require_comment: true, quorum: 1")).await;
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["policy.review", "policy.rules"]);
+    assert_eq!(quorums(&gateway), (1, 3));
 }
 
 #[tokio::test]
 async fn moved_store_keeps_policy_but_asks_for_salted_values() {
-    let case =
+    let gateway =
         TestGateway::new("policy: { default: deny }\nmcpServers: { a: { command: x, trust_annotations: true } }");
-    case.reloads.record_start().await.unwrap();
+    gateway.reloader.record_start().await.unwrap();
     let looser = "policy: { default: allow }\nmcpServers: { a: { command: x, trust_annotations: true } }";
-    case.reload(looser).await;
-    case.reloads.decide(&case.digest(), false, "alice").await.unwrap();
-    let newest = case.log.store.lock().unwrap().newest.clone();
-    let loaded = load(&case.reloads.source.flags, &case.reloads.source.env).unwrap();
-    let opening = InitialConfig::new(loaded, [8; 16], PolicySnapshots { newest, ..PolicySnapshots::default() }, false);
-    assert_eq!(opening.config().policy.default, PolicyDefault::Deny);
-    let (waiting, _) = opening.pending.unwrap();
+    gateway.reload(looser).await;
+    gateway.reloader.decide(&gateway.digest(), false, "alice").await.unwrap();
+    let newest = gateway.log.store.lock().unwrap().newest.clone();
+    let loaded = load(&gateway.reloader.source.flags, &gateway.reloader.source.env).unwrap();
+    let initial = InitialConfig::new(loaded, [8; 16], PolicySnapshots { newest, ..PolicySnapshots::default() }, false);
+    assert_eq!(initial.config().policy.default, PolicyDefault::Deny);
+    let (waiting, _) = initial.pending.unwrap();
     assert_eq!(keys(&waiting.loosens), ["policy.default", "mcpServers.a.trust_annotations"]);
 }
 
@@ -229,7 +234,7 @@ fn policy_that_would_be_misread_is_not_written() {
     let mut settings = SettingsView::new(&loaded.settings).active_settings(&loaded.settings, &loaded.config, None, &[]);
     assert!(snapshot::serialize_policy(&settings, &loaded.config, &[7; 16]).is_ok());
     for quorum in ["1", "3", "many"] {
-        settings.iter_mut().find(|one| one.key == "policy.review.quorum").unwrap().value = quorum.to_owned();
+        settings.iter_mut().find(|setting| setting.key == "policy.review.quorum").unwrap().value = quorum.to_owned();
         let refused = snapshot::serialize_policy(&settings, &loaded.config, &[7; 16]).unwrap_err().to_string();
         assert!(refused.contains(if quorum == "many" { "quorum" } else { "policy.review" }), "{refused}");
     }
@@ -237,33 +242,33 @@ fn policy_that_would_be_misread_is_not_written() {
 
 #[tokio::test]
 async fn unsaved_policy_is_saved_later() {
-    let case = TestGateway::new("policy: { default: allow }");
-    case.reloads.record_start().await.unwrap();
-    case.fail_at("save");
-    case.reload("policy: { default: deny }").await;
+    let gateway = TestGateway::new("policy: { default: allow }");
+    gateway.reloader.record_start().await.unwrap();
+    gateway.fail_at("save");
+    gateway.reload("policy: { default: deny }").await;
     // The store still says that the looser policy is the newest.
-    case.reload("policy: { default: allow }").await;
-    assert_eq!((case.default(), case.reloads.status().waiting.is_some()), (PolicyDefault::Deny, true));
-    case.fail_at("");
-    case.reloads.retry_save().await;
-    let case = case.restart_with("policy: { default: allow }").await;
-    assert_eq!((case.default(), case.reloads.status().waiting.is_some()), (PolicyDefault::Deny, true));
+    gateway.reload("policy: { default: allow }").await;
+    assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_some()), (PolicyDefault::Deny, true));
+    gateway.fail_at("");
+    gateway.reloader.retry_save().await;
+    let gateway = gateway.restart_with("policy: { default: allow }").await;
+    assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_some()), (PolicyDefault::Deny, true));
 }
 
 #[tokio::test]
 async fn consent_at_another_gateway_counts_here() {
-    let case = TestGateway::new("policy: { default: deny }");
-    case.reloads.record_start().await.unwrap();
+    let gateway = TestGateway::new("policy: { default: deny }");
+    gateway.reloader.record_start().await.unwrap();
     let other = TestGateway::new("policy: { default: deny }");
     other.reload("policy: { default: allow }").await;
-    other.reloads.decide(&other.digest(), true, "alice").await.unwrap();
-    let agreed = other.log.store.lock().unwrap().newest.clone();
+    other.reloader.decide(&other.digest(), true, "alice").await.unwrap();
+    let consented = other.log.store.lock().unwrap().newest.clone();
     // Before the file arrives here, and before the next start.
-    case.log.store.lock().unwrap().newest.clone_from(&agreed);
-    let case = case.restart_with("policy: { default: allow }").await;
-    assert_eq!((case.default(), case.reloads.status().waiting.is_none()), (PolicyDefault::Allow, true));
-    let case = case.restart_with("policy: { default: deny }").await;
-    case.log.store.lock().unwrap().newest = agreed;
-    case.reload("policy: { default: allow }").await;
-    assert_eq!((case.default(), case.reloads.status().waiting.is_none()), (PolicyDefault::Allow, true));
+    gateway.log.store.lock().unwrap().newest.clone_from(&consented);
+    let gateway = gateway.restart_with("policy: { default: allow }").await;
+    assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_none()), (PolicyDefault::Allow, true));
+    let gateway = gateway.restart_with("policy: { default: deny }").await;
+    gateway.log.store.lock().unwrap().newest = consented;
+    gateway.reload("policy: { default: allow }").await;
+    assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_none()), (PolicyDefault::Allow, true));
 }

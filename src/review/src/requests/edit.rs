@@ -20,7 +20,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ProviderDirectory;
-use countersign_runtime::{crash::crash_point, lanes::offload};
+use countersign_runtime::{crash::crash_point, large_messages::offload};
 
 impl Changes {
     /// Replaces the arguments of a pending or stale change. They are checked against the tool's schema and previewed as

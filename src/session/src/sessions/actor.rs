@@ -20,7 +20,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::ErrorKind;
 use countersign_routing::actor::Unsubscribe;
-use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
+use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
 use countersign_telemetry::{ConnectionGuard, metrics::Transport};
 
 /// The close codes of connections (RFC 6455).
@@ -206,7 +206,7 @@ impl Handler<Inbound> for Session {
     }
 }
 
-/// Sent by a pump: one large message ([`countersign_runtime::lanes::LARGE_MESSAGE_BYTES`]). Answered when it was taken up; a pump reads no further
+/// Sent by a pump: one large message ([`countersign_runtime::large_messages::LARGE_MESSAGE_BYTES`]). Answered when it was taken up; a pump reads no further
 /// before.
 #[derive(Message)]
 #[rtype(result = "()")]

@@ -9,8 +9,8 @@ use std::{
     },
 };
 
-/// The number of configurations that contain each name, by its labels. The count is 2 for a moment while one configuration replaces
-/// another.
+/// The number of configurations that contain each name, by its labels and the name. The count is 2 while one configuration
+/// replaces another.
 static NAME_COUNTS: Mutex<BTreeMap<(Labels, String), usize>> = Mutex::new(BTreeMap::new());
 
 type Labels = &'static [&'static str];
@@ -24,7 +24,7 @@ pub struct ConfiguredName {
 }
 
 impl ConfiguredName {
-    /// Registers a name; `labels` are the labels that have it as value.
+    /// Registers a name. `labels` are the labels whose value is the name.
     #[must_use]
     pub fn new(labels: Labels, name: &str) -> Self {
         let name = name.to_owned();
@@ -46,10 +46,10 @@ impl Drop for ConfiguredName {
     }
 }
 
-fn update_count(labels: Labels, name: &str, by: impl Fn(usize) -> usize) {
+fn update_count(labels: Labels, name: &str, update: impl Fn(usize) -> usize) {
     let mut configured = NAME_COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let count = configured.entry((labels, name.to_owned())).or_default();
-    *count = by(*count);
+    *count = update(*count);
 }
 
 /// Removes the series of removed names from the Prometheus text.
@@ -66,7 +66,8 @@ pub(super) fn drop_removed_series(text: String) -> String {
     if removed.is_empty() {
         return text;
     }
-    let has_label = |line: &str, pair: &str| line.match_indices(pair).any(|(at, _)| line[..at].ends_with(['{', ',']));
+    let has_label =
+        |line: &str, pair: &str| line.match_indices(pair).any(|(start, _)| line[..start].ends_with(['{', ',']));
     let is_shown = |line: &&str| line.starts_with('#') || !removed.iter().any(|pair| has_label(line, pair));
     text.split_inclusive('\n').filter(is_shown).collect()
 }
@@ -88,9 +89,9 @@ mod tests {
         assert_eq!(shown(), text);
         next.remove();
         next.remove();
-        let left: Vec<&str> =
+        let expected: Vec<&str> =
             text.lines().filter(|line| !line.contains("gone\"} 1") || line.contains("other")).collect();
-        assert_eq!(shown().lines().collect::<Vec<_>>(), left);
+        assert_eq!(shown().lines().collect::<Vec<_>>(), expected);
         let _again = ConfiguredName::new(&["server", "provider"], "gone");
         assert_eq!(shown(), text);
     }

@@ -11,10 +11,10 @@ use std::{
 use metrics::{counter, histogram};
 
 use super::{ERRORS, REQUEST_DURATION, REQUESTS, Transport, labels};
-use countersign_protocol::{ErrorKind, method::Method as Protocol};
+use countersign_protocol::{ErrorKind, method::Method as ProtocolMethod};
 
 labels! {
-    /// How a request ended.
+    /// The outcome of a request.
     RequestOutcome {
         /// A result was returned.
         Ok = "ok",
@@ -28,7 +28,7 @@ labels! {
         Refused = "refused",
         /// An error of the gateway or of a provider.
         ServerError = "server_error",
-        /// The client cancelled it or disconnected.
+        /// The client cancelled the request or disconnected.
         Cancelled = "cancelled",
         /// The request timed out.
         Timeout = "timeout",
@@ -64,21 +64,21 @@ impl RequestOutcome {
 
 /// The label of a method: its name, or `other` for a name that the protocol does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Method(Option<Protocol>);
+pub struct Method(Option<ProtocolMethod>);
 
 impl Method {
     #[must_use]
     pub fn from_name(name: &str) -> Self {
-        Self(Protocol::parse(name))
+        Self(ProtocolMethod::parse(name))
     }
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        self.0.map_or("other", Protocol::as_str)
+        self.0.map_or("other", ProtocolMethod::as_str)
     }
 }
 
-/// The totals behind the error ratio, global to the process: [`RequestMetrics::get`].
+/// The totals from which the error ratio is computed. [`RequestMetrics::get`] returns the only instance.
 #[derive(Default)]
 pub struct RequestMetrics {
     requests: AtomicU64,
@@ -87,11 +87,11 @@ pub struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// Returns the totals of this process. [`super::Metrics`] must be installed before, or nothing is counted.
+    /// Returns the totals of this process. Nothing is counted unless [`super::Metrics`] was installed before.
     #[must_use]
     pub fn get() -> &'static Self {
-        static ONE: OnceLock<RequestMetrics> = OnceLock::new();
-        ONE.get_or_init(Self::default)
+        static REQUEST_METRICS: OnceLock<RequestMetrics> = OnceLock::new();
+        REQUEST_METRICS.get_or_init(Self::default)
     }
 
     /// Counts a completed request.
@@ -106,7 +106,7 @@ impl RequestMetrics {
     }
 
     /// Counts an error that was returned.
-    pub fn error(&self, kind: ErrorKind) {
+    pub fn record_error(&self, kind: ErrorKind) {
         counter!(ERRORS, "code" => kind.code()).increment(1);
     }
 }
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn unknown_method_has_the_label_other() {
-        for method in Protocol::ALL {
+        for method in ProtocolMethod::ALL {
             assert_eq!(Method::from_name(method.as_str()).as_str(), method.as_str());
         }
         assert_eq!(Method::from_name("tools/cal\n").as_str(), "other");
@@ -177,23 +177,26 @@ mod tests {
         requests.record(Transport::Sse, Method::from_name("prompts/get"), RequestOutcome::Ok, Duration::from_millis(3));
         requests.record(Transport::Sse, Method::from_name("prompts/get"), RequestOutcome::Ok, Duration::from_secs(3));
         requests.record(Transport::Sse, Method::from_name("no/such"), RequestOutcome::ClientError, Duration::ZERO);
-        requests.error(ErrorKind::ResumeTooLate);
+        requests.record_error(ErrorKind::ResumeTooLate);
         set_breaker_state("tracker", Breaker::Open);
         CacheMetrics::for_cache(Cache::Reads).hit();
         CacheMetrics::for_cache(Cache::Reads).miss();
         let guard = ConnectionGuard::connection(Transport::Stdio);
         let text = metrics.render();
-        let got = |series: &str| value(&text, series).unwrap_or_else(|| panic!("{series} is not in:\n{text}"));
-        assert_eq!(got(r#"countersign_requests_total{transport="sse",method="prompts/get",outcome="ok"}"#), 2.0);
-        assert_eq!(got(r#"countersign_requests_total{transport="sse",method="other",outcome="client_error"}"#), 1.0);
+        let value_of = |series: &str| value(&text, series).unwrap_or_else(|| panic!("{series} is not in:\n{text}"));
+        assert_eq!(value_of(r#"countersign_requests_total{transport="sse",method="prompts/get",outcome="ok"}"#), 2.0);
+        assert_eq!(
+            value_of(r#"countersign_requests_total{transport="sse",method="other",outcome="client_error"}"#),
+            1.0
+        );
         let bucket = r#"countersign_request_duration_seconds_bucket{transport="sse",method="prompts/get",le=""#;
-        assert_eq!(got(&format!("{bucket}0.005\"}}")), 1.0);
-        assert_eq!(got(&format!("{bucket}+Inf\"}}")), 2.0);
-        assert_eq!(got(r#"countersign_errors_total{code="RESUME_TOO_LATE"}"#), 1.0);
-        assert_eq!(got(r#"countersign_circuit_breaker_state{provider="tracker"}"#), 2.0);
-        assert_eq!(got(r#"countersign_cache_hit_ratio{cache="reads"}"#), 0.5);
-        assert_eq!(got(r#"countersign_connections_active{transport="stdio"}"#), 1.0);
-        assert!(got("countersign_error_ratio") > 0.0);
+        assert_eq!(value_of(&format!("{bucket}0.005\"}}")), 1.0);
+        assert_eq!(value_of(&format!("{bucket}+Inf\"}}")), 2.0);
+        assert_eq!(value_of(r#"countersign_errors_total{code="RESUME_TOO_LATE"}"#), 1.0);
+        assert_eq!(value_of(r#"countersign_circuit_breaker_state{provider="tracker"}"#), 2.0);
+        assert_eq!(value_of(r#"countersign_cache_hit_ratio{cache="reads"}"#), 0.5);
+        assert_eq!(value_of(r#"countersign_connections_active{transport="stdio"}"#), 1.0);
+        assert!(value_of("countersign_error_ratio") > 0.0);
         drop(guard);
         let text = metrics.render();
         assert_eq!(value(&text, r#"countersign_connections_active{transport="stdio"}"#), Some(0.0));

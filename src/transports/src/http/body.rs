@@ -17,11 +17,11 @@ use countersign_protocol::{ErrorKind, McpError};
 
 /// Reads the whole body of a request, of at most `max` bytes and within `limit`.
 ///
-/// Also returns the part of the budget for bodies that it holds until it is answered. A body that arrives in one piece on
-/// HTTP/1.1 holds nothing: it fits into the buffers of its connection, and is the only one of the connection.
+/// Also returns the body's reservation in the budget for bodies, which lasts until the request is answered. A body that arrives
+/// in one piece on HTTP/1.1 needs no reservation: it fits into the buffers of its connection, which carries no other body.
 ///
 /// # Errors
-/// `TOO_LARGE`, `TIMEOUT`, `INVALID_REQUEST` if it broke off, or `OVERLOADED` if there is no room for it.
+/// `TOO_LARGE`, `TIMEOUT`, `INVALID_REQUEST` if the body ended early, or `OVERLOADED` if the budget has no room.
 pub async fn read(
     request: &HttpRequest,
     mut payload: Payload,
@@ -54,7 +54,7 @@ pub async fn read(
 /// Returns the piece of an HTTP/1.1 body that is available at once.
 ///
 /// The server calls a handler before it has read what follows the head, reads, and calls it again, all in one turn of the
-/// connection's task. A waker that is left behind the first time would only cost the task a second turn with nothing to do.
+/// connection's task. A waker that is registered the first time would only cost the task a second turn with nothing to do.
 async fn poll_first(payload: &mut Payload) -> Option<Result<Bytes, PayloadError>> {
     let mut has_polled = false;
     future::poll_fn(|_| match payload.poll_next_unpin(&mut Context::from_waker(Waker::noop())) {
@@ -65,7 +65,7 @@ async fn poll_first(payload: &mut Payload) -> Option<Result<Bytes, PayloadError>
     .await
 }
 
-/// Reads a body to its end. `held` is given for a body that counts even if it arrives in one piece.
+/// Reads a body to its end. `held` is set for a body that is counted even if it arrives in one piece.
 async fn read_pieces<S, E>(
     pieces: &mut S,
     max: usize,
@@ -151,11 +151,15 @@ mod tests {
             read.map(|(_, held)| held).map_err(|error| error.kind)
         };
         assert!(read(&[6000], None).await.unwrap().is_none());
-        // On HTTP/2, where one connection may carry many bodies, each counts.
+        // On HTTP/2, a connection may carry many bodies, so each body is counted.
         assert_eq!(read(&[6000], Some(intake.hold())).await.unwrap().unwrap().bytes(), 6000);
         let held = read(&[2000, 3000, 1000], None).await.unwrap().unwrap();
         assert_eq!(held.bytes(), 6000);
-        assert_eq!(read(&[2000, 3000], None).await.err(), Some(ErrorKind::Overloaded), "the other is not answered yet");
+        assert_eq!(
+            read(&[2000, 3000], None).await.err(),
+            Some(ErrorKind::Overloaded),
+            "the first body still holds its bytes"
+        );
         drop(held);
         assert_eq!(read(&[2000, 3000], None).await.unwrap().unwrap().bytes(), 5000);
     }

@@ -1,4 +1,4 @@
-//! The event streams of both eras: the messages and the answer of a stateless request, and the numbered streams of a
+//! Sends the event streams of both eras: the messages and the answer of a stateless request, and the numbered streams of a
 //! handshake-era session.
 
 use std::{
@@ -15,7 +15,7 @@ use futures_util::Stream;
 use tokio::{sync::watch, time::Interval};
 use tokio_util::sync::CancellationToken;
 
-use super::modern::Work;
+use super::modern::AnswerFuture;
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
@@ -28,17 +28,17 @@ use countersign_exchange::{
 use countersign_http::framing::sse::{KEEP_ALIVE, event, streaming, ticks};
 use countersign_protocol::ErrorKind;
 
-/// The response to a stateless request: its notifications as they come, then its answer. It is dropped when the client closes the
-/// stream, which cancels the request (2026-07-28/basic/patterns/cancellation).
+/// The body of the response to a stateless request: its notifications as they arrive, then its answer. The body is dropped when
+/// the client closes the stream, which cancels the request (2026-07-28/basic/patterns/cancellation).
 pub struct QueueBody {
-    work: Option<Work>,
+    work: Option<AnswerFuture>,
     queue: Arc<ResponseQueue>,
     ticks: Interval,
 }
 
 impl QueueBody {
     #[must_use]
-    pub fn new(work: Work, queue: Arc<ResponseQueue>, keep_alive: Duration) -> Self {
+    pub fn new(work: AnswerFuture, queue: Arc<ResponseQueue>, keep_alive: Duration) -> Self {
         Self { work: Some(work), queue, ticks: ticks(keep_alive) }
     }
 }
@@ -71,29 +71,29 @@ impl Stream for QueueBody {
 }
 
 /// Reads one numbered stream of a handshake-era session.
-struct LogReader {
+struct EventStreamReader {
     endpoint: Arc<McpEndpoint>,
     session: Arc<SessionShared>,
     number: u32,
     reader: u64,
     changed: watch::Receiver<()>,
     /// Number of the last event that was sent.
-    after: u64,
-    /// `true` until the event is sent that primes the client to resume.
+    last_sent: u64,
+    /// `true` until the event is sent that prepares the client to resume.
     must_prime: bool,
     ticks: Interval,
-    /// The identity of the reader, whose key may be another than that of the session.
+    /// The identity of the reader, whose key may differ from that of the session.
     identity: Identity,
     /// The slot of a GET stream among the long-lived requests of its principal, with the token that ends the stream if it is
     /// evicted.
     slot: Option<(StreamSlot, CancellationToken)>,
 }
 
-/// Returns the response that streams the events after a number, or from now on.
+/// Returns the response that streams the events after the given number, or from now on without a number.
 ///
 /// # Errors
 /// `TooLate` if the events are no longer held, and `Ahead` for a number that the stream has not reached yet.
-pub fn log(
+pub fn stream_events(
     endpoint: &Arc<McpEndpoint>,
     session: &Arc<SessionShared>,
     identity: &Identity,
@@ -105,25 +105,25 @@ pub fn log(
         return Err(ResumeFault::Ahead);
     }
     let (reader, changed, newest) = streams.attach(number).ok_or(ResumeFault::TooLate)?;
-    let state = LogReader {
+    let state = EventStreamReader {
         endpoint: Arc::clone(endpoint),
         session: Arc::clone(session),
         number,
         reader,
         changed,
-        after: after.unwrap_or(newest),
+        last_sent: after.unwrap_or(newest),
         must_prime: session.legacy_revision().is_some_and(|r| r.rules().sse_priming),
         ticks: ticks(endpoint.transports.http.sse_keep_alive),
         identity: identity.clone(),
         slot,
     };
-    Ok(streaming(state, LogReader::next))
+    Ok(streaming(state, EventStreamReader::next))
 }
 
-impl LogReader {
+impl EventStreamReader {
     async fn next(&mut self) -> Option<Bytes> {
         if std::mem::take(&mut self.must_prime) {
-            let id = EventId { stream: self.number, event: self.after };
+            let id = EventId { stream: self.number, event: self.last_sent };
             return Some(format!("id: {id}\nretry: 1000\ndata: \n\n").into());
         }
         let session = Arc::clone(&self.session);
@@ -133,13 +133,13 @@ impl LogReader {
             if authenticator.check(&self.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
                 return None;
             }
-            match streams.read(self.number, self.reader, self.after) {
+            match streams.read(self.number, self.reader, self.last_sent) {
                 Read::Events(events) => {
                     let mut out = Vec::new();
                     for (number, message) in events {
                         let id = EventId { stream: self.number, event: number };
                         event(&mut out, Some(id), &message);
-                        self.after = number;
+                        self.last_sent = number;
                     }
                     session.touch_reader();
                     return Some(out.into());
@@ -215,7 +215,7 @@ mod tests {
         fn read(&self, from: (u32, Option<u64>), end: Option<CancellationToken>) -> Result<BoxBody, ResumeFault> {
             let slot = |end| (self.endpoint.endpoint.server.long_requests.slots.take("ci").unwrap(), end);
             let identity = self.endpoint.identity(&self.key);
-            let response = log(&self.endpoint.endpoint, &self.session, &identity, from, end.map(slot))?;
+            let response = stream_events(&self.endpoint.endpoint, &self.session, &identity, from, end.map(slot))?;
             Ok(response.into_body())
         }
     }
@@ -244,14 +244,14 @@ mod tests {
 
     #[actix::test]
     async fn get_stream_ends_with_everything_it_depends_on() {
-        for cause in ["session", "place", "gateway", "reader", "key"] {
+        for cause in ["session", "eviction", "gateway", "reader", "key"] {
             let opened = OpenedStream::open().await;
-            let place = CancellationToken::new();
-            let mut body = opened.read((GET_STREAM, None), Some(place.clone())).unwrap();
+            let eviction = CancellationToken::new();
+            let mut body = opened.read((GET_STREAM, None), Some(eviction.clone())).unwrap();
             assert_eq!(ready(&mut body), None, "{cause}: it waits");
             match cause {
                 "session" => opened.session.end(),
-                "place" => place.cancel(),
+                "eviction" => eviction.cancel(),
                 "gateway" => opened.endpoint.endpoint.shutdown.cancel(),
                 "reader" => drop(opened.read((GET_STREAM, None), None).unwrap()),
                 _ => {
@@ -293,13 +293,13 @@ mod tests {
 
     #[actix::test]
     async fn idle_stream_is_kept_open_and_cancelled_one_ends() {
-        let (taken_back, over) = oneshot::channel::<()>();
-        let work = Box::pin(over.map(|_| None));
+        let (cancel, cancelled) = oneshot::channel::<()>();
+        let work = Box::pin(cancelled.map(|_| None));
         let mut body = QueueBody::new(work, Arc::new(ResponseQueue::new(1, 1)), Duration::from_millis(10));
         for _ in 0..2 {
             assert_eq!(body.next().await, Some(Ok(KEEP_ALIVE)));
         }
-        drop(taken_back);
+        drop(cancel);
         assert_eq!(body.next().await, None);
     }
 }

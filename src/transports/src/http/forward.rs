@@ -1,5 +1,5 @@
-//! Finds the node that owns what a request is about: by its headers before the body is read, or else by its message. Each request
-//! is looked up once, and not at all if this is the only node.
+//! Finds the node that owns the session, call or task of a request, by its headers before the body is read, or else by its
+//! message. Each request is looked up at most once, and not at all if this is the only node.
 
 use actix_web::{
     HttpRequest, HttpResponse,
@@ -16,18 +16,18 @@ use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Message};
 use countersign_session::cluster::{Body, Cluster, FORWARDED, ForwardTarget};
 use countersign_telemetry::RequestMetrics;
 
-/// Another node that owns what a request is about.
+/// Another node, which owns the session, call or task of a request.
 pub struct RemoteOwner<'a> {
     cluster: &'a dyn Cluster,
     target: ForwardTarget,
 }
 
 impl RemoteOwner<'_> {
-    /// Has the owner answer, by [`Cluster::forward`].
-    pub async fn answer(self, request: &HttpRequest, body: Option<Body>) -> HttpResponse {
-        match self.cluster.forward(self.target, to_forward(request, body)).await {
-            Ok(answered) => {
-                let (head, body) = answered.into_parts();
+    /// Forwards the request to the owner with [`Cluster::forward`], and returns the response.
+    pub async fn forward(self, request: &HttpRequest, body: Option<Body>) -> HttpResponse {
+        match self.cluster.forward(self.target, to_forwarded_request(request, body)).await {
+            Ok(forwarded) => {
+                let (head, body) = forwarded.into_parts();
                 let mut response = HttpResponse::build(head.status);
                 let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
                 for (name, value) in head.headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH) {
@@ -39,25 +39,28 @@ impl RemoteOwner<'_> {
                 }
             }
             Err(error) => {
-                RequestMetrics::get().error(error.kind);
+                RequestMetrics::get().record_error(error.kind);
                 let status = if error.kind == ErrorKind::SessionNotFound { 404 } else { 503 };
                 answer::with_status(status, None, &error, Revision::NEWEST_LEGACY)
             }
         }
     }
 
-    /// Has the owner take a WebSocket up again, by [`Cluster::tunnel`].
+    /// Connects a WebSocket to the owner, which resumes the session, with [`Cluster::tunnel`].
     ///
     /// # Errors
-    /// Why the session cannot be taken up there.
+    /// Fails if the owner does not resume the session.
     pub async fn tunnel(
         self,
         request: &HttpRequest,
         payload: Payload,
         protocols: &[&str],
     ) -> Result<HttpResponse, McpError> {
-        let (head, bytes) =
-            self.cluster.tunnel(self.target, to_forward(request, Some(body(payload))), protocols).await?.into_parts();
+        let (head, bytes) = self
+            .cluster
+            .tunnel(self.target, to_forwarded_request(request, Some(body(payload))), protocols)
+            .await?
+            .into_parts();
         let mut response = actix_web_actors::ws::handshake_with_protocols(request, protocols)
             .map_err(|e| McpError::new(ErrorKind::InvalidRequest, e.to_string()))?;
         for (name, value) in &head.headers {
@@ -67,14 +70,14 @@ impl RemoteOwner<'_> {
     }
 }
 
-/// Returns the body of a request that was not read yet.
+/// Returns the unread body of a request.
 #[must_use]
 pub fn body(payload: Payload) -> Body {
     payload.map_err(Into::into).boxed_local()
 }
 
-/// Returns a request as a node forwards it.
-fn to_forward(request: &HttpRequest, body: Option<Body>) -> http::Request<Option<Body>> {
+/// Converts a request into the form in which nodes forward it.
+fn to_forwarded_request(request: &HttpRequest, body: Option<Body>) -> http::Request<Option<Body>> {
     let mut forwarded = http::Request::new(body);
     *forwarded.method_mut() = request.method().clone();
     *forwarded.uri_mut() = request.uri().clone();
@@ -84,7 +87,7 @@ fn to_forward(request: &HttpRequest, body: Option<Body>) -> http::Request<Option
     forwarded
 }
 
-/// Returns whether another node has forwarded this request to this one, and marks its connection as one of a peer.
+/// Returns `true` if another node has forwarded this request, and marks its connection as that of a peer.
 fn is_forwarded(cluster: &dyn Cluster, request: &HttpRequest) -> bool {
     let token = request.headers().get(HeaderName::from_static(FORWARDED));
     let is_forwarded = token.is_some_and(|token| cluster.is_peer(token.as_bytes()));
@@ -94,10 +97,10 @@ fn is_forwarded(cluster: &dyn Cluster, request: &HttpRequest) -> bool {
     is_forwarded
 }
 
-/// Finds the node that owns a session, if it is another one.
+/// Finds the node that owns a session. Returns `None` if this node owns it or no other node does.
 ///
 /// # Errors
-/// Nobody can tell at the moment whether the session lives.
+/// Fails if it cannot be found out whether the session's node is alive.
 pub async fn owner_of_session<'a>(
     endpoint: &'a McpEndpoint,
     request: &HttpRequest,
@@ -108,11 +111,11 @@ pub async fn owner_of_session<'a>(
     Ok(target.map(|target| RemoteOwner { cluster, target }))
 }
 
-/// Finds the node that owns what a message names, if it is another one. A message of a session is only forwarded by its session,
-/// because two names could send it back and forth.
+/// Finds the node that owns the call or task that a message names. Returns `None` if no other node owns it. A message with a
+/// session id is forwarded by its session alone, because two names could send it back and forth between nodes.
 ///
 /// # Errors
-/// Nobody can tell at the moment which nodes live.
+/// Fails if it cannot be found out which nodes are alive.
 pub async fn owner_of_message<'a>(
     endpoint: &'a McpEndpoint,
     request: &HttpRequest,

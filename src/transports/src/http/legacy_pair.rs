@@ -69,8 +69,16 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
     attached.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
     let url = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
     let ticks = sse::ticks(endpoint.transports.http.sse_keep_alive);
-    let stream =
-        OutboxStream { shared, session, pump, woken, ticks, first: Some(url.into()), is_closed: false, _slot: slot };
+    let stream = OutboxStream {
+        shared,
+        session,
+        pump,
+        woken,
+        ticks,
+        endpoint_event: Some(url.into()),
+        is_closed: false,
+        _slot: slot,
+    };
     Ok(sse::streaming(stream, OutboxStream::next))
 }
 
@@ -81,19 +89,19 @@ struct OutboxStream {
     pump: u64,
     woken: Arc<Notify>,
     ticks: Interval,
-    /// The event that names the URL to POST to.
-    first: Option<Bytes>,
+    /// The first event, which names the URL to POST to.
+    endpoint_event: Option<Bytes>,
     is_closed: bool,
     _slot: StreamSlot,
 }
 
-/// Number of bytes that the connection is given at a time.
+/// Maximum number of bytes that are passed to the connection at a time.
 const DRAIN_BYTES: usize = 64 * 1024;
 
 impl OutboxStream {
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
+        if let Some(event) = self.endpoint_event.take() {
+            return Some(event);
         }
         let Channel::Outbox(outbox) = &self.shared.channel else { return None };
         while !self.is_closed {
@@ -152,7 +160,7 @@ async fn try_message(
         return Ok(answer::with_status(415, None, &error, REVISION));
     }
     if let Some(owner) = forward::owner_of_session(endpoint, request, session).await? {
-        return Ok(owner.answer(request, Some(forward::body(payload))).await);
+        return Ok(owner.forward(request, Some(forward::body(payload))).await);
     }
     let not_found = || McpError::new(ErrorKind::SessionNotFound, "no such session");
     let entry = session

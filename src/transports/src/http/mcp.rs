@@ -23,23 +23,23 @@ use countersign_protocol::{
     headers, params,
 };
 use countersign_routing::RouteTable;
-use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
+use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
 use countersign_session::{
     cluster::whole_body,
     owned::{OwnedMessage, OwnedRequest},
 };
 
-/// A POST that was admitted.
+/// A POST request whose headers were checked.
 pub struct Post<'a> {
     pub endpoint: &'a web::Data<McpEndpoint>,
     pub request: &'a HttpRequest,
     pub identity: Identity,
     pub accepts: Accepts,
-    /// The part of the budget for bodies that its body holds.
+    /// The reservation of its body in the budget for bodies.
     pub held: Option<Held>,
 }
 
-/// A large request, which is answered on a thread for large messages ([`countersign_runtime::lanes`]).
+/// A large request, which is answered on a thread for large messages ([`countersign_runtime::large_messages`]).
 pub struct LargeRequest {
     pub request: Arc<OwnedRequest>,
     pub mirrored: Result<modern::MirrorCheck, McpError>,
@@ -60,10 +60,10 @@ pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Da
     })
 }
 
-/// Checks what does not depend on the body.
+/// Checks everything that does not depend on the body.
 ///
 /// # Errors
-/// Why the request is refused, with the HTTP status.
+/// Returns the error and the HTTP status with which the request is refused.
 fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> Result<Post<'a>, (u16, McpError)> {
     let invalid = |why| McpError::new(ErrorKind::InvalidRequest, why);
     if endpoint.shutdown.is_cancelled() {
@@ -80,11 +80,11 @@ fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> 
     Ok(Post { endpoint, request, identity, accepts, held: None })
 }
 
-/// Reads the body and answers its message, or has the node answer that owns what the message is about.
+/// Reads the body and answers its message, or forwards the request to the node that owns its session, call or task.
 async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpResponse, McpError> {
     let (endpoint, request) = (post.endpoint, post.request);
     if let Some(owner) = forward::owner_of_session(endpoint, request, session_id(request)).await? {
-        return Ok(owner.answer(request, Some(forward::body(payload.into_inner()))).await);
+        return Ok(owner.forward(request, Some(forward::body(payload.into_inner()))).await);
     }
     let http = &endpoint.transports.http;
     let (body, held) = body::read(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
@@ -94,7 +94,7 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
     }
     Ok(match envelope::parse(&body, &endpoint.server.limits.envelope) {
         Ok(Incoming::Single(message)) => match forward::owner_of_message(endpoint, request, &message).await? {
-            Some(owner) => owner.answer(request, Some(whole_body(body.clone()))).await,
+            Some(owner) => owner.forward(request, Some(whole_body(body.clone()))).await,
             None => handle(post, &message, None).await,
         },
         Ok(Incoming::Batch(_)) => session::batch(post, body).await,
@@ -102,7 +102,7 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
     })
 }
 
-/// Answers a large body, which is parsed away from the threads that serve connections.
+/// Answers a large body, which is parsed on a thread that serves no connections.
 async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpError> {
     let (endpoint, text) = (post.endpoint.clone(), body.clone());
     let table = endpoint.server.routing.routes.load_full();
@@ -127,7 +127,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
         Err(fault) => return Ok(refuse_body(&post, &fault)),
     };
     if let Some(owner) = forward::owner_of_message(post.endpoint, post.request, &message.as_message()).await? {
-        return Ok(owner.answer(post.request, Some(whole_body(body))).await);
+        return Ok(owner.forward(post.request, Some(whole_body(body))).await);
     }
     drop(body);
     let large = match &message {
@@ -155,8 +155,8 @@ async fn handle(post: Post<'_>, message: &Message<'_>, large: Option<LargeReques
     }
 }
 
-/// Returns `true` for a message of the stateless era. A handshake, or a message of the session that it opened, is not one unless
-/// it names a version.
+/// Returns `true` for a message of the stateless era. A handshake and a message with a session id belong to the handshake era,
+/// unless they name a version.
 fn is_modern(request: &HttpRequest, message: &Message<'_>, meta: &params::Meta<'_>) -> bool {
     let is_handshake =
         matches!(message, Message::Request(r) if r.method == "initialize") || session_id(request).is_some();
@@ -185,7 +185,7 @@ pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Http
         }
         let identity = identify(&endpoint, &request)?;
         Ok(match forward::owner_of_session(&endpoint, &request, session_id(&request)).await? {
-            Some(owner) => owner.answer(&request, None).await,
+            Some(owner) => owner.forward(&request, None).await,
             None => session::stream(&request, &endpoint, &identity),
         })
     };
@@ -197,14 +197,14 @@ pub async fn delete(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> H
     let deleted = async {
         let identity = identify(&endpoint, &request)?;
         Ok(match forward::owner_of_session(&endpoint, &request, session_id(&request)).await? {
-            Some(owner) => owner.answer(&request, None).await,
+            Some(owner) => owner.forward(&request, None).await,
             None => session::delete(&request, &endpoint, &identity).await,
         })
     };
     deleted.await.unwrap_or_else(|error: McpError| refuse(&error, assumed_revision(&request)))
 }
 
-/// Returns the headers that some upstream has configured to receive, or `None` if none has.
+/// Returns the headers of the request that upstreams are configured to receive, or `None` if no upstream is configured so.
 #[must_use]
 pub fn forwarded_headers(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
     let names = &table.forwarded_headers;
@@ -259,11 +259,11 @@ mod tests {
             ("tools/list", "", &[method], true),
             ("tools/list", meta, &[], true),
             ("tools/list", meta, &[legacy, session], true),
-            // A version that nobody serves yet is stateless, and one that is none says nothing.
+            // An unknown future version is stateless, and an invalid version is ignored.
             ("tools/list", "", &[(VERSION, "2027-01-01")], true),
             ("tools/list", "", &[(VERSION, "soon")], false),
             ("tools/list", "", &[modern, legacy], false),
-            // What else a handshake or a session's message carries does not matter, unless it says a version.
+            // Other headers of a handshake or of a session's message are ignored, unless one names a version.
             ("initialize", "", &[method], false),
             ("tools/list", "", &[session, method], false),
             ("initialize", "", &[modern], true),
@@ -281,11 +281,11 @@ mod tests {
 
     #[test]
     fn unreadable_body_is_refused_in_revision_of_header() {
-        let of = |headers: &[(&str, &str)]| assumed_revision(&request(headers).to_http_request());
-        assert_eq!(of(&[("mcp-protocol-version", "2026-07-28")]), Revision::MODERN);
-        assert_eq!(of(&[("mcp-protocol-version", "2024-11-05")]), Revision::V2024_11_05);
-        assert_eq!(of(&[("mcp-protocol-version", "1")]), Revision::V2025_03_26);
-        assert_eq!(of(&[]), Revision::V2025_03_26);
+        let revision_for = |headers: &[(&str, &str)]| assumed_revision(&request(headers).to_http_request());
+        assert_eq!(revision_for(&[("mcp-protocol-version", "2026-07-28")]), Revision::MODERN);
+        assert_eq!(revision_for(&[("mcp-protocol-version", "2024-11-05")]), Revision::V2024_11_05);
+        assert_eq!(revision_for(&[("mcp-protocol-version", "1")]), Revision::V2025_03_26);
+        assert_eq!(revision_for(&[]), Revision::V2025_03_26);
     }
 
     #[actix::test]

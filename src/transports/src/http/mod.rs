@@ -28,7 +28,7 @@ use countersign_telemetry::RequestMetrics;
 pub fn routes(cfg: &mut web::ServiceConfig) {
     cfg.service(
         web::resource("/mcp")
-            // `web::post()` would record POST in a map of each request, for a 405 that is built here without it.
+            // `web::post()` would record POST in a map of each request for a 405 response, which is built here without it.
             .route(web::route().guard(guard::fn_guard(|ctx| ctx.head().method == Method::POST)).to(mcp::post))
             .route(web::get().to(mcp::get))
             .route(web::delete().to(mcp::delete))
@@ -43,7 +43,7 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
     .service(web::resource("/tools/{name}").route(web::post().to(plain::call)));
 }
 
-/// Authenticates an agent, as [`identify_agent`].
+/// Authenticates an agent, as [`identify_agent`] does.
 ///
 /// # Errors
 /// `UNAUTHORIZED`.
@@ -58,7 +58,7 @@ fn refuse(error: &McpError, revision: Revision) -> HttpResponse {
 
 /// Refuses the request with that id, and counts the error.
 fn refuse_message(status: u16, id: Option<&RequestId>, error: &McpError, revision: Revision) -> HttpResponse {
-    RequestMetrics::get().error(error.kind);
+    RequestMetrics::get().record_error(error.kind);
     answer::with_status(status, id, error, revision)
 }
 
@@ -79,7 +79,7 @@ impl Headers for HeaderView<'_> {
     }
 }
 
-/// The headers of the protocol that every request is searched for. Parsing a name would cost more than finding it.
+/// The names of protocol headers that are looked up in every request. Finding a parsed name costs less than parsing it.
 pub mod names {
     use actix_web::http::header::HeaderName;
 
@@ -90,6 +90,7 @@ pub mod names {
     static METHOD: HeaderName = HeaderName::from_static(headers::METHOD);
     static NAME: HeaderName = HeaderName::from_static(headers::NAME);
 
+    /// Returns the parsed form of a name, if it is one of those above.
     pub fn find_known(name: &str) -> Option<&'static HeaderName> {
         [&PROTOCOL_VERSION, &METHOD, &NAME].into_iter().find(|known| known.as_str() == name)
     }

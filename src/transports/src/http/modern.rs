@@ -1,4 +1,4 @@
-//! The stateless era on HTTP: one POST, one answer, and nothing remembered
+//! The stateless era on HTTP: each POST is answered by itself, and nothing is remembered
 //! (2026-07-28/basic/transports/streamable-http).
 
 use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
@@ -36,8 +36,8 @@ use countersign_session::{
 };
 use countersign_telemetry::metrics::Transport;
 
-/// The work of a request, which ends with its answer.
-pub type Work = Pin<Box<dyn Future<Output = Option<WireResponse>>>>;
+/// A request being handled. Resolves to its answer, or to `None` if it was cancelled.
+pub type AnswerFuture = Pin<Box<dyn Future<Output = Option<WireResponse>>>>;
 
 /// Checks a message and, if it is a request, answers it.
 pub async fn serve(
@@ -76,12 +76,12 @@ pub async fn serve(
     let memory = Arc::clone(&post.endpoint.server.memory);
     let principal = Arc::clone(&post.identity.principal);
     let queue = Arc::new(ResponseQueue::counted(limits.messages, limits.bytes, memory, principal));
-    let exchange = match exchange(&post, meta, &queue, table) {
+    let exchange = match build_exchange(&post, meta, &queue, table) {
         Ok(exchange) => exchange,
         Err(error) => return refuse(Some(&request.id), &error),
     };
     let held = post.held.take();
-    let mut work: Work = match large {
+    let mut work: AnswerFuture = match large {
         None => {
             let owned = OwnedRequest::from_request(request);
             Box::pin(async move {
@@ -121,7 +121,7 @@ pub async fn serve(
     sse::answer().streaming(QueueBody::new(work, queue, keep_alive))
 }
 
-fn exchange(
+fn build_exchange(
     post: &Post<'_>,
     meta: &Meta<'_>,
     queue: &Arc<ResponseQueue>,
@@ -129,7 +129,7 @@ fn exchange(
 ) -> Result<Handling, McpError> {
     let facts = inbound::modern_facts(meta, post.endpoint.server.limits.facts)?;
     let sessions = &post.endpoint.sessions;
-    // For bookkeeping only: nothing of an earlier request on this connection applies to this one.
+    // The session is for bookkeeping only: nothing of an earlier request on this connection applies to this one.
     let session = match Connection::for_request(post.request).filter(|connection| !connection.is_peer()) {
         Some(connection) => Arc::clone(connection.session(|| {
             let session = sessions.stateless_session(Transport::Http, post.identity.clone());
@@ -213,19 +213,19 @@ async fn wait_for_tool_server(post: &Post<'_>, request: &Request<'_>) {
 
 fn refuse(id: Option<&RequestId>, error: &McpError) -> HttpResponse {
     let status = match headers::http_status(error) {
-        // Nothing was handled yet, so no error is in-band.
+        // No handler has run yet, so the error is not part of a result.
         200 => 400,
         status => status,
     };
     refuse_message(status, id, error, Revision::MODERN)
 }
 
-/// Returns the status of an answer. An answer of a handler is a `200`, even if it is an error; an error before that has a status
-/// of its own.
+/// Returns the status of an answer. An answer of a handler has status 200 even if it is an error; an error that occurs before the
+/// handler has its own status.
 fn status(answer: &WireResponse) -> StatusCode {
     match answer.error {
         Some(ErrorKind::MethodNotFound) => StatusCode::NOT_FOUND,
-        // Also that of an upstream (2026-07-28/basic/index, "Capabilities": on HTTP the status must be 400).
+        // This includes an upstream's error (2026-07-28/basic/index, "Capabilities": on HTTP the status must be 400).
         Some(ErrorKind::MissingCapability) => StatusCode::BAD_REQUEST,
         Some(ErrorKind::Unauthorized) => StatusCode::UNAUTHORIZED,
         Some(ErrorKind::Forbidden) => StatusCode::FORBIDDEN,

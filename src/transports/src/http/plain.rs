@@ -24,7 +24,7 @@ use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, envelope::Request, json::quoted, outline::Outline, params::keys,
 };
 use countersign_provider::{AnswerFault, ToolResult, text::content_text};
-use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
+use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
 use countersign_session::{Handling, middleware};
 use countersign_telemetry::metrics::Transport;
 
@@ -80,7 +80,7 @@ pub async fn call(
     let (body, _held) =
         body::read(&request, payload.into_inner(), &endpoint, http.max_body, http.request_timeout).await?;
     if !body.is_empty() && !answer::is_json(&request) {
-        // A page of another origin can post anything but JSON without a preflight.
+        // A page of another origin can post anything except JSON without a preflight request.
         return Err(Problem::unsupported_media_type());
     }
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
@@ -110,8 +110,8 @@ fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
         AnswerFault::InputRequired => {
             McpError::new(ErrorKind::InputRequired, "the tool needs input, and this endpoint cannot ask for any")
         }
-        AnswerFault::Unreadable(why) => {
-            McpError::new(ErrorKind::UpstreamUnavailable, format!("the result cannot be read: {why}"))
+        AnswerFault::Unreadable(reason) => {
+            McpError::new(ErrorKind::UpstreamUnavailable, format!("the result cannot be read: {reason}"))
         }
     })?;
     match (reply.failure, &reply.change_id) {
@@ -159,7 +159,7 @@ async fn call_tool(
         params: Some(&params),
         outline: Outline::new(params.get()),
     };
-    let exchange = exchange(endpoint, identity);
+    let exchange = build_exchange(endpoint, identity);
     let mut in_flight = InFlight::admit(&exchange.server.slots, &exchange.session, &request.id)?;
     let reply = middleware::run(&exchange, &request, &in_flight.cancel).await?;
     in_flight.is_answered = true;
@@ -180,7 +180,7 @@ fn tool_failure(kind: ErrorKind, result: &ToolResult) -> Problem {
     problem
 }
 
-fn exchange(endpoint: &Arc<McpEndpoint>, identity: Identity) -> Handling {
+fn build_exchange(endpoint: &Arc<McpEndpoint>, identity: Identity) -> Handling {
     let server = Arc::clone(&endpoint.server);
     let exchange = Exchange {
         session: endpoint.sessions.stateless_session(Transport::Rest, identity.clone()),

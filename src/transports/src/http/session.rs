@@ -22,7 +22,7 @@ use bytes::Bytes;
 use super::{
     event_streams,
     mcp::{LargeRequest, Post, forwarded_headers, last_event_id, request_id, session_id},
-    modern::Work,
+    modern::AnswerFuture,
     names, refuse, refuse_message,
 };
 use crate::endpoint::McpEndpoint;
@@ -40,7 +40,7 @@ use countersign_protocol::{
     envelope::{self, Incoming, Message},
     method::Method,
 };
-use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
+use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
 use countersign_session::{
     Session,
     actor::{EndSession, close},
@@ -51,7 +51,7 @@ use countersign_telemetry::metrics::Transport;
 
 /// Handles a message of a handshake-era client.
 pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<LargeRequest>) -> HttpResponse {
-    let assumed = match version(post.request) {
+    let assumed = match header_revision(post.request) {
         Ok(assumed) => assumed,
         Err(error) => return refuse(&error, Revision::NEWEST_LEGACY),
     };
@@ -61,7 +61,7 @@ pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<La
     };
     session.touch();
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let source = source(&post, &session, &stream, assumed);
+    let source = message_source(&post, &session, &stream, assumed);
     let request = match message {
         Message::Notification(notification) => {
             source.notification(notification);
@@ -74,7 +74,7 @@ pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<La
         Message::Request(request) => request,
     };
     let held = post.held.take();
-    let work: Work = match large {
+    let work: AnswerFuture = match large {
         None => {
             let owned = OwnedRequest::from_request(request);
             Box::pin(async move {
@@ -103,7 +103,7 @@ pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<La
 
 /// Handles a batch, in the revisions that have batches.
 pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
-    let found = version(post.request).and_then(|assumed| {
+    let found = header_revision(post.request).and_then(|assumed| {
         let session = match session_id(post.request) {
             Some(id) => existing_session(&post, id)?,
             None => temporary_session(&post),
@@ -121,7 +121,7 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
         return refuse(&error, revision);
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let source = source(&post, &session, &stream, assumed);
+    let source = message_source(&post, &session, &stream, assumed);
     let limits = post.endpoint.server.limits.envelope;
     let held = post.held.take();
     let members = move |body: Bytes| async move {
@@ -132,7 +132,7 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
     };
-    let work: Work = if body.len() > LARGE_MESSAGE_BYTES {
+    let work: AnswerFuture = if body.len() > LARGE_MESSAGE_BYTES {
         let (lanes, principal) = (Arc::clone(&post.endpoint.server.lanes), Arc::clone(&post.identity.principal));
         Box::pin(async move { lanes.run(&principal.name, move || members(body)).await.unwrap_or(None) })
     } else {
@@ -141,7 +141,12 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
     respond(&post, &stream, work).await
 }
 
-fn source(post: &Post<'_>, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> MessageSource {
+fn message_source(
+    post: &Post<'_>,
+    session: &Arc<SessionShared>,
+    stream: &Arc<PostStream>,
+    assumed: Revision,
+) -> MessageSource {
     let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
     let table = post.endpoint.server.routing.routes.load_full();
     MessageSource {
@@ -156,10 +161,10 @@ fn source(post: &Post<'_>, session: &Arc<SessionShared>, stream: &Arc<PostStream
     }
 }
 
-/// The work of a request while its client waits for it. If the client goes away, the work continues as a task, and its answer
-/// waits in the request's stream. So a call that is answered as JSON needs neither.
+/// The work of a request while its client waits for the answer. If the client disconnects, the work continues as a task, and the
+/// answer waits in the request's stream. A call that is answered as JSON needs neither a task nor a stream.
 struct RunningRequest {
-    work: Option<Work>,
+    work: Option<AnswerFuture>,
     stream: Arc<PostStream>,
 }
 
@@ -171,7 +176,7 @@ impl RunningRequest {
             self.work = None;
             return Poll::Ready(Some(answer));
         }
-        // In this order, so that no opening is missed.
+        // The stream is watched before it is checked, so that its opening cannot be missed.
         self.stream.watch(cx);
         if self.stream.number().is_some() { Poll::Ready(None) } else { Poll::Pending }
     }
@@ -179,38 +184,39 @@ impl RunningRequest {
 
 impl Drop for RunningRequest {
     fn drop(&mut self) {
-        // A session without streams has no place for the answer.
+        // A session without streams cannot keep the answer, so the work is dropped.
         if let Some(work) = self.work.take()
             && let Some(number) = self.stream.open()
         {
             let session = Arc::clone(&self.stream.session);
-            actix::spawn(async move { finish(&session, number, work.await) });
+            actix::spawn(async move { push_answer(&session, number, work.await) });
         }
     }
 }
 
-fn finish(session: &SessionShared, number: u32, answer: Option<WireResponse>) {
+/// Adds the answer to the stream of its request, and ends the stream.
+fn push_answer(session: &SessionShared, number: u32, answer: Option<WireResponse>) {
     if let Channel::Streams(streams) = &session.channel {
         streams.push_last(number, answer.map(|a| a.bytes));
     }
 }
 
 /// Runs the work of a request. Answers with JSON if the answer is its only message, and with a stream otherwise.
-async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: Work) -> HttpResponse {
+async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) -> HttpResponse {
     let session = Arc::clone(&stream.session);
     let mut running = RunningRequest { work: Some(work), stream: Arc::clone(stream) };
     let (done, has_waited) = match poll_fn(|cx| Poll::Ready(running.poll(cx))).await {
         Poll::Ready(done) => (done, false),
         Poll::Pending => {
             if !post.accepts.json {
-                // The answer comes on a stream in any case, which can be resumed.
+                // The answer comes on a stream in any case, and a numbered stream can be resumed.
                 stream.open();
             }
             (poll_fn(|cx| running.poll(cx)).await, true)
         }
     };
     let number = match &done {
-        // Cancelled while it ran, which its stream shows.
+        // The request was cancelled while it ran, so its stream ends without an answer.
         Some(None) if has_waited => stream.open(),
         _ => stream.number(),
     };
@@ -221,13 +227,13 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: Work) -> HttpR
             None => HttpResponse::Accepted().finish(),
         };
     };
-    // Keeps the messages of the stream until its reader is attached.
+    // The stream keeps its messages until its reader is attached.
     let held = match &session.channel {
         Channel::Streams(streams) => streams.hold(number),
         Channel::Outbox(_) | Channel::None => None,
     };
     if let Some(answer) = done {
-        finish(&session, number, answer);
+        push_answer(&session, number, answer);
     }
     drop(running);
     if post.accepts.json
@@ -240,7 +246,7 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: Work) -> HttpR
         return refuse(&session_not_found(), session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY));
     }
     bind_session(post.request, &session);
-    let response = event_streams::log(post.endpoint, &session, &post.identity, (number, Some(0)), None);
+    let response = event_streams::stream_events(post.endpoint, &session, &post.identity, (number, Some(0)), None);
     drop(held);
     response.unwrap_or_else(|_| HttpResponse::Accepted().finish())
 }
@@ -249,7 +255,7 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: Work) -> HttpR
 async fn wait_for_sole_answer(session: &SessionShared, number: u32) -> Option<Bytes> {
     let Channel::Streams(streams) = &session.channel else { return None };
     let (_, mut changed, _) = streams.attach(number)?;
-    // Being superseded means nothing: the reader that streams the log attaches after this.
+    // Another reader may supersede this one: the reader that streams the events attaches later.
     while streams.is_untouched(number) {
         tokio::select! {
             changed = changed.changed() => changed.ok()?,
@@ -273,12 +279,12 @@ fn status(answer: &WireResponse) -> StatusCode {
     }
 }
 
-/// Returns the version in the header of a handshake-era request. Without the header it is the oldest revision that has this
+/// Returns the revision in the header of a handshake-era request, or without the header the oldest revision that has this
 /// endpoint.
 ///
 /// # Errors
-/// `-32600` for a version that does not exist (2025-11-25/basic/transports#protocol-version-header: 400).
-fn version(request: &HttpRequest) -> Result<Revision, McpError> {
+/// `-32600` for a revision that does not exist (2025-11-25/basic/transports#protocol-version-header: 400).
+fn header_revision(request: &HttpRequest) -> Result<Revision, McpError> {
     let Some(value) = request.headers().get(&names::PROTOCOL_VERSION) else { return Ok(Revision::V2025_03_26) };
     value.to_str().ok().map(str::trim).and_then(Revision::parse).ok_or_else(|| {
         McpError::new(ErrorKind::InvalidRequest, "unsupported MCP-Protocol-Version")
@@ -341,9 +347,9 @@ fn bind_session(request: &HttpRequest, session: &Arc<SessionShared>) {
     }
 }
 
-/// `GET /mcp`.
+/// `GET /mcp`: opens the session's stream, or resumes one of its streams.
 pub fn stream(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
-    let Some(id) = session_id(request) else { return only_post() };
+    let Some(id) = session_id(request) else { return allow_only_post() };
     if !answer::Accepts::from_request(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return refuse_message(406, None, &error, Revision::NEWEST_LEGACY);
@@ -362,7 +368,7 @@ fn open_stream(
     session: &Arc<SessionShared>,
 ) -> Result<HttpResponse, McpError> {
     let invalid = |why| McpError::new(ErrorKind::InvalidRequest, why);
-    version(request)?;
+    header_revision(request)?;
     let end = session.ended.child_token();
     let slot = endpoint.server.long_requests.admit_stream(&identity.principal, session.evictable(end.clone()))?;
     bind_session(request, session);
@@ -372,15 +378,17 @@ fn open_stream(
         Some(Some(last)) => (last.stream, Some(last.event)),
         Some(None) => return Err(invalid("Last-Event-ID is not an event of this session")),
     };
-    event_streams::log(endpoint, session, identity, start, Some((slot, end))).map_err(|fault| match fault {
-        ResumeFault::TooLate => McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held"),
+    event_streams::stream_events(endpoint, session, identity, start, Some((slot, end))).map_err(|fault| match fault {
+        ResumeFault::TooLate => {
+            McpError::new(ErrorKind::ResumeTooLate, "the gateway no longer holds the events of that stream")
+        }
         ResumeFault::Ahead => invalid("Last-Event-ID names an event that this session has not sent yet"),
     })
 }
 
-/// `DELETE /mcp`.
+/// `DELETE /mcp`: ends the session.
 pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
-    let Some(id) = session_id(request) else { return only_post() };
+    let Some(id) = session_id(request) else { return allow_only_post() };
     let Some(session) = endpoint.sessions.find(identity, Transport::Http, id) else {
         return refuse(&session_not_found(), Revision::NEWEST_LEGACY);
     };
@@ -391,9 +399,9 @@ pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, id
     HttpResponse::NoContent().finish()
 }
 
-/// Refuses GET and DELETE without a session, which the stateless era has not (2026-07-28/basic/transports/streamable-http).
-fn only_post() -> HttpResponse {
-    let error = McpError::new(ErrorKind::InvalidRequest, "without a session there is only POST");
+/// Refuses GET and DELETE without a session id. The stateless era has no sessions (2026-07-28/basic/transports/streamable-http).
+fn allow_only_post() -> HttpResponse {
+    let error = McpError::new(ErrorKind::InvalidRequest, "a request without a session id must be a POST");
     let mut response = answer::with_status(405, None, &error, Revision::MODERN);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
     response
@@ -414,15 +422,15 @@ mod tests {
 
     #[test]
     fn version_header_is_optional_but_must_exist() {
-        let of = |value: &str| {
-            version(&TestRequest::default().append_header(("mcp-protocol-version", value)).to_http_request())
+        let revision_of = |value: &str| {
+            header_revision(&TestRequest::default().append_header(("mcp-protocol-version", value)).to_http_request())
         };
-        assert_eq!(version(&TestRequest::default().to_http_request()).unwrap(), Revision::V2025_03_26);
+        assert_eq!(header_revision(&TestRequest::default().to_http_request()).unwrap(), Revision::V2025_03_26);
         for revision in Revision::ALL {
-            assert_eq!(of(revision.as_str()).unwrap(), revision);
+            assert_eq!(revision_of(revision.as_str()).unwrap(), revision);
         }
         for wrong in ["", "2025-06-19", "latest", "2025-06-18, 2025-11-25"] {
-            let error = of(wrong).unwrap_err();
+            let error = revision_of(wrong).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidRequest, "{wrong:?}");
             assert_eq!(error.data()["supported"].as_array().map(Vec::len), Some(Revision::ALL.len()));
         }

@@ -1,4 +1,4 @@
-//! One change as lines of the screen: summary, proposer, terms, diff, arguments, decisions and result.
+//! Renders a change as lines of the screen: summary, proposer, terms, diff, arguments, decisions and result.
 
 use jiff::Timestamp;
 use ratatui::{
@@ -19,11 +19,11 @@ use countersign_domain::{
     text::plural,
 };
 
-/// The most lines of one section; `countersign changes show` prints all of them.
+/// Maximum number of lines in a section. `countersign changes show` prints all lines.
 const MAX_SECTION_LINES: usize = 4000;
 
 struct Writer {
-    paint: Theme,
+    theme: Theme,
     width: usize,
     lines: Vec<Line<'static>>,
 }
@@ -47,7 +47,7 @@ impl Writer {
         if self.lines.last().is_some_and(|line| line.width() > 0) {
             self.lines.push(Line::default());
         }
-        self.text(1, &[(text.to_owned(), self.paint.bold())]);
+        self.text(1, &[(text.to_owned(), self.theme.bold())]);
     }
 
     /// Adds arguments, which are foreign text.
@@ -56,18 +56,18 @@ impl Writer {
             self.foreign_text(&arguments.lines.join("\n"));
         }
         if let Some(remark) = arguments.diff_note() {
-            let remark = self.paint.visible(&remark);
-            self.prose(3, &[(remark, self.paint.dim())]);
+            let remark = self.theme.visible(&remark);
+            self.prose(3, &[(remark, self.theme.dim())]);
         }
     }
 
     /// Adds foreign text, escaped.
     fn foreign_text(&mut self, text: &str) {
-        for (at, line) in text_lines(text).enumerate() {
-            if at >= MAX_SECTION_LINES {
-                return self.message(self.paint.warn(), "   (more in `countersign changes show`)".to_owned());
+        for (index, line) in text_lines(text).enumerate() {
+            if index >= MAX_SECTION_LINES {
+                return self.message(self.theme.warn(), "   (more in `countersign changes show`)".to_owned());
             }
-            let line = self.paint.visible_code(line);
+            let line = self.theme.visible_code(line);
             self.text(3, &[(line, Style::new())]);
         }
     }
@@ -82,37 +82,37 @@ pub struct DetailView<'a> {
 }
 
 /// Renders the lines, and returns how many of them precede the end of the diff.
-pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, paint: Theme) -> (Vec<Line<'static>>, usize) {
-    let &DetailView { change, timeline, approval_barrier: ref barred } = view;
-    let mut out = Writer { paint, width: layout.width, lines: Vec::new() };
+pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: Theme) -> (Vec<Line<'static>>, usize) {
+    let &DetailView { change, timeline, ref approval_barrier } = view;
+    let mut out = Writer { theme, width: layout.width, lines: Vec::new() };
     write_summary(&mut out, change, now);
-    if let Some(why) = barred {
-        out.message(paint.info(), paint.visible(why));
+    if let Some(why) = approval_barrier {
+        out.message(theme.info(), theme.visible(why));
     }
     write_notes(&mut out, change);
     out.lines.push(Line::default());
-    let call = shows_arguments_only(change);
-    if call {
+    let has_no_diff = shows_arguments_only(change);
+    if has_no_diff {
         // There is no diff, so the arguments come first.
         write_arguments(&mut out, change);
         out.lines.push(Line::default());
     }
     match &change.previous_diff {
-        Some(previous) if call => {
+        Some(previous) if has_no_diff => {
             write_both_diffs(&mut out, &without_arguments(previous), &without_arguments(&change.diff), layout);
         }
         Some(previous) => write_both_diffs(&mut out, previous, &change.diff, layout),
-        None if call => {
+        None if has_no_diff => {
             for (label, text) in tool_notes(change) {
-                let label = paint.visible(label);
+                let label = theme.visible(label);
                 out.heading(&label);
                 out.foreign_text(&text);
             }
         }
-        None => out.lines.extend(diff::render(&change.diff, layout, paint)),
+        None => out.lines.extend(diff::render(&change.diff, layout, theme)),
     }
     let mut end = out.lines.len();
-    if !call {
+    if !has_no_diff {
         write_arguments(&mut out, change);
     }
     // If the diff does not show everything, the decision rests on the arguments.
@@ -125,8 +125,8 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, paint: 
         out.heading("Timeline");
         for (at, event, actor) in timeline {
             let at = at.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M:%S").to_string();
-            let what = format!("{at}  {:<16} ", paint.visible(event));
-            out.text(3, &[(what, Style::new()), (paint.visible(actor), paint.dim())]);
+            let what = format!("{at}  {:<16} ", theme.visible(event));
+            out.text(3, &[(what, Style::new()), (theme.visible(actor), theme.dim())]);
         }
     }
     (out.lines, end)
@@ -145,94 +145,94 @@ fn write_arguments(out: &mut Writer, change: &Change) {
 }
 
 fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
-    let paint = out.paint;
-    out.prose(1, &[(paint.visible(&change.summary), paint.bold())]);
-    let target = format!(" {} {}", paint.visible(&change.target.entity_type), paint.visible(&change.target.label));
+    let theme = out.theme;
+    out.prose(1, &[(theme.visible(&change.summary), theme.bold())]);
+    let target = format!(" {} {}", theme.visible(&change.target.entity_type), theme.visible(&change.target.label));
     out.prose(
         1,
         &[
-            (change.state.as_str().to_owned(), paint.style(render::state_style(change.state))),
+            (change.state.as_str().to_owned(), theme.style(render::state_style(change.state))),
             ("  ".to_owned(), Style::new()),
-            (change.operation.as_str().to_owned(), paint.style(render::operation_style(change.operation))),
+            (change.operation.as_str().to_owned(), theme.style(render::operation_style(change.operation))),
             (target, Style::new()),
         ],
     );
-    let who = &change.proposer;
-    let client = who.client_name.as_deref().map_or_else(String::new, |name| format!(" with {name}"));
-    let owner = who.owner.as_deref().map_or_else(String::new, |owner| format!(" of {owner}"));
+    let proposer = &change.proposer;
+    let client = proposer.client_name.as_deref().map_or_else(String::new, |name| format!(" with {name}"));
+    let owner = proposer.owner.as_deref().map_or_else(String::new, |owner| format!(" of {owner}"));
     let age = span(now.duration_since(change.created_at));
     let text = format!(
         "{} ({}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
         change.tool_title,
         call_route(change),
-        who.principal,
-        who.transport,
+        proposer.principal,
+        proposer.transport,
         change.id,
         change.version
     );
-    out.message(paint.dim(), paint.visible(&text));
+    out.message(theme.dim(), theme.visible(&text));
     let terms = &change.terms;
-    let mut rules = Vec::new();
+    let mut conditions = Vec::new();
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
-        rules.push(format!("{} of {needed}", change.approvals()));
-        rules.push(format!("expires in {}", span(change.expires_at.duration_since(now))));
+        conditions.push(format!("{} of {needed}", change.approvals()));
+        conditions.push(format!("expires in {}", span(change.expires_at.duration_since(now))));
     }
     if !terms.reviewers.is_empty() {
-        rules.push(format!("decided by {}", terms.reviewers.join(", ")));
+        conditions.push(format!("decided by {}", terms.reviewers.join(", ")));
     }
     if terms.require_comment {
-        rules.push("needs a comment".to_owned());
+        conditions.push("needs a comment".to_owned());
     }
     match terms.edit {
-        Editing::Forbidden => rules.push("cannot be edited".to_owned()),
-        Editing::Other => rules.push("whoever edits it cannot approve it".to_owned()),
+        Editing::Forbidden => conditions.push("cannot be edited".to_owned()),
+        Editing::Other => conditions.push("whoever edits it cannot approve it".to_owned()),
         Editing::Allowed => {}
     }
     if terms.undo_for > 0 {
-        rules.push(format!("an approval can be undone for {}s", terms.undo_for));
+        conditions.push(format!("an approval can be undone for {}s", terms.undo_for));
     }
-    if !rules.is_empty() {
-        out.message(paint.info(), paint.visible(&rules.join("; ")));
+    if !conditions.is_empty() {
+        out.message(theme.info(), theme.visible(&conditions.join("; ")));
     }
 }
 
 fn write_notes(out: &mut Writer, change: &Change) {
-    let paint = out.paint;
+    let theme = out.theme;
     for (style, text) in render::notes(change) {
-        out.message(paint.style(style), paint.visible(&text));
+        out.message(theme.style(style), theme.visible(&text));
     }
     if let Some(first) = &change.duplicate_of {
         out.message(
-            paint.warn(),
-            paint.visible(&format!(
+            theme.warn(),
+            theme.visible(&format!(
                 "The same agent had already proposed the same call: {first}. Approving both runs it twice."
             )),
         );
     }
     if change.state == ChangeState::Stale {
-        out.message(paint.warn(), "The target has changed since this was proposed; f previews it again.".to_owned());
+        out.message(theme.warn(), "The target has changed since this was proposed; f previews it again.".to_owned());
     }
 }
 
 /// Adds the previous diff and the current one.
-fn write_both_diffs(out: &mut Writer, previous: &Diff, now: &Diff, look: DiffLayout) {
-    let (paint, before, after) = (out.paint, "Before the target changed:", "Now:");
-    if !look.split {
-        out.message(paint.dim(), before.to_owned());
-        out.lines.extend(diff::render(previous, look, paint));
-        out.message(paint.warn(), after.to_owned());
-        out.lines.extend(diff::render(now, look, paint));
+fn write_both_diffs(out: &mut Writer, previous: &Diff, now: &Diff, layout: DiffLayout) {
+    let (theme, before, after) = (out.theme, "Before the target changed:", "Now:");
+    if !layout.split {
+        out.message(theme.dim(), before.to_owned());
+        out.lines.extend(diff::render(previous, layout, theme));
+        out.message(theme.warn(), after.to_owned());
+        out.lines.extend(diff::render(now, layout, theme));
         return;
     }
-    let half = look.width.saturating_sub(3) / 2;
-    let layout = DiffLayout { width: half, split: false, ..look };
+    let half = layout.width.saturating_sub(3) / 2;
+    let half_layout = DiffLayout { width: half, split: false, ..layout };
     let side = |title: &str, style, diff: &Diff| {
         let mut lines = vec![Line::styled(format!(" {title}"), style)];
-        lines.extend(diff::render(diff, layout, paint));
+        lines.extend(diff::render(diff, half_layout, theme));
         lines
     };
-    let (left, right) = (side(before, paint.dim(), previous), side(after, paint.warn(), now));
+    let (left, right) = (side(before, theme.dim(), previous), side(after, theme.warn(), now));
     for at in 0..left.len().max(right.len()) {
         let mut row = Line::default();
         if let Some(line) = left.get(at) {
@@ -240,7 +240,7 @@ fn write_both_diffs(out: &mut Writer, previous: &Diff, now: &Diff, look: DiffLay
             row.extend(line.spans.iter().map(|span| span.clone().patch_style(line.style)));
         }
         row.push_span(Span::raw(" ".repeat(half.saturating_sub(row.width()))));
-        row.push_span(Span::styled(paint.symbol(" ║ ", " # "), paint.dim()));
+        row.push_span(Span::styled(theme.symbol(" ║ ", " # "), theme.dim()));
         if let Some(line) = right.get(at) {
             row.extend(line.spans.iter().map(|span| span.clone().patch_style(line.style)));
         }
@@ -249,18 +249,18 @@ fn write_both_diffs(out: &mut Writer, previous: &Diff, now: &Diff, look: DiffLay
 }
 
 fn write_decisions(out: &mut Writer, change: &Change) {
-    let paint = out.paint;
+    let theme = out.theme;
     if !change.decisions.is_empty() {
         out.heading("Decisions");
     }
     for decision in &change.decisions {
         let (style, word) = match decision.verdict {
-            Verdict::Approve => (paint.good(), "approved"),
-            Verdict::Reject => (paint.bad(), "rejected"),
+            Verdict::Approve => (theme.good(), "approved"),
+            Verdict::Reject => (theme.bad(), "rejected"),
         };
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
-        let text = paint.visible(&format!(" by {} (version {}){comment}", decision.reviewer, decision.version));
+        let text = theme.visible(&format!(" by {} (version {}){comment}", decision.reviewer, decision.version));
         out.prose(3, &[(word.to_owned(), style), (text, Style::new())]);
     }
     if !change.edits.is_empty() {
@@ -268,7 +268,7 @@ fn write_decisions(out: &mut Writer, change: &Change) {
     }
     for edit in &change.edits {
         let comment = edit.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
-        out.prose(3, &[(paint.visible(&format!("edited by {}{comment}", edit.by)), Style::new())]);
+        out.prose(3, &[(theme.visible(&format!("edited by {}{comment}", edit.by)), Style::new())]);
     }
 }
 

@@ -1,5 +1,4 @@
-//! A diff as lines of the screen: unified, or side by side if there is room, with changed words marked and unchanged
-//! lines folded.
+//! Renders a diff as lines of the screen, unified or side by side. Changed words are marked, and unchanged lines are folded.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +32,7 @@ pub struct DiffLayout {
 type Pieces = Vec<(String, Style)>;
 
 struct Writer {
-    paint: Theme,
+    theme: Theme,
     layout: DiffLayout,
     deadline: Instant,
     /// Set if the texts of the field were not truncated.
@@ -42,9 +41,9 @@ struct Writer {
 }
 
 /// Renders the fields of a diff, one after another.
-pub fn render(diff: &Diff, layout: DiffLayout, paint: Theme) -> Vec<Line<'static>> {
+pub fn render(diff: &Diff, layout: DiffLayout, theme: Theme) -> Vec<Line<'static>> {
     let mut out = Writer {
-        paint,
+        theme,
         layout,
         deadline: Instant::now() + WORD_DIFF_TIME_LIMIT,
         is_uncut: !diff.truncated,
@@ -54,20 +53,20 @@ pub fn render(diff: &Diff, layout: DiffLayout, paint: Theme) -> Vec<Line<'static
         out.field(field);
     }
     if diff.fields.is_empty() {
-        out.lines.push(Line::styled("  (nothing differs)", paint.dim()));
+        out.lines.push(Line::styled("  (nothing differs)", theme.dim()));
     }
     if diff.truncated {
-        let text = "  The diff is larger than what is shown here; the arguments are shown whole.";
-        out.lines.extend(wrap(&[(text.into(), paint.warn())], layout.width, &Span::raw(""), &Span::raw("  ")));
+        let text = "  The diff is larger than what is shown here; the arguments are shown in full.";
+        out.lines.extend(wrap(&[(text.into(), theme.warn())], layout.width, &Span::raw(""), &Span::raw("  ")));
     }
     out.lines
 }
 
 impl Writer {
     fn field(&mut self, field: &FieldDiff) {
-        let mut title = vec![(format!("  {}", self.paint.visible(&field.label)), self.paint.bold())];
+        let mut title = vec![(format!("  {}", self.theme.visible(&field.label)), self.theme.bold())];
         if field.restricted {
-            title.push(("  (the agent does not see this)".into(), self.paint.dim()));
+            title.push(("  (the agent does not see this)".into(), self.theme.dim()));
         }
         let none = Span::raw("");
         self.lines.extend(wrap(&title, self.layout.width, &none, &none));
@@ -86,40 +85,41 @@ impl Writer {
 
     fn folded_field(&mut self, field: &FieldDiff) {
         let before: Vec<&str> = text_lines(field.before.as_deref().unwrap_or_default()).collect();
-        // Lines of the old text that have been passed.
-        let mut at = 0_usize;
+        // The number of lines of the old text that precede `rest`.
+        let mut position = 0_usize;
         let mut rest = field.lines.as_slice();
         while let Some((line, tail)) = rest.split_first() {
             match line.op {
                 LineOp::Equal => {
                     self.equal_line(&line.text);
-                    (at, rest) = (at.saturating_add(1), tail);
+                    (position, rest) = (position.saturating_add(1), tail);
                 }
                 LineOp::Note => {
-                    let pieces = vec![(self.paint.visible_code(&line.text), self.paint.dim())];
-                    self.unified_row(' ', self.paint.dim(), &pieces);
+                    let pieces = vec![(self.theme.visible_code(&line.text), self.theme.dim())];
+                    self.unified_row(' ', self.theme.dim(), &pieces);
                     rest = tail;
                 }
                 LineOp::Skip => {
-                    let many = line.text.parse::<usize>().unwrap_or(0);
-                    let hidden = at.checked_add(many).and_then(|end| before.get(at..end));
+                    let count = line.text.parse::<usize>().unwrap_or(0);
+                    let hidden = position.checked_add(count).and_then(|end| before.get(position..end));
                     match hidden {
                         // If the text was truncated, its last line was, too.
                         Some(hidden)
-                            if self.layout.unfolded && (self.is_uncut || at.saturating_add(many) < before.len()) =>
+                            if self.layout.unfolded
+                                && (self.is_uncut || position.saturating_add(count) < before.len()) =>
                         {
                             hidden.iter().for_each(|text| self.equal_line(text));
                         }
                         _ => self.folded_lines(&line.text),
                     }
-                    (at, rest) = (at.saturating_add(many), tail);
+                    (position, rest) = (position.saturating_add(count), tail);
                 }
                 LineOp::Delete | LineOp::Insert => {
                     let end = rest.iter().position(|l| !matches!(l.op, LineOp::Delete | LineOp::Insert));
                     let (run, tail) = rest.split_at(end.unwrap_or(rest.len()));
                     let lines_of = |op| run.iter().filter(|l| l.op == op).collect::<Vec<_>>();
                     let (old, new) = (lines_of(LineOp::Delete), lines_of(LineOp::Insert));
-                    at = at.saturating_add(old.len());
+                    position = position.saturating_add(old.len());
                     self.replaced_lines(&old, &new);
                     rest = tail;
                 }
@@ -129,9 +129,9 @@ impl Writer {
 
     /// Renders removed lines with the lines that replace them.
     fn replaced_lines(&mut self, old: &[&DiffLine], new: &[&DiffLine]) {
-        let (red, green) = (self.paint.bad(), self.paint.good());
-        let mut left: Vec<Pieces> = old.iter().map(|l| vec![(self.paint.visible_code(&l.text), red)]).collect();
-        let mut right: Vec<Pieces> = new.iter().map(|l| vec![(self.paint.visible_code(&l.text), green)]).collect();
+        let (red, green) = (self.theme.bad(), self.theme.good());
+        let mut left: Vec<Pieces> = old.iter().map(|l| vec![(self.theme.visible_code(&l.text), red)]).collect();
+        let mut right: Vec<Pieces> = new.iter().map(|l| vec![(self.theme.visible_code(&l.text), green)]).collect();
         if old.len() == new.len() {
             for (at, (a, b)) in old.iter().zip(new).enumerate() {
                 if let Some((a, b)) = self.changed_words(&a.text, &b.text)
@@ -160,13 +160,13 @@ impl Writer {
         let strong = Modifier::REVERSED.union(Modifier::BOLD);
         let (mut left, mut right) = (Pieces::new(), Pieces::new());
         for (op, word) in compared {
-            let text = self.paint.visible_code(word);
+            let text = self.theme.visible_code(word);
             match op {
-                LineOp::Delete => left.push((text, self.paint.bad().add_modifier(strong))),
-                LineOp::Insert => right.push((text, self.paint.good().add_modifier(strong))),
+                LineOp::Delete => left.push((text, self.theme.bad().add_modifier(strong))),
+                LineOp::Insert => right.push((text, self.theme.good().add_modifier(strong))),
                 _ => {
-                    left.push((text.clone(), self.paint.bad()));
-                    right.push((text, self.paint.good()));
+                    left.push((text.clone(), self.theme.bad()));
+                    right.push((text, self.theme.good()));
                 }
             }
         }
@@ -174,7 +174,7 @@ impl Writer {
     }
 
     fn equal_line(&mut self, text: &str) {
-        let pieces = vec![(self.paint.visible_code(text), Style::new())];
+        let pieces = vec![(self.theme.visible_code(text), Style::new())];
         if self.layout.split {
             self.split_row(Some(&pieces), ' ', Some(&pieces), ' ')
         } else {
@@ -184,13 +184,13 @@ impl Writer {
 
     fn folded_lines(&mut self, number: &str) {
         let folded = plural(number.parse().unwrap_or(0_u64), "unchanged line");
-        let text = format!("    {} {folded} (z opens)", self.paint.symbol("⋯", "..."));
-        self.lines.push(Line::styled(text, self.paint.dim()));
+        let text = format!("    {} {folded} (z opens)", self.theme.symbol("⋯", "..."));
+        self.lines.push(Line::styled(text, self.theme.dim()));
     }
 
     fn unified_row(&mut self, mark: char, style: Style, pieces: &[(String, Style)]) {
         let first = Span::styled(format!("  {mark} "), style);
-        let next = Span::styled(format!("  {mark}{}", self.paint.symbol("↳", ">")), style);
+        let next = Span::styled(format!("  {mark}{}", self.theme.symbol("↳", ">")), style);
         self.lines.extend(wrap(pieces, self.layout.width, &first, &next));
     }
 
@@ -200,18 +200,18 @@ impl Writer {
         let side = |pieces: Option<&Pieces>, mark: char, style: Style| {
             let Some(pieces) = pieces else { return Vec::new() };
             let first = Span::styled(format!("{mark} "), style);
-            let next = Span::styled(format!("{mark}{}", self.paint.symbol("↳", ">")), style);
+            let next = Span::styled(format!("{mark}{}", self.theme.symbol("↳", ">")), style);
             wrap(pieces, half, &first, &next)
         };
         let mark_style = |mark, style| if mark == ' ' { Style::new() } else { style };
-        let left = side(left, minus, mark_style(minus, self.paint.bad()));
-        let right = side(right, plus, mark_style(plus, self.paint.good()));
-        let bar = self.paint.symbol(" │ ", " | ");
+        let left = side(left, minus, mark_style(minus, self.theme.bad()));
+        let right = side(right, plus, mark_style(plus, self.theme.good()));
+        let bar = self.theme.symbol(" │ ", " | ");
         for at in 0..left.len().max(right.len()) {
             let mut row = left.get(at).cloned().unwrap_or_default();
             let gap = half.saturating_sub(row.width());
             row.push_span(Span::raw(" ".repeat(gap)));
-            row.push_span(Span::styled(bar, self.paint.dim()));
+            row.push_span(Span::styled(bar, self.theme.dim()));
             row.extend(right.get(at).cloned().unwrap_or_default());
             self.lines.push(row);
         }
@@ -223,10 +223,10 @@ mod tests {
     use super::*;
     use countersign_domain::changes::diff::DiffBuilder;
 
-    const PAINT: Theme = Theme { colour: true, unicode: true };
+    const THEME: Theme = Theme { colour: true, unicode: true };
 
-    fn text(diff: &Diff, look: DiffLayout) -> String {
-        let lines = render(diff, look, PAINT);
+    fn text(diff: &Diff, layout: DiffLayout) -> String {
+        let lines = render(diff, layout, THEME);
         lines.iter().map(|l| l.to_string().trim_end().to_owned()).collect::<Vec<_>>().join("\n")
     }
 
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn context_is_folded_until_unfolded() {
-        let look = DiffLayout { width: 60, split: false, unfolded: false };
+        let layout = DiffLayout { width: 60, split: false, unfolded: false };
         let folded = "  Text\\u{1b}
     ⋯ 6 unchanged lines (z opens)
     line 7
@@ -252,8 +252,8 @@ mod tests {
     line 13
     ⋯ 7 unchanged lines (z opens)
 ";
-        assert_eq!(text(&long(), look), folded, "\n{}", text(&long(), look));
-        let open = text(&long(), DiffLayout { unfolded: true, ..look });
+        assert_eq!(text(&long(), layout), folded, "\n{}", text(&long(), layout));
+        let open = text(&long(), DiffLayout { unfolded: true, ..layout });
         assert!(
             open.contains("    line 1\n") && open.contains("    line 6\n    line 7") && open.ends_with("    line 20\n"),
             "{open}"
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn changed_words_are_marked() {
         let diff = DiffBuilder::new().field("t", "T", Some("fix the login page"), Some("fix the logout page")).finish();
-        let lines = render(&diff, DiffLayout { width: 60, split: false, unfolded: false }, PAINT);
+        let lines = render(&diff, DiffLayout { width: 60, split: false, unfolded: false }, THEME);
         let marked = |line: &Line<'_>| {
             let strong = line.spans.iter().filter(|s| s.style.add_modifier.contains(Modifier::REVERSED));
             strong.map(|s| s.content.to_string()).collect::<String>()

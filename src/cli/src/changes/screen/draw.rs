@@ -40,67 +40,67 @@ pub fn screen(app: &App, frame: &mut Frame<'_>) {
     }
     if app.help {
         let lines = HELP.iter().map(|(keys, what)| {
-            Line::from(vec![Span::styled(format!(" {keys:<6}"), app.paint.bold()), Span::raw(format!(" {what}"))])
+            Line::from(vec![Span::styled(format!(" {keys:<6}"), app.theme.bold()), Span::raw(format!(" {what}"))])
         });
         draw_panel(app, "Keys", lines.collect(), body, buffer);
     } else if !app.results.is_empty() {
         draw_panel(app, "Results", result_lines(app), body, buffer);
     }
     let cursor = draw_foot_line(app, foot, buffer);
-    sanitize(buffer, app.paint);
+    sanitize(buffer, app.theme);
     if let Some(column) = cursor {
         frame.set_cursor_position((column, foot.y));
     }
 }
 
-/// Makes sure that no cell holds a character that a terminal would obey or not show, whatever went wrong before.
-fn sanitize(buffer: &mut Buffer, paint: Theme) {
+/// Replaces every character that a terminal would obey or hide, in case earlier escaping has a bug.
+fn sanitize(buffer: &mut Buffer, theme: Theme) {
     for cell in &mut buffer.content {
-        let bad = |c: char| matches!(c, '\n' | '\t') || (!paint.unicode && !c.is_ascii());
-        if has_hidden(cell.symbol()) || cell.symbol().chars().any(bad) {
+        let is_forbidden = |c: char| matches!(c, '\n' | '\t') || (!theme.unicode && !c.is_ascii());
+        if has_hidden(cell.symbol()) || cell.symbol().chars().any(is_forbidden) {
             cell.set_symbol("?");
         }
     }
 }
 
 fn head_line(app: &App, width: u16) -> Line<'static> {
-    let paint = app.paint;
+    let theme = app.theme;
     let (dot, style) = if app.live {
-        (paint.symbol("● live", "live"), paint.good())
+        (theme.symbol("● live", "live"), theme.good())
     } else {
-        (paint.symbol("○ not connected", "not connected"), paint.bad())
+        (theme.symbol("○ not connected", "not connected"), theme.bad())
     };
     let count = |state| app.counts.get(&state).copied().unwrap_or(0);
     let mut pieces = vec![
         (format!(" {dot} "), style),
-        (format!(" pending {} ", count(ChangeState::Pending)), paint.bold()),
+        (format!(" pending {} ", count(ChangeState::Pending)), theme.bold()),
         (format!(" stale {} ", count(ChangeState::Stale)), Style::new()),
         (format!(" unknown {} ", count(ChangeState::OutcomeUnknown)), Style::new()),
     ];
     if !app.selected.is_empty() {
-        pieces.push((format!(" selected {} ", app.selected.len()), paint.info()));
+        pieces.push((format!(" selected {} ", app.selected.len()), theme.info()));
     }
     let mut view = format!(" [{}]", app.view.name());
     if app.grouping != Grouping::None {
         view.push_str(&format!(" {}", app.grouping.name()));
     }
     if !app.search.is_empty() {
-        view.push_str(&format!(" /{}", paint.visible(&app.search)));
+        view.push_str(&format!(" /{}", theme.visible(&app.search)));
     }
-    pieces.push((view, paint.info()));
+    pieces.push((view, theme.info()));
     if app.busy > 0 || app.loading {
-        pieces.push((paint.symbol("  …", "  ...").to_owned(), paint.dim()));
+        pieces.push((theme.symbol("  …", "  ...").to_owned(), theme.dim()));
     }
-    let who = format!("  {} ({})", paint.visible(&app.me.name), paint.visible(&app.me.role));
-    pieces.push((who, paint.dim()));
-    fit(pieces, width, paint)
+    let user = format!("  {} ({})", theme.visible(&app.me.name), theme.visible(&app.me.role));
+    pieces.push((user, theme.dim()));
+    fit(pieces, width, theme)
 }
 
 /// Builds a line of pieces, cut to the width.
-fn fit(pieces: Vec<(String, Style)>, width: u16, paint: Theme) -> Line<'static> {
+fn fit(pieces: Vec<(String, Style)>, width: u16, theme: Theme) -> Line<'static> {
     let mut room = usize::from(width);
     let cut = pieces.into_iter().map(|(text, style)| {
-        let text = truncate(&text, room, paint);
+        let text = truncate(&text, room, theme);
         room = room.saturating_sub(columns(&text));
         Span::styled(text, style)
     });
@@ -108,7 +108,7 @@ fn fit(pieces: Vec<(String, Style)>, width: u16, paint: Theme) -> Line<'static> 
 }
 
 fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
-    let paint = app.paint;
+    let theme = app.theme;
     if app.rows.is_empty() {
         let text = match (app.loading, app.search.is_empty()) {
             (true, _) => "Loading changes…",
@@ -116,8 +116,8 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
             _ => "You're all caught up. What agents propose appears by itself.",
         };
         return Line::styled(
-            format!(" {}", truncate(text, usize::from(area.width).saturating_sub(1), paint)),
-            paint.dim(),
+            format!(" {}", truncate(text, usize::from(area.width).saturating_sub(1), theme)),
+            theme.dim(),
         )
         .render(area, buffer);
     }
@@ -126,12 +126,12 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
         let row_area = Rect { y, height: 1, ..area };
         match row {
             Row::Group(name, number) => {
-                let text = format!(" {} {} ({number})", paint.symbol("▾", "-"), paint.visible(name));
-                Line::styled(truncate(&text, usize::from(area.width), paint), paint.bold()).render(row_area, buffer);
+                let text = format!(" {} {} ({number})", theme.symbol("▾", "-"), theme.visible(name));
+                Line::styled(truncate(&text, usize::from(area.width), theme), theme.bold()).render(row_area, buffer);
             }
             Row::Change(index) => {
-                let Some(brief) = app.changes.get(*index) else { continue };
-                change_row(app, brief, area.width).render(row_area, buffer);
+                let Some(entry) = app.changes.get(*index) else { continue };
+                change_row(app, entry, area.width).render(row_area, buffer);
                 if at == app.cursor {
                     buffer.set_style(row_area, Style::new().add_modifier(Modifier::REVERSED));
                 }
@@ -141,48 +141,48 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
 }
 
 /// Cuts foreign text and pads it to this width, with at least one space at its end.
-fn padded(text: &str, width: usize, paint: Theme) -> String {
-    let text = truncate(&paint.visible(text), width - 1, paint);
+fn padded(text: &str, width: usize, theme: Theme) -> String {
+    let text = truncate(&theme.visible(text), width - 1, theme);
     let pad = width.saturating_sub(columns(&text));
     text + &" ".repeat(pad)
 }
 
-fn change_row(app: &App, brief: &ListedChange, width: u16) -> Line<'static> {
-    let paint = app.paint;
+fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
+    let theme = app.theme;
     let wide = width >= 70;
-    let selected = if app.selected.contains(&brief.id) { "x" } else { " " };
-    let opened = if app.is_fully_seen(brief) { paint.symbol("·", ".") } else { " " };
+    let selected = if app.selected.contains(&entry.id) { "x" } else { " " };
+    let opened = if app.is_fully_seen(entry) { theme.symbol("·", ".") } else { " " };
     let mut pieces = vec![
-        (format!("{selected}{opened}"), paint.info()),
-        (format!("{:<8} ", truncate(brief.state.as_str(), 8, paint)), paint.style(render::state_style(brief.state))),
-        (format!("{:>4} ", span(app.now.duration_since(brief.created_at))), paint.dim()),
+        (format!("{selected}{opened}"), theme.info()),
+        (format!("{:<8} ", truncate(entry.state.as_str(), 8, theme)), theme.style(render::state_style(entry.state))),
+        (format!("{:>4} ", span(app.now.duration_since(entry.created_at))), theme.dim()),
     ];
     if wide {
-        pieces.push((padded(&brief.proposer.principal, 15, paint), Style::new()));
+        pieces.push((padded(&entry.proposer.principal, 15, theme), Style::new()));
     }
     if width >= 140 {
-        pieces.push((padded(&format!("{}.{}", brief.provider, brief.tool), 28, paint), paint.dim()));
+        pieces.push((padded(&format!("{}.{}", entry.provider, entry.tool), 28, theme), theme.dim()));
     }
-    if brief.terms.quorum > 1 {
-        pieces.push((format!("{}/{} ", brief.approvals(), brief.terms.quorum), paint.info()));
+    if entry.terms.quorum > 1 {
+        pieces.push((format!("{}/{} ", entry.approvals(), entry.terms.quorum), theme.info()));
     }
-    if brief.duplicate_of.is_some() {
-        pieces.push(("duplicate ".to_owned(), paint.warn()));
+    if entry.duplicate_of.is_some() {
+        pieces.push(("duplicate ".to_owned(), theme.warn()));
     }
-    if let Some(mark) = brief.review.as_ref().and_then(|why| why.mark.as_deref()) {
-        pieces.push((format!("{} ", paint.visible(mark)), paint.warn()));
+    if let Some(mark) = entry.review.as_ref().and_then(|why| why.mark.as_deref()) {
+        pieces.push((format!("{} ", theme.visible(mark)), theme.warn()));
     }
-    let (verb, rest) = render::title(brief.operation, &brief.summary);
-    pieces.push((format!("{} ", paint.visible(verb)), paint.style(render::operation_style(brief.operation))));
-    pieces.push((paint.visible(rest), Style::new()));
-    fit(pieces, width, paint)
+    let (verb, rest) = render::title(entry.operation, &entry.summary);
+    pieces.push((format!("{} ", theme.visible(verb)), theme.style(render::operation_style(entry.operation))));
+    pieces.push((theme.visible(rest), Style::new()));
+    fit(pieces, width, theme)
 }
 
 fn result_lines(app: &App) -> Vec<Line<'static>> {
     let lines = app.results.iter().map(|(name, how, worked)| {
-        let style = if *worked { app.paint.good() } else { app.paint.bad() };
-        let outcome = Span::styled(format!(" {}", app.paint.visible(how)), style);
-        Line::from(vec![outcome, Span::raw("  "), Span::raw(app.paint.visible(name))])
+        let style = if *worked { app.theme.good() } else { app.theme.bad() };
+        let outcome = Span::styled(format!(" {}", app.theme.visible(how)), style);
+        Line::from(vec![outcome, Span::raw("  "), Span::raw(app.theme.visible(name))])
     });
     lines.collect()
 }
@@ -190,45 +190,45 @@ fn result_lines(app: &App) -> Vec<Line<'static>> {
 /// Draws lines over the body, cut to its height.
 fn draw_panel(app: &App, title: &str, lines: Vec<Line<'static>>, area: Rect, buffer: &mut Buffer) {
     Clear.render(area, buffer);
-    let mut all = vec![Line::styled(format!(" {title} (any key closes)"), app.paint.bold())];
+    let mut all = vec![Line::styled(format!(" {title} (any key closes)"), app.theme.bold())];
     let room = usize::from(area.height).saturating_sub(2);
-    let more = lines.len().saturating_sub(room);
+    let hidden_lines = lines.len().saturating_sub(room);
     all.extend(lines.into_iter().take(room));
-    if more > 0 {
-        all.push(Line::styled(format!(" {more} more"), app.paint.dim()));
+    if hidden_lines > 0 {
+        all.push(Line::styled(format!(" {hidden_lines} more"), app.theme.dim()));
     }
     Paragraph::new(all).render(area, buffer);
 }
 
 /// Draws the foot line, and returns the cursor's column if a prompt is open.
 fn draw_foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
-    let paint = app.paint;
+    let theme = app.theme;
     let width = usize::from(area.width);
     let (text, style) = match &app.prompt {
         Some(prompt) => {
             let question = question_text(app, &prompt.question);
-            let question = truncate(&question, (width * 2 / 3).max(10).min(width), paint);
-            let typed = paint.visible(&prompt.text);
+            let question = truncate(&question, (width * 2 / 3).max(10).min(width), theme);
+            let typed = theme.visible(&prompt.text);
             let room = width.saturating_sub(columns(&question) + 1);
             // Shows the end of the typed text, where the user looks.
             let starts = typed.char_indices().map(|(at, _)| typed.get(at..).unwrap_or_default());
             let tail = starts.chain([""]).find(|tail| columns(tail) <= room).unwrap_or_default();
             let text = format!("{question}{tail}");
             let column = columns(&text);
-            Line::styled(text, paint.bold()).render(area, buffer);
+            Line::styled(text, theme.bold()).render(area, buffer);
             return Some(area.x + u16::try_from(column.min(width.saturating_sub(1))).unwrap_or(0));
         }
         None if !app.status.0.is_empty() => {
             let style = match app.status.1 {
                 Tone::Plain => Style::new(),
-                Tone::Good => paint.good(),
-                Tone::Bad => paint.bad(),
+                Tone::Good => theme.good(),
+                Tone::Bad => theme.bad(),
             };
-            (format!(" {}", paint.visible(&app.status.0)), style)
+            (format!(" {}", theme.visible(&app.status.0)), style)
         }
-        None => (hints(app), paint.dim()),
+        None => (hints(app), theme.dim()),
     };
-    Line::styled(truncate(&text, width, paint), style).render(area, buffer);
+    Line::styled(truncate(&text, width, theme), style).render(area, buffer);
     None
 }
 
@@ -236,11 +236,11 @@ fn question_text(app: &App, question: &Question) -> String {
     let word = |verdict| if verdict == Verdict::Approve { "approval" } else { "rejection" };
     match question {
         Question::Search => " Search: ".to_owned(),
-        Question::Comment { verdict: Verdict::Reject, many: false } => {
+        Question::Comment { verdict: Verdict::Reject, is_bulk: false } => {
             " Why rejected (the agent reads it): ".to_owned()
         }
-        Question::Comment { verdict, many: false } => format!(" Comment for the {}: ", word(*verdict)),
-        Question::Comment { verdict, many: true } => {
+        Question::Comment { verdict, is_bulk: false } => format!(" Comment for the {}: ", word(*verdict)),
+        Question::Comment { verdict, is_bulk: true } => {
             format!(" Comment for {} x {}: ", app.selected.len(), word(*verdict))
         }
         Question::UnreadDiff => " You have not seen the end of it. Approve? y/N ".to_owned(),
@@ -255,7 +255,7 @@ fn question_text(app: &App, question: &Question) -> String {
 fn hints(app: &App) -> String {
     let Some(detail) = &app.detail else {
         let more = if app.has_more && !app.loading { "There are more; / narrows. " } else { "" };
-        // If there is room, the keys are explained.
+        // A wide screen also explains the keys.
         let keys = match (app.size.0, app.me.may_decide) {
             (..100, _) => "j k Enter  x A  / s g  ? help  q quit",
             (_, true) => {
@@ -272,9 +272,9 @@ fn hints(app: &App) -> String {
     {
         return format!("{more} approved: u undoes it, {}s left", left.as_secs() + 1);
     }
-    let barred = app.me.current_approval_barrier(&detail.change).is_some();
+    let is_barred = app.me.current_approval_barrier(&detail.change).is_some();
     let keys = match detail.change.state {
-        ChangeState::Pending if barred => "r reject  e edit  j k next  q back  ? help",
+        ChangeState::Pending if is_barred => "r reject  e edit  j k next  q back  ? help",
         ChangeState::Pending if app.me.may_decide && detail.change.preview.failed.is_some() => {
             "W approve without preview  f preview again  r reject  e edit  j k next  q back  ? help"
         }

@@ -1,4 +1,4 @@
-//! Handles keys. They are the same as in the dashboard where it has them.
+//! Handles keys. Keys that the dashboard also has do the same in both.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
@@ -52,7 +52,7 @@ impl App {
         if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
             return None;
         }
-        self.say(Tone::Plain, "");
+        self.set_status(Tone::Plain, "");
         self.expected_change = None;
         match key.code {
             KeyCode::Char('?') => self.help = true,
@@ -137,19 +137,19 @@ impl App {
     }
 
     /// Moves to the next change, and opens it if a change is on the screen.
-    fn go_to_neighbour(&mut self, by: isize) -> Option<Action> {
+    fn go_to_neighbour(&mut self, delta: isize) -> Option<Action> {
         let shown = self.detail.as_ref().map(|detail| detail.change.id.as_str());
         // If the shown change has left the list, the cursor is on the next one already.
-        if by > 0 && shown.is_some() && self.at_cursor().map(|brief| brief.id.as_str()) != shown {
+        if delta > 0 && shown.is_some() && self.at_cursor().map(|entry| entry.id.as_str()) != shown {
             return self.open_at_cursor();
         }
         let before = self.cursor;
-        self.step(by);
+        self.step(delta);
         if self.detail.is_some() && self.cursor != before { self.open_at_cursor() } else { None }
     }
 
     fn open_at_cursor(&self) -> Option<Action> {
-        self.at_cursor().map(|brief| Action::Open(brief.id.clone()))
+        self.at_cursor().map(|entry| Action::Open(entry.id.clone()))
     }
 
     fn toggle_selection(&mut self) {
@@ -168,7 +168,7 @@ impl App {
     fn check_may_decide(&mut self) -> bool {
         if !self.me.may_decide {
             let text = format!("A {} cannot decide; use a reviewer's key.", self.me.role);
-            self.say(Tone::Bad, text);
+            self.set_status(Tone::Bad, text);
         }
         self.me.may_decide
     }
@@ -179,11 +179,11 @@ impl App {
             return Err(None);
         }
         let Some(detail) = &mut self.detail else {
-            self.say(Tone::Plain, "This is what it would do.");
+            self.set_status(Tone::Plain, "This is what it would do.");
             return Err(self.open_at_cursor());
         };
         if std::mem::take(&mut detail.changed_while_shown) {
-            self.say(Tone::Bad, "It has just changed: look at it again, then decide.");
+            self.set_status(Tone::Bad, "It has just changed: look at it again, then decide.");
             return Err(None);
         }
         Ok(detail.change.clone())
@@ -216,7 +216,7 @@ impl App {
             ChangeState::Stale => self.refresh(change),
             ChangeState::Pending if self.report_approval_barrier(change) => None,
             ChangeState::Pending if change.preview.failed.is_some() => {
-                self.say(Tone::Bad, "The preview failed. W approves without preview, f tries again.");
+                self.set_status(Tone::Bad, "The preview failed. W approves without preview, f tries again.");
                 None
             }
             ChangeState::Pending if !self.is_fully_seen(&ListedChange::from_change(change)) => {
@@ -231,7 +231,7 @@ impl App {
     fn report_approval_barrier(&mut self, change: &Change) -> bool {
         let why = self.me.approval_barrier(&ListedChange::from_change(change));
         if let Some(why) = &why {
-            self.say(Tone::Bad, why.as_str());
+            self.set_status(Tone::Bad, why.as_str());
         }
         why.is_some()
     }
@@ -245,7 +245,7 @@ impl App {
             return None;
         }
         if change.preview.failed.is_none() {
-            self.say(Tone::Plain, "Its preview did not fail; a approves it.");
+            self.set_status(Tone::Plain, "Its preview did not fail; a approves it.");
             return None;
         }
         self.ask(Question::WithoutPreview)
@@ -253,15 +253,15 @@ impl App {
 
     pub(super) fn approve_shown(&mut self, change: &Change) -> Option<Action> {
         if change.terms.require_comment {
-            return self.ask(Question::Comment { verdict: Verdict::Approve, many: false });
+            return self.ask(Question::Comment { verdict: Verdict::Approve, is_bulk: false });
         }
         self.last_approved = Some(change.id.clone());
         Some(Self::decision_request(change, Verdict::Approve, ""))
     }
 
     fn reject(&mut self) -> Option<Action> {
-        let many = self.detail.is_none() && !self.selected.is_empty();
-        if many {
+        let is_bulk = self.detail.is_none() && !self.selected.is_empty();
+        if is_bulk {
             if !self.check_may_decide() {
                 return None;
             }
@@ -274,12 +274,12 @@ impl App {
                 Err(action) => return action,
             }
         }
-        self.ask(Question::Comment { verdict: Verdict::Reject, many })
+        self.ask(Question::Comment { verdict: Verdict::Reject, is_bulk })
     }
 
-    fn report_wrong_state(&mut self, word: &str, state: ChangeState) -> Option<Action> {
+    fn report_wrong_state(&mut self, verb: &str, state: ChangeState) -> Option<Action> {
         let state = state.as_str();
-        self.say(Tone::Bad, format!("The change is {state}: there is nothing to {word}."));
+        self.set_status(Tone::Bad, format!("The change is {state}: there is nothing to {verb}."));
         None
     }
 
@@ -288,7 +288,7 @@ impl App {
             return self.report_wrong_state("edit", change.state);
         }
         if change.terms.edit == Editing::Forbidden {
-            self.say(Tone::Bad, "The rule for this change allows no edits; reject it and say why.");
+            self.set_status(Tone::Bad, "The rule for this change allows no edits; reject it and say why.");
             return None;
         }
         let text = self.drafts.get(&change.id).cloned().unwrap_or_else(|| indented(change.arguments.get()));
@@ -306,7 +306,7 @@ impl App {
         let listed = [at_cursor, last].into_iter().flatten().map(|b| (&b.id, b.state, b.version));
         let approved = shown.into_iter().chain(listed).find(|(_, state, _)| *state == ChangeState::Approved);
         let Some((id, _, version)) = approved else {
-            self.say(Tone::Bad, "There is no approval to undo here.");
+            self.set_status(Tone::Bad, "There is no approval to undo here.");
             return None;
         };
         Some(Action::for_change(id, "undo", &json!({ "version": version }), "The approval was undone"))
@@ -326,10 +326,10 @@ impl App {
     }
 
     /// Returns `true` if exactly this version was shown down to the end of its diff.
-    pub fn is_fully_seen(&self, brief: &ListedChange) -> bool {
+    pub fn is_fully_seen(&self, entry: &ListedChange) -> bool {
         self.fully_seen
-            .get(&brief.id)
-            .is_some_and(|(version, digest)| (*version, digest) == (brief.version, &brief.digest))
+            .get(&entry.id)
+            .is_some_and(|(version, digest)| (*version, digest) == (entry.version, &entry.digest))
     }
 
     pub(super) fn approve_selected(&mut self) -> Option<Action> {
@@ -338,31 +338,31 @@ impl App {
         }
         let selected = self.selected_changes();
         if selected.is_empty() {
-            self.say(Tone::Bad, "Nothing is selected; x selects.");
+            self.set_status(Tone::Bad, "Nothing is selected; x selects.");
             return None;
         }
-        let barred = selected.iter().find_map(|brief| Some((brief.id.clone(), self.me.approval_barrier(brief)?)));
-        if let Some((id, why)) = barred {
+        let barrier = selected.iter().find_map(|entry| Some((entry.id.clone(), self.me.approval_barrier(entry)?)));
+        if let Some((id, why)) = barrier {
             self.arrange(Some(&id));
-            self.say(Tone::Bad, format!("{why} x takes it out."));
+            self.set_status(Tone::Bad, format!("{why} x deselects it."));
             return None;
         }
-        if let Some(blind) = selected.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {
-            self.arrange(Some(&blind));
-            self.say(Tone::Bad, "The preview of this one failed: W approves it on its own, x takes it out.");
-            return Some(Action::Open(blind));
+        if let Some(without_preview) = selected.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {
+            self.arrange(Some(&without_preview));
+            self.set_status(Tone::Bad, "The preview of this one failed: W approves it on its own, x deselects it.");
+            return Some(Action::Open(without_preview));
         }
-        let closed: Vec<String> = selected.iter().filter(|b| !self.is_fully_seen(b)).map(|b| b.id.clone()).collect();
-        if let Some(first) = closed.first().cloned() {
+        let unread: Vec<String> = selected.iter().filter(|b| !self.is_fully_seen(b)).map(|b| b.id.clone()).collect();
+        if let Some(first) = unread.first().cloned() {
             let text = format!(
                 "{} of {} selected were not read to the end of their diff yet; this is one.",
-                closed.len(),
+                unread.len(),
                 selected.len()
             );
             self.arrange(Some(&first));
-            self.say(Tone::Bad, text);
+            self.set_status(Tone::Bad, text);
             return Some(Action::Open(first));
         }
-        self.ask(Question::Comment { verdict: Verdict::Approve, many: true })
+        self.ask(Question::Comment { verdict: Verdict::Approve, is_bulk: true })
     }
 }

@@ -43,17 +43,17 @@ use crate::{
 };
 use countersign_domain::changes::Change;
 
-/// The number of updated changes that are fetched one by one; if there are more, the list is fetched.
+/// Maximum number of updated changes that are fetched one by one. If there are more, the list is fetched.
 const MAX_SINGLE_RELOADS: usize = 10;
-/// Gateway events that may wait for the loop.
+/// Maximum number of gateway events that wait for the loop.
 const EVENT_QUEUE_LENGTH: usize = 64;
 /// The delay before updates are fetched, so that several are fetched together.
 const RELOAD_DELAY: Duration = Duration::from_millis(150);
 
-/// Returns `true` if both ends are a terminal that supports a full screen.
+/// Returns `true` if stdin and stdout are a terminal that supports a full screen.
 pub fn is_possible() -> bool {
-    let able = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
-    able && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    let supports_full_screen = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
+    supports_full_screen && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
 struct Inbox {
@@ -74,7 +74,7 @@ struct Inbox {
 /// # Errors
 /// Fails if the gateway refuses a request or the terminal cannot be used.
 pub async fn run(client: Client) -> Result<Exit, Failure> {
-    // Before the screen is taken over, so that a wrong key or address is reported as plain text.
+    // The user is fetched before the screen is taken over, so that a wrong key or address is reported as plain text.
     let me: CurrentUser = client.get(&["me"], &[]).await?.read()?;
     let (events, mut received) = mpsc::channel(EVENT_QUEUE_LENGTH);
     let net = Net { client: Rc::new(client), events };
@@ -96,10 +96,10 @@ pub async fn run(client: Client) -> Result<Exit, Failure> {
 
 impl Inbox {
     async fn run_until_quit(&mut self, received: &mut mpsc::Receiver<GatewayEvent>) -> Result<Exit, Failure> {
-        let mut ends = signal(SignalKind::terminate())?;
-        let mut hangs_up = signal(SignalKind::hangup())?;
+        let mut terminations = signal(SignalKind::terminate())?;
+        let mut hangups = signal(SignalKind::hangup())?;
         let mut interrupts = signal(SignalKind::interrupt())?;
-        let mut continues = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
+        let mut continuations = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -107,10 +107,10 @@ impl Inbox {
             let has_reloads = !self.updated_ids.is_empty() || self.reload_list;
             let action = tokio::select! {
                 biased;
-                _ = ends.recv() => return Ok(Exit::Ok),
-                _ = hangs_up.recv() => return Ok(Exit::Ok),
+                _ = terminations.recv() => return Ok(Exit::Ok),
+                _ = hangups.recv() => return Ok(Exit::Ok),
                 _ = interrupts.recv() => return Ok(Exit::Ok),
-                _ = continues.recv() => {
+                _ = continuations.recv() => {
                     self.screen.resume()?;
                     None
                 }
@@ -141,7 +141,7 @@ impl Inbox {
                     self.net.post(path, body, done_message);
                 }
                 Some(Action::Editor { id, version, text }) => {
-                    if self.edit(id, version, &text, &mut ends, &mut hangs_up).await? {
+                    if self.edit(id, version, &text, &mut terminations, &mut hangups).await? {
                         return Ok(Exit::Ok);
                     }
                     // Ctrl-C in the editor was meant for the editor.
@@ -195,8 +195,8 @@ impl Inbox {
             return self.load();
         }
         for id in updated_ids {
-            let trail = shown_id.as_ref() == Some(&id);
-            self.net.load_change(id, false, trail);
+            let with_timeline = shown_id.as_ref() == Some(&id);
+            self.net.load_change(id, false, with_timeline);
         }
         self.net.load_counts();
     }
@@ -204,36 +204,36 @@ impl Inbox {
     fn handle_event(&mut self, event: GatewayEvent) -> Result<(), Failure> {
         let app = &mut self.app;
         match event {
-            GatewayEvent::Listed { request, first, page, counts, more } if request == self.request => {
-                app.add_page(first, page, counts, more);
+            GatewayEvent::Listed { request, first, page, counts, has_more } if request == self.request => {
+                app.add_page(first, page, counts, has_more);
             }
             GatewayEvent::ListFailed { request, why } if request == self.request => {
                 app.loading = false;
-                app.say(Tone::Bad, why);
+                app.set_status(Tone::Bad, why);
             }
             GatewayEvent::Listed { .. } | GatewayEvent::ListFailed { .. } => {}
             GatewayEvent::Counts(counts) => app.counts = counts,
             GatewayEvent::Change { change, show } => app.update_change(*change, show),
             GatewayEvent::Timeline { id, entries } => app.timeline(&id, entries),
-            GatewayEvent::Done { answer, done_message, many } => {
+            GatewayEvent::Done { answer, done_message, is_bulk } => {
                 app.busy = app.busy.saturating_sub(1);
-                if many {
+                if is_bulk {
                     let ids = app.show_results(&answer.read()?);
                     self.updated_ids.extend(ids);
                 } else {
                     let change: Change = answer.read()?;
                     app.drafts.remove(&change.id);
-                    app.say(Tone::Good, outcome_message(done_message, &change));
+                    app.set_status(Tone::Good, outcome_message(done_message, &change));
                     // Only an open change is updated: a late answer must not open it again.
                     let is_shown = app.detail.as_ref().is_some_and(|d| d.change.id == change.id);
                     self.updated_ids.insert(change.id.clone());
                     app.update_change(change, is_shown);
                 }
             }
-            GatewayEvent::Refused { what, id } => {
+            GatewayEvent::Refused { message, id } => {
                 app.busy = app.busy.saturating_sub(usize::from(id.is_some()));
-                app.say(Tone::Bad, what);
-                // It was refused because it differs from what was shown.
+                app.set_status(Tone::Bad, message);
+                // The request was refused because the change differs from what was shown.
                 app.expected_change.clone_from(&id);
                 self.updated_ids.extend(id);
             }
@@ -267,8 +267,8 @@ impl Inbox {
         id: String,
         version: u64,
         text: &str,
-        ends: &mut tokio::signal::unix::Signal,
-        hangs_up: &mut tokio::signal::unix::Signal,
+        terminations: &mut tokio::signal::unix::Signal,
+        hangups: &mut tokio::signal::unix::Signal,
     ) -> Result<bool, Failure> {
         self.keys = None;
         self.screen.suspend();
@@ -277,8 +277,8 @@ impl Inbox {
             draft.edit().await
         };
         let edited = tokio::select! {
-            _ = ends.recv() => return Ok(true),
-            _ = hangs_up.recv() => return Ok(true),
+            _ = terminations.recv() => return Ok(true),
+            _ = hangups.recv() => return Ok(true),
             edited = edited => edited,
         };
         self.screen.resume()?;
@@ -289,7 +289,7 @@ impl Inbox {
                 let original = original.map_or_else(String::new, |d| crate::output::indented(d.change.arguments.get()));
                 self.app.submit_edit(id, version, &original, after);
             }
-            Err(error) => self.app.say(Tone::Bad, format!("The editor: {error}; nothing was changed.")),
+            Err(error) => self.app.set_status(Tone::Bad, format!("The editor: {error}; nothing was changed.")),
         }
         Ok(false)
     }

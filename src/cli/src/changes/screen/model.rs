@@ -10,15 +10,15 @@ pub use super::types::*;
 use super::{detail, diff::DiffLayout, paint::Theme, search};
 use countersign_domain::changes::{Change, ChangeState, Verdict};
 
-/// The most changes that are kept in memory; a search finds the others.
+/// Maximum number of changes that are kept in memory. A search finds further changes.
 pub const MAX_LISTED: usize = 1000;
-/// The least width of a terminal on which diffs are split by default.
+/// The minimum width of a terminal on which diffs are split by default.
 const MIN_SPLIT_COLUMNS: u16 = 120;
 
 /// The state of the inbox.
 #[derive(Debug)]
 pub struct App {
-    pub paint: Theme,
+    pub theme: Theme,
     pub me: CurrentUser,
     pub now: Timestamp,
     pub size: (u16, u16),
@@ -48,16 +48,16 @@ pub struct App {
     pub busy: usize,
     /// The change that `u` undoes if the cursor is on nothing that can be undone.
     pub last_approved: Option<String>,
-    /// The change whose request was just refused, which was reported: its update is no surprise.
+    /// The change whose request was just refused. The user was told so, and expects its update.
     pub expected_change: Option<String>,
     /// Edited arguments that were refused, kept for another edit.
     pub drafts: HashMap<String, String>,
 }
 
 impl App {
-    pub fn new(me: CurrentUser, paint: Theme, now: Timestamp) -> Self {
+    pub fn new(me: CurrentUser, theme: Theme, now: Timestamp) -> Self {
         Self {
-            paint,
+            theme,
             me,
             now,
             size: (80, 24),
@@ -88,7 +88,8 @@ impl App {
         }
     }
 
-    pub fn say(&mut self, tone: Tone, text: impl Into<String>) {
+    /// Shows a message on the status line.
+    pub fn set_status(&mut self, tone: Tone, text: impl Into<String>) {
         self.status = (text.into(), tone);
     }
 
@@ -112,14 +113,14 @@ impl App {
     /// Rebuilds the rows, with the cursor on the same change if it is still there.
     pub fn arrange(&mut self, keep: Option<&str>) {
         let mut groups: Vec<(Option<String>, Vec<usize>)> = Vec::new();
-        let mut places: HashMap<Option<String>, usize> = HashMap::new();
-        for (at, brief) in self.changes.iter().enumerate() {
-            let key = self.grouping.group_label(brief);
-            let place = *places.entry(key.clone()).or_insert_with(|| {
+        let mut group_indexes: HashMap<Option<String>, usize> = HashMap::new();
+        for (at, entry) in self.changes.iter().enumerate() {
+            let key = self.grouping.group_label(entry);
+            let group = *group_indexes.entry(key.clone()).or_insert_with(|| {
                 groups.push((key, Vec::new()));
                 groups.len() - 1
             });
-            if let Some((_, members)) = groups.get_mut(place) {
+            if let Some((_, members)) = groups.get_mut(group) {
                 members.push(at);
             }
         }
@@ -140,21 +141,21 @@ impl App {
     }
 
     /// Moves the cursor by this number of changes.
-    pub fn step(&mut self, by: isize) {
-        let places: Vec<usize> =
+    pub fn step(&mut self, delta: isize) {
+        let change_rows: Vec<usize> =
             (0..self.rows.len()).filter(|at| matches!(self.rows.get(*at), Some(Row::Change(_)))).collect();
-        let index = places.partition_point(|at| *at < self.cursor);
-        let exact = places.get(index) == Some(&self.cursor);
+        let index = change_rows.partition_point(|at| *at < self.cursor);
+        let exact = change_rows.get(index) == Some(&self.cursor);
         // From the head of a group, one step down is its first change.
-        let to = index.saturating_add_signed(if by > 0 && !exact { by - 1 } else { by });
-        if let Some(at) = places.get(to.min(places.len().saturating_sub(1))) {
+        let to = index.saturating_add_signed(if delta > 0 && !exact { delta - 1 } else { delta });
+        if let Some(at) = change_rows.get(to.min(change_rows.len().saturating_sub(1))) {
             self.cursor = *at;
         }
     }
 
-    /// Adds a page of the list; the first one replaces what was there.
+    /// Adds a page of the list. The first page replaces the current list.
     pub fn add_page(&mut self, first: bool, page: Vec<ListedChange>, counts: BTreeMap<ChangeState, u64>, more: bool) {
-        let keep = self.at_cursor().map(|brief| brief.id.clone());
+        let keep = self.at_cursor().map(|entry| entry.id.clone());
         if first {
             self.changes.clear();
         }
@@ -171,32 +172,32 @@ impl App {
         self.arrange(keep.as_deref());
     }
 
-    /// Applies the current state of a change that moved, or that a request returned.
+    /// Applies the current state of a change that was updated, or that a request returned.
     pub fn update_change(&mut self, change: Change, show: bool) {
-        let brief = ListedChange::from_change(&change);
+        let entry = ListedChange::from_change(&change);
         let keep = self.at_cursor().map(|b| b.id.clone());
-        let position = self.changes.iter().position(|b| b.id == brief.id);
+        let position = self.changes.iter().position(|b| b.id == entry.id);
         match position {
             // A response may be older than the feed.
-            Some(at) if self.changes.get(at).is_some_and(|b| b.version <= brief.version) => {
-                if self.view.includes(brief.state) || !self.search.is_empty() {
+            Some(at) if self.changes.get(at).is_some_and(|b| b.version <= entry.version) => {
+                if self.view.includes(entry.state) || !self.search.is_empty() {
                     if let Some(place) = self.changes.get_mut(at) {
-                        *place = brief;
+                        *place = entry;
                     }
                 } else {
-                    self.selected.remove(&brief.id);
+                    self.selected.remove(&entry.id);
                     self.changes.remove(at);
                 }
             }
-            None if self.search.is_empty() && self.view.includes(brief.state) => {
-                let at = self.changes.partition_point(|b| b.created_at > brief.created_at);
-                self.changes.insert(at, brief);
+            None if self.search.is_empty() && self.view.includes(entry.state) => {
+                let at = self.changes.partition_point(|b| b.created_at > entry.created_at);
+                self.changes.insert(at, entry);
                 self.changes.truncate(MAX_LISTED);
             }
             _ => {}
         }
         self.arrange(keep.as_deref());
-        // The user's own action is no surprise.
+        // The user expects the result of their own action.
         let is_expected = show || self.expected_change.as_ref() == Some(&change.id);
         match &mut self.detail {
             Some(detail) if detail.change.id == change.id => {
@@ -230,6 +231,7 @@ impl App {
         }
     }
 
+    /// Sets the timeline of a change, if the change is on the screen.
     pub fn timeline(&mut self, id: &str, entries: Vec<(Timestamp, String, String)>) {
         if let Some(detail) = self.detail.as_mut().filter(|detail| detail.change.id == id) {
             detail.timeline = entries;
@@ -242,7 +244,7 @@ impl App {
         self.split.unwrap_or(self.size.0 >= MIN_SPLIT_COLUMNS)
     }
 
-    /// Returns the rows between the head and the foot of the screen.
+    /// Returns the number of rows between the head and the foot of the screen.
     pub fn body_rows(&self) -> usize {
         usize::from(self.size.1.saturating_sub(2)).max(1)
     }
@@ -254,10 +256,9 @@ impl App {
         if let Some(detail) = &mut self.detail {
             let minute = self.now.as_second() / 60;
             if detail.layout_key != Some((layout, minute)) {
-                let barred = self.me.current_approval_barrier(&detail.change);
-                let about =
-                    detail::DetailView { change: &detail.change, timeline: &detail.timeline, approval_barrier: barred };
-                let (lines, end) = detail::render(&about, self.now, layout, self.paint);
+                let approval_barrier = self.me.current_approval_barrier(&detail.change);
+                let view = detail::DetailView { change: &detail.change, timeline: &detail.timeline, approval_barrier };
+                let (lines, end) = detail::render(&view, self.now, layout, self.theme);
                 if detail.diff_end != 0 && detail.diff_end != end {
                     // The lines are new, so the reading position in the old ones does not count, unless all were read.
                     detail.lines_seen = if detail.lines_seen >= detail.diff_end { end } else { 0 };
@@ -300,7 +301,7 @@ impl App {
     /// Prompts for a comment on edited arguments, or keeps them as a draft if they are invalid.
     pub fn submit_edit(&mut self, id: String, version: u64, before: &str, text: String) {
         if text.trim() == before.trim() {
-            return self.say(Tone::Plain, "The arguments were not changed.");
+            return self.set_status(Tone::Plain, "The arguments were not changed.");
         }
         match serde_json::from_str::<serde_json::Map<String, Value>>(&text) {
             Ok(_) => {
@@ -309,7 +310,10 @@ impl App {
             }
             Err(error) => {
                 self.drafts.insert(id, text);
-                self.say(Tone::Bad, format!("These are not valid arguments ({error}); e opens your text again."));
+                self.set_status(
+                    Tone::Bad,
+                    format!("These are not valid arguments ({error}); e opens your text again."),
+                );
             }
         }
     }

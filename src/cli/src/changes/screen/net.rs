@@ -1,4 +1,5 @@
-//! The gateway's side: requests in the background, and the event feed, which resumes where it broke.
+//! Talks to the gateway: sends requests in the background, and follows the event feed, which resumes after a lost
+//! connection.
 
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -17,7 +18,7 @@ use countersign_domain::changes::{Change, ChangeState};
 
 const PAGE_SIZE: &str = "100";
 
-/// Events that the gateway's side sends to the loop.
+/// Events about the gateway that are sent to the loop of the inbox.
 pub enum GatewayEvent {
     /// A page of the list, of the request with this number.
     Listed {
@@ -25,7 +26,7 @@ pub enum GatewayEvent {
         first: bool,
         page: Vec<ListedChange>,
         counts: BTreeMap<ChangeState, u64>,
-        more: bool,
+        has_more: bool,
     },
     Counts(BTreeMap<ChangeState, u64>),
     /// The current state of a change; `show` is set if the user asked to open it.
@@ -41,10 +42,11 @@ pub enum GatewayEvent {
     Done {
         answer: ResponseBody,
         done_message: &'static str,
-        many: bool,
+        is_bulk: bool,
     },
+    /// A request was refused. `id` is set if it was a request about one change.
     Refused {
-        what: String,
+        message: String,
         id: Option<String>,
     },
     /// A request of the list failed.
@@ -52,9 +54,11 @@ pub enum GatewayEvent {
         request: u64,
         why: String,
     },
-    /// The feed connected (everything must be fetched again), was lost, or reported an updated change.
+    /// The feed is connected, so everything must be fetched again.
     Live,
+    /// The feed was lost.
     Lost,
+    /// The feed reported an update of the change with this id.
     Updated(String),
     /// The feed is not available: no key, or no right.
     Ended(Failure),
@@ -85,7 +89,7 @@ impl Net {
     pub fn load_list(&self, request: u64, query: Vec<(&'static str, String)>) -> actix_web::rt::task::JoinHandle<()> {
         let net = self.clone();
         actix_web::rt::spawn(async move {
-            let (mut cursor, mut page_number): (Option<String>, usize) = (None, 0);
+            let (mut cursor, mut loaded_changes): (Option<String>, usize) = (None, 0);
             loop {
                 let mut parts: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
                 parts.push(("limit", PAGE_SIZE));
@@ -98,11 +102,12 @@ impl Net {
                     Ok(page) => page,
                     Err(failure) => return net.send(GatewayEvent::ListFailed { request, why: failure.message }).await,
                 };
-                let (first, empty) = (page_number == 0, page.changes.is_empty());
-                page_number += page.changes.len();
-                let more = page.next_cursor.is_some() && !empty;
-                net.send(GatewayEvent::Listed { request, first, page: page.changes, counts: page.counts, more }).await;
-                if !more || page_number >= MAX_LISTED {
+                let (first, empty) = (loaded_changes == 0, page.changes.is_empty());
+                loaded_changes += page.changes.len();
+                let has_more = page.next_cursor.is_some() && !empty;
+                net.send(GatewayEvent::Listed { request, first, page: page.changes, counts: page.counts, has_more })
+                    .await;
+                if !has_more || loaded_changes >= MAX_LISTED {
                     return;
                 }
                 cursor = page.next_cursor;
@@ -122,8 +127,8 @@ impl Net {
         });
     }
 
-    /// Fetches one change, to be opened or not, and its timeline if that is visible.
-    pub fn load_change(&self, id: String, show: bool, trail: bool) {
+    /// Fetches a change, and its timeline with `with_timeline`. With `show`, the change is opened.
+    pub fn load_change(&self, id: String, show: bool, with_timeline: bool) {
         let net = self.clone();
         actix_web::rt::spawn(async move {
             let change = match net.client.get(&["changes", &id], &[]).await {
@@ -132,9 +137,9 @@ impl Net {
             };
             match change {
                 Ok(change) => net.send(GatewayEvent::Change { change: Box::new(change), show }).await,
-                Err(failure) => return net.send(GatewayEvent::Refused { what: failure.message, id: None }).await,
+                Err(failure) => return net.send(GatewayEvent::Refused { message: failure.message, id: None }).await,
             }
-            if trail {
+            if with_timeline {
                 net.load_timeline(&id).await;
             }
         });
@@ -165,12 +170,12 @@ impl Net {
         let net = self.clone();
         actix_web::rt::spawn(async move {
             let parts: Vec<&str> = path.iter().map(String::as_str).collect();
-            let many = path.len() == 1;
+            let is_bulk = path.len() == 1;
             let event = match net.client.post_text(&parts, body).await {
-                Ok(answer) => GatewayEvent::Done { answer, done_message, many },
+                Ok(answer) => GatewayEvent::Done { answer, done_message, is_bulk },
                 Err(refusal) => {
                     let id = path.get(1).cloned();
-                    GatewayEvent::Refused { what: Failure::from(refusal).message, id }
+                    GatewayEvent::Refused { message: Failure::from(refusal).message, id }
                 }
             };
             net.send(event).await;

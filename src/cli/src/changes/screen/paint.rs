@@ -1,5 +1,5 @@
-//! Text and styles of the full-screen inbox. Agents' text is escaped here before it becomes a cell: no control,
-//! bidirectional or zero-width character reaches the terminal, and without UTF-8 nothing but ASCII does.
+//! Escapes, wraps and styles the text of the full-screen inbox. Agents' text is escaped here before it becomes a cell: no
+//! control, bidirectional or zero-width character reaches the terminal, and without UTF-8 only ASCII does.
 
 use ratatui::{
     style::{Color, Modifier, Style},
@@ -18,7 +18,7 @@ pub struct Theme {
 }
 
 impl Theme {
-    /// Detects them from `NO_COLOR`, `TERM` and the locale (the first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set).
+    /// Detects the capabilities from `NO_COLOR`, `TERM` and the locale (the first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set).
     pub fn from_env() -> Self {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(var).unwrap_or_default();
@@ -49,7 +49,7 @@ impl Theme {
         out
     }
 
-    /// Returns one of our own symbols, or its replacement without UTF-8.
+    /// Returns a symbol of this program, or its replacement without UTF-8.
     pub const fn symbol(self, sign: &'static str, plain: &'static str) -> &'static str {
         if self.unicode { sign } else { plain }
     }
@@ -92,25 +92,26 @@ impl Theme {
 }
 
 /// Returns the columns that a character takes.
-pub fn width_of(c: char) -> usize {
+pub fn char_width(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 
-/// Cuts harmless text to so many columns.
-pub fn truncate(text: &str, room: usize, paint: Theme) -> String {
+/// Cuts harmless text to `room` columns.
+pub fn truncate(text: &str, room: usize, theme: Theme) -> String {
     if columns(text) <= room {
         return text.to_owned();
     }
     let mut used = 0;
     let fitting = text.chars().take_while(|c| {
-        used += width_of(*c);
+        used += char_width(*c);
         used < room
     });
     let cut: String = fitting.collect();
-    if room > 0 { cut + paint.symbol("…", "~") } else { cut }
+    if room > 0 { cut + theme.symbol("…", "~") } else { cut }
 }
 
-/// Wraps the pieces of one line at `width` columns; `first` precedes the first row, `next` the others.
+/// Wraps the pieces of one line at `width` columns; `first` precedes the first row, and `next` each further
+/// row.
 pub fn wrap(
     pieces: &[(String, Style)],
     width: usize,
@@ -123,7 +124,7 @@ pub fn wrap(
     for (text, style) in pieces {
         let mut run = String::new();
         for c in text.chars() {
-            let wide = width_of(c);
+            let wide = char_width(c);
             if used + wide > room && used > 0 {
                 row.push(Span::styled(std::mem::take(&mut run), *style));
                 rows.push(Line::from(std::mem::replace(&mut row, vec![next.clone()])));
@@ -150,10 +151,10 @@ pub fn wrap_words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>)
     loop {
         let mut used = 0;
         let fits = rest.iter().take_while(|(c, _)| {
-            used += width_of(*c);
+            used += char_width(*c);
             used <= room
         });
-        // Even if nothing fits, something is shown.
+        // A row has at least one character, even if that does not fit.
         let fits = fits.count().max(1).min(rest.len());
         let whole = fits == rest.len() || rest.get(fits).is_some_and(|(c, _)| *c == ' ');
         let space = rest.get(..fits).and_then(|row| row.iter().rposition(|(c, _)| *c == ' ')).filter(|at| *at > 0);

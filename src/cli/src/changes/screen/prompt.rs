@@ -1,4 +1,4 @@
-//! The prompts at the bottom of the screen, and what their answers do.
+//! Handles the prompts at the bottom of the screen and their answers.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::model::{Action, App, Prompt, Question, Tone};
 use countersign_domain::changes::{Verdict, visible::has_visible_text};
 
-/// The size limit of a typed line, in bytes; the gateway accepts no longer comment.
+/// The size limit of a typed line, in bytes. The gateway accepts no longer comments.
 const MAX_TYPED_BYTES: usize = 2000;
 
 impl App {
@@ -60,11 +60,11 @@ impl App {
                 text.trim().clone_into(&mut self.search);
                 self.reload()
             }
-            Question::Comment { verdict, many: true } => self.decide_selected(verdict, text),
-            Question::Comment { verdict, many: false } => {
+            Question::Comment { verdict, is_bulk: true } => self.decide_selected(verdict, text),
+            Question::Comment { verdict, is_bulk: false } => {
                 let change = self.shown_change().ok()?;
                 if change.terms.require_comment && !has_visible_text(&text) {
-                    return self.ask_for_comment_again(Question::Comment { verdict, many: false });
+                    return self.ask_for_comment_again(Question::Comment { verdict, is_bulk: false });
                 }
                 if verdict == Verdict::Approve {
                     self.last_approved = Some(change.id.clone());
@@ -80,7 +80,7 @@ impl App {
             }
             Question::EditComment { id, version, arguments } => {
                 let comment = json!(Some(text.trim()).filter(|c| !c.is_empty()));
-                // Sent as typed, because a number with many digits must keep them.
+                // The arguments are sent as typed, because a number with many digits must keep them.
                 let body = format!("{{\"arguments\":{arguments},\"version\":{version},\"comment\":{comment}}}");
                 let path = vec!["changes".into(), id, "edit".into()];
                 Some(Action::Post {
@@ -94,7 +94,7 @@ impl App {
     }
 
     fn ask_for_comment_again(&mut self, question: Question) -> Option<Action> {
-        self.say(Tone::Bad, "The rule requires a comment.");
+        self.set_status(Tone::Bad, "The rule requires a comment.");
         self.ask(question)
     }
 
@@ -103,7 +103,7 @@ impl App {
         let selected = self.selected_changes();
         let comment = Some(text.trim()).filter(|c| !c.is_empty());
         if comment.is_none() && selected.iter().any(|b| b.terms.require_comment) {
-            return self.ask_for_comment_again(Question::Comment { verdict, many: true });
+            return self.ask_for_comment_again(Question::Comment { verdict, is_bulk: true });
         }
         // A change may have been updated since the prompt was opened.
         if verdict == Verdict::Approve && selected.iter().any(|b| !self.is_fully_seen(b)) {

@@ -1,4 +1,4 @@
-//! The search line: words search texts, and `tool:x server:y by:z state:w since:2h older:1d` narrow the list down.
+//! Parses the search line: words search texts, and `tool:x server:y by:z state:w since:2h older:1d` narrow the list down.
 
 use jiff::Timestamp;
 

@@ -21,7 +21,7 @@ use ratatui::{
 /// Set while this program has taken over the terminal.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Restores the terminal, once; a terminal that is gone needs nothing.
+/// Restores the terminal once. Errors are ignored, because a terminal that is gone needs no restoring.
 fn restore() {
     if IS_TAKEN.swap(false, Ordering::SeqCst) {
         let _ = execute!(io::stdout(), DisableBracketedPaste, ResetColor, Show, LeaveAlternateScreen);
@@ -47,7 +47,7 @@ impl Screen {
             before(info);
         }));
         let taken = enter_raw_mode().and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
-        // A half-switched terminal is worse than none.
+        // A terminal that was switched only in part must be restored.
         taken.inspect_err(|_| restore()).map(|terminal| Self { terminal })
     }
 
@@ -126,13 +126,13 @@ mod tests {
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
         let slave = File::options().read(true).write(true).open(name).unwrap();
-        let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
+        let terminal = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([CHILD, "--exact", "--ignored", "--nocapture", "--test-threads", "1"])
             .env("TERM", "xterm")
-            .stdin(end())
-            .stdout(end())
-            .stderr(end())
+            .stdin(terminal())
+            .stdout(terminal())
+            .stderr(terminal())
             .spawn()
             .unwrap();
         let reader = std::thread::spawn(move || {
@@ -140,18 +140,18 @@ mod tests {
             while !String::from_utf8_lossy(&output).contains("test result") {
                 match master.read(&mut buffer) {
                     Ok(0) | Err(_) => break,
-                    Ok(many) => output.extend_from_slice(&buffer[..many]),
+                    Ok(count) => output.extend_from_slice(&buffer[..count]),
                 }
             }
             (String::from_utf8_lossy(&output).into_owned(), master)
         });
         assert!(!child.wait().unwrap().success());
         let modes = tcgetattr(&slave).unwrap().local_modes;
-        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "a shell could go on");
+        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "a shell could continue");
         let (output, _master) = reader.join().unwrap();
         let position = |what: &str| output.find(what).unwrap_or_else(|| panic!("no {what:?} in {output:?}"));
         assert!(position("\u{1b}[?1049h") < position("\u{1b}[?1049l"));
         assert!(position("\u{1b}[?1049l") < position("on purpose"), "the message stays on the screen");
-        assert_eq!(output.matches("\u{1b}[?1049l").count(), 1, "once");
+        assert_eq!(output.matches("\u{1b}[?1049l").count(), 1, "the screen is restored once");
     }
 }

@@ -140,7 +140,7 @@ fn detail_shows_change_and_diff() {
     let shown = screen(&mut app);
     assert_eq!(shown, expected, "\n{shown}");
     // Without UTF-8 there is nothing but ASCII.
-    app.paint.unicode = false;
+    app.theme.unicode = false;
     app.size = (63, 22);
     let shown = screen(&mut app);
     assert!(shown.is_ascii() && shown.contains(r"\u{201c}a\u{202e}b\u{201d}"), "{shown}");
@@ -165,7 +165,7 @@ fn every_screen_size_is_drawn() {
 #[test]
 fn approval_covers_only_the_shown_version() {
     let mut app = app("reviewer", &[change("chg_1", 1, "pending")], (80, 24));
-    // From the list it is opened, not approved.
+    // From the list, a change is opened and not approved.
     assert_eq!(type_keys(&mut app, "a"), Some(Action::Open("chg_1".into())));
     app.update_change(change("chg_1", 1, "pending"), true);
     screen(&mut app);
@@ -183,8 +183,8 @@ fn approval_covers_only_the_shown_version() {
     screen(&mut app);
     assert_eq!(post(type_keys(&mut app, "a")).1["version"], 3);
     app.update_change(change("chg_1", 4, "pending"), false);
-    assert_eq!(type_keys(&mut app, "a"), None, "nobody said anything of this");
-    // A late answer does not revert it.
+    assert_eq!(type_keys(&mut app, "a"), None, "the update was not announced to the user");
+    // A late answer does not revert the shown change.
     app.update_change(change("chg_1", 1, "pending"), false);
     assert_eq!(app.detail.as_ref().unwrap().change.version, 4);
 }
@@ -244,13 +244,13 @@ fn approval_is_not_offered_to_barred_reviewers() {
     let voted = json!({"terms": {"quorum": 2}, "decisions": [{
         "reviewer": "desk", "owner": "alice", "verdict": "approve", "at": "2027-01-01T00:01:00Z", "version": 1
     }]});
-    let others = json!({"terms": {"reviewers": ["dba"]}});
+    let not_asked = json!({"terms": {"reviewers": ["dba"]}});
     let blind = json!({"terms": {"previewRequired": true}, "preview": {"kind": "arguments"}});
     for (more, why) in [
         (own, "You proposed this change, so somebody else has to approve it."),
         (owned, "with a key of the same owner as yours, so somebody else has to approve it."),
         (voted, "You have approved this. One more approval is needed."),
-        (others, "Under this rule only dba can decide, and you are not one of them."),
+        (not_asked, "Under this rule only dba can decide, and you are not one of them."),
         (blind, "The rule requires a preview and there is none"),
     ] {
         let change = change_with("chg_1", 1, "pending", &more);
@@ -263,7 +263,7 @@ fn approval_is_not_offered_to_barred_reviewers() {
             assert!(app.prompt.is_none() && app.status.0.contains(why), "{:?}", app.status);
         }
         assert_eq!(type_keys(&mut app, "qxA"), None);
-        assert!(app.status.0.contains(why) && app.status.0.ends_with("x takes it out."), "{:?}", app.status);
+        assert!(app.status.0.contains(why) && app.status.0.ends_with("x deselects it."), "{:?}", app.status);
     }
     for terms in [json!({"reviewers": ["ops"]}), json!({"reviewers": ["reviewer"]})] {
         let change = change_with("chg_1", 1, "pending", &json!({"terms": terms}));
@@ -318,7 +318,7 @@ fn stale_change_shows_old_and_new_diff() {
     let expected = ("changes/chg_1/refresh".to_owned(), json!({"version": 2}));
     assert_eq!(post(type_keys(&mut app, "f")), expected);
     assert_eq!(post(type_keys(&mut app, "a")), expected);
-    // On a narrow screen they follow one another.
+    // On a narrow screen, the two diffs follow one another.
     app.size = (60, 30);
     let shown = screen(&mut app);
     assert!(shown.find("- OLD").unwrap() < shown.find("- old").unwrap(), "{shown}");
@@ -401,7 +401,7 @@ fn next_change_is_not_skipped() {
     let all = ["chg_1", "chg_2", "chg_3"].map(|id| change(id, 1, "pending"));
     let mut app = app("reviewer", &all, (80, 24));
     open(&mut app, all[0].clone());
-    // It is done, and no longer in the list.
+    // The first change is done, and no longer in the list.
     app.update_change(change("chg_1", 2, "applied"), true);
     assert_eq!(type_keys(&mut app, "j"), Some(Action::Open("chg_2".into())));
     app.update_change(all[1].clone(), true);
@@ -410,8 +410,8 @@ fn next_change_is_not_skipped() {
 
 #[test]
 fn cursor_skips_group_heads() {
-    let of = |id: &str, tool: &str| change_with(id, 1, "pending", &json!({"tool": tool}));
-    let mut app = app("reviewer", &[of("a", "x"), of("b", "y"), of("c", "x")], (80, 24));
+    let call_of = |id: &str, tool: &str| change_with(id, 1, "pending", &json!({"tool": tool}));
+    let mut app = app("reviewer", &[call_of("a", "x"), call_of("b", "y"), call_of("c", "x")], (80, 24));
     type_keys(&mut app, "gg");
     let mut seen = Vec::new();
     press(&mut app, KeyCode::Home);
@@ -440,14 +440,18 @@ fn failed_preview_is_shown_and_approved_by_its_own_key() {
     let shown = screen(&mut app);
     assert!(shown.contains("The preview failed, so only the arguments are shown: read_file answered"), "{shown}");
     assert!(shown.contains("W approve without preview") && !shown.contains(" a approve"), "{shown}");
-    assert_eq!((shown.matches("/a\"").count(), shown.matches("n: 1").count()), (1, 1), "once: {shown}");
+    assert_eq!(
+        (shown.matches("/a\"").count(), shown.matches("n: 1").count()),
+        (1, 1),
+        "the arguments are shown once: {shown}"
+    );
     assert!(shown.contains("Tool description"), "{shown}");
     assert_eq!(type_keys(&mut app, "a"), None);
     assert!(app.status.0.contains("W approves without preview"), "{:?}", app.status);
     assert_eq!(type_keys(&mut app, "Wn"), None);
     let (path, body) = post(type_keys(&mut app, "Wy"));
     assert_eq!((path.as_str(), &body["decision"]), ("changes/chg_1/decision", &json!("approve")));
-    // It is not approved in a bulk decision either.
+    // A change without a preview is not approved in a bulk decision either.
     press(&mut app, KeyCode::Esc);
     assert_eq!(type_keys(&mut app, "xA"), Some(Action::Open("chg_1".into())));
     assert!(app.status.0.contains("The preview of this one failed"), "{:?}", app.status);

@@ -1,4 +1,4 @@
-//! The types of the inbox: a listed change, a view, a prompt, an action of the loop.
+//! Defines the types of the inbox, such as a listed change, a view, a prompt and an action of the loop.
 
 use jiff::Timestamp;
 use ratatui::text::Line;
@@ -34,14 +34,14 @@ impl CurrentUser {
         Person { name: &self.name, owner: self.owner.as_deref(), key: self.key_id.as_deref() }
     }
 
-    /// Returns `true` if the rule asks for this person: everybody who decides, or a role or a group of theirs.
+    /// Returns `true` if the rule asks this person to decide, directly or through a role or a group.
     fn is_asked(&self, terms: &Terms) -> bool {
-        let is = |name: &String| match Role::parse(name) {
+        let includes_user = |name: &String| match Role::parse(name) {
             Some(Role::Admin) => self.role == Role::Admin.as_str(),
             Some(_) => true,
             None => self.groups.contains(name),
         };
-        terms.reviewers.is_empty() || terms.reviewers.iter().any(is)
+        terms.reviewers.is_empty() || terms.reviewers.iter().any(includes_user)
     }
 
     /// Returns why the current user cannot approve a change that still needs approvals.
@@ -52,30 +52,30 @@ impl CurrentUser {
 
     /// Returns why the current user cannot approve a pending change, in the words of the dashboard; `None` if they can.
     /// The gateway checks the same.
-    pub fn approval_barrier(&self, brief: &ListedChange) -> Option<String> {
-        let terms = &brief.terms;
+    pub fn approval_barrier(&self, entry: &ListedChange) -> Option<String> {
+        let terms = &entry.terms;
         if !self.is_asked(terms) {
             let who = terms.reviewers.join(", ");
             return Some(format!("Under this rule only {who} can decide, and you are not one of them."));
         }
-        if Person::from_proposer(&brief.proposer).is_same_as(self.person()) {
-            let by = if brief.proposer.principal == self.name {
+        if Person::from_proposer(&entry.proposer).is_same_as(self.person()) {
+            let by = if entry.proposer.principal == self.name {
                 "You proposed this change"
             } else {
                 "This change was proposed with a key of the same owner as yours"
             };
             return Some(format!("{by}, so somebody else has to approve it."));
         }
-        let mut votes = brief.decisions.iter().filter(|decision| decision.verdict == Verdict::Approve);
+        let mut votes = entry.decisions.iter().filter(|decision| decision.verdict == Verdict::Approve);
         if votes.any(|vote| Person::from_decision(vote).is_same_as(self.person())) {
             let quorum = usize::try_from(terms.quorum).unwrap_or(usize::MAX);
-            let missing = match quorum.saturating_sub(brief.approvals()) {
+            let missing = match quorum.saturating_sub(entry.approvals()) {
                 1 => "One more approval is".to_owned(),
                 missing => format!("{missing} more approvals are"),
             };
             return Some(format!("You have approved this. {missing} needed."));
         }
-        (terms.preview_required && !brief.preview.is_live()).then(|| {
+        (terms.preview_required && !entry.preview.is_live()).then(|| {
             "The rule requires a preview and there is none, so this can only be rejected or edited.".to_owned()
         })
     }
@@ -213,16 +213,16 @@ impl Grouping {
             Self::None => "",
             Self::Target => "by target",
             Self::Tool => "by tool",
-            Self::Principal => "by who proposed",
+            Self::Principal => "by proposer",
         }
     }
 
-    pub(super) fn group_label(self, brief: &ListedChange) -> Option<String> {
+    pub(super) fn group_label(self, entry: &ListedChange) -> Option<String> {
         match self {
             Self::None => None,
-            Self::Target => Some(format!("{}: {}", brief.provider, brief.target.label)),
-            Self::Tool => Some(format!("{}.{}", brief.provider, brief.tool)),
-            Self::Principal => Some(brief.proposer.principal.clone()),
+            Self::Target => Some(format!("{}: {}", entry.provider, entry.target.label)),
+            Self::Tool => Some(format!("{}.{}", entry.provider, entry.tool)),
+            Self::Principal => Some(entry.proposer.principal.clone()),
         }
     }
 }
@@ -242,7 +242,7 @@ pub enum Question {
     /// A comment for a decision on the shown change, or on the selected ones.
     Comment {
         verdict: Verdict,
-        many: bool,
+        is_bulk: bool,
     },
     /// The end of the diff was not on the screen.
     UnreadDiff,
@@ -260,6 +260,7 @@ pub enum Question {
     },
 }
 
+/// An open prompt with the text typed so far.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub question: Question,
@@ -307,10 +308,10 @@ pub struct Detail {
     pub change: Change,
     pub timeline: Vec<(Timestamp, String, String)>,
     pub lines: Vec<Line<'static>>,
-    /// Lines up to the end of the diff.
+    /// The number of lines up to the end of the diff.
     pub diff_end: usize,
     pub scroll: usize,
-    /// Lines that were on the screen.
+    /// The number of lines, from the first, that have been on the screen.
     pub lines_seen: usize,
     /// The change was updated while it was shown, so the next key must not decide on it.
     pub changed_while_shown: bool,
@@ -318,6 +319,7 @@ pub struct Detail {
     pub(super) layout_key: Option<(DiffLayout, i64)>,
 }
 
+/// The tone of a status message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     Plain,

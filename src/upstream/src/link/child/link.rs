@@ -19,7 +19,7 @@ use crate::link::{
     mux::{Mux, SharedLink},
 };
 use countersign_child::{RunningChild, guard::GuardReport};
-use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
+use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
 
 /// Time for a server to exit after its stdin is closed (2025-11-25/basic/lifecycle#stdio). After it, the guard sends
 /// SIGTERM, and later SIGKILL.

@@ -3,7 +3,7 @@
 //! reviewer. A message above [`LARGE_MESSAGE_BYTES`] is therefore handled here from its first byte to its response, by
 //! the same code as a small one.
 //!
-//! All messages of one principal run on one of these threads at a time, so that a principal cannot occupy all of them.
+//! All messages of a principal run on the same thread at a time, so that a principal cannot occupy all threads.
 //! Threads are started when they are first needed.
 
 use std::{
@@ -43,14 +43,14 @@ struct Lease {
 
 /// The assignment of a message to a thread, which ends when it is dropped.
 struct ThreadLease {
-    lanes: Arc<LargeMessageThreads>,
+    pool: Arc<LargeMessageThreads>,
     principal: String,
     thread: usize,
 }
 
 impl Drop for ThreadLease {
     fn drop(&mut self) {
-        let mut leases = self.lanes.leases.lock();
+        let mut leases = self.pool.leases.lock();
         if let Some(lease) = leases.by_principal.get_mut(&self.principal) {
             lease.messages -= 1;
             if lease.messages == 0 {
@@ -73,23 +73,23 @@ impl LargeMessageThreads {
         })
     }
 
+    /// Assigns a message to the thread of its principal, or to the thread with the fewest principals.
     fn lease_thread(self: &Arc<Self>, principal: &str) -> ThreadLease {
         let mut leases = self.leases.lock();
-        let Leases { by_principal: of, load } = &mut *leases;
-        let lane = match of.get_mut(principal) {
+        let Leases { by_principal, load } = &mut *leases;
+        let thread = match by_principal.get_mut(principal) {
             Some(lease) => {
                 lease.messages += 1;
                 lease.thread
             }
             None => {
-                // The thread with the fewest principals.
-                let lane = (0..load.len()).min_by_key(|lane| load[*lane]).unwrap_or(0);
-                load[lane] += 1;
-                of.insert(principal.to_owned(), Lease { thread: lane, messages: 1 });
-                lane
+                let with_fewest_principals = (0..load.len()).min_by_key(|thread| load[*thread]).unwrap_or(0);
+                load[with_fewest_principals] += 1;
+                by_principal.insert(principal.to_owned(), Lease { thread: with_fewest_principals, messages: 1 });
+                with_fewest_principals
             }
         };
-        ThreadLease { lanes: Arc::clone(self), principal: principal.to_owned(), thread: lane }
+        ThreadLease { pool: Arc::clone(self), principal: principal.to_owned(), thread }
     }
 
     /// Creates a future on the principal's thread and runs it there to completion. If the caller stops waiting, the
@@ -103,12 +103,12 @@ impl LargeMessageThreads {
         W: Future + 'static,
         W::Output: Send + 'static,
     {
-        let place = self.lease_thread(principal);
-        let thread = self.threads[place.thread].get_or_init(Arbiter::new);
+        let lease = self.lease_thread(principal);
+        let thread = self.threads[lease.thread].get_or_init(Arbiter::new);
         let (mut sender, receiver) = oneshot::channel();
         let is_scheduled = thread.spawn_fn(move || {
             actix::spawn(async move {
-                let _place = place;
+                let _lease = lease;
                 if sender.is_closed() {
                     return;
                 }
@@ -132,7 +132,7 @@ impl LargeMessageThreads {
     }
 }
 
-/// Runs work on another thread if its size `bytes` is large. It is for work that is not a message of a principal.
+/// Runs work on another thread if its size `bytes` is large. This function is for work that is not a message of a principal.
 ///
 /// # Errors
 /// `INTERNAL_ERROR` if the work panicked.
@@ -144,13 +144,13 @@ pub async fn offload<T: Send + 'static>(
         return Ok(work());
     }
     let work = move || {
-        // Earlier values of this thread were dropped by now.
+        // Earlier large values of this thread have been dropped by now.
         reclaim::collect();
         work()
     };
     let outcome = tokio::task::spawn_blocking(work).await;
     reclaim::collect_after_large();
-    outcome.map_err(|_| McpError::new(ErrorKind::Internal, "the work broke off"))
+    outcome.map_err(|_| McpError::new(ErrorKind::Internal, "an internal task ended unexpectedly"))
 }
 
 #[cfg(test)]
@@ -159,39 +159,39 @@ mod tests {
 
     use super::*;
 
-    async fn thread_of(lanes: &Arc<LargeMessageThreads>, principal: &str) -> thread::ThreadId {
-        lanes.run(principal, || async { thread::current().id() }).await.unwrap()
+    async fn thread_of(threads: &Arc<LargeMessageThreads>, principal: &str) -> thread::ThreadId {
+        threads.run(principal, || async { thread::current().id() }).await.unwrap()
     }
 
     #[actix::test]
     async fn each_principal_has_its_own_thread() {
-        let lanes = LargeMessageThreads::new(2);
+        let threads = LargeMessageThreads::new(2);
         let (release, released) = oneshot::channel::<()>();
         let first = {
-            let lanes = Arc::clone(&lanes);
-            actix::spawn(async move { lanes.run("a", || async { (thread::current().id(), released.await) }).await })
+            let threads = Arc::clone(&threads);
+            actix::spawn(async move { threads.run("a", || async { (thread::current().id(), released.await) }).await })
         };
-        // It waits, and other messages of the principal run beside it.
-        while lanes.leases.lock().by_principal.is_empty() {
+        // The first message waits, and other messages of the principal run beside it.
+        while threads.leases.lock().by_principal.is_empty() {
             tokio::task::yield_now().await;
         }
-        let concurrent = thread_of(&lanes, "a").await;
-        assert_ne!(concurrent, thread_of(&lanes, "b").await);
+        let concurrent = thread_of(&threads, "a").await;
+        assert_ne!(concurrent, thread_of(&threads, "b").await);
         assert_ne!(concurrent, thread::current().id());
         release.send(()).unwrap();
         assert_eq!(first.await.unwrap().unwrap().0, concurrent);
         // The assignment ends on its own thread, shortly after the response.
-        while !lanes.leases.lock().by_principal.is_empty() {
+        while !threads.leases.lock().by_principal.is_empty() {
             tokio::task::yield_now().await;
         }
-        assert_eq!(lanes.leases.lock().load, [0, 0]);
+        assert_eq!(threads.leases.lock().load, [0, 0]);
     }
 
     #[actix::test]
     async fn abandoned_work_is_dropped() {
-        let lanes = LargeMessageThreads::new(1);
+        let threads = LargeMessageThreads::new(1);
         let (dropped, notified) = oneshot::channel::<()>();
-        let work = lanes.run("a", move || async move {
+        let work = threads.run("a", move || async move {
             let _dropped = dropped;
             std::future::pending::<()>().await;
         });
