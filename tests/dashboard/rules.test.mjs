@@ -73,7 +73,7 @@ test('a reviewer revokes a rule and says why, and a refusal is explained', async
   const { status: code } = await gateway.api(`rules/${made.id}/revoke`, { body: {} });
   assert.equal(code, 200);
   await dialog.getByRole('button', { name: 'Revoke the rule' }).click();
-  await dialog.getByText('over already').waitFor();
+  await dialog.getByText('has already ended').waitFor();
   await page.keyboard.press('Escape');
   await dialog.waitFor({ state: 'detached' });
   await page.getByRole('button', { name: /Ended/ }).click();

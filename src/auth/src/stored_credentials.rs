@@ -11,7 +11,7 @@ use super::{
 use countersign_domain::principal::SecretHash;
 use countersign_protocol::McpError;
 use countersign_store::{
-    Place, StoreError,
+    StoreError, StoreLocation,
     keys::{CodeOutcome, Credentials, SignIn, is_worth_noting},
 };
 
@@ -26,7 +26,7 @@ impl StoredCredentials {
     ///
     /// # Errors
     /// Errors of opening the database.
-    pub fn open(place: &Place) -> Result<Self, StoreError> {
+    pub fn open(place: &StoreLocation) -> Result<Self, StoreError> {
         Ok(Self { reads: place.credentials()?, writes: place.credentials()? })
     }
 
@@ -35,7 +35,7 @@ impl StoredCredentials {
     /// # Errors
     /// The same as [`Self::open`].
     pub fn in_directory(dir: &Path) -> Result<Self, StoreError> {
-        Self::open(&Place::directory(dir))
+        Self::open(&StoreLocation::directory(dir))
     }
 
     /// Returns the credentials for listings, and for writes off the hot path.
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn keys_and_codes_of_another_process_work_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let stored = Arc::new(StoredCredentials::open(&Place::directory(dir.path())).unwrap());
+        let stored = Arc::new(StoredCredentials::open(&StoreLocation::directory(dir.path())).unwrap());
         let auth = Authenticator::new(&Config::default(), Arc::clone(&stored) as Arc<dyn KeyStore>);
-        let other = Place::directory(dir.path()).credentials().unwrap();
+        let other = StoreLocation::directory(dir.path()).credentials().unwrap();
         let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
         other.insert(&new.key, &new.hash).unwrap();
         let header = format!("Bearer {}", new.secret);
@@ -152,7 +152,7 @@ mod tests {
     #[tokio::test]
     async fn key_use_is_recorded() {
         let dir = tempfile::tempdir().unwrap();
-        let stored = StoredCredentials::open(&Place::directory(dir.path())).unwrap();
+        let stored = StoredCredentials::open(&StoreLocation::directory(dir.path())).unwrap();
         let new = keys::create("ci", Role::Agent, Timestamp::now()).unwrap();
         stored.keys().insert(&new.key, &new.hash).unwrap();
         stored.find_key(&new.hash).unwrap().unwrap();

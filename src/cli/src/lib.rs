@@ -43,7 +43,7 @@ use countersign_config::{
     Environment, Flags, LoadedConfig, StoreServer,
     load::{self, StoreSettings, load},
 };
-use countersign_store::{Place, StoreIdentity};
+use countersign_store::{StoreIdentity, StoreLocation};
 
 /// Runs the program with the arguments of this process.
 #[must_use]
@@ -151,11 +151,11 @@ fn store_location(args: &DataArgs) -> Result<StoreSettings, Failure> {
 }
 
 /// Returns the store that [`store_location`] locates.
-fn store_place(args: &DataArgs) -> Result<Place, Failure> {
+fn store_place(args: &DataArgs) -> Result<StoreLocation, Failure> {
     place_from_settings(&store_location(args)?)
 }
 
 /// Returns the store with these settings.
-fn place_from_settings(location: &StoreSettings) -> Result<Place, Failure> {
-    Ok(Place::configured(&location.data, location.server.as_ref().map(StoreServer::address))?)
+fn place_from_settings(location: &StoreSettings) -> Result<StoreLocation, Failure> {
+    Ok(StoreLocation::configured(&location.data, location.server.as_ref().map(StoreServer::address))?)
 }

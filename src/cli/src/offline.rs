@@ -30,7 +30,7 @@ use countersign_routing::{
     RouteTable, RouteTarget,
     table::{Aliases, TableInputs},
 };
-use countersign_store::{Place, ReviewerRecords, StoreError};
+use countersign_store::{ReviewerRecords, StoreError, StoreLocation};
 use countersign_tracker::Tracker;
 use countersign_upstream::{Names, is_tool_allowed};
 
@@ -46,8 +46,8 @@ struct OfflineDecision {
 pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
     let body: TestBody = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let mut unknown = Vec::new();
-    let place = Place::configured(&config.data, config.store_server())?;
-    let records = place.said()?.unwrap_or_else(|| {
+    let place = StoreLocation::configured(&config.data, config.store_server())?;
+    let records = place.reviewer_records()?.unwrap_or_else(|| {
         unknown.push("there is no store yet, so nobody has accepted a definition or given a standing rule".to_owned());
         ReviewerRecords::default()
     });

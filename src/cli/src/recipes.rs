@@ -9,12 +9,13 @@ use countersign_config::{Config, UpstreamConfig};
 use countersign_domain::policy::{Condition, Pins};
 use countersign_domain::recipes::{PreviewRead, Recipe};
 use countersign_protocol::suggest;
-use countersign_store::Place;
+use countersign_store::StoreLocation;
 use countersign_upstream::Names;
 
 /// Returns one sentence for each problem.
 pub fn warnings(config: &Config) -> Vec<String> {
-    let records = Place::configured(&config.data, config.store_server()).and_then(|place| place.said());
+    let records =
+        StoreLocation::configured(&config.data, config.store_server()).and_then(|place| place.reviewer_records());
     let Ok(Some(records)) = records else { return Vec::new() };
     config.upstreams.iter().flat_map(|server| server_warnings(server, &records.pins)).collect()
 }

@@ -11,20 +11,20 @@ use super::{
     output::{Output, remark},
 };
 use countersign_domain::text::{plural, plurals};
-use countersign_store::{MoveError, Place, Progress};
+use countersign_store::{MoveError, Progress, StoreLocation};
 use countersign_tracker::move_data;
 
 pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output) -> Result<Exit, Failure> {
-    let place = |text: &str| -> Result<Place, Failure> {
+    let place = |text: &str| -> Result<StoreLocation, Failure> {
         let server = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
-        Ok(if server { Place::server(text, ca.clone())? } else { Place::directory(text.as_ref()) })
+        Ok(if server { StoreLocation::server(text, ca.clone())? } else { StoreLocation::directory(text.as_ref()) })
     };
     let bar = RefCell::new(ProgressBar { terminal: stderr().is_terminal(), shown: None });
     let (from, to) = (place(from)?, place(to)?);
     let mut rows = 0;
     let mut tracker = |over: bool| {
         let progress = &mut |rows, of| bar.borrow_mut().show("of the tracker", Progress { rows, of });
-        let moved = move_data(&from.room()?, &to.room()?, over, progress)
+        let moved = move_data(&from.module_storage()?, &to.module_storage()?, over, progress)
             .map_err(|error| MoveError::MoveModules(error.to_string()))?;
         rows = moved.ok_or(MoveError::NotEmpty)?;
         Ok(())

@@ -1,7 +1,7 @@
 //! The feed: committed change events in order of their sequence numbers, and session events, for any number of
 //! subscribers.
 //!
-//! It never decides what happens to a change, and never delays the code that announces events.
+//! The feed never decides what happens to a change, and never delays the code that announces events.
 //!
 //! [`Feed`] is a ring in memory backed by the store. A [`FeedSubscription`] that falls behind the ring reads from the
 //! store until it catches up, so that no change event is missed or repeated. Each [`FeedEvent`] is serialized once.
@@ -38,13 +38,13 @@ pub struct FeedChange {
 pub struct FeedEvent {
     /// The sequence number; `None` for session events, which are only live and cannot be resumed.
     pub seq: Option<u64>,
-    /// `change.created`, `session.opened`, `hello`, …
+    /// The type of the event, such as `change.created`, `session.opened` or `hello`.
     pub kind: Cow<'static, str>,
     /// The event's JSON on one line, as sent in a WebSocket frame.
     pub json: Bytes,
     /// The complete SSE event: `id` (if numbered), `event`, `data`, blank line.
     pub sse: Bytes,
-    /// `None` for session events.
+    /// The change that the event is about; `None` for session events.
     pub change: Option<FeedChange>,
 }
 
@@ -65,7 +65,7 @@ impl FeedEvent {
         Self { seq, kind, json: sse.slice(start..end), sse, change }
     }
 
-    /// Creates the first event for a subscriber without `since`, which tells the current sequence number.
+    /// Creates the first event for a subscriber without `since`, which contains the current sequence number.
     #[must_use]
     pub fn hello(seq: u64) -> Self {
         let json = format!(r#"{{"type":"hello","seq":{seq}}}"#);
@@ -161,8 +161,8 @@ impl Feed {
         self.lock().ring.as_ref().map_or(0, broadcast::Sender::receiver_count)
     }
 
-    /// Subscribes from now on, or to everything after the number `since`. A `since` beyond the end of the feed (from
-    /// another database) counts as the end. Returns `None` once the feed is closed.
+    /// Subscribes to new events, and to stored events after the number `since` if given. A number beyond the end of
+    /// the feed, such as one from another database, counts as the end. Returns `None` once the feed is closed.
     #[must_use]
     pub fn subscribe(&self, since: Option<u64>) -> Option<FeedSubscription> {
         let live = self.lock();
@@ -175,7 +175,7 @@ impl Feed {
             is_behind: last < live.head,
             unconfirmed_head: (last > live.head).then_some(live.head),
             replay: VecDeque::new(),
-            _counted: ConnectionGuard::subscriber(),
+            _connection_guard: ConnectionGuard::subscriber(),
         })
     }
 
@@ -200,7 +200,7 @@ impl Feed {
         }
     }
 
-    /// Closes the feed: subscribers receive the events in the ring, and then the end.
+    /// Closes the feed. Subscribers still receive the events in the ring.
     pub fn close(&self) {
         self.lock().ring = None;
     }
@@ -218,10 +218,11 @@ pub struct FeedSubscription {
     last: u64,
     /// The next events must be read from the store, because the ring may no longer hold them.
     is_behind: bool,
-    /// `last` was beyond this announced head when the subscription began; the store tells whether it exists.
+    /// The announced head, if `last` was beyond it when the subscription began. The store then decides whether `last`
+    /// exists.
     unconfirmed_head: Option<u64>,
     replay: VecDeque<Arc<FeedEvent>>,
-    _counted: ConnectionGuard,
+    _connection_guard: ConnectionGuard,
 }
 
 impl FeedSubscription {
@@ -242,7 +243,7 @@ impl FeedSubscription {
             if self.unconfirmed_head.is_some() || self.is_behind {
                 if let Err(error) = self.catch_up().await {
                     if !matches!(error, StoreError::Closed) {
-                        tracing::warn!(%error, "a feed subscriber cannot be served from the store");
+                        tracing::warn!(%error, "the store cannot be read for a feed subscriber; the subscription ends");
                     }
                     return None;
                 }
@@ -274,15 +275,15 @@ impl FeedSubscription {
             return Ok(());
         }
         let events = self.store.events_after(self.last, REPLAY_BATCH).await?;
-        let is_complete = events.len() < REPLAY_BATCH;
-        let pruned =
+        let has_caught_up = events.len() < REPLAY_BATCH;
+        let reset =
             events.first().filter(|first| first.seq > self.last + 1).map(|first| FeedEvent::reset(first.seq - 1));
         let replay = events.into_iter().map(|e| FeedEvent::parse_stored(e).map(Arc::new)).collect::<Result<_, _>>()?;
         self.replay = replay;
-        if let Some(reset) = pruned {
+        if let Some(reset) = reset {
             self.replay.push_front(Arc::new(reset));
         }
-        self.is_behind = !is_complete;
+        self.is_behind = !has_caught_up;
         Ok(())
     }
 }

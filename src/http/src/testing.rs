@@ -6,11 +6,12 @@ use crate::{authentication::RequestAuthenticator, front::Front};
 use countersign_auth::{Authenticator, DashboardSignIns, OriginRules, stored_credentials::StoredCredentials};
 use countersign_config::Config;
 use countersign_exchange::memory::Memory;
-use countersign_store::Place;
+use countersign_store::StoreLocation;
 
 /// Returns the front of a gateway that has no keys.
 pub fn front(config: &Config) -> Front {
-    let stored = Arc::new(StoredCredentials::open(&Place::directory(tempfile::tempdir().unwrap().path())).unwrap());
+    let stored =
+        Arc::new(StoredCredentials::open(&StoreLocation::directory(tempfile::tempdir().unwrap().path())).unwrap());
     let authenticator = Arc::new(Authenticator::new(config, Arc::clone(&stored) as _));
     let origins = Arc::new(OriginRules::new(config));
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), stored, &origins));

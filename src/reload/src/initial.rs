@@ -54,18 +54,18 @@ impl InitialConfig {
     #[must_use]
     pub fn new(loaded: LoadedConfig, salt: [u8; 16], store: PolicySnapshots, accept: bool) -> Self {
         // A policy without an entry in the audit trail is saved again, with its entry.
-        let saved = store.here.clone().filter(|_| store.is_told);
+        let saved = store.own.clone().filter(|_| store.has_audit_entry);
         let mut initial = Self { saved, ..Self::for_empty_store(loaded, salt) };
         let digest = digest(&initial.loaded.config, &salt);
-        let PolicySnapshots { here, newest, .. } = store;
+        let PolicySnapshots { own, newest, .. } = store;
         let has_digest =
             |policy: &Option<PolicySnapshot>| policy.as_ref().is_some_and(|policy| policy.digest == digest);
         // A reviewer may also have consented to the configuration at another node.
-        if has_digest(&here) || has_digest(&newest) {
+        if has_digest(&own) || has_digest(&newest) {
             return initial;
         }
-        let refused = [&here, &newest].into_iter().flatten().any(|policy| policy.refused.as_ref() == Some(&digest));
-        let Some(last) = here.or(newest) else { return initial };
+        let refused = [&own, &newest].into_iter().flatten().any(|policy| policy.refused.as_ref() == Some(&digest));
+        let Some(last) = own.or(newest) else { return initial };
         let now = initial.loaded.config.clone();
         let PreviousConfig { config: past, settings, unread_reason } = match snapshot::parse_previous(
             &last.body, &now, &salt,

@@ -48,21 +48,22 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
         tracing::warn!(%error, "the nodes cannot be listed");
         error.to_mcp()
     })?;
-    let own = nodes.iter().find(|node| node.here).map(|node| node.says.clone()).unwrap_or_default();
+    let own = nodes.iter().find(|node| node.is_self).map(|node| node.introduction.clone()).unwrap_or_default();
     let info = |node: &Node| NodeInfo {
-        same_configuration: (own.version == node.says.version).then(|| own.configuration == node.says.configuration),
-        unreachable: node.reach.down.clone(),
+        same_configuration: (own.version == node.introduction.version)
+            .then(|| own.configuration == node.introduction.configuration),
+        unreachable: node.server_states.down.clone(),
         only_here: only_here(node, &nodes),
         breakers_open: open_breakers(node),
         id: node.id.clone(),
         epoch: node.epoch,
-        url: node.says.url.clone(),
-        version: node.says.version.clone(),
+        url: node.introduction.url.clone(),
+        version: node.introduction.version.clone(),
         started_at: node.started_at,
         lease_until: node.lease_until,
-        live: node.live,
-        leads: node.leads,
-        here: node.here,
+        live: node.is_alive,
+        leads: node.is_leader,
+        here: node.is_self,
         running: node.running,
     };
     Ok(json_ok(&NodeList { nodes: nodes.iter().map(info).collect() }))
@@ -70,17 +71,17 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
 
 /// Returns the servers that the node reaches and no other live node does.
 fn only_here(node: &Node, nodes: &[Node]) -> Vec<String> {
-    let other_nodes: Vec<&Node> = nodes.iter().filter(|other| other.live && other.id != node.id).collect();
-    if !node.live || other_nodes.is_empty() {
+    let other_nodes: Vec<&Node> = nodes.iter().filter(|other| other.is_alive && other.id != node.id).collect();
+    if !node.is_alive || other_nodes.is_empty() {
         return Vec::new();
     }
-    let reached: HashSet<&String> = other_nodes.iter().flat_map(|other| &other.reach.up).collect();
-    node.reach.up.iter().filter(|name| !reached.contains(name)).cloned().collect()
+    let reached: HashSet<&String> = other_nodes.iter().flat_map(|other| &other.server_states.up).collect();
+    node.server_states.up.iter().filter(|name| !reached.contains(name)).cloned().collect()
 }
 
 /// Returns the servers with an open circuit breaker, each once.
 fn open_breakers(node: &Node) -> Vec<String> {
-    let mut names: Vec<String> = node.reach.open.iter().map(|(name, _)| name.clone()).collect();
+    let mut names: Vec<String> = node.server_states.open.iter().map(|(name, _)| name.clone()).collect();
     names.dedup();
     names
 }

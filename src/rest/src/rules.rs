@@ -55,7 +55,7 @@ pub async fn create(
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;
     let new = NewRule {
-        says: body.verdict,
+        verdict: body.verdict,
         arguments: body.arguments,
         principal: body.principal,
         valid_for_seconds: body.valid_for_seconds,

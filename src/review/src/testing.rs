@@ -21,7 +21,7 @@ use countersign_domain::{
 };
 pub use countersign_provider::testing::{CallOutcome, FakeProvider};
 use countersign_provider::{ProviderDirectory, testing::FakeDirectory};
-use countersign_store::{Place, Store};
+use countersign_store::{Store, StoreLocation};
 
 /// Changes, fake provider and clock of a test; the directory outlives a restart.
 pub struct TestBench {
@@ -34,7 +34,7 @@ pub struct TestBench {
 
 /// Starts changes in the caller's directory with the caller's providers.
 pub async fn start(path: &Path, providers: Arc<dyn ProviderDirectory>, config: PendingConfig) -> Changes {
-    let store = Place::directory(path).open().unwrap();
+    let store = StoreLocation::directory(path).open().unwrap();
     Changes::start(store, providers, config).await.unwrap()
 }
 
@@ -82,7 +82,7 @@ impl TestBench {
 
     /// Starts in the caller's directory.
     pub async fn at_path(path: &Path, fake: Arc<FakeProvider>, skew: Arc<AtomicI64>, config: PendingConfig) -> Self {
-        let store = Place::directory(path).open().unwrap();
+        let store = StoreLocation::directory(path).open().unwrap();
         Self::on_store(store, fake, skew, config).await
     }
 

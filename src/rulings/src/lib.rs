@@ -1,7 +1,7 @@
 //! Rulings of reviewers about tools and future calls: accepted definitions and standing rules.
 //!
-//! Never decides on a call. A ruling is recorded before it takes effect; then the route table is rebuilt with it, and the
-//! feed announces it.
+//! This crate never decides on a call. It records each ruling, then rebuilds the route table with the ruling, and then
+//! announces the ruling on the feed.
 //!
 //! [`tool_acceptance`] lists tools, and accepts their definitions or revokes acceptances. [`standing_rules`] creates, ends
 //! and counts rules that decide in place of a reviewer.

@@ -1,5 +1,5 @@
-//! Standing rules of a running gateway: created on a change or a tool ([`allow`]), listed, revoked and expired. Each step is
-//! recorded before it takes effect, and announced on the feed.
+//! Standing rules of a running gateway: created on a change or a tool ([`allow`]), listed, revoked and expired. Each
+//! step is recorded before it takes effect, and is announced on the feed.
 //!
 //! Decisions of a rule are counted in the rule and logged with each call. The audit trail gets one entry a minute for each
 //! rule that was used, so that a flood of calls does not fill it. All entries of a rule belong to the timeline of the
@@ -37,24 +37,24 @@ use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
 use countersign_routing::table::{PublishedTable, ToolRoute};
 use countersign_runtime::crash::crash_point;
-use countersign_store::{Nodes, Record, Store, StoreError, WriteRequest, standing_rules::USED, write};
+use countersign_store::{Nodes, Record, Store, StoreError, WriteRequest, standing_rules::RULE_USED, write};
 
-/// Maximum active rules of one owner, and of all.
+/// The maximum active rules of one owner, and of all owners together.
 pub const MAX_RULES_PER_OWNER: usize = 200;
 pub const MAX_RULES: usize = 2000;
 /// The longest validity of rules that allow, and of rules that deny.
 pub const MAX_ALLOW_SECONDS: u64 = 30 * 86_400;
 pub const MAX_DENY_SECONDS: u64 = 366 * 86_400;
-/// Maximum bytes of arguments that are kept for display.
+/// The maximum bytes of arguments that are kept for display.
 const MAX_KEPT_ARGUMENTS_BYTES: usize = 64 << 10;
 /// The interval between checks for expired rules, and the number of checks between records of uses.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
 const TICKS_BETWEEN_USE_RECORDS: u32 = 60;
 
-/// Comments on rules whose creator may no longer decide: for a rule that allows, and for one that denies.
-const ALLOW_RULE_ENDED: &str = "the key that it was given with was revoked, or may not decide any more";
+/// The comments on rules whose creator may no longer decide: for rules that allow, and for rules that deny.
+const ALLOW_RULE_ENDED: &str = "the key of the rule's creator was revoked or may no longer decide";
 const DENY_RULE_ORPHANED: &str =
-    "the key that it was given with was revoked, or may not decide any more; it denies until a reviewer revokes it";
+    "the key of the rule's creator was revoked or may no longer decide; the rule denies until a reviewer revokes it";
 
 /// The arguments to which a rule applies: exactly those of its change, or any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -75,7 +75,7 @@ pub enum CallerScope {
 /// A request to create a rule.
 #[derive(Clone, Debug)]
 pub struct NewRule {
-    pub says: StandingVerdict,
+    pub verdict: StandingVerdict,
     pub arguments: ArgumentScope,
     pub principal: CallerScope,
     /// Seconds from now; `None` means no end.
@@ -86,7 +86,7 @@ pub struct NewRule {
 /// The current rules, which the route table reads when it is built.
 pub struct StandingRuleCache {
     rules: ArcSwap<Vec<Arc<StandingRule>>>,
-    /// This node is cut off from the others, and would miss a revocation.
+    /// This node is cut off from the other nodes, and would miss a revocation.
     is_cut_off: AtomicBool,
     nodes: Arc<dyn Nodes>,
 }
@@ -117,13 +117,14 @@ impl StandingRuleCache {
         Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules), is_cut_off: AtomicBool::new(false), nodes }))
     }
 
-    /// Sets whether this node is cut off from the others. No rule allows anything meanwhile, since it may have been revoked.
-    /// Returns `true` if this is a change, after which the routes must be rebuilt.
+    /// Sets whether this node is cut off from the other nodes. While it is cut off, no rule allows anything, since the
+    /// rule may have been revoked. Returns `true` if the value changed, in which case the caller must rebuild the
+    /// routes.
     pub fn set_cut_off(&self, is_cut_off: bool) -> bool {
         self.is_cut_off.swap(is_cut_off, Ordering::AcqRel) != is_cut_off
     }
 
-    /// Returns all kept rules, oldest first.
+    /// Returns all stored rules, oldest first, including ended ones.
     #[must_use]
     pub fn rules(&self) -> Arc<Vec<Arc<StandingRule>>> {
         self.rules.load_full()
@@ -136,11 +137,12 @@ impl StandingRuleCache {
                 Some(known) => *known = Arc::new(rule.clone()),
                 None => rules.push(Arc::new(rule.clone())),
             }
-            let over = rules.iter().filter(|rule| rule.has_ended()).count();
-            let mut forget = over.saturating_sub(usize::try_from(countersign_store::standing_rules::KEPT).unwrap_or(0));
+            let ended = rules.iter().filter(|rule| rule.has_ended()).count();
+            let mut excess =
+                ended.saturating_sub(usize::try_from(countersign_store::standing_rules::MAX_ENDED_RULES).unwrap_or(0));
             rules.retain(|rule| {
-                let is_removed = forget > 0 && rule.has_ended();
-                forget -= usize::from(is_removed);
+                let is_removed = excess > 0 && rule.has_ended();
+                excess -= usize::from(is_removed);
                 !is_removed
             });
             rules
@@ -148,7 +150,7 @@ impl StandingRuleCache {
     }
 }
 
-/// Returns the nodes' common time, in milliseconds like all times that people see.
+/// Returns the time that all nodes share, rounded to milliseconds like all displayed times.
 fn now(nodes: &dyn Nodes) -> Timestamp {
     let now = nodes.now();
     now.round(jiff::Unit::Millisecond).unwrap_or(now)
@@ -167,9 +169,9 @@ pub struct StandingRulesDeps {
 /// Creates, revokes, expires and counts standing rules.
 pub struct StandingRules {
     deps: StandingRulesDeps,
-    /// Held during each change, so that the limits hold.
+    /// Held during each change of the rules, so that concurrent requests cannot exceed the limits.
     change_lock: tokio::sync::Mutex<()>,
-    /// Recorded uses by rule id.
+    /// The recorded use counts by rule id.
     recorded_uses: Mutex<HashMap<String, u64>>,
 }
 
@@ -179,12 +181,12 @@ impl StandingRules {
     }
 
     #[must_use]
-    pub fn new(parts: StandingRulesDeps) -> Self {
-        let recorded_uses = parts.cache.rules().iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
-        Self { deps: parts, change_lock: tokio::sync::Mutex::new(()), recorded_uses: Mutex::new(recorded_uses) }
+    pub fn new(deps: StandingRulesDeps) -> Self {
+        let recorded_uses = deps.cache.rules().iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
+        Self { deps, change_lock: tokio::sync::Mutex::new(()), recorded_uses: Mutex::new(recorded_uses) }
     }
 
-    /// Returns all kept rules, newest first.
+    /// Returns all stored rules, newest first, including ended ones.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<StandingRule>> {
         self.deps.cache.rules().iter().rev().cloned().collect()
@@ -205,9 +207,9 @@ impl StandingRules {
     pub async fn create(&self, change: &Change, by: &Principal, new: NewRule) -> Result<Arc<StandingRule>, McpError> {
         let _one_at_a_time = self.change_lock.lock().await;
         self.check_may_create(change, by, &new)?;
-        self.check_room(by, 1)?;
+        self.check_limits(by, 1)?;
         let now = self.now();
-        let lasts =
+        let validity =
             new.valid_for_seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
         let exact = new.arguments == ArgumentScope::Exact;
         let text = change.arguments.get();
@@ -223,25 +225,25 @@ impl StandingRules {
             arguments: (exact && text.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
             from_change: Some(change.id.clone()),
             comment: new.comment,
-            expires_at: lasts.and_then(|lasts| now.checked_add(lasts).ok()),
-            ..unrestricted_rule(new.says, (&change.provider, &change.tool, &change.tool_hash), by, now)
+            expires_at: validity.and_then(|validity| now.checked_add(validity).ok()),
+            ..unrestricted_rule(new.verdict, (&change.provider, &change.tool, &change.tool_hash), by, now)
         }
         .with_deadline(now);
         crash_point("before_rule_created");
         self.store_and_announce(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
             .await?;
         crash_point("after_rule_created");
-        tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, says = ?rule.verdict, "a standing rule was given");
+        tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, says = ?rule.verdict, "a standing rule was created");
         Ok(Arc::new(rule))
     }
 
     fn check_may_create(&self, change: &Change, by: &Principal, new: &NewRule) -> Result<(), McpError> {
         let invalid = |message: String| Err(McpError::new(ErrorKind::ValidationFailed, message));
         let forbidden = |message: &'static str| Err(McpError::new(ErrorKind::Forbidden, message));
-        let people = &*self.deps.reviewers;
-        let max_seconds = if new.says == StandingVerdict::Allow { MAX_ALLOW_SECONDS } else { MAX_DENY_SECONDS };
+        let reviewers = &*self.deps.reviewers;
+        let max_seconds = if new.verdict == StandingVerdict::Allow { MAX_ALLOW_SECONDS } else { MAX_DENY_SECONDS };
         match new.valid_for_seconds {
-            None if new.says == StandingVerdict::Allow => {
+            None if new.verdict == StandingVerdict::Allow => {
                 return invalid(format!(
                     "a rule that allows needs an end: `for` must be 1 to {MAX_ALLOW_SECONDS} seconds"
                 ));
@@ -252,68 +254,71 @@ impl StandingRules {
             _ => {}
         }
         if change.terms.require_comment && new.comment.is_none() {
-            return invalid("the change asks for a comment, and so does a rule that is given on it".to_owned());
+            return invalid("the change requires a comment, so a rule on it requires one too".to_owned());
         }
-        if !people.may_decide(&change.terms, by) {
+        if !reviewers.may_decide(&change.terms, by) {
             return forbidden("the change asks for other reviewers");
         }
-        if new.says == StandingVerdict::Deny {
+        if new.verdict == StandingVerdict::Deny {
             return Ok(());
         }
         let proposer = &change.proposer;
         if change.is_proposed_by(Person::from_principal(by)) {
-            return Err(McpError::new(ErrorKind::SelfApproval, "nobody allows what they proposed themselves"));
+            return Err(McpError::new(
+                ErrorKind::SelfApproval,
+                "you cannot allow calls like those that you proposed yourself",
+            ));
         }
         if !change.terms.editors_may_approve() && change.is_edited_by(Person::from_principal(by)) {
-            let message = "you have edited the arguments, and the change asks somebody else to approve them then";
+            let message = "you have edited the arguments, so somebody else must approve the change";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
-        if !can_approve_alone(people, &change.terms, by) {
+        if !can_approve_alone(reviewers, &change.terms, by) {
             return forbidden(
-                "the change needs more than one approval or a preview each time, which no standing rule stands in for",
+                "the change needs several approvals or a new preview for each call, which a standing rule cannot replace",
             );
         }
         let table = self.deps.routes.load();
         let route: Option<&Arc<ToolRoute>> =
             table.tools().iter().find(|r| r.provider.name() == change.provider && r.name == change.tool);
-        let same = |route: &&Arc<ToolRoute>| {
+        let is_unchanged = |route: &&Arc<ToolRoute>| {
             route.hash == change.tool_hash && change.served_by.fingerprint == route.provider.target_fingerprint()
         };
-        let Some(route) = route.filter(same) else {
-            let message = "the tool is gone, or another than the one that the change was proposed to, or its server has \
-                           another command or address";
+        let Some(route) = route.filter(is_unchanged) else {
+            let message = "the tool is gone or has changed since the proposal, or its server has another command or \
+                           address; propose the change again";
             return Err(McpError::new(ErrorKind::VersionConflict, message));
         };
         let caller = proposer.to_agent();
         let requester = Requester::for_proposer(proposer, &caller);
         let decision = route.ruling_for(&change.arguments).decide(&requester, &change.arguments);
         if decision.mark.is_some() {
-            return forbidden("nobody has accepted the tool's definition yet; until then each call is reviewed");
+            return forbidden("nobody has accepted the tool's definition yet; accept the definition first");
         }
         if decision.intended_verdict() == Verdict::Deny {
-            return Err(McpError::new(ErrorKind::PolicyDenied, "the policy denies such calls by now"));
+            return Err(McpError::new(ErrorKind::PolicyDenied, "the current policy denies such calls"));
         }
-        if decision.intended_verdict() == Verdict::Review && !can_approve_alone(people, &decision.terms, by) {
-            return forbidden("the policy asks for more than this reviewer's word by now");
+        if decision.intended_verdict() == Verdict::Review && !can_approve_alone(reviewers, &decision.terms, by) {
+            return forbidden("the current policy requires more than your approval alone");
         }
         Ok(())
     }
 
-    fn check_room(&self, by: &Principal, more: usize) -> Result<(), McpError> {
+    fn check_limits(&self, by: &Principal, new_rules: usize) -> Result<(), McpError> {
         let rules = self.deps.cache.rules();
-        let live = rules.iter().filter(|rule| !rule.has_ended());
+        let active = rules.iter().filter(|rule| !rule.has_ended());
         let is_own =
             |rule: &StandingRule| Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(by));
-        let (all, own) = live.fold((0, 0), |(all, own), rule| (all + 1, own + usize::from(is_own(rule))));
-        if all + more <= MAX_RULES && own + more <= MAX_RULES_PER_OWNER {
+        let (all, own) = active.fold((0, 0), |(all, own), rule| (all + 1, own + usize::from(is_own(rule))));
+        if all + new_rules <= MAX_RULES && own + new_rules <= MAX_RULES_PER_OWNER {
             return Ok(());
         }
         let message = "too many standing rules; revoke some (countersign rules list)";
         Err(McpError::new(ErrorKind::RateLimited, message).with("max", MAX_RULES_PER_OWNER as u64))
     }
 
-    /// Returns `true` if the rule denies calls of this person, with any of their keys. Older rules do not record the proposer;
-    /// for them the change counts, or only the name once retention has deleted the change.
+    /// Returns `true` if the rule denies calls of this person, with any of their keys. Older rules do not record the
+    /// proposer, so their change is read. If retention has deleted the change, only the name counts.
     async fn denies_own_calls(&self, rule: &StandingRule, by: &Principal) -> Result<bool, McpError> {
         let person = Person::from_principal(by);
         if rule.principal.as_ref().is_some_and(|name| person.is_named(name)) {
@@ -323,14 +328,17 @@ impl StandingRules {
             return Ok(proposer.person().is_same_as(person));
         }
         let Some(change) = &rule.from_change else { return Ok(false) };
-        let given_on = self.deps.store.get(change).await.map_err(|error| {
+        let change = self.deps.store.get(change).await.map_err(|error| {
             tracing::error!(%error, rule = %rule.id, "the change of a standing rule could not be read");
-            McpError::new(ErrorKind::StoreUnavailable, "it could not be read whose calls the rule denies")
+            McpError::new(
+                ErrorKind::StoreUnavailable,
+                "the change of the rule cannot be read, so the rule was not revoked",
+            )
         })?;
-        Ok(given_on.is_some_and(|change| change.is_proposed_by(Person::from_principal(by))))
+        Ok(change.is_some_and(|change| change.is_proposed_by(Person::from_principal(by))))
     }
 
-    /// Revokes a rule. Any reviewer may, since this only restores what the configuration says.
+    /// Revokes a rule. Any reviewer may do so, since the configuration decides again afterwards.
     ///
     /// # Errors
     /// `NOT_FOUND`, `VERSION_CONFLICT` for a rule that is over, `SELF_APPROVAL` for a rule that denies the reviewer's own
@@ -342,11 +350,11 @@ impl StandingRules {
             return Err(McpError::new(ErrorKind::NotFound, "Standing rule not found"));
         };
         if rule.has_ended() {
-            let message = "the standing rule is over already";
+            let message = "the standing rule has already ended";
             return Err(McpError::new(ErrorKind::VersionConflict, message).with("ruleId", rule.id.as_str()));
         }
         if rule.verdict == StandingVerdict::Deny && self.denies_own_calls(rule, by).await? {
-            let message = "nobody takes back what denies their own calls";
+            let message = "you cannot revoke a rule that denies your own calls";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
         let revoked = StandingRule {
@@ -370,9 +378,9 @@ impl StandingRules {
     /// Expires rules, and records uses from time to time, until the gateway shuts down.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut ticks = 0_u32;
-        let mut seen = None;
+        let mut handled_revocations = None;
         loop {
-            self.end_orphans_after_key_loss(&mut seen).await;
+            self.end_orphans_after_revocations(&mut handled_revocations).await;
             tokio::select! {
                 () = tokio::time::sleep(TICK_INTERVAL) => {}
                 () = shutdown.cancelled() => return,
@@ -385,7 +393,8 @@ impl StandingRules {
         }
     }
 
-    /// Ends expired rules. If that cannot be recorded, it is retried; meanwhile these rules decide nothing.
+    /// Ends expired rules. If the end cannot be recorded, the next call tries again; expired rules decide nothing
+    /// meanwhile.
     pub async fn expire(&self) {
         let now = self.now();
         let rules = self.deps.cache.rules();
@@ -397,45 +406,44 @@ impl StandingRules {
         }
         let _one_at_a_time = self.change_lock.lock().await;
         for rule in ended {
-            // It may have been revoked meanwhile.
+            // The rule may have been revoked meanwhile.
             if self.deps.cache.rules().iter().any(|known| known.id == rule.id && known.has_ended()) {
                 continue;
             }
             if let Err(error) =
                 self.store_and_announce(&rule, "standing_rule_expired", "rule.expired", SYSTEM, None).await
             {
-                tracing::warn!(%error, "the end of a standing rule could not be recorded");
+                tracing::warn!(%error, "the end of a standing rule could not be recorded; trying again");
                 return;
             }
         }
     }
 
-    /// Checks the keys behind all rules whenever some key may have become invalid. Ends rules that allow, and marks rules that
-    /// deny.
-    async fn end_orphans_after_key_loss(&self, seen: &mut Option<u64>) {
-        let Ok(losses) = self.deps.reviewers.revocations() else { return };
-        if *seen != Some(losses) && self.end_orphans().await {
-            *seen = Some(losses);
+    /// Checks the creators of all rules again whenever a key may have become invalid.
+    async fn end_orphans_after_revocations(&self, handled_revocations: &mut Option<u64>) {
+        let Ok(revocations) = self.deps.reviewers.revocations() else { return };
+        if *handled_revocations != Some(revocations) && self.end_orphans().await {
+            *handled_revocations = Some(revocations);
         }
     }
 
-    /// Ends or marks rules whose creator may no longer decide. Returns `false` if some could not be checked or recorded, and
-    /// must be retried; meanwhile they allow nothing.
+    /// Ends rules that allow, and marks rules that deny, if their creator may no longer decide. Returns `false` if
+    /// some rules could not be checked or recorded. The caller must then retry; these rules allow nothing meanwhile.
     pub async fn end_orphans(&self) -> bool {
         let _one_at_a_time = self.change_lock.lock().await;
-        let mut all = true;
+        let mut all_handled = true;
         for rule in self.deps.cache.rules().iter().filter(|rule| !rule.has_ended() && rule.orphaned_at.is_none()) {
             match self.deps.reviewers.current_principal(&rule.creator()) {
                 Ok(Some(creator)) if creator.role.may_decide() => continue,
                 Ok(_) => {}
                 Err(_) => {
-                    all = false;
+                    all_handled = false;
                     continue;
                 }
             }
             let now = self.now();
             let mut orphan = StandingRule { orphaned_at: Some(now), ..StandingRule::clone(rule) };
-            let (event, feed, comment) = match rule.verdict {
+            let (event, feed_event, comment) = match rule.verdict {
                 StandingVerdict::Allow => {
                     orphan.revoked_at = Some(now);
                     orphan.revoked_by = Some(SYSTEM.to_owned());
@@ -443,13 +451,13 @@ impl StandingRules {
                 }
                 StandingVerdict::Deny => ("standing_rule_orphaned", "rule.orphaned", DENY_RULE_ORPHANED),
             };
-            tracing::warn!(rule = %rule.id, by = %rule.created_by, says = ?rule.verdict, "whoever gave a standing rule may decide no more");
-            if let Err(error) = self.store_and_announce(&orphan, event, feed, SYSTEM, Some(comment)).await {
-                tracing::warn!(%error, "that a standing rule lost its creator could not be recorded");
-                all = false;
+            tracing::warn!(rule = %rule.id, by = %rule.created_by, says = ?rule.verdict, "the creator of a standing rule may no longer decide");
+            if let Err(error) = self.store_and_announce(&orphan, event, feed_event, SYSTEM, Some(comment)).await {
+                tracing::warn!(%error, "a standing rule without a valid creator could not be updated; trying again");
+                all_handled = false;
             }
         }
-        all
+        all_handled
     }
 
     /// Records the use counts that have grown since they were last recorded.
@@ -465,9 +473,9 @@ impl StandingRules {
                 .map(|rule| StandingRule::clone(rule))
                 .collect()
         };
-        let written = used.iter().map(|rule| self.record(rule, USED, SYSTEM, None));
+        let written = used.iter().map(|rule| self.record(rule, RULE_USED, SYSTEM, None));
         if let Some(Err(error)) = join_all(written).await.into_iter().find(Result::is_err) {
-            tracing::warn!(%error, "uses of standing rules could not be recorded; they will be");
+            tracing::warn!(%error, "uses of standing rules could not be recorded; trying again in a minute");
         }
     }
 
@@ -475,7 +483,7 @@ impl StandingRules {
         &self,
         rule: &StandingRule,
         event: &'static str,
-        feed: &'static str,
+        feed_event: &'static str,
         by: &str,
         comment: Option<&str>,
     ) -> Result<(), McpError> {
@@ -483,13 +491,13 @@ impl StandingRules {
         crash_point("between_rule_and_routes");
         self.deps.cache.insert(rule);
         (self.deps.rebuild)().await;
-        self.announce(rule, feed, by, comment);
+        self.announce(rule, feed_event, by, comment);
         Ok(())
     }
 
-    fn announce(&self, rule: &StandingRule, feed: &'static str, by: &str, comment: Option<&str>) {
+    fn announce(&self, rule: &StandingRule, feed_event: &'static str, by: &str, comment: Option<&str>) {
         let at = self.now().to_string();
-        let event = json!({ "type": feed, "at": at, "actor": by, "comment": comment, "rule": rule });
+        let event = json!({ "type": feed_event, "at": at, "actor": by, "comment": comment, "rule": rule });
         self.deps.feed.publish_session(&event);
     }
 
@@ -512,18 +520,18 @@ impl StandingRules {
             rules: vec![rule.clone()],
             ..Record::new(event, self.now(), by, details.to_string())
         };
-        // Written even if the client of the endpoint disconnects.
+        // The store completes the write even if the client of the endpoint disconnects.
         let written = write(&*self.deps.store, WriteRequest::Record(record)).await;
         written.map_err(|error| {
             tracing::error!(%error, "a standing rule could not be stored");
-            error.to_user_error("it could not be stored; nothing has changed")
+            error.to_user_error("the standing rule could not be stored; nothing has changed")
         })?;
         self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
         Ok(())
     }
 }
 
-/// Returns a rule without restrictions: for any arguments, any caller, and without an end.
+/// Returns a rule for any arguments and any caller, without an end.
 fn unrestricted_rule(
     verdict: StandingVerdict,
     (provider, tool, hash): (&str, &str, &str),

@@ -22,7 +22,7 @@ use countersign_store::{PinStore, WriteError};
 /// Rebuilds the route table with the current pins.
 pub type RebuildRoutes = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Maximum tools in one acceptance.
+/// The maximum tools in one acceptance.
 pub const MAX_TOOLS_PER_ACCEPTANCE: usize = 20_000;
 
 /// A tool as people see it.
@@ -73,7 +73,7 @@ pub struct LetRun {
     pub reason: Option<String>,
 }
 
-/// Numbers of a provider's tools that wait for a reviewer.
+/// The numbers of a provider's tools that wait for a reviewer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PendingToolCounts {
     /// Tools that were added after the server was first seen, and are not accepted.
@@ -99,10 +99,10 @@ pub struct ToolAcceptances {
     feed: Feed,
 }
 
-/// Returns the feed event about definitions that were `accepted` or `revoked`.
+/// Returns the feed event about definitions. `what` is `accepted` or `revoked`.
 #[must_use]
 pub fn acceptance_event(provider: &str, what: &str, tools: &[&str], by: Option<&str>) -> Value {
-    /// Maximum tool names in one event, which also contains their number.
+    /// The maximum tool names in one event, which also contains the total number.
     const MAX_NAMED_TOOLS: usize = 20;
     json!({
         "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider,
@@ -188,14 +188,15 @@ impl ToolAcceptances {
         self.feed.publish_session(&acceptance_event(provider, what, &tools, Some(&reviewer.name)));
     }
 
-    /// Returns the target of the provider and the definitions shown, from one route table.
+    /// Returns the target of the provider, and the definitions that were shown. Fails if a definition has changed
+    /// since.
     fn current_definitions(
         &self,
         provider: &str,
         shown: &[ShownDefinition],
     ) -> Result<(String, Vec<Definition>), McpError> {
         let table = self.routes.load_full();
-        let Some(behind) = table.provider(provider) else {
+        let Some(current_provider) = table.provider(provider) else {
             return Err(McpError::new(ErrorKind::NotFound, "there is no server of this name"));
         };
         let routes: HashMap<&str, &Arc<ToolRoute>> = tools_of_provider(&table, provider)
@@ -203,19 +204,19 @@ impl ToolAcceptances {
             .map(|route| (route.name.as_str(), route))
             .collect();
         let mut definitions = Vec::with_capacity(shown.len());
-        let mut others = Vec::new();
+        let mut outdated = Vec::new();
         for ShownDefinition { name, hash } in shown {
             match routes.get(name.as_str()).filter(|route| route.hash == *hash) {
                 Some(route) => definitions.push(definition(&route.def)),
-                None => others.push(name.chars().take(128).collect::<String>()),
+                None => outdated.push(name.chars().take(128).collect::<String>()),
             }
         }
-        if others.is_empty() {
-            return Ok((behind.target_fingerprint().to_owned(), definitions));
+        if outdated.is_empty() {
+            return Ok((current_provider.target_fingerprint().to_owned(), definitions));
         }
-        others.truncate(20);
+        outdated.truncate(20);
         let message = "a tool's definition is another than the one that was shown, or the tool is gone";
-        Err(McpError::new(ErrorKind::VersionConflict, message).with("tools", others))
+        Err(McpError::new(ErrorKind::VersionConflict, message).with("tools", outdated))
     }
 
     fn describe_tool(&self, route: &ToolRoute) -> ToolInfo {
@@ -247,7 +248,7 @@ impl ToolAcceptances {
             None => route.ruling.rules().map(str::to_owned).collect(),
         };
         let def = definition(&route.def);
-        // The text is the same if only the program behind the name has changed.
+        // The text is equal if only the command or address of the server has changed.
         let previous = pin.filter(|_| route.standing == DefinitionStatus::Changed).and_then(|pin| pin.text.clone());
         let previous = previous.filter(|text| *text != def.text);
         ToolInfo {
@@ -286,6 +287,6 @@ fn tools_of_provider<'a>(table: &'a RouteTable, provider: &'a str) -> impl Itera
 }
 
 fn write_failed(error: &WriteError) -> McpError {
-    tracing::error!(%error, "what a reviewer said of definitions could not be stored");
-    error.to_user_error("it could not be stored; nothing was accepted or revoked")
+    tracing::error!(%error, "a decision on tool definitions could not be stored");
+    error.to_user_error("the decision could not be stored; nothing was accepted or revoked")
 }

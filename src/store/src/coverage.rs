@@ -2,7 +2,7 @@
 //! Each entry that makes or alters such a row has the row's hash, so that a row that was altered, added or removed later is
 //! found.
 //!
-//! Rows from before the trail covered them are in one entry, which the migration of the database writes.
+//! The migration of the database writes a single entry for the rows that are older than this coverage.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 use countersign_domain::changes::{audit::TrailError, digest::PartHasher};
 
-/// The event of the entry with all rows that were there when the database was migrated.
+/// The event of the entry that covers all rows that existed when the database was migrated.
 pub const RECORDS_ANCHORED: &str = "records_anchored";
 pub const KEY_CREATED: &str = "key_created";
 pub const KEY_REVOKED: &str = "key_revoked";
 
-/// The event of a policy in force that was recorded for the next start.
+/// The event of recording the policy in force, with which the next start compares its own.
 pub const POLICY_RECORDED: &str = "policy_recorded";
 
-/// The event of a gateway's start on a backup, which ends the rules that allow.
+/// The event of a gateway's start on a restored backup, which ends all rules that allow calls.
 pub const BACKUP_RESTORED: &str = "restored";
 
-/// The fact that tells whether the trail covers the rows from before the migration: `pending` or `yes`.
+/// The fact that says whether the trail covers the rows that are older than the migration: `pending` or `yes`.
 pub const COVERAGE_FACT: &str = "trail_covers_keys_and_pins";
 
 /// The name of a row that the trail covers.
@@ -30,7 +30,7 @@ pub(crate) enum RowName {
     Key(String),
     /// A tool's definition, by server and tool.
     Pin(String, String),
-    /// A server whose definitions were seen.
+    /// A server whose definitions were recorded.
     Server(String),
     Rule(String),
     NewestPolicy,
@@ -45,16 +45,16 @@ impl RowName {
 
 impl fmt::Display for RowName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |name: &str| name.chars().take(100).flat_map(char::escape_debug).collect::<String>();
+        let escape = |name: &str| name.chars().take(100).flat_map(char::escape_debug).collect::<String>();
         match self {
-            Self::Key(id) => write!(f, "key {}", shown(id)),
+            Self::Key(id) => write!(f, "key {}", escape(id)),
             Self::Pin(server, tool) => {
-                write!(f, "the definition of {} that was seen or accepted of {}", shown(tool), shown(server))
+                write!(f, "the definition of {} that was seen or accepted of {}", escape(tool), escape(server))
             }
-            Self::Server(name) => write!(f, "the note that {} was connected", shown(name)),
-            Self::Rule(id) => write!(f, "standing rule {}", shown(id)),
+            Self::Server(name) => write!(f, "the note that {} was connected", escape(name)),
+            Self::Rule(id) => write!(f, "standing rule {}", escape(id)),
             Self::NewestPolicy => f.write_str("the recorded policy in force"),
-            Self::NodePolicy(node) => write!(f, "the recorded policy of node {}", shown(node)),
+            Self::NodePolicy(node) => write!(f, "the recorded policy of node {}", escape(node)),
         }
     }
 }
@@ -103,12 +103,12 @@ fn text_hash(domain: &str, text: &str) -> String {
     hasher.finish()
 }
 
-/// Returns the details of the entry of a recorded policy, which is that of a node, the newest, or both.
+/// Returns the details of the entry for a recorded policy: the policy of a node, the newest policy, or both.
 pub(crate) fn policy_details(text: &str, node: Option<&str>, newest: bool) -> String {
     json!({ "row": policy_hash(text), "node": node, "newest": newest }).to_string()
 }
 
-/// Returns a standing rule's row as entries have it.
+/// Returns the description of a standing rule's row for an audit entry.
 pub(crate) fn rule_details(id: &str, rule: &RowState) -> Value {
     json!({ "id": id, "row": rule.hash, "allows": rule.allows, "over": rule.has_ended })
 }
@@ -124,7 +124,7 @@ pub(crate) fn with_rows<'a>(details: &'a str, rows: &[Value]) -> Cow<'a, str> {
     }
 }
 
-/// Returns the details of the entry with all rows that are there already.
+/// Returns the details of the entry that covers all existing rows.
 pub(crate) fn anchor_details(found: &CoveredRows) -> String {
     let (mut keys, mut tools, mut servers, mut rules) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (name, row) in found {
@@ -139,12 +139,12 @@ pub(crate) fn anchor_details(found: &CoveredRows) -> String {
     json!({ "keys": keys, "tools": tools, "servers": servers, "rows": rules }).to_string()
 }
 
-/// The covered rows as the entries of the trail left them. Its memory is bounded by the number of rows.
+/// The covered rows as the last entries of the trail describe them. Its memory is bounded by the number of rows.
 #[derive(Debug, Default)]
 pub(crate) struct RecordHistory {
     rows: BTreeMap<RowName, RecordedRow>,
-    /// Some entry has the hash of a row that is no policy. From then on, all rows are covered.
-    covers: bool,
+    /// Some entry contains the hash of a key, pin or rule, so the trail covers all such rows.
+    covers_records: bool,
 }
 
 #[derive(Debug)]
@@ -156,7 +156,7 @@ struct RecordedRow {
     ended_by_restore: bool,
 }
 
-/// The numbers of compared rows.
+/// The numbers of rows that were compared with the trail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoveredCounts {
     pub keys: u64,
@@ -164,12 +164,12 @@ pub struct CoveredCounts {
     pub rules: u64,
     /// The policy in force was compared too.
     pub policy: bool,
-    /// Keys, pins, rules and policies that no entry covers, because no newer version has opened the database yet.
+    /// Rows that no entry covers, because no version that records them has opened the database yet.
     pub uncovered: u64,
 }
 
 impl RecordHistory {
-    /// Adds the next entry of the trail, whose place was checked before.
+    /// Adds the next entry of the trail. The caller has checked its position in the chain.
     pub fn add_entry(&mut self, seq: u64, event: &str, details: &str) -> Result<(), TrailError> {
         match event {
             BACKUP_RESTORED => {
@@ -185,8 +185,8 @@ impl RecordHistory {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let items = |member: &str| details[member].as_array().into_iter().flatten();
         if event == RECORDS_ANCHORED {
-            if std::mem::replace(&mut self.covers, true) {
-                // Rows are taken as they are only once, before any other entry covers one.
+            if std::mem::replace(&mut self.covers_records, true) {
+                // An anchor accepts rows without proof, so only the first entry that covers rows may be one.
                 return Err(TrailError::AnchoredAgain { seq });
             }
             for key in items("keys") {
@@ -218,10 +218,10 @@ impl RecordHistory {
         Ok(())
     }
 
-    /// Records a row that `value` describes. Returns `false` if it has no name or no hash.
+    /// Records the row that `value` describes. Returns `false` if the name or the hash is missing.
     fn record(&mut self, name: Option<RowName>, value: &Value, seq: u64) -> bool {
         let (Some(name), Some(hash)) = (name, value["row"].as_str()) else { return false };
-        self.covers |= !name.is_policy();
+        self.covers_records |= !name.is_policy();
         let (allows, has_ended) = (value["allows"] == true, value["over"] == true);
         self.insert(name, RowState { hash: hash.to_owned(), allows, has_ended }, seq);
         true
@@ -231,10 +231,10 @@ impl RecordHistory {
         self.rows.insert(name, RecordedRow { state, seq, ended_by_restore: false });
     }
 
-    /// Compares the rows of the database with those that the entries left. `is_covered` is set if the database says that the
+    /// Compares the rows of the database with the recorded ones. `is_covered` is set if the database states that the
     /// trail covers all its rows.
     pub fn compare(self, found: &CoveredRows, is_covered: bool) -> Result<CoveredCounts, TrailError> {
-        let count = |is: fn(&RowName) -> bool| found.keys().filter(|name| is(name)).count() as u64;
+        let count = |matches: fn(&RowName) -> bool| found.keys().filter(|name| matches(name)).count() as u64;
         let mut counts = CoveredCounts {
             keys: count(|name| matches!(name, RowName::Key(_))),
             pins: count(|name| matches!(name, RowName::Pin(..))),
@@ -244,9 +244,9 @@ impl RecordHistory {
         };
         for (name, row) in found {
             match self.rows.get(name) {
-                // A server of which no tool was ever seen has no entry.
+                // A server that never offered a tool has no entry.
                 None if matches!(name, RowName::Server(_)) => {}
-                None if name.is_policy() || !(self.covers || is_covered) => counts.uncovered += 1,
+                None if name.is_policy() || !(self.covers_records || is_covered) => counts.uncovered += 1,
                 None => return Err(TrailError::RecordUnknown { what: name.to_string() }),
                 Some(recorded) if recorded.state.hash == row.hash => {}
                 Some(recorded) if recorded.ended_by_restore && row.has_ended => {}
@@ -255,14 +255,15 @@ impl RecordHistory {
                 }
             }
         }
-        // The policy of a node that is gone, and the oldest of the rules that have ended, are deleted without an entry.
+        // The policies of removed nodes and the oldest ended rules are deleted without an entry.
         let is_deletable = |name: &RowName, recorded: &RecordedRow| match name {
             RowName::NodePolicy(_) => true,
             RowName::Rule(_) => recorded.state.has_ended || recorded.ended_by_restore,
             _ => false,
         };
-        let gone = self.rows.iter().find(|(name, recorded)| !found.contains_key(name) && !is_deletable(name, recorded));
-        match gone {
+        let missing =
+            self.rows.iter().find(|(name, recorded)| !found.contains_key(name) && !is_deletable(name, recorded));
+        match missing {
             Some((name, recorded)) => Err(TrailError::RecordGone { what: name.to_string(), seq: recorded.seq }),
             None => Ok(counts),
         }

@@ -11,7 +11,7 @@ use countersign_domain::changes::{
     Change, ChangeState, Claimant, digest::body_hash, machine::EventKind, testing::change,
 };
 
-/// Returns a draft that replaces the version before, or creates the change.
+/// Returns a draft that replaces the previous version of the change, or creates the change if `from` is `None`.
 pub(crate) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
     let body = serde_json::to_string(&change).unwrap();
     Draft {
@@ -33,11 +33,11 @@ pub(crate) fn created(id: &str) -> Draft {
     draft(change(id, "agent", 1, ChangeState::Pending), None)
 }
 
-pub(crate) fn moved(id: &str, version: u64, from: ChangeState, to: ChangeState) -> Draft {
+pub(crate) fn updated(id: &str, version: u64, from: ChangeState, to: ChangeState) -> Draft {
     draft(change(id, "agent", version, to), Some(from))
 }
 
-pub(crate) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<CommittedWrite, WriteError>> {
+pub(crate) fn submit(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<CommittedWrite, WriteError>> {
     let (reply, answer) = oneshot::channel();
     store.submit(
         WriteRequest::Transition(draft),
@@ -49,29 +49,29 @@ pub(crate) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<
 }
 
 pub(crate) async fn write(store: &dyn Store, draft: Draft) -> Result<CommittedWrite, WriteError> {
-    send(store, draft).await.unwrap()
+    submit(store, draft).await.unwrap()
 }
 
-/// Creates and approves a change with that lock key.
-pub(crate) async fn approved(store: &dyn Store, id: &str, target: &str) {
+/// Creates and approves a change with the lock key `target`.
+pub(crate) async fn create_approved(store: &dyn Store, id: &str, target: &str) {
     let mut new = created(id);
     Arc::make_mut(&mut new.change).target.lock_key = target.into();
     write(store, new).await.unwrap();
-    write(store, moved(id, 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    write(store, updated(id, 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
 }
 
-/// Returns a step, at the present time, of a change with that lock key.
-pub(crate) fn step(
+/// Returns a transition, at the present time, of a change with the lock key `target`.
+pub(crate) fn transition(
     id: &str,
     version: u64,
     from: ChangeState,
     to: ChangeState,
-    by: Option<Claimant>,
+    claimant: Option<Claimant>,
     target: &str,
 ) -> Draft {
     let mut after = change(id, "agent", version, to);
     after.target.lock_key = target.into();
-    after.claimed_by = by;
+    after.claimed_by = claimant;
     after.updated_at = Timestamp::now();
     let kind = match to {
         ChangeState::Executing => EventKind::Executing,
@@ -81,6 +81,6 @@ pub(crate) fn step(
     Draft { kind, ..draft(after, Some(from)) }
 }
 
-pub(crate) fn claim(id: &str, by: Option<Claimant>, target: &str) -> Draft {
-    step(id, 3, ChangeState::Approved, ChangeState::Executing, by, target)
+pub(crate) fn claim(id: &str, claimant: Option<Claimant>, target: &str) -> Draft {
+    transition(id, 3, ChangeState::Approved, ChangeState::Executing, claimant, target)
 }

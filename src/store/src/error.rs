@@ -1,4 +1,4 @@
-//! Errors of the store. Each tells whether a failed write certainly did nothing.
+//! Errors of the store. Each error says whether the failed write certainly changed nothing.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -20,53 +20,55 @@ pub enum StoreError {
     #[error("{path} is damaged ({detail}); stop the gateway and restore it from a backup")]
     Corrupt { path: PathBuf, detail: String },
     #[error(
-        "the data directory {dir} is not that of this store: {why}, or another directory with --data DIR. To give the \
-         directory to another store, end its gateway and remove {file}"
+        "the data directory {dir} belongs to another store: {why}, or another directory with --data DIR. To use the \
+         directory with another store, stop its gateway and remove {file}"
     )]
     OtherStore { dir: PathBuf, why: String, file: PathBuf },
     #[error(
-        "the store ends at audit entry {found}, but entry {expected} had been written ({path} says so): what came after \
-         is lost. Restore a backup; or, to go on with what is left, remove {path} and settle with the people concerned"
+        "the store ends at audit entry {found}, but {path} says that entry {expected} was written, so later entries are \
+         lost. Restore a backup; or remove {path} to continue with the remaining entries, and tell the people concerned"
     )]
     CutOff { path: PathBuf, found: u64, expected: u64 },
-    /// Damage that was found while running; the gateway should be stopped.
+    /// Damage that was found while the gateway was running. The operator should stop the gateway.
     #[error("the database is damaged ({0}); stop the gateway and restore it from a backup")]
     Damaged(String),
-    #[error("the disk is full; make room on it, and the gateway goes on by itself")]
+    #[error("the disk is full; free some space, and the gateway continues without a restart")]
     DiskFull,
-    #[error("the database is locked by another process; end that one, and the gateway goes on by itself")]
+    #[error(
+        "the database is locked by another process; stop that process, and the gateway continues without a restart"
+    )]
     Locked,
     /// The database server does not answer, or answers in another protocol.
     #[error("the database cannot be reached: {0}")]
     Unreachable(String),
-    #[error("another gateway serves this database; end that one, or give this one another database")]
+    #[error("another gateway serves this database; stop it, or configure another database for this gateway")]
     Served,
-    #[error("another gateway has joined as this node; give each a data directory of its own")]
+    #[error("another gateway has joined with the id of this node; give each gateway its own data directory")]
     Superseded,
     #[error(
         "the database was written by a newer Countersign (schema {found}, this one knows up to {known}); run that version"
     )]
     Newer { found: i64, known: i64 },
     #[error(
-        "the database has lost what was written to it: it was restored, or another server took its place that was behind; \
-         start this gateway anew"
+        "the database has lost writes of this gateway: it was restored from a backup, or failed over to a server that \
+         lagged behind; restart this gateway"
     )]
     Lost,
-    #[error("another gateway does this by now")]
+    #[error("another gateway has become the leader, and does this work now")]
     HandedOver,
-    #[error("this store was moved to another one; what is here is old (docs/postgresql.md#move-a-store)")]
+    #[error("this store was moved to another one, and its data is outdated (docs/postgresql.md#move-a-store)")]
     Moved,
-    #[error("this store is the copy of another one and not whole yet; run `countersign store copy` again")]
-    NotWhole,
+    #[error("this store is an incomplete copy of another one; run `countersign store copy` again")]
+    IncompleteCopy,
     /// A stored row cannot be parsed.
     #[error("a stored record is unreadable: {0}")]
     BadRecord(String),
     #[error("the store is closed")]
     Closed,
-    #[error("the store's queue is full")]
+    #[error("the queue of the store is full; try again")]
     QueueFull,
-    /// The commit may have been made although it failed, and could not be read back.
-    #[error("whether this was written is unknown; look at it before you try again")]
+    /// The commit failed, and could not be read back, so it may have taken effect.
+    #[error("it is unknown whether this was written; check before you try again")]
     OutcomeUnknown,
     /// Any other error, with the text of the database.
     #[error("{0}")]
@@ -74,9 +76,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns `true` if a write that failed with this error certainly changed nothing; otherwise the state must be
-    /// read again. If a connection ended after the write was sent, the error is [`Self::OutcomeUnknown`] unless the
-    /// write could be read back.
+    /// Returns `true` if a write that failed with this error certainly changed nothing. Otherwise the caller must read
+    /// the state again.
     #[must_use]
     pub const fn certainly_aborted(&self) -> bool {
         !matches!(self, Self::OutcomeUnknown)
@@ -117,7 +118,7 @@ impl StoreError {
             Self::QueueFull => McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"),
             Self::Closed => McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"),
             Self::OutcomeUnknown => {
-                McpError::new(ErrorKind::StoreUnavailable, "The store failed while writing; look whether it was done")
+                McpError::new(ErrorKind::StoreUnavailable, "The store failed while writing; check whether it was done")
                     .with("outcome", "unknown")
             }
             Self::DiskFull => {
@@ -141,12 +142,12 @@ impl From<serde_json::Error> for StoreError {
 }
 
 impl WriteError {
-    /// Returns the error for a person: the text `nothing`, unless the outcome is unknown.
+    /// Returns the error for a person, with the message `unchanged` unless the outcome is unknown.
     #[must_use]
-    pub fn to_user_error(&self, nothing: &'static str) -> McpError {
+    pub fn to_user_error(&self, unchanged: &'static str) -> McpError {
         match self {
             Self::Store(error) if !error.certainly_aborted() => error.to_mcp(),
-            _ => McpError::new(ErrorKind::StoreUnavailable, nothing),
+            _ => McpError::new(ErrorKind::StoreUnavailable, unchanged),
         }
     }
 }
@@ -161,8 +162,8 @@ mod tests {
         assert_eq!(unknown.data["outcome"], "unknown");
         assert!(!unknown.message.contains("nothing"), "{}", unknown.message);
         for known in [WriteError::Conflict, WriteError::Store(StoreError::DiskFull)] {
-            let told = known.to_user_error("nothing has changed");
-            assert_eq!((&*told.message, told.data.get("outcome")), ("nothing has changed", None));
+            let error = known.to_user_error("nothing has changed");
+            assert_eq!((&*error.message, error.data.get("outcome")), ("nothing has changed", None));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tracks whether the store works: the last failure of a write, and damage for good.
+//! Tracks whether the store works: the last failed write, which the next success clears, and damage, which stays.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,33 +8,33 @@ use super::StoreError;
 pub(crate) struct Health(Mutex<Option<StoreError>>);
 
 impl Health {
-    /// Records a failure that the request did not cause.
-    pub(crate) fn failed(&self, error: &StoreError) {
-        let mut trouble = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*trouble, Some(StoreError::Damaged(_))) {
-            *trouble = Some(error.clone());
+    /// Records an error of the store, as opposed to an error of the request.
+    pub(crate) fn record_failure(&self, error: &StoreError) {
+        let mut last_error = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*last_error, Some(StoreError::Damaged(_))) {
+            *last_error = Some(error.clone());
         }
     }
 
-    /// Records a successful write, which ends any trouble but damage. Returns `true` if there was trouble.
-    pub(crate) fn works(&self) -> bool {
-        let mut trouble = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        trouble.take_if(|trouble| !matches!(trouble, StoreError::Damaged(_))).is_some()
+    /// Records a successful write, which clears any error except damage. Returns `true` if it cleared one.
+    pub(crate) fn record_success(&self) -> bool {
+        let mut last_error = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last_error.take_if(|last_error| !matches!(last_error, StoreError::Damaged(_))).is_some()
     }
 
-    pub(crate) fn trouble(&self) -> Option<StoreError> {
+    pub(crate) fn last_error(&self) -> Option<StoreError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Records damage that a read has met.
-    pub(crate) fn heard<T>(&self, result: &Result<T, StoreError>) {
+    /// Records the damage that a read reported, if any.
+    pub(crate) fn record_damage<T>(&self, result: &Result<T, StoreError>) {
         let damage = match result {
             Err(error @ StoreError::Damaged(_)) => error.clone(),
-            // Every record was readable when it was written.
+            // The store writes only readable records, so an unreadable one was damaged.
             Err(error @ StoreError::BadRecord(_)) => StoreError::Damaged(error.to_string()),
             _ => return,
         };
         tracing::error!(error = %damage, "the store is damaged; stop the gateway and restore a backup");
-        self.failed(&damage);
+        self.record_failure(&damage);
     }
 }

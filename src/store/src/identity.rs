@@ -1,8 +1,9 @@
-//! Binds a data directory to its store with `identity.json`. The gateway that serves the store writes the file, or the
-//! command that creates the embedded store before.
+//! Binds a data directory to its store with `identity.json`. The gateway writes the file when it serves the store, and
+//! so does a command that creates the embedded store.
 //!
-//! A store has a random id among its facts, which moves with it. The file has that id, the backend, and the
-//! configuration file with the address of the store: never the address itself, which may hold a password.
+//! Each store has a random id among its facts, which moves with it. The file contains that id, the backend, and the
+//! path of the configuration file with the store's address. It never contains the address, which may include a
+//! password.
 
 use std::{
     fs,
@@ -16,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use super::StoreError;
 
-/// The name of the fact with the id.
+/// The name of the fact that holds the store's id.
 pub(crate) const STORE_ID: &str = "store_id";
 
-/// The file in the data directory.
+/// The name of the file in the data directory.
 pub const IDENTITY_FILE: &str = "identity.json";
 
-/// Returns an id for a store that has none.
+/// Returns a new random id.
 pub(crate) fn new_id() -> String {
     nanoid::nanoid!(24)
 }
@@ -41,7 +42,7 @@ pub enum Backend {
 pub struct StoreIdentity {
     pub backend: Backend,
     pub id: String,
-    /// The configuration file with the address of the store, if a file has it.
+    /// The configuration file that contains the address of the store, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<PathBuf>,
 }
@@ -50,7 +51,7 @@ impl StoreIdentity {
     /// Reads the file of a data directory. Returns `None` if the directory belongs to no store yet.
     ///
     /// # Errors
-    /// [`StoreError::DataDir`] where it cannot be read.
+    /// [`StoreError::DataDir`] if the file cannot be read.
     pub fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(IDENTITY_FILE);
         let failed = |source: std::io::Error| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
@@ -61,7 +62,7 @@ impl StoreIdentity {
         }
     }
 
-    /// Writes the file, unless it says the same already.
+    /// Writes the file, unless it already has the same content.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), StoreError> {
         let path = dir.join(IDENTITY_FILE);
         if matches!(Self::read(dir), Ok(Some(known)) if known == *self) {
@@ -77,14 +78,14 @@ impl StoreIdentity {
         write().map_err(|source| StoreError::DataDir { path: path.clone(), source: Arc::new(source) })
     }
 
-    /// Returns the error of using another store than this one with its data directory.
-    pub(crate) fn refuse(&self, dir: &Path, named: Backend) -> StoreError {
+    /// Returns the error for using this store's data directory with a store on the backend `configured`.
+    pub(crate) fn refuse(&self, dir: &Path, configured: Backend) -> StoreError {
         let own = match self.backend {
             Backend::Sqlite => "the store in its own countersign.db",
             Backend::Postgres => "a store in PostgreSQL",
         };
-        let named = match named {
-            Backend::Sqlite => "no PostgreSQL",
+        let configured = match configured {
+            Backend::Sqlite => "no PostgreSQL database",
             Backend::Postgres => "another database in PostgreSQL",
         };
         let remedy = match (&self.config, self.backend) {
@@ -96,13 +97,14 @@ impl StoreIdentity {
         };
         StoreError::OtherStore {
             dir: dir.to_owned(),
-            why: format!("it belongs to {own}, and the configuration that was read names {named}. Name {remedy}"),
+            why: format!("it belongs to {own}, and the loaded configuration names {configured}. Give {remedy}"),
             file: dir.join(IDENTITY_FILE),
         }
     }
 }
 
-/// Refuses to use the embedded database of a data directory that belongs to another store, before it would be created.
+/// Refuses the embedded database of a data directory that belongs to another store, before opening creates the
+/// database.
 pub(crate) fn check_embedded(dir: &Path) -> Result<(), StoreError> {
     match StoreIdentity::read(dir)? {
         Some(known) if known.backend != Backend::Sqlite => Err(known.refuse(dir, Backend::Sqlite)),
@@ -110,20 +112,20 @@ pub(crate) fn check_embedded(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The identity that a database reports.
+/// The identity that was read from a database.
 pub(crate) enum FoundStore {
     /// No gateway has written to it.
     Empty,
-    /// The id, which a store that was last served by an older version does not have.
+    /// The store's id; `None` if only older versions have served the store.
     Store(Option<String>),
 }
 
-/// Refuses to use a database on a server with a data directory that belongs to another store.
+/// Refuses a database server for a data directory that belongs to another store.
 pub(crate) fn check_server(dir: &Path, found: &FoundStore) -> Result<(), StoreError> {
     let Some(known) = StoreIdentity::read(dir)? else { return Ok(()) };
     match found {
         FoundStore::Store(Some(id)) if *id == known.id => Ok(()),
-        // It was restored from a backup without an id.
+        // A backup from an older version has no id.
         FoundStore::Store(None) if known.backend == Backend::Postgres => Ok(()),
         _ => Err(known.refuse(dir, Backend::Postgres)),
     }
@@ -142,7 +144,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let server = |found: &FoundStore| check_server(dir.path(), found).is_ok();
         let id = |id: &str| FoundStore::Store(Some(id.to_owned()));
-        assert!(check_embedded(dir.path()).is_ok() && server(&FoundStore::Empty), "it belongs to none yet");
+        assert!(
+            check_embedded(dir.path()).is_ok() && server(&FoundStore::Empty),
+            "the directory belongs to no store yet"
+        );
         identity(Backend::Postgres).write(dir.path()).unwrap();
         let error = check_embedded(dir.path()).unwrap_err().to_string();
         assert!(error.contains("--config /etc/c.yaml") && error.contains("identity.json"), "{error}");
@@ -151,8 +156,8 @@ mod tests {
         identity(Backend::Sqlite).write(dir.path()).unwrap();
         assert!(check_embedded(dir.path()).is_ok());
         assert!(!server(&id("b")) && !server(&FoundStore::Store(None)) && !server(&FoundStore::Empty));
-        assert!(server(&id("a")), "it was moved there");
+        assert!(server(&id("a")), "the store was moved to the server");
         fs::write(dir.path().join(IDENTITY_FILE), "{").unwrap();
-        assert!(check_embedded(dir.path()).is_err(), "nobody knows");
+        assert!(check_embedded(dir.path()).is_err(), "an unreadable file is refused");
     }
 }

@@ -15,14 +15,14 @@ use countersign_domain::{
     principal::{Principal, Role, SecretHash},
 };
 
-/// A key as it is stored; never its secret.
+/// A stored key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
     pub id: String,
     /// The principal's name.
     pub name: String,
     pub role: Role,
-    /// The owner, if that is not the person in the name.
+    /// The owner, if the owner differs from the name.
     pub owner: Option<String>,
     pub created_at: Timestamp,
     /// The last use, to the minute (see [`Credentials::touch`]).
@@ -30,7 +30,7 @@ pub struct ApiKey {
     pub revoked_at: Option<Timestamp>,
 }
 
-/// A browser that is signed in, as it is stored; never its secrets.
+/// A stored sign-in of a browser, without its secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignIn {
     /// The hash of the page's secret.
@@ -40,7 +40,7 @@ pub struct SignIn {
     pub principal: Arc<Principal>,
     /// The hash of the key that was used to sign in, if any.
     pub key: Option<SecretHash>,
-    /// The last use, within some minutes.
+    /// The last use, accurate to a few minutes.
     pub last_used: Timestamp,
 }
 
@@ -54,15 +54,16 @@ pub enum CodeOutcome {
     AlreadyUsed,
 }
 
-/// Keys and codes, of the gateway and at the same time of command-line processes, each of which opens its own.
+/// API keys, sign-ins and sign-in codes. The gateway and command-line processes may use them at the same time, each
+/// through its own instance.
 pub trait Credentials: Send + Sync + 'static {
     /// Stores a key.
     ///
     /// # Errors
-    /// Those of the database; also if the id or the hash exists.
+    /// Those of the database, also if the id or the hash already exists.
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError>;
 
-    /// Returns all keys, also revoked ones, oldest first.
+    /// Returns all keys, including revoked ones, oldest first.
     ///
     /// # Errors
     /// Those of the database.
@@ -74,14 +75,14 @@ pub trait Credentials: Send + Sync + 'static {
     /// Those of the database.
     fn active_roles(&self) -> Result<HashMap<String, Role>, StoreError>;
 
-    /// Returns the key with that secret, also if it is revoked (see `revoked_at`), and the stored hash for a comparison
-    /// in constant time. Every request calls this, so it takes microseconds.
+    /// Returns the key with the given hash, even if it was revoked (see `revoked_at`), and the stored hash for a
+    /// comparison in constant time. Every request calls this method, so it must take only microseconds.
     ///
     /// # Errors
     /// Those of the database.
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError>;
 
-    /// Revokes the key with that id. Returns `false` if there is none or it was revoked before.
+    /// Revokes the key with the given id. Returns `false` if the key does not exist or was already revoked.
     ///
     /// # Errors
     /// Those of the database.
@@ -99,35 +100,36 @@ pub trait Credentials: Send + Sync + 'static {
     /// Those of the database.
     fn put_code(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<(), StoreError>;
 
-    /// Stores a sign-in and deletes those in `gone`, all or nothing.
+    /// Stores a sign-in and deletes the sign-ins in `ended`, in one transaction.
     ///
     /// # Errors
     /// Those of the database.
-    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError>;
+    fn put_sign_in(&self, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError>;
 
-    /// Returns the sign-in with that id.
+    /// Returns the sign-in with the given id.
     ///
     /// # Errors
     /// Those of the database.
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError>;
 
-    /// Returns all sign-ins, also those that were not used for long.
+    /// Returns all sign-ins, including those that have not been used for a long time.
     ///
     /// # Errors
     /// Those of the database.
     fn sign_ins(&self) -> Result<Vec<SignIn>, StoreError>;
 
-    /// Records a use of a sign-in, if it exists. This is a durable write, and must not be made for every request.
+    /// Records a use of a sign-in, if it exists. This is a durable write, so callers must not make it for every
+    /// request.
     ///
     /// # Errors
     /// Those of the database.
     fn use_sign_in(&self, id: &SecretHash, at: Timestamp) -> Result<(), StoreError>;
 
-    /// Ends these sign-ins.
+    /// Deletes the given sign-ins.
     ///
     /// # Errors
     /// Those of the database.
-    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError>;
+    fn forget_sign_ins(&self, ended: &[SecretHash]) -> Result<(), StoreError>;
 
     /// Returns `true` if there is a code with this hash, used or not.
     ///
@@ -135,10 +137,11 @@ pub trait Credentials: Send + Sync + 'static {
     /// Those of the database.
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError>;
 
-    /// Uses a code up. Of any number of callers, in any number of processes, one gets [`CodeOutcome::Taken`].
+    /// Uses up a code. Exactly one caller gets [`CodeOutcome::Taken`], even among several processes.
     ///
     /// # Errors
-    /// Those of the database; then the code may be used up (if the commit's outcome is unknown), never shared.
+    /// Those of the database. If the outcome of the commit is unknown, the code may be used up, but nobody else gets
+    /// it.
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError>;
 }
 
@@ -148,7 +151,7 @@ pub fn is_worth_noting(key: &ApiKey, now: Timestamp) -> bool {
     key.last_used_at.is_none_or(|at| now.duration_since(at).abs() >= SignedDuration::from_mins(1))
 }
 
-pub(crate) fn role_of(name: &str) -> Result<Role, StoreError> {
+pub(crate) fn parse_role(name: &str) -> Result<Role, StoreError> {
     Role::parse(name).ok_or_else(|| StoreError::BadRecord(format!("unknown role {name:?} of a key")))
 }
 
@@ -197,8 +200,8 @@ impl<D: Database> Credentials for StoredKeys<D> {
         self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| keys::put_code(db, hash, now, expires_at).await)
     }
 
-    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
-        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| keys::put_sign_in(db, sign_in, gone).await)
+    fn put_sign_in(&self, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError> {
+        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| keys::put_sign_in(db, sign_in, ended).await)
     }
 
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
@@ -213,15 +216,15 @@ impl<D: Database> Credentials for StoredKeys<D> {
         self.0.write(async |db| keys::use_sign_in(db, id, at).await)
     }
 
-    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError> {
-        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| keys::forget_sign_ins(db, gone).await)
+    fn forget_sign_ins(&self, ended: &[SecretHash]) -> Result<(), StoreError> {
+        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| keys::forget_sign_ins(db, ended).await)
     }
 
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
         self.0.read(REQUEST_TIMEOUT, async |db| keys::knows_code(db, hash).await)
     }
 
-    // Nothing stored tells who took a code: after a lost answer it is used up, and perhaps nobody has it.
+    // The row does not record who took the code. After a lost answer the code is used up, and perhaps nobody got it.
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
         self.0.write(async |db| keys::take_code(db, hash, now).await)
     }

@@ -1,10 +1,10 @@
 //! The durable store of changes, their audit trail, feed events, keys, pins, standing rules, policies and webhook
 //! deliveries.
 //!
-//! It decides nothing about changes, because [`countersign_domain::changes::machine`] decides before what may happen.
-//! It never answers before the commit, and never guesses how a commit ended.
+//! The store decides nothing about changes; [`countersign_domain::changes::machine`] decides which transitions are
+//! legal. The store never answers before the commit, and never guesses how a commit ended.
 //!
-//! [`Place`] is the location of a store, and the only way to open it; a [`Room`] is the storage of a module. The traits
+//! [`StoreLocation`] is the only way to open a store, and [`ModuleStorage`] is the storage of a module. The traits
 //! [`Store`], [`keys::Credentials`] and [`webhooks::Deliveries`] are the interfaces. Each backend, `sqlite` or
 //! `postgres`, writes transitions in its own way; everything else is implemented once, with the `statements` over the
 //! trait `sql::Sql`.
@@ -16,11 +16,11 @@ pub mod error;
 mod health;
 mod identity;
 pub mod keys;
+mod location;
 pub mod lock;
 mod moving;
 pub mod nodes;
 mod pins;
-mod place;
 mod policy_snapshots;
 mod postgres;
 mod queries;
@@ -59,11 +59,11 @@ use countersign_domain::{
 pub use coverage::CoveredCounts;
 pub use error::StoreError;
 pub use identity::StoreIdentity;
+pub use location::{ModuleStorage, StoreLocation};
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use moving::{MoveError, MoveModules, Progress};
 pub use nodes::Nodes;
 pub use pins::{PinStore, PinWrite};
-pub use place::{Place, Room};
 pub use policy_snapshots::{PolicySnapshot, PolicySnapshots};
 pub use postgres::tables;
 pub use retention::{Deletion, PrunableRecords, Pruning, PruningCutoffs, Redaction};
@@ -71,12 +71,13 @@ pub use reviewer_records::ReviewerRecords;
 pub use search::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry};
 pub use verify::{VerifiedTrail, VerifyError};
 
-/// A transition that is ready to be written. The caller has serialized its JSON, so that the store's thread need not.
+/// A transition that is ready to be written. The caller serializes the JSON, which keeps that work off the store's
+/// thread.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// The change after the transition.
     pub change: Arc<Change>,
-    /// The version that it replaces; `None` for a new change.
+    /// The version that the transition replaces; `None` for a new change.
     pub expected: Option<u64>,
     /// The whole change as JSON.
     pub body: String,
@@ -88,7 +89,7 @@ pub struct Draft {
     pub details: String,
     /// The feed event's members after `type` and `seq`, with the closing brace.
     pub event_tail: String,
-    /// Ends the claim of a node that is gone, and not one of this node.
+    /// The transition ends the claim of a node that is gone, instead of a claim of this node.
     pub orphan: bool,
     /// For a new change, the hash of its proposer, tool and arguments, which detects a repeated call.
     pub call_hash: Option<String>,
@@ -97,13 +98,13 @@ pub struct Draft {
 /// An audit entry that is no transition: about a server's definitions, standing rules, a policy or a late call.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The id of the change in whose timeline it stands, or an empty string.
+    /// The id of the change whose timeline shows the entry, or an empty string.
     pub change: String,
     pub server: String,
     pub pins: Vec<PinWrite>,
     /// The new state of rules.
     pub rules: Vec<StandingRule>,
-    /// The outcome of a call that came after its node's lease had run out.
+    /// The outcome of a call that arrived after the lease of its node had expired.
     pub late: Option<LateCall>,
     /// The event, for example `definitions_accepted`.
     pub event: &'static str,
@@ -131,15 +132,15 @@ impl Record {
     }
 }
 
-/// A call that ended after its node was thought to be gone. No other call of that claim can still go out.
+/// A call that ended after its node was considered gone. No other call of that claim can still be sent.
 #[derive(Clone, Debug)]
 pub struct LateCall {
     pub by: Claimant,
-    /// The time until which the change's target stays taken, if the outcome is unknown all the same.
+    /// The time until which the change keeps its target, if the outcome is still unknown.
     pub taken_until: Option<Timestamp>,
 }
 
-/// A change that has a target to itself, so that other changes wait for it.
+/// A change that holds a target, so that other changes of this target have to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupant {
     /// The hash of the target ([`Change::target_hash`]).
@@ -153,7 +154,7 @@ pub struct Occupant {
 /// A write that is durable.
 #[derive(Clone, Debug, Default)]
 pub struct CommittedWrite {
-    /// The number of a transition's feed event; other writes have no event, and 0.
+    /// The number of a transition's feed event, or 0 for writes without an event.
     pub seq: u64,
     /// The JSON of the feed event, or nothing.
     pub event: Bytes,
@@ -165,22 +166,23 @@ pub enum WriteError {
     /// The change is not at the expected version.
     #[error("the change has another version")]
     Conflict,
-    /// There is a change with this id, or with this idempotency key of the same principal.
-    #[error("there is such a change already")]
+    /// A change with this id exists, or one of the same principal with this idempotency key.
+    #[error("a change with this id or idempotency key exists already")]
     Duplicate,
-    /// Another change has the target, because it runs on some node or its outcome is unknown.
-    #[error("another change has the same target")]
+    /// Another change holds the target, because it is running on some node or its outcome is unknown.
+    #[error("another change holds the same target")]
     Busy,
-    /// This node's lease has run out since the change was claimed, or the lease of the claim's node has not run out
-    /// yet.
-    #[error("the claim does not hold")]
+    /// The lease of this node has expired since the change was claimed, or the lease of the claiming node has not
+    /// expired yet.
+    #[error("the claim of the change is not valid")]
     Fenced,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Receives the outcome of a write, in commit order and on the store's thread, so it must be quick and never block. The
-/// flag is set if the outcome of another transition follows at once, so that a listener may pass on several together.
+/// Receives the outcome of a write, in commit order and on the store's thread, so it must be quick and never block.
+/// The flag is set if the outcome of another transition follows at once, which lets a listener forward several
+/// together.
 pub type WriteCallback = Box<dyn FnOnce(Result<CommittedWrite, WriteError>, bool) + Send>;
 
 /// The data of a live change that limits and expiry need.
@@ -195,7 +197,7 @@ pub struct LiveChange {
     pub call_hash: Option<String>,
 }
 
-/// A proposal: its principal, its time, and its size then.
+/// A proposal as it was made: its principal, its size and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProposalRecord {
     pub principal: String,
@@ -212,11 +214,12 @@ pub struct StoredEvent {
     pub data: String,
 }
 
-/// A stored feed event, with data of its change.
+/// A stored feed event, with data of the change that it is about.
 #[derive(Clone, Debug)]
 pub struct RemoteEvent {
     pub event: StoredEvent,
-    /// The size of a created change when it was proposed; 0 if it is deleted.
+    /// The size of the change when it was proposed, for `change.created`; 0 for other events or if the change was
+    /// deleted.
     pub bytes: u64,
     /// See [`Draft::call_hash`].
     pub call_hash: Option<String>,
@@ -230,7 +233,7 @@ pub struct ListQuery {
     /// Empty means any.
     pub principals: Vec<String>,
     pub narrow: ChangeCriteria,
-    /// Only those created before the one with this number.
+    /// Only changes with a lower number, which were created earlier.
     pub before: Option<u64>,
     pub limit: usize,
 }
@@ -243,14 +246,14 @@ pub struct Listing {
     pub more: bool,
 }
 
-/// Submits a write, and returns its outcome. It is written even if the caller stops waiting.
+/// Submits a write and returns its outcome. The store completes the write even if the caller stops waiting.
 pub fn write(store: &dyn Store, request: WriteRequest) -> impl Future<Output = Result<(), WriteError>> + Send + use<> {
     let (reply, answer) = oneshot::channel();
     store.submit(request, Box::new(move |written, _| drop(reply.send(written.map(drop)))));
     async move { answer.await.unwrap_or(Err(WriteError::Store(StoreError::Closed))) }
 }
 
-/// The maximum bytes of changes in a page, which always has at least one change.
+/// The maximum bytes of the changes in a page. A page contains at least one change, however large.
 pub const MAX_PAGE_BYTES: usize = 8 << 20;
 
 /// The ends of the feed and of the audit trail.
@@ -267,26 +270,29 @@ pub type StoreFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 #[derive(Clone, Debug)]
 pub enum WriteRequest {
     Transition(Draft),
-    /// A record with its pins and rules, all or nothing.
+    /// A record with its pins and rules, in one transaction.
     Record(Record),
-    /// A record after which the store is no backup any more ([`Store::backup_time`]). It ends the rules that allow.
+    /// A record that the store, which was restored from a backup, is in use again ([`Store::backup_time`]). It ends
+    /// all rules that allow.
     Restored(Record),
-    /// A transaction of pruning. A change that is not as it was read is left alone.
+    /// One transaction of pruning, which skips changes that were modified since they were read.
     Prune(Pruning),
 }
 
 /// The operations of a store that differ between the backends.
 pub trait StoreBackend: Send + Sync + 'static {
-    /// Returns the recorded policies, of this node and the newest of all nodes.
+    /// Returns the recorded policy of this node, and the newest policy of all nodes.
     fn policies(&self) -> StoreFuture<PolicySnapshots>;
-    /// Records the policy that this node has in force. It also becomes the newest policy if there is none, if the newest is
-    /// the one that this node had before or began with, or if a reviewer's consent put it into force.
+    /// Records the policy that this node has in force. It also becomes the newest policy if there is none yet, if this
+    /// node had or began with the present newest policy, or if a reviewer's consent put it into force.
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> StoreFuture<()>;
-    /// Returns feed events above `after`, in order, at most `limit`, for a node that follows what others write.
+    /// Returns at most `limit` feed events above `after`, in order, for a node that follows the writes of other nodes.
     fn remote_events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<RemoteEvent>>;
-    /// Returns executing changes whose node is gone, or was an earlier process of this one.
+    /// Returns executing changes that no live process runs: their node is gone, or was an earlier process of this
+    /// node.
     fn orphaned_changes(&self) -> StoreFuture<Vec<String>>;
-    /// Returns the time, by the store's clock, until which a node that seems to be gone may still send a call of the change.
+    /// Returns the time, by the store's clock, until which a node that is considered gone may still send a call of the
+    /// change.
     fn in_flight_until(&self, _id: &str) -> StoreFuture<Option<Timestamp>> {
         Box::pin(ready(Ok(None)))
     }
@@ -294,53 +300,54 @@ pub trait StoreBackend: Send + Sync + 'static {
     fn send_to_node(&self, _node: &str, _change: &str, _body: String) -> StoreFuture<()> {
         Box::pin(ready(Ok(())))
     }
-    /// Returns the messages of other nodes to this one, as changes and texts: each once, and in order.
+    /// Returns the messages of other nodes to this node, as pairs of change id and text. Each message is returned
+    /// once, and in order.
     fn receive_messages(&self) -> StoreFuture<Vec<(String, String)>> {
         Box::pin(ready(Ok(Vec::new())))
     }
-    /// Returns this gateway among the nodes of the store.
+    /// Returns the view that this gateway has of the nodes of the store.
     fn nodes(&self) -> Arc<dyn Nodes>;
-    /// Returns the error that keeps the store from working now, such as a full disk, a foreign lock or damage. The store
-    /// notices by itself when it works again.
+    /// Returns the error that currently keeps the store from working, such as a full disk, a foreign lock or damage.
+    /// The store detects on its own when it works again.
     fn current_error(&self) -> Option<StoreError>;
-    /// Returns `true` while the store's threads live and it takes writes.
+    /// Returns `true` while the store's threads are running and it accepts writes.
     fn is_open(&self) -> bool;
-    /// Refuses further writes, finishes the queued ones, and closes the files. Blocks, and may be called twice.
+    /// Refuses further writes, finishes the queued ones, and closes the files. Blocks. A second call has no effect.
     fn close(&self);
 }
 
-/// A store. Writes are answered in commit order, and reads see everything that was answered before they began.
+/// A store. Writes are answered in commit order, and a read sees every write that was answered before the read began.
 ///
 /// To add a backend:
-/// 1. Implement `sql::Sql` and `sql::Database` for its connections, [`StoreBackend`] and `queries::Queries` for the store,
-///    and `moving::OfflineStore`, in a folder beside `src/store/src/sqlite`. A failure tells whether it certainly did nothing
-///    ([`StoreError::certainly_aborted`]).
-/// 2. Let `src/store/src/place.rs` open it: nothing else names a backend. The compiler tells what is missing.
+/// 1. Implement `sql::Sql` and `sql::Database` for its connections, [`StoreBackend`] and `queries::Queries` for the
+///    store, and `moving::OfflineStore`, in a folder beside `src/store/src/sqlite`. Each error must say whether the
+///    write certainly changed nothing ([`StoreError::certainly_aborted`]).
+/// 2. Open it in `src/store/src/location.rs`, the only file that names backends. The compiler reports what is missing.
 /// 3. Add a line `suite!(…)` at the end of `src/store/src/suite.rs`. `every_backend_is_in_the_suite` fails without it.
-/// 4. Let `scripts/crash-proof` run on it.
+/// 4. Run `scripts/crash-proof` on it.
 pub trait Store: StoreBackend {
-    /// Queues a write, and never blocks. Many writes share a commit. `done` is always called; if the queue is full or the
-    /// store is closed, at once and on this thread. A failure tells whether the write certainly did nothing
-    /// ([`StoreError::certainly_aborted`]).
+    /// Queues a write without blocking; many writes share a commit. `done` is always called. If the queue is full or
+    /// the store is closed, `done` is called at once and on this thread. An error says whether the write certainly
+    /// changed nothing ([`StoreError::certainly_aborted`]).
     fn submit(&self, request: WriteRequest, done: WriteCallback);
 
-    /// Returns what is older than these times, oldest first, as much as one transaction prunes.
+    /// Returns the oldest records that are older than the cutoffs, as many as one transaction prunes.
     fn find_prunable(&self, before: PruningCutoffs) -> StoreFuture<PrunableRecords>;
-    /// Returns the time of the backup that this store is, if no gateway has started on it since.
+    /// Returns the time of the backup that this store was restored from, until a gateway has started on it.
     fn backup_time(&self) -> StoreFuture<Option<Timestamp>>;
     /// Returns all pins of tool definitions.
     fn pins(&self) -> StoreFuture<Pins>;
-    /// Returns all standing rules, also ended ones, oldest first.
+    /// Returns all standing rules, including ended ones, oldest first.
     fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>>;
     /// Returns the change with the id.
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>>;
     /// Returns the change that the principal proposed with the idempotency key.
     fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>>;
-    /// Returns changes, newest first, at most [`MAX_PAGE_BYTES`] of them.
+    /// Returns a page of changes, newest first, of at most [`MAX_PAGE_BYTES`].
     fn list(&self, query: ListQuery) -> StoreFuture<Listing>;
     /// Returns all changes that are not final.
     fn live_changes(&self) -> StoreFuture<Vec<LiveChange>>;
-    /// Returns the proposals since that time whose changes are still stored, in whatever state, oldest first.
+    /// Returns the proposals since the given time whose changes are still stored, in any state, oldest first.
     fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<ProposalRecord>>;
     /// Returns the ids of pending and approved changes that have votes.
     fn changes_with_votes(&self) -> StoreFuture<Vec<String>>;
@@ -348,7 +355,7 @@ pub trait Store: StoreBackend {
     fn count_by_state(&self) -> StoreFuture<Vec<(ChangeState, u64)>>;
     /// Returns feed events above `after`, in order, at most `limit`.
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>>;
-    /// Returns the changes that occupy these targets ([`Change::target_hash`]). A free target has none.
+    /// Returns the changes that hold the given targets ([`Change::target_hash`]). Free targets are left out.
     fn occupants(&self, targets: Vec<String>, now: Timestamp) -> StoreFuture<Vec<Occupant>>;
     /// Returns audit entries below `before`, newest first.
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>>;

@@ -1,5 +1,5 @@
-//! The lock of a data directory, for one gateway at a time: an exclusive lock on `<data>/lock`, which the kernel
-//! releases when its holder ends. Command-line tools that only add keys or read do not take it.
+//! The lock that lets one gateway at a time use a data directory: an exclusive lock on `<data>/lock`, which the kernel
+//! releases when the holder ends. Commands that only read, or only add keys, do not take the lock.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -11,29 +11,29 @@ use std::{
 
 use super::StoreError;
 
-/// The file in the data directory.
+/// The name of the lock file in the data directory.
 pub const LOCK_FILE: &str = "lock";
 
-/// The lock, held as long as this value lives.
+/// The lock of a data directory, which is held until this value is dropped.
 #[derive(Debug)]
 pub struct DataLock {
     file: File,
 }
 
-/// The reason why the lock was not given.
+/// The reason why the lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another gateway serves the directory. The text is its own description.
+    /// Another gateway serves the directory. The text describes that gateway.
     #[error("another gateway serves this data directory ({0})")]
     Held(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Takes the lock without waiting, and writes this process into it as its holder.
+/// Takes the lock without waiting, and records this process in the file as the holder.
 ///
 /// # Errors
-/// [`LockError::Held`] if another process (or another lock of this one) has it.
+/// [`LockError::Held`] if another process holds the lock, or this process holds it already.
 pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     ensure_data_dir(dir)?;
     let path = dir.join(LOCK_FILE);
@@ -49,10 +49,10 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
             .map_err(fail)?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(LockError::Held(note(&file))),
+            Err(TryLockError::WouldBlock) => return Err(LockError::Held(read_holder(&file))),
             Err(TryLockError::Error(source)) => return Err(fail(source).into()),
         }
-        // A lock on a file that was removed in between guards nothing: the next one would make a new file.
+        // If the file was removed in between, the next process would create and lock a new file.
         let mine = file.metadata().map_err(fail)?;
         if fs::metadata(&path).is_ok_and(|now| (now.dev(), now.ino()) == (mine.dev(), mine.ino())) {
             let mut lock = DataLock { file };
@@ -62,8 +62,8 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     }
 }
 
-/// Reads the description of the holder.
-fn note(file: &File) -> String {
+/// Reads the holder's description from the file.
+fn read_holder(file: &File) -> String {
     let mut holder = String::new();
     // The holder may be writing now, so an empty or partial text is no error.
     let _ = file.take(4096).read_to_string(&mut holder);
@@ -85,7 +85,8 @@ impl DataLock {
 }
 
 impl Drop for DataLock {
-    /// Unlocks explicitly: a child that another thread has forked keeps the file open until it runs its own program.
+    /// Unlocks explicitly, because a child that another thread has just forked keeps the file open until it calls
+    /// exec.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             tracing::warn!(%error, "the lock of the data directory could not be released");
@@ -102,7 +103,7 @@ pub fn ensure_data_dir(dir: &Path) -> Result<(), StoreError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
     let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();
     if mode & 0o077 != 0 {
-        // Others may use the directory too, so its mode is not changed.
+        // Other programs may use the directory too, so its mode is not changed.
         tracing::warn!(dir = %dir.display(), mode = format!("{:o}", mode & 0o777), "the data directory is open to others; chmod 700 it");
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Moves a store into another one, table by table, so that neither backend knows the other.
+//! Moves a store into another one, table by table, so that the backends need not know each other.
 //!
 //! The audit trail is verified before and after. The old store is closed for good before the new one may be opened,
 //! because a change that is approved in both would run twice.
@@ -10,22 +10,22 @@ use serde_json::Value as Json;
 use super::{
     StoreError, VerifiedTrail, VerifyError,
     identity::{STORE_ID, new_id},
-    policy_snapshots::NEWEST,
+    policy_snapshots::NEWEST_POLICY_FACT,
     sql::{Cell, Row, Sql, Value},
     statements::facts,
     values,
 };
 use countersign_domain::policy::StandingVerdict;
 
-/// Rows in one statement, whose parameters are bounded by both databases.
+/// The maximum rows in one statement. Both databases limit the number of parameters.
 const ROWS_PER_STATEMENT: usize = 500;
 
 /// A table that is moved.
 pub(crate) struct Table {
     pub name: &'static str,
-    /// The columns that both backends have. The first one orders a table that is read in pages.
+    /// The columns that both backends have. The first column orders a table that is read in pages.
     pub columns: &'static str,
-    /// The number of rows read at a time, if the first column is a number; otherwise all rows are read at once.
+    /// The number of rows read at a time, if the first column is a number. If `None`, all rows are read at once.
     pub page: Option<usize>,
 }
 
@@ -33,7 +33,7 @@ const fn table(name: &'static str, columns: &'static str, page: Option<usize>) -
     Table { name, columns, page }
 }
 
-/// All tables but that of sign-in codes, in an order in which each row finds what it refers to.
+/// All tables except sign-in codes. Each table follows the tables that its rows refer to.
 pub(crate) const TABLES: &[Table] = &[
     table(
         "changes",
@@ -63,7 +63,7 @@ impl Table {
         self.columns.split(", ").next().unwrap_or_default()
     }
 
-    /// Returns the columns that PostgreSQL has beside these, with their values for a row.
+    /// Returns the additional columns of PostgreSQL, with their values for a row.
     pub fn derive_columns(&self, row: &Row) -> Vec<(&'static str, Cell)> {
         let json = |column: &str| -> Json {
             let position = self.columns.split(", ").position(|name| name == column).unwrap_or(usize::MAX);
@@ -80,7 +80,7 @@ impl Table {
                 let at = json("data")["at"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
                 vec![("at_ms", at.map_or(0, jiff::Timestamp::as_millisecond).into())]
             }
-            // No node has it: a change that was running is orphaned at the next start.
+            // The claim belongs to no node, so the next start treats a change that was running as orphaned.
             "claims" => vec![("node", "".into()), ("epoch", 0_i64.into())],
             "standing_rules" => {
                 let verdict = serde_json::from_value::<StandingVerdict>(json("body")["verdict"].clone());
@@ -91,18 +91,18 @@ impl Table {
     }
 }
 
-/// The fact of an incomplete copy, with the head that it will have.
+/// The fact that marks an incomplete copy. Its value is the audit head that the complete copy will have.
 pub(crate) const INCOMPLETE_FACT: &str = "moving_from";
-/// The fact of a store that was moved, with the head that it had.
+/// The fact that marks a store that was moved. Its value is the audit head at the time of the move.
 pub(crate) const MOVED_FACT: &str = "moved";
 
-/// The facts that are moved: the time of the backup that the store is, the newest policy, and the store's id.
-const MOVED_FACTS: [&str; 3] = ["backup_of", NEWEST, STORE_ID];
+/// The facts that are moved: the time of the restored backup, the newest policy, and the store's id.
+const MOVED_FACTS: [&str; 3] = ["backup_of", NEWEST_POLICY_FACT, STORE_ID];
 
-/// A store that is moved or moved into, which nobody serves meanwhile.
+/// The source or the destination of a move, which no gateway serves meanwhile.
 pub(crate) trait OfflineStore {
     type Connection: Sql;
-    /// The database needs the columns of [`Table::derive_columns`].
+    /// The database has the columns of [`Table::derive_columns`].
     const HAS_DERIVED_COLUMNS: bool;
 
     fn run<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError>;
@@ -110,7 +110,7 @@ pub(crate) trait OfflineStore {
         &self,
         work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError>;
-    /// Updates what the backend keeps beside the rows.
+    /// Updates the state that the backend derives from the rows.
     fn finish(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -124,21 +124,21 @@ pub(crate) trait OfflineStore {
         self.run(async |db| facts::set(db, name, value).await)
     }
 
-    fn count(&self, table: &Table) -> Result<u64, StoreError> {
-        self.number(&format!("SELECT count(*) FROM {}", table.name))
+    fn count_rows(&self, table: &Table) -> Result<u64, StoreError> {
+        self.read_number(&format!("SELECT count(*) FROM {}", table.name))
     }
 
-    /// Returns the number of the last row of a table that has numbers.
-    fn last(&self, table: &Table) -> Result<u64, StoreError> {
-        self.number(&format!("SELECT coalesce(max({}), 0) FROM {}", table.key(), table.name))
+    /// Returns the highest number in the first column of a table.
+    fn last_number(&self, table: &Table) -> Result<u64, StoreError> {
+        self.read_number(&format!("SELECT coalesce(max({}), 0) FROM {}", table.key(), table.name))
     }
 
-    fn number(&self, sql: &str) -> Result<u64, StoreError> {
+    fn read_number(&self, sql: &str) -> Result<u64, StoreError> {
         let row = self.run(async |db| db.first(sql, &[]).await)?;
         row.map_or(Ok(0), |row| row.get(0))
     }
 
-    /// Reads the next page of rows, in order, whose numbers are above `after`; or the whole table.
+    /// Reads the next page of rows with numbers above `after`, in order, or the whole table if it has no pages.
     fn read(&self, table: &Table, after: u64) -> Result<Vec<Row>, StoreError> {
         let Table { name, columns, page } = table;
         let from = format!("SELECT {columns} FROM {name}");
@@ -151,7 +151,7 @@ pub(crate) trait OfflineStore {
         })
     }
 
-    /// Writes all rows or none.
+    /// Writes the rows in one transaction.
     fn write(&self, table: &Table, rows: &[Row]) -> Result<(), StoreError> {
         self.transaction(async |db| {
             for rows in rows.chunks(ROWS_PER_STATEMENT) {
@@ -166,13 +166,13 @@ pub(crate) trait OfflineStore {
                         }
                         values.push(value);
                     }
-                    let places: Vec<String> = (first..=values.len()).map(|n| format!("?{n}")).collect();
-                    tuples.push(format!("({})", places.join(", ")));
+                    let placeholders: Vec<String> = (first..=values.len()).map(|n| format!("?{n}")).collect();
+                    tuples.push(format!("({})", placeholders.join(", ")));
                 }
-                // Its replacement would not match the hashes in the trail.
+                // PostgreSQL cannot store U+0000, and a substitute would not match the hashes in the trail.
                 let has_nul = values.iter().any(|value| matches!(value, Value::Text(text) if text.contains('\0')));
                 if Self::HAS_DERIVED_COLUMNS && has_nul {
-                    return Err(StoreError::Database("U+0000, which PostgreSQL has no room for".into()));
+                    return Err(StoreError::Database("a text contains U+0000, which PostgreSQL cannot store".into()));
                 }
                 let sql = format!("INSERT INTO {} ({columns}) VALUES {}", table.name, tuples.join(", "));
                 db.execute(&sql, &values).await?;
@@ -193,22 +193,22 @@ pub struct Progress {
     pub of: u64,
 }
 
-/// The reason why a store was not moved. The next attempt continues with what was copied.
+/// The reason why a store was not moved. The next attempt continues where this one ended.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
-    #[error("there is something in the other store already; give it an empty one")]
+    #[error("the other store is not empty; give an empty one")]
     NotEmpty,
     #[error("the data directory {0} belongs to another store in PostgreSQL; give another directory")]
     OtherStore(PathBuf),
-    #[error("this store was moved already; what it holds is old")]
+    #[error("this store was moved already, and its data is outdated")]
     Moved,
-    #[error("the old store does not hold: {0}")]
+    #[error("the audit trail of the old store is broken: {0}")]
     Source(VerifyError),
-    #[error("what was copied does not hold: {0}")]
+    #[error("the audit trail of the copy is broken: {0}")]
     Copy(VerifyError),
-    #[error("the copy ends at {found}, and the old store at {expected}")]
+    #[error("the copy ends at audit entry {found}, and the old store at {expected}")]
     Differs { found: String, expected: String },
-    #[error("what modules keep: {0}")]
+    #[error("the data of the modules could not be moved: {0}")]
     MoveModules(String),
     #[error(transparent)]
     Lock(#[from] super::LockError),
@@ -216,48 +216,49 @@ pub enum MoveError {
     Store(#[from] StoreError),
 }
 
-/// Moves the data of modules, with each attempt. The flag tells whether it may replace existing data.
+/// Moves the data of modules. The flag is set if an earlier attempt may have left data, which is then replaced.
 pub type MoveModules<'a> = dyn FnMut(bool) -> Result<(), MoveError> + 'a;
 
-/// Copies everything, verifies the copy, closes the old store for good, and then opens the new one.
+/// Copies everything, verifies the copy, marks the old store as moved, and then marks the new store as complete.
 pub(crate) fn move_all(
     from: &impl OfflineStore,
     to: &impl OfflineStore,
-    beside: &mut MoveModules<'_>,
+    move_modules: &mut MoveModules<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<VerifiedTrail, MoveError> {
-    let whole = from.verify().map_err(MoveError::Source)?;
-    let head = whole.head.export();
-    let coming = to.fact(INCOMPLETE_FACT)?;
+    let source = from.verify().map_err(MoveError::Source)?;
+    let head = source.head.export();
+    let incomplete = to.fact(INCOMPLETE_FACT)?;
     match from.fact(MOVED_FACT)? {
-        Some(gone) if coming.as_deref() != Some(gone.as_str()) => return Err(MoveError::Moved),
+        Some(moved_head) if incomplete.as_deref() != Some(moved_head.as_str()) => return Err(MoveError::Moved),
         _ => {}
     }
-    if coming.as_deref() != Some(head.as_str()) {
+    if incomplete.as_deref() != Some(head.as_str()) {
         for table in TABLES {
-            // An earlier attempt has left this, and the old store has changed since.
-            if coming.is_some() {
+            // An earlier attempt left these rows, and the old store has changed since then.
+            if incomplete.is_some() {
                 to.clear(table)?;
-            } else if to.count(table)? > 0 {
+            } else if to.count_rows(table)? > 0 {
                 return Err(MoveError::NotEmpty);
             }
         }
     }
-    // With each attempt, because modules write data that the trail does not cover.
-    beside(coming.is_some())?;
+    // This runs in each attempt, because the trail does not cover the data of modules.
+    move_modules(incomplete.is_some())?;
     to.set_fact(INCOMPLETE_FACT, Some(&head))?;
     let mut done = Progress { rows: 0, of: 0 };
     for table in TABLES {
-        done.of += from.count(table)?;
-        // Deliveries and last uses of keys have no entries, so earlier copies may be outdated.
+        done.of += from.count_rows(table)?;
+        // The trail does not cover deliveries and last uses of keys, so copies from an earlier attempt may be
+        // outdated.
         if !matches!(table.name, "changes" | "change_search" | "events" | "audit") {
             to.clear(table)?;
         }
-        done.rows += to.count(table)?;
+        done.rows += to.count_rows(table)?;
     }
     progress(done);
     for table in TABLES {
-        let mut after = if table.page.is_some() { to.last(table)? } else { 0 };
+        let mut after = if table.page.is_some() { to.last_number(table)? } else { 0 };
         loop {
             let rows = from.read(table, after)?;
             let Some(last) = rows.last() else { break };
@@ -279,7 +280,7 @@ pub(crate) fn move_all(
     }
     to.finish()?;
     let moved = to.verify().map_err(MoveError::Copy)?;
-    if moved.head != whole.head {
+    if moved.head != source.head {
         return Err(MoveError::Differs { found: moved.head.export(), expected: head });
     }
     from.set_fact(MOVED_FACT, Some(&head))?;
@@ -288,11 +289,11 @@ pub(crate) fn move_all(
 }
 
 /// Returns an error if the store was moved or is an incomplete copy.
-pub(crate) fn check(coming: Option<&str>, gone: Option<&str>) -> Result<(), StoreError> {
-    if coming.is_some() {
-        return Err(StoreError::NotWhole);
+pub(crate) fn check_moved(incomplete: Option<&str>, moved_head: Option<&str>) -> Result<(), StoreError> {
+    if incomplete.is_some() {
+        return Err(StoreError::IncompleteCopy);
     }
-    if gone.is_some() {
+    if moved_head.is_some() {
         return Err(StoreError::Moved);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Pins of tool definitions. Each change of a pin has an entry in the audit trail.
+//! Pins of tool definitions. The audit trail has an entry for each change of a pin.
 
 use std::sync::{
     Arc,
@@ -16,7 +16,7 @@ use countersign_domain::{
     policy::pins::{Acceptance, Definition, PinSource, Pins, ToolPin},
 };
 
-/// The event of a server whose definitions were seen for the first time.
+/// The event of recording the definitions of a server that was connected for the first time.
 pub(crate) const FIRST_SEEN: &str = "definitions_seen";
 
 /// The new state of a pin.
@@ -26,7 +26,7 @@ pub struct PinWrite {
     pub pin: ToolPin,
 }
 
-/// The pins of a running gateway, which are read as a snapshot and changed one after another.
+/// The pins of a running gateway. Reads get a snapshot, and changes are made one at a time.
 pub struct PinStore {
     store: Arc<dyn Store>,
     pins: ArcSwap<Pins>,
@@ -57,23 +57,22 @@ impl PinStore {
         Ok((self.pins.swap(Arc::clone(&after)), after))
     }
 
-    /// Returns `true` if another node has pinned definitions first that are in force here, so that the pins must be
-    /// reloaded.
+    /// Returns `true` if the pins must be reloaded, because another node has pinned the definitions of a server first.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Acquire)
     }
 
-    /// Returns the present pins.
+    /// Returns the current pins.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Pins> {
         self.pins.load_full()
     }
 
-    /// Accepts definitions of a server as they are, for the target behind its name.
+    /// Accepts the given definitions of a server, for the given target behind the server's name.
     ///
     /// # Errors
-    /// Those of the store; then nothing was accepted.
+    /// Those of the store. No definition is accepted then, unless the outcome is unknown.
     pub async fn accept(
         &self,
         (server, target): (&str, &str),
@@ -82,11 +81,11 @@ impl PinStore {
     ) -> Result<(), WriteError> {
         let _one_at_a_time = self.changing.lock().await;
         let at = Timestamp::now();
-        let now = self.pins.load_full();
+        let current = self.pins.load_full();
         let writes = tools.iter().map(|tool| PinWrite {
             tool: tool.name.clone(),
             pin: ToolPin {
-                seen: now.pin(server, &tool.name).and_then(|pin| pin.seen.clone()),
+                seen: current.pin(server, &tool.name).and_then(|pin| pin.seen.clone()),
                 accepted: Some(Acceptance {
                     hash: tool.hash.clone(),
                     by: by.to_owned(),
@@ -99,31 +98,32 @@ impl PinStore {
         self.write(server, writes.collect(), "definitions_accepted", by, at).await
     }
 
-    /// Revokes acceptances. A definition then has the status from before.
+    /// Revokes acceptances, which restores the status that each definition had before.
     ///
     /// # Errors
-    /// Those of the store; then nothing was revoked.
+    /// Those of the store. No acceptance is revoked then, unless the outcome is unknown.
     pub async fn revoke(&self, server: &str, tools: &[Definition], by: &str) -> Result<(), WriteError> {
         let _one_at_a_time = self.changing.lock().await;
-        let now = self.pins.load_full();
+        let current = self.pins.load_full();
         let writes = tools.iter().filter_map(|tool| {
-            let pin = now.pin(server, &tool.name)?;
+            let pin = current.pin(server, &tool.name)?;
             pin.accepted.as_ref()?;
-            // The text of the first seen definition is known only if that was the accepted one.
+            // The stored text is that of the accepted definition, which may differ from the first seen one.
             let text = pin.text.clone().filter(|_| pin.seen.is_some());
             Some(PinWrite { tool: tool.name.clone(), pin: ToolPin { seen: pin.seen.clone(), accepted: None, text } })
         });
         self.write(server, writes.collect(), "definitions_revoked", by, Timestamp::now()).await
     }
 
-    /// Binds older acceptances without a target to the present target of the server. Returns the number of tools whose
-    /// acceptance belongs to another target. Call this before the server offers anything.
+    /// Binds older acceptances without a target to the current target of the server. Returns the number of tools whose
+    /// acceptance belongs to another target. Call this method before the server offers any tools.
     pub async fn bind_to_target(&self, server: &str, target: &str) -> usize {
         let _one_at_a_time = self.changing.lock().await;
-        let now = self.pins.load_full();
-        let Some(tools) = now.servers.get(server) else { return 0 };
+        let current = self.pins.load_full();
+        let Some(tools) = current.servers.get(server) else { return 0 };
         let accepted = |pin: &ToolPin| pin.accepted.as_ref().map(|accepted| accepted.target.clone());
-        let of_another = tools.values().filter_map(accepted).flatten().filter(|other| other != target).count();
+        let accepted_for_other_target =
+            tools.values().filter_map(accepted).flatten().filter(|other| other != target).count();
         let writes: Vec<PinWrite> = tools
             .iter()
             .filter(|(_, pin)| accepted(pin) == Some(None))
@@ -135,12 +135,12 @@ impl PinStore {
                 PinWrite { tool: tool.clone(), pin }
             })
             .collect();
-        // In force even if it could not be stored, because it loosens nothing.
+        // The binding applies even if it cannot be stored, because it only restricts acceptances.
         self.apply(server, &writes);
         if let Err(error) = self.write(server, writes, "definitions_bound", GATEWAY, Timestamp::now()).await {
-            tracing::warn!(server, %error, "what acceptances were given to could not be stored");
+            tracing::warn!(server, %error, "acceptances could not be bound to the current target of their server; the next start tries again");
         }
-        of_another
+        accepted_for_other_target
     }
 
     async fn write(
@@ -154,8 +154,8 @@ impl PinStore {
         if writes.is_empty() {
             return Ok(());
         }
-        // Written even if the endpoint's client disconnects.
-        write(&*self.store, WriteRequest::Record(record(server, writes.clone(), event, by, at))).await?;
+        // The store completes the write even if the client of the endpoint disconnects.
+        write(&*self.store, WriteRequest::Record(pin_record(server, writes.clone(), event, by, at))).await?;
         self.apply(server, &writes);
         Ok(())
     }
@@ -188,25 +188,25 @@ impl PinSource for PinStore {
                 pin: ToolPin { seen: Some(tool.hash.clone()), accepted: None, text: Some(Arc::clone(&tool.text)) },
             })
             .collect();
-        // In force before it is durable, because it loosens nothing. After a crash, the server is seen for the first
-        // time again.
+        // The pins apply before they are durable, because they only restrict tools. After a crash, the server counts
+        // as new again.
         self.apply(server, &writes);
         let (name, behind) = (server.to_owned(), Arc::clone(&self.behind));
-        let record = record(server, writes, FIRST_SEEN, GATEWAY, Timestamp::now());
+        let record = pin_record(server, writes, FIRST_SEEN, GATEWAY, Timestamp::now());
         self.store.submit(
             WriteRequest::Record(record),
             Box::new(move |written, _| match written {
                 Ok(_) => {}
                 Err(WriteError::Conflict) => behind.store(true, Ordering::Release),
                 Err(error) => {
-                    tracing::warn!(server = %name, %error, "the definitions of a new server's tools could not be stored");
+                    tracing::warn!(server = %name, %error, "the tool definitions of a new server could not be stored; the next start records them again");
                 }
             }),
         );
     }
 }
 
-fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, at: Timestamp) -> Record {
+fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, at: Timestamp) -> Record {
     let tools: Vec<_> = pins
         .iter()
         .map(|write| {
@@ -219,7 +219,7 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
     Record { server: server.to_owned(), pins, ..Record::new(event, at, actor, details) }
 }
 
-/// Returns the hash of a pin's row, which its entry contains.
+/// Returns the hash of a pin's row, which the audit entry contains.
 pub(crate) fn row_hash(server: &str, write: &PinWrite) -> String {
     let accepted = write.pin.accepted.as_ref();
     let at = accepted.map(|accepted| accepted.at.to_string());
@@ -237,49 +237,53 @@ pub(crate) fn row_hash(server: &str, write: &PinWrite) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Place;
+    use crate::StoreLocation;
     use countersign_domain::policy::DefinitionStatus;
 
     fn tool(name: &str, hash: &str) -> Definition {
         Definition { name: name.into(), hash: hash.into(), text: format!("{{\"{hash}\":1}}").into() }
     }
 
-    async fn board(dir: &std::path::Path) -> PinStore {
-        PinStore::open(Place::directory(dir).open().unwrap()).await.unwrap()
+    async fn open_pins(dir: &std::path::Path) -> PinStore {
+        PinStore::open(StoreLocation::directory(dir).open().unwrap()).await.unwrap()
     }
 
     #[actix::test]
     async fn pins_are_kept_after_reopening_with_entries() {
         let dir = tempfile::tempdir().unwrap();
-        let pins = board(dir.path()).await;
-        assert_eq!(pins.pins().status(("fs", "t"), "read", "h1"), DefinitionStatus::Seen, "never recorded");
+        let pins = open_pins(dir.path()).await;
+        assert_eq!(
+            pins.pins().status(("fs", "t"), "read", "h1"),
+            DefinitionStatus::Seen,
+            "a server without pins counts as seen"
+        );
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
-        // Only the first time counts.
+        // Later observations of the same server are ignored.
         pins.observe("fs", &[tool("read", "h9"), tool("new", "h3")]);
-        let is = |pins: &PinStore, tool, hash| pins.pins().status(("fs", "t"), tool, hash);
-        assert_eq!(is(&pins, "read", "h1"), DefinitionStatus::Seen);
-        assert_eq!(is(&pins, "read", "h9"), DefinitionStatus::Changed);
-        assert_eq!(is(&pins, "new", "h3"), DefinitionStatus::New);
+        let status = |pins: &PinStore, tool, hash| pins.pins().status(("fs", "t"), tool, hash);
+        assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::Seen);
+        assert_eq!(status(&pins, "read", "h9"), DefinitionStatus::Changed);
+        assert_eq!(status(&pins, "new", "h3"), DefinitionStatus::New);
         pins.accept(("fs", "t"), &[tool("read", "h1"), tool("new", "h3")], "alice").await.unwrap();
-        assert_eq!(is(&pins, "read", "h1"), DefinitionStatus::Accepted);
-        assert_eq!(is(&pins, "read", "h9"), DefinitionStatus::Changed);
-        assert_eq!(is(&pins, "new", "h3"), DefinitionStatus::Accepted);
+        assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::Accepted);
+        assert_eq!(status(&pins, "read", "h9"), DefinitionStatus::Changed);
+        assert_eq!(status(&pins, "new", "h3"), DefinitionStatus::Accepted);
         pins.store.close();
         let before = Pins::clone(&pins.pins());
         drop(pins);
 
-        let pins = board(dir.path()).await;
+        let pins = open_pins(dir.path()).await;
         assert_eq!(pins.pins().servers, before.servers);
         assert!(pins.pins().has_server("fs") && !pins.pins().has_server("git"));
         let text = pins.pins().pin("fs", "new").unwrap().text.clone();
-        assert_eq!(text.as_deref(), Some("{\"h3\":1}"), "to compare a later definition with");
+        assert_eq!(text.as_deref(), Some("{\"h3\":1}"), "the text is kept for comparison with later definitions");
         pins.revoke("fs", &[tool("read", "h1"), tool("new", "h3"), tool("write", "h2")], "bob").await.unwrap();
-        assert_eq!(is(&pins, "read", "h1"), DefinitionStatus::Seen);
-        assert_eq!(is(&pins, "new", "h3"), DefinitionStatus::New);
+        assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::Seen);
+        assert_eq!(status(&pins, "new", "h3"), DefinitionStatus::New);
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
-        let told: Vec<(&str, &str)> = trail.iter().map(|e| (e.event.as_str(), e.actor.as_str())).collect();
+        let entries: Vec<(&str, &str)> = trail.iter().map(|e| (e.event.as_str(), e.actor.as_str())).collect();
         assert_eq!(
-            told,
+            entries,
             [("definitions_revoked", "bob"), ("definitions_accepted", "alice"), ("definitions_seen", "gateway")]
         );
         let mut details: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
@@ -293,17 +297,17 @@ mod tests {
             { "name": "read", "hash": "h1" }, { "name": "new", "hash": "h3" }] })
         );
         pins.store.close();
-        let verified = Place::directory(dir.path()).verify_audit(None).unwrap();
+        let verified = StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
         assert_eq!((verified.entries, verified.changes), (3, 0));
     }
 
     #[actix::test]
     async fn acceptance_does_not_apply_to_another_target() {
         let dir = tempfile::tempdir().unwrap();
-        let pins = board(dir.path()).await;
+        let pins = open_pins(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
         pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
-        let of = |pins: &PinStore, target, tool, hash| pins.pins().status(("fs", target), tool, hash);
+        let status = |pins: &PinStore, target, tool, hash| pins.pins().status(("fs", target), tool, hash);
         assert_eq!(
             (
                 pins.bind_to_target("fs", "a").await,
@@ -312,20 +316,20 @@ mod tests {
             ),
             (0, 1, 0)
         );
-        assert_eq!(of(&pins, "a", "read", "h1"), DefinitionStatus::Accepted);
-        assert_eq!(of(&pins, "b", "read", "h1"), DefinitionStatus::Changed);
-        assert_eq!(of(&pins, "b", "write", "h2"), DefinitionStatus::Seen, "nobody had accepted anything of it");
+        assert_eq!(status(&pins, "a", "read", "h1"), DefinitionStatus::Accepted);
+        assert_eq!(status(&pins, "b", "read", "h1"), DefinitionStatus::Changed);
+        assert_eq!(status(&pins, "b", "write", "h2"), DefinitionStatus::Seen, "this tool had no acceptance");
         pins.accept(("fs", "b"), &[tool("read", "h1")], "alice").await.unwrap();
-        assert_eq!(of(&pins, "b", "read", "h1"), DefinitionStatus::Accepted);
-        assert_eq!(of(&pins, "a", "read", "h1"), DefinitionStatus::Changed);
+        assert_eq!(status(&pins, "b", "read", "h1"), DefinitionStatus::Accepted);
+        assert_eq!(status(&pins, "a", "read", "h1"), DefinitionStatus::Changed);
         pins.revoke("fs", &[tool("read", "h1")], "alice").await.unwrap();
-        assert_eq!(of(&pins, "a", "read", "h1"), DefinitionStatus::Seen);
+        assert_eq!(status(&pins, "a", "read", "h1"), DefinitionStatus::Seen);
     }
 
     #[actix::test]
     async fn old_acceptances_are_bound_to_target_at_upgrade() {
         let dir = tempfile::tempdir().unwrap();
-        let conn = crate::sqlite::open::older(dir.path(), 2);
+        let conn = crate::sqlite::open::create_with_migrations(dir.path(), 2);
         conn.execute_batch(
             "INSERT INTO pinned_servers VALUES ('fs');
              INSERT INTO tool_pins (server, tool, seen, accepted, accepted_by, accepted_at, definition)
@@ -333,25 +337,31 @@ mod tests {
         )
         .unwrap();
         drop(conn);
-        let pins = board(dir.path()).await;
+        let pins = open_pins(dir.path()).await;
         assert_eq!(pins.bind_to_target("fs", "now").await, 0);
-        let of = |pins: &PinStore, target| pins.pins().status(("fs", target), "read", "h1");
-        assert_eq!((of(&pins, "now"), of(&pins, "later")), (DefinitionStatus::Accepted, DefinitionStatus::Changed));
+        let status = |pins: &PinStore, target| pins.pins().status(("fs", target), "read", "h1");
+        assert_eq!(
+            (status(&pins, "now"), status(&pins, "later")),
+            (DefinitionStatus::Accepted, DefinitionStatus::Changed)
+        );
         pins.store.close();
         drop(pins);
-        let pins = board(dir.path()).await;
-        assert_eq!((of(&pins, "now"), of(&pins, "later")), (DefinitionStatus::Accepted, DefinitionStatus::Changed));
+        let pins = open_pins(dir.path()).await;
+        assert_eq!(
+            (status(&pins, "now"), status(&pins, "later")),
+            (DefinitionStatus::Accepted, DefinitionStatus::Changed)
+        );
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
         assert_eq!(trail[0].event, "definitions_bound");
         pins.store.close();
-        // What was there at the upgrade, and what it was bound to.
-        assert_eq!(Place::directory(dir.path()).verify_audit(None).unwrap().entries, 2);
+        // One entry anchors the existing rows, and one records the binding.
+        assert_eq!(StoreLocation::directory(dir.path()).verify_audit(None).unwrap().entries, 2);
     }
 
     #[actix::test]
     async fn acceptance_fails_if_store_is_closed() {
         let dir = tempfile::tempdir().unwrap();
-        let pins = board(dir.path()).await;
+        let pins = open_pins(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1")]);
         pins.store.close();
         assert!(pins.accept(("fs", "t"), &[tool("read", "h1")], "alice").await.is_err());

@@ -1,4 +1,4 @@
-//! The reads that both backends answer with the same statements.
+//! Implements the store's reads for both backends with the same statements.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) trait Queries: StoreBackend {
         query: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T>;
 
-    /// Runs statements, and parses their answer where that holds nobody up: here, in the task of the caller.
+    /// Runs statements, and parses the answer where parsing blocks nobody else. By default, the caller's task parses.
     fn read_and_parse<R: Send + 'static, T: Send + 'static>(
         &self,
         query: impl AsyncFnOnce(&Self::Connection) -> Result<R, StoreError> + Send + 'static,
@@ -49,7 +49,7 @@ impl<B: Queries> Store for B {
     }
 
     fn backup_time(&self) -> StoreFuture<Option<Timestamp>> {
-        self.read(async |db| facts::backup_of(db).await)
+        self.read(async |db| facts::backup_time(db).await)
     }
 
     fn pins(&self) -> StoreFuture<Pins> {

@@ -1,4 +1,4 @@
-//! The queue of writes of a backend, and the batches that share a transaction.
+//! The write queue of a backend, and the batches of writes that share a transaction.
 
 use std::{
     sync::{
@@ -14,17 +14,18 @@ use super::{CommittedWrite, Draft, StoreError, WriteCallback, WriteError, WriteR
 use countersign_domain::changes::audit::EntryContent;
 use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
-/// The maximum writes, and bytes of them, in one transaction. They bound how long the first waits for the last.
+/// The maximum writes and bytes in one transaction, which bound the wait of the first write for the last.
 const MAX_BATCH: usize = 1024;
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
-/// The maximum writes that wait for the writer; further ones are refused.
-pub(crate) const QUEUE: usize = 8192;
+/// The maximum writes that wait for the writer. Further writes are refused.
+pub(crate) const MAX_QUEUED_WRITES: usize = 8192;
 
 /// The time without a command after which the writer does other work.
 pub(crate) const IDLE_TIME: Duration = Duration::from_millis(500);
 
-/// The time after `close` for which an unreadable database is retried before its last writes are answered as unknown.
+/// The time after `close` for which the writer retries an unreadable database, before it answers that the outcome of
+/// the last writes is unknown.
 pub(crate) const READ_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) type WriteResult = Result<CommittedWrite, WriteError>;
@@ -35,7 +36,7 @@ pub(crate) struct Command {
 }
 
 impl WriteRequest {
-    /// Returns about how many bytes are written.
+    /// Returns the approximate number of bytes that the request writes.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Transition(draft) => draft.body.len(),
@@ -48,10 +49,10 @@ impl WriteRequest {
     }
 }
 
-/// Puts a command into a backend's bounded channel, or gives it back with the reason.
+/// Puts a command into a backend's bounded channel, or returns it with the reason for the refusal.
 type Sender = Box<dyn Fn(Command) -> Option<(StoreError, Command)> + Send>;
 
-/// The queue of a backend's writer, as callers see it.
+/// The sending end of a writer's queue.
 pub(crate) struct WriteQueue {
     sender: Mutex<Option<Sender>>,
     queued: Arc<AtomicUsize>,
@@ -62,7 +63,7 @@ impl WriteQueue {
         Self { sender: Mutex::new(Some(Box::new(sender))), queued: Arc::default() }
     }
 
-    /// Queues the write, or answers at once and on this thread that it was refused.
+    /// Queues the write. If it is refused, calls `done` at once and on this thread.
     pub fn send(&self, request: WriteRequest, done: WriteCallback) {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         let command = Command { request, done };
@@ -90,8 +91,8 @@ impl WriteQueue {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Returns the metrics for the reading end.
-    pub fn meter(&self) -> QueueMetrics {
+    /// Returns the metrics for the receiving end.
+    pub fn metrics(&self) -> QueueMetrics {
         QueueMetrics {
             queued: Arc::clone(&self.queued),
             depth: queue_length(Queue::Store),
@@ -102,7 +103,7 @@ impl WriteQueue {
     }
 }
 
-/// Takes batches out of the queue, and counts them.
+/// Takes batches from the queue, and updates the metrics.
 pub(crate) struct QueueMetrics {
     queued: Arc<AtomicUsize>,
     depth: Gauge,
@@ -112,8 +113,8 @@ pub(crate) struct QueueMetrics {
 }
 
 impl QueueMetrics {
-    /// Returns the batch that begins with `first`: all waiting commands within the limits.
-    pub fn batch(&self, first: Command, mut next: impl FnMut() -> Option<Command>) -> Vec<Command> {
+    /// Returns a batch of `first` and the waiting commands, within the limits.
+    pub fn take_batch(&self, first: Command, mut next: impl FnMut() -> Option<Command>) -> Vec<Command> {
         let mut bytes = first.request.len();
         let mut batch = vec![first];
         while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
@@ -126,8 +127,8 @@ impl QueueMetrics {
         batch
     }
 
-    /// Counts a batch that was answered.
-    pub fn answered(&self, size: usize, began: Instant) {
+    /// Records a batch that was answered.
+    pub fn record_commit(&self, size: usize, began: Instant) {
         self.commits.increment(1);
         #[allow(clippy::cast_precision_loss, reason = "a histogram")]
         self.sizes.record(size as f64);
@@ -135,8 +136,8 @@ impl QueueMetrics {
     }
 }
 
-/// Returns the audit entry of a transition with this number; `at` is the time of the draft.
-pub(crate) fn entry_of<'a>(draft: &'a Draft, seq: u64, at: &'a str) -> EntryContent<'a> {
+/// Returns the audit entry `seq` of a transition. `at` is the formatted time of the draft.
+pub(crate) fn audit_entry<'a>(draft: &'a Draft, seq: u64, at: &'a str) -> EntryContent<'a> {
     EntryContent {
         seq,
         at,
@@ -149,13 +150,13 @@ pub(crate) fn entry_of<'a>(draft: &'a Draft, seq: u64, at: &'a str) -> EntryCont
     }
 }
 
-/// Returns the feed event of a transition with this number.
-pub(crate) fn event_of(draft: &Draft, seq: u64) -> String {
+/// Returns the JSON of the feed event `seq` of a transition.
+pub(crate) fn feed_event(draft: &Draft, seq: u64) -> String {
     format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail)
 }
 
-/// Answers all commands, and sets the flag for those that come before another transition of the batch. A listener
-/// passes on what it has collected with the last transition.
+/// Answers all commands. The flag is set for commands before the last transition of the batch, so that a listener
+/// forwards the collected transitions with the last one.
 pub(crate) fn answer(batch: Vec<Command>, outcomes: Vec<WriteResult>) {
     let last = batch.iter().rposition(|command| matches!(command.request, WriteRequest::Transition(_)));
     for (n, (command, outcome)) in batch.into_iter().zip(outcomes).enumerate() {
@@ -165,7 +166,7 @@ pub(crate) fn answer(batch: Vec<Command>, outcomes: Vec<WriteResult>) {
 
 /// Answers all commands with an error.
 pub(crate) fn refuse(batch: Vec<Command>, error: &StoreError) {
-    tracing::error!(%error, changes = batch.len(), "the store could not write");
+    tracing::error!(%error, changes = batch.len(), "the store could not write; readiness reports the error");
     let outcomes = batch.iter().map(|_| Err(error.clone().into())).collect();
     answer(batch, outcomes);
 }
@@ -190,24 +191,24 @@ mod tests {
     }
 
     /// Returns the flags that the callbacks of a batch receive.
-    fn told(works: Vec<WriteRequest>) -> Vec<bool> {
-        let heard = Arc::new(Mutex::new(Vec::new()));
+    fn callback_flags(requests: Vec<WriteRequest>) -> Vec<bool> {
+        let flags = Arc::new(Mutex::new(Vec::new()));
         let command = |request| {
-            let heard = Arc::clone(&heard);
-            Command { request, done: Box::new(move |_, more| heard.lock().unwrap().push(more)) }
+            let flags = Arc::clone(&flags);
+            Command { request, done: Box::new(move |_, more| flags.lock().unwrap().push(more)) }
         };
-        let batch: Vec<_> = works.into_iter().map(command).collect();
+        let batch: Vec<_> = requests.into_iter().map(command).collect();
         refuse(batch, &StoreError::Closed);
-        Arc::into_inner(heard).unwrap().into_inner().unwrap()
+        Arc::into_inner(flags).unwrap().into_inner().unwrap()
     }
 
-    /// A listener passes on its transitions with the last one, and never with a record.
+    /// A listener forwards transitions with the last one of a batch, and never with a record.
     #[test]
     fn last_transition_of_batch_has_no_successor_flag() {
         let step = || WriteRequest::Transition(created("a"));
-        assert_eq!(told(vec![step(), step(), record()]), [true, false, false]);
-        assert_eq!(told(vec![record(), step()]), [true, false]);
-        assert_eq!(told(vec![step(), record(), step(), prune()]), [true, true, false, false]);
-        assert_eq!(told(vec![record(), record()]), [false, false]);
+        assert_eq!(callback_flags(vec![step(), step(), record()]), [true, false, false]);
+        assert_eq!(callback_flags(vec![record(), step()]), [true, false]);
+        assert_eq!(callback_flags(vec![step(), record(), step(), prune()]), [true, true, false, false]);
+        assert_eq!(callback_flags(vec![record(), record()]), [false, false]);
     }
 }

@@ -1,14 +1,15 @@
-//! Pruning: old finished changes lose their contents and are deleted later, and old feed events are deleted. Changes
-//! that are not final are never touched. Audit entries are never deleted, and each redaction and deletion has one.
+//! Pruning of old records. Finished changes first lose their contents and are later deleted, and feed events are
+//! deleted. Changes that are not final are never pruned, and audit entries are never deleted. Each redaction and
+//! deletion has an audit entry.
 //!
-//! The caller prepares the writes, and the backend has the statements. Each is a compare-and-set, so that only a change
-//! that is still as it was read is pruned.
+//! The caller prepares the writes. Each one is a compare-and-set, so that a change that was modified since it was read
+//! is not pruned.
 
 use jiff::Timestamp;
 
 use countersign_domain::changes::{Change, ChangeState};
 
-/// The times before which finished changes and events are old. `None` is never.
+/// The times before which finished changes and events are old. `None` means never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PruningCutoffs {
     pub contents: Option<Timestamp>,
@@ -26,7 +27,7 @@ pub struct PrunableRecords {
     pub contents: Vec<std::sync::Arc<Change>>,
     /// Finished changes to delete: id, version, state.
     pub changes: Vec<(String, u64, ChangeState)>,
-    /// The last event to delete; 0 is none.
+    /// The number of the last event to delete; 0 means none.
     pub events_to: u64,
     /// More records are prunable.
     pub more: bool,
@@ -40,7 +41,7 @@ pub struct Redaction {
     pub state: ChangeState,
     /// The remaining JSON.
     pub body: String,
-    /// The audit entry's details: a JSON object with `version` and the `changeHash` of what is left.
+    /// The audit entry's details: a JSON object with `version` and the `changeHash` of the remaining JSON.
     pub details: String,
 }
 
@@ -59,13 +60,14 @@ pub struct Pruning {
     pub at: Timestamp,
     pub redactions: Vec<Redaction>,
     pub deletions: Vec<Deletion>,
-    /// The last feed event to delete, or 0. The last event of all always remains, because the numbers go on from it.
+    /// The number of the last feed event to delete; 0 means none. The newest event always remains, because the numbers
+    /// continue from it.
     pub events_to: u64,
     /// The details of the audit entry about the events.
     pub events_details: String,
 }
 
-/// The maximum changes, bytes and events of one transaction.
+/// The maximum changes, bytes and events that one transaction prunes.
 pub(crate) const MAX_CHANGES: usize = 50;
 pub(crate) const MAX_BYTES: usize = 4 << 20;
 pub(crate) const MAX_EVENTS: usize = 500;

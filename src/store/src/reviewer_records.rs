@@ -16,14 +16,14 @@ use countersign_domain::{
 #[derive(Debug, Default)]
 pub struct ReviewerRecords {
     pub pins: Pins,
-    /// All rules, also ended ones.
+    /// All rules, including ended ones.
     pub rules: Vec<StandingRule>,
     /// The roles of the keys that are not revoked.
     pub keys: HashMap<String, Role>,
 }
 
 impl ReviewerRecords {
-    /// Reads them within the caller's snapshot.
+    /// Reads the records within the caller's snapshot.
     pub(crate) async fn read<S: Sql>(db: &S) -> Result<Self, StoreError> {
         let (pins, rules) = (pins::load(db).await?, standing_rules::load(db).await?);
         Ok(Self { pins, rules, keys: keys::active_roles(db).await? })

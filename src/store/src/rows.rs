@@ -13,8 +13,8 @@ pub(crate) fn parse_change(body: &str) -> Result<Arc<Change>, StoreError> {
     serde_json::from_str(body).map(Arc::new).map_err(|e| StoreError::BadRecord(format!("a change: {e}")))
 }
 
-/// Returns a text as a column of PostgreSQL can hold it: U+0000 is the one character that it has no room for.
-pub(crate) fn stored(text: &str) -> Cow<'_, str> {
+/// Replaces U+0000, which PostgreSQL cannot store in a text, with U+2400 (SYMBOL FOR NULL).
+pub(crate) fn to_postgres_text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{2400}")) } else { Cow::Borrowed(text) }
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn parse_hash(bytes: &[u8]) -> Result<EntryHash, StoreError> {
     bytes.try_into().map_err(|_| StoreError::BadRecord(format!("a hash of {} bytes", bytes.len())))
 }
 
-/// Converts to a database's signed integer. Our numbers never reach the difference.
+/// Converts to the signed integers of the databases. The numbers of the store never exceed `i64::MAX`.
 pub(crate) fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Searches for changes and audit entries by people.
+//! Search criteria for changes and audit entries.
 
 use jiff::Timestamp;
 
@@ -7,15 +7,15 @@ use countersign_domain::changes::{Change, audit::AuditEntry};
 /// Criteria for a list of changes. An empty criterion matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangeCriteria {
-    /// Only of these servers and modules.
+    /// Only changes of these servers and modules.
     pub providers: Vec<String>,
     pub tools: Vec<String>,
-    /// Somewhere in the summary, the label of the target, the id, the tool, the server or the proposer's name, whatever
-    /// the case.
+    /// A text in the summary, the target's label, the id, the tool, the server or the proposer's name, regardless of
+    /// case.
     pub text: Option<String>,
-    /// Only those proposed at this time or later, to the millisecond.
+    /// Only changes that were proposed at this time or later, in milliseconds.
     pub since: Option<Timestamp>,
-    /// Only those proposed before this time.
+    /// Only changes that were proposed before this time.
     pub until: Option<Timestamp>,
 }
 
@@ -25,8 +25,8 @@ impl ChangeCriteria {
     }
 }
 
-/// Returns the text in which a change is searched.
-pub(crate) fn needle(change: &Change) -> String {
+/// Returns the lower-case text that a search for changes looks through.
+pub(crate) fn search_text(change: &Change) -> String {
     let parts = [
         change.id.as_str(),
         &change.provider,
@@ -38,27 +38,27 @@ pub(crate) fn needle(change: &Change) -> String {
     parts.join("\n").to_lowercase()
 }
 
-/// The maximum entries that one page searches, so that a long trail is searched in short steps.
+/// The maximum entries that a search reads for one page, so that a long trail is searched in short steps.
 pub(crate) const MAX_SEARCHED_ENTRIES: u64 = 50_000;
 
 /// The number of entries read at a time.
-pub(crate) const PAGE: u32 = 500;
+pub(crate) const ENTRIES_PER_PAGE: u32 = 500;
 
 /// Criteria for audit entries. An empty criterion matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditSearch {
-    /// Only of this change.
+    /// Only entries of this change.
     pub change: Option<String>,
-    /// Only of these kinds: `approved`, `definitions_accepted`.
+    /// Only entries of these events, such as `approved` or `definitions_accepted`.
     pub events: Vec<String>,
-    /// Only by these people, agents or `system`.
+    /// Only entries by these people or agents, or by `system`.
     pub actors: Vec<String>,
-    /// Somewhere in the event, the actor, the details (comments, servers, tools) or what the change is searched by,
-    /// whatever the case.
+    /// A text in the event, the actor, the details (comments, servers, tools) or the search text of the change,
+    /// regardless of case.
     pub text: Option<String>,
-    /// Only at this time or later.
+    /// Only entries at this time or later.
     pub since: Option<Timestamp>,
-    /// Only before this time.
+    /// Only entries before this time.
     pub until: Option<Timestamp>,
 }
 
@@ -66,7 +66,7 @@ pub struct AuditSearch {
 #[derive(Clone, Debug)]
 pub struct FoundEntry {
     pub entry: AuditEntry,
-    /// The present title of its change, if there is one.
+    /// The current title of the entry's change, if any.
     pub title: Option<String>,
 }
 
@@ -80,7 +80,7 @@ pub struct FoundEntries {
 }
 
 impl AuditSearch {
-    /// Returns `true` if the statement's conditions do not suffice, so that every entry it returns must be checked.
+    /// Returns `true` if the search may read many entries that do not match, so that the pages must be bounded.
     pub(crate) const fn is_scan(&self) -> bool {
         self.change.is_none()
             && (self.text.is_some()
@@ -90,12 +90,12 @@ impl AuditSearch {
                 || !self.actors.is_empty())
     }
 
-    pub(crate) fn holds(&self, entry: &AuditEntry, needle: Option<&str>, wanted: Option<&str>) -> bool {
+    pub(crate) fn matches(&self, entry: &AuditEntry, change_text: Option<&str>, wanted: Option<&str>) -> bool {
         if self.since.is_some_and(|since| entry.at < since) || self.until.is_some_and(|until| entry.at >= until) {
             return false;
         }
         let Some(wanted) = wanted else { return true };
-        needle.is_some_and(|needle| needle.contains(wanted))
+        change_text.is_some_and(|text| text.contains(wanted))
             || [&entry.event, &entry.actor, &entry.change_id].iter().any(|text| text.to_lowercase().contains(wanted))
             || entry.details.get().to_lowercase().contains(wanted)
     }

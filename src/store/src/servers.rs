@@ -1,5 +1,12 @@
-//! A PostgreSQL server for tests: Debian's, started by `scripts/postgres` for as long as the tests run.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "it is only built for tests")]
+//! A PostgreSQL server for tests, which `scripts/postgres` starts from Debian's package. The server ends with the test
+//! process.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "the module is built only for tests"
+)]
 
 pub mod proxy;
 
@@ -11,8 +18,9 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-/// Returns the beginning of its addresses. The server ends with this process, which holds a pipe to it.
-fn server() -> &'static str {
+/// Starts the server once, and returns the address without a database name. The server ends when this process closes
+/// the pipe.
+fn server_address() -> &'static str {
     static SERVER: OnceLock<(String, Child)> = OnceLock::new();
     let (base, _) = SERVER.get_or_init(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
@@ -27,19 +35,19 @@ fn server() -> &'static str {
     base
 }
 
-/// Returns the address of a database of its own for each directory.
+/// Returns the address of the directory's own database, which is created on the first call.
 pub fn url_of(dir: &Path) -> String {
-    static MADE: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    let made = made.get_or_insert_default();
-    let next = made.len();
-    let name = made.entry(dir.to_owned()).or_insert_with(|| {
+    static DATABASE_NAMES: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
+    let mut names = DATABASE_NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = names.get_or_insert_default();
+    let next = names.len();
+    let name = names.entry(dir.to_owned()).or_insert_with(|| {
         let name = format!("test_{next}");
-        let address = format!("{}postgres", server());
+        let address = format!("{}postgres", server_address());
         let sql = format!("CREATE DATABASE {name}");
-        let made = Command::new("psql").args(["--quiet", "--dbname", &address, "--command", &sql]).status();
-        assert!(made.unwrap().success());
+        let created = Command::new("psql").args(["--quiet", "--dbname", &address, "--command", &sql]).status();
+        assert!(created.unwrap().success());
         name
     });
-    format!("{}{name}", server())
+    format!("{}{name}", server_address())
 }

@@ -1,7 +1,7 @@
-//! SQL that both databases understand: statements, their values, and the rows of their answers.
+//! Types for SQL that both databases understand: statements, their values, and the rows of results.
 //!
-//! Statements number their parameters as `?1`. [`Dialect`] has the few texts in which the databases differ. Modules
-//! with tables of their own use the same values and rows.
+//! Statements number their parameters as `?1`. [`Dialect`] contains the few texts in which the databases differ.
+//! Modules with their own tables use the same values and rows.
 
 use std::{borrow::Cow, error::Error, time::Duration};
 
@@ -11,10 +11,10 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, private::BytesMut};
 
 use crate::{
     Heads, StoreError,
-    rows::{parse_moment, parse_time, stored},
+    rows::{parse_moment, parse_time, to_postgres_text},
 };
 
-/// A value that a statement is given or a column holds.
+/// The value of a parameter or a column.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
     Null,
@@ -28,17 +28,17 @@ pub enum Value<'a> {
 /// An owned [`Value`].
 pub type Cell = Value<'static>;
 
-/// The values of a statement, converted with [`Value::from`].
+/// Builds the parameters of a statement, each converted with [`Value::from`].
 #[macro_export]
 macro_rules! values {
     ($($value:expr),* $(,)?) => { &[$($crate::sql::Value::from($value)),*] };
 }
 
 macro_rules! value_from {
-    ($($of:ty => |$value:ident| $to:expr;)*) => { $(
-        impl<'a> From<$of> for Value<'a> {
-            fn from($value: $of) -> Self {
-                $to
+    ($($source:ty => |$value:ident| $converted:expr;)*) => { $(
+        impl<'a> From<$source> for Value<'a> {
+            fn from($value: $source) -> Self {
+                $converted
             }
         }
     )* };
@@ -77,7 +77,7 @@ impl Value<'_> {
         }
     }
 
-    /// Returns the value with a text and bytes of its own.
+    /// Returns the value with an owned text or bytes.
     pub(crate) fn into_cell(self) -> Cell {
         match self {
             Self::Null => Value::Null,
@@ -103,18 +103,18 @@ impl rusqlite::ToSql for Value<'_> {
     }
 }
 
-/// Replaces U+0000, the one character that PostgreSQL has no room for, by its picture.
+/// Replaces U+0000 in texts, because PostgreSQL cannot store it ([`to_postgres_text`]).
 impl ToSql for Value<'_> {
     fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         match self {
             Self::Null => Ok(IsNull::Yes),
             Self::Int(number) if *ty == Type::INT4 => i32::try_from(*number)?.to_sql(ty, out),
-            // As SQLite has booleans.
+            // Rows from SQLite have integers in place of booleans.
             Self::Int(number) if *ty == Type::BOOL => (*number != 0).to_sql(ty, out),
             Self::Int(number) => number.to_sql(ty, out),
             Self::Real(number) => number.to_sql(ty, out),
             Self::Bool(is) => is.to_sql(ty, out),
-            Self::Text(text) => stored(text).to_sql(ty, out),
+            Self::Text(text) => to_postgres_text(text).to_sql(ty, out),
             Self::Blob(bytes) => bytes.to_sql(ty, out),
         }
     }
@@ -147,26 +147,26 @@ impl<'a> FromSql<'a> for Cell {
     }
 }
 
-/// A row of an answer.
+/// A row of a result.
 #[derive(Clone, Debug)]
 pub struct Row(pub Vec<Cell>);
 
 impl Row {
     /// # Errors
-    /// [`StoreError::BadRecord`] where there is no such column.
+    /// [`StoreError::BadRecord`] if there is no such column.
     pub fn value(&self, column: usize) -> Result<&Cell, StoreError> {
         self.0.get(column).ok_or_else(|| unexpected_value(column))
     }
 
     /// # Errors
-    /// [`StoreError::BadRecord`] where the column holds something else.
+    /// [`StoreError::BadRecord`] if the column has a value of another type.
     pub fn get<'r, T: Column<'r>>(&'r self, column: usize) -> Result<T, StoreError> {
         T::read(self.value(column)?).ok_or_else(|| unexpected_value(column))
     }
 }
 
 fn unexpected_value(column: usize) -> StoreError {
-    StoreError::BadRecord(format!("column {column} holds something else"))
+    StoreError::BadRecord(format!("column {column} is missing or has a value of another type"))
 }
 
 impl TryFrom<&rusqlite::Row<'_>> for Row {
@@ -196,7 +196,7 @@ impl TryFrom<&tokio_postgres::Row> for Row {
     }
 }
 
-/// A type that a column's value is read as.
+/// A type as which a column can be read.
 pub trait Column<'r>: Sized {
     fn read(value: &'r Value<'_>) -> Option<Self>;
 }
@@ -249,7 +249,7 @@ impl Column<'_> for f64 {
     }
 }
 
-/// SQLite has numbers in place of booleans.
+/// Accepts integers too, because SQLite has no booleans.
 impl Column<'_> for bool {
     fn read(value: &Value<'_>) -> Option<Self> {
         match value {
@@ -260,7 +260,7 @@ impl Column<'_> for bool {
     }
 }
 
-/// A text, or milliseconds since the Unix epoch.
+/// Accepts a text, or milliseconds since the Unix epoch.
 impl Column<'_> for Timestamp {
     fn read(value: &Value<'_>) -> Option<Self> {
         match value {
@@ -279,46 +279,50 @@ impl<'r, T: Column<'r>> Column<'r> for Option<T> {
 
 /// Texts in which the databases differ.
 pub(crate) struct Dialect {
-    /// The function that finds a text in another: its place, from 1 on, or 0.
+    /// The function that returns the position of one text in another, from 1 on, or 0.
     pub find: &'static str,
-    /// Joins two tables, of which the first is read first.
+    /// The join that reads the first table first.
     pub join_in_order: &'static str,
-    /// Locks the rows that were read until the transaction ends.
+    /// The clause that locks the selected rows until the transaction ends.
     pub for_update: &'static str,
-    /// The title of a row of `changes`.
+    /// The expression for the title of a row of `changes`.
     pub title: &'static str,
     /// The condition that a row of `changes` has votes.
     pub has_votes: &'static str,
-    /// The condition that a row of `changes` has its contents, as the index of large changes has it.
+    /// The condition that a row of `changes` still has its contents, with the same text as in the index of large
+    /// changes.
     pub not_redacted: &'static str,
     /// The condition that `s`, a row of `change_search`, was created at the time `?1` or later.
     pub created_since: &'static str,
-    /// The milliseconds until which a row of `claims` keeps its target after the run; null while the change runs.
+    /// The expression for the time in milliseconds until which a row of `claims` keeps its target after the run; null
+    /// during the run.
     pub target_taken_ms: &'static str,
-    /// When an event was made: a text, or milliseconds.
+    /// The expression for the time of an event: a text, or milliseconds.
     pub event_time: &'static str,
-    /// Stores a standing rule: its id, whether it is over, its body, and whether it allows.
+    /// The statement that stores a standing rule. The parameters are its id, whether it has ended, its body, and
+    /// whether it allows.
     pub store_rule: &'static str,
     /// The condition that a standing rule allows.
     pub rule_allows: &'static str,
-    /// The recorded policies: the newest, whose fact is `?1`, without a name, and those of nodes with their ids.
+    /// The query for the recorded policies: the newest policy, whose fact is `?1`, with a null id, and the policies of
+    /// nodes with their ids.
     pub policies: &'static str,
 }
 
-/// A connection, with the transaction that is open on it.
+/// A connection, with the open transaction, if any.
 pub(crate) trait Sql {
     const DIALECT: Dialect;
 
     /// Returns all rows.
     async fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError>;
 
-    /// Returns how many rows were written.
+    /// Runs a statement, and returns the number of written rows.
     async fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError>;
 
-    /// Runs a statement that is a transaction of its own: where nobody answers, its outcome is unknown.
+    /// Runs a statement as a transaction of its own. Its outcome is unknown if the database does not answer.
     async fn write(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError>;
 
-    /// Reads where the feed and the audit trail end.
+    /// Reads the ends of the feed and the audit trail.
     async fn heads(&self) -> Result<Heads, StoreError>;
 
     /// Appends an entry about no change to the audit trail, as the last step of the caller's transaction.
@@ -330,7 +334,7 @@ pub(crate) trait Sql {
     }
 }
 
-/// The longest wait for an answer that a request waits for, and for any other one.
+/// The timeouts for statements that a request waits for, and for all other statements.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(40);
 
@@ -345,7 +349,7 @@ pub(crate) trait Database: Send + Sync + 'static {
         work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError>;
 
-    /// Runs statements each of which is a transaction of its own.
+    /// Runs statements, each as a transaction of its own.
     fn write<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError>;
 
     /// Runs statements in one transaction, which is rolled back if one of them fails.
@@ -354,7 +358,7 @@ pub(crate) trait Database: Send + Sync + 'static {
         work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError>;
 
-    /// Runs a transaction that may be made twice: it is repeated once if the connection ended with it.
+    /// Runs an idempotent transaction, which is repeated once if the connection is lost.
     fn repeatable_transaction<T>(
         &self,
         limit: Duration,
@@ -362,21 +366,21 @@ pub(crate) trait Database: Send + Sync + 'static {
     ) -> Result<T, StoreError>;
 }
 
-/// The parameters of a statement that is put together.
+/// The parameters of a statement that is built dynamically.
 #[derive(Debug, Default)]
 pub struct Parameters(Vec<Cell>);
 
 impl Parameters {
-    /// Adds a value and returns its place in the statement, as `?3`.
+    /// Adds a value, and returns its placeholder, such as `?3`.
     pub fn add<'a>(&mut self, value: impl Into<Value<'a>>) -> String {
         self.0.push(value.into().into_cell());
         format!("?{}", self.0.len())
     }
 
-    /// Adds the values of a list and returns it, as `(?3, ?4)`.
+    /// Adds the values of a list, and returns the placeholders, such as `(?3, ?4)`.
     pub fn add_all<'a, V: Into<Value<'a>>>(&mut self, values: impl IntoIterator<Item = V>) -> String {
-        let places: Vec<String> = values.into_iter().map(|value| self.add(value)).collect();
-        format!("({})", places.join(", "))
+        let placeholders: Vec<String> = values.into_iter().map(|value| self.add(value)).collect();
+        format!("({})", placeholders.join(", "))
     }
 
     #[must_use]

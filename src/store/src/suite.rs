@@ -1,4 +1,4 @@
-//! One suite for every backend, written against [`Place`] and the traits alone.
+//! One test suite for all backends, which uses only [`StoreLocation`] and the traits.
 
 use std::{
     path::Path,
@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    drafts::{approved, claim, created, draft, moved, send, step, write},
+    drafts::{claim, create_approved, created, draft, submit, transition, updated, write},
     keys::{ApiKey, CodeOutcome, SignIn},
-    webhooks::{AttemptResult, DeliveryState, Waiting},
+    webhooks::{AttemptResult, DeliveryState, PendingDelivery},
     *,
 };
 use countersign_domain::{
@@ -24,12 +24,12 @@ use countersign_domain::{
     principal::{Principal, Role, SecretHash},
 };
 
-/// The store of a directory, whatever its backend: the same place each time for the same directory.
-type LocationForDir = fn(&Path) -> Place;
+/// Returns the location of the store that belongs to a directory. The same directory always has the same store.
+type LocationOf = fn(&Path) -> StoreLocation;
 
-async fn writes_are_read_back_after_reopening(at: LocationForDir) {
+async fn writes_are_read_back_after_reopening(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     assert_eq!(store.heads().await.unwrap(), Heads::default());
     assert!(store.get("a").await.unwrap().is_none());
     let draft = created("a");
@@ -40,8 +40,8 @@ async fn writes_are_read_back_after_reopening(at: LocationForDir) {
     assert_eq!(event, json!({ "type": "change.created", "seq": 1, "change": { "id": "a" } }));
     let read = store.get("a").await.unwrap().unwrap();
     assert_eq!(serde_json::to_string(&*read).unwrap(), body);
-    assert_eq!(read.arguments.get(), r#"{ "a" :1.50}"#, "the very bytes");
-    let written = write(&*store, moved("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    assert_eq!(read.arguments.get(), r#"{ "a" :1.50}"#, "the arguments keep their bytes");
+    let written = write(&*store, updated("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
     assert_eq!(written.seq, 2);
     assert_eq!(store.get("a").await.unwrap().unwrap().state, ChangeState::Approved);
     let before = store.heads().await.unwrap();
@@ -50,8 +50,8 @@ async fn writes_are_read_back_after_reopening(at: LocationForDir) {
     assert!(!store.is_open());
     drop(store);
 
-    let store = at(dir.path()).open().unwrap();
-    assert_eq!(store.heads().await.unwrap(), before, "what was durable is there");
+    let store = location_of(dir.path()).open().unwrap();
+    assert_eq!(store.heads().await.unwrap(), before, "durable writes survive");
     assert_eq!(write(&*store, created("b")).await.unwrap().seq, 3);
     let events = store.events_after(1, 10).await.unwrap();
     assert_eq!(
@@ -62,27 +62,27 @@ async fn writes_are_read_back_after_reopening(at: LocationForDir) {
     assert!(store.events_after(3, 10).await.unwrap().is_empty());
 }
 
-async fn write_with_wrong_version_is_refused(at: LocationForDir) {
+async fn write_with_wrong_version_is_refused(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     write(&*store, created("a")).await.unwrap();
     for wrong in [1, 3, 9] {
-        let mut draft = moved("a", 2, ChangeState::Pending, ChangeState::Approved);
+        let mut draft = updated("a", 2, ChangeState::Pending, ChangeState::Approved);
         draft.expected = Some(wrong - 1);
         if wrong != 2 {
             assert!(matches!(write(&*store, draft).await, Err(WriteError::Conflict)));
         }
     }
-    let unknown = moved("b", 2, ChangeState::Pending, ChangeState::Approved);
+    let unknown = updated("b", 2, ChangeState::Pending, ChangeState::Approved);
     assert!(matches!(write(&*store, unknown).await, Err(WriteError::Conflict)));
     let heads = store.heads().await.unwrap();
     assert_eq!((heads.event, heads.audit.seq), (1, 1), "a refused write leaves no trace");
-    write(&*store, moved("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    write(&*store, updated("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
 }
 
-async fn ids_and_idempotency_keys_are_unique(at: LocationForDir) {
+async fn ids_and_idempotency_keys_are_unique(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     let keyed = |id: &str, principal: &str, key: &str| {
         let mut change = change(id, principal, 1, ChangeState::Pending);
         change.idempotency_key = Some(key.into());
@@ -100,19 +100,19 @@ async fn ids_and_idempotency_keys_are_unique(at: LocationForDir) {
     assert_eq!(store.heads().await.unwrap().event, 4);
 }
 
-async fn target_stays_taken_after_an_unknown_outcome(at: LocationForDir) {
+async fn target_stays_taken_after_an_unknown_outcome(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let open = || at(dir.path()).open().unwrap();
+    let open = || location_of(dir.path()).open().unwrap();
     let store = open();
     let by = store.nodes().claimant();
     for id in ["a", "b", "c"] {
-        approved(&*store, id, "file").await;
+        create_approved(&*store, id, "file").await;
     }
     let claimed = async |store: &dyn Store, id: &str, by: &Option<Claimant>| {
         write(store, claim(id, by.clone(), "file")).await.map(drop)
     };
     let lost = |id: &str, by: &Option<Claimant>, until: Timestamp| {
-        let mut draft = step(id, 4, ChangeState::Executing, ChangeState::OutcomeUnknown, by.clone(), "file");
+        let mut draft = transition(id, 4, ChangeState::Executing, ChangeState::OutcomeUnknown, by.clone(), "file");
         let after = Arc::make_mut(&mut draft.change);
         after.target_taken_until = Some(until);
         Draft { body: serde_json::to_string(after).unwrap(), ..draft }
@@ -134,9 +134,12 @@ async fn target_stays_taken_after_an_unknown_outcome(at: LocationForDir) {
 
     let store = open();
     let by = store.nodes().claimant();
-    assert!(matches!(claimed(&*store, "b", &by).await, Err(WriteError::Busy)), "after a restart, too");
+    assert!(
+        matches!(claimed(&*store, "b", &by).await, Err(WriteError::Busy)),
+        "the target stays taken after a restart"
+    );
     assert_eq!(occupant(&*store).await, Some(("a".into(), Some(hour))));
-    let settled = step("a", 5, ChangeState::OutcomeUnknown, ChangeState::Failed, None, "file");
+    let settled = transition("a", 5, ChangeState::OutcomeUnknown, ChangeState::Failed, None, "file");
     write(&*store, settled).await.unwrap();
     assert_eq!(occupant(&*store).await, None, "a person has settled it");
     claimed(&*store, "b", &by).await.unwrap();
@@ -145,24 +148,28 @@ async fn target_stays_taken_after_an_unknown_outcome(at: LocationForDir) {
     while matches!(claimed(&*store, "c", &by).await, Err(WriteError::Busy)) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(Timestamp::now() >= soon, "its time is over");
-    write(&*store, step("b", 5, ChangeState::OutcomeUnknown, ChangeState::Failed, None, "file")).await.unwrap();
-    assert_eq!(occupant(&*store).await, Some(("c".into(), None)), "what is settled late frees nothing of others");
-    write(&*store, step("c", 4, ChangeState::Executing, ChangeState::Applied, by, "file")).await.unwrap();
+    assert!(Timestamp::now() >= soon, "the target was taken until the end of its time");
+    write(&*store, transition("b", 5, ChangeState::OutcomeUnknown, ChangeState::Failed, None, "file")).await.unwrap();
+    assert_eq!(
+        occupant(&*store).await,
+        Some(("c".into(), None)),
+        "a late settlement does not free the target of another change"
+    );
+    write(&*store, transition("c", 4, ChangeState::Executing, ChangeState::Applied, by, "file")).await.unwrap();
     assert_eq!(occupant(&*store).await, None);
     store.close();
 }
 
-/// Queued together, they are likely to share a transaction; whether they do must not matter.
-async fn failed_write_does_not_affect_others(at: LocationForDir) {
+/// The writes are queued together, so that they probably share a transaction.
+async fn failed_write_does_not_affect_others(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     let answers: Vec<_> = (0..50)
         .flat_map(|n| {
             let id = format!("c{n}");
-            [created(&id), created(&id), moved("none", 2, ChangeState::Pending, ChangeState::Approved)]
+            [created(&id), created(&id), updated("none", 2, ChangeState::Pending, ChangeState::Approved)]
         })
-        .map(|draft| send(&*store, draft))
+        .map(|draft| submit(&*store, draft))
         .collect();
     let mut seqs = Vec::new();
     for (n, answer) in answers.into_iter().enumerate() {
@@ -172,13 +179,13 @@ async fn failed_write_does_not_affect_others(at: LocationForDir) {
             (_, other) => panic!("{n}: {other:?}"),
         }
     }
-    assert_eq!(seqs, (1..=50).collect::<Vec<_>>(), "gapless, in the order of submission");
+    assert_eq!(seqs, (1..=50).collect::<Vec<_>>(), "the numbers have no gaps and follow the order of submission");
     assert_eq!(store.heads().await.unwrap().event, 50);
 }
 
-async fn callbacks_run_in_commit_order(at: LocationForDir) {
+async fn callbacks_run_in_commit_order(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -200,9 +207,9 @@ async fn callbacks_run_in_commit_order(at: LocationForDir) {
     assert!(matches!(store.get("0-0").await, Err(StoreError::Closed)));
 }
 
-async fn one_of_many_concurrent_writes_succeeds(at: LocationForDir) {
+async fn one_of_many_concurrent_writes_succeeds(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     write(&*store, created("a")).await.unwrap();
     let won = Arc::new(AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -218,7 +225,7 @@ async fn one_of_many_concurrent_writes_succeeds(at: LocationForDir) {
                         Err(WriteError::Conflict) => {}
                         Err(other) => panic!("{other}"),
                     });
-                    let request = moved("a", 2, ChangeState::Pending, ChangeState::Approved);
+                    let request = updated("a", 2, ChangeState::Pending, ChangeState::Approved);
                     store.submit(WriteRequest::Transition(request), done);
                 }
             });
@@ -228,9 +235,9 @@ async fn one_of_many_concurrent_writes_succeeds(at: LocationForDir) {
     assert_eq!(won.load(Ordering::SeqCst), 1);
 }
 
-async fn listings_are_filtered_paged_and_bounded(at: LocationForDir) {
+async fn listings_are_filtered_paged_and_bounded(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     let states = [ChangeState::Pending, ChangeState::Applied, ChangeState::Stale];
     for n in 0..30 {
         let principal = if n % 2 == 0 { "even" } else { "odd" };
@@ -274,13 +281,13 @@ async fn listings_are_filtered_paged_and_bounded(at: LocationForDir) {
     }
     let query = ListQuery { principals: vec!["large".into()], limit: 100, ..ListQuery::default() };
     let page = store.list(query).await.unwrap();
-    assert!(page.items.len() == 2 && page.more, "two of them fill a page");
+    assert!(page.items.len() == 2 && page.more, "two large changes fill a page");
     assert_eq!(all(vec![], Some("large"), 100).await.len(), 5);
 }
 
-async fn live_changes_and_counts_match_states(at: LocationForDir) {
+async fn live_changes_and_counts_match_states(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     for (n, &state) in ChangeState::ALL.iter().enumerate() {
         for m in 0..=n {
             write(&*store, draft(change(&format!("{}-{m}", state.as_str()), "agent", 1, state), None)).await.unwrap();
@@ -295,12 +302,12 @@ async fn live_changes_and_counts_match_states(at: LocationForDir) {
     assert_eq!(live.len() as u64, counts.iter().map(|(_, n)| n).sum::<u64>() - finals);
 }
 
-async fn audit_pages_form_a_valid_chain(at: LocationForDir) {
+async fn audit_pages_form_a_valid_chain(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     for n in 0..10 {
         write(&*store, created(&format!("c{n}"))).await.unwrap();
-        write(&*store, moved(&format!("c{n}"), 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+        write(&*store, updated(&format!("c{n}"), 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
     }
     let mut entries = Vec::new();
     let mut before = None;
@@ -326,8 +333,8 @@ async fn audit_pages_form_a_valid_chain(at: LocationForDir) {
         verifier.check_entry(&content, &entry.prev_hash, &entry.hash).unwrap();
     }
     assert_eq!(verifier.finish().unwrap(), store.heads().await.unwrap().audit);
-    let one = store.audit_page(Some("c3".into()), None, 50).await.unwrap();
-    let shown: Vec<_> = one.iter().map(|e| (e.event.as_str(), e.from, e.to)).collect();
+    let page = store.audit_page(Some("c3".into()), None, 50).await.unwrap();
+    let shown: Vec<_> = page.iter().map(|e| (e.event.as_str(), e.from, e.to)).collect();
     assert_eq!(
         shown,
         [
@@ -337,13 +344,13 @@ async fn audit_pages_form_a_valid_chain(at: LocationForDir) {
     );
 }
 
-/// Any mix of writes ends as a simple model says.
-fn store_behaves_like_the_model(at: LocationForDir) {
+/// Any sequence of writes has the same outcome as in a simple model.
+fn store_behaves_like_the_model(location_of: LocationOf) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let steps = proptest::collection::vec((0_u8..5, 0_u64..4, any::<bool>()), 1..80);
     proptest!(ProptestConfig::with_cases(24), |(steps in steps)| {
         let dir = tempfile::tempdir().unwrap();
-        let store = at(dir.path()).open().unwrap();
+        let store = location_of(dir.path()).open().unwrap();
         let mut model: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
         let mut answers = Vec::new();
         let mut seq = 0;
@@ -354,13 +361,13 @@ fn store_behaves_like_the_model(at: LocationForDir) {
                 (created(&id), fits)
             } else {
                 let fits = version > 0 && model.get(&id) == Some(&version);
-                (moved(&id, version + 1, ChangeState::Pending, ChangeState::Approved), fits)
+                (updated(&id, version + 1, ChangeState::Pending, ChangeState::Approved), fits)
             };
             if ok {
                 seq += 1;
                 model.insert(id, draft.change.version);
             }
-            answers.push((send(&*store, draft), ok.then_some(seq)));
+            answers.push((submit(&*store, draft), ok.then_some(seq)));
         }
         runtime.block_on(async {
             for (answer, expected) in answers {
@@ -375,31 +382,36 @@ fn store_behaves_like_the_model(at: LocationForDir) {
             Ok(())
         })?;
         store.close();
-        let verified = at(dir.path()).verify_audit(None).unwrap();
+        let verified = location_of(dir.path()).verify_audit(None).unwrap();
         prop_assert_eq!((verified.entries, verified.changes), (seq, model.len() as u64));
     });
 }
 
-/// A database of its own for each directory.
-fn on_a_server(dir: &Path) -> Place {
-    Place::server(&servers::url_of(dir), None).unwrap()
+/// Returns the location of the PostgreSQL database that belongs to a directory.
+fn server_database(dir: &Path) -> StoreLocation {
+    StoreLocation::server(&servers::url_of(dir), None).unwrap()
 }
 
-/// A page of a listing that is narrowed, by ids.
-async fn narrowed(store: &dyn Store, states: &[ChangeState], narrow: ChangeCriteria) -> Vec<String> {
+/// Returns the ids of the changes on the first page of a filtered listing.
+async fn list_ids(store: &dyn Store, states: &[ChangeState], narrow: ChangeCriteria) -> Vec<String> {
     let query = ListQuery { states: states.to_vec(), narrow, limit: 10, ..ListQuery::default() };
     store.list(query).await.unwrap().items.into_iter().map(|(_, change)| change.id.clone()).collect()
 }
 
-/// Entries that are found, by their numbers.
-async fn told(store: &dyn Store, search: AuditSearch, before: Option<u64>, limit: usize) -> (Vec<u64>, Option<u64>) {
+/// Returns the numbers of the matching entries, and the number below which the search continues.
+async fn search_numbers(
+    store: &dyn Store,
+    search: AuditSearch,
+    before: Option<u64>,
+    limit: usize,
+) -> (Vec<u64>, Option<u64>) {
     let FoundEntries { entries, next } = store.search_audit(search, before, limit).await.unwrap();
     (entries.into_iter().map(|found| found.entry.seq).collect(), next)
 }
 
-async fn searches_find_changes_and_entries(at: LocationForDir) {
+async fn searches_find_changes_and_entries(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     for (n, (provider, tool)) in [("fs", "write"), ("fs", "move"), ("tracker", "write")].into_iter().enumerate() {
         let mut change = change(&format!("chg_{n}"), "Zoë", 1, ChangeState::Pending);
         (change.provider, change.tool) = (provider.into(), tool.into());
@@ -409,41 +421,46 @@ async fn searches_find_changes_and_entries(at: LocationForDir) {
     }
     let text = |text: &str| ChangeCriteria { text: Some(text.into()), ..ChangeCriteria::default() };
     let of = |provider: &str| ChangeCriteria { providers: vec![provider.into()], ..ChangeCriteria::default() };
-    assert_eq!(narrowed(&*store, &[], text("rotate the keys")).await, ["chg_2", "chg_1", "chg_0"]);
-    assert_eq!(narrowed(&*store, &[], text("ZOË")).await.len(), 3);
-    assert_eq!(narrowed(&*store, &[], text("10%")).await, ["chg_1"], "no wildcards");
-    assert_eq!(narrowed(&*store, &[], of("fs")).await, ["chg_1", "chg_0"]);
+    assert_eq!(list_ids(&*store, &[], text("rotate the keys")).await, ["chg_2", "chg_1", "chg_0"]);
+    assert_eq!(list_ids(&*store, &[], text("ZOË")).await.len(), 3);
+    assert_eq!(list_ids(&*store, &[], text("10%")).await, ["chg_1"], "the text has no wildcards");
+    assert_eq!(list_ids(&*store, &[], of("fs")).await, ["chg_1", "chg_0"]);
     let both = ChangeCriteria { tools: vec!["write".into(), "x".into()], ..of("fs") };
-    assert_eq!(narrowed(&*store, &[ChangeState::Pending], both.clone()).await, ["chg_0"]);
-    assert!(narrowed(&*store, &[ChangeState::Applied], both).await.is_empty());
+    assert_eq!(list_ids(&*store, &[ChangeState::Pending], both.clone()).await, ["chg_0"]);
+    assert!(list_ids(&*store, &[ChangeState::Applied], both).await.is_empty());
     let between = ChangeCriteria { since: Some(time(1)), until: Some(time(2)), ..ChangeCriteria::default() };
-    assert_eq!(narrowed(&*store, &[], between).await, ["chg_1"]);
-    // What it is called may change.
+    assert_eq!(list_ids(&*store, &[], between).await, ["chg_1"]);
+    // An edit may change the summary.
     let mut edited = change("chg_0", "Zoë", 2, ChangeState::Pending);
     edited.summary = "Something else".into();
     write(&*store, Draft { kind: EventKind::Edited, ..draft(edited, Some(ChangeState::Pending)) }).await.unwrap();
-    assert_eq!(narrowed(&*store, &[], text("something ELSE")).await, ["chg_0"]);
-    assert_eq!(narrowed(&*store, &[], text("rotate")).await.len(), 2);
+    assert_eq!(list_ids(&*store, &[], text("something ELSE")).await, ["chg_0"]);
+    assert_eq!(list_ids(&*store, &[], text("rotate")).await.len(), 2);
 
     let text = |text: &str| AuditSearch { text: Some(text.into()), ..AuditSearch::default() };
-    assert_eq!(told(&*store, text("Something"), None, 9).await, (vec![4, 1], None), "by the title of the change");
-    let by = AuditSearch { events: vec!["edited".into()], actors: vec!["alice".into()], ..AuditSearch::default() };
-    assert_eq!(told(&*store, by, None, 9).await, (vec![4], None));
-    let of = AuditSearch { change: Some("chg_1".into()), ..AuditSearch::default() };
-    assert_eq!(told(&*store, of, Some(4), 9).await.0, [2]);
-    assert_eq!(told(&*store, AuditSearch::default(), None, 3).await, (vec![4, 3, 2], Some(2)));
-    assert_eq!(told(&*store, AuditSearch::default(), Some(2), 3).await, (vec![1], None));
+    assert_eq!(
+        search_numbers(&*store, text("Something"), None, 9).await,
+        (vec![4, 1], None),
+        "the title of the change matches"
+    );
+    let by_actor =
+        AuditSearch { events: vec!["edited".into()], actors: vec!["alice".into()], ..AuditSearch::default() };
+    assert_eq!(search_numbers(&*store, by_actor, None, 9).await, (vec![4], None));
+    let of_change = AuditSearch { change: Some("chg_1".into()), ..AuditSearch::default() };
+    assert_eq!(search_numbers(&*store, of_change, Some(4), 9).await.0, [2]);
+    assert_eq!(search_numbers(&*store, AuditSearch::default(), None, 3).await, (vec![4, 3, 2], Some(2)));
+    assert_eq!(search_numbers(&*store, AuditSearch::default(), Some(2), 3).await, (vec![1], None));
     let titles = store.search_audit(AuditSearch::default(), None, 1).await.unwrap();
     assert_eq!(titles.entries[0].title.as_deref(), Some("Something else"));
     assert_eq!(store.changes_with_votes().await.unwrap(), Vec::<String>::new());
     let proposed = store.proposals_since(time(1)).await.unwrap();
-    assert_eq!(proposed.iter().map(|one| one.at).collect::<Vec<_>>(), [time(1), time(2)]);
+    assert_eq!(proposed.iter().map(|proposal| proposal.at).collect::<Vec<_>>(), [time(1), time(2)]);
 }
 
-/// No text is lost for a character that a backend has no room for.
-async fn any_character_is_stored(at: LocationForDir) {
+/// Characters that a backend cannot store must not make texts unreadable.
+async fn any_character_is_stored(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     let mut odd = change("a", "n\0ul", 1, ChangeState::Pending);
     odd.summary = "a\0b \u{1f4a9} \u{202e}".into();
     odd.idempotency_key = Some("k\0".into());
@@ -453,9 +470,9 @@ async fn any_character_is_stored(at: LocationForDir) {
     let found = store.find_idempotent("n\0ul", "k\0").await.unwrap().unwrap();
     assert_eq!(serde_json::to_string(&*found).unwrap(), body);
     let narrow = ChangeCriteria { text: Some("b \u{1f4a9}".into()), ..ChangeCriteria::default() };
-    assert_eq!(narrowed(&*store, &[], narrow).await, ["a"]);
+    assert_eq!(list_ids(&*store, &[], narrow).await, ["a"]);
     store.close();
-    assert_eq!(at(dir.path()).verify_audit(None).unwrap().changes, 1);
+    assert_eq!(location_of(dir.path()).verify_audit(None).unwrap().changes, 1);
 }
 
 fn finished(id: &str, second: i64, state: ChangeState) -> Draft {
@@ -468,7 +485,7 @@ async fn prune(store: &dyn Store, pruning: Pruning) -> Result<(), WriteError> {
     crate::write(store, WriteRequest::Prune(pruning)).await
 }
 
-/// As the review prepares it.
+/// Returns a pruning request like the one that `review` prepares.
 fn pruning(contents: &[Arc<Change>], changes: &[(String, u64, ChangeState)], events_to: u64) -> Pruning {
     let redaction = |change: &Arc<Change>| {
         let left = countersign_domain::changes::retention::redact(change, time(900));
@@ -491,9 +508,9 @@ fn pruning(contents: &[Arc<Change>], changes: &[(String, u64, ChangeState)], eve
     }
 }
 
-async fn pruning_removes_old_records_once(at: LocationForDir) {
+async fn pruning_removes_old_records_once(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     for id in ["old", "large", "young", "open"] {
         write(&*store, created(id)).await.unwrap();
     }
@@ -511,12 +528,12 @@ async fn pruning_removes_old_records_once(at: LocationForDir) {
     assert!(
         store.find_prunable(before(Some(time(20)), Some((time(60), 200_000)), None)).await.unwrap().contents.len() == 1
     );
-    let entries = store.heads().await.unwrap();
+    let before_pruning = store.heads().await.unwrap();
     prune(&*store, pruning(&old.contents, &[], 0)).await.unwrap();
     let again = prune(&*store, pruning(&old.contents, &[], 0)).await;
     assert!(matches!(again, Err(WriteError::Conflict)), "{again:?}");
     let after = store.heads().await.unwrap();
-    assert_eq!((after.event, after.audit.seq), (entries.event, entries.audit.seq + 2));
+    assert_eq!((after.event, after.audit.seq), (before_pruning.event, before_pruning.audit.seq + 2));
     assert!(store.get("old").await.unwrap().unwrap().redacted.is_some());
     assert!(store.find_prunable(before(Some(time(60)), None, None)).await.unwrap().contents.is_empty());
 
@@ -527,26 +544,26 @@ async fn pruning_removes_old_records_once(at: LocationForDir) {
     prune(&*store, pruning(&[], &old.changes, 0)).await.unwrap();
     assert!(store.get("old").await.unwrap().is_none());
     let narrow = ChangeCriteria { text: Some("create".into()), ..ChangeCriteria::default() };
-    assert_eq!(narrowed(&*store, &[], narrow).await, ["open", "young"], "what is deleted is not found");
+    assert_eq!(list_ids(&*store, &[], narrow).await, ["open", "young"], "deleted changes are not found");
 
     let events = PruningCutoffs { events: Some(time(5000)), ..PruningCutoffs::default() };
     let old = store.find_prunable(events).await.unwrap();
-    assert_eq!(old.events_to, 6, "the last is how the numbers go on");
+    assert_eq!(old.events_to, 6, "the newest event remains, so that the numbers continue");
     prune(&*store, pruning(&[], &[], 99)).await.unwrap();
     let left: Vec<u64> = store.events_after(0, 9).await.unwrap().iter().map(|event| event.seq).collect();
     assert_eq!(left, [7]);
     assert_eq!(write(&*store, created("new")).await.unwrap().seq, 8);
     assert_eq!(store.backup_time().await.unwrap(), None);
     store.close();
-    let verified = at(dir.path()).verify_audit(None).unwrap();
+    let verified = location_of(dir.path()).verify_audit(None).unwrap();
     assert_eq!((verified.entries, verified.changes), (7 + 2 + 2 + 1 + 1, 3));
 }
 
-async fn record(store: &dyn Store, record: Record, restored: bool) -> Result<(), WriteError> {
+async fn write_record(store: &dyn Store, record: Record, restored: bool) -> Result<(), WriteError> {
     crate::write(store, if restored { WriteRequest::Restored(record) } else { WriteRequest::Record(record) }).await
 }
 
-fn told_of(event: &'static str, rules: Vec<StandingRule>) -> Record {
+fn rule_record(event: &'static str, rules: Vec<StandingRule>) -> Record {
     Record { rules, ..Record::new(event, time(7), "alice", r#"{"by":"hand"}"#.into()) }
 }
 
@@ -566,34 +583,37 @@ fn policy(digest: &str) -> PolicySnapshot {
     }
 }
 
-async fn policy_is_kept_after_reopening(at: LocationForDir) {
+async fn policy_is_kept_after_reopening(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     assert_eq!(store.policies().await.unwrap(), PolicySnapshots::default());
     for digest in ["first", "second"] {
         store.save_policy(policy(digest), false).await.unwrap();
     }
     let heads = store.heads().await.unwrap();
-    assert_eq!(heads.audit.seq, 2, "the trail tells of each");
+    assert_eq!(heads.audit.seq, 2, "each save has an audit entry");
     store.close();
-    let store = at(dir.path()).open().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
     let found = store.policies().await.unwrap();
-    // Without its gateway a node is taken for another one where its place says so; what is newest is everybody's.
+    // On a server, each opening is a new node without its own policy, but all nodes share the newest policy.
     assert_eq!(found.newest, Some(policy("second")));
-    assert!(found.here.is_none_or(|here| here == policy("second")));
-    assert_eq!(store.heads().await.unwrap(), heads, "it was read alone");
+    assert!(found.own.is_none_or(|own| own == policy("second")));
+    assert_eq!(store.heads().await.unwrap(), heads, "reading writes no entry");
     store.save_policy(policy("third"), true).await.unwrap();
     let third = Some(policy("third"));
-    assert_eq!(store.policies().await.unwrap(), PolicySnapshots { here: third.clone(), newest: third, is_told: true });
+    assert_eq!(
+        store.policies().await.unwrap(),
+        PolicySnapshots { own: third.clone(), newest: third, has_audit_entry: true }
+    );
     store.close();
-    assert!(at(dir.path()).verify_audit(None).unwrap().covered.policy);
+    assert!(location_of(dir.path()).verify_audit(None).unwrap().covered.policy);
     assert!(store.save_policy(policy("fourth"), true).await.is_err());
 }
 
-async fn pins_and_rules_are_kept_with_entries(at: LocationForDir) {
+async fn pins_and_rules_are_kept_with_entries(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let place = at(dir.path());
-    let store = place.open().unwrap();
+    let location = location_of(dir.path());
+    let store = location.open().unwrap();
     let pins = PinStore::open(Arc::clone(&store)).await.unwrap();
     let tool = countersign_domain::policy::pins::Definition {
         name: "read".into(),
@@ -603,19 +623,23 @@ async fn pins_and_rules_are_kept_with_entries(at: LocationForDir) {
     pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
     pins.revoke("fs", &[tool], "bob").await.unwrap();
     assert_eq!(store.pins().await.unwrap().servers, pins.snapshot().servers);
-    record(&*store, told_of("standing_rule_created", vec![rule("srl_1", "allow"), rule("srl_2", "deny")]), false)
-        .await
-        .unwrap();
+    write_record(
+        &*store,
+        rule_record("standing_rule_created", vec![rule("srl_1", "allow"), rule("srl_2", "deny")]),
+        false,
+    )
+    .await
+    .unwrap();
     let ids = |rules: Vec<StandingRule>| rules.into_iter().map(|rule| (rule.id.clone(), rule.has_ended())).collect();
     let rules: Vec<(String, bool)> = ids(store.standing_rules().await.unwrap());
     assert_eq!(rules, [("srl_1".to_owned(), false), ("srl_2".to_owned(), false)]);
-    // Where a backup was restored nobody knows what was revoked since.
-    record(&*store, told_of("restored", Vec::new()), true).await.unwrap();
+    // A restored backup ends rules that allow, because nobody knows which rules were revoked since.
+    write_record(&*store, rule_record("restored", Vec::new()), true).await.unwrap();
     let rules: Vec<(String, bool)> = ids(store.standing_rules().await.unwrap());
     assert_eq!(rules, [("srl_1".to_owned(), true), ("srl_2".to_owned(), false)]);
-    assert_eq!(place.said().unwrap().unwrap().rules.len(), 2);
+    assert_eq!(location.reviewer_records().unwrap().unwrap().rules.len(), 2);
     store.close();
-    let covered = place.verify_audit(None).unwrap().covered;
+    let covered = location.verify_audit(None).unwrap().covered;
     assert_eq!((covered.pins, covered.rules, covered.uncovered), (1, 2, 0));
 }
 
@@ -635,10 +659,10 @@ fn api_key(id: &str, role: Role) -> ApiKey {
     }
 }
 
-fn key_is_found_by_hash_until_revoked(at: LocationForDir) {
+fn key_is_found_by_hash_until_revoked(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let gateway = at(dir.path()).credentials().unwrap();
-    let tool = at(dir.path()).credentials().unwrap();
+    let gateway = location_of(dir.path()).credentials().unwrap();
+    let tool = location_of(dir.path()).credentials().unwrap();
     for (n, role) in [Role::Agent, Role::Reviewer, Role::Viewer, Role::Admin].into_iter().enumerate() {
         tool.insert(&api_key(&format!("key_{n}"), role), &[u8::try_from(n).unwrap(); 32]).unwrap();
     }
@@ -649,19 +673,19 @@ fn key_is_found_by_hash_until_revoked(at: LocationForDir) {
     assert_eq!(gateway.list().unwrap().len(), 4);
     assert!(tool.revoke("key_1", time(5)).unwrap());
     assert!(!tool.revoke("key_1", time(6)).unwrap() && !tool.revoke("key_7", time(6)).unwrap());
-    // Within a second, wherever it was revoked.
+    // A revocation by another process takes effect within a second.
     let deadline = Instant::now() + Duration::from_secs(60);
     while gateway.find(&[1; 32]).unwrap().unwrap().0.revoked_at != Some(time(5)) {
         assert!(Instant::now() < deadline, "another process revoked it");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let held = gateway.active_roles().unwrap();
-    assert_eq!((held.len(), held.get("key_1"), held.get("key_3")), (3, None, Some(&Role::Admin)));
+    let active = gateway.active_roles().unwrap();
+    assert_eq!((active.len(), active.get("key_1"), active.get("key_3")), (3, None, Some(&Role::Admin)));
 }
 
-fn key_use_is_recorded_once_a_minute(at: LocationForDir) {
+fn key_use_is_recorded_once_a_minute(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let keys = at(dir.path()).credentials().unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
     keys.insert(&api_key("k", Role::Agent), &[1; 32]).unwrap();
     let used = |now| {
         keys.touch(&keys.find(&[1; 32]).unwrap().unwrap().0, now).unwrap();
@@ -672,13 +696,15 @@ fn key_use_is_recorded_once_a_minute(at: LocationForDir) {
     assert_eq!(used(time(70)), Some(time(70)));
 }
 
-fn code_is_taken_by_one_caller(at: LocationForDir) {
+fn code_is_taken_by_one_caller(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let keys = at(dir.path()).credentials().unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
     keys.put_code(&[1; 32], time(0), time(60)).unwrap();
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| at(dir.path()).credentials().unwrap().take_code(&[1; 32], time(59)).unwrap()))
+            .map(|_| {
+                scope.spawn(|| location_of(dir.path()).credentials().unwrap().take_code(&[1; 32], time(59)).unwrap())
+            })
             .collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
@@ -688,10 +714,10 @@ fn code_is_taken_by_one_caller(at: LocationForDir) {
     assert_eq!(keys.take_code(&[2; 32], time(60)).unwrap(), CodeOutcome::Expired);
     assert_eq!(keys.take_code(&[3; 32], time(0)).unwrap(), CodeOutcome::Unknown);
     keys.put_code(&[4; 32], time(3 * 86_400), time(3 * 86_400 + 60)).unwrap();
-    assert_eq!(keys.take_code(&[1; 32], time(1)).unwrap(), CodeOutcome::Unknown, "old codes are forgotten");
+    assert_eq!(keys.take_code(&[1; 32], time(1)).unwrap(), CodeOutcome::Unknown, "old codes are deleted");
 }
 
-fn sign_in_is_kept_until_deleted(at: LocationForDir) {
+fn sign_in_is_kept_until_deleted(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let sign_in = |id: u8, cookie: u8, key: Option<SecretHash>| SignIn {
         id: [id; 32],
@@ -705,10 +731,10 @@ fn sign_in_is_kept_until_deleted(at: LocationForDir) {
         key,
         last_used: time(i64::from(id)),
     };
-    let keys = at(dir.path()).credentials().unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
     keys.put_sign_in(&sign_in(1, 9, None), &[]).unwrap();
     keys.put_sign_in(&sign_in(2, 9, Some([7; 32])), &[]).unwrap();
-    let keys = at(dir.path()).credentials().unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
     assert_eq!(keys.sign_in(&[2; 32]).unwrap(), Some(sign_in(2, 9, Some([7; 32]))));
     keys.use_sign_in(&[2; 32], time(50)).unwrap();
     keys.use_sign_in(&[5; 32], time(50)).unwrap();
@@ -720,86 +746,86 @@ fn sign_in_is_kept_until_deleted(at: LocationForDir) {
     assert!(keys.sign_ins().unwrap().is_empty());
 }
 
-/// What became of a key is told in the chain, also while the store is open.
-fn key_changes_have_audit_entries(at: LocationForDir) {
+/// Changes of keys are recorded in the chain, even while the store is open.
+fn key_changes_have_audit_entries(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let place = at(dir.path());
-    let store = place.open().unwrap();
-    let keys = place.credentials().unwrap();
+    let location = location_of(dir.path());
+    let store = location.open().unwrap();
+    let keys = location.credentials().unwrap();
     keys.insert(&api_key("k1", Role::Viewer), &[1; 32]).unwrap();
     keys.insert(&api_key("k2", Role::Agent), &[2; 32]).unwrap();
     assert!(keys.revoke("k2", time(1)).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(write(&*store, created("a"))).unwrap();
     store.close();
-    let verified = place.verify_audit(None).unwrap();
+    let verified = location.verify_audit(None).unwrap();
     assert_eq!((verified.entries, verified.changes, verified.covered.keys), (4, 1, 2));
     let mut events = Vec::new();
-    let read = place.read_audit(|entry| -> Result<(), StoreError> {
+    let read = location.read_audit(|entry| -> Result<(), StoreError> {
         events.push(entry.event.clone());
         Ok(())
     });
     read.unwrap();
     assert_eq!(events, ["key_created", "key_created", "key_revoked", "created"]);
-    assert_eq!(place.said().unwrap().unwrap().keys.len(), 1, "one was revoked");
+    assert_eq!(location.reviewer_records().unwrap().unwrap().keys.len(), 1, "one of the keys was revoked");
 }
 
-fn event(seq: u64) -> Waiting {
+fn event(seq: u64) -> PendingDelivery {
     let (kind, event) = ("change.created".into(), "{}".into());
     let (key, subject) = (seq.to_string(), format!("chg_{}", seq % 2));
-    Waiting { id: 0, key, seq: Some(seq), kind, subject, event, attempts: 0, since: time(0) }
+    PendingDelivery { id: 0, key, seq: Some(seq), kind, subject, event, attempts: 0, since: time(0) }
 }
 
-fn tried(attempts: u32) -> AttemptResult {
+fn attempt(attempts: u32) -> AttemptResult {
     AttemptResult { attempts, status: Some(500), error: Some("no".into()) }
 }
 
-fn deliveries_wait_until_finished(at: LocationForDir) {
+fn deliveries_wait_until_finished(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).deliveries().unwrap();
-    assert_eq!(store.position("a", 7).unwrap(), 7, "a new one begins at the head");
-    let live = Waiting { key: "live".into(), seq: None, kind: "rule.created".into(), ..event(0) };
+    let store = location_of(dir.path()).deliveries().unwrap();
+    assert_eq!(store.position("a", 7).unwrap(), 7, "a new webhook begins at the head");
+    let live = PendingDelivery { key: "live".into(), seq: None, kind: "rule.created".into(), ..event(0) };
     assert_eq!(store.enqueue("a", 12, &[event(9), event(10), event(12)]).unwrap(), [1, 2, 3]);
-    assert_eq!(store.enqueue("a", 12, &[event(12), live]).unwrap(), [3, 4], "nothing is taken in twice");
-    store.record_attempt("a", 1, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
-    store.record_attempt("a", 2, DeliveryState::GivenUp, &tried(3), time(1)).unwrap();
-    store.record_attempt("a", 3, DeliveryState::Waiting, &tried(2), time(1)).unwrap();
-    store.record_attempt("a", 4, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
-    // As another process finds it.
-    let store = at(dir.path()).deliveries().unwrap();
+    assert_eq!(store.enqueue("a", 12, &[event(12), live]).unwrap(), [3, 4], "no event is stored twice");
+    store.record_attempt("a", 1, DeliveryState::Delivered, &attempt(1), time(1)).unwrap();
+    store.record_attempt("a", 2, DeliveryState::GivenUp, &attempt(3), time(1)).unwrap();
+    store.record_attempt("a", 3, DeliveryState::Waiting, &attempt(2), time(1)).unwrap();
+    store.record_attempt("a", 4, DeliveryState::Delivered, &attempt(1), time(1)).unwrap();
+    // A second instance sees the same state, like another process.
+    let store = location_of(dir.path()).deliveries().unwrap();
     assert_eq!(store.position("a", 99).unwrap(), 12);
-    assert_eq!(store.pending("a").unwrap(), [Waiting { id: 3, attempts: 2, ..event(12) }]);
+    assert_eq!(store.pending("a").unwrap(), [PendingDelivery { id: 3, attempts: 2, ..event(12) }]);
     let (again, waiting) = store.requeue_given_up("a", 5, time(9)).unwrap();
     assert_eq!((again, waiting.iter().map(|w| w.id).collect::<Vec<_>>()), (1, vec![2, 3]));
-    assert_eq!((waiting[0].attempts, waiting[0].since), (0, time(9)), "it gets all of its time again");
+    assert_eq!((waiting[0].attempts, waiting[0].since), (0, time(9)), "its time starts again");
     assert_eq!(store.requeue_given_up("a", 5, time(9)).unwrap().0, 0);
     let states: Vec<_> = store.deliveries("a", None, 9).unwrap().iter().map(|d| (d.seq, d.state)).collect();
-    let (waits, through) = (DeliveryState::Waiting, DeliveryState::Delivered);
-    assert_eq!(states, [(None, through), (Some(12), waits), (Some(10), waits), (Some(9), through)]);
-    let one = &store.deliveries("a", Some(3), 1).unwrap()[0];
-    assert_eq!((one.seq, one.change_id.as_deref()), (Some(10), Some("chg_0")));
+    let (waiting, delivered) = (DeliveryState::Waiting, DeliveryState::Delivered);
+    assert_eq!(states, [(None, delivered), (Some(12), waiting), (Some(10), waiting), (Some(9), delivered)]);
+    let delivery = &store.deliveries("a", Some(3), 1).unwrap()[0];
+    assert_eq!((delivery.seq, delivery.change_id.as_deref()), (Some(10), Some("chg_0")));
     assert!(store.pending("b").unwrap().is_empty());
 }
 
-fn old_finished_deliveries_are_deleted(at: LocationForDir) {
+fn old_finished_deliveries_are_deleted(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
-    let store = at(dir.path()).deliveries().unwrap();
+    let store = location_of(dir.path()).deliveries().unwrap();
     store.position("a", 0).unwrap();
-    let last = webhooks::KEPT + 64;
+    let last = webhooks::MAX_FINISHED_DELIVERIES + 64;
     store.enqueue("a", last, &(1..=last).map(event).collect::<Vec<_>>()).unwrap();
     for seq in 2..=last {
-        store.record_attempt("a", seq, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
+        store.record_attempt("a", seq, DeliveryState::Delivered, &attempt(1), time(1)).unwrap();
     }
     let all = store.deliveries("a", None, 5000).unwrap();
-    assert!(all.len() as u64 <= webhooks::KEPT + 17, "{}", all.len());
+    assert!(all.len() as u64 <= webhooks::MAX_FINISHED_DELIVERIES + 17, "{}", all.len());
     assert_eq!(all.last().unwrap().seq, Some(1));
     store.retain_only(&["b".into()]).unwrap();
     assert!(store.deliveries("a", None, 9).unwrap().is_empty());
-    assert_eq!(store.position("a", 99).unwrap(), 99, "it begins anew");
+    assert_eq!(store.position("a", 99).unwrap(), 99, "the webhook counts as new");
 }
 
-/// Everything that a store holds, and what becomes of the old one.
-async fn what_is_moved(from: LocationForDir, to: LocationForDir) {
+/// Moves a store with all kinds of records, and checks both stores after the move.
+async fn check_move(from: LocationOf, to: LocationOf) {
     let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (from, to) = (from(old.path()), to(new.path()));
     let store = from.open().unwrap();
@@ -813,63 +839,65 @@ async fn what_is_moved(from: LocationForDir, to: LocationForDir) {
         write(&*store, Draft { call_hash: Some(n.to_string()), ..draft(change, None) }).await.unwrap();
     }
     write(&*store, finished("chg_3", 10, ChangeState::Applied)).await.unwrap();
-    write(&*store, moved("chg_5", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
-    record(&*store, told_of("standing_rule_created", vec![rule("srl_1", "allow")]), false).await.unwrap();
+    write(&*store, updated("chg_5", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    write_record(&*store, rule_record("standing_rule_created", vec![rule("srl_1", "allow")]), false).await.unwrap();
     store.save_policy(policy("in force"), false).await.unwrap();
     let pins = PinStore::open(Arc::clone(&store)).await.unwrap();
     let tool = countersign_domain::policy::pins::Definition { name: "t".into(), hash: "h".into(), text: "{}".into() };
     pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
-    let hooks = from.deliveries().unwrap();
-    hooks.position("a", 7).unwrap();
-    hooks.enqueue("a", 12, &[event(9), event(10)]).unwrap();
-    hooks.record_attempt("a", 1, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
+    let deliveries = from.deliveries().unwrap();
+    deliveries.position("a", 7).unwrap();
+    deliveries.enqueue("a", 12, &[event(9), event(10)]).unwrap();
+    deliveries.record_attempt("a", 1, DeliveryState::Delivered, &attempt(1), time(1)).unwrap();
 
-    let silent = &mut |_: Progress| {};
-    let mut beside = Vec::new();
-    let kept = &mut |over: bool| {
-        beside.push(over);
+    let ignore_progress = &mut |_: Progress| {};
+    let mut overwrites = Vec::new();
+    let move_modules = &mut |overwrite: bool| {
+        overwrites.push(overwrite);
         Ok(())
     };
-    // As a gateway does.
+    // The lock that a gateway holds while it serves the store.
     let lock = lock_data_dir(old.path()).unwrap();
-    let served = from.move_to(&to, kept, silent);
+    let served = from.move_to(&to, move_modules, ignore_progress);
     assert!(matches!(served, Err(MoveError::Lock(_) | MoveError::Store(StoreError::Served))), "{served:?}");
     let (heads, live) = (store.heads().await.unwrap(), store.live_changes().await.unwrap());
     let listed = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
     store.close();
-    drop((store, keys, hooks, pins, lock));
+    drop((store, keys, deliveries, pins, lock));
 
-    // Interrupted, it goes on when it is called again, and until then nobody serves what is there.
+    // An interrupted move continues with the next call, and until then the copy cannot be opened.
     let mut steps = 0;
     let interrupted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        from.move_to(&to, kept, &mut |progress: Progress| {
+        from.move_to(&to, move_modules, &mut |progress: Progress| {
             assert!(progress.rows <= progress.of);
             steps += 1;
             assert!(steps < 4, "interrupted");
         })
     }));
     assert!(interrupted.is_err(), "{interrupted:?}");
-    assert!(matches!(to.open().err(), Some(StoreError::NotWhole)));
-    let verified = from.move_to(&to, kept, silent).unwrap();
+    assert!(matches!(to.open().err(), Some(StoreError::IncompleteCopy)));
+    let verified = from.move_to(&to, move_modules, ignore_progress).unwrap();
     assert_eq!((verified.head, verified.changes), (heads.audit, 40));
     for refused in [from.open().err(), from.credentials().err()] {
         assert!(matches!(refused, Some(StoreError::Moved | StoreError::OtherStore { .. })), "{refused:?}");
     }
-    // The directories belong to the new store, under the id of the old one.
+    // Both directories belong to the new store, which keeps the id of the old one.
     to.claim_directory(None).unwrap();
-    let belongs = [&old, &new].into_iter().filter_map(|dir| StoreIdentity::read(dir.path()).unwrap());
-    let belongs: Vec<_> = belongs.map(|known| (known.id, known.backend)).collect();
-    assert!(belongs.iter().all(|known| *known == belongs[0] && !known.0.is_empty()), "{belongs:?}");
-    let again = from.move_to(&to, kept, silent);
+    let identities = [&old, &new].into_iter().filter_map(|dir| StoreIdentity::read(dir.path()).unwrap());
+    let identities: Vec<_> = identities.map(|known| (known.id, known.backend)).collect();
+    assert!(identities.iter().all(|known| *known == identities[0] && !known.0.is_empty()), "{identities:?}");
+    let again = from.move_to(&to, move_modules, ignore_progress);
     assert!(matches!(again, Err(MoveError::Moved)), "{again:?}");
     let elsewhere = tempfile::tempdir().unwrap();
-    let again = from.move_to(&Place::directory(elsewhere.path()), kept, silent);
+    let again = from.move_to(&StoreLocation::directory(elsewhere.path()), move_modules, ignore_progress);
     assert!(matches!(again, Err(MoveError::Moved)), "{again:?}");
-    assert_eq!(beside, [false, true], "what is kept beside is moved with each try, over nothing but what it moved");
+    assert_eq!(overwrites, [false, true], "each attempt moves the modules' data, and only later ones may overwrite");
 
     let store = to.open().unwrap();
     assert_eq!(store.heads().await.unwrap(), heads);
-    let ids = |live: &[LiveChange]| live.iter().map(|one| (one.id.clone(), one.call_hash.clone())).collect::<Vec<_>>();
+    let ids = |live: &[LiveChange]| {
+        live.iter().map(|change| (change.id.clone(), change.call_hash.clone())).collect::<Vec<_>>()
+    };
     assert_eq!(ids(&store.live_changes().await.unwrap()).len(), ids(&live).len());
     let now = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
     let text = |listing: &Listing| serde_json::to_string(&listing.items).unwrap();
@@ -880,19 +908,19 @@ async fn what_is_moved(from: LocationForDir, to: LocationForDir) {
     assert_eq!(store.policies().await.unwrap().newest, Some(policy("in force")));
     assert!(store.pins().await.unwrap().pin("fs", "t").unwrap().accepted.is_some());
     let narrow = ChangeCriteria { text: Some("CHG_39".into()), ..ChangeCriteria::default() };
-    assert_eq!(narrowed(&*store, &[], narrow).await, ["chg_39"]);
+    assert_eq!(list_ids(&*store, &[], narrow).await, ["chg_39"]);
     let titles = store.search_audit(AuditSearch { change: Some("chg_5".into()), ..Default::default() }, None, 1);
     assert_eq!(titles.await.unwrap().entries[0].title.as_deref(), Some("Create"));
     let keys = to.credentials().unwrap();
     assert_eq!(keys.find(&[1; 32]).unwrap().unwrap().0, api_key("k1", Role::Viewer));
     assert_eq!(keys.active_roles().unwrap().len(), 1);
-    let hooks = to.deliveries().unwrap();
-    assert_eq!(hooks.position("a", 99).unwrap(), 12);
-    assert_eq!(hooks.pending("a").unwrap(), [Waiting { id: 2, ..event(10) }]);
-    assert_eq!(hooks.enqueue("a", 13, &[event(13)]).unwrap(), [3], "numbers go on");
-    // And so does everything else.
+    let deliveries = to.deliveries().unwrap();
+    assert_eq!(deliveries.position("a", 99).unwrap(), 12);
+    assert_eq!(deliveries.pending("a").unwrap(), [PendingDelivery { id: 2, ..event(10) }]);
+    assert_eq!(deliveries.enqueue("a", 13, &[event(13)]).unwrap(), [3], "the numbers continue");
+    // Events and entries continue, too.
     assert_eq!(write(&*store, created("new")).await.unwrap().seq, heads.event + 1);
-    record(&*store, told_of("standing_rule_created", vec![rule("srl_2", "deny")]), false).await.unwrap();
+    write_record(&*store, rule_record("standing_rule_created", vec![rule("srl_2", "deny")]), false).await.unwrap();
     store.close();
     drop(keys);
     to.verify_audit(Some(heads.audit)).unwrap();
@@ -900,10 +928,10 @@ async fn what_is_moved(from: LocationForDir, to: LocationForDir) {
 
 #[tokio::test]
 async fn store_moves_between_all_backends() {
-    let backends: [LocationForDir; 2] = [Place::directory, on_a_server];
+    let backends: [LocationOf; 2] = [StoreLocation::directory, server_database];
     for from in backends {
         for to in backends {
-            what_is_moved(from, to).await;
+            check_move(from, to).await;
         }
     }
 }
@@ -934,7 +962,7 @@ macro_rules! suite {
     };
 }
 
-/// By the source: whatever implements the trait in this crate is in a line below.
+/// Reads the source: each folder that implements the trait must have a `suite!` line below.
 #[test]
 fn every_backend_is_in_the_suite() {
     let suite = include_str!("suite.rs");
@@ -951,5 +979,5 @@ fn every_backend_is_in_the_suite() {
     assert!(backends > 0);
 }
 
-suite!(sqlite, super::Place::directory);
-suite!(postgres, super::on_a_server);
+suite!(sqlite, super::StoreLocation::directory);
+suite!(postgres, super::server_database);

@@ -1,5 +1,5 @@
-//! Checks the audit trail from outside, also while its gateway runs: the chain, its gaps, an exported head, and that every
-//! change and every covered row is as its last entry left it.
+//! Verifies the audit trail, even beside a running gateway: the chain, its numbers, an exported head, and that each
+//! change and covered row matches its last entry.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::{
     StoreError,
     coverage::{CoveredCounts, CoveredRows, RecordHistory},
     sql::{Row, Sql},
-    statements::trail::ENTRY,
+    statements::trail::ENTRY_COLUMNS,
     values,
 };
 use countersign_domain::changes::{
@@ -16,9 +16,9 @@ use countersign_domain::changes::{
     digest::body_hash,
 };
 
-/// Entries and changes that are read at a time.
-const ENTRIES: u32 = 500;
-const CHANGES: u32 = 16;
+/// The numbers of entries and changes that are read at a time.
+const ENTRIES_PER_PAGE: u32 = 500;
+const CHANGES_PER_PAGE: u32 = 16;
 
 /// The result of a successful verification.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +39,9 @@ pub enum VerifyError {
     Store(#[from] StoreError),
 }
 
-/// Verifies all entries, changes and covered `rows` once, within the caller's snapshot and in bounded memory. Without an
-/// `expected` head that was exported earlier ([`AuditHead::export`]), a trail that was cut at its end or rewritten as a whole
-/// is not detected. `is_covered` is set if the database says that the trail covers all its rows.
+/// Verifies all entries, changes and covered `rows`, within the caller's snapshot and in bounded memory. Only an
+/// `expected` head that was exported earlier ([`AuditHead::export`]) detects a trail that was truncated or rewritten
+/// as a whole. `is_covered` is set if the database states that the trail covers all its rows.
 ///
 /// # Errors
 /// [`VerifyError::Broken`] at the first contradiction.
@@ -56,8 +56,8 @@ pub(crate) async fn verify<S: Sql>(
     // A tampered row may have any number.
     let mut after = Some(i64::MIN);
     while let Some(last) = after {
-        let sql = format!("SELECT {ENTRY} FROM audit a WHERE a.seq > ?1 ORDER BY a.seq LIMIT ?2");
-        let page = db.rows(&sql, values![last, ENTRIES]).await?;
+        let sql = format!("SELECT {ENTRY_COLUMNS} FROM audit a WHERE a.seq > ?1 ORDER BY a.seq LIMIT ?2");
+        let page = db.rows(&sql, values![last, ENTRIES_PER_PAGE]).await?;
         for row in &page {
             check_entry(&mut verifier, &mut history, row)?;
         }
@@ -73,16 +73,16 @@ pub(crate) async fn verify<S: Sql>(
                WHERE c.no > ?1 ORDER BY c.no LIMIT ?2";
     let mut after = Some(i64::MIN);
     while let Some(last) = after {
-        let page = db.rows(sql, values![last, CHANGES]).await?;
+        let page = db.rows(sql, values![last, CHANGES_PER_PAGE]).await?;
         page.iter().try_for_each(check_change)?;
         changes += page.len() as u64;
         after = page.last().map(|row| row.get(0)).transpose()?;
     }
-    let gone = "SELECT change_id, seq FROM audit WHERE event = 'created'
+    let missing = "SELECT change_id, seq FROM audit WHERE event = 'created'
          AND NOT EXISTS (SELECT 1 FROM changes WHERE changes.id = audit.change_id)
          AND NOT EXISTS (SELECT 1 FROM audit AS later WHERE later.change_id = audit.change_id AND later.event = 'deleted')
          LIMIT 1";
-    if let Some(row) = db.first(gone, &[]).await? {
+    if let Some(row) = db.first(missing, &[]).await? {
         return Err(TrailError::ChangeGone { id: row.get(0)?, seq: row.get(1)? }.into());
     }
     Ok(VerifiedTrail { head, entries, changes, covered: history.compare(rows, is_covered)? })
@@ -103,7 +103,7 @@ fn check_entry(verifier: &mut Verifier, history: &mut RecordHistory, row: &Row) 
     Ok(history.add_entry(content.seq, content.event, content.details)?)
 }
 
-/// Compares a change with its last entry. A redacted change has an entry too, with the hash of what is left.
+/// Compares a change with its last entry. The entry of a redaction has the hash of the remaining contents.
 fn check_change(row: &Row) -> Result<(), VerifyError> {
     let id = || row.get::<String>(1);
     let Some(seq) = row.get::<Option<u64>>(8)? else { return Err(TrailError::ChangeUnknown { id: id()? }.into()) };
@@ -123,7 +123,7 @@ fn check_change(row: &Row) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// Returns `true` if the columns of a change that queries use are those of its body.
+/// Returns `true` if the columns that queries use match the body of the change.
 fn columns_match(body: &Value, principal: &str, idempotency_key: Option<&str>, expires_at: &str) -> bool {
     let same_time = |a: &str, b: &str| match (a.parse::<Timestamp>(), b.parse::<Timestamp>()) {
         (Ok(a), Ok(b)) => a == b,

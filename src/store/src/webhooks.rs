@@ -12,8 +12,8 @@ use super::{
 };
 use countersign_domain::changes::Claimant;
 
-/// The number of finished deliveries that are kept for each webhook.
-pub const KEPT: u64 = 1000;
+/// The maximum finished deliveries that are kept for each webhook.
+pub const MAX_FINISHED_DELIVERIES: u64 = 1000;
 
 /// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,7 +21,7 @@ pub const KEPT: u64 = 1000;
 pub enum DeliveryState {
     Waiting,
     Delivered,
-    /// It was tried for too long, and goes out again only on request.
+    /// The attempts ended without success, and are repeated only on request.
     GivenUp,
 }
 
@@ -44,22 +44,22 @@ impl DeliveryState {
 
 /// An event that waits to be delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The number of the delivery, which rises; 0 until it is stored.
+pub struct PendingDelivery {
+    /// The number of the delivery, in ascending order; 0 until the delivery is stored.
     pub id: u64,
-    /// The key of the event within its webhook: its number in the feed, or a generated one.
+    /// The key of the event within its webhook: the feed number, or a generated key.
     pub key: String,
-    /// The number in the feed of a change's event.
+    /// The feed number, if the event is about a change.
     pub seq: Option<u64>,
     /// The type, for example `change.created`.
     pub kind: String,
-    /// The subject: the id of a change or of a standing rule, or a description.
+    /// The subject of the event: the id of a change or a standing rule, or another text.
     pub subject: String,
     /// The feed event's JSON.
     pub event: String,
     /// The number of attempts so far.
     pub attempts: u32,
-    /// The time since which it waits.
+    /// The time since which the event has been waiting.
     pub since: Timestamp,
 }
 
@@ -95,11 +95,11 @@ pub struct Delivery {
 /// The webhooks and deliveries of a store. Calls block for one small write, so they must be made on a thread that may
 /// block.
 pub trait Deliveries: Send + Sync + 'static {
-    /// Returns the deliveries for the node that leads. Its writes fail with [`StoreError::HandedOver`] once another
-    /// node may lead, and the next leader begins after all of them.
-    fn for_leader(&self, by: &Claimant) -> Arc<dyn Deliveries>;
+    /// Returns a handle for the leader `claimant`. Its writes fail with [`StoreError::HandedOver`] once another node
+    /// may lead, and the next leader sees all successful ones.
+    fn for_leader(&self, claimant: &Claimant) -> Arc<dyn Deliveries>;
 
-    /// Deletes webhooks that are not configured any more. One that comes back later begins anew.
+    /// Deletes all webhooks except the named ones. A webhook that is configured again later counts as new.
     ///
     /// # Errors
     /// Those of the database.
@@ -114,16 +114,16 @@ pub trait Deliveries: Send + Sync + 'static {
     /// Stores events for delivery, and records that the feed was processed up to `position`. Returns their ids.
     ///
     /// # Errors
-    /// Those of the database; then nothing was taken in.
-    fn enqueue(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError>;
+    /// Those of the database. Nothing is stored then, unless the outcome is unknown.
+    fn enqueue(&self, webhook: &str, position: u64, events: &[PendingDelivery]) -> Result<Vec<u64>, StoreError>;
 
     /// Returns the deliveries that are not finished, in order.
     ///
     /// # Errors
     /// Those of the database.
-    fn pending(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError>;
+    fn pending(&self, webhook: &str) -> Result<Vec<PendingDelivery>, StoreError>;
 
-    /// Records an attempt and the state of the delivery after it.
+    /// Records an attempt and the resulting state of the delivery.
     ///
     /// # Errors
     /// Those of the database.
@@ -132,11 +132,11 @@ pub trait Deliveries: Send + Sync + 'static {
         webhook: &str,
         id: u64,
         state: DeliveryState,
-        tried: &AttemptResult,
+        attempt: &AttemptResult,
         at: Timestamp,
     ) -> Result<(), StoreError>;
 
-    /// Queues at most `limit` deliveries again that were given up, oldest first. Returns their number and all waiting
+    /// Queues at most `limit` given-up deliveries again, oldest first. Returns their number, and all waiting
     /// deliveries.
     ///
     /// # Errors
@@ -146,9 +146,9 @@ pub trait Deliveries: Send + Sync + 'static {
         webhook: &str,
         limit: usize,
         now: Timestamp,
-    ) -> Result<(usize, Vec<Waiting>), StoreError>;
+    ) -> Result<(usize, Vec<PendingDelivery>), StoreError>;
 
-    /// Returns deliveries below a number, newest first.
+    /// Returns at most `limit` deliveries with numbers below `below`, newest first.
     ///
     /// # Errors
     /// Those of the database.
@@ -158,7 +158,7 @@ pub trait Deliveries: Send + Sync + 'static {
 /// The deliveries of a database.
 pub(crate) struct DeliveryStore<D> {
     db: Arc<D>,
-    /// The leader that writes; `None` writes whoever leads.
+    /// The node that must be the leader for a write to succeed; `None` does not check.
     leader: Option<Claimant>,
 }
 
@@ -167,7 +167,7 @@ impl<D: Database> DeliveryStore<D> {
         Self { db: Arc::new(db), leader: None }
     }
 
-    /// Runs a transaction, unless another node leads by now.
+    /// Runs a transaction, which fails if `leader` is no longer the leader.
     fn transaction<T>(&self, work: impl AsyncFnOnce(&D::Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.db.transaction(async |db| {
             if let Some(leader) = &self.leader {
@@ -179,8 +179,8 @@ impl<D: Database> DeliveryStore<D> {
 }
 
 impl<D: Database> Deliveries for DeliveryStore<D> {
-    fn for_leader(&self, by: &Claimant) -> Arc<dyn Deliveries> {
-        Arc::new(Self { db: Arc::clone(&self.db), leader: Some(by.clone()) })
+    fn for_leader(&self, claimant: &Claimant) -> Arc<dyn Deliveries> {
+        Arc::new(Self { db: Arc::clone(&self.db), leader: Some(claimant.clone()) })
     }
 
     fn retain_only(&self, names: &[String]) -> Result<(), StoreError> {
@@ -191,12 +191,12 @@ impl<D: Database> Deliveries for DeliveryStore<D> {
         self.db.write(async |db| webhooks::position(db, webhook, head).await)
     }
 
-    fn enqueue(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
+    fn enqueue(&self, webhook: &str, position: u64, events: &[PendingDelivery]) -> Result<Vec<u64>, StoreError> {
         self.transaction(async |db| webhooks::enqueue(db, webhook, position, events).await)
     }
 
-    fn pending(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
-        self.db.read(BACKGROUND_TIMEOUT, async |db| webhooks::list_waiting(db, webhook).await)
+    fn pending(&self, webhook: &str) -> Result<Vec<PendingDelivery>, StoreError> {
+        self.db.read(BACKGROUND_TIMEOUT, async |db| webhooks::list_pending(db, webhook).await)
     }
 
     fn record_attempt(
@@ -204,10 +204,10 @@ impl<D: Database> Deliveries for DeliveryStore<D> {
         webhook: &str,
         id: u64,
         state: DeliveryState,
-        tried: &AttemptResult,
+        attempt: &AttemptResult,
         at: Timestamp,
     ) -> Result<(), StoreError> {
-        self.transaction(async |db| webhooks::note_attempt(db, webhook, id, state, tried, at).await)
+        self.transaction(async |db| webhooks::record_attempt(db, webhook, id, state, attempt, at).await)
     }
 
     fn requeue_given_up(
@@ -215,8 +215,8 @@ impl<D: Database> Deliveries for DeliveryStore<D> {
         webhook: &str,
         limit: usize,
         now: Timestamp,
-    ) -> Result<(usize, Vec<Waiting>), StoreError> {
-        self.db.write(async |db| webhooks::retry_given_up(db, webhook, limit, now).await)
+    ) -> Result<(usize, Vec<PendingDelivery>), StoreError> {
+        self.db.write(async |db| webhooks::requeue_given_up(db, webhook, limit, now).await)
     }
 
     fn deliveries(&self, webhook: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, StoreError> {

@@ -65,7 +65,7 @@ use countersign_provider::{
     CallContext, Module, Permit, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ResourceText, ToolDef,
     ToolResult, schema::parse_arguments,
 };
-use countersign_store::Room;
+use countersign_store::ModuleStorage;
 
 /// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
 /// again.
@@ -94,7 +94,7 @@ impl Tracker {
     ///
     /// # Errors
     /// Fails if the workflow is invalid, or the database cannot be opened or is of a newer version.
-    pub fn open(room: &Room, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
+    pub fn open(room: &ModuleStorage, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
         let workflow = Workflow::from_config(&config.workflow).map_err(TrackerError::Workflow)?;
         let now = Timestamp::now();
         let (events, _) = broadcast::channel(EVENT_CAPACITY);

@@ -1,5 +1,5 @@
-//! Deletes webhooks that were removed from the configuration. Runs at each new leader, because the previous one may have
-//! ended before it deleted them.
+//! Deletes webhooks that were removed from the configuration. Each new leader does this, because the previous leader
+//! may have ended before it deleted them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,8 +23,9 @@ pub(super) struct RemovedWebhookCleanup {
 }
 
 impl RemovedWebhookCleanup {
-    /// Cleans up once after each time that this node becomes the leader. Waits while another node has, or had within the last
-    /// day, another configuration or version, which may be the newer one. `names` returns the configured webhooks.
+    /// Cleans up once whenever this node becomes the leader. Waits as long as a node that was alive within the last
+    /// day has another configuration or version, which may be newer. `names` returns the names of the configured
+    /// webhooks.
     pub async fn run(self, names: impl Fn() -> Vec<String>, shutdown: CancellationToken) {
         let mut done = false;
         loop {
@@ -44,14 +45,14 @@ impl RemovedWebhookCleanup {
         }
     }
 
-    /// Deletes all other webhooks. Returns `false` if the nodes do not agree yet.
+    /// Deletes all webhooks except the named ones. Returns `false` if the nodes do not agree yet.
     async fn clean_up(&self, names: Vec<String>) -> Result<bool, StoreError> {
-        // Taken before the check, so that a leader that takes over in between is not mistaken for this one.
-        let by = self.nodes.claimant();
+        // Read before the check, so that the deletion fails if another node becomes the leader in between.
+        let claimant = self.nodes.claimant();
         if !nodes_agree(&self.nodes.list().await?, self.nodes.now()) {
             return Ok(false);
         }
-        let store = by.map_or_else(|| Arc::clone(&self.store), |by| self.store.for_leader(&by));
+        let store = claimant.map_or_else(|| Arc::clone(&self.store), |claimant| self.store.for_leader(&claimant));
         let retained = tokio::task::spawn_blocking(move || store.retain_only(&names)).await;
         retained.unwrap_or(Err(StoreError::Closed)).map(|()| true)
     }
@@ -60,12 +61,14 @@ impl RemovedWebhookCleanup {
 /// Returns `true` if all live and recent nodes report the same configuration and version.
 fn nodes_agree(nodes: &[Node], now: Timestamp) -> bool {
     let mut recent = nodes.iter().filter(|node| {
-        let ended = node.lease_until.filter(|_| !node.live);
+        let ended = node.lease_until.filter(|_| !node.is_alive);
         ended.is_none_or(|ended| now.duration_since(ended) < RECENT_NODE_AGE)
     });
-    let Some(first) = recent.next().map(|node| &node.says) else { return false };
+    let Some(first) = recent.next().map(|node| &node.introduction) else { return false };
     !first.configuration.is_empty()
-        && recent.all(|node| (&node.says.configuration, &node.says.version) == (&first.configuration, &first.version))
+        && recent.all(|node| {
+            (&node.introduction.configuration, &node.introduction.version) == (&first.configuration, &first.version)
+        })
 }
 
 #[cfg(test)]
@@ -75,25 +78,25 @@ mod tests {
     use super::*;
     use crate::testing::FakeNodes;
     use countersign_store::{
-        Place,
+        StoreLocation,
         nodes::{Introduction, ServerStates},
-        webhooks::Waiting,
+        webhooks::PendingDelivery,
     };
 
     fn node(configuration: &str, version: &str, gone_for_hours: Option<i64>) -> Node {
-        let says =
+        let introduction =
             Introduction { version: version.into(), configuration: configuration.into(), ..Introduction::default() };
         let gone = SignedDuration::from_hours(gone_for_hours.unwrap_or(0));
         Node {
             id: String::new(),
             epoch: 1,
-            says,
-            reach: ServerStates::default(),
+            introduction,
+            server_states: ServerStates::default(),
             started_at: Timestamp::UNIX_EPOCH,
             lease_until: Some(Timestamp::now() - gone),
-            live: gone_for_hours.is_none(),
-            leads: false,
-            here: false,
+            is_alive: gone_for_hours.is_none(),
+            is_leader: false,
+            is_self: false,
             running: 0,
         }
     }
@@ -106,10 +109,10 @@ mod tests {
     #[actix::test]
     async fn new_leader_drops_removed_webhooks_after_config_converges() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Place::directory(dir.path()).deliveries().unwrap();
+        let store = StoreLocation::directory(dir.path()).deliveries().unwrap();
         for name in ["stays", "goes"] {
             store.position(name, 0).unwrap();
-            let waiting = Waiting {
+            let delivery = PendingDelivery {
                 id: 0,
                 key: "1".into(),
                 seq: Some(1),
@@ -119,9 +122,9 @@ mod tests {
                 attempts: 0,
                 since: Timestamp::UNIX_EPOCH,
             };
-            store.enqueue(name, 1, &[waiting]).unwrap();
+            store.enqueue(name, 1, &[delivery]).unwrap();
         }
-        let waits = |name: &str| store.pending(name).unwrap().len();
+        let pending_count = |name: &str| store.pending(name).unwrap().len();
         let own = || node("own", "2", None);
         let nodes = Arc::new(FakeNodes::default());
         *nodes.list.lock().unwrap() = vec![own()];
@@ -133,7 +136,7 @@ mod tests {
         tokio::time::pause();
         actix::spawn(cleanup.run(|| vec!["stays".to_owned()], CancellationToken::new()));
         wait_for_several_checks().await;
-        assert_eq!(waits("goes"), 1, "it does not lead");
+        assert_eq!(pending_count("goes"), 1, "the node is not the leader");
         // The other configuration may be newer: that of a live node, of a crashed leader, or of a node that reports none yet.
         let others =
             [node("other", "2", None), node("own", "1", None), node("other", "2", Some(23)), node("", "", None)];
@@ -141,12 +144,12 @@ mod tests {
             *nodes.list.lock().unwrap() = vec![own(), other];
             nodes.leads.store(true, Ordering::SeqCst);
             wait_for_several_checks().await;
-            assert_eq!((waits("stays"), waits("goes")), (1, 1), "{:?}", nodes.list.lock().unwrap());
+            assert_eq!((pending_count("stays"), pending_count("goes")), (1, 1), "{:?}", nodes.list.lock().unwrap());
         }
         *nodes.list.lock().unwrap() = vec![own(), node("own", "2", Some(1)), node("other", "1", Some(25))];
-        while waits("goes") > 0 {
+        while pending_count("goes") > 0 {
             wait_for_several_checks().await;
         }
-        assert_eq!(waits("stays"), 1);
+        assert_eq!(pending_count("stays"), 1);
     }
 }

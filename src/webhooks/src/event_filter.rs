@@ -21,12 +21,12 @@ pub struct EventFilter {
 impl EventFilter {
     #[must_use]
     pub fn new(config: &WebhookConfig) -> Self {
-        let some = |patterns: &[String]| (!patterns.is_empty()).then(|| glob_set(patterns));
+        let optional_globs = |patterns: &[String]| (!patterns.is_empty()).then(|| glob_set(patterns));
         Self {
             name: config.name.clone(),
             kinds: glob_set(&config.events),
-            tools: some(&config.tools),
-            servers: some(&config.servers),
+            tools: optional_globs(&config.tools),
+            servers: optional_globs(&config.servers),
             states: config.states.clone(),
         }
     }
@@ -37,18 +37,18 @@ impl EventFilter {
         event_types().any(|known| known == kind) && self.kinds.is_match(kind)
     }
 
-    /// Returns `true` if the event matches. Filters by server, tool or state do not apply to events without one. A webhook
-    /// never gets events about itself.
+    /// Returns `true` if the event matches. Filters by server, tool or state do not apply to events without that
+    /// field. A webhook never gets events about itself.
     #[must_use]
     pub fn accepts(&self, kind: &str, facts: &EventFacts) -> bool {
-        let one_of = |glob_set: &Option<GlobSet>, names: &[String]| {
+        let matches_any = |glob_set: &Option<GlobSet>, names: &[String]| {
             glob_set
                 .as_ref()
                 .is_none_or(|glob_set| names.is_empty() || names.iter().any(|name| glob_set.is_match(name)))
         };
         self.accepts_kind(kind)
-            && one_of(&self.servers, facts.server.as_slice())
-            && one_of(&self.tools, &facts.tools)
+            && matches_any(&self.servers, facts.server.as_slice())
+            && matches_any(&self.tools, &facts.tools)
             && facts.state.is_none_or(|state| self.states.is_empty() || self.states.contains(&state))
             && facts.webhook.as_ref() != Some(&self.name)
     }
@@ -60,9 +60,9 @@ mod tests {
 
     use super::*;
 
-    fn wanted(f: impl FnOnce(&mut WebhookConfig)) -> EventFilter {
+    fn filter_with(change_config: impl FnOnce(&mut WebhookConfig)) -> EventFilter {
         let mut config = WebhookConfig::sample("hook");
-        f(&mut config);
+        change_config(&mut config);
         EventFilter::new(&config)
     }
 
@@ -81,10 +81,13 @@ mod tests {
         }));
         assert_eq!((change.subject.as_str(), change.state), ("chg_1", Some(ChangeState::Failed)));
         let down = facts(&json!({ "provider": "files", "error": "gone" }));
-        let all = wanted(|_| {});
-        assert!(all.accepts("change.failed", &change) && !all.accepts("provider.down", &down), "changes by default");
+        let all = filter_with(|_| {});
+        assert!(
+            all.accepts("change.failed", &change) && !all.accepts("provider.down", &down),
+            "only changes match by default"
+        );
         assert!(!all.accepts("change.unheard_of", &change) && !all.accepts("session.opened", &EventFacts::default()));
-        for (more, wants_change, wants_down) in [
+        for (field, wants_change, wants_down) in [
             (("servers", texts(&["file*"])), true, true),
             (("servers", texts(&["git"])), false, false),
             (("tools", texts(&["write_*", "x"])), true, true),
@@ -92,20 +95,23 @@ mod tests {
             (("states", texts(&["failed"])), true, true),
             (("states", texts(&["applied", "rejected"])), false, true),
         ] {
-            let wanted = wanted(|config| {
+            let filter = filter_with(|config| {
                 config.events = texts(&["*"]);
-                match &more {
+                match &field {
                     ("servers", values) => config.servers.clone_from(values),
                     ("tools", values) => config.tools.clone_from(values),
                     (_, values) => config.states = values.iter().filter_map(|v| ChangeState::parse(v)).collect(),
                 }
             });
-            assert_eq!(wanted.accepts("change.failed", &change), wants_change, "{more:?}");
-            assert_eq!(wanted.accepts("provider.down", &down), wants_down, "{more:?}");
-            assert!(wanted.accepts("config.refused", &facts(&json!({ "problems": [] }))));
+            assert_eq!(filter.accepts("change.failed", &change), wants_change, "{field:?}");
+            assert_eq!(filter.accepts("provider.down", &down), wants_down, "{field:?}");
+            assert!(filter.accepts("config.refused", &facts(&json!({ "problems": [] }))));
         }
-        let all = wanted(|config| config.events = texts(&["*"]));
-        assert!(!all.accepts("webhook.failing", &facts(&json!({ "webhook": "hook" }))), "nobody is told of itself");
+        let all = filter_with(|config| config.events = texts(&["*"]));
+        assert!(
+            !all.accepts("webhook.failing", &facts(&json!({ "webhook": "hook" }))),
+            "a webhook gets no events about itself"
+        );
         assert!(all.accepts("webhook.failing", &facts(&json!({ "webhook": "other" }))));
     }
 }

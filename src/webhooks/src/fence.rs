@@ -1,6 +1,6 @@
-//! Fences webhook deliveries at the socket. A process that is suspended between its leadership check and the write would
-//! finish the write when it resumes, although another node may have sent later events. Leadership is therefore checked
-//! again right before each write, which leaves only a few instructions in between.
+//! Fences webhook deliveries at the socket. A process that is suspended between its leadership check and the write
+//! would finish the write when it resumes, although another node may have sent later events. Leadership is therefore
+//! checked again directly before each write, with only a few instructions in between.
 
 use std::{
     fmt, io,
@@ -38,7 +38,7 @@ impl FencedStream {
         if self.nodes.is_leader() {
             Ok(Pin::new(&mut self.io))
         } else {
-            Err(io::Error::other("another node sends by now"))
+            Err(io::Error::other("another node has become the leader and sends the deliveries"))
         }
     }
 }
@@ -105,7 +105,7 @@ mod tests {
         let receiver = std::thread::spawn(move || {
             let (mut stream, mut read) = (listener.accept().unwrap().0, Vec::new());
             let mut chunk = [0; 4096];
-            // Reads until the connection ends, which the client keeps open until then.
+            // The client keeps the connection open until it is dropped.
             while let Ok(n @ 1..) = stream.read(&mut chunk) {
                 read.extend_from_slice(&chunk[..n]);
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn webhook_timestamp_is_the_time_of_the_store() {
+    async fn webhook_timestamp_uses_store_time() {
         let (config, receiver) = receiver();
         let nodes = Arc::new(FakeNodes::default());
         *nodes.now.lock().unwrap() = Some(jiff::Timestamp::from_second(1_000_000_000).unwrap());
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(send("first").await, Ok(200));
         nodes.leads.store(false, Ordering::SeqCst);
         let failed = send("second").await.unwrap_err();
-        assert!(failed.status.is_none() && failed.error.contains("another node sends by now"), "{failed:?}");
+        assert!(failed.status.is_none() && failed.error.contains("another node has become the leader"), "{failed:?}");
         drop(sender);
         let read = receiver.join().unwrap();
         assert!(read.contains("first") && !read.contains("second"), "{read}");

@@ -1,8 +1,8 @@
-//! Orders the deliveries of one webhook. Pure; the time is passed in.
+//! Orders the deliveries of one webhook. This module does no I/O, and callers pass the time.
 //!
-//! Deliveries about one change (or rule, or server) form a lane and are sent one after the other: a failed delivery holds
-//! back the later ones of its lane only. A receiver that fails several times in a row counts as away, and then one delivery
-//! at a time probes whether it is back.
+//! The deliveries about one change, rule or server form a lane, and are sent one after the other. A failed delivery
+//! blocks only the later deliveries of its lane. A receiver that fails several times in a row counts as away. Single
+//! deliveries then probe whether it is back.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,22 +12,22 @@ use std::{
 use tokio::time::Instant;
 
 use countersign_net::Backoff;
-use countersign_store::webhooks::Waiting;
+use countersign_store::webhooks::PendingDelivery;
 
-/// Maximum deliveries in flight.
+/// The maximum deliveries in flight.
 pub const MAX_CONCURRENT_DELIVERIES: usize = 4;
-/// Failures in a row after which the receiver counts as away.
+/// The number of failures in a row after which the receiver counts as away.
 pub const FAILURES_UNTIL_AWAY: u32 = 3;
 
-/// The pauses of one change after failures.
+/// The pauses between attempts of one lane.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(3600) };
-/// The pauses of a receiver that is away: its return is noticed sooner.
+/// The pauses between probes of a receiver that is away. They are shorter, so that its return is noticed soon.
 const BACKOFF_AWAY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
 
 struct Lane {
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<PendingDelivery>,
     due: Instant,
-    /// Failures in a row of the first delivery.
+    /// The number of failures in a row of the first delivery.
     failures: u32,
     busy: bool,
 }
@@ -38,7 +38,7 @@ pub struct Lanes {
     lanes: BTreeMap<String, Lane>,
     /// No delivery is sent before this time.
     paused_until: Option<Instant>,
-    /// Failures in a row of the receiver.
+    /// The number of failures in a row of the receiver.
     failures: u32,
 }
 
@@ -57,7 +57,7 @@ impl Lanes {
     /// Returns the lowest feed number among the deliveries.
     #[must_use]
     pub fn lowest_seq(&self) -> Option<u64> {
-        self.lanes.values().flat_map(|lane| &lane.queue).filter_map(|waiting| waiting.seq).min()
+        self.lanes.values().flat_map(|lane| &lane.queue).filter_map(|delivery| delivery.seq).min()
     }
 
     /// Returns `true` if the receiver counts as away.
@@ -67,44 +67,44 @@ impl Lanes {
     }
 
     /// Inserts deliveries like [`Lanes::push`].
-    pub fn extend(&mut self, all: impl IntoIterator<Item = Waiting>) {
+    pub fn extend(&mut self, all: impl IntoIterator<Item = PendingDelivery>) {
         let now = Instant::now();
-        all.into_iter().for_each(|waiting| self.push(waiting, now));
+        all.into_iter().for_each(|delivery| self.push(delivery, now));
     }
 
     /// Inserts a delivery in the order of its lane, unless it is already present.
-    pub fn push(&mut self, waiting: Waiting, now: Instant) {
-        let lane = self.lanes.entry(waiting.subject.clone()).or_insert_with(|| Lane {
+    pub fn push(&mut self, delivery: PendingDelivery, now: Instant) {
+        let lane = self.lanes.entry(delivery.subject.clone()).or_insert_with(|| Lane {
             queue: VecDeque::new(),
             due: now,
             failures: 0,
             busy: false,
         });
-        if lane.queue.iter().any(|other| other.id == waiting.id) {
+        if lane.queue.iter().any(|other| other.id == delivery.id) {
             return;
         }
         // The delivery in flight stays first.
         let from = usize::from(lane.busy);
-        let at = lane.queue.iter().skip(from).position(|other| other.id > waiting.id);
-        lane.queue.insert(at.map_or(lane.queue.len(), |at| at + from), waiting);
+        let at = lane.queue.iter().skip(from).position(|other| other.id > delivery.id);
+        lane.queue.insert(at.map_or(lane.queue.len(), |at| at + from), delivery);
     }
 
     /// Returns the next delivery that may be sent now, and marks its lane as in flight.
-    pub fn take_next(&mut self, now: Instant) -> Option<Waiting> {
-        if self.paused_until.is_some_and(|hold| hold > now) || self.free_slots() == 0 {
+    pub fn take_next(&mut self, now: Instant) -> Option<PendingDelivery> {
+        if self.paused_until.is_some_and(|pause| pause > now) || self.free_slots() == 0 {
             return None;
         }
         let due = self.lanes.values_mut().filter(|lane| !lane.busy && lane.due <= now);
         // Lanes with fewer failures go first, so that one undeliverable event does not block the receiver.
-        let lane = due.min_by_key(|lane| (lane.failures, lane.queue.front().map(|waiting| waiting.id)))?;
+        let lane = due.min_by_key(|lane| (lane.failures, lane.queue.front().map(|delivery| delivery.id)))?;
         let first = lane.queue.front()?.clone();
         lane.busy = true;
         Some(first)
     }
 
     fn free_slots(&self) -> usize {
-        let at_most = if self.is_away() { 1 } else { MAX_CONCURRENT_DELIVERIES };
-        at_most.saturating_sub(self.lanes.values().filter(|lane| lane.busy).count())
+        let max_in_flight = if self.is_away() { 1 } else { MAX_CONCURRENT_DELIVERIES };
+        max_in_flight.saturating_sub(self.lanes.values().filter(|lane| lane.busy).count())
     }
 
     /// Returns the time at which [`Lanes::take_next`] will return a delivery if nothing else happens.
@@ -114,19 +114,19 @@ impl Lanes {
             return None;
         }
         let due = self.lanes.values().filter(|lane| !lane.busy).map(|lane| lane.due).min()?;
-        Some(self.paused_until.map_or(due, |hold| hold.max(due)))
+        Some(self.paused_until.map_or(due, |pause| pause.max(due)))
     }
 
     /// Records a successful delivery. Returns `true` if the receiver was away until now.
     pub fn record_delivered(&mut self, subject: &str, now: Instant) -> bool {
         self.remove_first(subject, now);
-        let back = self.is_away();
+        let was_away = self.is_away();
         self.failures = 0;
         self.paused_until = None;
-        if back {
+        if was_away {
             self.make_all_due(now);
         }
-        back
+        was_away
     }
 
     /// Removes the first delivery of a lane, such as one that will not be tried again. It does not count as a success of the
@@ -141,15 +141,21 @@ impl Lanes {
         }
     }
 
-    /// Records a failed delivery, which stays first in its lane. `asked` is the pause that the receiver requests, and
-    /// `share` (0 to 255) the part of the second half of a pause that is used. Returns `true` if the receiver is away from
-    /// now on.
-    pub fn record_failure(&mut self, subject: &str, asked: Option<Duration>, share: u8, now: Instant) -> bool {
+    /// Records a failed delivery, which stays the first in its lane. `requested_pause` is the pause that the receiver
+    /// requests, and `share` (0 to 255) the part of the second half of a pause that is used. Returns `true` if the
+    /// receiver is away from now on.
+    pub fn record_failure(
+        &mut self,
+        subject: &str,
+        requested_pause: Option<Duration>,
+        share: u8,
+        now: Instant,
+    ) -> bool {
         self.failures = self.failures.saturating_add(1);
-        let away = self.failures.saturating_sub(FAILURES_UNTIL_AWAY);
-        let hold = self.is_away().then(|| BACKOFF_AWAY.pause_with(away, share));
-        let hold = hold.max(asked.map(|asked| asked.min(BACKOFF.longest)));
-        self.paused_until = hold.map(|hold| now + hold);
+        let failed_probes = self.failures.saturating_sub(FAILURES_UNTIL_AWAY);
+        let pause = self.is_away().then(|| BACKOFF_AWAY.pause_with(failed_probes, share));
+        let pause = pause.max(requested_pause.map(|requested_pause| requested_pause.min(BACKOFF.longest)));
+        self.paused_until = pause.map(|pause| now + pause);
         if let Some(lane) = self.lanes.get_mut(subject) {
             lane.busy = false;
             lane.due = now + BACKOFF.pause_with(lane.failures, share);
@@ -172,8 +178,8 @@ impl Lanes {
 mod tests {
     use super::*;
 
-    fn waiting(id: u64, subject: &str) -> Waiting {
-        Waiting {
+    fn pending_delivery(id: u64, subject: &str) -> PendingDelivery {
+        PendingDelivery {
             id,
             key: id.to_string(),
             seq: Some(id),
@@ -185,30 +191,30 @@ mod tests {
         }
     }
 
-    fn lanes(of: &[(u64, &str)], now: Instant) -> Lanes {
+    fn lanes_with(deliveries: &[(u64, &str)], now: Instant) -> Lanes {
         let mut lanes = Lanes::default();
-        of.iter().for_each(|(seq, change)| lanes.push(waiting(*seq, change), now));
+        deliveries.iter().for_each(|(seq, change)| lanes.push(pending_delivery(*seq, change), now));
         lanes
     }
 
     fn take_ids(lanes: &mut Lanes, now: Instant) -> Vec<u64> {
-        std::iter::from_fn(|| lanes.take_next(now)).map(|waiting| waiting.id).collect()
+        std::iter::from_fn(|| lanes.take_next(now)).map(|delivery| delivery.id).collect()
     }
 
-    const S: Duration = Duration::from_secs(1);
+    const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn deliveries_are_ordered_per_change_and_limited() {
         let now = Instant::now();
-        let mut all = lanes(&[(3, "b"), (1, "a"), (2, "a"), (4, "c"), (5, "d"), (6, "e")], now);
+        let mut all = lanes_with(&[(3, "b"), (1, "a"), (2, "a"), (4, "c"), (5, "d"), (6, "e")], now);
         assert_eq!((all.len(), all.lowest_seq()), (6, Some(1)));
-        assert_eq!(take_ids(&mut all, now), [1, 3, 4, 5], "2 waits for 1, and 6 for a place");
+        assert_eq!(take_ids(&mut all, now), [1, 3, 4, 5], "2 waits for 1, and 6 for a free slot");
         assert_eq!(all.next_due(), None);
         assert!(!all.record_delivered("a", now));
         assert_eq!(take_ids(&mut all, now), [2]);
         // A requeued delivery comes before later ones, but after the one in flight.
-        all.push(waiting(1, "a"), now);
-        all.push(waiting(1, "a"), now);
+        all.push(pending_delivery(1, "a"), now);
+        all.push(pending_delivery(1, "a"), now);
         all.record_delivered("a", now);
         assert_eq!(take_ids(&mut all, now), [1]);
     }
@@ -216,16 +222,16 @@ mod tests {
     #[test]
     fn failure_holds_back_only_its_change() {
         let now = Instant::now();
-        let mut all = lanes(&[(1, "a"), (2, "a"), (3, "b"), (4, "b")], now);
+        let mut all = lanes_with(&[(1, "a"), (2, "a"), (3, "b"), (4, "b")], now);
         assert_eq!(take_ids(&mut all, now), [1, 3]);
         assert!(!all.record_failure("a", None, 255, now));
         all.record_delivered("b", now);
         assert_eq!(take_ids(&mut all, now), [4]);
-        assert_eq!(all.next_due(), Some(now + S));
-        assert!(take_ids(&mut all, now + S / 2).is_empty());
-        assert_eq!(take_ids(&mut all, now + S), [1]);
+        assert_eq!(all.next_due(), Some(now + SECOND));
+        assert!(take_ids(&mut all, now + SECOND / 2).is_empty());
+        assert_eq!(take_ids(&mut all, now + SECOND), [1]);
         all.record_failure("a", None, 255, now);
-        assert_eq!(all.next_due(), Some(now + 2 * S), "twice as long");
+        assert_eq!(all.next_due(), Some(now + 2 * SECOND), "the second pause is twice as long");
         all.remove_first("a", now);
         assert_eq!(take_ids(&mut all, now), [2]);
     }
@@ -233,37 +239,37 @@ mod tests {
     #[test]
     fn absent_receiver_is_probed_by_one_delivery() {
         let mut now = Instant::now();
-        let mut all = lanes(&[(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")], now);
+        let mut all = lanes_with(&[(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")], now);
         assert_eq!(take_ids(&mut all, now).len(), 4);
         let away: Vec<bool> =
             ["a", "b", "c", "d"].iter().map(|change| all.record_failure(change, None, 255, now)).collect();
-        assert_eq!(away, [false, false, true, false], "said once");
+        assert_eq!(away, [false, false, true, false], "only the third failure reports the receiver as away");
         assert!(take_ids(&mut all, now).is_empty());
-        now += 2 * S;
-        assert_eq!(take_ids(&mut all, now), [5], "the one that has not failed yet");
+        now += 2 * SECOND;
+        assert_eq!(take_ids(&mut all, now), [5], "the delivery that has not failed yet goes first");
         all.record_failure("e", None, 255, now);
         for _ in 0..20 {
             let next = all.next_due().unwrap();
             assert!(next - now <= BACKOFF_AWAY.longest);
             now = next;
-            let [one] = take_ids(&mut all, now)[..] else { panic!("one at a time") };
-            let change = ["a", "b", "c", "d", "e"][usize::try_from(one - 1).unwrap()];
+            let [id] = take_ids(&mut all, now)[..] else { panic!("one at a time") };
+            let change = ["a", "b", "c", "d", "e"][usize::try_from(id - 1).unwrap()];
             assert!(!all.record_failure(change, None, 255, now));
         }
         now = all.next_due().unwrap();
         let change = all.take_next(now).unwrap().subject;
-        assert!(all.record_delivered(&change, now), "it is back");
-        assert_eq!(take_ids(&mut all, now).len(), 4, "nobody waits any longer");
+        assert!(all.record_delivered(&change, now), "the receiver is back");
+        assert_eq!(take_ids(&mut all, now).len(), 4, "all lanes are due again");
     }
 
     #[test]
     fn retry_after_pauses_deliveries() {
         let now = Instant::now();
-        let mut all = lanes(&[(1, "a"), (2, "b")], now);
+        let mut all = lanes_with(&[(1, "a"), (2, "b")], now);
         all.take_next(now).unwrap();
-        all.record_failure("a", Some(30 * S), 0, now);
-        assert_eq!((take_ids(&mut all, now + 29 * S), all.next_due()), (vec![], Some(now + 30 * S)));
-        assert_eq!(take_ids(&mut all, now + 30 * S), [2, 1]);
+        all.record_failure("a", Some(30 * SECOND), 0, now);
+        assert_eq!((take_ids(&mut all, now + 29 * SECOND), all.next_due()), (vec![], Some(now + 30 * SECOND)));
+        assert_eq!(take_ids(&mut all, now + 30 * SECOND), [2, 1]);
         all.record_failure("b", Some(BACKOFF.longest * 9), 0, now);
         assert!(all.paused_until.unwrap() <= now + BACKOFF.longest);
         all.make_all_due(now);

@@ -1,7 +1,7 @@
-//! Webhooks: send events of the feed to the configured addresses, at least once and in order for each change.
+//! Webhooks send events of the feed to the configured addresses, at least once and in order for each change.
 //!
-//! Never delays anything else: an absent receiver costs a bounded number of rows, and the feed keeps the rest.
-//! [`countersign_domain::webhooks`] formats the events, which never contain arguments or diffs.
+//! Webhooks never delay other parts: an absent receiver costs a bounded number of rows, and the feed keeps the other
+//! events. [`countersign_domain::webhooks`] formats the events, which never contain arguments or diffs.
 //!
 //! `worker.rs` follows the feed for one webhook from a stored position, [`event_filter`] selects its events, [`lanes`]
 //! orders the deliveries, and [`send`] makes one attempt. [`Webhooks::apply`] applies a new configuration: a webhook that
@@ -42,7 +42,7 @@ use countersign_store::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// All events of the feed up to this number are done.
+    /// The number up to which all events of the feed are delivered, given up or filtered out.
     pub position: u64,
     pub waiting: usize,
     pub failing: bool,
@@ -114,7 +114,7 @@ impl Webhooks {
         Self { feed, context: OnceLock::new(), running: Arc::default(), replace_lock: Arc::default() }
     }
 
-    /// Starts the workers on `thread`. Must be called at most once. `link` is the dashboard's URL, to which the name of a
+    /// Starts the workers on `thread`. Must be called at most once. `dashboard_url` is the dashboard's URL, to which the name of a
     /// page is appended.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl Webhooks {
         &self,
         (store, nodes): (Arc<dyn Deliveries>, Arc<dyn Nodes>),
         configured: &[WebhookConfig],
-        link: &str,
+        dashboard_url: &str,
         thread: ArbiterHandle,
         shutdown: &CancellationToken,
     ) -> Result<(), StoreError> {
@@ -131,7 +131,7 @@ impl Webhooks {
             store,
             nodes,
             thread,
-            dashboard_url: link.into(),
+            dashboard_url: dashboard_url.into(),
             shutdown: shutdown.clone(),
         });
         // One of several nodes may have an older configuration, so the cleanup task deletes webhooks once it is the leader.
@@ -163,29 +163,30 @@ impl Webhooks {
         let Some(context) = self.context.get() else { return Ok(()) };
         let _guard = self.replace_lock.lock().await;
         let previous = self.running();
-        let (stay, leave): (Vec<_>, Vec<_>) =
+        let (unchanged, removed): (Vec<_>, Vec<_>) =
             previous.into_iter().partition(|running| configured.iter().any(|now| *now == *running.config));
         // Two workers of one name would send in different orders.
-        stop_all(&leave).await;
+        stop_all(&removed).await;
         let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
         let store = Arc::clone(&context.store);
         let retained =
             tokio::task::spawn_blocking(move || if may_delete { store.retain_only(&names) } else { Ok(()) }).await;
         let now = configured.iter().map(|webhook| {
-            let stays = stay.iter().find(|running| *running.config == *webhook);
-            stays.map_or_else(|| Arc::new(context.start_worker(webhook, &self.feed)), Arc::clone)
+            let kept = unchanged.iter().find(|running| *running.config == *webhook);
+            kept.map_or_else(|| Arc::new(context.start_worker(webhook, &self.feed)), Arc::clone)
         });
         *self.running.lock() = now.collect();
         retained.unwrap_or(Err(StoreError::Closed))
     }
 
-    /// Stops sending, and waits for the answers to deliveries in flight, before another node or this one starts again.
+    /// Stops sending, and waits for the answers to deliveries in flight, so that a later sender does not overtake
+    /// them.
     pub async fn drain(&self) {
         let all = async {
             let _guard = self.replace_lock.lock().await;
             stop_all(&self.running()).await;
         };
-        // The store may not answer.
+        // The timeout applies if the store does not answer.
         let _ = tokio::time::timeout(worker::DRAIN_TIMEOUT * 2, all).await;
     }
 
@@ -268,11 +269,11 @@ impl Webhooks {
 }
 
 /// Stops the webhooks, and waits until all workers have ended.
-async fn stop_all(some: &[Arc<RunningWebhook>]) {
-    for running in some {
+async fn stop_all(webhooks: &[Arc<RunningWebhook>]) {
+    for running in webhooks {
         running.stop.cancel();
     }
-    for running in some {
+    for running in webhooks {
         running.ended.cancelled().await;
     }
 }

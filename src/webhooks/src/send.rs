@@ -2,7 +2,7 @@
 //! an answer is used only to describe errors.
 //!
 //! Only the operator chooses the address, never an event, an agent or a receiver. Addresses in the local network are
-//! therefore allowed, and redirects are refused. The text of an answer is cut to 200 characters before anybody sees it.
+//! therefore allowed, and redirects are refused. The text of an answer is truncated to 200 characters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,9 +24,9 @@ use countersign_net::{self as net, tls};
 use countersign_protocol::redact::redact;
 use countersign_store::Nodes;
 
-/// Bytes of an answer that are read.
+/// The maximum bytes of an answer that are read.
 const MAX_ANSWER_BYTES: usize = 8 << 10;
-/// Characters of it that are told.
+/// The maximum characters of an answer in an error text.
 const MAX_ERROR_CHARS: usize = 200;
 
 /// The outcome of an attempt: the status of the answer, or the failure.
@@ -94,8 +94,8 @@ impl Sender {
     /// Makes one attempt within the webhook's `timeout`.
     pub async fn send(&self, webhook: &WebhookConfig, id: &DeliveryId, body: Bytes) -> AttemptOutcome {
         let attempt = self.send_once(webhook, id, body);
-        let late = |_| failed_attempt(&format!("no answer within {}s", webhook.timeout.as_secs_f32()));
-        tokio::time::timeout(webhook.timeout, attempt).await.map_err(late)?
+        let timeout_error = |_| failed_attempt(&format!("no answer within {}s", webhook.timeout.as_secs_f32()));
+        tokio::time::timeout(webhook.timeout, attempt).await.map_err(timeout_error)?
     }
 
     async fn send_once(&self, webhook: &WebhookConfig, id: &DeliveryId, body: Bytes) -> AttemptOutcome {
@@ -121,7 +121,7 @@ impl Sender {
         let mut response = request.send_body(body).await.map_err(|error| failed_attempt(&error.to_string()))?;
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value, self.now()));
-        // Read completely, so that the connection can be reused; the text of a failure is reported.
+        // The body is read so that the connection can be reused, and to describe a failure.
         let body = response.body().limit(MAX_ANSWER_BYTES).await.unwrap_or_default();
         if status.is_success() {
             return Ok(status.as_u16());
@@ -141,7 +141,9 @@ fn failed_attempt(error: &str) -> FailedAttempt {
 
 fn describe_failure(status: StatusCode, body: &[u8]) -> String {
     let what = match status.as_u16() {
-        300..=399 => format!("answered {status}; redirects are not followed, write the address that it leads to"),
+        300..=399 => {
+            format!("answered {status}; redirects are not followed, so configure the address that it redirects to")
+        }
         _ => format!("answered {status}"),
     };
     match single_line(&String::from_utf8_lossy(body)) {
@@ -181,12 +183,12 @@ mod tests {
     #[test]
     fn retry_after_accepts_seconds_and_dates() {
         let now = "2015-10-21T07:27:00Z".parse().unwrap();
-        let wanted = |text: &'static str| parse_retry_after(&HeaderValue::from_static(text), now);
-        assert_eq!(wanted("120"), Some(Duration::from_secs(120)));
-        assert_eq!(wanted("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::from_secs(60)));
-        assert_eq!(wanted("Wed, 21 Oct 2015 07:26:00 GMT"), None, "it is over");
+        let parsed = |text: &'static str| parse_retry_after(&HeaderValue::from_static(text), now);
+        assert_eq!(parsed("120"), Some(Duration::from_secs(120)));
+        assert_eq!(parsed("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::from_secs(60)));
+        assert_eq!(parsed("Wed, 21 Oct 2015 07:26:00 GMT"), None, "the time is in the past");
         for bad in ["", "-1", "soon", "1.5", "99999999999"] {
-            assert_eq!(wanted(bad), None, "{bad}");
+            assert_eq!(parsed(bad), None, "{bad}");
         }
     }
 

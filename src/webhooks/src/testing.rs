@@ -13,7 +13,7 @@ use countersign_store::{
     nodes::{Introduction, Node, ServerStates, StoreUpdates},
 };
 
-/// A fake node out of two, whose leadership the test controls.
+/// A fake view of a store with two nodes, in which the test controls the leadership.
 #[derive(Default)]
 pub struct FakeNodes {
     pub leads: AtomicBool,

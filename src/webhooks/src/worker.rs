@@ -37,24 +37,24 @@ use countersign_net::random_byte;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{
     Nodes, StoreError,
-    webhooks::{AttemptResult, Deliveries, DeliveryState, Waiting},
+    webhooks::{AttemptResult, Deliveries, DeliveryState, PendingDelivery},
 };
 use countersign_telemetry::metrics as telemetry;
 
-/// Maximum pending deliveries. No more events are enqueued while there are so many.
+/// The maximum pending deliveries. Further events stay in the feed.
 const MAX_WAITING: usize = 256;
-/// Maximum events that are enqueued with one write.
+/// The maximum events that are enqueued with one write.
 const MAX_BATCH: usize = 64;
-/// Non-matching events after which the position is stored. After a restart they are read again.
+/// The number of non-matching events after which the position is stored. A restart reads these events again.
 const MAX_UNRECORDED_EVENTS: u64 = 512;
 /// The pause before a failed write to the store is retried.
 const STORE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The interval between leadership checks.
 const LEADER_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// The interval between looks for deliveries that another node requeued, or for the progress of the leader.
+/// The interval between reads of the store, for deliveries that another node requeued, or for the leader's progress.
 const STORE_POLL_INTERVAL: Duration = Duration::from_secs(3);
 
-/// The time that answers to deliveries in flight are awaited at the end.
+/// The maximum wait for answers to deliveries in flight when the worker stops.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A command to a webhook's worker.
@@ -82,15 +82,15 @@ pub(super) struct Worker {
 }
 
 /// An attempt with its outcome.
-type FinishedAttempt = (Waiting, AttemptOutcome);
+type FinishedAttempt = (PendingDelivery, AttemptOutcome);
 
-/// The state of a worker that sends deliveries.
+/// The progress of a worker that sends deliveries.
 struct Progress {
     filter: EventFilter,
     feed: Option<FeedSubscription>,
     /// The number of the last event that was read.
     position: u64,
-    /// The position in the store.
+    /// The position that is recorded in the store.
     recorded: u64,
     lanes: Lanes,
 }
@@ -101,11 +101,11 @@ impl Worker {
         let _name = telemetry::ConfiguredName::new(&["webhook"], &self.config.name);
         let (sender, tests) =
             (Sender::for_leader(Arc::clone(&self.nodes)), Sender::for_any_node(Arc::clone(&self.nodes)));
-        let all = Arc::clone(&self.store);
+        let unfenced_store = Arc::clone(&self.store);
         while let Some(by) = self.wait_until_leader(&tests).await {
-            self.store = by.as_ref().map_or_else(|| Arc::clone(&all), |by| all.for_leader(by));
+            self.store = by.as_ref().map_or_else(|| Arc::clone(&unfenced_store), |by| unfenced_store.for_leader(by));
             let _ = self.serve(&sender, &tests).await;
-            self.store = Arc::clone(&all);
+            self.store = Arc::clone(&unfenced_store);
             if self.stop.is_cancelled() || by.is_none() {
                 return;
             }
@@ -194,7 +194,7 @@ impl Worker {
         Some(())
     }
 
-    /// Enqueues the deliveries of an event, and of others that can be read without waiting.
+    /// Enqueues the deliveries of an event, and of further events that can be read without waiting.
     async fn enqueue(&self, first: Arc<FeedEvent>, progress: &mut Progress) -> Option<()> {
         let mut deliveries = Vec::new();
         let mut event = Some(first);
@@ -203,8 +203,8 @@ impl Worker {
                 progress.position = progress.position.max(seq);
             }
             deliveries.extend(self.to_delivery(&next, &progress.filter));
-            let more = deliveries.len() < MAX_BATCH.min(MAX_WAITING.saturating_sub(progress.lanes.len()));
-            event = progress.feed.as_mut().filter(|_| more).and_then(|feed| feed.next().now_or_never()).flatten();
+            let has_room = deliveries.len() < MAX_BATCH.min(MAX_WAITING.saturating_sub(progress.lanes.len()));
+            event = progress.feed.as_mut().filter(|_| has_room).and_then(|feed| feed.next().now_or_never()).flatten();
         }
         let position = progress.position;
         if deliveries.is_empty() && position - progress.recorded < MAX_UNRECORDED_EVENTS {
@@ -215,7 +215,7 @@ impl Worker {
         let ids = self.run_on_store(move |store| store.enqueue(&name, position, &rows)).await?;
         crash_point("after_take_in");
         progress.recorded = position;
-        progress.lanes.extend(deliveries.into_iter().zip(ids).map(|(delivery, id)| Waiting { id, ..delivery }));
+        progress.lanes.extend(deliveries.into_iter().zip(ids).map(|(delivery, id)| PendingDelivery { id, ..delivery }));
         Some(())
     }
 
@@ -248,7 +248,7 @@ impl Worker {
     }
 
     /// Turns an event into a delivery if it matches the filter.
-    fn to_delivery(&self, event: &FeedEvent, filter: &EventFilter) -> Option<Waiting> {
+    fn to_delivery(&self, event: &FeedEvent, filter: &EventFilter) -> Option<PendingDelivery> {
         if let (Some(seq), None) = (event.seq, &event.change) {
             tracing::warn!(webhook = self.config.name, to = seq, "events were pruned before they could be delivered");
             return None;
@@ -257,7 +257,7 @@ impl Worker {
             return None;
         }
         let facts = EventFacts::from_json(&event.json);
-        filter.accepts(&event.kind, &facts).then(|| Waiting {
+        filter.accepts(&event.kind, &facts).then(|| PendingDelivery {
             id: 0,
             key: event.seq.map_or_else(new_live_key, |seq| seq.to_string()),
             seq: event.seq,
@@ -269,7 +269,11 @@ impl Worker {
         })
     }
 
-    fn send_delivery(&self, sender: &Sender, delivery: Waiting) -> impl Future<Output = FinishedAttempt> + use<> {
+    fn send_delivery(
+        &self,
+        sender: &Sender,
+        delivery: PendingDelivery,
+    ) -> impl Future<Output = FinishedAttempt> + use<> {
         let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.dashboard_url));
         let nodes = Arc::clone(&self.nodes);
         async move {
@@ -277,7 +281,7 @@ impl Worker {
             let link = page_url(&link, &delivery.kind, &delivery.subject);
             let body = config.format.render_body(&delivery.event, &link, config.template.as_ref());
             let mut sending = std::pin::pin!(sender.send(&config, &id, body));
-            // A suspended process resumes here, and another node may have sent later events since.
+            // The process may have been suspended before this poll, and another node may have sent later events since.
             let outcome = poll_fn(|cx| if nodes.is_leader() { sending.as_mut().poll(cx) } else { Poll::Pending }).await;
             (delivery, outcome)
         }
@@ -310,7 +314,7 @@ impl Worker {
         Some(())
     }
 
-    fn handle_delivered(&self, delivery: &Waiting, lanes: &mut Lanes) {
+    fn handle_delivered(&self, delivery: &PendingDelivery, lanes: &mut Lanes) {
         let is_back = lanes.record_delivered(&delivery.subject, Instant::now());
         {
             let mut status = self.status.lock();
@@ -323,7 +327,13 @@ impl Worker {
         }
     }
 
-    fn handle_failure(&self, delivery: &Waiting, state: DeliveryState, failed: FailedAttempt, lanes: &mut Lanes) {
+    fn handle_failure(
+        &self,
+        delivery: &PendingDelivery,
+        state: DeliveryState,
+        failed: FailedAttempt,
+        lanes: &mut Lanes,
+    ) {
         let FailedAttempt { error, retry_after, .. } = failed;
         let (now, name, attempts) = (Instant::now(), &self.config.name, delivery.attempts.saturating_add(1));
         tracing::debug!(webhook = name, id = delivery.id, attempts, error, "a delivery failed");
@@ -338,7 +348,11 @@ impl Worker {
             status.last_error = Some(error.clone());
         }
         if is_away {
-            tracing::warn!(webhook = name, error, "the webhook's receiver does not take deliveries; they are kept");
+            tracing::warn!(
+                webhook = name,
+                error,
+                "the webhook's receiver does not accept deliveries; they are kept and retried"
+            );
             self.announce("webhook.failing", Some(&error));
         }
     }
@@ -364,7 +378,9 @@ impl Worker {
                 Ok(Ok(done)) => return Some(done),
                 Ok(Err(StoreError::HandedOver)) => return None,
                 Ok(Err(error)) => tracing::error!(webhook = self.config.name, %error, "the store failed; trying again"),
-                Err(error) => tracing::error!(webhook = self.config.name, %error, "a write to the store ended"),
+                Err(error) => {
+                    tracing::error!(webhook = self.config.name, %error, "an operation of the store panicked; trying again")
+                }
             }
             tokio::select! {
                 () = self.stop.cancelled() => return None,

@@ -61,7 +61,7 @@ use countersign_session::{
     server::{Reviews, Routing},
     status::GatewayStatus,
 };
-use countersign_store::{PinStore, Place, Store, StoreError, lock_data_dir};
+use countersign_store::{PinStore, Store, StoreError, StoreLocation, lock_data_dir};
 use countersign_telemetry::{self, Metrics, metrics::Breaker};
 use countersign_tracker::Tracker;
 use countersign_transports::{endpoint::McpEndpoint, http, ws};
@@ -90,7 +90,7 @@ pub async fn start(
     let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
     drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
     let mut lock = lock_data_dir(&config.data)?;
-    let location = Place::configured(&config.data, config.store_server())?;
+    let location = StoreLocation::configured(&config.data, config.store_server())?;
     let start_timeout = config.store.as_ref().map_or(Duration::ZERO, |server| server.start_timeout);
     let store = open_store(&location, start_timeout).await?;
     location.claim_directory(loaded.source_file("store.url"))?;
@@ -333,7 +333,7 @@ fn build_cluster(
 }
 
 /// Opens the store, and tries again until the timeout if it cannot be reached.
-async fn open_store(location: &Place, timeout: Duration) -> Result<Arc<dyn Store>, ServeError> {
+async fn open_store(location: &StoreLocation, timeout: Duration) -> Result<Arc<dyn Store>, ServeError> {
     let end = Instant::now() + timeout;
     let mut pause = FIRST_STORE_PAUSE;
     loop {
@@ -364,13 +364,13 @@ fn start_router(
 /// Opens the providers that are compiled in.
 fn build_providers(
     config: &Config,
-    location: &Place,
+    location: &StoreLocation,
     changes: &Changes,
     routes: &Arc<PublishedTable>,
 ) -> Result<Vec<RouteTarget>, ServeError> {
     let mut providers: Vec<RouteTarget> = Vec::new();
     if config.modules.tracker.enabled {
-        providers.push(RouteTarget::Module(Tracker::open(&location.room()?, &config.modules.tracker)?));
+        providers.push(RouteTarget::Module(Tracker::open(&location.module_storage()?, &config.modules.tracker)?));
     }
     if config.modules.docs.enabled {
         providers.push(RouteTarget::Module(Docs::open(&config.data, &config.modules.docs)?));

@@ -59,10 +59,10 @@ impl Reconfigurable for RecordingGateway {
         }
         let mut store = self.0.store.lock().unwrap();
         let digest_of = |policy: &Option<PolicySnapshot>| policy.as_ref().map(|policy| policy.digest.clone());
-        if by_consent || store.newest.is_none() || digest_of(&store.newest) == digest_of(&store.here) {
+        if by_consent || store.newest.is_none() || digest_of(&store.newest) == digest_of(&store.own) {
             store.newest = Some(snapshot.clone());
         }
-        (store.here, store.is_told) = (Some(snapshot), true);
+        (store.own, store.has_audit_entry) = (Some(snapshot), true);
         async { Ok(()) }.boxed()
     }
     fn newest_digest(&self) -> BoxFuture<'static, Option<String>> {

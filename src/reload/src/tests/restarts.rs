@@ -116,7 +116,7 @@ async fn unreadable_policy_is_recorded_and_locks_nobody_out() {
         gateway.reloader.record_start().await.unwrap();
         let changed = {
             let mut store = gateway.log.store.lock().unwrap();
-            let body = &mut store.here.as_mut().unwrap().body;
+            let body = &mut store.own.as_mut().unwrap().body;
             let before = std::mem::take(body);
             *body = change(&before);
             *body != before
@@ -150,7 +150,7 @@ async fn server_with_unknown_target_waits_for_consent() {
     };
     assert_eq!(names(&gateway), ["b"]);
     assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["mcpServers.a.allow_own_files"]);
-    let saved = gateway.log.store.lock().unwrap().here.clone().unwrap();
+    let saved = gateway.log.store.lock().unwrap().own.clone().unwrap();
     assert!(!format!("{saved:?}").contains("s3cret"), "{saved:?}");
     // The earlier denials of the server are not forgotten, however often the gateway restarts.
     let gateway = gateway.restart_with(own).await;

@@ -53,7 +53,7 @@ use countersign_routing::{
 };
 use countersign_rulings::standing_rules::{StandingRuleCache, StandingRules, StandingRulesDeps};
 use countersign_session::registry::SessionInfo;
-use countersign_store::{PinStore, Place, Store};
+use countersign_store::{PinStore, Store, StoreLocation};
 
 /// Returns a function that builds and publishes the routes of the only provider, as the router would.
 fn route_builder(
@@ -174,13 +174,13 @@ impl Endpoints {
         let mut config = Config { data: dir.path().to_owned(), ..Config::default() };
         adjust(&mut config);
         let config = Arc::new(config);
-        let store: Arc<dyn Store> = Place::directory(dir.path()).open().unwrap();
+        let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
         let provider = Arc::new(FakeProvider { is_module: false, ..FakeProvider::new("pretend") });
         let policy = Arc::new(Mutex::new(PolicyConfig::from(PolicyDefault::ReviewWrites)));
         let pins = Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
         let rule_cache = StandingRuleCache::open(&store).await.unwrap();
-        let stored = Arc::new(StoredCredentials::open(&Place::directory(dir.path())).unwrap());
+        let stored = Arc::new(StoredCredentials::open(&StoreLocation::directory(dir.path())).unwrap());
         let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
         let people = Arc::new(Reviewers::new(&config.policy.groups).with_keys(keys));
         let (table, shown, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));

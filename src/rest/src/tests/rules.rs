@@ -104,7 +104,7 @@ async fn rule_is_created_listed_counted_and_revoked() {
     let story = endpoints.get(&format!("/api/audit?change={}", change.id), &key).await.json();
     assert_eq!(story["entries"].as_array().unwrap()[..3], trail["entries"].as_array().unwrap()[..3]);
     assert_eq!((&story["entries"][0]["from"], &story["entries"][0]["to"]), (&Value::Null, &Value::Null));
-    assert_eq!(Place::directory(endpoints.dir.path()).verify_audit(None).unwrap().changes, 1);
+    assert_eq!(StoreLocation::directory(endpoints.dir.path()).verify_audit(None).unwrap().changes, 1);
     endpoints.close().await;
 }
 

@@ -19,7 +19,7 @@ use countersign_provider::{
     CallContext, CompletionRef, Module as _, ProgressSink, Provider, ProviderDirectory, ProviderEvent,
     text::content_text,
 };
-use countersign_store::{Place, Room, Store};
+use countersign_store::{ModuleStorage, Store, StoreLocation};
 use countersign_tracker::Tracker;
 
 struct OnlyTracker(Arc<Tracker>);
@@ -69,8 +69,8 @@ impl Fixture {
         let dir = tempfile::tempdir().unwrap();
         let config =
             TrackerConfig { enabled: true, workflow: Default::default(), sample_project: true, people: vec![] };
-        let tracker = Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap();
-        let store: Arc<dyn Store> = Place::directory(dir.path()).open().unwrap();
+        let tracker = Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config).unwrap();
+        let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
         let directory = Arc::new(OnlyTracker(Arc::clone(&tracker)));
         let pending = PendingConfig::from(&Config::default().changes);
         let changes = Changes::start(store, directory, pending).await.unwrap();

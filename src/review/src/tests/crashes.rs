@@ -10,7 +10,7 @@ use std::{
 
 use super::super::testing::*;
 use countersign_domain::changes::{Change, ChangeState, Verdict};
-use countersign_store::Place;
+use countersign_store::StoreLocation;
 
 const CRASH_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_CRASH_DIR";
 
@@ -114,6 +114,6 @@ async fn crash_at_any_point_applies_once_and_announces_after_commit() {
             }
         }
         bench.changes.shutdown(std::time::Duration::from_secs(10)).await;
-        Place::directory(&dir.path().join("data")).verify_audit(None).unwrap();
+        StoreLocation::directory(&dir.path().join("data")).verify_audit(None).unwrap();
     }
 }

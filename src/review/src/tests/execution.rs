@@ -8,7 +8,7 @@ use std::{
 use super::super::testing::*;
 use countersign_domain::changes::{ChangeState, Verdict, WaitsFor, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
-use countersign_store::Place;
+use countersign_store::StoreLocation;
 
 #[actix::test]
 async fn each_call_outcome_leads_to_its_state() {
@@ -197,7 +197,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     bench.wait_for_state(&same.id, ChangeState::Applied).await;
     let (dir, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 3);
-    Place::directory(dir.path()).verify_audit(None).unwrap();
+    StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
 }
 
 #[actix::test]
@@ -297,7 +297,7 @@ async fn shutdown_waits_for_running_calls() {
     let refused = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::ShuttingDown);
     assert!(!bench.changes.is_healthy());
-    assert_eq!(Place::directory(bench.dir.path()).verify_audit(None).unwrap().entries, 4);
+    assert_eq!(StoreLocation::directory(bench.dir.path()).verify_audit(None).unwrap().entries, 4);
 }
 
 #[actix::test]

@@ -9,7 +9,7 @@ use super::super::testing::*;
 use countersign_domain::changes::{Change, ChangeState, Verdict, audit::AuditEntry, machine::EventKind};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
-    Heads, ListQuery, Listing, LiveChange, Place, Store, StoreBackend, StoreError, StoreFuture, StoredEvent,
+    Heads, ListQuery, Listing, LiveChange, Store, StoreBackend, StoreError, StoreFuture, StoreLocation, StoredEvent,
     WriteCallback, WriteError, WriteRequest,
 };
 
@@ -154,7 +154,7 @@ async fn start_with_faults(
 ) -> (TestBench, Arc<FaultyStore>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(FaultyStore {
-        store: Place::directory(dir.path()).open().unwrap(),
+        store: StoreLocation::directory(dir.path()).open().unwrap(),
         unreadable: AtomicBool::new(false),
         fault: Mutex::new(Some((kind, fault, times))),
     });
@@ -181,7 +181,7 @@ async fn result_written_with_unknown_outcome_is_recorded_once() {
     bench.decide(&change, Verdict::Approve).await.unwrap();
     wait_for_all_faults(&store).await;
     bench.changes.shutdown(std::time::Duration::from_secs(20)).await;
-    let trail = Place::directory(dir.path()).verify_audit(None).unwrap();
+    let trail = StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
     assert_eq!((trail.entries, bench.fake.call_count()), (4, 1));
 }
 

@@ -3,7 +3,7 @@
 use super::super::testing::*;
 use countersign_domain::changes::{ChangeState, Verdict};
 use countersign_protocol::ErrorKind;
-use countersign_store::Place;
+use countersign_store::StoreLocation;
 
 #[actix::test]
 async fn approved_change_runs_once_with_the_bytes_shown() {
@@ -28,7 +28,7 @@ async fn approved_change_runs_once_with_the_bytes_shown() {
     assert!(counts.contains(&(ChangeState::Applied, 1)));
     let head = bench.changes.audit_head().await.unwrap();
     let (dir, ..) = bench.end().await;
-    let verified = Place::directory(dir.path()).verify_audit(Some(head)).unwrap();
+    let verified = StoreLocation::directory(dir.path()).verify_audit(Some(head)).unwrap();
     assert_eq!((verified.entries, verified.changes, verified.head), (4, 1, head));
 }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::super::testing::*;
 use countersign_domain::changes::{ChangeState, Verdict};
 use countersign_store::{
-    Place,
+    StoreLocation,
     sqlite::{backup::backup, open::database_path},
 };
 
@@ -52,5 +52,5 @@ async fn change_approved_in_a_backup_waits_for_review_again() {
     let trail = again.changes.audit_page(None, 50, None).await.unwrap();
     assert_eq!(trail.items.iter().filter(|entry| entry.event == "restored").count(), 1);
     again.end().await;
-    Place::directory(data.path()).verify_audit(None).unwrap();
+    StoreLocation::directory(data.path()).verify_audit(None).unwrap();
 }

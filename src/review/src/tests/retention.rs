@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::super::{testing::*, upkeep::prune};
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{Change, ChangeState, Verdict, digest::bytes_hash};
-use countersign_store::Place;
+use countersign_store::StoreLocation;
 
 const DAY: u64 = 86_400;
 
@@ -72,7 +72,7 @@ async fn contents_are_pruned_first_then_the_change() {
     assert_eq!(bench.get(&open.id).await.arguments.get(), r#"{"open":"kept"}"#, "open changes are never pruned");
     assert_eq!(bench.get(&young.id).await.arguments.get(), r#"{"young":1}"#);
     assert_eq!(trail(&bench, &old.id).await.last().unwrap(), "redacted");
-    let verified = Place::directory(bench.dir.path()).verify_audit(None).unwrap();
+    let verified = StoreLocation::directory(bench.dir.path()).verify_audit(None).unwrap();
 
     advance_days(&bench, 20);
     prune_all(&bench).await;
@@ -82,12 +82,12 @@ async fn contents_are_pruned_first_then_the_change() {
     assert_eq!(trail(&bench, &old.id).await, ["created", "approved", "executing", "applied", "redacted", "deleted"]);
     let counts: std::collections::BTreeMap<_, _> = bench.changes.counts().into_iter().collect();
     assert_eq!((counts[&ChangeState::Applied], counts[&ChangeState::Pending]), (1, 1));
-    let later = Place::directory(bench.dir.path()).verify_audit(Some(verified.head)).unwrap();
+    let later = StoreLocation::directory(bench.dir.path()).verify_audit(Some(verified.head)).unwrap();
     assert_eq!((later.changes, later.entries), (2, verified.entries + 2));
     // New changes still run after the pruning.
     applied(&bench, r#"{"n":1}"#).await;
     let (dir, ..) = bench.end().await;
-    Place::directory(dir.path()).verify_audit(Some(later.head)).unwrap();
+    StoreLocation::directory(dir.path()).verify_audit(Some(later.head)).unwrap();
 }
 
 #[actix::test]
@@ -108,12 +108,15 @@ async fn verify_detects_a_forged_pruning() {
     advance_days(&bench, 1);
     prune_all(&bench).await;
     let (dir, ..) = bench.end().await;
-    Place::directory(dir.path()).verify_audit(None).unwrap();
+    StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
     let conn = countersign_store::sqlite::open::open_writer(dir.path()).unwrap();
     conn.execute("UPDATE changes SET body = replace(body, 'applied', 'Applied') WHERE id = ?1", [&change.id]).unwrap();
-    assert!(Place::directory(dir.path()).verify_audit(None).is_err(), "a redacted change was altered");
+    assert!(StoreLocation::directory(dir.path()).verify_audit(None).is_err(), "a redacted change was altered");
     conn.execute("DELETE FROM changes", []).unwrap();
-    assert!(Place::directory(dir.path()).verify_audit(None).is_err(), "a change was deleted without an audit entry");
+    assert!(
+        StoreLocation::directory(dir.path()).verify_audit(None).is_err(),
+        "a change was deleted without an audit entry"
+    );
 }
 
 #[actix::test]
@@ -188,7 +191,7 @@ async fn pruning_in_batches_does_not_block_writers() {
     let counts: std::collections::BTreeMap<_, _> = bench.changes.counts().into_iter().collect();
     assert_eq!((counts[&ChangeState::Rejected], counts[&ChangeState::Pending]), (0, batches - 1));
     let (dir, ..) = bench.end().await;
-    assert_eq!(Place::directory(dir.path()).verify_audit(None).unwrap().changes, batches - 1);
+    assert_eq!(StoreLocation::directory(dir.path()).verify_audit(None).unwrap().changes, batches - 1);
 }
 
 #[test]
@@ -241,7 +244,7 @@ async fn kill_during_pruning_leaves_all_or_nothing() {
             .status()
             .unwrap();
         assert_eq!(status.code(), None, "{point}: the child must be killed");
-        Place::directory(dir.path()).verify_audit(None).unwrap();
+        StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
         let skew = Arc::default();
         let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
         let bench = TestBench::in_directory(dir, fake(), skew, config).await;
@@ -252,7 +255,7 @@ async fn kill_during_pruning_leaves_all_or_nothing() {
         prune_all(&bench).await;
         assert!(bench.get(&change.id).await.redacted.is_some());
         let (dir, ..) = bench.end().await;
-        Place::directory(dir.path()).verify_audit(None).unwrap();
+        StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
     }
 }
 
@@ -286,5 +289,5 @@ async fn large_failed_changes_lose_their_contents_after_a_day() {
         assert!(bench.get(id).await.redacted.is_none(), "small, executed and open changes keep their contents");
     }
     let (dir, ..) = bench.end().await;
-    Place::directory(dir.path()).verify_audit(None).unwrap();
+    StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
 }

@@ -9,7 +9,7 @@ use countersign_domain::{
     changes::{ChangeState, Verdict, WaitsFor},
     principal::{Principal, Role},
 };
-use countersign_store::Place;
+use countersign_store::StoreLocation;
 
 /// A reproducible source of random choices.
 struct Choices(u64);
@@ -112,7 +112,7 @@ async fn random_mix_runs_nothing_unapproved_or_twice() {
             assert_eq!(change.version, *version);
         }
         let (dir, ..) = bench.end().await;
-        let verified = Place::directory(dir.path()).verify_audit(None).unwrap();
+        let verified = StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
         assert_eq!(verified.entries, versions.values().sum::<u64>());
     }
     // The mix must include every kind of transition, or the test would prove nothing.

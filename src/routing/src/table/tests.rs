@@ -11,7 +11,7 @@ use countersign_domain::{
     },
     principal::Role,
 };
-use countersign_store::Room;
+use countersign_store::ModuleStorage;
 use countersign_tracker::Tracker;
 use countersign_upstream::{Catalog, Negotiated, Upstream, testing};
 
@@ -23,7 +23,8 @@ fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
         sample_project: false,
         people: Vec::new(),
     };
-    let tracker = RouteTarget::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
+    let tracker =
+        RouteTarget::Module(Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config).unwrap());
     let policy = Policy::new(&PolicyDefault::ReviewWrites.into());
     let aliases = Aliases::new(routes).unwrap();
     (build_first(&[tracker], &policy, &aliases).unwrap(), dir)
@@ -74,7 +75,8 @@ fn name_collision_error_names_both_providers() {
         sample_project: false,
         people: Vec::new(),
     };
-    let tracker = RouteTarget::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
+    let tracker =
+        RouteTarget::Module(Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config).unwrap());
     let policy = Policy::new(&PolicyDefault::Allow.into());
     let twice = [tracker.clone(), tracker];
     let error = build_first(&twice, &policy, &Aliases::default()).err().unwrap();

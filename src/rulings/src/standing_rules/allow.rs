@@ -1,8 +1,8 @@
-//! "Let this tool run without review": a standing rule of a reviewer on a tool definition, for any caller and any
-//! arguments, until it is revoked.
+//! Standing rules that let a whole tool run without review: for one definition, any caller and any arguments, until a
+//! reviewer revokes the rule.
 //!
-//! This makes servers usable whose tools have no annotations. It does not override the configuration: if a rule of the file
-//! decides on a tool, that rule has to be changed.
+//! Such rules make servers usable whose tools have no annotations. They do not override the configuration: if a rule
+//! of the configuration decides on a tool, the operator has to change that rule.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl StandingRules {
         if rules.is_empty() {
             return Ok(());
         }
-        self.check_room(by, rules.len())?;
+        self.check_limits(by, rules.len())?;
         crash_point("before_rule_created");
         for rule in &rules {
             self.record(rule, "standing_rule_created", &by.name, Some(reason)).await?;
@@ -70,7 +70,7 @@ impl StandingRules {
         crash_point("after_rule_created");
         (self.deps.rebuild)().await;
         for rule in &rules {
-            tracing::info!(rule = %rule.id, tool = %rule.tool, by = %by.name, "a tool was let run without review");
+            tracing::info!(rule = %rule.id, tool = %rule.tool, by = %by.name, "a reviewer lets a tool run without review");
             self.announce(rule, "rule.created", &by.name, Some(reason));
         }
         Ok(())
@@ -107,7 +107,7 @@ impl StandingRules {
             Verdict::Deny => refuse(ErrorKind::PolicyDenied, "policy.default denies the tool"),
             Verdict::Review if !can_approve_alone(&self.deps.reviewers, &decision.terms, by) => refuse(
                 ErrorKind::Forbidden,
-                "its reviews ask for more than your approval alone (policy.review), and so nobody may leave them out",
+                "its reviews need more than your approval alone (policy.review), so they cannot be skipped",
             ),
             Verdict::Review => Ok(()),
         }

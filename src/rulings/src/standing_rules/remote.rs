@@ -1,5 +1,5 @@
-//! Standing rules that other nodes of the store create, revoke and end. They take effect here too, and are announced on
-//! this node's feed for its dashboards and, if it is the leader, its webhooks.
+//! Applies changes of standing rules by other nodes of the store. The changes are announced on this node's feed for
+//! the dashboards and, if this node is the leader, the webhooks.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,7 +10,7 @@ use countersign_domain::{
 };
 use countersign_store::{AuditSearch, StoreError};
 
-/// Maximum audit entries that are searched for the comment on a revocation.
+/// The maximum audit entries that are searched for the comment on a revocation.
 const MAX_SEARCHED_ENTRIES: usize = 50;
 
 /// A change of a rule by another node: the feed event, the actor and the comment.
@@ -34,9 +34,9 @@ fn diff_rules(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteR
         if previous.is_none() {
             push("rule.created", &rule.created_by, rule.comment.as_deref());
         }
-        let was_over = previous.is_some_and(|previous| previous.has_ended());
+        let had_ended = previous.is_some_and(|previous| previous.has_ended());
         let orphaned = rule.orphaned_at.is_some() && previous.is_none_or(|previous| previous.orphaned_at.is_none());
-        if rule.has_ended() && !was_over {
+        if rule.has_ended() && !had_ended {
             match &rule.revoked_by {
                 Some(by) => push("rule.revoked", by, orphaned.then_some(super::ALLOW_RULE_ENDED)),
                 None => push("rule.expired", SYSTEM, None),
@@ -49,12 +49,12 @@ fn diff_rules(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteR
 }
 
 impl StandingRuleCache {
-    /// Replaces the rules with those of the store, but keeps the use counts of this node. Returns `true` if another node
-    /// changed any.
+    /// Replaces the rules with those of the store, but keeps the use counts of this node. Returns `true` if another
+    /// node changed a rule.
     fn merge(&self, read: Vec<StandingRule>) -> bool {
         let (now, known) = (now(&*self.nodes), self.rules.load_full());
         let state = |rule: &StandingRule| (rule.id.clone(), rule.has_ended(), rule.orphaned_at);
-        let same = known.iter().map(|rule| state(rule)).eq(read.iter().map(state));
+        let is_unchanged = known.iter().map(|rule| state(rule)).eq(read.iter().map(state));
         let merged = read.into_iter().map(|rule| match known.iter().find(|known| known.id == rule.id) {
             Some(known) => {
                 known.uses.raise_to(rule.uses.get());
@@ -63,7 +63,7 @@ impl StandingRuleCache {
             None => Arc::new(rule.with_deadline(now)),
         });
         self.rules.store(Arc::new(merged.collect()));
-        !same
+        !is_unchanged
     }
 }
 
@@ -76,13 +76,13 @@ impl StandingRules {
         // Waits for changes of this node, so that they are known before the store is read.
         let _one_at_a_time = self.change_lock.lock().await;
         let read = self.deps.store.standing_rules().await?;
-        let on_record = read.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
-        self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).extend(on_record);
-        let news = diff_rules(&self.deps.cache.rules(), &read);
+        let use_counts = read.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
+        self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).extend(use_counts);
+        let changes = diff_rules(&self.deps.cache.rules(), &read);
         if self.deps.cache.merge(read) {
             (self.deps.rebuild)().await;
         }
-        for RemoteRuleChange { rule, feed_event: feed, by, comment } in news {
+        for RemoteRuleChange { rule, feed_event: feed, by, comment } in changes {
             let comment = match comment {
                 None if feed == "rule.revoked" => self.find_revocation_comment(&rule).await,
                 comment => comment,
@@ -127,24 +127,30 @@ mod tests {
         let known = known.map(|rule| Arc::new(rule.clone()));
         diff_rules(&known, &read.map(Clone::clone))
             .into_iter()
-            .map(|news| (news.rule.id, news.feed_event, news.by))
+            .map(|change| (change.rule.id, change.feed_event, change.by))
             .collect()
     }
 
     #[test]
     fn remote_rule_changes_are_announced_once() {
         let (a, b) = (rule("a", StandingVerdict::Allow), rule("b", StandingVerdict::Deny));
-        let is = |id: &str, feed, by: &str| (id.to_owned(), feed, by.to_owned());
-        assert_eq!(summarize([], [&a, &b]), [is("a", "rule.created", "alice"), is("b", "rule.created", "alice")]);
+        let expected = |id: &str, feed, by: &str| (id.to_owned(), feed, by.to_owned());
+        assert_eq!(
+            summarize([], [&a, &b]),
+            [expected("a", "rule.created", "alice"), expected("b", "rule.created", "alice")]
+        );
         assert_eq!(summarize([&a, &b], [&a, &b]), []);
         let revoked = StandingRule { revoked_at: Some(Timestamp::now()), revoked_by: Some("bob".into()), ..a.clone() };
-        assert_eq!(summarize([&a], [&revoked]), [is("a", "rule.revoked", "bob")]);
+        assert_eq!(summarize([&a], [&revoked]), [expected("a", "rule.revoked", "bob")]);
         assert_eq!(summarize([&revoked], [&revoked]), []);
-        assert_eq!(summarize([], [&revoked]), [is("a", "rule.created", "alice"), is("a", "rule.revoked", "bob")]);
+        assert_eq!(
+            summarize([], [&revoked]),
+            [expected("a", "rule.created", "alice"), expected("a", "rule.revoked", "bob")]
+        );
         let expired = StandingRule { expired_at: Some(Timestamp::now()), ..a.clone() };
-        assert_eq!(summarize([&a], [&expired]), [is("a", "rule.expired", SYSTEM)]);
+        assert_eq!(summarize([&a], [&expired]), [expected("a", "rule.expired", SYSTEM)]);
         let orphaned = StandingRule { orphaned_at: Some(Timestamp::now()), ..b.clone() };
-        assert_eq!(summarize([&b], [&orphaned]), [is("b", "rule.orphaned", SYSTEM)]);
+        assert_eq!(summarize([&b], [&orphaned]), [expected("b", "rule.orphaned", SYSTEM)]);
         assert_eq!(summarize([&orphaned], [&orphaned]), []);
     }
 }

@@ -1,7 +1,7 @@
-//! Connections: where the server is, a pool for reads and small writes, and the schema.
+//! Connections to the server: its address, a pool for reads and small writes, and the schema.
 //!
-//! The pool lives on a thread of its own, so that whoever asks may be on any thread or in any runtime; what blocks waits
-//! outside of any runtime.
+//! The pool lives on its own thread, so that callers may be on any thread or in any runtime. Blocking calls wait
+//! outside any runtime.
 
 use std::{
     fmt,
@@ -43,25 +43,25 @@ use crate::{
 };
 use countersign_net::tls;
 
-/// The connections for reads and small writes, beside that of the writer.
+/// The maximum connections for reads and small writes, in addition to the writer's connection.
 const POOL_SIZE: usize = 8;
-/// The timeout for a free connection of the pool, and for a new one.
+/// The timeout for getting a free connection from the pool, and for opening a new one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The timeout for an answer; longer than the server lets a statement run.
+/// The timeout for an answer, which is longer than the server's limit for statements.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// The timeout for the acknowledgment of sent data. After it, the connection counts as gone.
+/// The timeout for the acknowledgment of sent data, after which the connection counts as lost.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The limits after which the server ends statements, waits for locks, idle transactions and dead connections. A frozen
-/// node in a transaction holds up all others for three seconds, which is less than a lease. A transaction that may be
-/// idle for longer sets its own limit.
+/// The limits after which the server ends statements, waits for locks, idle transactions and dead connections. A
+/// frozen node with an open transaction blocks the others for three seconds, which is less than a lease. A transaction
+/// that may be idle for longer sets its own limit.
 const SERVER_LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=3000 \
      -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c timezone=UTC";
 
-/// `CSGN`, to tell our locks from those of others.
+/// The first key of our advisory locks, `CSGN` in ASCII, which keeps them apart from the locks of other programs.
 const LOCK_CLASS: i32 = 0x4353_474e;
-/// The locks of migrations, of serving gateways (shared), and of a joining node.
+/// The second keys: for migrations, for serving gateways (a shared lock), and for joining nodes.
 const MIGRATION_LOCK: i32 = 1;
 const SERVING_LOCK: i32 = 2;
 const JOINING_LOCK: i32 = 3;
@@ -76,25 +76,28 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_policies_of_nodes.sql"),
     include_str!("migrations/0007_targets_taken.sql"),
 ];
-/// Gateways with an older schema serve alone, so they must end before it is migrated.
+/// The first schema version that several gateways can share. A gateway with an older schema must end before the
+/// migration.
 const FIRST_SHARED_SCHEMA: i64 = 2;
 
-/// Parses an address. Errors do not repeat it, because it may hold a password. Unless it says otherwise, servers on
-/// other machines are reached with TLS.
+/// Parses an address. Servers on other machines are reached with TLS unless the address says otherwise. Errors do not
+/// repeat the address, because it may hold a password.
 ///
 /// # Errors
 /// [`StoreError::Unreachable`]
 pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
-    // The modes of libpq: certificates are always verified here.
-    let told = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
-    let mut config: Config =
-        told.parse().map_err(|_| StoreError::Unreachable("this is no address of PostgreSQL".into()))?;
+    // The driver knows fewer modes than libpq, and our TLS configuration always verifies certificates.
+    let supported_url =
+        url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
+    let mut config: Config = supported_url
+        .parse()
+        .map_err(|_| StoreError::Unreachable("the address is not a valid PostgreSQL address".into()))?;
     if !url.contains("sslmode=") {
-        let near = |host: &Host| match host {
+        let is_local = |host: &Host| match host {
             Host::Unix(_) => true,
             Host::Tcp(name) => name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()),
         };
-        config.ssl_mode(if config.get_hosts().iter().all(near) { SslMode::Disable } else { SslMode::Require });
+        config.ssl_mode(if config.get_hosts().iter().all(is_local) { SslMode::Disable } else { SslMode::Require });
     }
     if config.get_password().is_none()
         && let Ok(password) = std::env::var("PGPASSWORD")
@@ -105,13 +108,13 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
     config.options(own.unwrap_or_else(|| SERVER_LIMITS.to_owned()));
     config.application_name("countersign").connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(USER_TIMEOUT);
     config.keepalives(true).keepalives_idle(Duration::from_secs(10)).keepalives_interval(Duration::from_secs(5));
-    // Of several servers, the one that takes writes is used.
+    // If the address names several servers, the driver uses the one that accepts writes.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     Ok(config)
 }
 
-/// A connection of the pool in use. If its work is not completed, it does not return to the pool, because a transaction
-/// may be open or an answer on its way.
+/// A pooled connection in use. If its work is not completed, dropping closes it, because a transaction may be open or
+/// an answer outstanding.
 struct PooledConnection(Option<Object>);
 
 impl Drop for PooledConnection {
@@ -124,44 +127,44 @@ impl Drop for PooledConnection {
 
 type TlsStream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
-fn failed(error: impl fmt::Display) -> StoreError {
+fn unreachable(error: impl fmt::Display) -> StoreError {
     StoreError::Unreachable(error.to_string())
 }
 
-/// Trusts the authorities in the file, or the public ones.
-fn tls(authorities: Option<&PathBuf>) -> Result<MakeRustlsConnect, StoreError> {
+/// Returns a TLS connector that trusts the authorities in the file, or the public authorities.
+fn tls_connector(authorities: Option<&PathBuf>) -> Result<MakeRustlsConnect, StoreError> {
     let roots = match authorities {
         None => tls::public_roots(),
         Some(path) => {
             let read = tls::read_authorities(path);
             let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(read.map_err(|why| failed(format!("{}: {why}", path.display())))?);
+            roots.add_parsable_certificates(read.map_err(|why| unreachable(format!("{}: {why}", path.display())))?);
             roots
         }
     };
     Ok(MakeRustlsConnect::new(ClientConfig::clone(&tls::client_config(roots, &[]))))
 }
 
-/// Runs a future on a thread with its own runtime. Returns once the future reports whether it could begin.
+/// Runs a future on a new thread with its own runtime. Returns once the future reports whether it started.
 ///
 /// # Errors
-/// What it says, or [`StoreError::Unreachable`] where there is no thread.
+/// The error that the future reports, or [`StoreError::Unreachable`] if the thread cannot be started.
 pub(super) fn spawn_runtime<W: Future<Output = ()>>(
     name: &str,
     work: impl FnOnce(mpsc::SyncSender<Result<(), StoreError>>) -> W + Send + 'static,
 ) -> Result<JoinHandle<()>, StoreError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unreachable)?;
     let (ready, begun) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(name.into());
-    let thread = thread.spawn(move || runtime.block_on(work(ready))).map_err(failed)?;
+    let thread = thread.spawn(move || runtime.block_on(work(ready))).map_err(unreachable)?;
     begun.recv().unwrap_or(Err(StoreError::Closed))?;
     Ok(thread)
 }
 
-/// Builds a future on the thread of the pool, which runs it there.
+/// Builds a future that the pool's thread runs.
 type Job = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
 
-/// The pool's thread and the means to connect. When it is dropped, its connections end.
+/// Opens connections, and owns the pool and its thread. Dropping the connector closes the connections.
 pub(crate) struct PgConnector {
     config: Config,
     tls: MakeRustlsConnect,
@@ -181,8 +184,8 @@ impl fmt::Debug for PgConnector {
 }
 
 impl PgConnector {
-    /// Returns the address of this machine from which it reaches the server, by a socket that sends nothing.
-    pub fn outward(&self) -> Option<IpAddr> {
+    /// Returns the address from which this machine reaches the server, determined by a socket that sends nothing.
+    pub fn outward_address(&self) -> Option<IpAddr> {
         let port = self.config.get_ports().first().copied().unwrap_or(5432);
         self.config.get_hosts().iter().find_map(|host| {
             let Host::Tcp(name) = host else { return None };
@@ -194,18 +197,18 @@ impl PgConnector {
         })
     }
 
-    /// Starts the thread; connects to nothing yet.
+    /// Starts the pool's thread without connecting.
     ///
     /// # Errors
-    /// [`StoreError::Unreachable`] where no thread can be started or the authorities cannot be read.
+    /// [`StoreError::Unreachable`] if the thread cannot be started or the authorities cannot be read.
     pub fn start(config: &Config, authorities: Option<&PathBuf>) -> Result<Arc<Self>, StoreError> {
-        let tls = tls(authorities)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let tls = tls_connector(authorities)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unreachable)?;
         let handle = runtime.handle().clone();
         let pool = pool(config, &tls, POOL_SIZE)?;
         let (jobs, mut queue) = unbounded_channel::<Job>();
         let work = async move {
-            // Ends once the connector is dropped.
+            // The loop ends once the connector is dropped.
             while let Some(job) = queue.recv().await {
                 tokio::task::spawn_local(job());
             }
@@ -213,7 +216,7 @@ impl PgConnector {
         std::thread::Builder::new()
             .name("store-read".into())
             .spawn(move || LocalSet::new().block_on(&runtime, work))
-            .map_err(failed)?;
+            .map_err(unreachable)?;
         Ok(Arc::new(Self {
             config: config.clone(),
             tls,
@@ -226,11 +229,11 @@ impl PgConnector {
         }))
     }
 
-    /// Creates another pool, whose users do not wait for the store's own reads.
+    /// Creates a separate pool, so that its users do not wait for the store's own reads.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`]
-    pub fn pool_of(&self, connections: usize) -> Result<Pool, StoreError> {
+    pub fn create_pool(&self, connections: usize) -> Result<Pool, StoreError> {
         pool(&self.config, &self.tls, connections)
     }
 
@@ -239,30 +242,30 @@ impl PgConnector {
         self.handle.spawn(work);
     }
 
-    /// Runs statements on the thread with a connection of the pool; the answer may be awaited in any runtime. `late` is the
-    /// error if nobody answers in time: [`error::no_answer`] for reads, and [`error::unknown`] for writes.
-    pub fn ask<T: Send + 'static>(
+    /// Runs statements on the pool's thread with a pooled connection. The answer may be awaited in any runtime.
+    /// `timeout_error` is [`error::no_answer`] for reads, and [`error::unknown_outcome`] for writes.
+    pub fn run_async<T: Send + 'static>(
         self: &Arc<Self>,
-        late: fn() -> StoreError,
+        timeout_error: fn() -> StoreError,
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
         let (reply, answer) = oneshot::channel();
         let connector = Arc::clone(self);
         let job = move || -> LocalBoxFuture<'static, ()> {
             Box::pin(async move {
-                // A caller that has given up is not worth the query.
+                // The query is skipped if the caller has given up.
                 if !reply.is_closed() {
-                    let _ = reply.send(connector.with(BACKGROUND_TIMEOUT, late, work).await);
+                    let _ = reply.send(connector.with_connection(BACKGROUND_TIMEOUT, timeout_error, work).await);
                 }
             })
         };
-        // Without the thread, the reply is dropped.
+        // If the thread has ended, the reply channel is dropped, and the caller gets `Closed`.
         let _ = self.jobs.send(Box::new(job));
         Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Closed)) })
     }
 
-    /// Runs a future on the calling thread until it is ready, while the connections are served by the pool's thread. Must not
-    /// be called on that thread.
+    /// Runs a future on the calling thread until it is ready, while the pool's thread serves the connections. Must not
+    /// be called on the pool's thread.
     pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         struct Unpark(Thread);
         impl Wake for Unpark {
@@ -271,7 +274,7 @@ impl PgConnector {
             }
         }
         let _entered = self.handle.enter();
-        // The calling thread may be within a task, whose budget would end and never be renewed here.
+        // The calling thread may run a task, whose cooperative budget would be used up and never renewed here.
         let mut work = pin!(tokio::task::unconstrained(work));
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
@@ -282,28 +285,29 @@ impl PgConnector {
         }
     }
 
-    /// Runs statements with a connection of the pool, for at most `limit`; fails with `late` if they had begun by then.
-    async fn with<T>(
+    /// Runs statements with a pooled connection for at most `limit`. Fails with `timeout_error` if the statements had
+    /// started by then.
+    async fn with_connection<T>(
         &self,
         limit: Duration,
-        late: fn() -> StoreError,
+        timeout_error: fn() -> StoreError,
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let end = Instant::now() + limit;
         let client = tokio::time::timeout_at(end, take_connection(&self.pool))
             .await
             .unwrap_or_else(|_| Err(error::no_answer()))?;
-        let mut lent = PooledConnection(Some(client));
-        let client: &ClientWrapper = lent.0.as_ref().ok_or(StoreError::Closed)?;
+        let mut pooled = PooledConnection(Some(client));
+        let client: &ClientWrapper = pooled.0.as_ref().ok_or(StoreError::Closed)?;
         let result = self.answer(end, work(client)).await;
         if result.is_some() {
-            drop(lent.0.take());
+            drop(pooled.0.take());
         } else {
-            // Those that wait in the pool may be as silent.
+            // The idle connections in the pool may be dead as well.
             self.pool.retain(|_, _| false);
         }
-        let result = result.unwrap_or_else(|| Err(late()));
-        self.health.heard(&result);
+        let result = result.unwrap_or_else(|| Err(timeout_error()));
+        self.health.record_damage(&result);
         result
     }
 
@@ -312,7 +316,7 @@ impl PgConnector {
         self.silence.answer(end, work).await
     }
 
-    async fn dial(&self) -> Result<(Client, Connection<Socket, TlsStream>), StoreError> {
+    async fn open_connection(&self) -> Result<(Client, Connection<Socket, TlsStream>), StoreError> {
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()));
         Ok(connecting.await.map_err(|_| error::no_answer())??)
     }
@@ -322,7 +326,7 @@ impl PgConnector {
     /// # Errors
     /// [`StoreError::Unreachable`]
     pub async fn connect(&self) -> Result<ClientWrapper, StoreError> {
-        let (client, connection) = self.dial().await?;
+        let (client, connection) = self.open_connection().await?;
         let task = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::warn!(%error, "a connection to PostgreSQL ended");
@@ -331,30 +335,30 @@ impl PgConnector {
         Ok(ClientWrapper::new(client, task))
     }
 
-    /// Opens a connection as [`Self::connect`] does, and passes on the notifications that it listens for.
+    /// Opens a connection like [`Self::connect`], and passes the payload of each notification to the callback.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`]
-    pub async fn listen(&self, heard: impl Fn(&str) + Send + 'static) -> Result<ClientWrapper, StoreError> {
-        let (client, mut connection) = self.dial().await?;
+    pub async fn listen(&self, on_notification: impl Fn(&str) + Send + 'static) -> Result<ClientWrapper, StoreError> {
+        let (client, mut connection) = self.open_connection().await?;
         let task = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-                if let AsyncMessage::Notification(told) = message {
-                    heard(told.payload());
+                if let AsyncMessage::Notification(notification) = message {
+                    on_notification(notification.payload());
                 }
             }
         });
         Ok(ClientWrapper::new(client, task))
     }
 
-    /// Opens a connection that marks the database as served while it lives; with `alone`, by this gateway only. Locks
-    /// of a gateway that was just killed may be held a moment longer.
+    /// Opens a connection that marks the database as served while the connection lives, exclusively if `alone` is set.
+    /// Waits at most `patience`, because the server may release the lock of a killed gateway with a delay.
     ///
     /// # Errors
-    /// [`StoreError::Served`] while somebody else holds what keeps this one out.
+    /// [`StoreError::Served`] if another gateway holds a conflicting lock.
     pub async fn serve(&self, patience: Duration, alone: bool) -> Result<ClientWrapper, StoreError> {
         let client = self.connect().await?;
-        // An answered commit must outlive a crash of the server, whatever its default is.
+        // A commit must survive a crash of the server, even if the server's default is asynchronous commits.
         client
             .query_one(
                 "SELECT set_config('synchronous_commit', 'on', false)
@@ -365,18 +369,18 @@ impl PgConnector {
             .await?;
         let sql =
             if alone { "SELECT pg_try_advisory_lock($1, $2)" } else { "SELECT pg_try_advisory_lock_shared($1, $2)" };
-        locked(&client, sql, patience).await?;
+        take_serving_lock(&client, sql, patience).await?;
         Ok(client)
     }
 
-    /// Connects, and begins a read-only transaction without time limits that sees one snapshot. Returns `None` if there is no
-    /// schema.
+    /// Connects, and begins a read-only transaction on one snapshot, without time limits. Returns `None` if there is
+    /// no schema.
     ///
     /// # Errors
     /// Those of the connection.
     pub async fn snapshot(&self) -> Result<Option<ClientWrapper>, StoreError> {
         let client = self.connect().await?;
-        if schema(&client).await?.is_none() {
+        if schema_version(&client).await?.is_none() {
             return Ok(None);
         }
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -385,11 +389,11 @@ impl PgConnector {
         Ok(Some(client))
     }
 
-    /// Waits for other joining nodes, and keeps them out until the transaction ends.
+    /// Locks out other joining nodes until the transaction ends, after waiting for those that came first.
     ///
     /// # Errors
     /// Those of the connection.
-    pub async fn joining(&self, client: &ClientWrapper) -> Result<(), StoreError> {
+    pub async fn lock_joining(&self, client: &ClientWrapper) -> Result<(), StoreError> {
         client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCK_CLASS, &JOINING_LOCK]).await?;
         Ok(())
     }
@@ -403,9 +407,9 @@ impl PgConnector {
         // A migration may take long. After an error, the connection ends with its transaction.
         tx.batch_execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
         lock_migrations(&tx).await?;
-        let found = schema(&tx).await?;
+        let found = schema_version(&tx).await?;
         if found.is_some_and(|found| found < FIRST_SHARED_SCHEMA) {
-            locked(&tx, "SELECT pg_try_advisory_xact_lock($1, $2)", CONNECT_TIMEOUT).await?;
+            take_serving_lock(&tx, "SELECT pg_try_advisory_xact_lock($1, $2)", CONNECT_TIMEOUT).await?;
         }
         for sql in MIGRATIONS.iter().skip(usize::try_from(found.unwrap_or(0)).unwrap_or(0)) {
             tx.batch_execute(sql).await?;
@@ -429,11 +433,11 @@ impl Database for Arc<PgConnector> {
         limit: Duration,
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.block_on(self.with(limit, error::no_answer, work))
+        self.block_on(self.with_connection(limit, error::no_answer, work))
     }
 
     fn write<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.block_on(self.with(BACKGROUND_TIMEOUT, error::unknown, work))
+        self.block_on(self.with_connection(BACKGROUND_TIMEOUT, error::unknown_outcome, work))
     }
 
     fn transaction<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -446,15 +450,18 @@ impl Database for Arc<PgConnector> {
         work: impl AsyncFn(&ClientWrapper) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let end = Instant::now() + limit;
-        let attempt = |limit| {
-            self.block_on(self.with(limit, error::unknown, async |client| transaction(client, work(client)).await))
-        };
+        let attempt =
+            |limit| {
+                self.block_on(self.with_connection(limit, error::unknown_outcome, async |client| {
+                    transaction(client, work(client)).await
+                }))
+            };
         let written = attempt(limit);
         let left = end.saturating_duration_since(Instant::now());
         match written {
             _ if left.is_zero() => written,
-            // A second failure says nothing of the first attempt.
-            Err(StoreError::OutcomeUnknown) => attempt(left).map_err(|_| error::unknown()),
+            // The failure of the second attempt does not reveal whether the first one was committed.
+            Err(StoreError::OutcomeUnknown) => attempt(left).map_err(|_| error::unknown_outcome()),
             Err(StoreError::Unreachable(_)) => attempt(left),
             written => written,
         }
@@ -470,25 +477,25 @@ fn pool(config: &Config, tls: &MakeRustlsConnect, connections: usize) -> Result<
         .wait_timeout(Some(CONNECT_TIMEOUT))
         .create_timeout(Some(CONNECT_TIMEOUT))
         .build()
-        .map_err(failed)
+        .map_err(unreachable)
 }
 
-/// Takes a connection of the pool; on the thread of [`PgConnector`].
+/// Takes a connection from the pool. Must be called on the thread of [`PgConnector`].
 pub(super) async fn take_connection(pool: &Pool) -> Result<Object, StoreError> {
     let taken = tokio::time::timeout(CONNECT_TIMEOUT, pool.get()).await.map_err(|_| error::no_answer())?;
     taken.map_err(|error| match error {
         deadpool_postgres::PoolError::Backend(error) => error.into(),
-        other => failed(other),
+        other => unreachable(other),
     })
 }
 
-/// Takes the lock of migrations until the transaction ends.
+/// Holds the lock of migrations until the transaction ends.
 pub(super) async fn lock_migrations(client: &tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
     client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCK_CLASS, &MIGRATION_LOCK]).await.map(drop)
 }
 
-/// Takes the lock of serving gateways with this statement, as soon as it is free.
-async fn locked(client: &tokio_postgres::Client, sql: &str, patience: Duration) -> Result<(), StoreError> {
+/// Takes the lock of serving gateways with the given statement. Retries until `patience` is over.
+async fn take_serving_lock(client: &tokio_postgres::Client, sql: &str, patience: Duration) -> Result<(), StoreError> {
     let end = Instant::now() + patience;
     while !client.query_one(sql, &[&LOCK_CLASS, &SERVING_LOCK]).await?.get::<_, bool>(0) {
         if Instant::now() >= end {
@@ -503,9 +510,9 @@ async fn locked(client: &tokio_postgres::Client, sql: &str, patience: Duration) 
 ///
 /// # Errors
 /// [`StoreError::Newer`]
-pub(super) async fn schema(client: &tokio_postgres::Client) -> Result<Option<i64>, StoreError> {
-    let there: bool = client.query_one("SELECT to_regclass('countersign_schema') IS NOT NULL", &[]).await?.get(0);
-    if !there {
+pub(super) async fn schema_version(client: &tokio_postgres::Client) -> Result<Option<i64>, StoreError> {
+    let exists: bool = client.query_one("SELECT to_regclass('countersign_schema') IS NOT NULL", &[]).await?.get(0);
+    if !exists {
         return Ok(None);
     }
     let found: i64 = client.query_one("SELECT version FROM countersign_schema", &[]).await?.get(0);
@@ -515,7 +522,7 @@ pub(super) async fn schema(client: &tokio_postgres::Client) -> Result<Option<i64
 
 /// Returns the error for a database without a schema.
 pub(super) fn no_schema_error() -> StoreError {
-    failed("no gateway has written to this database yet")
+    unreachable("no gateway has written to this database yet")
 }
 
 #[cfg(test)]
@@ -524,7 +531,7 @@ mod tests {
 
     #[test]
     fn outward_address_is_local_address_to_server() {
-        let outward = |url: &str| PgConnector::start(&parse(url).unwrap(), None).unwrap().outward();
+        let outward = |url: &str| PgConnector::start(&parse(url).unwrap(), None).unwrap().outward_address();
         assert_eq!(outward("postgres://127.0.0.1:1/c"), Some(IpAddr::from([127, 0, 0, 1])));
         assert!(outward("postgres://[::1]:1/c").is_none_or(|ip| ip.is_loopback()));
         assert_eq!(outward("postgres://a@%2Fvar%2Frun/c"), None);
@@ -535,8 +542,8 @@ mod tests {
         let mode = |url: &str| parse(url).unwrap().get_ssl_mode();
         assert_eq!(mode("postgres://a:b@db.example/c"), SslMode::Require);
         assert_eq!(mode("postgres://a:b@localhost,db.example/c"), SslMode::Require);
-        for near in ["postgres://a@127.0.0.1:5433/c", "postgres://localhost/c", "postgres://a@%2Fvar%2Frun/c"] {
-            assert_eq!(mode(near), SslMode::Disable, "{near}");
+        for local in ["postgres://a@127.0.0.1:5433/c", "postgres://localhost/c", "postgres://a@%2Fvar%2Frun/c"] {
+            assert_eq!(mode(local), SslMode::Disable, "{local}");
         }
         assert_eq!(mode("postgres://db.example/c?sslmode=disable"), SslMode::Disable);
         assert_eq!(mode("postgres://localhost/c?sslmode=verify-full"), SslMode::Require);

@@ -15,30 +15,30 @@ impl From<tokio_postgres::Error> for StoreError {
         {
             Self::Locked
         } else if [SqlState::DATA_CORRUPTED, SqlState::INDEX_CORRUPTED].iter().any(|bad| code == Some(bad)) {
-            Self::Damaged(told(&error))
+            Self::Damaged(describe(&error))
         } else if ends_connection(&error) {
-            Self::Unreachable(told(&error))
+            Self::Unreachable(describe(&error))
         } else {
-            Self::Database(told(&error).into())
+            Self::Database(describe(&error).into())
         }
     }
 }
 
-/// Returns `true` if the connection is gone: the server says that it ends it, or does not answer.
+/// Returns `true` if the connection is lost: the server reported that it closes the connection, or did not answer.
 pub(super) fn ends_connection(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_none_or(|told| !matches!(told.parsed_severity(), Some(Severity::Error)))
+    error.as_db_error().is_none_or(|reported| !matches!(reported.parsed_severity(), Some(Severity::Error)))
 }
 
-/// Returns `true` if a request that failed with this error may have been committed. If the server ended the session
-/// because its transaction was idle, the transaction was rolled back.
+/// Returns `true` if a request that failed with this error may have been committed. A session that the server ended
+/// because of an idle transaction was rolled back.
 pub(super) fn may_be_committed(error: &tokio_postgres::Error) -> bool {
     ends_connection(error) && error.code() != Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT)
 }
 
-/// Returns the error of a write that was sent. If the connection ended with it, the outcome is unknown.
-pub(super) fn for_write(error: tokio_postgres::Error) -> StoreError {
+/// Converts the error of a write that was sent. If the connection was lost, the outcome is unknown.
+pub(super) fn write_error(error: tokio_postgres::Error) -> StoreError {
     if may_be_committed(&error) {
-        tracing::warn!(error = told(&error), "the connection ended before a write was answered");
+        tracing::warn!(error = describe(&error), "the connection ended before a write was answered");
         return StoreError::OutcomeUnknown;
     }
     error.into()
@@ -49,13 +49,13 @@ pub(super) fn no_answer() -> StoreError {
     StoreError::Unreachable("PostgreSQL does not answer".into())
 }
 
-/// Returns the error of a write that nobody answered.
-pub(super) fn unknown() -> StoreError {
+/// Returns the error for a write that the server did not answer.
+pub(super) fn unknown_outcome() -> StoreError {
     StoreError::OutcomeUnknown
 }
 
-/// Returns the server's text with its causes, which contain no password.
-fn told(error: &tokio_postgres::Error) -> String {
+/// Returns the text of the error and its causes, which contain no password.
+fn describe(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

@@ -1,4 +1,5 @@
-//! Keys and codes in PostgreSQL, with a copy of the keys in memory: a request is not to wait for a server elsewhere.
+//! Keys and codes in PostgreSQL, with a copy of the keys in memory, so that requests need not wait for a remote
+//! server.
 
 use std::{
     collections::HashMap,
@@ -10,7 +11,7 @@ use jiff::Timestamp;
 
 use super::{
     PgConnector, error,
-    rows::{one, take_heads},
+    rows::{query_opt, take_heads},
 };
 use crate::{
     StoreError,
@@ -20,58 +21,58 @@ use crate::{
 };
 use countersign_domain::principal::{Role, SecretHash};
 
-/// The interval between refreshes of the copy. A revoked key so ends within a second.
+/// The interval between refreshes of the copy. A revoked key therefore stops working within a second.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
-/// The age up to which the copy is used. Nobody can revoke a key in an unreachable database, but perhaps only this
-/// gateway cannot reach it.
+/// The maximum age of a copy in use. If only this gateway cannot reach the database, keys may have been revoked
+/// meanwhile.
 const MAX_COPY_AGE: Duration = Duration::from_secs(10);
 
-/// The time for which the outcome of a write to a key is looked up.
-const MAX_LOOK_UP: Duration = Duration::from_secs(20);
+/// The maximum time for finding out the outcome of a write to a key.
+const MAX_RESOLVE_TIME: Duration = Duration::from_secs(20);
 
 /// The keys and codes of a database, with a copy of the keys.
 pub(crate) struct Keys {
     stored: StoredKeys<Arc<PgConnector>>,
-    copy: Arc<RwLock<Copy>>,
+    copy: Arc<RwLock<KeyCopy>>,
 }
 
 #[derive(Default)]
-struct Copy {
+struct KeyCopy {
     keys: HashMap<SecretHash, ApiKey>,
     /// The start of the last read.
-    at: Option<Instant>,
-    /// When this process last made or revoked a key.
+    read_at: Option<Instant>,
+    /// The time at which this process last created or revoked a key.
     changed_at: Option<Instant>,
 }
 
-impl Copy {
-    /// Replaces the copy by keys whose reading began at `at`.
-    fn replace(&mut self, mut keys: HashMap<SecretHash, ApiKey>, at: Instant) {
-        if self.changed_at.is_some_and(|changed| changed >= at) {
-            // They may be older than a change of this process.
+impl KeyCopy {
+    /// Replaces the copy with keys whose read began at `read_at`.
+    fn replace(&mut self, mut keys: HashMap<SecretHash, ApiKey>, read_at: Instant) {
+        if self.changed_at.is_some_and(|changed| changed >= read_at) {
+            // The keys may have been read before a change that this process made.
             keys.extend(std::mem::take(&mut self.keys));
         }
-        // A use that was noted here may not have been stored when they were read.
+        // A use that was recorded here may not have been stored before the read.
         for (hash, key) in &mut keys {
-            let noted = self.keys.get(hash).and_then(|known| known.last_used_at);
-            key.last_used_at = key.last_used_at.max(noted);
+            let recorded = self.keys.get(hash).and_then(|known| known.last_used_at);
+            key.last_used_at = key.last_used_at.max(recorded);
         }
-        (self.keys, self.at) = (keys, Some(at));
+        (self.keys, self.read_at) = (keys, Some(read_at));
     }
 }
 
 impl Keys {
     pub fn open(connector: Arc<PgConnector>) -> Self {
-        let copy = Arc::new(RwLock::new(Copy::default()));
-        let (kept, reading) = (Arc::downgrade(&copy), Arc::downgrade(&connector));
+        let copy = Arc::new(RwLock::new(KeyCopy::default()));
+        let (weak_copy, weak_connector) = (Arc::downgrade(&copy), Arc::downgrade(&connector));
         connector.spawn(async move {
             loop {
-                let Some(connector) = reading.upgrade() else { return };
+                let Some(connector) = weak_connector.upgrade() else { return };
                 let began = Instant::now();
-                let reading = connector.ask(error::no_answer, async |client| keys::list(client).await);
+                let reading = connector.run_async(error::no_answer, async |client| keys::list(client).await);
                 let read =
                     tokio::time::timeout(REQUEST_TIMEOUT, reading).await.unwrap_or_else(|_| Err(error::no_answer()));
-                let Some(copy) = kept.upgrade() else { return };
+                let Some(copy) = weak_copy.upgrade() else { return };
                 match read {
                     Ok(keys) => {
                         let keys = keys.into_iter().map(|(key, hash)| (hash, key)).collect();
@@ -79,8 +80,8 @@ impl Keys {
                     }
                     Err(error) => {
                         tracing::debug!(%error, "the keys could not be read");
-                        // The writer finds out when that is over.
-                        connector.health.failed(&error);
+                        // The writer detects when the database can be reached again.
+                        connector.health.record_failure(&error);
                     }
                 }
                 drop(connector);
@@ -91,40 +92,42 @@ impl Keys {
         Self { stored: StoredKeys(connector), copy }
     }
 
-    /// Looks into the copy; returns `None` if there is none yet.
+    /// Reads from the copy. Returns `None` if there is no copy yet.
     ///
     /// # Errors
-    /// [`StoreError::Unreachable`] where it is too old: the database, which is asked all the while, is not asked once more.
-    fn copied<T>(&self, look: impl FnOnce(&Copy) -> T) -> Result<Option<T>, StoreError> {
+    /// [`StoreError::Unreachable`] if the copy is too old. The refresh task keeps asking the database, so another
+    /// query would not help.
+    fn read_copy<T>(&self, read: impl FnOnce(&KeyCopy) -> T) -> Result<Option<T>, StoreError> {
         let copy = self.copy.read().unwrap_or_else(PoisonError::into_inner);
-        match copy.at {
+        match copy.read_at {
             None => Ok(None),
-            Some(at) if at.elapsed() < MAX_COPY_AGE => Ok(Some(look(&copy))),
+            Some(read_at) if read_at.elapsed() < MAX_COPY_AGE => Ok(Some(read(&copy))),
             Some(_) => Err(error::no_answer()),
         }
     }
 
-    /// Looks up whether a write to a key was committed if nobody has answered: whether the key exists, with that moment
-    /// of revocation, if any. Waits for the heads, which the transaction in question holds until it has ended.
-    fn look_up(
+    /// Finds out whether a write to a key with an unknown outcome was committed: whether the key exists and, if given,
+    /// has the revocation time. Waits for the lock on the heads, which the transaction of the write holds until it
+    /// ends.
+    fn resolve_outcome(
         &self,
-        altered: Result<bool, StoreError>,
+        written: Result<bool, StoreError>,
         id: &str,
         revoked_at: Option<String>,
     ) -> Result<bool, StoreError> {
-        let Err(StoreError::OutcomeUnknown) = altered else { return altered };
-        let end = Instant::now() + MAX_LOOK_UP;
+        let Err(StoreError::OutcomeUnknown) = written else { return written };
+        let end = Instant::now() + MAX_RESOLVE_TIME;
         loop {
             let found = self.stored.0.transaction(async |client| {
                 take_heads(client).await?;
                 let sql = "SELECT 1 FROM api_keys WHERE id = $1 AND ($2::text IS NULL OR revoked_at = $2)";
-                one(client, sql, &[&id, &revoked_at]).await
+                query_opt(client, sql, &[&id, &revoked_at]).await
             });
             match found {
                 Ok(Some(_)) => return Ok(true),
                 Ok(None) => return Err(StoreError::Unreachable("the connection ended before the commit".into())),
                 Err(error) if Instant::now() > end => {
-                    tracing::error!(%error, "what became of a key cannot be found out");
+                    tracing::error!(%error, "it cannot be found out whether the write to a key was committed; check with `countersign keys list`");
                     return Err(StoreError::OutcomeUnknown);
                 }
                 Err(_) => std::thread::sleep(REFRESH_INTERVAL),
@@ -136,7 +139,7 @@ impl Keys {
 impl Credentials for Keys {
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
         let inserted = self.stored.insert(key, hash);
-        self.look_up(inserted.map(|()| true), &key.id, None)?;
+        self.resolve_outcome(inserted.map(|()| true), &key.id, None)?;
         let mut copy = self.copy.write().unwrap_or_else(PoisonError::into_inner);
         copy.changed_at = Some(Instant::now());
         copy.keys.insert(*hash, key.clone());
@@ -148,19 +151,19 @@ impl Credentials for Keys {
     }
 
     fn active_roles(&self) -> Result<HashMap<String, Role>, StoreError> {
-        let held = |copy: &Copy| {
+        let active_roles = |copy: &KeyCopy| {
             let keys = copy.keys.values().filter(|key| key.revoked_at.is_none());
             keys.map(|key| (key.id.clone(), key.role)).collect()
         };
-        self.copied(held)?.map_or_else(|| self.stored.active_roles(), Ok)
+        self.read_copy(active_roles)?.map_or_else(|| self.stored.active_roles(), Ok)
     }
 
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
-        let known = self.copied(|copy| copy.keys.get_key_value(hash).map(|(hash, key)| (key.clone(), *hash)))?;
+        let known = self.read_copy(|copy| copy.keys.get_key_value(hash).map(|(hash, key)| (key.clone(), *hash)))?;
         if let Some(Some(known)) = known {
             return Ok(Some(known));
         }
-        // It may have been made a moment ago.
+        // The key may have been created after the last refresh.
         let found = self.stored.find(hash)?;
         if let Some((key, hash)) = &found {
             self.copy.write().unwrap_or_else(PoisonError::into_inner).keys.insert(*hash, key.clone());
@@ -169,7 +172,7 @@ impl Credentials for Keys {
     }
 
     fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
-        let done = self.look_up(self.stored.revoke(id, now), id, Some(now.to_string()))?;
+        let done = self.resolve_outcome(self.stored.revoke(id, now), id, Some(now.to_string()))?;
         let mut copy = self.copy.write().unwrap_or_else(PoisonError::into_inner);
         if done && let Some(key) = copy.keys.values_mut().find(|key| key.id == id) {
             key.revoked_at = Some(now);
@@ -191,11 +194,12 @@ impl Credentials for Keys {
         }
         drop(copy);
         let (id, connector) = (key.id.clone(), &self.stored.0);
-        let noting = connector.ask(error::unknown, async move |client| keys::touch(client, &id, now).await);
-        // No request waits for it.
+        let recording =
+            connector.run_async(error::unknown_outcome, async move |client| keys::touch(client, &id, now).await);
+        // The use is recorded in the background, so that no request waits.
         connector.spawn(async move {
-            if let Err(error) = noting.await {
-                tracing::debug!(%error, "the use of a key could not be noted");
+            if let Err(error) = recording.await {
+                tracing::debug!(%error, "the use of a key could not be recorded");
             }
         });
         Ok(())
@@ -205,8 +209,8 @@ impl Credentials for Keys {
         self.stored.put_code(hash, now, expires_at)
     }
 
-    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
-        self.stored.put_sign_in(sign_in, gone)
+    fn put_sign_in(&self, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError> {
+        self.stored.put_sign_in(sign_in, ended)
     }
 
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
@@ -221,8 +225,8 @@ impl Credentials for Keys {
         self.stored.use_sign_in(id, at)
     }
 
-    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError> {
-        self.stored.forget_sign_ins(gone)
+    fn forget_sign_ins(&self, ended: &[SecretHash]) -> Result<(), StoreError> {
+        self.stored.forget_sign_ins(ended)
     }
 
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {

@@ -1,24 +1,24 @@
-//! The PostgreSQL backend: one writing connection with a thread of its own, and a pool for what is read. Nothing is answered
-//! before the commit.
+//! The PostgreSQL backend: a connection for writes with its own thread, and a pool for reads. No write is answered
+//! before its commit.
 //!
-//! A row holds where the feed and the trail end; a transaction takes it last, so that numbers have no gaps and their order
-//! is that of the commits, whoever writes. Any number of gateways serve a database: `nodes` says which of them live, and the
-//! claims of what they run stand beside the changes.
+//! One row holds the heads: the ends of the feed and the trail. Each transaction locks that row last, so that numbers
+//! have no gaps and follow the order of the commits. Any number of gateways may serve a database. The table `nodes`
+//! says which of them are alive, and the table `claims` says which changes they run.
 
 mod claims;
 mod clock;
 mod connect;
 mod error;
 #[cfg(test)]
-mod faults;
+mod fault_tests;
 mod keys;
 mod moving;
+#[cfg(test)]
+mod multi_node_tests;
 mod node_rows;
 mod nodes;
 mod policies;
 mod rows;
-#[cfg(test)]
-mod side_by_side;
 mod silence;
 mod sql;
 pub mod tables;
@@ -50,33 +50,34 @@ use crate::{
     VerifiedTrail, VerifyError,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
     keys::Credentials,
-    nodes::Name,
+    nodes::NodeIdSource,
     queries::Queries,
-    queue::{QUEUE, WriteQueue},
+    queue::{MAX_QUEUED_WRITES, WriteQueue},
     sql::{BACKGROUND_TIMEOUT, Database as _},
     statements::{changes, facts},
     webhooks::{Deliveries, DeliveryStore},
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 
-/// The time for which a starting gateway waits for an older version, or for a move of the store, to end.
+/// The maximum time that a starting gateway waits for a gateway of an older version, or for a move of the store, to
+/// end.
 const SUCCESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A database and the node that opens it, connected or not.
+/// A database on a server, and the node that opens it.
 pub(crate) struct Server {
     config: Config,
     authorities: Option<PathBuf>,
-    /// The id of the opening node.
-    node: Name,
-    /// The connector, shared by everything that is open.
+    /// The source of the opening node's id.
+    node: NodeIdSource,
+    /// The connector, which all open parts of the store share.
     connector: Mutex<Weak<PgConnector>>,
     keys: Mutex<Weak<keys::Keys>>,
 }
 
 impl Server {
     /// # Errors
-    /// [`StoreError::Unreachable`] where this is no address.
-    pub fn new(url: &str, authorities: Option<PathBuf>, node: Name) -> Result<Self, StoreError> {
+    /// [`StoreError::Unreachable`] if the address is invalid.
+    pub fn new(url: &str, authorities: Option<PathBuf>, node: NodeIdSource) -> Result<Self, StoreError> {
         let config = connect::parse(url)?;
         Ok(Self { config, authorities, node, connector: Mutex::default(), keys: Mutex::default() })
     }
@@ -91,12 +92,12 @@ impl Server {
         Ok(connector)
     }
 
-    /// Returns the connector, after a check that the node's data directory, if any, belongs to this database.
-    fn own(&self) -> Result<Arc<PgConnector>, StoreError> {
+    /// Returns the connector after checking that the node's data directory, if any, belongs to this database.
+    fn checked_connector(&self) -> Result<Arc<PgConnector>, StoreError> {
         let connector = self.connector()?;
-        if let Some(dir) = self.dir().filter(|dir| dir.join(IDENTITY_FILE).exists()) {
+        if let Some(dir) = self.data_dir().filter(|dir| dir.join(IDENTITY_FILE).exists()) {
             let found = connector.read(BACKGROUND_TIMEOUT, async |client| {
-                Ok(match connect::schema(client).await? {
+                Ok(match connect::schema_version(client).await? {
                     None => FoundStore::Empty,
                     Some(_) => FoundStore::Store(facts::get(client, STORE_ID).await?),
                 })
@@ -106,27 +107,27 @@ impl Server {
         Ok(connector)
     }
 
-    /// Returns the id of the store. A store without one gets that of the data directory, or a new one.
+    /// Returns the id of the store. A store without an id gets the id in the data directory, or a new one.
     pub fn store_id(&self) -> Result<String, StoreError> {
-        let known = self.dir().map(StoreIdentity::read).transpose()?.flatten();
+        let known = self.data_dir().map(StoreIdentity::read).transpose()?.flatten();
         let id =
             known.filter(|known| known.backend == Backend::Postgres).map_or_else(identity::new_id, |known| known.id);
-        self.migrated()?.write(async |client| facts::ensure_store_id(client, &id).await)
+        self.migrated_connector()?.write(async |client| facts::ensure_store_id(client, &id).await)
     }
 
-    /// Returns the connector with an up-to-date schema, which is checked once.
-    fn migrated(&self) -> Result<Arc<PgConnector>, StoreError> {
-        let connector = self.own()?;
+    /// Returns the connector after migrating the schema, which happens once.
+    fn migrated_connector(&self) -> Result<Arc<PgConnector>, StoreError> {
+        let connector = self.checked_connector()?;
         connector.block_on(connector.migrated.get_or_try_init(|| connector.migrate()))?;
         Ok(connector)
     }
 
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
-        Ok(Arc::new(PostgresStore::begin(self.migrated()?, self.node.read()?, SUCCESSION_TIMEOUT)?))
+        Ok(Arc::new(PostgresStore::begin(self.migrated_connector()?, self.node.read()?, SUCCESSION_TIMEOUT)?))
     }
 
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
-        let connector = self.migrated()?;
+        let connector = self.migrated_connector()?;
         connector.read(BACKGROUND_TIMEOUT, async |client| facts::check_moved(client).await)?;
         let mut shared = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(keys) = shared.upgrade() {
@@ -138,16 +139,16 @@ impl Server {
     }
 
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
-        Ok(Arc::new(DeliveryStore::new(self.migrated()?)))
+        Ok(Arc::new(DeliveryStore::new(self.migrated_connector()?)))
     }
 
     pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
-        let connector = self.own()?;
+        let connector = self.checked_connector()?;
         connector.block_on(verify::verify(&connector, expected))
     }
 
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
-        verify::read_audit(&*self.own()?, each)
+        verify::read_audit(&*self.checked_connector()?, each)
     }
 
     /// Returns the connections for a module's own tables.
@@ -156,20 +157,20 @@ impl Server {
     }
 
     /// Returns the data directory of the opening node, if it has one.
-    pub fn dir(&self) -> Option<&Path> {
+    pub fn data_dir(&self) -> Option<&Path> {
         match &self.node {
-            Name::Of(dir) => Some(dir),
-            Name::Fresh(_) => None,
+            NodeIdSource::DataDir(dir) => Some(dir),
+            NodeIdSource::Generated(_) => None,
         }
     }
 
     /// Takes the database offline for a move.
     pub fn take_offline(&self, new: bool) -> Result<moving::OfflineServer, StoreError> {
-        moving::OfflineServer::take(if new { self.migrated()? } else { self.connector()? })
+        moving::OfflineServer::take(if new { self.migrated_connector()? } else { self.connector()? })
     }
 
-    pub fn said(&self) -> Result<Option<ReviewerRecords>, StoreError> {
-        let connector = self.own()?;
+    pub fn reviewer_records(&self) -> Result<Option<ReviewerRecords>, StoreError> {
+        let connector = self.checked_connector()?;
         connector.block_on(async {
             let Some(snapshot) = connector.snapshot().await? else { return Ok(None) };
             ReviewerRecords::read(&snapshot).await.map(Some)
@@ -183,18 +184,18 @@ pub(crate) struct PostgresStore {
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     membership: Arc<Membership>,
-    node: Mutex<Option<JoinHandle<()>>>,
+    lease_thread: Mutex<Option<JoinHandle<()>>>,
     connector: Arc<PgConnector>,
-    /// The numbers of messages that were handed out, but may not be deleted yet.
-    words: Arc<Mutex<BTreeSet<i64>>>,
-    /// The digest of the newest policy when this node first looked, if it had no policy of its own.
-    began_with: Arc<OnceLock<String>>,
+    /// The ids of messages that were returned to the caller, but may not be deleted yet.
+    returned_messages: Arc<Mutex<BTreeSet<i64>>>,
+    /// The digest of the newest policy when this node first read the policies, if the node had no policy of its own.
+    initial_policy_digest: Arc<OnceLock<String>>,
 }
 
 impl PostgresStore {
-    /// Serves the database as this node, after at most `patience` for gateways that keep it out.
+    /// Serves the database as this node. Waits at most `patience` for gateways that keep this node out.
     fn begin(connector: Arc<PgConnector>, node: String, patience: Duration) -> Result<Self, StoreError> {
-        let (commands, received) = channel(QUEUE);
+        let (commands, received) = channel(MAX_QUEUED_WRITES);
         let queue = WriteQueue::new(move |command| {
             commands.try_send(command).err().map(|refused| match refused {
                 TrySendError::Full(command) => (StoreError::QueueFull, command),
@@ -203,8 +204,9 @@ impl PostgresStore {
         });
         let closing = Arc::new(AtomicBool::new(false));
         let membership = Membership::new(Arc::clone(&connector), node);
-        let beside = Arc::clone(&membership);
-        let writer = Writer::new(Arc::clone(&connector), beside, received, queue.meter(), Arc::clone(&closing));
+        let writer_membership = Arc::clone(&membership);
+        let writer =
+            Writer::new(Arc::clone(&connector), writer_membership, received, queue.metrics(), Arc::clone(&closing));
         let thread = connect::spawn_runtime("store-write", move |ready| writer.run(patience, ready))?;
         let writer = Mutex::new(Some(thread));
         let store = Self {
@@ -212,34 +214,34 @@ impl PostgresStore {
             closing,
             writer,
             membership,
-            node: Mutex::default(),
+            lease_thread: Mutex::default(),
             connector,
-            words: Arc::default(),
-            began_with: Arc::default(),
+            returned_messages: Arc::default(),
+            initial_policy_digest: Arc::default(),
         };
-        // If it cannot join, dropping the store ends the writer.
-        let node = store.membership.start()?;
-        *store.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
+        // If the node cannot join, dropping the store ends the writer.
+        let lease_thread = store.membership.start()?;
+        *store.lease_thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease_thread);
         Ok(store)
     }
 
-    /// Runs a small write beside the queue. Its outcome is unknown if nobody answers in time.
+    /// Runs a small write outside the queue. Its outcome is unknown if the server does not answer in time.
     fn write<T: Send + 'static>(
         &self,
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
-        self.ask(error::unknown, work)
+        self.run_async(error::unknown_outcome, work)
     }
 
-    fn ask<T: Send + 'static>(
+    fn run_async<T: Send + 'static>(
         &self,
-        late: fn() -> StoreError,
+        timeout_error: fn() -> StoreError,
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
         if self.closing.load(Ordering::Acquire) {
             return Box::pin(ready(Err(StoreError::Closed)));
         }
-        self.connector.ask(late, work)
+        self.connector.run_async(timeout_error, work)
     }
 }
 
@@ -254,18 +256,18 @@ impl Queries for PostgresStore {
         &self,
         query: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
-        self.ask(error::no_answer, query)
+        self.run_async(error::no_answer, query)
     }
 }
 
 impl StoreBackend for PostgresStore {
     fn policies(&self) -> StoreFuture<PolicySnapshots> {
         let node = self.membership.id.clone();
-        let began_with = Arc::clone(&self.began_with);
+        let initial_policy_digest = Arc::clone(&self.initial_policy_digest);
         self.read(async move |client| {
             let known = policies::load(client, &node).await?;
-            if let PolicySnapshots { here: None, newest: Some(newest), .. } = &known {
-                began_with.get_or_init(|| newest.digest.clone());
+            if let PolicySnapshots { own: None, newest: Some(newest), .. } = &known {
+                initial_policy_digest.get_or_init(|| newest.digest.clone());
             }
             Ok(known)
         })
@@ -273,9 +275,9 @@ impl StoreBackend for PostgresStore {
 
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> StoreFuture<()> {
         let node = self.membership.id.clone();
-        let began_with = self.began_with.get().cloned();
+        let initial_policy_digest = self.initial_policy_digest.get().cloned();
         self.write(async move |client| {
-            policies::save(client, &node, &snapshot, by_consent, began_with.as_deref()).await
+            policies::save(client, &node, &snapshot, by_consent, initial_policy_digest.as_deref()).await
         })
     }
 
@@ -291,7 +293,7 @@ impl StoreBackend for PostgresStore {
     }
 
     fn orphaned_changes(&self) -> StoreFuture<Vec<String>> {
-        self.read(async |client| claims::orphans(client).await)
+        self.read(async |client| claims::orphaned_changes(client).await)
     }
 
     fn in_flight_until(&self, id: &str) -> StoreFuture<Option<Timestamp>> {
@@ -301,30 +303,31 @@ impl StoreBackend for PostgresStore {
 
     fn send_to_node(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
         let (node, change, own) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
-        self.write(async move |client| node_rows::tell(client, &own, &node, &change, &body).await)
+        self.write(async move |client| node_rows::send_message(client, &own, &node, &change, &body).await)
     }
 
     fn receive_messages(&self) -> StoreFuture<Vec<(String, String)>> {
-        let (own, taken, connector) =
-            (self.membership.id.clone(), Arc::clone(&self.words), Arc::clone(&self.connector));
-        let reading = self.read(async move |client| node_rows::heard(client, &own).await);
+        let (own, returned, connector) =
+            (self.membership.id.clone(), Arc::clone(&self.returned_messages), Arc::clone(&self.connector));
+        let reading = self.read(async move |client| node_rows::read_messages(client, &own).await);
         Box::pin(async move {
-            let told = reading.await?;
-            if told.is_empty() {
+            let messages = reading.await?;
+            if messages.is_empty() {
                 return Ok(Vec::new());
             }
-            let ids: Vec<i64> = told.iter().map(|(id, _)| *id).collect();
-            let heard = {
-                let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-                taken.retain(|id| ids.contains(id));
-                told.into_iter().filter(|(id, _)| taken.insert(*id)).map(|(_, word)| word).collect()
+            let ids: Vec<i64> = messages.iter().map(|(id, _)| *id).collect();
+            let new_messages = {
+                let mut returned = returned.lock().unwrap_or_else(PoisonError::into_inner);
+                returned.retain(|id| ids.contains(id));
+                messages.into_iter().filter(|(id, _)| returned.insert(*id)).map(|(_, message)| message).collect()
             };
-            // These messages are remembered, so that nothing is lost if the deletion is not answered.
-            let forgetting = connector.ask(error::no_answer, async move |client| node_rows::forget(client, ids).await);
-            if let Err(error) = forgetting.await {
+            // The ids are kept, so that no message is returned twice if the deletion fails.
+            let deleting = connector
+                .run_async(error::no_answer, async move |client| node_rows::delete_messages(client, ids).await);
+            if let Err(error) = deleting.await {
                 tracing::debug!(%error, "messages of other nodes could not be deleted yet");
             }
-            Ok(heard)
+            Ok(new_messages)
         })
     }
 
@@ -333,7 +336,7 @@ impl StoreBackend for PostgresStore {
     }
 
     fn current_error(&self) -> Option<StoreError> {
-        self.connector.health.trouble()
+        self.connector.health.last_error()
     }
 
     fn is_open(&self) -> bool {
@@ -347,12 +350,12 @@ impl StoreBackend for PostgresStore {
         self.closing.store(true, Ordering::Release);
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if writer.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the writing thread of the store had panicked");
+            tracing::error!("the writing thread of the store panicked");
         }
         self.membership.close();
-        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if node.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of this node's lease had panicked");
+        let lease_thread = self.lease_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if lease_thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that renews this node's lease panicked");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A database of a server that is moved, or moved into.
+//! The database of a server as the source or destination of a move.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,13 +12,13 @@ use crate::{
 };
 use countersign_domain::changes::audit::AuditHead;
 
-/// The time for which gateways that have served it may still be ending.
+/// The maximum wait for gateways that are still shutting down.
 const SERVING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A database that nobody serves as long as this lives.
+/// A database that no gateway can serve while this value exists.
 pub(crate) struct OfflineServer {
     connector: Arc<PgConnector>,
-    /// Keeps out gateways that would serve.
+    /// The connection whose lock keeps gateways out.
     client: ClientWrapper,
 }
 
@@ -26,10 +26,10 @@ impl OfflineServer {
     pub fn take(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
         let client = connector.block_on(async {
             let client = connector.serve(SERVING_TIMEOUT, true).await?;
-            if connect::schema(&client).await?.is_none() {
+            if connect::schema_version(&client).await?.is_none() {
                 return Err(connect::no_schema_error());
             }
-            // Nobody else is there to be held up.
+            // Long statements are allowed, because nobody else uses the database.
             let limits = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = '30s'";
             client.batch_execute(limits).await?;
             Ok(client)
@@ -50,7 +50,7 @@ impl OfflineStore for OfflineServer {
         self.connector.block_on(transaction(&self.client, work(&self.client)))
     }
 
-    /// Sets the heads, and the numbers with which identity columns go on.
+    /// Sets the heads, and the numbers from which identity columns continue.
     fn finish(&self) -> Result<(), StoreError> {
         self.run(async |client| {
             for table in TABLES.iter().filter(|table| table.page.is_some()) {

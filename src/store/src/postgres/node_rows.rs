@@ -9,70 +9,74 @@ use crate::{
     rows::{parse_moment, unsigned},
 };
 
-/// The channel of notifications: the sending node, the number of the last event and that of the last record.
+/// The channel of notifications. `Membership::handle_notification` describes their texts.
 pub(super) const CHANNEL: &str = "countersign";
-/// Stores a message for another node, and notifies it.
-pub(super) async fn tell(
+
+/// Stores a message for another node, and notifies that node.
+pub(super) async fn send_message(
     client: &ClientWrapper,
     own: &str,
     node: &str,
     change: &str,
     body: &str,
 ) -> Result<(), StoreError> {
-    let sql = "WITH told AS (INSERT INTO words (node, change_id, body) VALUES ($1, $2, $3))
+    let sql = "WITH stored AS (INSERT INTO words (node, change_id, body) VALUES ($1, $2, $3))
                SELECT pg_notify($4, $5)";
     let hint = format!("{own} to {node}");
     let values: [super::rows::Value<'_>; 5] = [&node, &change, &body, &CHANNEL, &hint];
     write(client, sql, &values).await.map(drop)
 }
 
-/// Returns the messages of other nodes for this one, with their numbers.
-pub(super) async fn heard(client: &ClientWrapper, own: &str) -> Result<Vec<(i64, (String, String))>, StoreError> {
+/// Returns the messages for this node, in order, with their ids.
+pub(super) async fn read_messages(
+    client: &ClientWrapper,
+    own: &str,
+) -> Result<Vec<(i64, (String, String))>, StoreError> {
     let sql = "SELECT id, change_id, body FROM words WHERE node = $1 ORDER BY id";
     let rows = query(client, sql, &[&own]).await?;
     Ok(rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect())
 }
 
-/// Deletes messages.
-pub(super) async fn forget(client: &ClientWrapper, ids: Vec<i64>) -> Result<(), StoreError> {
+/// Deletes the messages with the given ids.
+pub(super) async fn delete_messages(client: &ClientWrapper, ids: Vec<i64>) -> Result<(), StoreError> {
     execute(client, "DELETE FROM words WHERE id = ANY($1)", &[&ids]).await.map(drop)
 }
 
-/// Parses server states that a node of any version has written.
-pub(super) fn read_reach(text: &str) -> ServerStates {
+/// Parses server states, which a node of any version may have written.
+pub(super) fn parse_server_states(text: &str) -> ServerStates {
     serde_json::from_str(text).unwrap_or_default()
 }
 
 /// Returns all nodes, oldest first.
-pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>, StoreError> {
+pub(super) async fn list(client: &ClientWrapper, own_id: &str) -> Result<Vec<Node>, StoreError> {
     let sql = "SELECT id, epoch, url, version, configuration, started_ms,
                       (extract(epoch FROM lease_until) * 1000)::bigint, lease_until > clock_timestamp(),
                       (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL AND taken_ms IS NULL),
                       servers, resigned,
                       certificate
                FROM nodes ORDER BY joined";
-    let mut led = false;
+    let mut leader_found = false;
     let mut nodes = Vec::new();
     for row in query(client, sql, &[]).await? {
-        let (live, resigned): (bool, bool) = (row.get(7), row.get(10));
-        let leads = live && !resigned && !led;
-        led |= leads;
+        let (is_alive, resigned): (bool, bool) = (row.get(7), row.get(10));
+        let is_leader = is_alive && !resigned && !leader_found;
+        leader_found |= is_leader;
         let id: String = row.get(0);
         nodes.push(Node {
-            here: id == here,
+            is_self: id == own_id,
             id,
             epoch: unsigned(row.get(1))?,
-            says: Introduction {
+            introduction: Introduction {
                 url: row.get(2),
                 version: row.get(3),
                 configuration: row.get(4),
                 certificate: row.get(11),
             },
-            reach: read_reach(row.get(9)),
+            server_states: parse_server_states(row.get(9)),
             started_at: parse_moment(row.get(5))?,
             lease_until: Some(parse_moment(row.get(6))?),
-            live,
-            leads,
+            is_alive,
+            is_leader,
             running: unsigned(row.get(8))?,
         });
     }

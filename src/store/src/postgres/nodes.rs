@@ -1,9 +1,9 @@
-//! This gateway as a node. A thread with its own connection renews the lease, listens for writes of other nodes, and
-//! looks for them each second in any case.
+//! The membership of this gateway among the nodes. A thread with its own connection renews the lease each second,
+//! which also reads what other nodes wrote, and listens for notifications in between.
 //!
-//! The lease is measured by the server's clock where it is stored, and here by a clock that also advances while the
-//! process is stopped. Here it begins before the renewal is sent and has a margin, so it ends first. Actions that need
-//! a lease to be over lock the rows of the nodes, so that no renewal is under way.
+//! The database measures the lease by the server's clock. The node measures it by a local clock that also advances
+//! while the process is suspended. The local lease begins before the renewal is sent and has a margin, so it always
+//! ends first. Actions that need a lease to be over lock the node's row, which excludes a concurrent renewal.
 
 use std::{
     collections::HashMap,
@@ -26,11 +26,11 @@ use tokio::{
 
 use super::{
     PgConnector, claims,
-    clock::{ServerClock, steady},
+    clock::{ServerClock, time_since_boot},
     connect::spawn_runtime,
     error,
-    node_rows::{CHANNEL, list, read_reach},
-    rows::{execute, heads_and, one, query},
+    node_rows::{CHANNEL, list, parse_server_states},
+    rows::{execute, heads_with_entry, query, query_opt},
 };
 use crate::{
     Heads, StoreError, StoreFuture,
@@ -43,33 +43,33 @@ use countersign_domain::changes::{
     digest::PartHasher,
 };
 
-/// The seconds for which a silent node counts as alive: at least [`RENEWAL_INTERVAL`], [`ANSWER_TIMEOUT`] and
-/// [`LEASE_MARGIN`] together, because a renewal may wait three seconds until the database ends a frozen node's
-/// transaction.
+/// The seconds for which a silent node counts as alive. This is at least the sum of [`RENEWAL_INTERVAL`],
+/// [`ANSWER_TIMEOUT`] and [`LEASE_MARGIN`], because a renewal may wait three seconds until the database ends the
+/// transaction of a frozen node.
 const LEASE_SECS: i32 = 5;
-/// The time by which the lease ends earlier here.
+/// The time by which the local lease ends before the stored one.
 const LEASE_MARGIN: Duration = Duration::from_secs(1);
 /// The interval between renewals.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 /// The timeout for the answer to a renewal.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The minimum interval between renewals, however often one is requested.
+/// The minimum interval between renewals, however often callers request one.
 const MIN_RENEWAL_INTERVAL: Duration = Duration::from_millis(50);
-/// The delay before a new connection is tried.
+/// The delay before the node reconnects.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The text of the notification that a node's servers or leadership have changed.
+/// The text of the notification that the server states or the leadership of a node have changed.
 const SERVERS_CHANGED: &str = "servers";
 
 struct NodeEpoch {
     epoch: u64,
-    /// The end of the lease, by [`steady`].
-    until: Duration,
+    /// The local end of the lease, by [`time_since_boot`].
+    lease_end: Duration,
     /// The epoch in which the sessions began ([`Nodes::sessions_since`]).
     sessions_since: u64,
 }
 
-/// The numbers of the last renewal that began, and of the last that succeeded.
+/// The numbers of the last renewal that began, and of the last renewal that succeeded.
 struct Renewals {
     begun: AtomicU64,
     done: watch::Sender<u64>,
@@ -81,37 +81,37 @@ pub(super) struct Membership {
     pub id: String,
     process: String,
     started_at: Timestamp,
-    life: Mutex<NodeEpoch>,
-    leads: AtomicBool,
-    /// This node must not lead any more.
+    current_epoch: Mutex<NodeEpoch>,
+    is_leader: AtomicBool,
+    /// This node has resigned, and must not lead any more.
     resigned: AtomicBool,
-    live: AtomicUsize,
-    differing: AtomicUsize,
-    /// The addresses of the other live nodes, and the ends of their leases by [`steady`].
+    live_nodes: AtomicUsize,
+    differing_nodes: AtomicUsize,
+    /// The addresses of the other live nodes, and the ends of their leases by [`time_since_boot`].
     peers: Mutex<HashMap<String, (Peer, Duration)>>,
     renewals: Renewals,
     secret: OnceLock<[u8; 32]>,
-    news: watch::Sender<StoreUpdates>,
-    says: Mutex<Introduction>,
-    reach: Mutex<Own>,
-    /// The server states of the other live nodes, and the number of each report.
-    others: Mutex<HashMap<String, (i64, ServerStates)>>,
-    /// Notified to renew at once, or to end.
+    updates: watch::Sender<StoreUpdates>,
+    introduction: Mutex<Introduction>,
+    server_states: Mutex<OwnServerStates>,
+    /// The server states of the other live nodes, with the number of each report.
+    peer_servers: Mutex<HashMap<String, (i64, ServerStates)>>,
+    /// Notified when the thread must renew at once, or end.
     wake: Notify,
     closing: AtomicBool,
-    /// Another process has this node's place, or the logs are not those that this node knows.
+    /// Another process has joined with this node's id, or the logs have lost entries that this node knows.
     replaced: AtomicBool,
-    /// The known ends of the logs: after this node's last write, or at the last renewal.
-    known: Mutex<Heads>,
+    /// The last known ends of the logs, from this node's last write or the last renewal.
+    known_heads: Mutex<Heads>,
     clock: ServerClock,
 }
 
 /// The server states of this node.
 #[derive(Default)]
-struct Own {
-    reach: ServerStates,
-    /// They were written to the database.
-    said: bool,
+struct OwnServerStates {
+    states: ServerStates,
+    /// The states were written to the database.
+    is_published: bool,
 }
 
 /// The outcome of a renewal.
@@ -128,22 +128,22 @@ impl Membership {
             id,
             process: nanoid::nanoid!(),
             started_at: Timestamp::now(),
-            life: Mutex::new(NodeEpoch { epoch: 0, until: Duration::ZERO, sessions_since: 0 }),
-            leads: AtomicBool::new(false),
+            current_epoch: Mutex::new(NodeEpoch { epoch: 0, lease_end: Duration::ZERO, sessions_since: 0 }),
+            is_leader: AtomicBool::new(false),
             resigned: AtomicBool::new(false),
-            live: AtomicUsize::new(1),
-            differing: AtomicUsize::new(0),
+            live_nodes: AtomicUsize::new(1),
+            differing_nodes: AtomicUsize::new(0),
             peers: Mutex::default(),
             renewals: Renewals { begun: AtomicU64::new(0), done: watch::channel(0).0 },
             secret: OnceLock::new(),
-            news: watch::channel(StoreUpdates::default()).0,
-            says: Mutex::default(),
-            reach: Mutex::default(),
-            others: Mutex::default(),
+            updates: watch::channel(StoreUpdates::default()).0,
+            introduction: Mutex::default(),
+            server_states: Mutex::default(),
+            peer_servers: Mutex::default(),
             wake: Notify::new(),
             closing: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
-            known: Mutex::default(),
+            known_heads: Mutex::default(),
             clock: ServerClock::default(),
         })
     }
@@ -151,13 +151,13 @@ impl Membership {
     /// Joins, and renews the lease until the membership is closed.
     ///
     /// # Errors
-    /// Why it could not join.
+    /// The error because of which the node could not join.
     pub fn start(self: &Arc<Self>) -> Result<JoinHandle<()>, StoreError> {
         let node = Arc::clone(self);
         spawn_runtime("store-node", |ready| node.run(ready))
     }
 
-    /// Leaves, so that another node leads at once.
+    /// Leaves, so that another node can become the leader at once.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.wake.notify_one();
@@ -167,17 +167,17 @@ impl Membership {
         self.replaced.load(Ordering::Acquire)
     }
 
-    fn life(&self) -> std::sync::MutexGuard<'_, NodeEpoch> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current_epoch(&self) -> std::sync::MutexGuard<'_, NodeEpoch> {
+        self.current_epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> Heads {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known_heads(&self) -> Heads {
+        *self.known_heads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the logs end there, or later.
-    pub fn know(&self, heads: Heads) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Remembers newer ends of the logs.
+    pub fn remember_heads(&self, heads: Heads) {
+        let mut known = self.known_heads.lock().unwrap_or_else(PoisonError::into_inner);
         if heads.audit.seq > known.audit.seq {
             *known = heads;
         }
@@ -186,35 +186,35 @@ impl Membership {
     /// Reads and locks the ends of the logs, so that nobody else writes before the caller's transaction ends.
     ///
     /// # Errors
-    /// [`StoreError::Lost`] where something is gone that was there, whatever others have written since.
-    pub async fn take_heads(&self, link: &ClientWrapper) -> Result<Heads, StoreError> {
-        let known = self.known();
-        let (heads, entry) = heads_and(link, known.audit.seq, true).await?;
+    /// [`StoreError::Lost`] if known entries are missing, even if other nodes have written newer ones.
+    pub async fn take_heads(&self, client: &ClientWrapper) -> Result<Heads, StoreError> {
+        let known = self.known_heads();
+        let (heads, entry) = heads_with_entry(client, known.audit.seq, true).await?;
         if continues_known_logs(known, heads, entry) { Ok(heads) } else { Err(StoreError::Lost) }
     }
 
-    /// Reads where the logs end, and knows it from then on.
+    /// Reads and remembers the ends of the logs.
     ///
     /// # Errors
-    /// [`StoreError::Lost`] if something is gone that was there.
+    /// [`StoreError::Lost`] if known entries are missing.
     pub async fn check_logs(&self, client: &ClientWrapper) -> Result<(), StoreError> {
-        let known = self.known();
-        let (heads, entry) = heads_and(client, known.audit.seq, false).await?;
+        let known = self.known_heads();
+        let (heads, entry) = heads_with_entry(client, known.audit.seq, false).await?;
         if !continues_known_logs(known, heads, entry) {
             return Err(StoreError::Lost);
         }
-        self.know(heads);
+        self.remember_heads(heads);
         Ok(())
     }
 
-    fn says(&self) -> Introduction {
-        self.says.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn introduction(&self) -> Introduction {
+        self.introduction.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     async fn run(self: Arc<Self>, ready: SyncSender<Result<(), StoreError>>) {
         let mut ready = Some(ready);
         while !self.closing.load(Ordering::Acquire) {
-            match self.stay(&mut ready).await {
+            match self.keep_lease(&mut ready).await {
                 // The opener of the store waits for the first renewal.
                 Err(error) if ready.is_some() => {
                     if let Some(ready) = ready.take() {
@@ -224,45 +224,50 @@ impl Membership {
                 }
                 Err(error @ (StoreError::Superseded | StoreError::Lost)) => {
                     self.replaced.store(true, Ordering::Release);
-                    self.connector.health.failed(&error);
-                    tracing::error!(%error, "this gateway serves no more");
+                    self.connector.health.record_failure(&error);
+                    tracing::error!(%error, "this gateway stops serving the store");
                     return;
                 }
-                Err(error) => tracing::warn!(%error, "this node's connection to the store ended; connecting again"),
+                Err(error) => tracing::warn!(%error, "the connection for this node's lease ended; reconnecting"),
                 Ok(()) => return,
             }
             tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
-    /// Renews the lease with one connection, until that ends.
-    async fn stay(self: &Arc<Self>, ready: &mut Option<SyncSender<Result<(), StoreError>>>) -> Result<(), StoreError> {
+    /// Renews the lease over one connection, until the connection ends.
+    async fn keep_lease(
+        self: &Arc<Self>,
+        ready: &mut Option<SyncSender<Result<(), StoreError>>>,
+    ) -> Result<(), StoreError> {
         let node = Arc::downgrade(self);
-        let hear = move |told: &str| {
+        let on_notification = move |text: &str| {
             if let Some(node) = node.upgrade() {
-                node.hear(told);
+                node.handle_notification(text);
             }
         };
-        let link = self.connector.listen(hear).await?;
-        self.connector.silence.asks_regularly();
-        link.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+        let client = self.connector.listen(on_notification).await?;
+        self.connector.silence.expect_regular_answers();
+        client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
         if ready.is_some() {
-            self.join(&link, true).await?;
+            self.join(&client, true).await?;
         }
-        let mut told = false;
+        let mut resignation_sent = false;
         loop {
             let began = Instant::now();
-            if !told && self.resigned.load(Ordering::Acquire) {
-                self.soon(self.hand_over(&link)).await?;
-                told = true;
+            if !resignation_sent && self.resigned.load(Ordering::Acquire) {
+                self.with_timeout(self.mark_resigned(&client)).await?;
+                resignation_sent = true;
             }
-            match self.soon(self.renew(&link)).await? {
+            match self.with_timeout(self.renew(&client)).await? {
                 RenewalOutcome::Renewed => {}
                 RenewalOutcome::Replaced => return Err(StoreError::Superseded),
                 RenewalOutcome::Lapsed => {
-                    tracing::warn!("this node's lease ran out; what it was running then is taken to be lost");
-                    self.soon(self.join(&link, false)).await?;
-                    self.soon(self.renew(&link)).await?;
+                    tracing::warn!(
+                        "the lease of this node expired; the outcome of the changes that it was running is unknown"
+                    );
+                    self.with_timeout(self.join(&client, false)).await?;
+                    self.with_timeout(self.renew(&client)).await?;
                 }
             }
             if let Some(ready) = ready.take() {
@@ -277,27 +282,27 @@ impl Membership {
                 () = woken => {}
             }
             if self.closing.load(Ordering::Acquire) {
-                return self.soon(self.leave(&link)).await;
+                return self.with_timeout(self.leave(&client)).await;
             }
-            if link.is_closed() {
+            if client.is_closed() {
                 return Err(error::no_answer());
             }
         }
     }
 
-    async fn soon<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    async fn with_timeout<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         self.connector.answer(Instant::now() + ANSWER_TIMEOUT, work).await.unwrap_or_else(|| Err(error::no_answer()))
     }
 
-    /// Begins an epoch.
-    async fn join(&self, link: &ClientWrapper, anew: bool) -> Result<(), StoreError> {
-        link.batch_execute("BEGIN").await?;
+    /// Joins, which begins a new epoch. `is_start` is set when the process joins for the first time.
+    async fn join(&self, client: &ClientWrapper, is_start: bool) -> Result<(), StoreError> {
+        client.batch_execute("BEGIN").await?;
         // Nodes join one after another, so that each sees those that joined before.
-        self.connector.joining(link).await?;
+        self.connector.lock_joining(client).await?;
         let sql = "DELETE FROM nodes WHERE lease_until < clock_timestamp() - interval '1 day'
                    AND NOT EXISTS (SELECT FROM claims WHERE claims.node = nodes.id)";
-        execute(link, sql, &[]).await?;
-        let Introduction { url, version, configuration, certificate } = self.says();
+        execute(client, sql, &[]).await?;
+        let Introduction { url, version, configuration, certificate } = self.introduction();
         let sql = "INSERT INTO nodes (id, epoch, process_epoch, process, joined, lease_until, started_ms, url, version,
                                       configuration, resigned, certificate)
                    VALUES ($1, $11, $11, $2, (SELECT coalesce(max(joined), 0) + 1 FROM nodes),
@@ -314,10 +319,10 @@ impl Membership {
                                (SELECT before.lease_until FROM nodes AS before WHERE before.id = $1), '-infinity'))
                        AS others";
         let started = self.started_at.as_millisecond();
-        let sent = steady();
+        let sent = time_since_boot();
         let resigned = self.resigned.load(Ordering::Acquire);
-        // The epochs rise even if the row of this node was deleted, so that claims of earlier epochs stay invalid.
-        let next = signed(self.life().epoch + 1);
+        // The epoch rises even if the row of this node was deleted, so that claims of earlier epochs stay invalid.
+        let next = signed(self.current_epoch().epoch + 1);
         let values: [super::rows::Value<'_>; 11] = [
             &self.id,
             &self.process,
@@ -326,50 +331,51 @@ impl Membership {
             &url,
             &version,
             &configuration,
-            &anew,
+            &is_start,
             &resigned,
             &certificate,
             &next,
         ];
-        let row = one(link, sql, &values).await?;
-        let received = steady();
-        claims::end_waits_of_old_process(link, &self.id).await?;
-        self.load_cluster_secret(link).await?;
-        link.batch_execute("COMMIT").await?;
-        self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
+        let row = query_opt(client, sql, &values).await?;
+        let received = time_since_boot();
+        claims::end_waits_of_old_process(client, &self.id).await?;
+        self.load_cluster_secret(client).await?;
+        client.batch_execute("COMMIT").await?;
+        self.server_states.lock().unwrap_or_else(PoisonError::into_inner).is_published = false;
         let row = row.ok_or(StoreError::Superseded)?;
-        self.clock.heard(row.get("time"), sent, received);
-        self.leads.store(false, Ordering::Release);
-        let mut life = self.life();
+        self.clock.adjust(row.get("time"), sent, received);
+        self.is_leader.store(false, Ordering::Release);
+        let mut current = self.current_epoch();
         let epoch = unsigned(row.get(0))?;
-        // Sessions of a node that was alone have not been reported as gone. Other nodes may have reported those of a
-        // node that outlived its lease.
-        let sessions_since = if anew || row.get("others") { epoch } else { life.sessions_since };
-        *life = NodeEpoch { epoch, until: end(sent), sessions_since };
-        tracing::info!(node = self.id, epoch = life.epoch, "this node has joined");
+        // If this node was alone, nobody has told clients that its sessions are gone. Otherwise, other nodes may have
+        // done so after the lease expired.
+        let sessions_since = if is_start || row.get("others") { epoch } else { current.sessions_since };
+        *current = NodeEpoch { epoch, lease_end: local_lease_end(sent), sessions_since };
+        tracing::info!(node = self.id, epoch = current.epoch, "this node has joined");
         Ok(())
     }
 
-    /// Loads the secret of all nodes, which the first node created.
-    async fn load_cluster_secret(&self, link: &ClientWrapper) -> Result<(), StoreError> {
+    /// Loads the secret that all nodes share, and creates it if there is none.
+    async fn load_cluster_secret(&self, client: &ClientWrapper) -> Result<(), StoreError> {
         let alphabet: Vec<char> = "0123456789abcdef".chars().collect();
         let new = nanoid::nanoid!(64, &alphabet);
         let sql = "INSERT INTO facts (name, value) VALUES ('cluster_secret', $1) ON CONFLICT (name) DO NOTHING";
-        execute(link, sql, &[&new]).await?;
-        let kept = one(link, "SELECT value FROM facts WHERE name = 'cluster_secret'", &[]).await?;
+        execute(client, sql, &[&new]).await?;
+        let secret = query_opt(client, "SELECT value FROM facts WHERE name = 'cluster_secret'", &[]).await?;
         let mut hasher = PartHasher::new("countersign.cluster.1");
-        hasher.add_part(kept.as_ref().map_or("", |row| row.get::<_, &str>(0)).as_bytes());
+        hasher.add_part(secret.as_ref().map_or("", |row| row.get::<_, &str>(0)).as_bytes());
         self.secret.get_or_init(|| hasher.finish_bytes());
         Ok(())
     }
 
-    async fn renew(&self, link: &ClientWrapper) -> Result<RenewalOutcome, StoreError> {
+    async fn renew(&self, client: &ClientWrapper) -> Result<RenewalOutcome, StoreError> {
         let number = self.renewals.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        let Introduction { url, version, configuration, certificate } = self.says();
-        let epoch = signed(self.life().epoch);
+        let Introduction { url, version, configuration, certificate } = self.introduction();
+        let epoch = signed(self.current_epoch().epoch);
         let servers = {
-            let mut own = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
-            (!std::mem::replace(&mut own.said, true)).then(|| serde_json::to_string(&own.reach).unwrap_or_default())
+            let mut own = self.server_states.lock().unwrap_or_else(PoisonError::into_inner);
+            (!std::mem::replace(&mut own.is_published, true))
+                .then(|| serde_json::to_string(&own.states).unwrap_or_default())
         };
         let sql = "WITH renewed AS (
                      UPDATE nodes SET lease_until = clock_timestamp() + $4::int * interval '1 second', url = $5, version = $6,
@@ -379,25 +385,25 @@ impl Membership {
                    others AS (SELECT id, url, certificate, joined, resigned, servers_no,
                                      lease_until > clock_timestamp() AS live,
                                      (extract(epoch FROM lease_until - clock_timestamp()) * 1000000)::bigint AS lease,
-                                     version = $6 AND configuration NOT IN ('', $7) AS other
+                                     version = $6 AND configuration NOT IN ('', $7) AS differs
                               FROM nodes WHERE id <> $1)
                    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS time,
                           event, audit, hash, records, (SELECT hash FROM audit WHERE seq = $10) AS entry,
                           (SELECT joined FROM renewed) AS joined, (SELECT process FROM nodes WHERE id = $1) AS process,
                           EXISTS (SELECT FROM others, renewed
-                                  WHERE live AND NOT resigned AND others.joined < renewed.joined) AS ahead,
+                                  WHERE live AND NOT resigned AND others.joined < renewed.joined) AS has_senior,
                           EXISTS (SELECT FROM words WHERE node = $1) AS words,
-                          (SELECT count(*) FROM others WHERE live AND other) AS differing,
+                          (SELECT count(*) FROM others WHERE live AND differs) AS differing,
                           ARRAY(SELECT id FROM others WHERE live ORDER BY id) AS live,
-                          ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id) AS said,
+                          ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id) AS report_numbers,
                           ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id) AS reached,
                           ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id) AS urls,
                           ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id) AS certificates,
                           ARRAY(SELECT lease FROM others WHERE live AND url <> '' ORDER BY id) AS leases
                    FROM heads";
-        let known = self.known();
+        let known = self.known_heads();
         let last = signed(known.audit.seq);
-        let sent = steady();
+        let sent = time_since_boot();
         let values: [super::rows::Value<'_>; 10] = [
             &self.id,
             &epoch,
@@ -410,30 +416,32 @@ impl Membership {
             &certificate,
             &last,
         ];
-        let row = one(link, sql, &values).await;
-        let received = steady();
+        let row = query_opt(client, sql, &values).await;
+        let received = time_since_boot();
         if row.is_err() && servers.is_some() {
-            self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
+            self.server_states.lock().unwrap_or_else(PoisonError::into_inner).is_published = false;
         }
         let Some(row) = row? else {
-            return Err(StoreError::BadRecord("nothing says where the logs end".into()));
+            return Err(StoreError::BadRecord(
+                "the table `heads` has no row; restore the database from a backup".into(),
+            ));
         };
-        self.clock.heard(row.get("time"), sent, received);
+        self.clock.adjust(row.get("time"), sent, received);
         if servers.is_some() {
-            self.wake_others(link).await?;
+            self.notify_peers(client).await?;
         }
-        let (live, said): (Vec<String>, Vec<i64>) = (row.get("live"), row.get("said"));
+        let (live, report_numbers): (Vec<String>, Vec<i64>) = (row.get("live"), row.get("report_numbers"));
         let others = live.len();
-        self.read_others(link, live.into_iter().zip(said).collect()).await?;
+        self.load_peer_servers(client, live.into_iter().zip(report_numbers).collect()).await?;
         let audit = AuditHead { seq: unsigned(row.get("audit"))?, hash: parse_hash(row.get("hash"))? };
         let heads = Heads { event: unsigned(row.get("event"))?, audit };
         if !continues_known_logs(known, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
             return Err(StoreError::Lost);
         }
-        self.know(heads);
-        note(&self.news, heads.event, unsigned(row.get("records"))?, row.get("words"));
-        self.live.store(others + 1, Ordering::Release);
-        self.differing.store(usize::try_from(row.get::<_, i64>("differing")).unwrap_or(0), Ordering::Release);
+        self.remember_heads(heads);
+        raise_counters(&self.updates, heads.event, unsigned(row.get("records"))?, row.get("words"));
+        self.live_nodes.store(others + 1, Ordering::Release);
+        self.differing_nodes.store(usize::try_from(row.get::<_, i64>("differing")).unwrap_or(0), Ordering::Release);
         let (reached, urls): (Vec<String>, Vec<String>) = (row.get("reached"), row.get("urls"));
         let (certificates, leases): (Vec<String>, Vec<i64>) = (row.get("certificates"), row.get("leases"));
         let peers = urls.into_iter().zip(certificates).zip(leases).map(|((url, certificate), lease)| {
@@ -442,89 +450,91 @@ impl Membership {
         });
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = reached.into_iter().zip(peers).collect();
         let Some(joined) = row.get::<_, Option<i64>>("joined") else {
-            let other = row.get::<_, Option<&str>>("process").is_some_and(|process| process != self.process);
-            return Ok(if other { RenewalOutcome::Replaced } else { RenewalOutcome::Lapsed });
+            let is_replaced = row.get::<_, Option<&str>>("process").is_some_and(|process| process != self.process);
+            return Ok(if is_replaced { RenewalOutcome::Replaced } else { RenewalOutcome::Lapsed });
         };
-        self.life().until = end(sent);
+        self.current_epoch().lease_end = local_lease_end(sent);
         self.renewals.done.send_replace(number);
-        let ahead = row.get::<_, bool>("ahead") || self.resigned.load(Ordering::Acquire);
-        if !self.leads.load(Ordering::Acquire) && !ahead && first(link, joined).await? {
-            tracing::info!(node = self.id, "this node leads");
-            self.leads.store(true, Ordering::Release);
+        let must_wait = row.get::<_, bool>("has_senior") || self.resigned.load(Ordering::Acquire);
+        if !self.is_leader.load(Ordering::Acquire) && !must_wait && may_lead(client, joined).await? {
+            tracing::info!(node = self.id, "this node has become the leader");
+            self.is_leader.store(true, Ordering::Release);
         }
         Ok(RenewalOutcome::Renewed)
     }
 
-    /// Marks this node as resigned. Waits for its last write as the leader, which holds the row.
-    async fn hand_over(&self, link: &ClientWrapper) -> Result<(), StoreError> {
+    /// Marks this node as resigned in the database. Waits for this node's last write as the leader, which locks the
+    /// row.
+    async fn mark_resigned(&self, client: &ClientWrapper) -> Result<(), StoreError> {
         let sql = "WITH held AS MATERIALIZED (
                      SELECT id FROM nodes WHERE id = $1 AND epoch = $2 AND process = $3 FOR UPDATE)
                    UPDATE nodes SET resigned = true FROM held WHERE nodes.id = held.id";
-        let epoch = signed(self.life().epoch);
-        execute(link, sql, &[&self.id, &epoch, &self.process]).await?;
-        self.wake_others(link).await?;
-        tracing::info!(node = self.id, "this node leads no more");
+        let epoch = signed(self.current_epoch().epoch);
+        execute(client, sql, &[&self.id, &epoch, &self.process]).await?;
+        self.notify_peers(client).await?;
+        tracing::info!(node = self.id, "this node has resigned as the leader");
         Ok(())
     }
 
-    /// Notifies the other nodes, so that they look at the nodes at once.
-    async fn wake_others(&self, link: &ClientWrapper) -> Result<(), StoreError> {
-        execute(link, "SELECT pg_notify($1, $2)", &[&CHANNEL, &format!("{} {SERVERS_CHANGED}", self.id)])
+    /// Notifies the other nodes, so that they read the list of nodes at once.
+    async fn notify_peers(&self, client: &ClientWrapper) -> Result<(), StoreError> {
+        execute(client, "SELECT pg_notify($1, $2)", &[&CHANNEL, &format!("{} {SERVERS_CHANGED}", self.id)])
             .await
             .map(drop)
     }
 
-    /// Handles a notification. Anybody with access to the database can send one, so it is only a hint. It begins with
-    /// the sender; then come the ends of the logs, the receiver of a message after `to`, or a change of servers.
-    fn hear(&self, told: &str) {
-        match *told.split(' ').collect::<Vec<_>>() {
-            [_, "to", node] if node == self.id => note(&self.news, 0, 0, true),
+    /// Handles a notification, which is only a hint, because anybody with access to the database can send one. The
+    /// text starts with the id of the sender. Then follow the numbers of the last event and record, or `to` and the
+    /// receiver of a message, or [`SERVERS_CHANGED`].
+    fn handle_notification(&self, text: &str) {
+        match *text.split(' ').collect::<Vec<_>>() {
+            [_, "to", node] if node == self.id => raise_counters(&self.updates, 0, 0, true),
             [from, SERVERS_CHANGED] if from != self.id => self.wake.notify_one(),
             [from, event, records] if from != self.id => {
                 if let (Ok(event), Ok(records)) = (event.parse(), records.parse()) {
-                    note(&self.news, event, records, false);
+                    raise_counters(&self.updates, event, records, false);
                 }
             }
             _ => {}
         }
     }
 
-    /// Reads the server states of nodes that have reported new ones.
-    async fn read_others(&self, link: &ClientWrapper, said: Vec<(String, i64)>) -> Result<(), StoreError> {
-        let news: Vec<&str> = {
-            let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-            others.retain(|id, _| said.iter().any(|(live, _)| live == id));
-            let known = |id: &str| others.get(id).map_or(0, |(number, _)| *number);
-            said.iter().filter(|(id, number)| known(id) != *number).map(|(id, _)| id.as_str()).collect()
+    /// Reads the server states of nodes whose report number has changed.
+    async fn load_peer_servers(&self, client: &ClientWrapper, reports: Vec<(String, i64)>) -> Result<(), StoreError> {
+        let changed: Vec<&str> = {
+            let mut peer_servers = self.peer_servers.lock().unwrap_or_else(PoisonError::into_inner);
+            peer_servers.retain(|id, _| reports.iter().any(|(live, _)| live == id));
+            let known = |id: &str| peer_servers.get(id).map_or(0, |(number, _)| *number);
+            reports.iter().filter(|(id, number)| known(id) != *number).map(|(id, _)| id.as_str()).collect()
         };
-        if news.is_empty() {
+        if changed.is_empty() {
             return Ok(());
         }
-        let rows = query(link, "SELECT id, servers_no, servers FROM nodes WHERE id = ANY($1)", &[&news]).await?;
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = query(client, "SELECT id, servers_no, servers FROM nodes WHERE id = ANY($1)", &[&changed]).await?;
+        let mut peer_servers = self.peer_servers.lock().unwrap_or_else(PoisonError::into_inner);
         for row in rows {
-            others.insert(row.get(0), (row.get(1), read_reach(row.get(2))));
+            peer_servers.insert(row.get(0), (row.get(1), parse_server_states(row.get(2))));
         }
-        drop(others);
-        self.news.send_modify(|news| news.reach += 1);
+        drop(peer_servers);
+        self.updates.send_modify(|updates| updates.server_states += 1);
         Ok(())
     }
 
-    async fn leave(&self, link: &ClientWrapper) -> Result<(), StoreError> {
-        self.leads.store(false, Ordering::Release);
+    async fn leave(&self, client: &ClientWrapper) -> Result<(), StoreError> {
+        self.is_leader.store(false, Ordering::Release);
         let epoch = {
-            let mut life = self.life();
-            life.until = Duration::ZERO;
-            signed(life.epoch)
+            let mut current = self.current_epoch();
+            current.lease_end = Duration::ZERO;
+            signed(current.epoch)
         };
         let sql = "UPDATE nodes SET lease_until = clock_timestamp() WHERE id = $1 AND epoch = $2 AND process = $3";
-        execute(link, sql, &[&self.id, &epoch, &self.process]).await?;
-        self.wake_others(link).await
+        execute(client, sql, &[&self.id, &epoch, &self.process]).await?;
+        self.notify_peers(client).await
     }
 }
 
-/// Returns `true` if the logs with these `heads` continue the known ones. `entry` is the present hash of the last known
-/// entry.
+/// Returns `true` if the logs that end at `heads` continue the known logs. `entry` is the hash that the last known
+/// entry has now.
 fn continues_known_logs(known: Heads, heads: Heads, entry: Option<EntryHash>) -> bool {
     known.audit.seq == 0
         || (entry == Some(known.audit.hash)
@@ -532,31 +542,31 @@ fn continues_known_logs(known: Heads, heads: Heads, entry: Option<EntryHash>) ->
             && (heads.audit.seq > known.audit.seq || heads == known))
 }
 
-/// Returns the local end of a lease that was requested at that time.
-fn end(sent: Duration) -> Duration {
+/// Returns the local end of a lease that was requested at `sent`.
+fn local_lease_end(sent: Duration) -> Duration {
     (sent + Duration::from_secs(LEASE_SECS.unsigned_abs().into())).saturating_sub(LEASE_MARGIN)
 }
 
-/// Returns `true` if no live node that has not resigned joined earlier. Locks their rows, so that no renewal is under
-/// way, and everything that they did as the leader is committed.
-async fn first(link: &ClientWrapper, joined: i64) -> Result<bool, StoreError> {
+/// Returns `true` if every node that joined earlier is gone or has resigned. Locks the rows of those nodes, which
+/// excludes concurrent renewals and waits for their writes as the leader.
+async fn may_lead(client: &ClientWrapper, joined: i64) -> Result<bool, StoreError> {
     let sql = "SELECT coalesce(bool_or(lease_until > clock_timestamp() AND NOT resigned), false)
                FROM (SELECT lease_until, resigned FROM nodes WHERE joined < $1 FOR UPDATE) AS earlier";
-    Ok(one(link, sql, &[&joined]).await?.is_some_and(|row| !row.get::<_, bool>(0)))
+    Ok(query_opt(client, sql, &[&joined]).await?.is_some_and(|row| !row.get::<_, bool>(0)))
 }
 
-/// Updates the counters, and wakes subscribers only if they have risen.
-fn note(news: &watch::Sender<StoreUpdates>, event: u64, records: u64, words: bool) {
-    news.send_if_modified(|known| {
+/// Raises the counters, and wakes subscribers only if a counter has risen.
+fn raise_counters(counters: &watch::Sender<StoreUpdates>, event: u64, records: u64, words: bool) {
+    counters.send_if_modified(|known| {
         let later = StoreUpdates {
             event: known.event.max(event),
             records: known.records.max(records),
             messages: known.messages + u64::from(words),
-            reach: known.reach,
+            server_states: known.server_states,
         };
-        let more = later != *known;
+        let has_risen = later != *known;
         *known = later;
-        more
+        has_risen
     });
 }
 
@@ -566,17 +576,17 @@ impl Nodes for Membership {
     }
 
     fn claimant(&self) -> Option<Claimant> {
-        Some(Claimant { node: self.id.clone(), epoch: self.life().epoch })
+        Some(Claimant { node: self.id.clone(), epoch: self.current_epoch().epoch })
     }
 
     fn holds_claim(&self, claimant: Option<&Claimant>) -> bool {
-        let life = self.life();
-        claimant.is_none_or(|claimant| claimant.node == self.id && claimant.epoch == life.epoch)
-            && steady() < life.until
+        let current = self.current_epoch();
+        claimant.is_none_or(|claimant| claimant.node == self.id && claimant.epoch == current.epoch)
+            && time_since_boot() < current.lease_end
     }
 
     fn is_leader(&self) -> bool {
-        self.leads.load(Ordering::Acquire) && !self.resigned.load(Ordering::Acquire) && self.holds_claim(None)
+        self.is_leader.load(Ordering::Acquire) && !self.resigned.load(Ordering::Acquire) && self.holds_claim(None)
     }
 
     fn resign(&self) {
@@ -585,16 +595,16 @@ impl Nodes for Membership {
     }
 
     fn live_count(&self) -> usize {
-        self.live.load(Ordering::Acquire)
+        self.live_nodes.load(Ordering::Acquire)
     }
 
     fn differing_count(&self) -> usize {
-        self.differing.load(Ordering::Acquire)
+        self.differing_nodes.load(Ordering::Acquire)
     }
 
     fn peer(&self, node: &str) -> Option<Peer> {
         let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        peers.get(node).filter(|(_, until)| steady() < *until).map(|(peer, _)| peer.clone())
+        peers.get(node).filter(|(_, until)| time_since_boot() < *until).map(|(peer, _)| peer.clone())
     }
 
     fn refresh(&self) -> StoreFuture<()> {
@@ -611,11 +621,11 @@ impl Nodes for Membership {
     }
 
     fn sessions_since(&self) -> u64 {
-        self.life().sessions_since
+        self.current_epoch().sessions_since
     }
 
     fn outward_address(&self) -> Option<IpAddr> {
-        self.connector.outward()
+        self.connector.outward_address()
     }
 
     fn cluster_secret(&self) -> Option<[u8; 32]> {
@@ -623,26 +633,27 @@ impl Nodes for Membership {
     }
 
     fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
-        self.news.subscribe()
+        self.updates.subscribe()
     }
 
-    fn introduce(&self, says: Introduction) {
-        *self.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
+    fn introduce(&self, introduction: Introduction) {
+        *self.introduction.lock().unwrap_or_else(PoisonError::into_inner) = introduction;
         self.wake.notify_one();
     }
 
-    fn set_server_states(&self, reach: ServerStates) {
-        *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = Own { reach, said: false };
+    fn set_server_states(&self, states: ServerStates) {
+        *self.server_states.lock().unwrap_or_else(PoisonError::into_inner) =
+            OwnServerStates { states, is_published: false };
         self.wake.notify_one();
     }
 
     fn peer_server_states(&self) -> Vec<ServerStates> {
-        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        others.values().map(|(_, reach)| reach.clone()).collect()
+        let peer_servers = self.peer_servers.lock().unwrap_or_else(PoisonError::into_inner);
+        peer_servers.values().map(|(_, states)| states.clone()).collect()
     }
 
     fn list(&self) -> StoreFuture<Vec<Node>> {
-        let here = self.id.clone();
-        self.connector.ask(error::no_answer, async move |client| list(client, &here).await)
+        let own_id = self.id.clone();
+        self.connector.run_async(error::no_answer, async move |client| list(client, &own_id).await)
     }
 }

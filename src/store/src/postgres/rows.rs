@@ -20,7 +20,11 @@ pub(super) async fn query(client: &ClientWrapper, sql: &str, values: &[Value<'_>
 }
 
 /// Runs a query for at most one row.
-pub(super) async fn one(client: &ClientWrapper, sql: &str, values: &[Value<'_>]) -> Result<Option<Row>, StoreError> {
+pub(super) async fn query_opt(
+    client: &ClientWrapper,
+    sql: &str,
+    values: &[Value<'_>],
+) -> Result<Option<Row>, StoreError> {
     let statement = client.prepare_cached(sql).await?;
     Ok(client.query_opt(&statement, values).await?)
 }
@@ -31,13 +35,13 @@ pub(super) async fn execute(client: &ClientWrapper, sql: &str, values: &[Value<'
     Ok(client.execute(&statement, values).await?)
 }
 
-/// Runs a write that is a transaction of its own. If the connection ends before the answer, its outcome is unknown.
+/// Runs a write as a transaction of its own. The outcome is unknown if the connection ends before the answer.
 pub(super) async fn write(client: &ClientWrapper, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
     let statement = client.prepare_cached(sql).await?;
     if client.is_closed() {
         return Err(error::no_answer());
     }
-    client.execute(&statement, values).await.map_err(error::for_write)
+    client.execute(&statement, values).await.map_err(error::write_error)
 }
 
 /// Runs statements in a transaction, which is rolled back if they fail. The outcome of an unanswered commit is unknown.
@@ -47,11 +51,11 @@ pub(super) async fn transaction<T>(
 ) -> Result<T, StoreError> {
     client.batch_execute("BEGIN").await?;
     match work.await {
-        Ok(done) => client.batch_execute("COMMIT").await.map(|()| done).map_err(error::for_write),
+        Ok(done) => client.batch_execute("COMMIT").await.map(|()| done).map_err(error::write_error),
         Err(error) => {
             if let Err(error) = client.batch_execute("ROLLBACK").await {
                 // The transaction ends with the connection.
-                tracing::debug!(%error, "a transaction was not taken back, but ended with its connection");
+                tracing::debug!(%error, "a transaction could not be rolled back; it ends with its connection");
             }
             Err(error)
         }
@@ -59,24 +63,26 @@ pub(super) async fn transaction<T>(
 }
 
 pub(super) async fn heads(client: &ClientWrapper) -> Result<Heads, StoreError> {
-    heads_and(client, 0, false).await.map(|(heads, _)| heads)
+    heads_with_entry(client, 0, false).await.map(|(heads, _)| heads)
 }
 
 /// Reads the heads and locks them until the caller's transaction ends.
 pub(super) async fn take_heads(client: &ClientWrapper) -> Result<Heads, StoreError> {
-    heads_and(client, 0, true).await.map(|(heads, _)| heads)
+    heads_with_entry(client, 0, true).await.map(|(heads, _)| heads)
 }
 
-/// Reads the heads together with the hash of that entry, and locks the heads if `lock` is set.
-pub(super) async fn heads_and(
+/// Reads the heads together with the hash of the given entry, and locks the heads if `lock` is set.
+pub(super) async fn heads_with_entry(
     client: &ClientWrapper,
     entry: u64,
     lock: bool,
 ) -> Result<(Heads, Option<EntryHash>), StoreError> {
     let sql = "SELECT event, audit, hash, (SELECT hash FROM audit WHERE seq = $1) FROM heads";
     let sql = if lock { format!("{sql} FOR UPDATE") } else { sql.to_owned() };
-    let row = one(client, &sql, &[&signed(entry)]).await?;
-    let row = row.ok_or_else(|| StoreError::BadRecord("nothing says where the logs end".into()))?;
+    let row = query_opt(client, &sql, &[&signed(entry)]).await?;
+    let row = row.ok_or_else(|| {
+        StoreError::BadRecord("the table `heads` has no row; restore the database from a backup".into())
+    })?;
     let audit = AuditHead { seq: unsigned(row.get(1))?, hash: parse_hash(row.get(2))? };
     let entry = row.get::<_, Option<&[u8]>>(3).map(parse_hash).transpose()?;
     Ok((Heads { event: unsigned(row.get(0))?, audit }, entry))

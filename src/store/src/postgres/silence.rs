@@ -1,4 +1,4 @@
-//! Tells a server that has fallen silent from one that is slow: a slow one answers others meanwhile.
+//! Distinguishes a server that has stopped answering from a slow one, which still answers other requests.
 
 use std::{
     future::Future,
@@ -11,35 +11,35 @@ use std::{
 
 use tokio::time::{Instant, timeout_at};
 
-/// A server that is asked each second and has answered nothing for so long, on any connection, is silent.
+/// The time without any answer, on any connection, after which a server that is queried each second counts as silent.
 const MAX_SILENCE: Duration = Duration::from_secs(4);
 
-/// When the server answered last, on any connection.
+/// Detects a silent server by the time of its last answer on any connection.
 pub(super) struct SilenceDetector {
-    answered: Mutex<Instant>,
-    asks_regularly: AtomicBool,
+    last_answer: Mutex<Instant>,
+    expects_regular_answers: AtomicBool,
 }
 
 impl Default for SilenceDetector {
     fn default() -> Self {
-        Self { answered: Mutex::new(Instant::now()), asks_regularly: AtomicBool::new(false) }
+        Self { last_answer: Mutex::new(Instant::now()), expects_regular_answers: AtomicBool::new(false) }
     }
 }
 
 impl SilenceDetector {
-    /// Declares that the server is asked each second from now on, so that silence has a meaning.
-    pub fn asks_regularly(&self) {
-        self.asks_regularly.store(true, Ordering::Release);
+    /// Declares that the server is queried each second from now on, so that a missing answer means silence.
+    pub fn expect_regular_answers(&self) {
+        self.expects_regular_answers.store(true, Ordering::Release);
     }
 
-    /// Waits for an answer until `end`; `None` then, or as soon as the server is silent.
+    /// Waits for an answer until `end`. Returns `None` at that time, or as soon as the server counts as silent.
     pub async fn answer<T, E>(&self, end: Instant, work: impl Future<Output = Result<T, E>>) -> Option<Result<T, E>> {
         let asked = Instant::now();
         let mut work = std::pin::pin!(work);
         loop {
             if let Ok(answer) = timeout_at(self.gives_up_at(asked, end), &mut work).await {
                 if answer.is_ok() {
-                    *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                    *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
                 }
                 return Some(answer);
             }
@@ -49,13 +49,13 @@ impl SilenceDetector {
         }
     }
 
-    /// Returns the time at which a request sent at `asked` gives up, unless the server answers anybody before.
+    /// Returns the time at which a request sent at `asked` gives up, unless the server answers some request before.
     fn gives_up_at(&self, asked: Instant, end: Instant) -> Instant {
-        if !self.asks_regularly.load(Ordering::Acquire) {
+        if !self.expects_regular_answers.load(Ordering::Acquire) {
             return end;
         }
-        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        end.min(answered.max(asked) + MAX_SILENCE)
+        let last_answer = *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner);
+        end.min(last_answer.max(asked) + MAX_SILENCE)
     }
 }
 
@@ -66,31 +66,31 @@ mod tests {
 
     const END: Duration = Duration::from_secs(35);
 
-    fn asks() -> SilenceDetector {
+    fn polled_detector() -> SilenceDetector {
         let silence = SilenceDetector::default();
-        silence.asks_regularly();
+        silence.expect_regular_answers();
         silence
     }
 
-    async fn answered(silence: &SilenceDetector) {
+    async fn receive_answer(silence: &SilenceDetector) {
         silence.answer(Instant::now() + END, async { Ok::<_, StoreError>(()) }).await.unwrap().unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answer_is_given_up_once_nobody_is_answered() {
-        let (silence, began) = (asks(), Instant::now());
+    async fn request_gives_up_when_server_is_silent() {
+        let (silence, began) = (polled_detector(), Instant::now());
         let never = std::future::pending::<Result<(), StoreError>>();
         assert!(silence.answer(began + END, never).await.is_none());
         assert_eq!(began.elapsed(), MAX_SILENCE);
-        // An error may be that of a connection: it is no sign of life.
+        // An error is no sign of life, because it may come from the connection.
         let refused = silence.answer(began + END, async { Err::<(), _>(StoreError::Closed) });
         assert!(refused.await.unwrap().is_err());
         assert!(silence.gives_up_at(began, began + END) <= Instant::now());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slow_answer_is_waited_for_while_others_are_answered() {
-        let (silence, began) = (asks(), Instant::now());
+    async fn slow_answer_is_awaited_while_server_answers_others() {
+        let (silence, began) = (polled_detector(), Instant::now());
         let slow = async {
             tokio::time::sleep(MAX_SILENCE * 5).await;
             Ok::<_, StoreError>(())
@@ -98,7 +98,7 @@ mod tests {
         let others = async {
             for _ in 0..25 {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                answered(&silence).await;
+                receive_answer(&silence).await;
             }
         };
         let (slow, ()) = tokio::join!(silence.answer(began + END, slow), others);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_means_nothing_where_nobody_asks_regularly() {
+    async fn silence_is_ignored_without_regular_queries() {
         let (silence, began) = (SilenceDetector::default(), Instant::now());
         let never = std::future::pending::<Result<(), StoreError>>();
         assert!(silence.answer(began + END, never).await.is_none());

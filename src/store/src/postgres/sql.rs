@@ -45,7 +45,7 @@ impl Sql for ClientWrapper {
     }
 
     async fn append_entry(&self, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError> {
-        trail::tell(self, event, actor, details).await
+        trail::append_entry(self, event, actor, details).await
     }
 }
 

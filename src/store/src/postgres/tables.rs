@@ -1,4 +1,4 @@
-//! Connections for the tables of a module, beside those of the store. Statements are awaited one after another.
+//! Connections for the tables of a module, separate from the connections of the store.
 
 use std::{
     fmt,
@@ -21,10 +21,10 @@ use crate::{
     values,
 };
 
-/// The number of connections of a module.
+/// The maximum connections of a module.
 const POOL_CONNECTIONS: usize = 6;
 
-/// The connections of a module.
+/// The pool of connections of a module.
 pub struct Tables {
     connector: Arc<PgConnector>,
     pool: Pool,
@@ -38,7 +38,7 @@ impl fmt::Debug for Tables {
 
 impl Tables {
     pub(super) fn new(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
-        let pool = connector.pool_of(POOL_CONNECTIONS)?;
+        let pool = connector.create_pool(POOL_CONNECTIONS)?;
         Ok(Self { connector, pool })
     }
 
@@ -47,7 +47,7 @@ impl Tables {
         let (reply, answer) = oneshot::channel();
         let (connector, pool) = (Arc::clone(&self.connector), self.pool.clone());
         self.connector.spawn(async move {
-            // If nobody waits any more, the connection returns to the pool.
+            // If the caller has stopped waiting, the connection returns to the pool.
             let _ = reply.send(Session::take(connector, &pool).await);
         });
         Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Closed)) })
@@ -62,44 +62,44 @@ impl Tables {
     }
 }
 
-/// A connection. Each of its methods blocks until the server has answered.
+/// A connection of a module. Each method blocks until the server has answered.
 pub struct Session {
     connector: Arc<PgConnector>,
     /// `None` once the session has ended.
     client: Option<Object>,
     /// A transaction is open, so that the connection must not return to the pool.
-    open: bool,
-    /// An answer did not come in time, and may still.
-    silent: AtomicBool,
+    in_transaction: bool,
+    /// An answer did not arrive in time, and may still arrive.
+    answer_pending: AtomicBool,
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("open", &self.open).finish_non_exhaustive()
+        f.debug_struct("Session").field("in_transaction", &self.in_transaction).finish_non_exhaustive()
     }
 }
 
 impl Session {
     async fn take(connector: Arc<PgConnector>, pool: &Pool) -> Result<Self, StoreError> {
         let client = connect::take_connection(pool).await?;
-        Ok(Self { connector, client: Some(client), open: false, silent: AtomicBool::new(false) })
+        Ok(Self { connector, client: Some(client), in_transaction: false, answer_pending: AtomicBool::new(false) })
     }
 
-    fn ask<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn run<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let client = self.client.as_ref().ok_or(StoreError::Closed)?;
         let answer = self.connector.block_on(self.connector.answer(Instant::now() + ANSWER_TIMEOUT, work(client)));
-        self.silent.store(answer.is_none(), Ordering::Release);
+        self.answer_pending.store(answer.is_none(), Ordering::Release);
         let answer = answer.unwrap_or_else(|| Err(error::no_answer()));
-        self.connector.health.heard(&answer);
+        self.connector.health.record_damage(&answer);
         answer
     }
 
-    /// Begins a transaction with the statement, which may also make settings for the transaction.
+    /// Begins a transaction with the given statements, which may also change settings of the transaction.
     ///
     /// # Errors
     /// Those of the server.
     pub fn begin(&mut self, statements: &str) -> Result<(), StoreError> {
-        self.open = true;
+        self.in_transaction = true;
         self.batch(statements)
     }
 
@@ -109,24 +109,24 @@ impl Session {
     /// Those of the server. With [`StoreError::Unreachable`] the connection has ended, and the outcome is unknown.
     pub fn commit(mut self) -> Result<(), StoreError> {
         self.batch("COMMIT")?;
-        self.open = false;
+        self.in_transaction = false;
         Ok(())
     }
 
-    /// Takes the lock of migrations until the transaction ends, and waits for other gateways that have it.
+    /// Takes the lock of migrations until the transaction ends. Waits for other gateways that hold the lock.
     ///
     /// # Errors
     /// Those of the server.
     pub fn lock_migrations(&self) -> Result<(), StoreError> {
-        self.ask(async |client| Ok(connect::lock_migrations(client).await?))
+        self.run(async |client| Ok(connect::lock_migrations(client).await?))
     }
 
-    /// Runs statements without values and answers.
+    /// Runs statements that have no parameters and return no rows.
     ///
     /// # Errors
     /// Those of the server.
     pub fn batch(&self, sql: &str) -> Result<(), StoreError> {
-        self.ask(async |client| Ok(client.batch_execute(sql).await?))
+        self.run(async |client| Ok(client.batch_execute(sql).await?))
     }
 
     /// Returns all rows.
@@ -134,10 +134,10 @@ impl Session {
     /// # Errors
     /// Those of the server.
     pub fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
-        self.ask(async |client| client.rows(sql, values).await)
+        self.run(async |client| client.rows(sql, values).await)
     }
 
-    /// Returns `true` if the node that runs the change still has the claim, and keeps it so until the transaction ends.
+    /// Returns `true` if the change has a valid claim, and locks the claim until the transaction ends.
     ///
     /// # Errors
     /// Those of the server.
@@ -146,19 +146,19 @@ impl Session {
         Ok(!self.rows(sql, values![change])?.is_empty())
     }
 
-    /// Returns the number of rows that were written.
+    /// Runs a statement, and returns the number of written rows.
     ///
     /// # Errors
     /// Those of the server.
     pub fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
-        self.ask(async |client| Sql::execute(client, sql, values).await)
+        self.run(async |client| Sql::execute(client, sql, values).await)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // An open transaction, or an answer that is still to come, must not reach the next user of the connection.
-        if (self.open || self.silent.load(Ordering::Acquire))
+        // The next user of the connection must not get an open transaction or a late answer.
+        if (self.in_transaction || self.answer_pending.load(Ordering::Acquire))
             && let Some(client) = self.client.take()
         {
             drop(Object::take(client));

@@ -1,4 +1,4 @@
-//! The next entries of the audit trail in PostgreSQL.
+//! Appends entries to the audit trail in PostgreSQL.
 
 use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::rows::{execute, take_heads};
 use crate::{
     Heads, StoreError,
-    rows::{signed, stored},
+    rows::{signed, to_postgres_text},
     sql::{Cell, Value},
     values,
 };
@@ -40,11 +40,12 @@ impl InsertBatch {
         }
     }
 
-    /// Adds the next audit entry after `head`, whatever its own number says, and returns the new head.
+    /// Adds `content` as the next audit entry after `head`, ignoring `content.seq`, and returns the new head.
     pub fn push_entry(&mut self, head: AuditHead, content: &EntryContent<'_>) -> AuditHead {
         let seq = head.seq + 1;
-        let (change_id, actor, details) = (stored(content.change_id), stored(content.actor), stored(content.details));
-        // The hash is that of what is stored.
+        let (change_id, actor, details) =
+            (to_postgres_text(content.change_id), to_postgres_text(content.actor), to_postgres_text(content.details));
+        // The hash must cover the texts as they are stored.
         let content = EntryContent { seq, change_id: &change_id, actor: &actor, details: &details, ..*content };
         let hash: EntryHash = content.hash(&head.hash);
         let EntryContent { at, change_id, event, from, to, actor, details, .. } = content;
@@ -71,7 +72,7 @@ pub(super) async fn set_heads(client: &ClientWrapper, heads: Heads) -> Result<()
 }
 
 /// Appends an entry about no change, as the last step of the caller's transaction.
-pub(super) async fn tell(
+pub(super) async fn append_entry(
     client: &ClientWrapper,
     event: &'static str,
     actor: &str,

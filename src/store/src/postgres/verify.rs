@@ -1,4 +1,4 @@
-//! Reads the whole trail from PostgreSQL: to verify it, or to hand it on.
+//! Reads the whole audit trail from PostgreSQL, for verification and export.
 
 use super::{PgConnector, connect};
 use crate::{
@@ -19,11 +19,14 @@ use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 /// [`VerifyError::Broken`] at the first contradiction.
 pub(super) async fn verify(connector: &PgConnector, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     let client = connector.snapshot().await?.ok_or_else(connect::no_schema_error)?;
-    let (rows, covers) = (covered_rows(&client).await?, facts::get(&client, COVERAGE_FACT).await?);
-    let verified = verify::verify(&client, expected, &rows, covers.is_some()).await?;
-    // The next entry would be chained to this head.
+    let (rows, coverage) = (covered_rows(&client).await?, facts::get(&client, COVERAGE_FACT).await?);
+    let verified = verify::verify(&client, expected, &rows, coverage.is_some()).await?;
+    // The next entry will be chained to the stored head.
     if client.heads().await?.audit != verified.head {
-        return Err(StoreError::BadRecord("the row that says where the trail ends says something else".into()).into());
+        return Err(StoreError::BadRecord(
+            "the row in `heads` differs from the last audit entry; restore the database from a backup".into(),
+        )
+        .into());
     }
     Ok(verified)
 }

@@ -1,5 +1,11 @@
-//! A proxy between a gateway and the tests' server, which ends connections or blocks them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "it is only built for tests")]
+//! A proxy between a gateway and the test server, which can cut, block or refuse connections.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "the module is built only for tests"
+)]
 
 use std::{
     io::{Read as _, Write as _},
@@ -13,111 +19,118 @@ use std::{
     time::Duration,
 };
 
+/// Everything passes.
 pub const PASS: u8 = 0;
-/// The connection ends before the next commit, or before a message with the text of [`Proxy::set_at`].
-pub const LOSE: u8 = 1;
-/// The connection ends after that message, before its answer.
-pub const DECEIVE: u8 = 2;
-/// Connections end before the next audit entries.
+/// The connection is cut before the next commit, or before a message with the text of [`Proxy::set_for_text`], reaches
+/// the server.
+pub const CUT_BEFORE_MESSAGE: u8 = 1;
+/// The connection is cut after the server has received the message, before the client gets the answer.
+pub const CUT_BEFORE_ANSWER: u8 = 2;
+/// The connection is cut before the next audit entries reach the server.
 pub const CUT_BEFORE_AUDIT: u8 = 3;
 /// All connections are refused.
-pub const CLOSED: u8 = 4;
+pub const REFUSE: u8 = 4;
 /// Nothing passes, but no connection ends.
 pub const SILENT: u8 = 5;
-/// That message passes later than the server's limit for idle transactions.
-pub const LATE: u8 = 6;
+/// The message is delayed beyond the server's limit for idle transactions.
+pub const DELAY_MESSAGE: u8 = 6;
 
 /// A proxy to one database.
 pub struct Proxy {
     pub url: String,
-    told: ProxyMode,
+    control: ProxyControl,
 }
 
 #[derive(Clone)]
-struct ProxyMode {
+struct ProxyControl {
     mode: Arc<AtomicU8>,
-    /// The text in the affected message.
-    word: Arc<Mutex<Vec<u8>>>,
+    /// The text that the affected message contains.
+    text: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Proxy {
     /// Starts a proxy to the database at the address.
     #[must_use]
-    pub fn to(url: &str) -> Self {
+    pub fn for_database(url: &str) -> Self {
         let (_, rest) = url.split_once('@').unwrap();
         let (folder, database) = rest.split_once('/').unwrap();
         let socket = PathBuf::from(folder.replace("%2F", "/")).join(".s.PGSQL.5432");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("postgres://countersign@{}/{database}", listener.local_addr().unwrap());
-        let told = ProxyMode { mode: Arc::new(AtomicU8::new(PASS)), word: Arc::default() };
-        let all = told.clone();
+        let control = ProxyControl { mode: Arc::new(AtomicU8::new(PASS)), text: Arc::default() };
+        let shared_control = control.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (server, told) = (UnixStream::connect(&socket).unwrap(), all.clone());
-                if told.mode.load(Ordering::SeqCst) != CLOSED {
+                let (server, control) = (UnixStream::connect(&socket).unwrap(), shared_control.clone());
+                if control.mode.load(Ordering::SeqCst) != REFUSE {
                     let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                    let deaf = Arc::new(AtomicBool::new(false));
-                    let beside = Arc::clone(&deaf);
-                    std::thread::spawn(move || back(from, to, &beside));
-                    std::thread::spawn(move || forth(client, server, &told, &deaf));
+                    let answers_dropped = Arc::new(AtomicBool::new(false));
+                    let answers_dropped_back = Arc::clone(&answers_dropped);
+                    std::thread::spawn(move || copy_to_client(from, to, &answers_dropped_back));
+                    std::thread::spawn(move || copy_to_server(client, server, &control, &answers_dropped));
                 }
             }
         });
-        Self { url, told }
+        Self { url, control }
     }
 
-    /// Sets the mode, which is [`PASS`] at first, for commits.
+    /// Sets the mode for commits. The initial mode is [`PASS`].
     pub fn set(&self, mode: u8) {
-        self.set_at(mode, "COMMIT");
+        self.set_for_text(mode, "COMMIT");
     }
 
-    /// Sets the mode for messages with that text.
-    pub fn set_at(&self, mode: u8, word: impl AsRef<[u8]>) {
-        *self.told.word.lock().unwrap() = word.as_ref().to_vec();
-        self.told.mode.store(mode, Ordering::SeqCst);
+    /// Sets the mode for messages that contain the text.
+    pub fn set_for_text(&self, mode: u8, text: impl AsRef<[u8]>) {
+        *self.control.text.lock().unwrap() = text.as_ref().to_vec();
+        self.control.mode.store(mode, Ordering::SeqCst);
     }
 
-    /// Returns the present mode.
+    /// Returns the current mode.
     #[must_use]
     pub fn mode(&self) -> u8 {
-        self.told.mode.load(Ordering::SeqCst)
+        self.control.mode.load(Ordering::SeqCst)
     }
 }
 
-fn back(mut server: UnixStream, mut client: TcpStream, deaf: &AtomicBool) {
+fn copy_to_client(mut server: UnixStream, mut client: TcpStream, answers_dropped: &AtomicBool) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n) = server.read(&mut buffer)
         && n > 0
-        && (deaf.load(Ordering::SeqCst) || client.write_all(&buffer[..n]).is_ok())
+        && (answers_dropped.load(Ordering::SeqCst) || client.write_all(&buffer[..n]).is_ok())
     {}
     let _ = client.shutdown(Shutdown::Both);
 }
 
-fn forth(mut client: TcpStream, mut server: UnixStream, ProxyMode { mode, word }: &ProxyMode, deaf: &AtomicBool) {
+fn copy_to_server(
+    mut client: TcpStream,
+    mut server: UnixStream,
+    ProxyControl { mode, text }: &ProxyControl,
+    answers_dropped: &AtomicBool,
+) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n) = client.read(&mut buffer)
         && n > 0
     {
-        let holds = |word: &[u8]| buffer[..n].windows(word.len()).any(|part| part == word);
+        let contains = |text: &[u8]| buffer[..n].windows(text.len()).any(|part| part == text);
         while mode.load(Ordering::SeqCst) == SILENT {
             std::thread::sleep(Duration::from_millis(10));
         }
         let now = mode.load(Ordering::SeqCst);
-        if now == CLOSED {
+        if now == REFUSE {
             break;
         }
-        let lost = (now == LOSE || now == DECEIVE) && holds(&word.lock().unwrap());
-        if lost || (now == CUT_BEFORE_AUDIT && holds(b"sha256")) {
+        let is_cut = (now == CUT_BEFORE_MESSAGE || now == CUT_BEFORE_ANSWER) && contains(&text.lock().unwrap());
+        if is_cut || (now == CUT_BEFORE_AUDIT && contains(b"sha256")) {
             mode.store(PASS, Ordering::SeqCst);
-            if now == DECEIVE {
-                deaf.store(true, Ordering::SeqCst);
+            if now == CUT_BEFORE_ANSWER {
+                answers_dropped.store(true, Ordering::SeqCst);
                 server.write_all(&buffer[..n]).unwrap();
                 // The write is durable before the connection ends.
                 std::thread::sleep(Duration::from_millis(100));
             }
             break;
         }
-        if now == LATE && holds(&word.lock().unwrap()) {
+        if now == DELAY_MESSAGE && contains(&text.lock().unwrap()) {
             mode.store(PASS, Ordering::SeqCst);
             std::thread::sleep(Duration::from_secs(4));
         }

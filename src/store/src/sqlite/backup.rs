@@ -1,5 +1,5 @@
-//! Copies the databases of a data directory while their gateway runs: one snapshot of each, written beside its
-//! place, proved, and only then put there. Nothing that writes is held up.
+//! Copies the databases of a data directory while the gateway runs. Each copy is one snapshot, which is written to a
+//! temporary file, checked, and then renamed. Writers are not blocked.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{StoreError, VerifiedTrail, VerifyError};
 
-/// The built-in tracker's database in a data directory, and what its copy's name ends with.
+/// The file name of the built-in tracker's database, and the suffix of its copy.
 const TRACKER_FILE: &str = "tracker.db";
 const TRACKER_SUFFIX: &str = ".tracker";
 
@@ -24,27 +24,27 @@ const TRACKER_SUFFIX: &str = ".tracker";
 #[derive(Debug)]
 pub struct BackupReport {
     pub trail: VerifiedTrail,
-    /// Bytes of the store's copy.
+    /// The size of the store's copy in bytes.
     pub bytes: u64,
     /// The tracker's copy, if there is a tracker.
     pub tracker: Option<PathBuf>,
 }
 
-/// The reason why there is no backup. An earlier file at its place is unchanged.
+/// The reason why no backup was made. An existing file at the destination is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     #[error("{0} exists; choose another name, or give --force to replace it")]
     Exists(PathBuf),
-    #[error("{0} belongs to the data directory itself; choose a place outside of it")]
+    #[error("{0} is in the data directory; choose a destination outside of it")]
     Inside(PathBuf),
     #[error("the backup {path} cannot be written: {source}")]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("the copy cannot be trusted and was not kept: {0}")]
+    #[error("the copy is damaged and was removed ({0}); check the disks and try again")]
     Bad(String),
-    #[error("the copy was not kept, since its audit trail does not hold: {0}")]
+    #[error("the copy was removed, because its audit trail is broken: {0}")]
     Trail(#[from] countersign_domain::changes::audit::TrailError),
     #[error(
-        "the store is in PostgreSQL, whose own tools back it up: pg_dump, or a base backup \
+        "the store is in PostgreSQL; back it up with pg_dump or a base backup \
          (docs/postgresql.md#backup-and-restore)"
     )]
     Server,
@@ -52,7 +52,7 @@ pub enum BackupError {
     Store(#[from] StoreError),
 }
 
-/// Returns the name of the tracker's copy beside the store's.
+/// Returns the path of the tracker's copy beside the store's copy.
 #[must_use]
 pub fn tracker_copy(to: &Path) -> PathBuf {
     let mut name = to.as_os_str().to_owned();
@@ -60,49 +60,50 @@ pub fn tracker_copy(to: &Path) -> PathBuf {
     name.into()
 }
 
-/// Copies the store of the data directory to `to` (mode 0600), and the tracker's database, if there is one, beside it
-/// ([`tracker_copy`]). Each copy is checked page by page, the audit trail entry by entry, and is on the disk when this
-/// returns. A gateway that starts on the copy knows that it is one.
+/// Copies the store of the data directory to `to` (mode 0600), and the tracker's database, if any, beside it
+/// ([`tracker_copy`]). Checks each page of the copies and each entry of the audit trail, and syncs the files. The copy
+/// is marked, so that a gateway that starts on it knows that it is a backup.
 ///
 /// # Errors
 /// [`BackupError`]
 pub fn backup(dir: &Path, to: &Path, replace: bool, now: Timestamp) -> Result<BackupReport, BackupError> {
     let tracker = dir.join(TRACKER_FILE);
     let copy = tracker_copy(to);
-    let tracked = tracker.exists();
-    check_place(dir, to)?;
-    for place in [Some(to), tracked.then_some(copy.as_path())].into_iter().flatten() {
-        if !replace && place.exists() {
-            return Err(BackupError::Exists(place.to_owned()));
+    let has_tracker = tracker.exists();
+    check_destination(dir, to)?;
+    for destination in [Some(to), has_tracker.then_some(copy.as_path())].into_iter().flatten() {
+        if !replace && destination.exists() {
+            return Err(BackupError::Exists(destination.to_owned()));
         }
     }
-    // The store first: what the tracker has done since is in its copy too, and the store's says that it is older.
-    let store = Draft::new(to)?;
+    // The store is copied first. The tracker's copy may then contain later writes, which a gateway on the copy
+    // expects.
+    let store = TemporaryCopy::new(to)?;
     let source = open_reader(dir)?;
-    let conn = store.copy(&source)?;
+    let conn = store.copy_from(&source)?;
     let trail = match verify_connection(&conn, None) {
         Ok(trail) => trail,
         Err(VerifyError::Broken(broken)) => return Err(broken.into()),
         Err(VerifyError::Store(error)) => return Err(error.into()),
     };
-    mark(&conn, now)?;
+    mark_as_backup(&conn, now)?;
     drop(conn);
-    let other = if tracked {
-        let draft = Draft::new(&copy)?;
+    let tracker_draft = if has_tracker {
+        let draft = TemporaryCopy::new(&copy)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let source = Connection::open_with_flags(&tracker, flags).map_err(StoreError::from)?;
-        drop(draft.copy(&source)?);
+        drop(draft.copy_from(&source)?);
         Some(draft)
     } else {
         None
     };
-    let bytes = store.keep(replace)?;
-    let tracker = other.map(|draft| draft.keep(replace).map(|_| copy)).transpose()?;
+    let bytes = store.move_into_place(replace)?;
+    let tracker = tracker_draft.map(|draft| draft.move_into_place(replace).map(|_| copy)).transpose()?;
     Ok(BackupReport { trail, bytes, tracker })
 }
 
-/// A backup over the live database would destroy it.
-fn check_place(dir: &Path, to: &Path) -> Result<(), BackupError> {
+/// Refuses a destination in the data directory, because the backup could overwrite the live database.
+fn check_destination(dir: &Path, to: &Path) -> Result<(), BackupError> {
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let real = |path: &Path| fs::canonicalize(path).ok();
     let inside = real(parent).is_some_and(|parent| real(dir) == Some(parent))
@@ -110,35 +111,35 @@ fn check_place(dir: &Path, to: &Path) -> Result<(), BackupError> {
     if inside { Err(BackupError::Inside(to.to_owned())) } else { Ok(()) }
 }
 
-/// Marks the copy as a backup, so that a gateway knows that approved changes may have run since.
-fn mark(conn: &Connection, now: Timestamp) -> Result<(), BackupError> {
-    let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'facts'";
-    let known: i64 = conn.query_row(known, [], |row| row.get(0)).map_err(StoreError::from)?;
-    if known > 0 {
+/// Marks the copy as a backup, so that a gateway knows that approved changes may have been run since.
+fn mark_as_backup(conn: &Connection, now: Timestamp) -> Result<(), BackupError> {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'facts'";
+    let facts_tables: i64 = conn.query_row(sql, [], |row| row.get(0)).map_err(StoreError::from)?;
+    if facts_tables > 0 {
         conn.execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('backup_of', ?1)", [now.to_string()])
             .map_err(StoreError::from)?;
     }
     Ok(())
 }
 
-/// A copy that is not at its place yet. It is removed unless it is kept.
-struct Draft {
+/// A copy in a temporary file, which is removed on drop.
+struct TemporaryCopy {
     path: PathBuf,
     to: PathBuf,
 }
 
-impl Draft {
+impl TemporaryCopy {
     fn new(to: &Path) -> Result<Self, BackupError> {
         let mut name = to.as_os_str().to_owned();
         name.push(format!(".{}.part", std::process::id()));
         let path = PathBuf::from(name);
-        let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        made.map_err(|source| BackupError::Write { path: path.clone(), source })?;
+        let created = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        created.map_err(|source| BackupError::Write { path: path.clone(), source })?;
         Ok(Self { path, to: to.to_owned() })
     }
 
     /// Copies one snapshot of the source, and checks the copy.
-    fn copy(&self, source: &Connection) -> Result<Connection, BackupError> {
+    fn copy_from(&self, source: &Connection) -> Result<Connection, BackupError> {
         let failed = |error: rusqlite::Error| match StoreError::from(error) {
             StoreError::Database(error) => {
                 let source = std::io::Error::other(error.to_string());
@@ -152,9 +153,10 @@ impl Draft {
         };
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(&self.path, flags).map_err(failed)?;
-        // All in one step: in WAL mode a reader holds up nobody, and a copy in pieces would begin anew at every write.
+        // One step copies all pages. In WAL mode the copy blocks nobody, and a copy in several steps would restart at
+        // every write.
         Backup::new(source, &mut conn).and_then(|backup| backup.step(-1)).map_err(failed)?;
-        // One file, without a log beside it.
+        // The copy is a single file, without a write-ahead log.
         conn.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())).map_err(failed)?;
         conn.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
         let verdict: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(failed)?;
@@ -164,8 +166,8 @@ impl Draft {
         Ok(conn)
     }
 
-    /// Moves the copy to its place, durably.
-    fn keep(self, replace: bool) -> Result<u64, BackupError> {
+    /// Moves the copy to its destination, durably. Returns its size in bytes.
+    fn move_into_place(self, replace: bool) -> Result<u64, BackupError> {
         let failed = |source: std::io::Error| BackupError::Write { path: self.to.clone(), source };
         let file = fs::File::open(&self.path).map_err(failed)?;
         file.sync_all().map_err(failed)?;
@@ -173,7 +175,7 @@ impl Draft {
         if replace {
             fs::rename(&self.path, &self.to).map_err(failed)?;
         } else {
-            // Unlike a rename, a link never takes the place of a file that somebody put there meanwhile.
+            // Unlike a rename, a link never replaces a file that was created meanwhile.
             fs::hard_link(&self.path, &self.to).map_err(|source| match source.kind() {
                 std::io::ErrorKind::AlreadyExists => BackupError::Exists(self.to.clone()),
                 _ => failed(source),
@@ -185,9 +187,9 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for TemporaryCopy {
     fn drop(&mut self) {
-        // Gone already where it was renamed.
+        // After a rename, the temporary file is already gone.
         let _ = fs::remove_file(&self.path);
         let mut journal = self.path.clone().into_os_string();
         journal.push("-journal");
@@ -224,8 +226,8 @@ mod tests {
         assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&to).unwrap().len(), done.bytes);
         let left: Vec<_> = fs::read_dir(out.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left, ["copy"], "nothing else is left behind");
-        // The one that was copied goes on.
+        assert_eq!(left, ["copy"], "no temporary file is left");
+        // The source store still accepts writes.
         write(&store, created("c")).await.unwrap();
         store.close();
 
@@ -233,7 +235,7 @@ mod tests {
         fs::copy(&to, database_path(other.path())).unwrap();
         let restored = SqliteStore::open(other.path()).unwrap();
         assert!(restored.get("b").await.unwrap().is_some());
-        assert!(restored.get("c").await.unwrap().is_none(), "it was written later");
+        assert!(restored.get("c").await.unwrap().is_none(), "the change was written after the backup");
         assert_eq!(write(&restored, created("d")).await.unwrap().seq, 3);
         restored.close();
         verify_audit(other.path(), Some(done.trail.head)).unwrap();

@@ -1,4 +1,4 @@
-//! Claims of targets, written with the transition that takes or frees the target.
+//! Claims of targets. Each is written together with the transition that takes or frees the target.
 
 use rusqlite::Connection;
 
@@ -6,11 +6,12 @@ use super::sql::{execute, rows};
 use crate::{Draft, StoreError, WriteError, values};
 use countersign_domain::changes::{ChangeState, machine::EventKind};
 
-/// Takes the target of a change that is about to run, before anything else of the transition is written.
+/// Takes the target of a change that becomes executing. Called before the rest of the transition is written.
 ///
 /// # Errors
-/// `Busy` if another change has the target; `Conflict` if the change has another version.
-pub(super) fn take(conn: &Connection, draft: &Draft) -> Result<(), WriteError> {
+/// [`WriteError::Busy`] if another change holds the target; [`WriteError::Conflict`] if the change has another
+/// version.
+pub(super) fn take_target(conn: &Connection, draft: &Draft) -> Result<(), WriteError> {
     let (EventKind::Executing, Some(expected)) = (draft.kind, draft.expected) else { return Ok(()) };
     let change = &draft.change;
     let ready = "SELECT 1 FROM changes WHERE id = ?1 AND version = ?2";
@@ -25,12 +26,12 @@ pub(super) fn take(conn: &Connection, draft: &Draft) -> Result<(), WriteError> {
     Err(if is_ready { WriteError::Busy } else { WriteError::Conflict })
 }
 
-/// Gives the target back if the change has ended, or records until when it stays taken.
-pub(super) fn give_back(conn: &Connection, draft: &Draft) -> Result<(), StoreError> {
+/// Frees the target if the change has ended, or records the time until which the target stays taken.
+pub(super) fn release_target(conn: &Connection, draft: &Draft) -> Result<(), StoreError> {
     let change = &draft.change;
     match (draft.from, change.state, change.target_taken_until) {
         (Some(ChangeState::Executing), ChangeState::OutcomeUnknown, Some(until)) => {
-            // A change that was claimed by an older version has no row.
+            // A change that an older version claimed has no row.
             let sql = "INSERT INTO claims (change_id, target, taken_ms) VALUES (?1, ?2, ?3)
                        ON CONFLICT (target) DO UPDATE SET taken_ms = excluded.taken_ms
                        WHERE change_id = excluded.change_id";

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{StoreError, keys::StoredKeys, statements::facts};
 
-/// Opens the keys of a data directory, and creates its database if there is none. Calls block for one read (microseconds)
-/// or one durable write (milliseconds).
+/// Opens the keys of a data directory, and creates the database if there is none. Each call blocks for one read
+/// (microseconds) or one durable write (milliseconds).
 ///
 /// # Errors
 /// See [`open_writer`].

@@ -1,10 +1,11 @@
-//! The SQLite backend: one writing thread, a few reading ones, in WAL mode, so that neither waits for the other.
+//! The SQLite backend: one thread that writes and a few that read. In WAL mode, reads and writes do not wait for each
+//! other.
 
 pub mod backup;
 mod claims;
 mod error;
 #[cfg(test)]
-mod faults;
+mod fault_tests;
 pub(crate) mod keys;
 pub(crate) mod moving;
 pub mod open;
@@ -45,11 +46,11 @@ use crate::{
     identity::new_id,
     nodes::SingleNode,
     queries::Queries,
-    queue::{QUEUE, WriteQueue},
+    queue::{MAX_QUEUED_WRITES, WriteQueue},
     statements::{changes, facts},
 };
 
-/// Returns the id of the store in the directory; a store without one gets it now.
+/// Returns the id of the store in the directory. A store without an id gets a new one.
 ///
 /// # Errors
 /// See [`open_writer`].
@@ -57,11 +58,11 @@ pub(crate) fn store_id(dir: &Path) -> Result<String, StoreError> {
     run(facts::ensure_store_id(&open_writer(dir)?, &new_id()))
 }
 
-/// Reads what reviewers decided in one snapshot; `None` if there is no database.
+/// Reads the decisions of reviewers in one snapshot. Returns `None` if there is no database.
 ///
 /// # Errors
 /// Those of the database.
-pub(crate) fn read_said(dir: &Path) -> Result<Option<ReviewerRecords>, StoreError> {
+pub(crate) fn read_reviewer_records(dir: &Path) -> Result<Option<ReviewerRecords>, StoreError> {
     if !open::database_path(dir).exists() {
         return Ok(None);
     }
@@ -70,7 +71,7 @@ pub(crate) fn read_said(dir: &Path) -> Result<Option<ReviewerRecords>, StoreErro
     run(ReviewerRecords::read(&*snapshot)).map(Some)
 }
 
-/// Reading threads.
+/// The number of threads for reads.
 const READER_THREADS: usize = 2;
 
 /// The store of a data directory.
@@ -80,14 +81,14 @@ pub struct SqliteStore {
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
     health: Arc<Health>,
-    /// The changes that were executing when the store was opened, which no node runs any more.
-    left: Arc<[String]>,
+    /// The changes that were executing when the store was opened. Their process has ended.
+    orphaned_at_open: Arc<[String]>,
     nodes: Arc<SingleNode>,
     dir: Arc<Path>,
 }
 
 impl SqliteStore {
-    /// Opens or creates the database of the data directory. Hold [`crate::lock_data_dir`] while it is open.
+    /// Opens or creates the database of the data directory. Hold [`crate::lock_data_dir`] while the store is open.
     ///
     /// # Errors
     /// See [`open_writer`].
@@ -101,12 +102,12 @@ impl SqliteStore {
         check_pages(&conn, dir)?;
         check_writable(&conn, dir)?;
         let heads = rows::heads(&conn)?;
-        let left = rows::executing(&conn)?.into();
+        let orphaned_at_open = rows::executing_changes(&conn)?.into();
         HeadWitness::check(dir, &conn, heads.audit)?;
-        space::prepare(&conn, dir)?;
+        space::enable_incremental_vacuum(&conn, dir)?;
         let health = Arc::new(Health::default());
         let readers = Readers::start(dir, READER_THREADS, &health)?;
-        let (commands, received) = sync_channel(QUEUE);
+        let (commands, received) = sync_channel(MAX_QUEUED_WRITES);
         let queue = WriteQueue::new(move |command| {
             commands.try_send(command).err().map(|refused| match refused {
                 TrySendError::Full(command) => (StoreError::QueueFull, command),
@@ -118,9 +119,9 @@ impl SqliteStore {
             conn,
             dir: dir.to_owned(),
             heads,
-            version: None,
+            data_version: None,
             queue: received,
-            meter: queue.meter(),
+            metrics: queue.metrics(),
             closing: Arc::clone(&closing),
             commit,
             health: Arc::clone(&health),
@@ -136,7 +137,7 @@ impl SqliteStore {
             writer: Mutex::new(Some(thread)),
             readers,
             health,
-            left,
+            orphaned_at_open,
             nodes: SingleNode::new(),
             dir: dir.into(),
         })
@@ -157,7 +158,7 @@ impl Queries for SqliteStore {
         self.readers.read(move |conn| run(query(conn)))
     }
 
-    /// Parses on the thread that reads, which holds nobody else up.
+    /// Parses on the reader's thread, so that large changes do not block the caller's runtime.
     fn read_and_parse<R: Send + 'static, T: Send + 'static>(
         &self,
         query: impl AsyncFnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
@@ -176,7 +177,7 @@ impl StoreBackend for SqliteStore {
         if self.closing.load(Ordering::Acquire) {
             return Box::pin(std::future::ready(Err(StoreError::Closed)));
         }
-        policies::save_aside(&self.dir, snapshot)
+        policies::save_in_background(&self.dir, snapshot)
     }
 
     fn remote_events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<RemoteEvent>> {
@@ -184,13 +185,13 @@ impl StoreBackend for SqliteStore {
     }
 
     fn orphaned_changes(&self) -> StoreFuture<Vec<String>> {
-        if self.left.is_empty() {
+        if self.orphaned_at_open.is_empty() {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         }
-        let left = Arc::clone(&self.left);
+        let orphaned_at_open = Arc::clone(&self.orphaned_at_open);
         self.readers.read(move |conn| {
-            let executing = rows::executing(conn)?;
-            Ok(executing.into_iter().filter(|id| left.contains(id)).collect())
+            let executing = rows::executing_changes(conn)?;
+            Ok(executing.into_iter().filter(|id| orphaned_at_open.contains(id)).collect())
         })
     }
 
@@ -199,7 +200,7 @@ impl StoreBackend for SqliteStore {
     }
 
     fn current_error(&self) -> Option<StoreError> {
-        self.health.trouble()
+        self.health.last_error()
     }
 
     fn is_open(&self) -> bool {
@@ -213,7 +214,7 @@ impl StoreBackend for SqliteStore {
         self.readers.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if writer.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the writing thread of the store had panicked");
+            tracing::error!("the writing thread of the store panicked");
         }
     }
 }
@@ -224,8 +225,7 @@ impl Drop for SqliteStore {
     }
 }
 
-/// Finds out at the start, and not with the first change, that somebody else holds the lock or that nothing can be
-/// written. Writes nothing.
+/// Fails if the database is locked or not writable, so that the gateway notices at its start. Writes nothing.
 fn check_writable(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
     let tried = conn.execute_batch("BEGIN IMMEDIATE; ROLLBACK").map_err(StoreError::from);
     tried.map_err(|error| match error {
@@ -237,18 +237,18 @@ fn check_writable(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
     })
 }
 
-/// Databases up to this size are checked page by page whenever they are opened.
+/// The maximum size of databases whose pages are checked on every opening.
 const MAX_CHECKED_BYTES: u64 = 32 << 20;
 
-/// Finds damage before anything is built on it. A larger database is checked only if its last process did not close
-/// it; what is damaged in its depth is found when it is read.
+/// Checks the pages of the database for damage. A database above [`MAX_CHECKED_BYTES`] is checked only if its last
+/// process did not close it. Other damage of a large database is found when the page is read.
 fn check_pages(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
     let path = open::database_path(dir);
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
-    let mut log = path.clone().into_os_string();
-    log.push("-wal");
-    let unclean = size(Path::new(&log)) > 0;
-    if size(&path) > MAX_CHECKED_BYTES && !unclean {
+    let mut log_path = path.clone().into_os_string();
+    log_path.push("-wal");
+    let is_unclean = size(Path::new(&log_path)) > 0;
+    if size(&path) > MAX_CHECKED_BYTES && !is_unclean {
         return Ok(());
     }
     let verdict: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;

@@ -1,4 +1,4 @@
-//! A database of a data directory that is moved, or moved into.
+//! The database of a data directory as the source or destination of a move.
 
 use std::path::Path;
 
@@ -13,16 +13,16 @@ use crate::{
     sql::Database as _,
 };
 
-/// The database of a directory that nobody serves as long as this lives.
+/// The database of a directory that no gateway can serve while this value exists.
 pub(crate) struct OfflineDirectory {
     conn: SharedConnection,
     _lock: DataLock,
 }
 
 impl OfflineDirectory {
-    pub fn take(dir: &Path, new: bool) -> Result<Self, MoveError> {
+    pub fn take(dir: &Path, create: bool) -> Result<Self, MoveError> {
         let path = database_path(dir);
-        if !new && let Err(source) = std::fs::metadata(&path) {
+        if !create && let Err(source) = std::fs::metadata(&path) {
             return Err(StoreError::DataDir { path, source: source.into() }.into());
         }
         let lock = lock_data_dir(dir)?;

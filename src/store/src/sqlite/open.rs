@@ -1,6 +1,6 @@
-//! Opens the database of a data directory: files and their modes, settings, checks, migrations.
+//! Opens the database of a data directory: file modes, settings, checks and migrations.
 //!
-//! Refuses what it does not know (another program's file, a newer schema) and what is damaged; never repairs silently.
+//! Refuses files of other programs, newer schemas and damaged databases. Never repairs anything silently.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use super::trail;
 use crate::{StoreError, lock::ensure_data_dir};
 
-/// The file in the data directory.
+/// The name of the database file in the data directory.
 pub const DATABASE_FILE: &str = "countersign.db";
 
-/// `CSGN`: tells our databases from others (`PRAGMA application_id`).
+/// The id of our databases, `CSGN` in ASCII (`PRAGMA application_id`).
 const APPLICATION_ID: i64 = 0x4353_474e;
 
 /// The migrations in order; the schema version is the number of those that have run (`PRAGMA user_version`).
@@ -38,7 +38,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0013_sign_in_codes.sql"),
 ];
 
-/// The time for which a writer waits for another process's write (`countersign keys create` beside the gateway).
+/// The maximum wait for a write of another process, such as `countersign keys create` beside the gateway.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The size to which the log is truncated after a checkpoint.
@@ -50,15 +50,15 @@ pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE_FILE)
 }
 
-/// Opens the database for reading and writing, and creates or migrates it if needed. Safe while other processes do the
-/// same.
+/// Opens the database for reading and writing, and creates or migrates it if needed. Other processes may do the same
+/// at the same time.
 ///
 /// # Errors
-/// Every [`StoreError`] about files, foreign, newer or damaged databases.
+/// Every [`StoreError`] about files, or foreign, newer or damaged databases.
 pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     ensure_data_dir(dir)?;
     let path = database_path(dir);
-    // Created here for its mode; SQLite gives the same mode to the files beside it.
+    // Creating the file here sets its mode, which SQLite copies to the log files.
     let fail = |source| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
     let file =
         fs::OpenOptions::new().create(true).truncate(false).append(true).mode(0o600).open(&path).map_err(fail)?;
@@ -69,12 +69,12 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
-        let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| locate(&path, e.into()))?;
-        match prepare(&mut conn, &path) {
+        let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| add_path(&path, e.into()))?;
+        match configure(&mut conn, &path) {
             Ok(()) => return Ok(conn),
-            // SQLite does not wait by itself where waiting could deadlock, as when the journal mode changes.
+            // SQLite does not wait where waiting could deadlock, such as for a change of the journal mode.
             Err(StoreError::Locked) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
-            Err(error) => return Err(locate(&path, error)),
+            Err(error) => return Err(add_path(&path, error)),
         }
     }
 }
@@ -89,7 +89,7 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
         return Err(StoreError::DataDir { path, source: Arc::new(source) });
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(&path, flags).map_err(|e| locate(&path, e.into()))?;
+    let conn = Connection::open_with_flags(&path, flags).map_err(|e| add_path(&path, e.into()))?;
     let ready = || -> Result<(), StoreError> {
         conn.busy_timeout(BUSY_TIMEOUT)?;
         check_identity(&conn, &path)?;
@@ -99,28 +99,28 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
     };
     match ready() {
         Ok(()) => Ok(conn),
-        Err(error) => Err(locate(&path, error)),
+        Err(error) => Err(add_path(&path, error)),
     }
 }
 
-fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+fn configure(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     conn.busy_timeout(BUSY_TIMEOUT)?;
     check_identity(conn, path)?;
-    give_room_back(conn)?;
+    configure_file_size(conn)?;
     conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))?;
-    // FULL: a commit is on the disk when it returns, whatever happens to the machine after it.
+    // FULL means that a commit is on the disk when it returns, and survives a crash of the machine.
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "trusted_schema", false)?;
-    // KiB: the upper pages of the indexes stay in memory while many changes are written.
+    // The unit is KiB. The upper pages of the indexes stay in memory while many changes are written.
     conn.pragma_update(None, "cache_size", -8192)?;
     conn.set_prepared_statement_cache_capacity(64);
     migrate(conn, path)?;
     Ok(())
 }
 
-/// Lets a new database shrink (see `space.rs`). In an existing one, this would be a write each time.
-fn give_room_back(conn: &Connection) -> rusqlite::Result<()> {
+/// Lets a new database shrink (see `space.rs`). Setting this in an existing database would write on every opening.
+fn configure_file_size(conn: &Connection) -> rusqlite::Result<()> {
     let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0))?;
     if pages == 0 {
         conn.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
@@ -130,7 +130,7 @@ fn give_room_back(conn: &Connection) -> rusqlite::Result<()> {
 
 /// Refuses another program's database and a newer schema, before anything is written.
 fn check_identity(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
-    // One snapshot: another process may be migrating between the reads.
+    // One snapshot is needed, because another process may be migrating the database.
     let _snapshot = if conn.is_autocommit() { Some(conn.unchecked_transaction()?) } else { None };
     let application: i64 = conn.query_row("PRAGMA application_id", [], |row| row.get(0))?;
     let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
@@ -153,14 +153,14 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     if check_identity(conn, path)? == known_version() {
         return Ok(());
     }
-    // Another process may be migrating too: the version is read again under the write lock.
+    // The version is read again under the write lock, because another process may have migrated the database.
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let done = usize::try_from(check_identity(&tx, path)?).unwrap_or(0);
     for (number, sql) in MIGRATIONS.iter().enumerate().skip(done) {
         tracing::debug!(migration = number + 1, path = %path.display(), "migrating the database");
         tx.execute_batch(sql)?;
     }
-    trail::anchor(&tx)?;
+    trail::anchor_existing_rows(&tx)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", known_version())?;
     tx.commit()?;
@@ -170,9 +170,9 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Creates a database as the version with that many migrations left it.
+/// Creates a database with the schema of an older version, which had the given number of migrations.
 #[cfg(test)]
-pub(crate) fn older(dir: &Path, migrations: usize) -> Connection {
+pub(crate) fn create_with_migrations(dir: &Path, migrations: usize) -> Connection {
     let conn = Connection::open(database_path(dir)).unwrap();
     for sql in &MIGRATIONS[..migrations] {
         conn.execute_batch(sql).unwrap();
@@ -183,7 +183,7 @@ pub(crate) fn older(dir: &Path, migrations: usize) -> Connection {
 }
 
 /// Adds the file to an error of opening it.
-fn locate(path: &Path, error: StoreError) -> StoreError {
+fn add_path(path: &Path, error: StoreError) -> StoreError {
     match error {
         StoreError::Damaged(detail) => StoreError::Corrupt { path: path.to_owned(), detail },
         StoreError::Database(error) => {

@@ -1,4 +1,5 @@
-//! A few threads with a read-only connection each. Any thread or runtime may ask; the queue is bounded.
+//! A few threads with one read-only connection each. Queries may come from any thread or runtime, over a bounded
+//! queue.
 
 use std::{
     path::Path,
@@ -18,8 +19,8 @@ use countersign_runtime::reclaim;
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
-/// Readers that wait for a thread; over it, reads are refused.
-const QUEUE: usize = 4096;
+/// The maximum queries that wait for a thread. Further queries are refused.
+const MAX_QUEUED_READS: usize = 4096;
 
 pub(super) struct Readers {
     jobs: Mutex<Option<SyncSender<Job>>>,
@@ -30,7 +31,7 @@ pub(super) struct Readers {
 impl Readers {
     /// Opens `count` connections and starts their threads.
     pub(super) fn start(dir: &Path, count: usize, health: &Arc<Health>) -> Result<Self, StoreError> {
-        let (jobs, queue) = sync_channel::<Job>(QUEUE);
+        let (jobs, queue) = sync_channel::<Job>(MAX_QUEUED_READS);
         let queue = Arc::new(Mutex::new(queue));
         let mut threads = Vec::with_capacity(count);
         for n in 0..count.max(1) {
@@ -54,10 +55,10 @@ impl Readers {
         let (reply, answer) = oneshot::channel();
         let health = Arc::clone(&self.health);
         let job: Job = Box::new(move |conn| {
-            // Nobody waits any more: not worth the query.
+            // The query is skipped if the caller has given up.
             if !reply.is_closed() {
                 let result = query(conn);
-                health.heard(&result);
+                health.record_damage(&result);
                 let _ = reply.send(result);
             }
         });
@@ -80,7 +81,7 @@ impl Readers {
         drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
         for thread in std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner)) {
             if thread.join().is_err() {
-                tracing::error!("a reading thread of the store had panicked");
+                tracing::error!("a reading thread of the store panicked");
             }
         }
     }
@@ -93,7 +94,7 @@ fn serve(conn: &Connection, queue: &Mutex<Receiver<Job>>) {
 }
 
 fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
-    // What was read was large, and is dropped elsewhere.
+    // After large reads, this thread returns freed memory to the system while it waits.
     while let Some(pause) = reclaim::time_to_next_round() {
         let job = match queue.try_lock() {
             Ok(queue) => queue.recv_timeout(pause),
@@ -111,6 +112,6 @@ fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
             Err(RecvTimeoutError::Timeout) => reclaim::run_round(),
         }
     }
-    // The lock is held while waiting: one thread waits for a job, the others for the lock.
+    // One thread holds the lock and waits for a job, and the others wait for the lock.
     queue.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }

@@ -1,4 +1,4 @@
-//! The statements that read rows of changes, events and the trail. Every statement uses an index.
+//! Reads executing changes and the heads. Every statement uses an index.
 
 use rusqlite::Connection;
 
@@ -8,15 +8,15 @@ use crate::{
 };
 use countersign_domain::changes::audit::{AuditHead, GENESIS};
 
-/// Changes that are executing, the oldest first.
-pub(super) fn executing(conn: &Connection) -> Result<Vec<String>, StoreError> {
+/// Returns the ids of executing changes, oldest first.
+pub(super) fn executing_changes(conn: &Connection) -> Result<Vec<String>, StoreError> {
     let mut statement = conn.prepare_cached("SELECT id FROM changes WHERE state = 'executing' ORDER BY no")?;
     let ids = statement.query_map([], |row| row.get(0))?;
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
 pub(super) fn heads(conn: &Connection) -> Result<Heads, StoreError> {
-    // One statement, so that both are of one moment.
+    // A single statement reads both heads from one snapshot.
     let mut statement = conn.prepare_cached(
         "SELECT (SELECT max(seq) FROM events), seq, hash
          FROM (SELECT seq, hash FROM audit UNION ALL SELECT 0, NULL) ORDER BY seq DESC LIMIT 1",

@@ -1,26 +1,26 @@
-//! The search rows of changes.
+//! Maintains the search rows of changes.
 
 use rusqlite::Connection;
 
 use super::sql::execute;
-use crate::{Draft, StoreError, search::needle, values};
+use crate::{Draft, StoreError, search::search_text, values};
 use countersign_domain::changes::machine::EventKind;
 
-/// Writes the search row of a change that was just written, within the writer's transaction.
-pub(crate) fn follow(conn: &Connection, draft: &Draft) -> Result<(), StoreError> {
+/// Inserts or updates the search row of a change, within the transaction that writes the change.
+pub(crate) fn update_search_row(conn: &Connection, draft: &Draft) -> Result<(), StoreError> {
     let change = &draft.change;
     match draft.kind {
         EventKind::Created => {
             let sql = "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle)
                        SELECT no, ?2, ?3, ?4, ?5, ?6 FROM changes WHERE id = ?1";
             let (created, call) = (change.created_at.as_millisecond(), draft.call_hash.as_ref());
-            let (id, needle) = (&change.id, needle(change));
-            execute(conn, sql, values![id, &change.provider, &change.tool, created, call, &needle])?;
+            let (id, text) = (&change.id, search_text(change));
+            execute(conn, sql, values![id, &change.provider, &change.tool, created, call, &text])?;
         }
-        // Its summary may have changed.
+        // The summary may have changed.
         EventKind::Edited | EventKind::Refreshed => {
             let sql = "UPDATE change_search SET needle = ?2 WHERE no = (SELECT no FROM changes WHERE id = ?1)";
-            execute(conn, sql, values![&change.id, &needle(change)])?;
+            execute(conn, sql, values![&change.id, &search_text(change)])?;
         }
         _ => {}
     }
@@ -51,9 +51,9 @@ mod tests {
     }
 
     #[test]
-    fn changes_from_before_there_was_a_search_are_found_too() {
+    fn changes_of_older_schema_become_searchable() {
         let dir = tempfile::tempdir().unwrap();
-        let conn = open::older(dir.path(), 3);
+        let conn = open::create_with_migrations(dir.path(), 3);
         for id in ["chg_A", "chg_B"] {
             let draft = drafts::created(id);
             let change = &draft.change;
@@ -81,6 +81,6 @@ mod tests {
         assert_eq!(run(list_live(&conn)).unwrap().iter().filter(|live| live.call_hash.is_none()).count(), 2);
         conn.execute("DELETE FROM changes WHERE id = 'chg_A'", []).unwrap();
         let left: i64 = conn.query_row("SELECT count(*) FROM change_search", [], |row| row.get(0)).unwrap();
-        assert_eq!(left, 1, "what is deleted is not found");
+        assert_eq!(left, 1, "the search row is deleted with the change");
     }
 }

@@ -22,7 +22,7 @@ impl Sql for Connection {
         title: "body ->> '$.summary'",
         has_votes: "json_array_length(body, '$.decisions') > 0",
         not_redacted: "redacted = 0",
-        // Backwards from the newest row, since the numbers follow the time.
+        // The search for the boundary starts at the newest row, because the numbers follow the time.
         created_since: "s.no > coalesce(
             (SELECT no FROM change_search WHERE created_ms < ?1 ORDER BY no DESC LIMIT 1), 0)",
         target_taken_ms: "taken_ms",
@@ -50,7 +50,7 @@ impl Sql for Connection {
     }
 
     async fn append_entry(&self, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError> {
-        trail::tell(self, event, actor, details)
+        trail::append_entry(self, event, actor, details)
     }
 }
 
@@ -68,7 +68,7 @@ pub fn rows(conn: &Connection, sql: &str, values: &[Value<'_>]) -> Result<Vec<Ro
     Ok(all)
 }
 
-/// Returns how many rows were written.
+/// Runs a statement, and returns the number of written rows.
 ///
 /// # Errors
 /// Those of the database.
@@ -76,12 +76,13 @@ pub fn execute(conn: &Connection, sql: &str, values: &[Value<'_>]) -> Result<u64
     Ok(conn.prepare_cached(sql)?.execute(params_from_iter(values))? as u64)
 }
 
-/// Runs statements to their end: SQLite answers at once, so that nothing ever waits.
+/// Runs an asynchronous statement. SQLite blocks until the answer, so the future is always ready.
 pub(crate) fn run<T, E: From<StoreError>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    work.now_or_never().unwrap_or_else(|| Err(StoreError::Database("a statement of SQLite waited".into()).into()))
+    work.now_or_never()
+        .unwrap_or_else(|| Err(StoreError::Database("a statement of SQLite was suspended".into()).into()))
 }
 
-/// A connection that several threads use, one after the other.
+/// A connection that several threads share.
 pub(crate) struct SharedConnection(Mutex<Connection>);
 
 impl SharedConnection {
@@ -110,7 +111,7 @@ impl Database for SharedConnection {
     }
 
     fn transaction<T>(&self, work: impl AsyncFnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        // A panic under the lock cannot leave a transaction open: dropping one rolls it back.
+        // A panic cannot leave a transaction open, because dropping the transaction rolls it back.
         let mut conn = self.lock();
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let done = run(work(&tx))?;

@@ -24,7 +24,7 @@ use countersign_domain::changes::{
 /// Passes every entry to `each`, oldest first, in one snapshot and in bounded memory.
 ///
 /// # Errors
-/// Those of the database, and what `each` answers.
+/// Those of the database, and those of `each`.
 pub(crate) fn read_audit<E: From<StoreError>>(
     dir: &Path,
     mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
@@ -50,22 +50,27 @@ pub(crate) fn append(conn: &Connection, head: AuditHead, content: EntryContent<'
     Ok(AuditHead { seq, hash })
 }
 
-/// Writes the entry of all existing rows, within a migration, if the trail did not cover them.
-pub(crate) fn anchor(conn: &Connection) -> Result<(), StoreError> {
+/// Writes the entry that covers all existing rows, within a migration, unless the trail already covers them.
+pub(crate) fn anchor_existing_rows(conn: &Connection) -> Result<(), StoreError> {
     let pending = run(facts::get(conn, COVERAGE_FACT))?;
     if pending.as_deref() != Some("pending") {
         return Ok(());
     }
     let found = run(statements::covered_rows(conn))?;
     if !found.is_empty() {
-        tell(conn, RECORDS_ANCHORED, SYSTEM, &anchor_details(&found))?;
+        append_entry(conn, RECORDS_ANCHORED, SYSTEM, &anchor_details(&found))?;
     }
     conn.execute("UPDATE facts SET value = 'yes' WHERE name = ?1", [COVERAGE_FACT])?;
     Ok(())
 }
 
 /// Appends an entry about no change, within the caller's transaction.
-pub(crate) fn tell(conn: &Connection, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError> {
+pub(crate) fn append_entry(
+    conn: &Connection,
+    event: &'static str,
+    actor: &str,
+    details: &str,
+) -> Result<(), StoreError> {
     let at = Timestamp::now().to_string();
     let head = heads(conn)?.audit;
     let content = EntryContent { seq: head.seq + 1, at: &at, change_id: "", event, from: None, to: "", actor, details };
@@ -86,7 +91,7 @@ mod tests {
     };
     use countersign_domain::policy::pins::{Acceptance, ToolPin};
 
-    fn trail(n: u64) -> (tempfile::TempDir, Connection) {
+    fn database_with_entries(n: u64) -> (tempfile::TempDir, Connection) {
         let dir = tempfile::tempdir().unwrap();
         let conn = open::open_writer(dir.path()).unwrap();
         let draft = drafts::created("chg_A");
@@ -102,7 +107,7 @@ mod tests {
             [],
         )
         .unwrap();
-        // In one transaction: nothing here is about what a crash leaves.
+        // One transaction makes the inserts fast.
         conn.execute_batch("BEGIN").unwrap();
         for seq in 1..=n {
             let (id, event, actor, details) = match seq % 3 {
@@ -121,7 +126,12 @@ mod tests {
         (dir, conn)
     }
 
-    fn numbers(conn: &Connection, wanted: &AuditSearch, before: Option<u64>, limit: usize) -> (Vec<u64>, Option<u64>) {
+    fn search_numbers(
+        conn: &Connection,
+        wanted: &AuditSearch,
+        before: Option<u64>,
+        limit: usize,
+    ) -> (Vec<u64>, Option<u64>) {
         let FoundEntries { entries, next } =
             run(statements::search(conn, wanted, heads(conn).unwrap().audit.seq, before, limit)).unwrap();
         (entries.into_iter().map(|found| found.entry.seq).collect(), next)
@@ -129,36 +139,40 @@ mod tests {
 
     #[test]
     fn audit_search_matches_all_criteria() {
-        let (_dir, conn) = trail(9);
+        let (_dir, conn) = database_with_entries(9);
         let text = |text: &str| AuditSearch { text: Some(text.into()), ..AuditSearch::default() };
-        assert_eq!(numbers(&conn, &text("GRÜSSE"), None, 9).0, Vec::<u64>::new());
-        assert_eq!(numbers(&conn, &text("GRÜßE an alle"), None, 9).0, [9, 6, 3]);
-        assert_eq!(numbers(&conn, &text("Rotate"), None, 9).0, [9, 6, 3], "by the title of the change");
-        assert_eq!(numbers(&conn, &text("github"), None, 9).0, [8, 5, 2]);
-        assert_eq!(numbers(&conn, &text("CHG_GONE"), None, 9).0, [7, 4, 1]);
-        let by = AuditSearch {
+        assert_eq!(search_numbers(&conn, &text("GRÜSSE"), None, 9).0, Vec::<u64>::new());
+        assert_eq!(search_numbers(&conn, &text("GRÜßE an alle"), None, 9).0, [9, 6, 3]);
+        assert_eq!(
+            search_numbers(&conn, &text("Rotate"), None, 9).0,
+            [9, 6, 3],
+            "the search text of the change matches"
+        );
+        assert_eq!(search_numbers(&conn, &text("github"), None, 9).0, [8, 5, 2]);
+        assert_eq!(search_numbers(&conn, &text("CHG_GONE"), None, 9).0, [7, 4, 1]);
+        let by_actor = AuditSearch {
             actors: vec!["bob".into(), "bot".into()],
             events: vec!["created".into()],
             ..AuditSearch::default()
         };
-        assert_eq!(numbers(&conn, &by, None, 9).0, [7, 4, 1]);
+        assert_eq!(search_numbers(&conn, &by_actor, None, 9).0, [7, 4, 1]);
         let at = |second: i64| Timestamp::from_second(1_767_225_600 + second).ok();
         let between = AuditSearch { since: at(3), until: at(5), ..AuditSearch::default() };
-        assert_eq!(numbers(&conn, &between, None, 9), (vec![4, 3], None));
-        let of = AuditSearch { change: Some("chg_A".into()), ..AuditSearch::default() };
-        assert_eq!(numbers(&conn, &of, Some(9), 9).0, [6, 3]);
+        assert_eq!(search_numbers(&conn, &between, None, 9), (vec![4, 3], None));
+        let of_change = AuditSearch { change: Some("chg_A".into()), ..AuditSearch::default() };
+        assert_eq!(search_numbers(&conn, &of_change, Some(9), 9).0, [6, 3]);
         let all = run(statements::search(&conn, &AuditSearch::default(), 9, None, 9)).unwrap().entries;
         assert!(all[0].title.is_some() && all[1].title.is_none() && all[2].title.is_none(), "{all:?}");
     }
 
     #[test]
     fn long_trail_is_searched_in_bounded_pages() {
-        let (_dir, conn) = trail(MAX_SEARCHED_ENTRIES + 30);
+        let (_dir, conn) = database_with_entries(MAX_SEARCHED_ENTRIES + 30);
         let text = AuditSearch { text: Some("alice".into()), ..AuditSearch::default() };
         let mut seen = Vec::new();
         let (mut before, mut pages) = (None, 0);
         loop {
-            let (page, next) = numbers(&conn, &text, before, 10_000);
+            let (page, next) = search_numbers(&conn, &text, before, 10_000);
             seen.extend(page);
             pages += 1;
             before = next;
@@ -170,8 +184,12 @@ mod tests {
         assert_eq!(seen, expected);
         assert_eq!(pages, 2);
         let nothing = AuditSearch { text: Some("nobody".into()), ..AuditSearch::default() };
-        assert_eq!(numbers(&conn, &nothing, None, 5), (vec![], Some(31)), "one step looks through so much and no more");
-        assert_eq!(numbers(&conn, &nothing, Some(31), 5), (vec![], None));
+        assert_eq!(
+            search_numbers(&conn, &nothing, None, 5),
+            (vec![], Some(31)),
+            "one page searches at most MAX_SEARCHED_ENTRIES"
+        );
+        assert_eq!(search_numbers(&conn, &nothing, Some(31), 5), (vec![], None));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Reads what is verified from SQLite.
+//! Verifies the audit trail of a SQLite database.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use countersign_domain::changes::audit::AuditHead;
 /// Verifies the trail of a data directory in one snapshot and in bounded memory.
 ///
 /// # Errors
-/// [`VerifyError::Broken`] at the first thing that does not hold.
+/// [`VerifyError::Broken`] at the first contradiction.
 pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     verify_connection(&open_reader(dir)?, expected)
 }
@@ -24,12 +24,12 @@ pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Ve
 /// Verifies the trail of an open database.
 pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
-    let (rows, told) = (rows_of(&snapshot)?, fact(&snapshot)?);
-    run(verify::verify(&*snapshot, expected, &rows, told.is_some()))
+    let (rows, coverage) = (read_covered_rows(&snapshot)?, read_coverage_fact(&snapshot)?);
+    run(verify::verify(&*snapshot, expected, &rows, coverage.is_some()))
 }
 
-/// Reads the covered rows of a database that may lack newer columns.
-fn rows_of(conn: &Connection) -> Result<CoveredRows, StoreError> {
+/// Reads the covered rows. Returns none if the schema is too old to have all their columns.
+fn read_covered_rows(conn: &Connection) -> Result<CoveredRows, StoreError> {
     let columns: i64 = conn.query_row(
         "SELECT (SELECT count(*) FROM pragma_table_info('api_keys') WHERE name = 'owner')
               + (SELECT count(*) FROM pragma_table_info('tool_pins') WHERE name = 'accepted_target')
@@ -40,7 +40,7 @@ fn rows_of(conn: &Connection) -> Result<CoveredRows, StoreError> {
     if columns == 3 { run(covered_rows(conn)) } else { Ok(CoveredRows::new()) }
 }
 
-fn fact(conn: &Connection) -> Result<Option<String>, StoreError> {
+fn read_coverage_fact(conn: &Connection) -> Result<Option<String>, StoreError> {
     let known: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'facts'", [], |row| row.get(0))?;
     if known == 0 {
         return Ok(None);
@@ -58,7 +58,7 @@ mod tests {
         keys::{ApiKey, Credentials as _},
         sqlite::{
             SqliteStore,
-            open::{older, open_writer},
+            open::{create_with_migrations, open_writer},
         },
     };
     use countersign_domain::principal::Role;
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    fn broken(dir: &std::path::Path) -> String {
+    fn verification_error(dir: &std::path::Path) -> String {
         match verify_audit(dir, None) {
             Err(VerifyError::Broken(broken)) => broken.to_string(),
             other => panic!("{other:?}"),
@@ -95,7 +95,7 @@ mod tests {
             CoveredCounts { keys: 2, ..CoveredCounts::default() }
         );
         let conn = open_writer(dir.path()).unwrap();
-        for (spoil, mend, told) in [
+        for (alter, restore, expected) in [
             (
                 "UPDATE api_keys SET role = 'admin' WHERE id = 'k1'",
                 "UPDATE api_keys SET role = 'viewer' WHERE id = 'k1'",
@@ -110,18 +110,18 @@ mod tests {
         ] {
             let before: Option<String> =
                 conn.query_row("SELECT revoked_at FROM api_keys WHERE id = 'k2'", [], |row| row.get(0)).unwrap();
-            conn.execute(spoil, []).unwrap();
-            assert_eq!(broken(dir.path()), told, "{spoil}");
-            if !mend.is_empty() {
-                conn.execute(mend, []).unwrap();
+            conn.execute(alter, []).unwrap();
+            assert_eq!(verification_error(dir.path()), expected, "{alter}");
+            if !restore.is_empty() {
+                conn.execute(restore, []).unwrap();
             }
             conn.execute("UPDATE api_keys SET revoked_at = ?1 WHERE id = 'k2'", [before]).unwrap();
-            assert!(verify_audit(dir.path(), None).is_ok(), "{mend}");
+            assert!(verify_audit(dir.path(), None).is_ok(), "{restore}");
         }
         conn.execute("INSERT INTO api_keys SELECT 'k3', name, role, x'03', created_at, NULL, NULL, owner FROM api_keys WHERE id = 'k1'", []).unwrap();
-        assert_eq!(broken(dir.path()), "key k3 has no audit entry");
+        assert_eq!(verification_error(dir.path()), "key k3 has no audit entry");
         conn.execute("DELETE FROM api_keys WHERE id IN ('k1', 'k3')", []).unwrap();
-        assert_eq!(broken(dir.path()), "key k1 of audit entry 1 is gone");
+        assert_eq!(verification_error(dir.path()), "key k1 of audit entry 1 is gone");
     }
 
     #[tokio::test]
@@ -135,20 +135,24 @@ mod tests {
         let covered = verify_audit(dir.path(), None).unwrap().covered;
         assert_eq!(covered, CoveredCounts { policy: true, ..CoveredCounts::default() });
         let conn = open_writer(dir.path()).unwrap();
-        for spoil in [
+        for alter in [
             "UPDATE facts SET value = replace(value, 'strict', 'loose')",
             "UPDATE facts SET value = replace(value, 'two', 'one')",
         ] {
-            let spoilt = format!("{spoil} WHERE name = 'policy_in_force'");
-            let whole: String =
+            let sql = format!("{alter} WHERE name = 'policy_in_force'");
+            let original: String =
                 conn.query_row("SELECT value FROM facts WHERE name = 'policy_in_force'", [], |row| row.get(0)).unwrap();
-            assert_eq!(conn.execute(&spoilt, []).unwrap(), 1);
-            assert_eq!(broken(dir.path()), "the recorded policy in force does not match audit entry 2", "{spoil}");
-            conn.execute("UPDATE facts SET value = ?1 WHERE name = 'policy_in_force'", [whole]).unwrap();
+            assert_eq!(conn.execute(&sql, []).unwrap(), 1);
+            assert_eq!(
+                verification_error(dir.path()),
+                "the recorded policy in force does not match audit entry 2",
+                "{alter}"
+            );
+            conn.execute("UPDATE facts SET value = ?1 WHERE name = 'policy_in_force'", [original]).unwrap();
         }
         conn.execute("DELETE FROM facts WHERE name = 'policy_in_force'", []).unwrap();
-        assert_eq!(broken(dir.path()), "the recorded policy in force of audit entry 2 is gone");
-        // That of an older version has no entry until a gateway saves it once more.
+        assert_eq!(verification_error(dir.path()), "the recorded policy in force of audit entry 2 is gone");
+        // A policy that an older version recorded has no entry until a gateway saves it again.
         let old = "{\"digest\":\"d\",\"refused\":null,\"body\":\"b\"}";
         conn.execute("DELETE FROM audit", []).unwrap();
         conn.execute("INSERT INTO facts VALUES ('policy_in_force', ?1)", [old]).unwrap();
@@ -159,9 +163,9 @@ mod tests {
         let _ = std::fs::remove_file(dir.path().join("audit.head"));
         let store = SqliteStore::open(dir.path()).unwrap();
         let found = store.policies().await.unwrap();
-        assert!(!found.is_told);
-        store.save_policy(found.here.unwrap(), false).await.unwrap();
-        assert!(store.policies().await.unwrap().is_told);
+        assert!(!found.has_audit_entry);
+        store.save_policy(found.own.unwrap(), false).await.unwrap();
+        assert!(store.policies().await.unwrap().has_audit_entry);
         store.close();
         let covered = verify_audit(dir.path(), None).unwrap().covered;
         assert_eq!(covered, CoveredCounts { policy: true, ..CoveredCounts::default() });
@@ -170,7 +174,7 @@ mod tests {
     #[test]
     fn rows_before_coverage_are_anchored_at_migration() {
         let dir = tempfile::tempdir().unwrap();
-        let conn = older(dir.path(), 8);
+        let conn = create_with_migrations(dir.path(), 8);
         conn.execute_batch(
             "INSERT INTO api_keys (id, name, role, hash, created_at) VALUES ('old', 'alice', 'admin', x'01', '2026-01-01T00:00:00Z');
              INSERT INTO pinned_servers VALUES ('fs');
@@ -178,7 +182,7 @@ mod tests {
         )
         .unwrap();
         drop(conn);
-        // Nobody has migrated it yet.
+        // The database is not migrated yet.
         let verified = verify_audit(dir.path(), None).unwrap();
         assert_eq!(verified.covered, CoveredCounts { keys: 1, pins: 1, uncovered: 2, ..CoveredCounts::default() });
         let conn = open_writer(dir.path()).unwrap();
@@ -188,17 +192,17 @@ mod tests {
             (1, CoveredCounts { keys: 1, pins: 1, ..CoveredCounts::default() })
         );
         drop(open_writer(dir.path()).unwrap());
-        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 1, "once");
+        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 1, "the rows are anchored only once");
         conn.execute(
             "UPDATE tool_pins SET accepted = 'h1', accepted_by = 'alice', accepted_at = '2026-01-01T00:00:00Z'",
             [],
         )
         .unwrap();
         assert!(
-            broken(dir.path())
+            verification_error(dir.path())
                 .contains("the definition of read that was seen or accepted of fs does not match audit entry 1")
         );
         conn.execute("DELETE FROM tool_pins", []).unwrap();
-        assert!(broken(dir.path()).contains("is gone"));
+        assert!(verification_error(dir.path()).contains("is gone"));
     }
 }

@@ -11,7 +11,7 @@ use crate::{StoreError, webhooks::DeliveryStore};
 /// Those of opening the database.
 pub(crate) fn open(data_dir: &Path) -> Result<DeliveryStore<SharedConnection>, StoreError> {
     let conn = open_writer(data_dir)?;
-    // The machine's own crash may take the last of it back: then something is sent again, and nothing is lost.
+    // A crash of the machine may undo the last writes. Some deliveries are then sent again, but none are lost.
     conn.pragma_update(None, "synchronous", "NORMAL")?;
     Ok(DeliveryStore::new(SharedConnection::new(conn)))
 }
@@ -21,12 +21,12 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::webhooks::{Deliveries as _, Waiting};
+    use crate::webhooks::{Deliveries as _, PendingDelivery};
 
     #[test]
     fn deliveries_of_older_schema_are_migrated() {
         let dir = tempfile::tempdir().unwrap();
-        let old = crate::sqlite::open::older(dir.path(), 7);
+        let old = crate::sqlite::open::create_with_migrations(dir.path(), 7);
         old.execute_batch(
             "INSERT INTO webhooks VALUES ('a', 12);
              INSERT INTO webhook_deliveries VALUES
@@ -37,13 +37,13 @@ mod tests {
         drop(old);
         let store = open(dir.path()).unwrap();
         assert_eq!(store.position("a", 99).unwrap(), 12);
-        assert_eq!(store.pending("a").unwrap(), [waiting(2)]);
-        assert_eq!(store.enqueue("a", 12, &[waiting(0)]).unwrap(), [2]);
+        assert_eq!(store.pending("a").unwrap(), [pending_delivery(2)]);
+        assert_eq!(store.enqueue("a", 12, &[pending_delivery(0)]).unwrap(), [2]);
         assert_eq!(store.deliveries("a", None, 9).unwrap().len(), 2);
     }
 
-    fn waiting(id: u64) -> Waiting {
-        Waiting {
+    fn pending_delivery(id: u64) -> PendingDelivery {
+        PendingDelivery {
             id,
             key: "12".into(),
             seq: Some(12),

@@ -1,7 +1,8 @@
-//! A witness beside the database: a file with a recent head of the audit trail. It detects a database that has lost its
-//! end (a truncated or deleted log, an older file in its place), which otherwise looks intact.
+//! A file beside the database with a recent head of the audit trail. It detects a database that has lost its last
+//! entries, because of a truncated or deleted log or an older file. Such a database looks intact otherwise.
 //!
-//! It is never ahead of the disk: it is written after the commit, and not synced itself.
+//! The file is written after the commit, so it never names an entry that is not durable. The file itself is not
+//! synced.
 
 use std::{
     fs,
@@ -17,13 +18,13 @@ use super::sql::run;
 use crate::{
     StoreError,
     rows::{parse_hash, signed},
-    statements::facts::backup_of,
+    statements::facts::backup_time,
 };
 use countersign_domain::changes::audit::AuditHead;
 
-const FILE: &str = "audit.head";
+const WITNESS_FILE: &str = "audit.head";
 
-/// The interval between two writes.
+/// The minimum interval between writes of the file.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct HeadWitness {
@@ -33,11 +34,11 @@ pub(super) struct HeadWitness {
 
 impl HeadWitness {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { path: dir.join(FILE), written: None }
+        Self { path: dir.join(WITNESS_FILE), written: None }
     }
 
-    /// Writes the head, at most once in the interval.
-    pub(super) fn note(&mut self, head: AuditHead) {
+    /// Writes the head, unless the last write was less than [`WRITE_INTERVAL`] ago.
+    pub(super) fn write_if_due(&mut self, head: AuditHead) {
         if self.written.is_none_or(|(_, at)| at.elapsed() >= WRITE_INTERVAL) {
             self.write(head);
         }
@@ -60,20 +61,20 @@ impl HeadWitness {
         self.written = Some((head, Instant::now()));
     }
 
-    /// Checks that the database still has the entry of the witness.
+    /// Checks that the database still contains the entry that the file names.
     ///
     /// # Errors
     /// [`StoreError::CutOff`]
     pub(super) fn check(dir: &Path, conn: &Connection, found: AuditHead) -> Result<(), StoreError> {
-        let path = dir.join(FILE);
+        let path = dir.join(WITNESS_FILE);
         let Some(expected) = fs::read_to_string(&path).ok().as_deref().and_then(AuditHead::parse) else {
             return Ok(());
         };
-        // A restored backup is older on purpose.
-        if run(backup_of(conn))?.is_some() {
+        // A restored backup may be older than the file.
+        if run(backup_time(conn))?.is_some() {
             return Ok(());
         }
-        let same = match expected.seq {
+        let is_present = match expected.seq {
             0 => true,
             seq => {
                 use rusqlite::OptionalExtension as _;
@@ -82,6 +83,6 @@ impl HeadWitness {
                 hash.as_deref().map(parse_hash).transpose()? == Some(expected.hash)
             }
         };
-        if same { Ok(()) } else { Err(StoreError::CutOff { path, found: found.seq, expected: expected.seq }) }
+        if is_present { Ok(()) } else { Err(StoreError::CutOff { path, found: found.seq, expected: expected.seq }) }
     }
 }

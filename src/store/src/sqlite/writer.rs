@@ -1,12 +1,11 @@
-//! The thread that writes changes: takes all queued requests, runs them in one transaction, commits, and only then
-//! answers (group commit).
+//! Runs all queued write requests in one transaction, commits, and only then answers them (group commit).
 //!
-//! A refused transition (a conflict, a duplicate) fails at its first statement and leaves nothing. If a request fails
-//! later, everything is rolled back and each runs in a transaction of its own. (A savepoint for each would copy every
-//! page that it touches, and cost a third of the rate.)
+//! A refused transition (a conflict or a duplicate) fails at its first statement, and changes nothing. If a request
+//! fails later, everything is rolled back, and each request runs in its own transaction. Savepoints would copy every
+//! page that a request touches, and cost a third of the throughput.
 //!
-//! It never answers before the commit, and never guesses: a commit of unknown outcome is read back, after a write that
-//! overwrites what the commit may have left in the log.
+//! The writer never guesses the outcome of a commit. If a commit fails, the writer first overwrites what the commit
+//! may have left in the log, and then reads the heads.
 
 use std::{
     path::{Path, PathBuf},
@@ -32,31 +31,34 @@ use super::{
 use crate::{
     CommittedWrite, Draft, Heads, StoreError, WriteError, WriteRequest,
     health::Health,
-    queue::{Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, entry_of, event_of, refuse},
+    queue::{
+        Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, audit_entry, feed_event, refuse,
+    },
     statements::records,
     values,
 };
 use countersign_runtime::crash::crash_point;
 
-/// The free bytes at which a full disk counts as usable again.
+/// The minimum free bytes at which a full disk counts as usable again.
 const MIN_FREE_BYTES: u64 = 1 << 20;
 
 /// Returns the free bytes on the directory's disk, if they can be read.
-fn room(dir: &Path) -> Option<u64> {
+fn free_bytes(dir: &Path) -> Option<u64> {
     rustix::fs::statvfs(dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Commits a transaction. Tests replace it to let commits fail.
+/// Commits a transaction. Tests replace this function to let commits fail.
 pub(super) type CommitFn = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + Send>;
 
 pub(super) struct Writer {
     pub conn: Connection,
     pub dir: PathBuf,
     pub heads: Heads,
-    /// The counter of commits by other connections when [`Writer::heads`] was read.
-    pub version: Option<i64>,
+    /// The value of `PRAGMA data_version` when [`Writer::heads`] was read. It changes with commits by other
+    /// connections.
+    pub data_version: Option<i64>,
     pub queue: Receiver<Command>,
-    pub meter: QueueMetrics,
+    pub metrics: QueueMetrics,
     pub closing: Arc<AtomicBool>,
     pub commit: CommitFn,
     pub health: Arc<Health>,
@@ -66,7 +68,7 @@ pub(super) struct Writer {
 /// The outcome of a commit.
 enum CommitOutcome {
     Committed,
-    /// Nothing of it is or will be in the database.
+    /// The commit changed nothing, and cannot take effect later.
     Aborted(StoreError),
     Unknown,
 }
@@ -79,31 +81,31 @@ impl Writer {
     /// Runs until the queue is closed.
     pub(super) fn run(mut self) {
         while let Some(first) = self.next() {
-            let batch = self.meter.batch(first, || self.queue.try_recv().ok());
+            let batch = self.metrics.take_batch(first, || self.queue.try_recv().ok());
             let (size, began) = (batch.len(), Instant::now());
-            self.batch(batch);
-            self.meter.answered(size, began);
+            self.run_batch(batch);
+            self.metrics.record_commit(size, began);
         }
         self.witness.write(self.heads.audit);
-        // Merges the log into the database, so that a copy of the one file is a backup.
+        // Merges the log into the database, so that a copy of the database file is complete.
         if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
             tracing::warn!(%error, "the database's log could not be merged into it; the next start does that");
         }
     }
 
-    /// Returns the next command; `None` once the queue is closed. During trouble, it probes in between whether that has
-    /// ended, because a gateway that is not ready may receive no requests that would show it. When idle, it updates the
-    /// witness and gives free pages back.
+    /// Returns the next command, or `None` once the queue is closed. After an error, it probes the database while
+    /// waiting, because a gateway that is not ready may receive no requests. When idle, it updates the witness and
+    /// releases free pages.
     fn next(&mut self) -> Option<Command> {
         loop {
             match self.queue.recv_timeout(IDLE_TIME) {
                 Ok(command) => return Some(command),
                 Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) if self.health.trouble().is_some() => self.probe(),
+                Err(RecvTimeoutError::Timeout) if self.health.last_error().is_some() => self.probe(),
                 Err(RecvTimeoutError::Timeout) => {
                     self.witness.write(self.heads.audit);
-                    if let Err(error) = space::give_back(&self.conn) {
-                        tracing::debug!(%error, "no room was given back this time");
+                    if let Err(error) = space::release_pages(&self.conn) {
+                        tracing::debug!(%error, "free pages could not be released; trying again when idle");
                     }
                 }
             }
@@ -111,9 +113,9 @@ impl Writer {
     }
 
     fn probe(&mut self) {
-        // A probe may still find room in the log where a change does not.
-        if matches!(self.health.trouble(), Some(StoreError::DiskFull))
-            && room(&self.dir).is_some_and(|room| room < MIN_FREE_BYTES)
+        // A probe needs less space than a change, so it might succeed on a disk that is still too full.
+        if matches!(self.health.last_error(), Some(StoreError::DiskFull))
+            && free_bytes(&self.dir).is_some_and(|free| free < MIN_FREE_BYTES)
         {
             return;
         }
@@ -122,22 +124,22 @@ impl Writer {
             plain_commit()(&self.conn).map_err(StoreError::from)
         });
         match tried {
-            Ok(()) => self.works(),
+            Ok(()) => self.record_success(),
             Err(error) => {
                 self.rollback();
-                self.health.failed(&error);
+                self.health.record_failure(&error);
             }
         }
     }
 
-    fn works(&self) {
-        if self.health.works() {
+    fn record_success(&self) {
+        if self.health.record_success() {
             tracing::info!("the store works again");
         }
     }
 
-    fn batch(&mut self, batch: Vec<Command>) {
-        if let Err(error) = self.exec("BEGIN IMMEDIATE").and_then(|()| self.catch_up()) {
+    fn run_batch(&mut self, batch: Vec<Command>) {
+        if let Err(error) = self.exec("BEGIN IMMEDIATE").and_then(|()| self.refresh_heads()) {
             self.rollback();
             return self.refuse(batch, &error);
         }
@@ -150,8 +152,8 @@ impl Writer {
                 if batch.len() == 1 {
                     return self.refuse(batch, &error);
                 }
-                tracing::warn!(%error, changes = batch.len(), "a transition failed; each runs alone");
-                return batch.into_iter().for_each(|command| self.batch(vec![command]));
+                tracing::warn!(%error, changes = batch.len(), "a batch of writes failed; running each write in its own transaction");
+                return batch.into_iter().for_each(|command| self.run_batch(vec![command]));
             }
         };
         if self.heads == before {
@@ -163,11 +165,11 @@ impl Writer {
         if pruned {
             crash_point("before_prune_commit");
         }
-        match self.end(before) {
+        match self.commit_or_read_back(before) {
             CommitOutcome::Committed => {
                 crash_point("after_commit");
-                self.works();
-                self.witness.note(self.heads.audit);
+                self.record_success();
+                self.witness.write_if_due(self.heads.audit);
                 if pruned {
                     crash_point("after_prune_commit");
                 }
@@ -181,18 +183,18 @@ impl Writer {
         }
     }
 
-    /// Reads the heads again if another process has written, as `keys create` and `keys revoke` do. Called within a
-    /// transaction, beside which nobody else writes.
-    fn catch_up(&mut self) -> Result<(), StoreError> {
+    /// Reads the heads again if another process has written, such as `keys create` or `keys revoke`. Must be called
+    /// within a transaction, which excludes other writers.
+    fn refresh_heads(&mut self) -> Result<(), StoreError> {
         let version: i64 = self.conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
-        if self.version != Some(version) {
+        if self.data_version != Some(version) {
             self.heads = rows::heads(&self.conn)?;
-            self.version = Some(version);
+            self.data_version = Some(version);
         }
         Ok(())
     }
 
-    /// Writes everything up to the commit. After an error, the transaction must be rolled back.
+    /// Writes a batch, without committing. After an error, the caller must roll back.
     fn write_all(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, StoreError> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for command in batch {
@@ -212,7 +214,7 @@ impl Writer {
         Ok(outcomes)
     }
 
-    /// Writes a transition. One that is refused has changed nothing.
+    /// Writes a transition. A refused transition changes nothing.
     fn write(&self, draft: &Draft) -> Result<(CommittedWrite, Heads), WriteError> {
         let (change, conn) = (&draft.change, &self.conn);
         let expires_at = change.expires_at.to_string();
@@ -238,7 +240,7 @@ impl Writer {
                 }
             }
             Some(expected) => {
-                claims::take(conn, draft)?;
+                claims::take_target(conn, draft)?;
                 let sql = "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7
                            WHERE id = ?1 AND version = ?2";
                 let finished = change.state.is_final().then(|| change.updated_at.as_second());
@@ -250,12 +252,12 @@ impl Writer {
             }
         }
         crash_point("within_transaction");
-        claims::give_back(conn, draft)?;
-        search::follow(conn, draft)?;
+        claims::release_target(conn, draft)?;
+        search::update_search_row(conn, draft)?;
         let at = draft.at.to_string();
-        let audit = trail::append(conn, self.heads.audit, entry_of(draft, self.heads.audit.seq + 1, &at))?;
+        let audit = trail::append(conn, self.heads.audit, audit_entry(draft, self.heads.audit.seq + 1, &at))?;
         let seq = self.heads.event + 1;
-        let event = event_of(draft, seq);
+        let event = feed_event(draft, seq);
         let sql = "INSERT INTO events (seq, kind, change_id, data) VALUES (?1, ?2, ?3, ?4)";
         execute(conn, sql, values![seq, draft.kind.feed_type(), &change.id, &event])?;
         Ok((CommittedWrite { seq, event: Bytes::from(event) }, Heads { event: seq, audit }))
@@ -265,7 +267,7 @@ impl Writer {
     fn write_entries(&self, request: &WriteRequest) -> Result<(CommittedWrite, Heads), WriteError> {
         let prunes = matches!(request, WriteRequest::Prune(_));
         if prunes {
-            // What is taken out must not remain in free pages.
+            // Deleted contents must not remain in free pages.
             self.conn.pragma_update(None, "secure_delete", true).map_err(StoreError::from)?;
         }
         let entries = run(records::write(&self.conn, request))?;
@@ -295,17 +297,17 @@ impl Writer {
         }
     }
 
-    /// Commits, and looks up the outcome if that fails.
-    fn end(&mut self, before: Heads) -> CommitOutcome {
+    /// Commits. If the commit fails, finds out its outcome.
+    fn commit_or_read_back(&mut self, before: Heads) -> CommitOutcome {
         let Err(error) = (self.commit)(&self.conn) else { return CommitOutcome::Committed };
         let code = error.sqlite_error_code();
         let error = StoreError::from(error);
         self.rollback();
-        // These two errors occur before anything that could count as committed is in the log.
+        // These two errors occur before the log contains a valid commit.
         if matches!(code, Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy)) {
             return CommitOutcome::Aborted(error);
         }
-        tracing::error!(%error, "a commit failed; finding out what became of it");
+        tracing::error!(%error, "a commit failed; reading the database to find out its outcome");
         self.read_back(before, error)
     }
 
@@ -318,16 +320,16 @@ impl Writer {
                 Ok(heads) if heads == self.heads => return CommitOutcome::Committed,
                 Ok(heads) if heads == before => return CommitOutcome::Aborted(error),
                 Ok(heads) => {
-                    // Another process wrote at the same moment: a key was made or revoked, or the lock on the data
-                    // directory was circumvented.
-                    tracing::error!(?heads, expected = ?self.heads, "the database was changed by another writer");
+                    // Another process wrote at the same time: it created or revoked a key, or circumvented the lock on
+                    // the data directory.
+                    tracing::error!(?heads, expected = ?self.heads, "another process has written to the database, so the outcome of the commit is unknown");
                     self.heads = heads;
                     return CommitOutcome::Unknown;
                 }
                 Err(again) => {
-                    tracing::error!(error = %again, "the database is not readable; trying again");
-                    // Nothing is answered meanwhile, and readiness reports the failure.
-                    self.health.failed(&again);
+                    tracing::error!(error = %again, "the database cannot be read; trying again");
+                    // Readiness reports the failure, and the batch waits for its answer.
+                    self.health.record_failure(&again);
                 }
             }
             if self.closing.load(Ordering::Acquire) {
@@ -343,7 +345,7 @@ impl Writer {
 
     fn reopen(&mut self) -> Result<Heads, StoreError> {
         self.conn = open_writer(&self.dir)?;
-        self.version = None;
+        self.data_version = None;
         self.conn.execute("UPDATE fence SET n = n + 1", [])?;
         rows::heads(&self.conn)
     }
@@ -352,7 +354,7 @@ impl Writer {
 impl Writer {
     /// Answers a batch with an error.
     fn refuse(&self, batch: Vec<Command>, error: &StoreError) {
-        self.health.failed(error);
+        self.health.record_failure(error);
         refuse(batch, error);
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 use countersign_domain::changes::{Change, ChangeState};
 
-/// The maximum queries that one statement combines.
+/// The maximum subqueries in one statement.
 const MAX_QUERIES_PER_STATEMENT: usize = 100;
 
 /// The stored JSON of a change, which the caller parses, possibly on another thread.
@@ -80,7 +80,7 @@ pub async fn events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Ve
     db.rows(sql, values![after, limit]).await?.iter().map(read).collect()
 }
 
-/// Reads events with the size and the call's hash of each created change.
+/// Reads events. Those of created changes come with the size and the call hash of the change.
 pub async fn remote_events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Vec<RemoteEvent>, StoreError> {
     let sql = "SELECT e.seq, e.kind, e.data, c.bytes, s.call_hash FROM events e
                LEFT JOIN changes c ON e.kind = 'change.created' AND c.id = e.change_id
@@ -117,22 +117,22 @@ impl Page {
     }
 }
 
-/// Reads a page of changes, newest first. One query within an index for each state and principal: a long history in other
-/// states costs nothing.
+/// Reads a page of changes, newest first. Each pair of state and principal gets its own indexed subquery, so that a
+/// long history in other states costs nothing.
 pub async fn list<S: Sql>(db: &S, query: &ListQuery) -> Result<Page, StoreError> {
-    let mut whose: Vec<(Option<ChangeState>, Option<&str>)> = vec![(None, None)];
+    let mut selectors: Vec<(Option<ChangeState>, Option<&str>)> = vec![(None, None)];
     if !query.states.is_empty() || !query.principals.is_empty() {
         let states = if query.states.is_empty() { ChangeState::ALL } else { &query.states };
         let mut principals: Vec<Option<&str>> = query.principals.iter().map(|name| Some(name.as_str())).collect();
         if principals.is_empty() {
             principals.push(None);
         }
-        whose = states.iter().flat_map(|state| principals.iter().map(|name| (Some(*state), *name))).collect();
+        selectors = states.iter().flat_map(|state| principals.iter().map(|name| (Some(*state), *name))).collect();
     }
-    // By number, newest first: a state may have been named twice.
+    // Changes by number, newest first. The map removes duplicates, because the query may name a state twice.
     let mut lengths: BTreeMap<Reverse<i64>, usize> = BTreeMap::new();
-    for whose in whose.chunks(MAX_QUERIES_PER_STATEMENT) {
-        let (sql, parameters) = statement::<S>(query, whose);
+    for selectors in selectors.chunks(MAX_QUERIES_PER_STATEMENT) {
+        let (sql, parameters) = page_statement::<S>(query, selectors);
         for row in db.rows(&sql, &parameters.values()).await? {
             lengths.insert(Reverse(row.get(0)?), row.get(1)?);
         }
@@ -154,7 +154,7 @@ pub async fn list<S: Sql>(db: &S, query: &ListQuery) -> Result<Page, StoreError>
     Ok(Page { bodies: db.rows(&sql, &parameters.values()).await?, more })
 }
 
-/// Returns conditions on `s`, a row of `change_search`, each with `AND` before it.
+/// Returns the conditions on `s`, a row of `change_search`. Each condition begins with `AND`.
 fn conditions<S: Sql>(narrow: &ChangeCriteria, parameters: &mut Parameters) -> String {
     let mut sql = String::new();
     for (column, names) in [("provider", &narrow.providers), ("tool", &narrow.tools)] {
@@ -174,14 +174,17 @@ fn conditions<S: Sql>(narrow: &ChangeCriteria, parameters: &mut Parameters) -> S
     sql
 }
 
-/// Builds the statement for the numbers and lengths of so many changes as the page has, and of one more.
-fn statement<S: Sql>(query: &ListQuery, whose: &[(Option<ChangeState>, Option<&str>)]) -> (String, Parameters) {
+/// Builds the statement that reads the numbers and lengths of the changes of a page, and of one more.
+fn page_statement<S: Sql>(
+    query: &ListQuery,
+    selectors: &[(Option<ChangeState>, Option<&str>)],
+) -> (String, Parameters) {
     let mut parameters = Parameters::default();
     let before = parameters.add(query.before.unwrap_or(u64::MAX));
     let limit = parameters.add(query.limit.saturating_add(1));
     let narrow = conditions::<S>(&query.narrow, &mut parameters);
-    let mut parts = Vec::with_capacity(whose.len());
-    for (state, principal) in whose {
+    let mut parts = Vec::with_capacity(selectors.len());
+    for (state, principal) in selectors {
         let principal =
             principal.map_or_else(String::new, |name| format!(" AND c.principal = {}", parameters.add(name)));
         let state =
@@ -189,7 +192,7 @@ fn statement<S: Sql>(query: &ListQuery, whose: &[(Option<ChangeState>, Option<&s
         let (table, from) = match (query.narrow.is_empty(), state.is_empty()) {
             (true, _) => ("c", "changes c".to_owned()),
             (false, true) => ("s", "change_search s".to_owned()),
-            // By the index of the changes, whose order is that of the numbers.
+            // The join follows the index of `changes`, whose order is that of the numbers.
             (false, false) => ("c", format!("changes c {} change_search s ON s.no = c.no", S::DIALECT.join_in_order)),
         };
         parts.push(format!(

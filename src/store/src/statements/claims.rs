@@ -1,4 +1,4 @@
-//! Reads which change has which target.
+//! Reads which changes hold which targets.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,8 @@ use crate::{
     sql::{Parameters, Row, Sql},
 };
 
-/// Returns the changes that have these targets, of which a change whose outcome is unknown has its own only for a while.
+/// Returns the changes that hold the given targets. A change with an unknown outcome holds its target only until its
+/// time is over.
 pub async fn occupants<S: Sql>(db: &S, targets: &[String], now: Timestamp) -> Result<Vec<Occupant>, StoreError> {
     if targets.is_empty() {
         return Ok(Vec::new());

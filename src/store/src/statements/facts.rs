@@ -16,7 +16,7 @@ pub async fn get<S: Sql>(db: &S, name: &str) -> Result<Option<String>, StoreErro
     found.map(|row| row.get(0)).transpose()
 }
 
-/// Sets the fact, or deletes it.
+/// Sets the fact, or deletes it if `value` is `None`.
 pub async fn set<S: Sql>(db: &S, name: &str, value: Option<&str>) -> Result<(), StoreError> {
     match value {
         Some(value) => {
@@ -30,16 +30,16 @@ pub async fn set<S: Sql>(db: &S, name: &str, value: Option<&str>) -> Result<(), 
 }
 
 /// Returns the time of the backup that this store was restored from, until a gateway has started on it.
-pub async fn backup_of<S: Sql>(db: &S) -> Result<Option<Timestamp>, StoreError> {
+pub async fn backup_time<S: Sql>(db: &S) -> Result<Option<Timestamp>, StoreError> {
     get(db, "backup_of").await?.as_deref().map(parse_time).transpose()
 }
 
 /// Returns an error if the store was moved or is an incomplete copy.
 pub async fn check_moved<S: Sql>(db: &S) -> Result<(), StoreError> {
-    moving::check(get(db, INCOMPLETE_FACT).await?.as_deref(), get(db, MOVED_FACT).await?.as_deref())
+    moving::check_moved(get(db, INCOMPLETE_FACT).await?.as_deref(), get(db, MOVED_FACT).await?.as_deref())
 }
 
-/// Returns the id of the store, which becomes `new` if there is none.
+/// Returns the id of the store, after setting it to `new` if there is none.
 pub async fn ensure_store_id<S: Sql>(db: &S, new: &str) -> Result<String, StoreError> {
     let sql = "INSERT INTO facts (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING";
     db.write(sql, values![STORE_ID, new]).await?;

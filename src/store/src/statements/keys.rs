@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::{
     StoreError,
-    keys::{ApiKey, CodeOutcome, SignIn, role_of},
+    keys::{ApiKey, CodeOutcome, SignIn, parse_role},
     sql::{Row, Sql},
     values,
 };
@@ -14,14 +14,14 @@ use countersign_domain::principal::{Principal, Role, SecretHash};
 
 const DAY_MS: i64 = 86_400_000;
 
-const KEYS: &str = "SELECT id, name, role, created_at, last_used_at, revoked_at, owner, hash FROM api_keys";
-const SIGN_INS: &str = "SELECT id, cookie, key, name, role, key_id, owner, last_used_ms FROM sign_ins";
+const SELECT_KEYS: &str = "SELECT id, name, role, created_at, last_used_at, revoked_at, owner, hash FROM api_keys";
+const SELECT_SIGN_INS: &str = "SELECT id, cookie, key, name, role, key_id, owner, last_used_ms FROM sign_ins";
 
 fn read_key(row: &Row) -> Result<(ApiKey, SecretHash), StoreError> {
     let key = ApiKey {
         id: row.get(0)?,
         name: row.get(1)?,
-        role: role_of(row.get(2)?)?,
+        role: parse_role(row.get(2)?)?,
         created_at: row.get(3)?,
         last_used_at: row.get(4)?,
         revoked_at: row.get(5)?,
@@ -37,7 +37,7 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
         key: row.get(2)?,
         principal: Arc::new(Principal {
             name: row.get(3)?,
-            role: role_of(row.get(4)?)?,
+            role: parse_role(row.get(4)?)?,
             key_id: row.get(5)?,
             owner: row.get(6)?,
         }),
@@ -45,7 +45,7 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
     })
 }
 
-/// Inserts a key within the transaction of its audit entry.
+/// Inserts a key, within the transaction of the audit entry.
 pub async fn insert<S: Sql>(db: &S, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
     let sql = "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at, owner)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -56,7 +56,7 @@ pub async fn insert<S: Sql>(db: &S, key: &ApiKey, hash: &SecretHash) -> Result<(
     db.execute(sql, values).await.map(drop)
 }
 
-/// Revokes a key within the transaction of its audit entry. Returns `false` if it was revoked before.
+/// Revokes a key, within the transaction of the audit entry. Returns `false` if there is no active key with the id.
 pub async fn revoke<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<bool, StoreError> {
     let sql = "UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL";
     Ok(db.execute(sql, values![id, &at.to_string()]).await? == 1)
@@ -68,22 +68,22 @@ pub async fn touch<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<(), StoreE
 
 /// Reads all keys, oldest first.
 pub async fn list<S: Sql>(db: &S) -> Result<Vec<(ApiKey, SecretHash)>, StoreError> {
-    db.rows(&format!("{KEYS} ORDER BY created_at, id"), &[]).await?.iter().map(read_key).collect()
+    db.rows(&format!("{SELECT_KEYS} ORDER BY created_at, id"), &[]).await?.iter().map(read_key).collect()
 }
 
 pub async fn find<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
-    db.first(&format!("{KEYS} WHERE hash = ?1"), values![hash]).await?.as_ref().map(read_key).transpose()
+    db.first(&format!("{SELECT_KEYS} WHERE hash = ?1"), values![hash]).await?.as_ref().map(read_key).transpose()
 }
 
 /// Reads the roles of the keys that are not revoked, by the key's id.
 pub async fn active_roles<S: Sql>(db: &S) -> Result<HashMap<String, Role>, StoreError> {
     let rows = db.rows("SELECT id, role FROM api_keys WHERE revoked_at IS NULL", &[]).await?;
-    rows.iter().map(|row| Ok((row.get(0)?, role_of(row.get(1)?)?))).collect()
+    rows.iter().map(|row| Ok((row.get(0)?, parse_role(row.get(1)?)?))).collect()
 }
 
-/// Stores a new sign-in and deletes others, within the caller's transaction.
-pub async fn put_sign_in<S: Sql>(db: &S, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
-    forget_sign_ins(db, gone).await?;
+/// Stores a sign-in and deletes the `ended` ones, within the caller's transaction.
+pub async fn put_sign_in<S: Sql>(db: &S, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError> {
+    forget_sign_ins(db, ended).await?;
     let SignIn { id, cookie, principal, key, last_used } = sign_in;
     let sql = "INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (id) DO NOTHING";
@@ -101,11 +101,11 @@ pub async fn put_sign_in<S: Sql>(db: &S, sign_in: &SignIn, gone: &[SecretHash]) 
 }
 
 pub async fn sign_in<S: Sql>(db: &S, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
-    db.first(&format!("{SIGN_INS} WHERE id = ?1"), values![id]).await?.as_ref().map(read_sign_in).transpose()
+    db.first(&format!("{SELECT_SIGN_INS} WHERE id = ?1"), values![id]).await?.as_ref().map(read_sign_in).transpose()
 }
 
 pub async fn sign_ins<S: Sql>(db: &S) -> Result<Vec<SignIn>, StoreError> {
-    db.rows(SIGN_INS, &[]).await?.iter().map(read_sign_in).collect()
+    db.rows(SELECT_SIGN_INS, &[]).await?.iter().map(read_sign_in).collect()
 }
 
 pub async fn use_sign_in<S: Sql>(db: &S, id: &SecretHash, at: Timestamp) -> Result<(), StoreError> {
@@ -114,8 +114,8 @@ pub async fn use_sign_in<S: Sql>(db: &S, id: &SecretHash, at: Timestamp) -> Resu
 }
 
 /// Deletes sign-ins within the caller's transaction.
-pub async fn forget_sign_ins<S: Sql>(db: &S, gone: &[SecretHash]) -> Result<(), StoreError> {
-    for id in gone {
+pub async fn forget_sign_ins<S: Sql>(db: &S, ended: &[SecretHash]) -> Result<(), StoreError> {
+    for id in ended {
         db.execute("DELETE FROM sign_ins WHERE id = ?1", values![id]).await?;
     }
     Ok(())
@@ -125,7 +125,7 @@ pub async fn knows_code<S: Sql>(db: &S, hash: &SecretHash) -> Result<bool, Store
     Ok(db.first("SELECT 1 FROM sign_in_codes WHERE hash = ?1", values![hash]).await?.is_some())
 }
 
-/// Stores a code, and deletes those that expired more than a day before.
+/// Stores a code, and deletes codes that expired more than a day ago.
 pub async fn put_code<S: Sql>(
     db: &S,
     hash: &SecretHash,

@@ -1,4 +1,4 @@
-//! Statements that both backends share: everything but the writing of changes and of the trail.
+//! Statements that both backends share: all statements except those that write changes and the audit trail.
 
 pub mod changes;
 pub mod claims;

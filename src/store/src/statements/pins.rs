@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crate::{StoreError, pins::PinWrite, sql::Sql, values};
 use countersign_domain::policy::pins::{Acceptance, Pins, ToolPin};
 
-/// Writes pins within the writer's transaction; with `first`, only of a server that nobody has seen before. Returns
-/// whether they were written.
-pub async fn store<S: Sql>(db: &S, server: &str, writes: &[PinWrite], first: bool) -> Result<bool, StoreError> {
+/// Writes pins, within the writer's transaction. If `is_first` is set, pins are written only for a server that has
+/// none. Returns `true` if the pins were written.
+pub async fn store<S: Sql>(db: &S, server: &str, writes: &[PinWrite], is_first: bool) -> Result<bool, StoreError> {
     let sql = "INSERT INTO pinned_servers (server) VALUES (?1) ON CONFLICT DO NOTHING";
-    if db.execute(sql, values![server]).await? == 0 && first {
+    if db.execute(sql, values![server]).await? == 0 && is_first {
         return Ok(false);
     }
     let sql = "INSERT INTO tool_pins

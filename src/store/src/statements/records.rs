@@ -1,14 +1,15 @@
-//! Writes everything but transitions: records with their pins and rules, and pruning.
+//! Writes all requests except transitions: records with their pins and rules, and pruning.
 
 use std::borrow::Cow;
 
 use super::{facts, pins, retention, standing_rules};
 use crate::{
-    Pruning, Record, StoreError, WriteRequest, coverage::with_rows, pins::FIRST_SEEN, sql::Sql, standing_rules::USED,
+    Pruning, Record, StoreError, WriteRequest, coverage::with_rows, pins::FIRST_SEEN, sql::Sql,
+    standing_rules::RULE_USED,
 };
 use countersign_domain::changes::{ChangeState, audit::EntryContent, machine::SYSTEM};
 
-/// An audit entry whose number is not known yet.
+/// An audit entry without its number.
 pub struct NewEntry<'a> {
     change_id: &'a str,
     event: &'static str,
@@ -35,8 +36,8 @@ impl NewEntry<'_> {
     }
 }
 
-/// Writes a request that is no transition, within the writer's transaction. Returns its audit entries; none if nothing was
-/// written, because another node was quicker.
+/// Writes a request other than a transition, within the writer's transaction. Returns the audit entries. No entries
+/// mean that nothing was written, because another node wrote first.
 pub async fn write<'a, S: Sql>(db: &S, request: &'a WriteRequest) -> Result<Vec<NewEntry<'a>>, StoreError> {
     match request {
         WriteRequest::Transition(_) => Ok(Vec::new()),
@@ -51,12 +52,12 @@ pub async fn write<'a, S: Sql>(db: &S, request: &'a WriteRequest) -> Result<Vec<
 }
 
 async fn write_record<'a, S: Sql>(db: &S, record: &'a Record) -> Result<Vec<NewEntry<'a>>, StoreError> {
-    // A person may have decided on the pins that another node wrote.
+    // The first pins of a server must not overwrite pins of another node, which a person may have accepted meanwhile.
     let is_first = record.event == FIRST_SEEN;
     if !record.server.is_empty() && !pins::store(db, &record.server, &record.pins, is_first).await? {
         return Ok(Vec::new());
     }
-    let Some(rows) = standing_rules::store(db, &record.rules, record.event == USED).await? else {
+    let Some(rows) = standing_rules::store(db, &record.rules, record.event == RULE_USED).await? else {
         return Ok(Vec::new());
     };
     Ok(vec![NewEntry {
@@ -69,7 +70,8 @@ async fn write_record<'a, S: Sql>(db: &S, record: &'a Record) -> Result<Vec<NewE
     }])
 }
 
-/// Prunes what is still as it was read: one entry for each redaction and deletion, and one for all events.
+/// Prunes the records that were not modified since they were read. Returns one entry for each redaction and deletion,
+/// and one for all events.
 async fn prune<'a, S: Sql>(db: &S, pruning: &'a Pruning) -> Result<Vec<NewEntry<'a>>, StoreError> {
     let entry = |change_id, event, state, details: &'a str| NewEntry {
         change_id,
@@ -90,7 +92,7 @@ async fn prune<'a, S: Sql>(db: &S, pruning: &'a Pruning) -> Result<Vec<NewEntry<
             entries.push(entry(&deletion.id, "deleted", Some(deletion.state), &deletion.details));
         }
     }
-    if pruning.events_to > 0 && retention::forget_events(db, pruning.events_to).await? > 0 {
+    if pruning.events_to > 0 && retention::delete_events(db, pruning.events_to).await? > 0 {
         entries.push(entry("", "events_pruned", None, &pruning.events_details));
     }
     Ok(entries)

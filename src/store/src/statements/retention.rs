@@ -1,4 +1,4 @@
-//! Finds what is old, and prunes it.
+//! Finds old records, and prunes them.
 
 use std::collections::HashSet;
 
@@ -12,17 +12,18 @@ use crate::{
     values,
 };
 
-/// Reads the oldest of what is old.
+/// Reads the oldest prunable records.
 pub async fn find_old<S: Sql>(db: &S, before: PruningCutoffs) -> Result<PrunableRecords, StoreError> {
     let mut old = PrunableRecords::default();
     if let Some(at) = before.contents {
         let sql = "SELECT no, octet_length(body) FROM changes
                    WHERE redacted = ?1 AND finished_at IS NOT NULL AND finished_at < ?2
                    ORDER BY finished_at, no LIMIT ?3";
-        take_contents(db, sql, values![false, at.as_second(), MAX_CHANGES], &mut old).await?;
+        add_contents(db, sql, values![false, at.as_second(), MAX_CHANGES], &mut old).await?;
     }
-    if let Some((at, least)) = before.large {
-        // Of what came to nothing. The number is that of the index; it is used only where the text says the same.
+    if let Some((at, min_bytes)) = before.large {
+        // Only changes that were not applied. The index is used only if the statement repeats its condition, with the
+        // literal 65536.
         let sql = format!(
             "SELECT no, octet_length(body) FROM changes
              WHERE {} AND finished_at IS NOT NULL AND octet_length(body) > 65536 AND finished_at < ?1
@@ -30,11 +31,11 @@ pub async fn find_old<S: Sql>(db: &S, before: PruningCutoffs) -> Result<Prunable
              ORDER BY finished_at, no LIMIT ?3",
             S::DIALECT.not_redacted
         );
-        let least = u32::try_from(least).unwrap_or(u32::MAX).min(i32::MAX.unsigned_abs());
-        take_contents(db, &sql, values![at.as_second(), least, MAX_CHANGES], &mut old).await?;
+        let min_bytes = u32::try_from(min_bytes).unwrap_or(u32::MAX).min(i32::MAX.unsigned_abs());
+        add_contents(db, &sql, values![at.as_second(), min_bytes, MAX_CHANGES], &mut old).await?;
     }
     if let Some(at) = before.changes {
-        // Once for each value of `redacted`, within its part of the index.
+        // One query for each value of `redacted` makes use of the index.
         for redacted in [true, false] {
             let left = MAX_CHANGES.saturating_sub(old.changes.len());
             let sql = "SELECT id, version, state FROM changes
@@ -45,9 +46,9 @@ pub async fn find_old<S: Sql>(db: &S, before: PruningCutoffs) -> Result<Prunable
             }
         }
         old.more |= old.changes.len() == MAX_CHANGES;
-        // What goes as a whole need not lose its contents first.
-        let going: HashSet<&str> = old.changes.iter().map(|(id, ..)| id.as_str()).collect();
-        old.contents.retain(|change| !going.contains(change.id.as_str()));
+        // A change that will be deleted need not lose its contents first.
+        let deleted: HashSet<&str> = old.changes.iter().map(|(id, ..)| id.as_str()).collect();
+        old.contents.retain(|change| !deleted.contains(change.id.as_str()));
     }
     if let Some(at) = before.events {
         let sql = format!(
@@ -57,7 +58,7 @@ pub async fn find_old<S: Sql>(db: &S, before: PruningCutoffs) -> Result<Prunable
         let mut count = 0;
         for row in db.rows(&sql, values![MAX_EVENTS]).await? {
             // An event without a time is as old as the one after it.
-            if row.get::<Option<Timestamp>>(1)?.is_some_and(|told| told >= at) {
+            if row.get::<Option<Timestamp>>(1)?.is_some_and(|made_at| made_at >= at) {
                 break;
             }
             old.events_to = row.get(0)?;
@@ -68,8 +69,8 @@ pub async fn find_old<S: Sql>(db: &S, before: PruningCutoffs) -> Result<Prunable
     Ok(old)
 }
 
-/// Adds those of at most [`MAX_CHANGES`] rows that are not among them yet, as far as one transaction has room.
-async fn take_contents<S: Sql>(
+/// Adds the changes of the statement's rows to `old.contents`, up to the limits of one transaction.
+async fn add_contents<S: Sql>(
     db: &S,
     sql: &str,
     values: &[Value<'_>],
@@ -94,7 +95,7 @@ async fn take_contents<S: Sql>(
     Ok(())
 }
 
-/// Takes the contents out of a change. Returns `false` where it is not as it was looked at.
+/// Removes the contents of a change. Returns `false` if the change was modified since it was read.
 pub async fn redact<S: Sql>(db: &S, redaction: &Redaction) -> Result<bool, StoreError> {
     let Redaction { id, version, state, body, .. } = redaction;
     let sql = "UPDATE changes SET body = ?4, redacted = ?5
@@ -102,14 +103,14 @@ pub async fn redact<S: Sql>(db: &S, redaction: &Redaction) -> Result<bool, Store
     Ok(db.execute(sql, values![id, *version, state.as_str(), body, true]).await? == 1)
 }
 
-/// Deletes a change. Returns `false` where it is not as it was looked at.
+/// Deletes a change. Returns `false` if the change was modified since it was read.
 pub async fn delete<S: Sql>(db: &S, deletion: &Deletion) -> Result<bool, StoreError> {
     let Deletion { id, version, state, .. } = deletion;
     let sql = "DELETE FROM changes WHERE id = ?1 AND version = ?2 AND state = ?3 AND finished_at IS NOT NULL";
     Ok(db.execute(sql, values![id, *version, state.as_str()]).await? == 1)
 }
 
-/// Deletes the events up to that number, but for the last one of all. Returns how many they were.
-pub async fn forget_events<S: Sql>(db: &S, to: u64) -> Result<u64, StoreError> {
+/// Deletes the events up to number `to`, except the newest event of all. Returns the number of deleted events.
+pub async fn delete_events<S: Sql>(db: &S, to: u64) -> Result<u64, StoreError> {
     db.execute("DELETE FROM events WHERE seq <= ?1 AND seq < (SELECT max(seq) FROM events)", values![to]).await
 }

@@ -1,4 +1,4 @@
-//! Standing rules: written with the record that tells of them, read as a whole.
+//! Statements on standing rules.
 
 use serde_json::Value;
 
@@ -12,29 +12,29 @@ use countersign_domain::{
     policy::{StandingRule, StandingVerdict},
 };
 
-/// Writes rules within the writer's transaction. Returns what the trail is told of each row; `None` where another node has
-/// ended a rule that is not over here yet. Where `uses` alone are written, the rest is as the last node has written it.
-pub async fn store<S: Sql>(db: &S, rules: &[StandingRule], uses: bool) -> Result<Option<Vec<Value>>, StoreError> {
-    let mut told = Vec::with_capacity(rules.len());
+/// Writes rules, within the writer's transaction. Returns the description of each row for the audit entry, or `None`
+/// if another node has ended one of the rules meanwhile. If `uses_only` is set, only the use count is updated.
+pub async fn store<S: Sql>(db: &S, rules: &[StandingRule], uses_only: bool) -> Result<Option<Vec<Value>>, StoreError> {
+    let mut descriptions = Vec::with_capacity(rules.len());
     for rule in rules {
         let sql = format!("SELECT id, body FROM standing_rules WHERE id = ?1{}", S::DIALECT.for_update);
         let known = db.first(&sql, values![&rule.id]).await?.as_ref().map(parse_rule).transpose()?;
-        if !uses && !rule.has_ended() && known.as_ref().is_some_and(StandingRule::has_ended) {
+        if !uses_only && !rule.has_ended() && known.as_ref().is_some_and(StandingRule::has_ended) {
             return Ok(None);
         }
-        let merged = known.filter(|_| uses).inspect(|known| known.uses.raise_to(rule.uses.get()));
+        let merged = known.filter(|_| uses_only).inspect(|known| known.uses.raise_to(rule.uses.get()));
         let rule = merged.as_ref().unwrap_or(rule);
-        let (body, row) = standing_rules::row(rule)?;
+        let (body, row) = standing_rules::to_row(rule)?;
         let allows = rule.verdict == StandingVerdict::Allow;
         db.execute(S::DIALECT.store_rule, values![&rule.id, rule.has_ended(), &body, allows]).await?;
-        told.push(row);
+        descriptions.push(row);
     }
     if !rules.is_empty() {
         let sql = "DELETE FROM standing_rules WHERE \"over\" = ?1 AND no <=
                    (SELECT no FROM standing_rules WHERE \"over\" = ?1 ORDER BY no DESC LIMIT 1 OFFSET ?2)";
-        db.execute(sql, values![true, standing_rules::KEPT]).await?;
+        db.execute(sql, values![true, standing_rules::MAX_ENDED_RULES]).await?;
     }
-    Ok(Some(told))
+    Ok(Some(descriptions))
 }
 
 /// Reads all rules, oldest first.

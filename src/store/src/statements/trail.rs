@@ -1,4 +1,4 @@
-//! Reads the audit trail and the rows that its entries tell of.
+//! Reads the audit trail, and the rows that it covers.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,19 +7,19 @@ use serde_json::{json, value::RawValue};
 use crate::{
     StoreError,
     coverage::{CoveredRows, RowName, RowState, pin_hash, policy_hash, rule_hash},
-    policy_snapshots::NEWEST,
+    policy_snapshots::NEWEST_POLICY_FACT,
     rows::parse_state,
-    search::{AuditSearch, FoundEntries, FoundEntry, MAX_SEARCHED_ENTRIES, PAGE},
+    search::{AuditSearch, ENTRIES_PER_PAGE, FoundEntries, FoundEntry, MAX_SEARCHED_ENTRIES},
     sql::{Parameters, Row, Sql},
     values,
 };
 use countersign_domain::changes::{audit::AuditEntry, digest::PartHasher};
 
-/// The columns that [`entry`] reads, in that order.
-pub const ENTRY: &str =
+/// The columns that [`parse_entry`] reads, in that order.
+pub const ENTRY_COLUMNS: &str =
     "a.seq, a.at, a.change_id, a.event, a.from_state, a.to_state, a.actor, a.details, a.prev_hash, a.hash";
 
-pub fn entry(row: &Row) -> Result<AuditEntry, StoreError> {
+pub fn parse_entry(row: &Row) -> Result<AuditEntry, StoreError> {
     let to: &str = row.get(5)?;
     Ok(AuditEntry {
         seq: row.get(0)?,
@@ -46,18 +46,20 @@ pub async fn page<S: Sql>(
     let mut parameters = Parameters::default();
     let (before, limit) = (parameters.add(before.unwrap_or(u64::MAX)), parameters.add(limit));
     let of_change = change.map_or_else(String::new, |id| format!(" AND a.change_id = {}", parameters.add(id)));
-    let sql =
-        format!("SELECT {ENTRY} FROM audit a WHERE a.seq < {before}{of_change} ORDER BY a.seq DESC LIMIT {limit}");
-    db.rows(&sql, &parameters.values()).await?.iter().map(entry).collect()
+    let sql = format!(
+        "SELECT {ENTRY_COLUMNS} FROM audit a WHERE a.seq < {before}{of_change} ORDER BY a.seq DESC LIMIT {limit}"
+    );
+    db.rows(&sql, &parameters.values()).await?.iter().map(parse_entry).collect()
 }
 
 /// Reads the next entries after number `after`, oldest first.
 pub async fn next_page<S: Sql>(db: &S, after: u64) -> Result<Vec<AuditEntry>, StoreError> {
-    let sql = format!("SELECT {ENTRY} FROM audit a WHERE a.seq > ?1 ORDER BY a.seq LIMIT ?2");
-    db.rows(&sql, values![after, PAGE]).await?.iter().map(entry).collect()
+    let sql = format!("SELECT {ENTRY_COLUMNS} FROM audit a WHERE a.seq > ?1 ORDER BY a.seq LIMIT ?2");
+    db.rows(&sql, values![after, ENTRIES_PER_PAGE]).await?.iter().map(parse_entry).collect()
 }
 
-/// Searches the entries below `before`, the last of which is `newest`; answers at most `limit`, newest first.
+/// Searches the entries below `before` in a trail that ends at `newest`. Returns at most `limit` entries, newest
+/// first.
 pub async fn search<S: Sql>(
     db: &S,
     search: &AuditSearch,
@@ -71,13 +73,13 @@ pub async fn search<S: Sql>(
     let mut entries: Vec<AuditEntry> = Vec::new();
     let mut below = top;
     loop {
-        // A page at a time: what is looked for may be among the first.
-        let (sql, parameters) = statement(search, bottom, below);
+        // Reading in pages lets the search stop early.
+        let (sql, parameters) = search_statement(search, bottom, below);
         let page = db.rows(&sql, &parameters.values()).await?;
         for row in &page {
-            let entry = entry(row)?;
+            let entry = parse_entry(row)?;
             below = entry.seq;
-            if !search.holds(&entry, row.get(10)?, wanted.as_deref()) {
+            if !search.matches(&entry, row.get(10)?, wanted.as_deref()) {
                 continue;
             }
             if entries.len() == limit {
@@ -86,14 +88,14 @@ pub async fn search<S: Sql>(
             }
             entries.push(entry);
         }
-        if page.len() < PAGE as usize {
+        if page.len() < ENTRIES_PER_PAGE as usize {
             let next = (bottom > 1).then_some(bottom);
             return Ok(FoundEntries { entries: add_titles(db, entries).await?, next });
         }
     }
 }
 
-fn statement(search: &AuditSearch, bottom: u64, below: u64) -> (String, Parameters) {
+fn search_statement(search: &AuditSearch, bottom: u64, below: u64) -> (String, Parameters) {
     let mut parameters = Parameters::default();
     let mut narrow = format!("a.seq < {} AND a.seq >= {}", parameters.add(below), parameters.add(bottom));
     for (column, names) in [("event", &search.events), ("actor", &search.actors)] {
@@ -105,15 +107,15 @@ fn statement(search: &AuditSearch, bottom: u64, below: u64) -> (String, Paramete
         narrow.push_str(&format!(" AND a.change_id = {}", parameters.add(change)));
     }
     let sql = format!(
-        "SELECT {ENTRY}, s.needle FROM audit a
+        "SELECT {ENTRY_COLUMNS}, s.needle FROM audit a
          LEFT JOIN changes c ON c.id = a.change_id LEFT JOIN change_search s ON s.no = c.no
          WHERE {narrow} ORDER BY a.seq DESC LIMIT {}",
-        parameters.add(PAGE)
+        parameters.add(ENTRIES_PER_PAGE)
     );
     (sql, parameters)
 }
 
-/// Adds what the changes are called. Their bodies may be large: only those of what was found are looked into.
+/// Adds the titles of the changes. Their bodies may be large, so only the bodies of matching changes are read.
 async fn add_titles<S: Sql>(db: &S, entries: Vec<AuditEntry>) -> Result<Vec<FoundEntry>, StoreError> {
     let mut titles = HashMap::new();
     let ids: BTreeSet<&str> = entries.iter().map(|entry| &*entry.change_id).filter(|id| !id.is_empty()).collect();
@@ -129,7 +131,7 @@ async fn add_titles<S: Sql>(db: &S, entries: Vec<AuditEntry>) -> Result<Vec<Foun
     Ok(entries.into_iter().map(titled).collect())
 }
 
-const KEYS: &str = "SELECT id, name, role, owner, hash, created_at, revoked_at FROM api_keys";
+const SELECT_KEYS: &str = "SELECT id, name, role, owner, hash, created_at, revoked_at FROM api_keys";
 
 fn key_hash(row: &Row) -> Result<String, StoreError> {
     let mut hasher = PartHasher::new("countersign.key.1");
@@ -144,19 +146,19 @@ fn key_hash(row: &Row) -> Result<String, StoreError> {
     Ok(hasher.finish())
 }
 
-/// Returns the details of an entry about a key, from its row as it is now.
+/// Returns the details of an entry about a key, from the key's current row.
 pub async fn key_details<S: Sql>(db: &S, id: &str) -> Result<String, StoreError> {
-    let row = db.first(&format!("{KEYS} WHERE id = ?1"), values![id]).await?;
+    let row = db.first(&format!("{SELECT_KEYS} WHERE id = ?1"), values![id]).await?;
     let row = row.ok_or_else(|| StoreError::BadRecord(format!("there is no key {id:?}")))?;
     let (name, role, owner): (&str, &str, Option<&str>) = (row.get(1)?, row.get(2)?, row.get(3)?);
     let key = json!({ "id": id, "name": name, "role": role, "owner": owner });
     Ok(json!({ "key": key, "row": key_hash(&row)? }).to_string())
 }
 
-/// Reads the rows that the trail covers beside changes.
+/// Reads the rows other than changes that the trail covers.
 pub async fn covered_rows<S: Sql>(db: &S) -> Result<CoveredRows, StoreError> {
     let mut found = CoveredRows::new();
-    for row in &db.rows(KEYS, &[]).await? {
+    for row in &db.rows(SELECT_KEYS, &[]).await? {
         found.insert(RowName::Key(row.get(0)?), RowState::new(key_hash(row)?));
     }
     let sql =
@@ -175,7 +177,7 @@ pub async fn covered_rows<S: Sql>(db: &S) -> Result<CoveredRows, StoreError> {
         let (hash, allows, has_ended) = (rule_hash(row.get(1)?), row.get(2)?, row.get(3)?);
         found.insert(RowName::Rule(row.get(0)?), RowState { hash, allows, has_ended });
     }
-    for row in db.rows(S::DIALECT.policies, values![NEWEST]).await? {
+    for row in db.rows(S::DIALECT.policies, values![NEWEST_POLICY_FACT]).await? {
         let name = row.get::<Option<String>>(0)?.map_or(RowName::NewestPolicy, RowName::NodePolicy);
         found.insert(name, RowState::new(policy_hash(row.get(1)?)));
     }

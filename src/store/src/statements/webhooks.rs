@@ -6,14 +6,14 @@ use crate::{
     StoreError,
     sql::{Row, Sql},
     values,
-    webhooks::{AttemptResult, Delivery, DeliveryState, KEPT, Waiting},
+    webhooks::{AttemptResult, Delivery, DeliveryState, MAX_FINISHED_DELIVERIES, PendingDelivery},
 };
 use countersign_domain::changes::Claimant;
 
 pub async fn retain_only<S: Sql>(db: &S, names: &[String]) -> Result<(), StoreError> {
     for row in db.rows("SELECT name FROM webhooks", &[]).await? {
         let name: &str = row.get(0)?;
-        if !names.iter().any(|kept| kept == name) {
+        if !names.iter().any(|retained| retained == name) {
             db.execute("DELETE FROM webhook_deliveries WHERE webhook = ?1", values![name]).await?;
             db.execute("DELETE FROM webhooks WHERE name = ?1", values![name]).await?;
         }
@@ -28,11 +28,16 @@ pub async fn position<S: Sql>(db: &S, webhook: &str, head: u64) -> Result<u64, S
     row.map_or(Ok(head), |row| row.get(0))
 }
 
-/// Stores events within the caller's transaction.
-pub async fn enqueue<S: Sql>(db: &S, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
+/// Stores events for delivery, within the caller's transaction.
+pub async fn enqueue<S: Sql>(
+    db: &S,
+    webhook: &str,
+    position: u64,
+    events: &[PendingDelivery],
+) -> Result<Vec<u64>, StoreError> {
     let mut ids = Vec::with_capacity(events.len());
-    for Waiting { key, seq, kind, subject, event, since, .. } in events {
-        // An earlier commit of unknown outcome has stored it.
+    for PendingDelivery { key, seq, kind, subject, event, since, .. } in events {
+        // An earlier commit with an unknown outcome may have stored the event.
         let known = "SELECT id FROM webhook_deliveries WHERE webhook = ?1 AND key = ?2";
         let row = match db.first(known, values![webhook, key]).await? {
             Some(row) => Some(row),
@@ -50,48 +55,48 @@ pub async fn enqueue<S: Sql>(db: &S, webhook: &str, position: u64, events: &[Wai
     Ok(ids)
 }
 
-/// Records an attempt within the caller's transaction.
-pub async fn note_attempt<S: Sql>(
+/// Records an attempt, within the caller's transaction.
+pub async fn record_attempt<S: Sql>(
     db: &S,
     webhook: &str,
     id: u64,
     state: DeliveryState,
-    tried: &AttemptResult,
+    attempt: &AttemptResult,
     at: Timestamp,
 ) -> Result<(), StoreError> {
     let sql = "UPDATE webhook_deliveries SET state = ?3, attempts = ?4, status = ?5, error = ?6, last_ms = ?7,
                    event = CASE WHEN ?3 = 'delivered' THEN NULL ELSE event END
                WHERE webhook = ?1 AND id = ?2";
-    let (status, error) = (tried.status.map(u32::from), tried.error.as_deref());
-    let values = values![webhook, id, state.as_str(), tried.attempts, status, error, at.as_millisecond()];
+    let (status, error) = (attempt.status.map(u32::from), attempt.error.as_deref());
+    let values = values![webhook, id, state.as_str(), attempt.attempts, status, error, at.as_millisecond()];
     db.execute(sql, values).await?;
     if state != DeliveryState::Waiting && id.is_multiple_of(16) {
         let sql = "DELETE FROM webhook_deliveries WHERE webhook = ?1 AND state <> 'waiting' AND id <= (
                        SELECT id FROM webhook_deliveries WHERE webhook = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)";
-        db.execute(sql, values![webhook, KEPT]).await?;
+        db.execute(sql, values![webhook, MAX_FINISHED_DELIVERIES]).await?;
     }
     Ok(())
 }
 
-pub async fn retry_given_up<S: Sql>(
+pub async fn requeue_given_up<S: Sql>(
     db: &S,
     webhook: &str,
     limit: usize,
     now: Timestamp,
-) -> Result<(usize, Vec<Waiting>), StoreError> {
+) -> Result<(usize, Vec<PendingDelivery>), StoreError> {
     let sql = "UPDATE webhook_deliveries SET state = 'waiting', attempts = 0, taken_ms = ?3
                WHERE webhook = ?1 AND event IS NOT NULL AND id IN (
                    SELECT id FROM webhook_deliveries WHERE webhook = ?1 AND state = 'given_up'
                    ORDER BY id LIMIT ?2)";
     let again = db.write(sql, values![webhook, limit, now.as_millisecond()]).await?;
-    Ok((usize::try_from(again).unwrap_or(usize::MAX), list_waiting(db, webhook).await?))
+    Ok((usize::try_from(again).unwrap_or(usize::MAX), list_pending(db, webhook).await?))
 }
 
-pub async fn list_waiting<S: Sql>(db: &S, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
+pub async fn list_pending<S: Sql>(db: &S, webhook: &str) -> Result<Vec<PendingDelivery>, StoreError> {
     let sql = "SELECT id, key, seq, kind, subject, event, attempts, taken_ms FROM webhook_deliveries
                WHERE webhook = ?1 AND state = 'waiting' ORDER BY id";
-    let read = |row: &Row| -> Result<Waiting, StoreError> {
-        Ok(Waiting {
+    let read = |row: &Row| -> Result<PendingDelivery, StoreError> {
+        Ok(PendingDelivery {
             id: row.get(0)?,
             key: row.get(1)?,
             seq: row.get(2)?,
@@ -132,8 +137,8 @@ pub async fn deliveries<S: Sql>(
     db.rows(sql, values![webhook, below.unwrap_or(u64::MAX), limit]).await?.iter().map(read).collect()
 }
 
-/// Fails with [`StoreError::HandedOver`] if the node does not lead any more. Nobody else begins to lead before the caller's
-/// transaction ends, because that needs a lock on the row.
+/// Fails with [`StoreError::HandedOver`] if the node is no longer the leader. No other node becomes the leader before
+/// the caller's transaction ends, because that needs a lock on the row.
 pub async fn check_leader<S: Sql>(db: &S, node: &Claimant) -> Result<(), StoreError> {
     let sql = "SELECT 1 FROM nodes WHERE id = ?1 AND epoch = ?2 AND lease_until > clock_timestamp() AND NOT resigned
                FOR KEY SHARE";

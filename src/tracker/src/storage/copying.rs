@@ -3,7 +3,7 @@
 use super::{FILE_NAME, Storage, TrackerError};
 use crate::db::{Cell, Db, DbResult, Row, Value};
 use countersign_domain::changes::digest::PartHasher;
-use countersign_store::Room;
+use countersign_store::ModuleStorage;
 
 /// The number of rows that are read at a time.
 const PAGE_SIZE: i64 = 500;
@@ -130,12 +130,12 @@ fn hash_row(row: &Row) -> [u8; 32] {
 /// # Errors
 /// Fails if a file or a connection fails.
 pub fn move_data(
-    from: &Room,
-    to: &Room,
+    from: &ModuleStorage,
+    to: &ModuleStorage,
     replace: bool,
     progress: &mut Progress<'_>,
 ) -> Result<Option<u64>, TrackerError> {
-    if let Room::Directory(dir) = from
+    if let ModuleStorage::Directory(dir) = from
         && !dir.join(FILE_NAME).exists()
     {
         return Ok(Some(0));

@@ -19,7 +19,7 @@ use super::{
     uri::ChangedResources,
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::{Room, StoreError};
+use countersign_store::{ModuleStorage, StoreError};
 
 pub use self::copying::move_data;
 use self::{file::File, server::Server};
@@ -80,14 +80,14 @@ impl Storage {
     /// # Errors
     /// Fails if a file or a connection fails, or the schema is of a newer version.
     pub fn open(
-        room: &Room,
+        room: &ModuleStorage,
         announce: Announce,
         fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
         let announce = Arc::new(announce);
         let (database, slow_reads) = match room {
-            Room::Directory(dir) => (Database::File(File::open(dir, fill)?), file::MAX_SLOW_READS),
-            Room::Server { tables, dir } => {
+            ModuleStorage::Directory(dir) => (Database::File(File::open(dir, fill)?), file::MAX_SLOW_READS),
+            ModuleStorage::Server { tables, dir } => {
                 let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
                 let server = Server::open(Arc::clone(tables), Arc::clone(&announce), |db, is_new| match &file {
                     Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),

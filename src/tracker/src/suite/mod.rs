@@ -25,7 +25,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module as _, NoProgress, Provider, ProviderEvent};
-use countersign_store::{Place, servers::url_of};
+use countersign_store::{StoreLocation, servers::url_of};
 
 pub(super) struct Fixture {
     pub tracker: Arc<Tracker>,
@@ -37,11 +37,11 @@ pub(super) fn config(sample_project: bool) -> TrackerConfig {
 }
 
 /// Returns a separate database for each directory: on a server if the module is `on_a_server`, otherwise in a file.
-pub(super) fn place(dir: &Path) -> Place {
+pub(super) fn place(dir: &Path) -> StoreLocation {
     if module_path!().ends_with("on_a_server") {
-        return Place::server(&url_of(dir), None).unwrap();
+        return StoreLocation::server(&url_of(dir), None).unwrap();
     }
-    Place::directory(dir)
+    StoreLocation::directory(dir)
 }
 
 impl Fixture {
@@ -56,7 +56,7 @@ impl Fixture {
 
     pub fn with(config: &TrackerConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self { tracker: Tracker::open(&place(dir.path()).room().unwrap(), config).unwrap(), dir }
+        Self { tracker: Tracker::open(&place(dir.path()).module_storage().unwrap(), config).unwrap(), dir }
     }
 
     /// Calls a tool as `agent-1` without a change, and returns the structured answer.

@@ -9,9 +9,9 @@ use crate::{Tracker, move_data};
 use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, Permit, Provider};
 use countersign_store::{
-    Place, Room,
+    ModuleStorage, StoreLocation,
     servers::{
-        proxy::{CLOSED, DECEIVE, LOSE, PASS, Proxy},
+        proxy::{CUT_BEFORE_ANSWER, CUT_BEFORE_MESSAGE, PASS, Proxy, REFUSE},
         url_of,
     },
 };
@@ -67,7 +67,7 @@ async fn repeated_run_returns_the_first_answer() {
     assert_eq!(t.dump().await, dump);
     assert_eq!(drain_events(&mut events).0, Vec::<String>::new());
     // The answer also survives a restart.
-    let again = Tracker::open(&place(t.dir.path()).room().unwrap(), &config(false)).unwrap();
+    let again = Tracker::open(&place(t.dir.path()).module_storage().unwrap(), &config(false)).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
     assert_eq!(t.call_as(&ctx, "add_comment", arguments).await.unwrap(), first);
     assert_eq!(t.dump().await, dump);
@@ -187,7 +187,7 @@ async fn people_of_the_configuration_can_be_assigned() {
     t.call("assign_issue", json!({ "issueId": "CORE-9", "assigneeId": people["people"][0]["id"] })).await.unwrap();
     // A later start adds people and removes nobody.
     config.people = vec!["Ada".into(), "Bo".into()];
-    let again = Tracker::open(&place(t.dir.path()).room().unwrap(), &config).unwrap();
+    let again = Tracker::open(&place(t.dir.path()).module_storage().unwrap(), &config).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
     assert_eq!(t.read("tracker://people").await.unwrap()["people"].as_array().unwrap().len(), 7);
 }
@@ -202,7 +202,7 @@ async fn sample_is_created_once() {
     assert!(all > open && open > 5, "{all} {open}");
     t.call("delete_issue", json!({ "issueId": "CORE-9" })).await.unwrap();
     let dump = t.dump().await;
-    let again = Tracker::open(&place(t.dir.path()).room().unwrap(), &config(true)).unwrap();
+    let again = Tracker::open(&place(t.dir.path()).module_storage().unwrap(), &config(true)).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
     assert_eq!(t.dump().await, dump, "a later start changes no data");
 }
@@ -218,12 +218,13 @@ async fn data_is_copied_between_databases() {
         .await
         .unwrap();
     let copied_data = t.dump().await;
-    let from = place(t.dir.path()).room().unwrap();
-    for (index, to) in
-        [Place::directory, |dir: &Path| Place::server(&url_of(dir), None).unwrap()].into_iter().enumerate()
+    let from = place(t.dir.path()).module_storage().unwrap();
+    for (index, to) in [StoreLocation::directory, |dir: &Path| StoreLocation::server(&url_of(dir), None).unwrap()]
+        .into_iter()
+        .enumerate()
     {
         let dir = tempfile::tempdir().unwrap();
-        let room = to(dir.path()).room().unwrap();
+        let room = to(dir.path()).module_storage().unwrap();
         let silent = &mut |_: u64, _: u64| {};
         let mut shown = Vec::new();
         let rows = move_data(&from, &room, false, &mut |rows, of| shown.push((rows, of))).unwrap();
@@ -252,7 +253,7 @@ async fn different_data_is_not_taken_for_a_copy() {
         let project = t.create_project("SAME").await;
         t.create_issue(&project, "Bug", title, None).await;
     }
-    let rooms = [&source, &target].map(|t| place(t.dir.path()).room().unwrap());
+    let rooms = [&source, &target].map(|t| place(t.dir.path()).module_storage().unwrap());
     let silent = &mut |_: u64, _: u64| {};
     let before = target.dump().await;
     assert_eq!(before.len(), source.dump().await.len());
@@ -265,17 +266,17 @@ async fn different_data_is_not_taken_for_a_copy() {
 #[tokio::test]
 async fn new_tables_import_the_file() {
     let dir = tempfile::tempdir().unwrap();
-    let file = Tracker::open(&Room::Directory(dir.path().to_owned()), &config(true)).unwrap();
+    let file = Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config(true)).unwrap();
     let old = Fixture { tracker: file, dir };
     old.create_project("KEPT").await;
     let elsewhere = tempfile::tempdir().unwrap();
-    let place = Place::configured(old.dir.path(), Some((&url_of(elsewhere.path()), None))).unwrap();
-    let tables = Tracker::open(&place.room().unwrap(), &config(true)).unwrap();
+    let place = StoreLocation::configured(old.dir.path(), Some((&url_of(elsewhere.path()), None))).unwrap();
+    let tables = Tracker::open(&place.module_storage().unwrap(), &config(true)).unwrap();
     let mut new = Fixture { tracker: tables, dir: elsewhere };
     assert_eq!(new.dump().await, old.dump().await);
     // The file is imported only once. Later writes to it are ignored.
     old.create_project("LATE").await;
-    new.tracker = Tracker::open(&place.room().unwrap(), &config(true)).unwrap();
+    new.tracker = Tracker::open(&place.module_storage().unwrap(), &config(true)).unwrap();
     assert_ne!(new.dump().await, old.dump().await);
 }
 
@@ -283,8 +284,8 @@ async fn new_tables_import_the_file() {
 #[tokio::test]
 async fn writes_are_announced_by_other_gateways() {
     let t = Fixture::empty();
-    let room = place(t.dir.path()).room().unwrap();
-    if let Room::Directory(_) = room {
+    let room = place(t.dir.path()).module_storage().unwrap();
+    if let ModuleStorage::Directory(_) = room {
         return;
     }
     let other = Tracker::open(&room, &config(false)).unwrap();
@@ -323,7 +324,7 @@ async fn withdrawn_permit_stops_the_write() {
     };
     let place = place(t.dir.path());
     let store = place.open().unwrap();
-    if let Room::Server { tables, .. } = place.room().unwrap() {
+    if let ModuleStorage::Server { tables, .. } = place.module_storage().unwrap() {
         let session = tables.wait_for_session().unwrap();
         let changes = "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body, votes, title)
                        SELECT 'chg_' || n, 1, 'executing', 'a', 1, '', '{}', 1, '' FROM generate_series(1, 2) AS n";
@@ -335,7 +336,7 @@ async fn withdrawn_permit_stops_the_write() {
     let before = t.dump().await;
     let refused = run("chg_1", false).await.unwrap_err();
     assert_eq!(refused.data["outcome"], "not_applied", "{refused}");
-    if let Room::Server { .. } = place.room().unwrap() {
+    if let ModuleStorage::Server { .. } = place.module_storage().unwrap() {
         // The permit is valid by the clock of the gateway, but the store has no valid claim.
         for losing in ["chg_2", "chg_3"] {
             let refused = run(losing, true).await.unwrap_err();
@@ -370,22 +371,22 @@ async fn write_is_refused_if_state_differs_from_approval() {
 #[tokio::test]
 async fn unanswered_commit_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
-    if let Room::Directory(_) = place(dir.path()).room().unwrap() {
+    if let ModuleStorage::Directory(_) = place(dir.path()).module_storage().unwrap() {
         return;
     }
-    let proxy = Proxy::to(&url_of(dir.path()));
-    let room = Place::server(&proxy.url, None).unwrap().room().unwrap();
+    let proxy = Proxy::for_database(&url_of(dir.path()));
+    let room = StoreLocation::server(&proxy.url, None).unwrap().module_storage().unwrap();
     let t = Fixture { tracker: Tracker::open(&room, &config(false)).unwrap(), dir };
     let project = t.create_project("CORE").await;
     let mut events = t.tracker.events();
 
-    proxy.set(DECEIVE);
+    proxy.set(CUT_BEFORE_ANSWER);
     let arguments = json!({ "projectId": project, "type": "Bug", "title": "durable" });
     let created = t.call_as(&context("agent-1", Some("chg_1")), "create_issue", arguments).await.unwrap();
     assert_eq!(created["issue"]["key"], "CORE-1");
     assert!(drain_events(&mut events).0.contains(&"tracker://issues/CORE-1".to_owned()));
 
-    for losing in [LOSE, CLOSED] {
+    for losing in [CUT_BEFORE_MESSAGE, REFUSE] {
         proxy.set(losing);
         let error = t.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "lost" })).await;
         proxy.set(PASS);

@@ -303,7 +303,7 @@ async fn configured_workflow_is_enforced() {
     assert!(stuck.message.contains("no way out"));
 
     config.workflow.insert("Nowhere".into(), vec![]);
-    let error = super::Tracker::open(&super::place(t.dir.path()).room().unwrap(), &config).err().unwrap();
+    let error = super::Tracker::open(&super::place(t.dir.path()).module_storage().unwrap(), &config).err().unwrap();
     assert!(error.to_string().contains("`Nowhere` is not a status"), "{error}");
 }
 

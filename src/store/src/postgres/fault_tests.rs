@@ -1,15 +1,16 @@
-//! What only a server meets: connections that end, commits that nobody answers, other gateways, rows that were tampered with.
+//! Tests of failures that only a database server has: lost connections, unanswered commits, frozen servers and altered
+//! rows.
 
 use super::*;
 use crate::{
     Draft, WriteError,
-    drafts::{created, moved, write},
+    drafts::{created, updated, write},
     keys::{ApiKey, CodeOutcome, SignIn},
     servers::{
-        proxy::{CLOSED, CUT_BEFORE_AUDIT, DECEIVE, LATE, LOSE, PASS, Proxy, SILENT},
+        proxy::{CUT_BEFORE_ANSWER, CUT_BEFORE_AUDIT, CUT_BEFORE_MESSAGE, DELAY_MESSAGE, PASS, Proxy, REFUSE, SILENT},
         url_of,
     },
-    webhooks::{AttemptResult, DeliveryState, Waiting},
+    webhooks::{AttemptResult, DeliveryState, PendingDelivery},
 };
 
 use countersign_domain::{
@@ -17,55 +18,55 @@ use countersign_domain::{
     principal::{Principal, Role},
 };
 
-pub(super) fn at(dir: &std::path::Path) -> Server {
-    Server::new(&url_of(dir), None, crate::nodes::Name::fresh()).unwrap()
+pub(super) fn server_for(dir: &std::path::Path) -> Server {
+    Server::new(&url_of(dir), None, crate::nodes::NodeIdSource::generate()).unwrap()
 }
 
-pub(super) fn proxied(dir: &std::path::Path) -> (Proxy, Server) {
-    let proxy = Proxy::to(&url_of(dir));
-    let place = Server::new(&proxy.url, None, crate::nodes::Name::fresh()).unwrap();
-    (proxy, place)
+pub(super) fn proxied_server(dir: &std::path::Path) -> (Proxy, Server) {
+    let proxy = Proxy::for_database(&url_of(dir));
+    let server = Server::new(&proxy.url, None, crate::nodes::NodeIdSource::generate()).unwrap();
+    (proxy, server)
 }
 
 fn approved(version: u64) -> Draft {
-    moved("a", version, ChangeState::Pending, ChangeState::Approved)
+    updated("a", version, ChangeState::Pending, ChangeState::Approved)
 }
 
-pub(super) async fn run(dir: &std::path::Path, sql: &str) {
+pub(super) async fn run_sql(dir: &std::path::Path, sql: &str) {
     let connector = PgConnector::start(&connect::parse(&url_of(dir)).unwrap(), None).unwrap();
     let sql = sql.to_owned();
-    connector.ask(error::no_answer, async move |client| Ok(client.batch_execute(&sql).await?)).await.unwrap();
+    connector.run_async(error::no_answer, async move |client| Ok(client.batch_execute(&sql).await?)).await.unwrap();
 }
 
 #[tokio::test]
 async fn unanswered_commit_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let store = place.open().unwrap();
+    let (proxy, server) = proxied_server(dir.path());
+    let store = server.open().unwrap();
     write(&*store, created("a")).await.unwrap();
 
-    proxy.set(DECEIVE);
-    assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2, "it is durable, so it succeeded");
+    proxy.set(CUT_BEFORE_ANSWER);
+    assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2, "the commit is durable, so the write succeeds");
 
-    proxy.set(LOSE);
+    proxy.set(CUT_BEFORE_MESSAGE);
     let lost = write(&*store, approved(3)).await;
     let Err(WriteError::Store(error @ StoreError::Unreachable(_))) = lost else { panic!("{lost:?}") };
     assert!(error.certainly_aborted(), "{error}");
     assert_eq!(store.get("a").await.unwrap().unwrap().version, 2);
 
-    // The numbers go on without a gap, and the chain holds.
+    // The numbers continue without a gap, and the chain is valid.
     assert_eq!(write(&*store, approved(3)).await.unwrap().seq, 3);
     store.close();
-    assert_eq!(place.verify_audit(None).unwrap().entries, 3);
+    assert_eq!(server.verify_audit(None).unwrap().entries, 3);
 }
 
 #[tokio::test]
 async fn lost_connection_before_commit_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let store = place.open().unwrap();
+    let (proxy, server) = proxied_server(dir.path());
+    let store = server.open().unwrap();
     write(&*store, created("a")).await.unwrap();
-    for mode in [CUT_BEFORE_AUDIT, CLOSED] {
+    for mode in [CUT_BEFORE_AUDIT, REFUSE] {
         proxy.set(mode);
         let lost = write(&*store, approved(2)).await;
         let Err(WriteError::Store(error @ StoreError::Unreachable(_))) = lost else { panic!("{lost:?}") };
@@ -74,14 +75,14 @@ async fn lost_connection_before_commit_writes_nothing() {
     }
     assert!(matches!(store.get("a").await, Err(StoreError::Unreachable(_))));
     proxy.set(PASS);
-    // Nobody writes anything, and yet it finds out.
+    // The store detects that the server is back, although nobody writes.
     while store.current_error().is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(store.get("a").await.unwrap().unwrap().version, 1);
     assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2);
-    // An idle connection that ends is noticed, too.
-    run(
+    // The store also notices that an idle connection has ended.
+    run_sql(
         dir.path(),
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                      WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -89,7 +90,7 @@ async fn lost_connection_before_commit_writes_nothing() {
     .await;
     assert_eq!(write(&*store, created("b")).await.map_or(3, |written| written.seq), 3);
     store.close();
-    place.verify_audit(None).unwrap();
+    server.verify_audit(None).unwrap();
 }
 
 fn key(id: &str) -> ApiKey {
@@ -104,11 +105,11 @@ fn key(id: &str) -> ApiKey {
     }
 }
 
-fn not_made<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
+fn assert_unreachable<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
     assert!(matches!(&answer, Err(StoreError::Unreachable(_))), "{answer:?}");
 }
 
-fn unknown<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
+fn assert_unknown<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
     let Err(error @ StoreError::OutcomeUnknown) = answer else { panic!("{answer:?}") };
     assert!(!error.certainly_aborted());
     assert_eq!(error.to_mcp().data["outcome"], "unknown");
@@ -117,31 +118,31 @@ fn unknown<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
 #[test]
 fn unanswered_key_write_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let (keys, now) = (place.credentials().unwrap(), Timestamp::UNIX_EPOCH);
-    proxy.set(LOSE);
-    not_made(keys.insert(&key("a"), &[1; 32]));
+    let (proxy, server) = proxied_server(dir.path());
+    let (keys, now) = (server.credentials().unwrap(), Timestamp::UNIX_EPOCH);
+    proxy.set(CUT_BEFORE_MESSAGE);
+    assert_unreachable(keys.insert(&key("a"), &[1; 32]));
     assert_eq!((proxy.mode(), keys.list().unwrap()), (PASS, vec![]));
-    proxy.set(DECEIVE);
+    proxy.set(CUT_BEFORE_ANSWER);
     keys.insert(&key("a"), &[1; 32]).unwrap();
     assert_eq!(keys.list().unwrap(), [key("a")], "once");
 
-    proxy.set(LOSE);
-    not_made(keys.revoke("a", now));
+    proxy.set(CUT_BEFORE_MESSAGE);
+    assert_unreachable(keys.revoke("a", now));
     assert_eq!(keys.active_roles().unwrap().len(), 1);
-    proxy.set(DECEIVE);
-    assert!(keys.revoke("a", now).unwrap(), "by this very call");
+    proxy.set(CUT_BEFORE_ANSWER);
+    assert!(keys.revoke("a", now).unwrap(), "the lost answer reports this call's revocation");
     assert!(!keys.revoke("a", now).unwrap());
     assert_eq!(proxy.mode(), PASS);
-    // Each with its entry.
-    assert_eq!(place.verify_audit(None).unwrap().entries, 2);
+    // Each of the two changes has its audit entry.
+    assert_eq!(server.verify_audit(None).unwrap().entries, 2);
 }
 
 #[test]
 fn unanswered_sign_in_is_repeated_and_code_is_not() {
     let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let (keys, now) = (place.credentials().unwrap(), Timestamp::UNIX_EPOCH);
+    let (proxy, server) = proxied_server(dir.path());
+    let (keys, now) = (server.credentials().unwrap(), Timestamp::UNIX_EPOCH);
     let sign_in = |id: u8| SignIn {
         id: [id; 32],
         cookie: [id; 32],
@@ -149,34 +150,34 @@ fn unanswered_sign_in_is_repeated_and_code_is_not() {
         key: None,
         last_used: now,
     };
-    for (id, mode) in [(11, LOSE), (12, DECEIVE)] {
-        proxy.set_at(mode, [id; 32]);
+    for (id, mode) in [(11, CUT_BEFORE_MESSAGE), (12, CUT_BEFORE_ANSWER)] {
+        proxy.set_for_text(mode, [id; 32]);
         keys.put_sign_in(&sign_in(id), &[]).unwrap();
         assert_eq!((proxy.mode(), keys.sign_in(&[id; 32]).unwrap()), (PASS, Some(sign_in(id))));
-        proxy.set_at(mode, [id; 32]);
+        proxy.set_for_text(mode, [id; 32]);
         keys.forget_sign_ins(&[[id; 32]]).unwrap();
         assert_eq!((proxy.mode(), keys.sign_in(&[id; 32]).unwrap()), (PASS, None));
 
-        proxy.set_at(mode, [id; 32]);
+        proxy.set_for_text(mode, [id; 32]);
         keys.put_code(&[id; 32], now, Timestamp::MAX).unwrap();
-        proxy.set_at(mode, [id; 32]);
-        unknown(keys.take_code(&[id; 32], now));
-        let taken = if mode == DECEIVE { CodeOutcome::AlreadyUsed } else { CodeOutcome::Taken };
+        proxy.set_for_text(mode, [id; 32]);
+        assert_unknown(keys.take_code(&[id; 32], now));
+        let taken = if mode == CUT_BEFORE_ANSWER { CodeOutcome::AlreadyUsed } else { CodeOutcome::Taken };
         assert_eq!((proxy.mode(), keys.take_code(&[id; 32], now).unwrap()), (PASS, taken));
     }
-    // Nobody says anything until it is too late.
+    // The server does not answer before the timeout.
     proxy.set(SILENT);
-    unknown(keys.put_sign_in(&sign_in(13), &[]));
+    assert_unknown(keys.put_sign_in(&sign_in(13), &[]));
     proxy.set(PASS);
 }
 
 #[test]
 fn unanswered_delivery_record_is_repeated() {
     let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let hooks = place.deliveries().unwrap();
-    hooks.position("a", 0).unwrap();
-    let event = Waiting {
+    let (proxy, server) = proxied_server(dir.path());
+    let deliveries = server.deliveries().unwrap();
+    deliveries.position("a", 0).unwrap();
+    let event = PendingDelivery {
         id: 0,
         key: "7".into(),
         seq: Some(7),
@@ -186,41 +187,42 @@ fn unanswered_delivery_record_is_repeated() {
         attempts: 0,
         since: Timestamp::UNIX_EPOCH,
     };
-    let tried = AttemptResult { attempts: 1, status: Some(200), error: None };
-    for mode in [LOSE, DECEIVE] {
+    let attempt = AttemptResult { attempts: 1, status: Some(200), error: None };
+    for mode in [CUT_BEFORE_MESSAGE, CUT_BEFORE_ANSWER] {
         proxy.set(mode);
-        unknown(hooks.enqueue("a", 7, std::slice::from_ref(&event)));
-        assert_eq!(hooks.pending("a").unwrap().len(), usize::from(mode == DECEIVE));
+        assert_unknown(deliveries.enqueue("a", 7, std::slice::from_ref(&event)));
+        assert_eq!(deliveries.pending("a").unwrap().len(), usize::from(mode == CUT_BEFORE_ANSWER));
     }
-    let ids = hooks.enqueue("a", 7, &[event]).unwrap();
-    assert_eq!(hooks.pending("a").unwrap().len(), 1, "once");
-    let note = || hooks.record_attempt("a", ids[0], DeliveryState::Delivered, &tried, Timestamp::UNIX_EPOCH);
-    for mode in [LOSE, DECEIVE] {
+    let ids = deliveries.enqueue("a", 7, &[event]).unwrap();
+    assert_eq!(deliveries.pending("a").unwrap().len(), 1, "once");
+    let record_attempt =
+        || deliveries.record_attempt("a", ids[0], DeliveryState::Delivered, &attempt, Timestamp::UNIX_EPOCH);
+    for mode in [CUT_BEFORE_MESSAGE, CUT_BEFORE_ANSWER] {
         proxy.set(mode);
-        unknown(note());
-        assert_eq!(hooks.pending("a").unwrap().len(), usize::from(mode == LOSE));
+        assert_unknown(record_attempt());
+        assert_eq!(deliveries.pending("a").unwrap().len(), usize::from(mode == CUT_BEFORE_MESSAGE));
     }
-    note().unwrap();
+    record_attempt().unwrap();
 }
 
 #[tokio::test]
 async fn message_is_received_once_despite_lost_answers() {
     let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let store = place.open().unwrap();
+    let (proxy, server) = proxied_server(dir.path());
+    let store = server.open().unwrap();
     write(&*store, created("a")).await.unwrap();
     let node = store.nodes().claimant().unwrap().node;
-    proxy.set_at(LOSE, "never told");
-    unknown(store.send_to_node(&node, "a", "never told".into()).await);
-    proxy.set_at(DECEIVE, "told unanswered");
-    unknown(store.send_to_node(&node, "a", "told unanswered".into()).await);
+    proxy.set_for_text(CUT_BEFORE_MESSAGE, "lost before the server");
+    assert_unknown(store.send_to_node(&node, "a", "lost before the server".into()).await);
+    proxy.set_for_text(CUT_BEFORE_ANSWER, "lost answer");
+    assert_unknown(store.send_to_node(&node, "a", "lost answer".into()).await);
     assert_eq!(proxy.mode(), PASS);
-    // Statements are prepared once for each connection.
-    proxy.set_at(LOSE, "DELETE FROM words");
-    assert_eq!(store.receive_messages().await.unwrap(), [("a".to_owned(), "told unanswered".to_owned())]);
+    // The text appears only in the first message with this statement, which prepares it for the connection.
+    proxy.set_for_text(CUT_BEFORE_MESSAGE, "DELETE FROM words");
+    assert_eq!(store.receive_messages().await.unwrap(), [("a".to_owned(), "lost answer".to_owned())]);
     assert_eq!(proxy.mode(), PASS);
-    store.send_to_node(&node, "a", "and more".into()).await.unwrap();
-    assert_eq!(store.receive_messages().await.unwrap(), [("a".to_owned(), "and more".to_owned())]);
+    store.send_to_node(&node, "a", "answered".into()).await.unwrap();
+    assert_eq!(store.receive_messages().await.unwrap(), [("a".to_owned(), "answered".to_owned())]);
     assert_eq!(store.receive_messages().await.unwrap(), []);
     store.close();
 }
@@ -228,14 +230,14 @@ async fn message_is_received_once_despite_lost_answers() {
 #[tokio::test]
 async fn unanswered_policy_write_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let store = place.open().unwrap();
-    for (mode, digest) in [(LOSE, "never saved"), (DECEIVE, "saved unanswered")] {
+    let (proxy, server) = proxied_server(dir.path());
+    let store = server.open().unwrap();
+    for (mode, digest) in [(CUT_BEFORE_MESSAGE, "lost before the server"), (CUT_BEFORE_ANSWER, "lost answer")] {
         proxy.set(mode);
         let policy = PolicySnapshot { digest: digest.into(), refused: None, body: "{}".into() };
-        unknown(store.save_policy(policy.clone(), true).await);
+        assert_unknown(store.save_policy(policy.clone(), true).await);
         assert_eq!(proxy.mode(), PASS);
-        assert_eq!(store.policies().await.unwrap().here, Some(policy).filter(|_| mode == DECEIVE));
+        assert_eq!(store.policies().await.unwrap().own, Some(policy).filter(|_| mode == CUT_BEFORE_ANSWER));
     }
     store.close();
 }
@@ -244,11 +246,11 @@ async fn unanswered_policy_write_is_unknown() {
 fn abandoned_connection_is_not_reused() {
     let dir = tempfile::tempdir().unwrap();
     let connector = PgConnector::start(&connect::parse(&url_of(dir.path())).unwrap(), None).unwrap();
-    let given_up = connector.read(crate::sql::REQUEST_TIMEOUT, async |client| {
+    let abandoned = connector.read(crate::sql::REQUEST_TIMEOUT, async |client| {
         client.batch_execute("BEGIN; SET LOCAL application_name = 'left open'").await?;
         std::future::pending::<Result<(), StoreError>>().await
     });
-    not_made(given_up);
+    assert_unreachable(abandoned);
     let next =
         connector.read(BACKGROUND_TIMEOUT, async |client| Ok(client.query_one("SHOW application_name", &[]).await?));
     assert_eq!(next.unwrap().get::<_, &str>(0), "countersign");
@@ -261,47 +263,47 @@ async fn hanging_statement_is_ended_by_server() {
         let url = format!("{}?options={options}", url_of(dir.path()));
         PgConnector::start(&connect::parse(&url).unwrap(), None).unwrap()
     };
-    let shown =
-        connector("").ask(error::no_answer, async |client| Ok(client.query_one("SHOW statement_timeout", &[]).await?));
+    let shown = connector("")
+        .run_async(error::no_answer, async |client| Ok(client.query_one("SHOW statement_timeout", &[]).await?));
     assert_eq!(shown.await.unwrap().get::<_, &str>(0), "30s");
     let shorter = "-c%20statement_timeout%3D200";
     let hangs = connector(shorter)
-        .ask(error::no_answer, async |client| Ok(client.batch_execute("SELECT pg_sleep(3600)").await?));
+        .run_async(error::no_answer, async |client| Ok(client.batch_execute("SELECT pg_sleep(3600)").await?));
     let ended = hangs.await;
     assert!(matches!(ended, Err(StoreError::Locked)), "{ended:?}");
 
-    // The same of the writer, behind a lock that somebody does not let go.
+    // The limit also ends a write that waits for a lock.
     let url = format!("{}?options={shorter}", url_of(dir.path()));
-    let place = Server::new(&url, None, crate::nodes::Name::fresh()).unwrap();
-    let store = place.open().unwrap();
+    let server = Server::new(&url, None, crate::nodes::NodeIdSource::generate()).unwrap();
+    let store = server.open().unwrap();
     write(&*store, created("a")).await.unwrap();
-    let mut session = at(dir.path()).tables().unwrap().wait_for_session().unwrap();
+    let mut session = server_for(dir.path()).tables().unwrap().wait_for_session().unwrap();
     session.begin("BEGIN; LOCK TABLE changes").unwrap();
-    let held = write(&*store, approved(2)).await;
-    let Err(WriteError::Store(error @ StoreError::Locked)) = held else { panic!("{held:?}") };
+    let blocked = write(&*store, approved(2)).await;
+    let Err(WriteError::Store(error @ StoreError::Locked)) = blocked else { panic!("{blocked:?}") };
     assert!(error.certainly_aborted());
     session.commit().unwrap();
     assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2);
     store.close();
-    place.verify_audit(None).unwrap();
+    server.verify_audit(None).unwrap();
 }
 
-/// As one whose machine has stopped.
+/// The server keeps its connections open, like a frozen machine.
 #[tokio::test]
 async fn silent_server_blocks_no_request() {
     let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let (store, keys) = (place.open().unwrap(), place.credentials().unwrap());
+    let (proxy, server) = proxied_server(dir.path());
+    let (store, keys) = (server.open().unwrap(), server.credentials().unwrap());
     keys.insert(&key("k"), &[1; 32]).unwrap();
     write(&*store, created("a")).await.unwrap();
     proxy.set(SILENT);
-    assert!(keys.find(&[1; 32]).unwrap().is_some(), "what is known needs no answer");
+    assert!(keys.find(&[1; 32]).unwrap().is_some(), "a known key needs no answer of the server");
     let unknown = keys.find(&[2; 32]);
     assert!(matches!(unknown, Err(StoreError::Unreachable(_))), "{unknown:?}");
-    // Neither a read nor a write is waited for as long as keys that are known still count.
+    // Reads and writes give up before the copy of the keys becomes too old.
     let (read, written) = tokio::join!(store.get("a"), write(&*store, created("c")));
     assert!(matches!(read, Err(StoreError::Unreachable(_))), "{read:?}");
-    not_made(written.map_err(|error| match error {
+    assert_unreachable(written.map_err(|error| match error {
         WriteError::Store(error) => error,
         other => panic!("{other:?}"),
     }));
@@ -309,7 +311,7 @@ async fn silent_server_blocks_no_request() {
     while store.current_error().is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Nobody can say any more whether it was revoked.
+    // The copy has become too old to exclude a revocation.
     while keys.find(&[1; 32]).is_ok() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -320,17 +322,17 @@ async fn silent_server_blocks_no_request() {
     }
     assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);
     store.close();
-    place.verify_audit(None).unwrap();
+    server.verify_audit(None).unwrap();
 }
 
 #[tokio::test]
 async fn long_change_has_longer_idle_limit() {
     let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let store = place.open().unwrap();
+    let (proxy, server) = proxied_server(dir.path());
+    let store = server.open().unwrap();
     write(&*store, created("a")).await.unwrap();
-    proxy.set_at(LATE, "a_long_one");
-    let mut long = created("a_long_one");
+    proxy.set_for_text(DELAY_MESSAGE, "long_change");
+    let mut long = created("long_change");
     long.body.push_str(&" ".repeat(2 << 20));
     assert_eq!(write(&*store, long).await.unwrap().seq, 2);
     assert_eq!(proxy.mode(), PASS);
@@ -340,28 +342,32 @@ async fn long_change_has_longer_idle_limit() {
 #[tokio::test]
 async fn newer_schema_is_refused_unchanged() {
     let dir = tempfile::tempdir().unwrap();
-    at(dir.path()).open().unwrap().close();
-    run(dir.path(), "UPDATE countersign_schema SET version = 99").await;
-    for error in [at(dir.path()).open().err(), at(dir.path()).credentials().err(), at(dir.path()).said().err()] {
+    server_for(dir.path()).open().unwrap().close();
+    run_sql(dir.path(), "UPDATE countersign_schema SET version = 99").await;
+    for error in [
+        server_for(dir.path()).open().err(),
+        server_for(dir.path()).credentials().err(),
+        server_for(dir.path()).reviewer_records().err(),
+    ] {
         assert!(matches!(error, Some(StoreError::Newer { found: 99, .. })), "{error:?}");
     }
     let none = tempfile::tempdir().unwrap();
-    assert!(at(none.path()).said().unwrap().is_none(), "nothing there yet");
-    assert!(matches!(at(none.path()).verify_audit(None), Err(VerifyError::Store(_))));
+    assert!(server_for(none.path()).reviewer_records().unwrap().is_none(), "the database is empty");
+    assert!(matches!(server_for(none.path()).verify_audit(None), Err(VerifyError::Store(_))));
 }
 
 #[tokio::test]
 async fn altered_rows_are_detected() {
     let dir = tempfile::tempdir().unwrap();
-    let place = at(dir.path());
-    let store = place.open().unwrap();
+    let server = server_for(dir.path());
+    let store = server.open().unwrap();
     write(&*store, created("a")).await.unwrap();
     write(&*store, approved(2)).await.unwrap();
     let policy = PolicySnapshot { digest: "d".into(), refused: None, body: "strict".into() };
     store.save_policy(policy, false).await.unwrap();
     store.close();
-    let head = place.verify_audit(None).unwrap().head;
-    for (spoil, mend) in [
+    let head = server.verify_audit(None).unwrap().head;
+    for (alter, restore) in [
         ("UPDATE changes SET state = 'applied'", "UPDATE changes SET state = 'approved'"),
         ("UPDATE changes SET principal = 'b'", "UPDATE changes SET principal = 'agent'"),
         ("UPDATE audit SET actor = 'b' WHERE seq = 1", "UPDATE audit SET actor = 'alice' WHERE seq = 1"),
@@ -376,9 +382,9 @@ async fn altered_rows_are_detected() {
         ),
         ("INSERT INTO api_keys VALUES ('k', 'k', 'admin', NULL, '\\x00', '')", "DELETE FROM api_keys"),
     ] {
-        run(dir.path(), spoil).await;
-        assert!(place.verify_audit(None).is_err(), "{spoil}");
-        run(dir.path(), mend).await;
-        place.verify_audit(Some(head)).unwrap();
+        run_sql(dir.path(), alter).await;
+        assert!(server.verify_audit(None).is_err(), "{alter}");
+        run_sql(dir.path(), restore).await;
+        server.verify_audit(Some(head)).unwrap();
     }
 }

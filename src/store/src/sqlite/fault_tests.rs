@@ -1,5 +1,5 @@
-//! What only a real backend meets: a full disk, a lock that another process holds, commits that fail, files that were
-//! tampered with.
+//! Tests of failures that only a database in a file has: a full disk, a foreign lock, failed commits and altered
+//! files.
 
 use std::{
     path::Path,
@@ -14,42 +14,42 @@ use rusqlite::{Connection, ffi};
 use super::{verify::verify_audit, *};
 use crate::{
     Draft, Store as _, VerifyError, WriteError,
-    drafts::{created, draft, moved, send, write},
+    drafts::{created, draft, submit, updated, write},
 };
 use countersign_domain::changes::{ChangeState, audit::TrailError, testing::change};
 
-const NORMAL: u8 = 0;
-/// The commit fails and leaves nothing.
-const LOSE: u8 = 1;
-/// The commit fails, but what it wrote is durable.
-const DECEIVE: u8 = 2;
-/// The database may not grow any more, from the next transaction on.
-const FILL: u8 = 3;
-/// The writer no longer waits long for others, from the next transaction on.
-const HURRY: u8 = 4;
+const COMMIT_NORMALLY: u8 = 0;
+/// The commit fails, and writes nothing.
+const FAIL_UNWRITTEN: u8 = 1;
+/// The commit fails, but its writes are durable.
+const FAIL_WRITTEN: u8 = 2;
+/// The database cannot grow any more, from the next transaction on.
+const FILL_DISK: u8 = 3;
+/// The writer waits only briefly for locks, from the next transaction on.
+const SHORTEN_LOCK_WAIT: u8 = 4;
 
-fn faulty(dir: &Path) -> (Arc<SqliteStore>, Arc<AtomicU8>) {
-    let mode = Arc::new(AtomicU8::new(NORMAL));
-    let told = Arc::clone(&mode);
+fn faulty_store(dir: &Path) -> (Arc<SqliteStore>, Arc<AtomicU8>) {
+    let mode = Arc::new(AtomicU8::new(COMMIT_NORMALLY));
+    let commit_mode = Arc::clone(&mode);
     let commit = Box::new(move |conn: &Connection| {
-        let real = || conn.execute_batch("COMMIT");
+        let commit_now = || conn.execute_batch("COMMIT");
         let failure = || Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_FSYNC), None));
-        match told.swap(NORMAL, Ordering::SeqCst) {
-            LOSE => failure(),
-            DECEIVE => real().and_then(|()| failure()),
-            FILL => {
-                real()?;
+        match commit_mode.swap(COMMIT_NORMALLY, Ordering::SeqCst) {
+            FAIL_UNWRITTEN => failure(),
+            FAIL_WRITTEN => commit_now().and_then(|()| failure()),
+            FILL_DISK => {
+                commit_now()?;
                 let pages: i64 = conn.query_row("PRAGMA page_count", [], |r| r.get(0))?;
                 conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
             }
-            HURRY => real().and_then(|()| conn.busy_timeout(std::time::Duration::from_millis(5))),
-            _ => real(),
+            SHORTEN_LOCK_WAIT => commit_now().and_then(|()| conn.busy_timeout(std::time::Duration::from_millis(5))),
+            _ => commit_now(),
         }
     });
     (Arc::new(SqliteStore::open_with(dir, commit).unwrap()), mode)
 }
 
-fn large(id: &str) -> Draft {
+fn large_draft(id: &str) -> Draft {
     let mut large = change(id, "agent", 1, ChangeState::Pending);
     large.summary = "x".repeat(1 << 20);
     draft(large, None)
@@ -58,21 +58,21 @@ fn large(id: &str) -> Draft {
 #[tokio::test]
 async fn failed_commit_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, mode) = faulty(dir.path());
+    let (store, mode) = faulty_store(dir.path());
     write(&*store, created("a")).await.unwrap();
 
-    mode.store(DECEIVE, Ordering::SeqCst);
-    let written = write(&*store, moved("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
-    assert_eq!(written.seq, 2, "it is durable, so it succeeded");
+    mode.store(FAIL_WRITTEN, Ordering::SeqCst);
+    let written = write(&*store, updated("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    assert_eq!(written.seq, 2, "the commit is durable, so the write succeeds");
 
-    mode.store(LOSE, Ordering::SeqCst);
-    let lost = write(&*store, moved("a", 3, ChangeState::Approved, ChangeState::Executing)).await;
+    mode.store(FAIL_UNWRITTEN, Ordering::SeqCst);
+    let lost = write(&*store, updated("a", 3, ChangeState::Approved, ChangeState::Executing)).await;
     let Err(WriteError::Store(error)) = lost else { panic!("{lost:?}") };
     assert!(error.certainly_aborted(), "{error}");
     assert_eq!(store.get("a").await.unwrap().unwrap().version, 2);
 
-    // The numbers go on without a gap, and the chain holds.
-    let again = write(&*store, moved("a", 3, ChangeState::Approved, ChangeState::Executing)).await.unwrap();
+    // The numbers continue without a gap, and the chain is valid.
+    let again = write(&*store, updated("a", 3, ChangeState::Approved, ChangeState::Executing)).await.unwrap();
     assert_eq!(again.seq, 3);
     store.close();
     assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 3);
@@ -81,11 +81,11 @@ async fn failed_commit_is_read_back() {
 #[tokio::test]
 async fn full_disk_refuses_writes_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, mode) = faulty(dir.path());
+    let (store, mode) = faulty_store(dir.path());
     write(&*store, created("a")).await.unwrap();
-    mode.store(FILL, Ordering::SeqCst);
+    mode.store(FILL_DISK, Ordering::SeqCst);
     write(&*store, created("b")).await.unwrap();
-    let answers: Vec<_> = ["c", "d", "e"].into_iter().map(|id| send(&*store, large(id))).collect();
+    let answers: Vec<_> = ["c", "d", "e"].into_iter().map(|id| submit(&*store, large_draft(id))).collect();
     for answer in answers {
         let refused = answer.await.unwrap();
         let Err(WriteError::Store(StoreError::DiskFull)) = refused else { panic!("{refused:?}") };
@@ -96,9 +96,9 @@ async fn full_disk_refuses_writes_and_loses_nothing() {
     assert_eq!(store.heads().await.unwrap().event, 2);
     store.close();
     drop(store);
-    // With room again, everything goes on where it was.
+    // With free space again, the store continues.
     let store = SqliteStore::open(dir.path()).unwrap();
-    assert_eq!(write(&store, large("c")).await.unwrap().seq, 3);
+    assert_eq!(write(&store, large_draft("c")).await.unwrap().seq, 3);
     store.close();
     assert_eq!(verify_audit(dir.path(), None).unwrap().changes, 3);
 }
@@ -106,17 +106,17 @@ async fn full_disk_refuses_writes_and_loses_nothing() {
 #[tokio::test]
 async fn lock_of_another_process_is_reported_after_wait() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, mode) = faulty(dir.path());
-    mode.store(HURRY, Ordering::SeqCst);
+    let (store, mode) = faulty_store(dir.path());
+    mode.store(SHORTEN_LOCK_WAIT, Ordering::SeqCst);
     write(&*store, created("a")).await.unwrap();
     let other = open::open_writer(dir.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let refused = write(&*store, created("b")).await;
     assert!(matches!(refused, Err(WriteError::Store(StoreError::Locked))), "{refused:?}");
-    assert!(store.get("a").await.unwrap().is_some(), "reading goes on");
+    assert!(store.get("a").await.unwrap().is_some(), "reads still succeed");
     assert!(matches!(store.current_error(), Some(StoreError::Locked)));
     other.execute_batch("ROLLBACK").unwrap();
-    // Nobody writes anything, and yet it finds out.
+    // The store detects that the lock is free, although nobody writes.
     while store.current_error().is_some() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
@@ -132,7 +132,7 @@ async fn tampering_is_detected() {
     }
     let head = store.heads().await.unwrap().audit;
     let running = verify_audit(dir.path(), Some(head)).unwrap();
-    assert_eq!((running.entries, running.changes), (3, 3), "also while the store is open");
+    assert_eq!((running.entries, running.changes), (3, 3), "verification works while the store is open");
     store.close();
     let tamper = |sql: &str| {
         let conn = open::open_writer(dir.path()).unwrap();
@@ -182,8 +182,8 @@ async fn truncated_database_is_refused_until_accepted() {
     std::fs::write(&path, &old).unwrap();
     let refused = open().map(drop);
     let Err(StoreError::CutOff { path: witness, found: 1, expected: 2 }) = refused else { panic!("{refused:?}") };
-    assert_eq!(std::fs::read(&path).unwrap(), old, "it was left alone");
-    // The same number of entries, and other ones.
+    assert_eq!(std::fs::read(&path).unwrap(), old, "the database is unchanged");
+    // A database with the same number of entries, but different ones, is refused too.
     let other = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(other.path()).unwrap();
     write(&store, created("x")).await.unwrap();
