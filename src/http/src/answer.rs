@@ -12,7 +12,7 @@ use bytes::Bytes;
 use countersign_exchange::context::WireResponse;
 use countersign_protocol::{ErrorKind, McpError, RequestId, Revision, encode};
 
-/// The media types that a client accepts by its `Accept` header. Without one it accepts all.
+/// The media types that a client accepts by its `Accept` header. A client without the header accepts both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepts {
     pub json: bool,
@@ -26,7 +26,7 @@ impl Accepts {
         if all.peek().is_none() {
             return Self { json: true, sse: true };
         }
-        // Nearly every client sends the example of the specification.
+        // Nearly every client sends the example value of the specification.
         if all.peek().is_some_and(|value| *value == "application/json, text/event-stream") && all.len() == 1 {
             return Self { json: true, sse: true };
         }
@@ -66,15 +66,15 @@ pub fn json(status: StatusCode, body: Bytes) -> HttpResponse {
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Returns the response to a request that is refused with the HTTP status of its error.
+/// Returns the error response with the HTTP status that belongs to the kind of the error.
 #[must_use]
 pub fn refusal(error: &McpError, revision: Revision) -> HttpResponse {
-    with_status(error.kind.status(), None, error, revision)
+    error_with_status(error.kind.status(), None, error, revision)
 }
 
-/// Returns the response to the request with that id, or to one whose id is unknown, which is refused with that status.
+/// Returns the error response with this HTTP status. `id` is `None` if the id of the request is unknown.
 #[must_use]
-pub fn with_status(status: u16, id: Option<&RequestId>, error: &McpError, revision: Revision) -> HttpResponse {
+pub fn error_with_status(status: u16, id: Option<&RequestId>, error: &McpError, revision: Revision) -> HttpResponse {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
     let mut response = json(status, encode::error(id, error, revision));
     if error.kind == ErrorKind::Unauthorized {
@@ -84,7 +84,7 @@ pub fn with_status(status: u16, id: Option<&RequestId>, error: &McpError, revisi
     response
 }
 
-/// Returns the response that consists of one answer.
+/// Returns the response whose body is one JSON-RPC answer.
 #[must_use]
 pub fn response_for(status: StatusCode, answer: WireResponse) -> HttpResponse {
     let mut response = json(status, answer.bytes);
@@ -98,10 +98,10 @@ fn set_retry_after(response: &mut HttpResponse, seconds: Option<u64>) {
     }
 }
 
-/// Refuses a method that `/mcp` does not support.
+/// Refuses an HTTP method that `/mcp` does not support.
 pub async fn mcp_method_not_allowed() -> HttpResponse {
     let error = McpError::new(ErrorKind::InvalidRequest, "use POST (or GET and DELETE with a session)");
-    let mut response = with_status(405, None, &error, Revision::MODERN);
+    let mut response = error_with_status(405, None, &error, Revision::MODERN);
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
     response
 }
@@ -114,17 +114,17 @@ mod tests {
 
     #[test]
     fn accept_header_is_parsed_as_media_ranges() {
-        let of = |value: &str| {
+        let accepted = |value: &str| {
             let accepts =
                 Accepts::from_request(&TestRequest::default().insert_header((header::ACCEPT, value)).to_http_request());
             (accepts.json, accepts.sse)
         };
-        assert_eq!(of("application/json, text/event-stream"), (true, true));
-        assert_eq!(of("application/json"), (true, false));
-        assert_eq!(of("TEXT/Event-Stream;q=0.9"), (false, true));
-        assert_eq!(of("*/*"), (true, true));
-        assert_eq!(of("text/html"), (false, false));
-        assert_eq!(of("application/json;q=0, text/event-stream"), (false, true));
+        assert_eq!(accepted("application/json, text/event-stream"), (true, true));
+        assert_eq!(accepted("application/json"), (true, false));
+        assert_eq!(accepted("TEXT/Event-Stream;q=0.9"), (false, true));
+        assert_eq!(accepted("*/*"), (true, true));
+        assert_eq!(accepted("text/html"), (false, false));
+        assert_eq!(accepted("application/json;q=0, text/event-stream"), (false, true));
         let none = Accepts::from_request(&TestRequest::default().to_http_request());
         assert_eq!(none, Accepts { json: true, sse: true });
     }

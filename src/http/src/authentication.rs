@@ -1,4 +1,4 @@
-//! Authenticates requests. Agents show a key, or come from this machine; people at the REST endpoints show a key, or the
+//! Authenticates requests. Agents send a key or connect from this machine. People who use the REST endpoints send a key, or the
 //! dashboard's cookie together with its header.
 
 use std::{net::IpAddr, sync::Arc};
@@ -22,14 +22,15 @@ pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> R
     authenticator.identify(bearer::authorization_header(request.headers())?, socket.map(|address| address.ip()))
 }
 
-/// Returns the values of the dashboard's cookie; more than one where other ports of the host set some.
+/// Returns all values of the dashboard's cookie. There are several if gateways on other ports of this host have set the cookie
+/// too.
 #[must_use]
 pub fn cookies(request: &HttpRequest) -> Vec<String> {
     let Ok(all) = request.cookies() else { return Vec::new() };
     all.iter().filter(|cookie| cookie.name() == dashboard::COOKIE).map(|cookie| cookie.value().to_owned()).collect()
 }
 
-/// Authenticates those who use the REST endpoints.
+/// Authenticates requests to the REST endpoints.
 pub struct RequestAuthenticator {
     pub authenticator: Arc<Authenticator>,
     pub sign_ins: Arc<DashboardSignIns>,
@@ -48,10 +49,10 @@ impl RequestAuthenticator {
         Self { authenticator, sign_ins, origins, behind_tls_proxy: config.behind_tls_proxy }
     }
 
-    /// Returns whose credential a request shows: a key, or the dashboard's cookie with its header.
+    /// Identifies the principal of a request by a key, or by the dashboard's cookie together with its header.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` where it shows none, and `FORBIDDEN` from a foreign page.
+    /// `UNAUTHORIZED` if the request has no valid credential, and `FORBIDDEN` if a foreign page sent it.
     pub fn identify(&self, request: &HttpRequest) -> Result<Identity, McpError> {
         let headers = request.headers();
         if let Some(authorization) = bearer::authorization_header(headers)? {
@@ -65,19 +66,20 @@ impl RequestAuthenticator {
             ));
         };
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
-        dashboard::check_page_origin(guard::verdict(&self.origins, request), is_get)?;
+        dashboard::check_page_origin(guard::origin_verdict(&self.origins, request), is_get)?;
         self.sign_ins.authenticate(&cookies(request), Some(secret.as_bytes()), Timestamp::now())
     }
 
-    /// Returns whether a request shows the credential of somebody who may see changes. The dashboard's cookie alone counts
-    /// too: it opens nothing, but a page that is loaded has nothing else to show.
+    /// Returns `true` if a request has the credential of somebody who may view changes. The dashboard's cookie alone is enough
+    /// here, because a browser that loads a page cannot send the header.
     #[must_use]
     pub fn may_view(&self, request: &HttpRequest) -> bool {
         self.identify(request).is_ok_and(|identity| identity.principal.role.may_view())
             || self.sign_ins.is_signed_in(&cookies(request), Timestamp::now())
     }
 
-    /// Returns the address that failed attempts are counted under: the socket's, or behind a proxy the one that it names.
+    /// Returns the address under which failed attempts are counted. This is the socket's address, or the address that a TLS
+    /// proxy reports.
     #[must_use]
     pub fn address(&self, request: &HttpRequest) -> Option<IpAddr> {
         address(request, self.behind_tls_proxy)
@@ -89,7 +91,7 @@ fn address(request: &HttpRequest, behind_tls_proxy: bool) -> Option<IpAddr> {
     if !behind_tls_proxy {
         return socket;
     }
-    // The proxy added the last address. The client may have invented those before it.
+    // The proxy added the last address. The client may have invented the addresses before the last one.
     let forwarded = request.headers().get_all("x-forwarded-for").last();
     let last = forwarded.and_then(|value| value.to_str().ok()).and_then(|value| value.rsplit(',').next());
     last.and_then(|text| text.trim().parse().ok()).or(socket)
@@ -102,26 +104,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_is_the_one_that_the_proxy_added() {
-        let of = |proxied: bool, forwarded: &[&str]| {
+    fn client_address_is_the_one_that_the_proxy_added() {
+        let address_for = |proxied: bool, forwarded: &[&str]| {
             let request = TestRequest::default().peer_addr("10.0.0.1:5".parse().unwrap());
             let request = forwarded.iter().fold(request, |r, value| r.append_header(("x-forwarded-for", *value)));
             address(&request.to_http_request(), proxied).unwrap().to_string()
         };
-        assert_eq!(of(false, &["1.1.1.1"]), "10.0.0.1", "a client cannot choose its address");
-        assert_eq!(of(true, &[]), "10.0.0.1");
-        assert_eq!(of(true, &["1.1.1.1"]), "1.1.1.1");
-        assert_eq!(of(true, &["6.6.6.6, 1.1.1.1"]), "1.1.1.1");
-        assert_eq!(of(true, &["6.6.6.6", "7.7.7.7 ,2001:db8::1"]), "2001:db8::1");
-        assert_eq!(of(true, &["1.1.1.1, unknown"]), "10.0.0.1");
+        assert_eq!(address_for(false, &["1.1.1.1"]), "10.0.0.1", "a client cannot choose its address");
+        assert_eq!(address_for(true, &[]), "10.0.0.1");
+        assert_eq!(address_for(true, &["1.1.1.1"]), "1.1.1.1");
+        assert_eq!(address_for(true, &["6.6.6.6, 1.1.1.1"]), "1.1.1.1");
+        assert_eq!(address_for(true, &["6.6.6.6", "7.7.7.7 ,2001:db8::1"]), "2001:db8::1");
+        assert_eq!(address_for(true, &["1.1.1.1, unknown"]), "10.0.0.1");
     }
 
     #[test]
     fn all_cookies_of_the_dashboard_are_returned() {
-        let of = |value: &str| cookies(&TestRequest::default().append_header(("cookie", value)).to_http_request());
+        let cookie_values =
+            |value: &str| cookies(&TestRequest::default().append_header(("cookie", value)).to_http_request());
         let ours = dashboard::COOKIE;
-        assert_eq!(of(&format!("a=1; {ours}=x; {ours}2=z; {ours}=y")), ["x", "y"]);
-        assert!(of("other=1").is_empty());
+        assert_eq!(cookie_values(&format!("a=1; {ours}=x; {ours}2=z; {ours}=y")), ["x", "y"]);
+        assert!(cookie_values("other=1").is_empty());
         assert!(cookies(&TestRequest::default().to_http_request()).is_empty());
     }
 }

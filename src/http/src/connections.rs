@@ -1,8 +1,8 @@
-//! Counts connections, keeps them within their limits, and knows the socket behind each request.
+//! Counts connections, keeps them within their limits, and finds the connection of each request.
 //!
 //! A new connection over the limit evicts another one ([`countersign_exchange::eviction`]). If none can be evicted, the new one
-//! is still accepted, so that it can be refused with a 503. Connections that have shown a reviewer's credential hold reserved
-//! places, up to a number of them, and are never evicted.
+//! is still accepted, so that it can be refused with a 503. A limited number of connections that have sent a reviewer's
+//! credential hold reserved places, and are never evicted.
 
 use std::{
     borrow::Cow,
@@ -40,7 +40,7 @@ pub(crate) type Io = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 /// Time after which a peer that acknowledges nothing, or keeps its receive window shut, counts as gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// All connections, by what they are used for.
+/// All connections: those for HTTP requests, and those for WebSockets.
 pub struct Connections {
     max_http: usize,
     max_web_sockets: usize,
@@ -52,7 +52,7 @@ pub struct Connections {
     web_sockets: Mutex<Pool>,
     /// One permit for each WebSocket of any endpoint.
     pub web_socket_permits: Arc<Semaphore>,
-    /// One permit for each WebSocket that only reviewers get.
+    /// One permit for each WebSocket that is reserved for reviewers.
     pub reserved_permits: Arc<Semaphore>,
     /// Limits the bytes of request bodies in memory.
     inflow: Arc<Inflow>,
@@ -78,7 +78,7 @@ impl Connections {
         }
     }
 
-    /// Creates the budget of one more connection for the bytes of request bodies.
+    /// Creates the budget of a new connection for the bytes of request bodies.
     #[must_use]
     pub fn intake(&self) -> Arc<Intake> {
         self.inflow.intake()
@@ -90,7 +90,7 @@ impl Connections {
         self.max_http.saturating_add(self.max_web_sockets).saturating_add(self.max_reviewers).saturating_add(256)
     }
 
-    /// Counts a connection, and evicts another one if there are too many. Also returns `false` if there still are.
+    /// Counts a connection, and evicts another one if there are too many. Also returns `false` if there are still too many.
     fn add(&self, socket: Option<Socket>) -> (Arc<ConnectionState>, bool) {
         let state = Arc::new(ConnectionState {
             number: self.last_number.fetch_add(1, Relaxed),
@@ -107,7 +107,7 @@ impl Connections {
         });
         let (evicted, has_room) = {
             let mut http = self.http.lock();
-            // Before the new one is inserted, so that it does not evict itself.
+            // The eviction comes first, so that the new connection cannot evict itself.
             let evicted = if http.counted >= self.max_http { http.evict() } else { None };
             http.insert(Arc::clone(&state));
             (evicted, http.counted <= self.max_http)
@@ -149,7 +149,7 @@ impl Connections {
         true
     }
 
-    /// Evicts a WebSocket and returns its permit, or `None` if all of them have calls in flight.
+    /// Evicts a WebSocket and returns its permit. Returns `None` if every WebSocket has calls in flight.
     fn evict_web_socket(&self) -> Option<OwnedSemaphorePermit> {
         let evicted = self.web_sockets.lock().evict()?;
         tracing::debug!("a WebSocket is evicted for a new one");
@@ -163,7 +163,7 @@ impl Connections {
     }
 }
 
-/// Raises the limit of open files as far as the process may. Many systems start it with 1024, which the default limits of
+/// Raises the limit of open files to the maximum for this process. Many systems start it with 1024, which the default limits of
 /// connections exceed.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -211,8 +211,8 @@ impl Pool {
 /// The part of a connection that all threads see.
 pub struct ConnectionState {
     number: u64,
-    /// A second descriptor of the socket, to cut a peer that does not read from any thread. Without one the connection is not
-    /// evicted, and such a peer is cut by `TCP_USER_TIMEOUT`.
+    /// A second descriptor of the socket, with which any thread can cut a peer that does not read. Without one the connection
+    /// is not evicted, and such a peer is cut by `TCP_USER_TIMEOUT`.
     socket: Option<Socket>,
     open_requests: AtomicUsize,
     /// Number of open requests whose bodies have not arrived yet.
@@ -220,31 +220,32 @@ pub struct ConnectionState {
     has_completed_request: AtomicBool,
     /// Time of the last complete request, by [`eviction::now`].
     last_active: AtomicU64,
-    /// `true` if it holds a reserved place.
+    /// `true` if the connection holds a reserved place.
     is_reviewer: AtomicBool,
-    /// `true` if another gateway opened it.
+    /// `true` if another gateway opened the connection.
     is_peer: AtomicBool,
-    /// `true` if it was evicted or removed, or holds a reserved place.
+    /// `true` if the connection was evicted or removed, or holds a reserved place.
     is_uncounted: AtomicBool,
-    /// The session whose stream or messages it carries.
+    /// The session whose stream or messages the connection carries.
     session: Mutex<Option<Weak<SessionShared>>>,
     web_socket_permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl ConnectionState {
-    /// Returns whether it can be evicted, and since when it has been idle.
+    /// Returns the state that decides about an eviction: busy, idle since a time, or without a complete request.
     fn hold(&self) -> Hold {
         let open = self.open_requests.load(Relaxed);
         let is_working = open > self.awaited_bodies.load(Relaxed);
         let is_protected = is_working || self.is_peer.load(Relaxed) || self.is_reviewer.load(Relaxed);
         let Some(socket) = self.socket.as_ref().filter(|_| !is_protected) else { return Hold::Busy };
-        // A request has arrived that its thread has not read yet. The rest of an open request may well be left unread.
+        // These bytes are a request that the thread of the connection has not read yet. Unread bytes of an open request do not
+        // protect it.
         if open == 0 && rustix::io::ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0) {
             return Hold::Busy;
         }
         let last_active = self.last_active.load(Relaxed);
         match self.session().map(|session| session.hold()) {
-            Some(Hold::Idle(heard)) => Hold::Idle(last_active.max(heard)),
+            Some(Hold::Idle(session_active)) => Hold::Idle(last_active.max(session_active)),
             Some(hold) => hold,
             None if self.has_completed_request.load(Relaxed) => Hold::Idle(last_active),
             None => Hold::Handshake,
@@ -258,7 +259,7 @@ impl ConnectionState {
     /// Breaks the connection at once.
     fn cut(&self) {
         if let Some(socket) = &self.socket {
-            // An error means that it is closed already.
+            // An error means that the socket is closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
@@ -306,11 +307,11 @@ pub struct Connection {
     all: Arc<Connections>,
     pub peer: Option<SocketAddr>,
     state: Arc<ConnectionState>,
-    /// `true` if the limit was exceeded when it was accepted, and ever since.
+    /// `true` if the limit was exceeded when the connection was accepted, and has been ever since.
     is_refused: Cell<bool>,
     intake: OnceCell<Arc<Intake>>,
     gauge: Cell<Option<ConnectionGuard>>,
-    /// Keeps a detached gateway from ending while somebody is connected.
+    /// Keeps a detached gateway running while a client is connected.
     _user: UserGuard,
     /// The session that stateless requests of this connection share, from the first of them on.
     session: OnceCell<(Arc<SessionShared>, EndSession)>,
@@ -335,7 +336,7 @@ impl Connection {
         }
     }
 
-    /// Returns the connection that a request came by: of HTTP/1 by reference, of HTTP/2 by count.
+    /// Returns the connection of a request. HTTP/1 lends a reference, and HTTP/2 shares the pointer.
     #[must_use]
     pub fn for_request(request: &HttpRequest) -> Option<Cow<'_, Rc<Self>>> {
         match request.conn_data() {
@@ -344,7 +345,8 @@ impl Connection {
         }
     }
 
-    /// Marks it as opened by another gateway of the same store, which forwards requests of many clients. It is never evicted.
+    /// Marks the connection as opened by another gateway of the same store, which forwards requests of many clients. Such a
+    /// connection is never evicted.
     pub fn mark_as_peer(&self) {
         self.state.is_peer.store(true, Relaxed);
     }
@@ -366,7 +368,8 @@ impl Connection {
         AwaitedBody::new(&self.state)
     }
 
-    /// Returns the permit of one more WebSocket, which may evict another one. `None` if all of them have calls in flight.
+    /// Returns the permit for a new WebSocket, and evicts another WebSocket if necessary. Returns `None` if every WebSocket has
+    /// calls in flight.
     #[must_use]
     pub fn web_socket_permit(&self) -> Option<OwnedSemaphorePermit> {
         let free = Arc::clone(&self.all.web_socket_permits).try_acquire_owned().ok();
@@ -388,7 +391,7 @@ impl Connection {
         *self.state.session.lock() = Some(Arc::downgrade(session));
     }
 
-    /// Gives the connection of somebody with a reviewer's credential a reserved place. Returns `false` if all are taken.
+    /// Gives a reserved place to a connection that has sent a reviewer's credential. Returns `false` if all are taken.
     pub fn reserve_reviewer_place(&self) -> bool {
         let is_reserved = self.all.reserve(&self.state);
         if is_reserved {
@@ -403,7 +406,8 @@ impl Connection {
         if self.is_peer() { self.all.intake() } else { Arc::clone(self.intake.get_or_init(|| self.all.intake())) }
     }
 
-    /// Returns `true` if the connection exceeds the limit. A connection that did is accepted once there are fewer.
+    /// Returns `true` if the connection exceeds the limit. A refused connection is accepted as soon as there are fewer
+    /// connections.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         if self.is_refused.get() && !self.all.is_over_limit() {
@@ -472,14 +476,14 @@ mod tests {
     }
 
     #[test]
-    fn unread_bytes_protect_unless_a_request_is_open() {
+    fn unread_bytes_protect_connection_without_open_request() {
         let all = connections(1, 0);
         let (sending, _, mut peer) = add(&all);
         peer.write_all(b"GET").unwrap();
         let (over, has_room, _peer) = add(&all);
         assert!(!has_room && !is_cut(&peer));
         all.remove(&over);
-        // A body is not read on while there is no room for bodies, which does not protect the connection.
+        // A body stays unread while there is no room for bodies. This does not protect the connection.
         let (_request, _body) = (OpenRequest::new(&sending), AwaitedBody::new(&sending));
         let (_, has_room, _peer) = add(&all);
         assert!(has_room && is_cut(&peer));

@@ -20,12 +20,13 @@ use crate::problem::Problem;
 use countersign_auth::origin::{OriginRules, OriginVerdict};
 use countersign_protocol::{ErrorKind, McpError};
 
-const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE, OPTIONS");
-/// Response headers that pages may read, beside those that they always may.
+/// HTTP methods that pages may use.
+const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE, OPTIONS");
+/// Response headers that pages may read in addition to the CORS-safelisted ones.
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, Content-Encoding, Allow",
 );
-/// Request headers that pages may send. Those of `Mcp-Param-*` are added by name.
+/// Request headers that pages may send. `Mcp-Param-*` headers are added by name.
 const ALLOWED_HEADERS: [&str; 9] = [
     "authorization",
     "content-type",
@@ -42,11 +43,11 @@ const PRIVATE_NETWORK_ALLOW: HeaderName = HeaderName::from_static("access-contro
 
 /// The CORS headers of a response.
 pub enum Cors {
-    /// No headers, because no other origin may call.
+    /// Adds no headers, because no other origin may call.
     No,
-    /// Other origins may call, so a cache must not give the response for one origin to another.
+    /// Adds `Vary`, because other origins may call and a cache must keep their responses apart.
     Vary,
-    /// The origin that called, and may read the response.
+    /// Allows the origin that sent the request to read the response.
     Origin(HeaderValue),
 }
 
@@ -65,12 +66,12 @@ impl Cors {
     }
 }
 
-/// Admits a request.
+/// Checks the `Host` and `Origin` of a request, and returns the CORS headers of its response.
 ///
 /// # Errors
-/// The response to a request that is refused, or to a preflight.
+/// Returns the final response to a request that is refused, or to a preflight.
 pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<HttpResponse>> {
-    match judge(rules, request) {
+    match check_host_and_origin(rules, request) {
         Ok(OriginVerdict::CorsAllowed) => {}
         Ok(_) => return Ok(if rules.has_cors() { Cors::Vary } else { Cors::No }),
         Err(error) => {
@@ -79,8 +80,11 @@ pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<
         }
     }
     let Some(origin) = request.headers().get(ORIGIN).cloned() else {
-        // Impossible, because the verdict came from that header.
-        return Err(Box::new(refusal(request.path(), &McpError::new(ErrorKind::Forbidden, "no Origin"))));
+        // This cannot happen, because the verdict came from that header.
+        return Err(Box::new(refusal(
+            request.path(),
+            &McpError::new(ErrorKind::Forbidden, "the Origin header is missing"),
+        )));
     };
     if is_preflight(request) {
         return Err(Box::new(preflight(request.headers(), origin)));
@@ -89,7 +93,7 @@ pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<
 }
 
 /// Checks that the request is for this gateway and from an origin that may call.
-fn judge(rules: &OriginRules, request: &ServiceRequest) -> Result<OriginVerdict, McpError> {
+fn check_host_and_origin(rules: &OriginRules, request: &ServiceRequest) -> Result<OriginVerdict, McpError> {
     let forbidden = |why| McpError::new(ErrorKind::Forbidden, why);
     let headers = request.headers();
     let mut hosts = headers.get_all(HOST);
@@ -97,7 +101,8 @@ fn judge(rules: &OriginRules, request: &ServiceRequest) -> Result<OriginVerdict,
     if hosts.next().is_some() {
         return Err(forbidden("more than one Host header"));
     }
-    // HTTP/2, and HTTP/1.1 in absolute form, name the host in the target of the request. Both must be this gateway's.
+    // HTTP/2, and HTTP/1.1 in absolute form, name the host in the target of the request. The header and the target must both
+    // name this gateway.
     let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let host = header.or(target).ok_or_else(|| forbidden("the Host header is missing"))?;
     if !rules.is_own_host(host) || target.is_some_and(|target| !rules.is_own_host(target)) {
@@ -114,9 +119,10 @@ fn judge(rules: &OriginRules, request: &ServiceRequest) -> Result<OriginVerdict,
     }
 }
 
-/// Returns the verdict on a request that was admitted, for stricter checks ([`countersign_auth::dashboard::check_page_origin`]).
+/// Returns the verdict on the origin of an admitted request, for stricter checks
+/// ([`countersign_auth::dashboard::check_page_origin`]).
 #[must_use]
-pub fn verdict(rules: &OriginRules, request: &actix_web::HttpRequest) -> OriginVerdict {
+pub fn origin_verdict(rules: &OriginRules, request: &actix_web::HttpRequest) -> OriginVerdict {
     let headers = request.headers();
     let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let host = headers.get(HOST).map(HeaderValue::as_bytes).or(target).unwrap_or_default();
@@ -144,7 +150,7 @@ fn preflight(headers: &HeaderMap, origin: HeaderValue) -> HttpResponse<BoxBody> 
     let mut response = HttpResponse::NoContent();
     response
         .insert_header((ACCESS_CONTROL_ALLOW_ORIGIN, origin))
-        .insert_header((ACCESS_CONTROL_ALLOW_METHODS, METHODS))
+        .insert_header((ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS))
         .insert_header((ACCESS_CONTROL_ALLOW_HEADERS, allowed_headers(headers)))
         .insert_header((ACCESS_CONTROL_MAX_AGE, "600"))
         .insert_header((
@@ -160,10 +166,11 @@ fn preflight(headers: &HeaderMap, origin: HeaderValue) -> HttpResponse<BoxBody> 
 /// Returns the allowed headers, with those `Mcp-Param-*` that the page requests (2026-07-28/basic/transports/streamable-http).
 fn allowed_headers(headers: &HeaderMap) -> String {
     let mut allowed = ALLOWED_HEADERS.join(", ");
-    let asked = headers.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    for name in asked.split(',').map(str::trim).take(64) {
-        let parameter = name.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("mcp-param-"));
-        if parameter && HeaderName::try_from(name).is_ok() {
+    let requested =
+        headers.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    for name in requested.split(',').map(str::trim).take(64) {
+        let is_parameter = name.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("mcp-param-"));
+        if is_parameter && HeaderName::try_from(name).is_ok() {
             allowed.push_str(", ");
             allowed.push_str(&name.to_ascii_lowercase());
         }
@@ -182,7 +189,7 @@ mod tests {
     use crate::testing::front;
     use countersign_config::Config;
 
-    async fn ask(config: &Config, request: test::TestRequest) -> ServiceResponse<Encoder<BoxBody>> {
+    async fn respond(config: &Config, request: test::TestRequest) -> ServiceResponse<Encoder<BoxBody>> {
         let app = App::new().default_service(web::to(|| async { "in" })).wrap(front(config));
         test::call_service(&test::init_service(app).await, request.to_request()).await
     }
@@ -199,8 +206,8 @@ mod tests {
     }
 
     #[actix::test]
-    async fn rebinding_is_refused_on_every_endpoint_in_its_own_language() {
-        let evil: [&[(&'static str, &str)]; 7] = [
+    async fn dns_rebinding_is_refused_in_the_format_of_the_endpoint() {
+        let refused: [&[(&'static str, &str)]; 7] = [
             &[("host", "evil.example:8080")],
             &[("host", "evil.example:8080"), ("origin", "http://evil.example:8080")],
             &[("host", "localhost:8080"), ("origin", "http://evil.example")],
@@ -209,16 +216,16 @@ mod tests {
             &[("host", "localhost:8080"), ("origin", "http://localhost:8080"), ("origin", "http://evil.example")],
             &[],
         ];
-        for headers in evil {
+        for headers in refused {
             for path in ["/mcp", "/ws", "/messages?sessionId=x"] {
-                let response = ask(&Config::default(), post(path, headers)).await;
+                let response = respond(&Config::default(), post(path, headers)).await;
                 assert_eq!(response.status(), StatusCode::FORBIDDEN, "{path} {headers:?}");
                 let body: Value = test::read_body_json(response).await;
                 assert_eq!(body["error"]["data"]["code"], "FORBIDDEN");
                 assert!(body.get("id").is_none());
             }
             for path in ["/api/changes", "/", "/tools/x", "/health"] {
-                let response = ask(&Config::default(), post(path, headers)).await;
+                let response = respond(&Config::default(), post(path, headers)).await;
                 assert_eq!(response.status(), StatusCode::FORBIDDEN, "{path} {headers:?}");
                 assert_eq!(response.headers().get("content-type").unwrap(), crate::problem::MEDIA_TYPE);
             }
@@ -232,21 +239,22 @@ mod tests {
             vec![("host", "localhost:8080"), ("origin", "http://localhost:8080")],
             vec![("host", "127.0.0.1:8080"), ("origin", "http://127.0.0.1:8080")],
         ] {
-            let response = ask(&Config::default(), post("/mcp", &headers)).await;
+            let response = respond(&Config::default(), post("/mcp", &headers)).await;
             assert_eq!(response.status(), StatusCode::OK, "{headers:?}");
             assert!(response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).is_none());
             assert!(response.headers().get(VARY).is_none());
         }
-        let absolute = ask(&Config::default(), post("http://evil.example/mcp", &[("host", "localhost:8080")])).await;
-        assert_eq!(absolute.status(), StatusCode::FORBIDDEN, "the target counts as much as the header");
-        let http2 = ask(&Config::default(), post("http://localhost:8080/mcp", &[])).await;
+        let absolute =
+            respond(&Config::default(), post("http://evil.example/mcp", &[("host", "localhost:8080")])).await;
+        assert_eq!(absolute.status(), StatusCode::FORBIDDEN, "the host in the target is checked too");
+        let http2 = respond(&Config::default(), post("http://localhost:8080/mcp", &[])).await;
         assert_eq!(http2.status(), StatusCode::OK);
     }
 
     #[actix::test]
     async fn configured_origin_gets_cors_without_credentials() {
         let headers = [("host", "localhost:8080"), ("origin", "https://app.example")];
-        let response = ask(&with_cors(), post("/mcp", &headers)).await;
+        let response = respond(&with_cors(), post("/mcp", &headers)).await;
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).unwrap(), "https://app.example");
         assert!(
@@ -254,7 +262,7 @@ mod tests {
         );
         assert_eq!(response.headers().get(VARY).unwrap(), "Origin");
         assert!(response.headers().get("access-control-allow-credentials").is_none());
-        let own = ask(&with_cors(), post("/mcp", &headers[..1])).await;
+        let own = respond(&with_cors(), post("/mcp", &headers[..1])).await;
         assert_eq!(own.headers().get(VARY).unwrap(), "Origin");
         assert!(own.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).is_none());
         assert!(own.headers().get(WWW_AUTHENTICATE).is_none());
@@ -278,7 +286,7 @@ mod tests {
             )
             .method(Method::OPTIONS)
         };
-        let response = ask(&with_cors(), preflight("https://app.example")).await;
+        let response = respond(&with_cors(), preflight("https://app.example")).await;
         assert_eq!(response.status(), StatusCode::NO_CONTENT);
         let allowed = response.headers().get(ACCESS_CONTROL_ALLOW_HEADERS).unwrap().to_str().unwrap();
         for name in ["authorization", "mcp-session-id", "mcp-protocol-version", "last-event-id", "mcp-param-region"] {
@@ -286,7 +294,7 @@ mod tests {
         }
         assert!(!allowed.contains("secret") && !allowed.contains("a b"), "{allowed}");
         assert_eq!(response.headers().get(PRIVATE_NETWORK_ALLOW).unwrap(), "true");
-        assert_eq!(ask(&with_cors(), preflight("https://evil.example")).await.status(), StatusCode::FORBIDDEN);
-        assert_eq!(ask(&Config::default(), preflight("https://app.example")).await.status(), StatusCode::FORBIDDEN);
+        assert_eq!(respond(&with_cors(), preflight("https://evil.example")).await.status(), StatusCode::FORBIDDEN);
+        assert_eq!(respond(&Config::default(), preflight("https://app.example")).await.status(), StatusCode::FORBIDDEN);
     }
 }

@@ -1,5 +1,5 @@
 //! Serves connections of HTTP/2 (RFC 9113). The server of actix-http announces no limit of streams, and does not notice that a
-//! client has reset a stream while nothing is sent on it, so that it would keep a stream of events for nobody.
+//! client has reset a stream while nothing is sent on it, so it would keep event streams of clients that have gone.
 //!
 //! Requests go to the same application as those of HTTP/1. A request is dropped when its stream is reset or its connection
 //! ends, as on HTTP/1.
@@ -47,7 +47,8 @@ pub const ALPN: &[u8] = b"h2";
 pub const STREAM_WINDOW: u32 = 64 << 10;
 pub const CONNECTION_WINDOW: u32 = 128 << 10;
 
-/// Number of streams that another gateway may have reset before they were accepted. For other clients it is 20.
+/// Maximum number of streams that another gateway may reset before this node has accepted them. For other clients, h2 allows
+/// 20.
 const MAX_PENDING_RESETS: usize = 256;
 
 /// Maximum size of the headers of one request.
@@ -56,7 +57,7 @@ const MAX_HEADER_BYTES: u32 = 64 << 10;
 /// Number of bytes of a body that the connection is given at a time.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Headers of one connection, which HTTP/2 does not have (RFC 9113, 8.2.2).
+/// Connection-specific headers, which HTTP/2 forbids (RFC 9113, 8.2.2).
 pub const CONNECTION_HEADERS: [HeaderName; 5] = [
     CONNECTION,
     TRANSFER_ENCODING,
@@ -99,7 +100,7 @@ pub async fn serve<S, B>(
     let (mut is_shutting_down, mut is_widened) = (false, false);
     loop {
         if connection.is_peer() && !std::mem::replace(&mut is_widened, true) {
-            // Each stream belongs to another client, and one that is not read must not delay the others.
+            // The streams belong to different clients, so a stream that is not read must not delay the other streams.
             h2.set_target_window_size(STREAM_WINDOW.saturating_mul(http.max_concurrent_streams).min(i32::MAX as u32));
         }
         let accepted = tokio::select! {
@@ -119,7 +120,7 @@ pub async fn serve<S, B>(
         };
         match accepted {
             Some(Ok((request, respond))) => {
-                let request = translate(request, &connection);
+                let request = into_actix_request(request, &connection);
                 tokio::task::spawn_local(answer(Rc::clone(&app), request, respond));
             }
             Some(Err(error)) => return tracing::debug!(%error, "an HTTP/2 connection broke off"),
@@ -128,7 +129,7 @@ pub async fn serve<S, B>(
     }
 }
 
-/// Sends a ping at each interval, until the other end does not answer one within the interval.
+/// Sends a ping at each interval, and returns when the other end leaves one unanswered for an interval.
 pub async fn wait_until_unresponsive(ping_pong: Option<PingPong>, interval: Duration) {
     let Some(mut ping_pong) = ping_pong else { return std::future::pending().await };
     loop {
@@ -139,7 +140,7 @@ pub async fn wait_until_unresponsive(ping_pong: Option<PingPong>, interval: Dura
     }
 }
 
-fn translate(request: http::Request<RecvStream>, connection: &Rc<Connection>) -> Request {
+fn into_actix_request(request: http::Request<RecvStream>, connection: &Rc<Connection>) -> Request {
     let (parts, body) = request.into_parts();
     let mut request = Request::new();
     if !body.is_end_stream() {
@@ -156,7 +157,7 @@ fn translate(request: http::Request<RecvStream>, connection: &Rc<Connection>) ->
     request
 }
 
-/// The body of a request or a response. The other end may send more as it is read.
+/// The body of a request or a response. Reading it allows the other end to send more.
 pub struct ReceivedBody(pub RecvStream);
 
 impl Stream for ReceivedBody {
@@ -192,28 +193,28 @@ where
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse>,
     B: MessageBody,
 {
-    let bodiless = request.head().method == Method::HEAD;
+    let has_no_body = request.head().method == Method::HEAD;
     let answer = tokio::select! {
         biased;
         answer = app.call(request) => answer,
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
     };
     match answer {
-        Ok(answer) => send(answer.into(), respond, bodiless).await,
-        Err(error) => send(error.into(), respond, bodiless).await,
+        Ok(answer) => send(answer.into(), respond, has_no_body).await,
+        Err(error) => send(error.into(), respond, has_no_body).await,
     }
 }
 
-async fn send<B: MessageBody>(response: Response<B>, mut respond: SendResponse<Bytes>, bodiless: bool) {
+async fn send<B: MessageBody>(response: Response<B>, mut respond: SendResponse<Bytes>, has_no_body: bool) {
     let size = response.body().size();
-    let bodiless = bodiless || size.is_eof();
-    let Ok(stream) = respond.send_response(head(response.head(), size), bodiless) else { return };
-    if !bodiless && let Err(error) = send_body(response.into_body(), stream).await {
+    let has_no_body = has_no_body || size.is_eof();
+    let Ok(stream) = respond.send_response(response_head(response.head(), size), has_no_body) else { return };
+    if !has_no_body && let Err(error) = send_body(response.into_body(), stream).await {
         tracing::debug!(error, "an HTTP/2 response broke off");
     }
 }
 
-fn head(head: &ResponseHead, size: BodySize) -> http::Response<()> {
+fn response_head(head: &ResponseHead, size: BodySize) -> http::Response<()> {
     let mut response = http::Response::new(());
     *response.status_mut() = head.status;
     let headers = response.headers_mut();

@@ -1,7 +1,7 @@
 //! Ends HTTP/2 connections that send too many idle frames. A flood of WINDOW_UPDATE, PRIORITY, PING, SETTINGS or empty DATA
-//! occupies a whole core, and is no request that a limit would count (CVE-2019-9511 to 9518).
+//! occupies a whole core, and no limit of requests counts it (CVE-2019-9511 to 9518).
 //!
-//! Each idle frame takes one from the allowance of its connection, and so does each stream that is refused or reset. Time,
+//! Each idle frame uses up a part of the allowance of its connection, and so does each stream that is refused or reset. Time,
 //! requests, and bodies in both directions add to the allowance.
 
 use std::{
@@ -26,7 +26,7 @@ const FRAMES_PER_SECOND: u32 = 200;
 /// Size in bytes below which a DATA frame of a request counts as idle.
 const MIN_DATA_BYTES: u32 = 256;
 
-/// Maximum size in bytes of the padding of a frame, with its length.
+/// Maximum size in bytes of the padding of a frame, including the field with its length.
 const MAX_PADDING: u32 = 256;
 
 /// Number of frames that a client may send for each DATA frame of a response, to update the windows of the stream and of the
@@ -39,6 +39,7 @@ const PREFACE_BYTES: usize = 24;
 /// Maximum time that a client may take to read a GOAWAY frame.
 pub const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
+// Frame types and flags (RFC 9113, section 6).
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -46,7 +47,7 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const PADDED: u8 = 8;
 
-/// Finds the heads of frames in a stream of bytes, wherever it is cut.
+/// Finds the headers of frames in a stream of bytes that arrives in pieces of any size.
 #[derive(Default)]
 struct FrameHeads {
     head: [u8; 9],
@@ -99,20 +100,20 @@ impl Allowance {
         Self { left: MAX_ALLOWANCE, refilled: now, received, sent: FrameHeads::default() }
     }
 
-    /// Counts bytes from the client. Returns `false` if the allowance is exceeded.
+    /// Counts the frames in bytes from the client. Returns `false` if the allowance is exceeded.
     fn count_received(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
         let (mut add, mut take) = (0, 0);
         self.received.read(bytes, |Head { kind, flags, length }| match kind {
             DATA => {
-                // All of it may be padding.
+                // The frame may consist of padding alone.
                 let padding = if flags & PADDED != 0 { MAX_PADDING } else { 0 };
                 add += length.saturating_sub(padding) / MIN_DATA_BYTES + u32::from(flags & END_STREAM != 0);
                 take += 1;
             }
             HEADERS => add += 1,
-            // Limited by the size of the headers of one request.
+            // The maximum size of the headers of a request limits these frames.
             CONTINUATION => {}
-            // It undoes a request and what the request added.
+            // A reset ends a request, and takes back the allowance that the request added.
             RST_STREAM => take += 2,
             _ => take += 1,
         });
@@ -120,12 +121,12 @@ impl Allowance {
         self.take(take, now)
     }
 
-    /// Counts bytes to the client. Returns `false` if the allowance is exceeded.
+    /// Counts the frames in bytes to the client. Returns `false` if the allowance is exceeded.
     fn count_sent(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
         let (mut add, mut take) = (0, 0);
         self.sent.read(bytes, |Head { kind, .. }| match kind {
             DATA => add += FRAMES_PER_ANSWER_DATA,
-            // It undoes a request over the limit of streams.
+            // The gateway has refused a request over the limit of streams.
             RST_STREAM => take += 2,
             _ => {}
         });
@@ -142,7 +143,7 @@ impl Allowance {
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
-                reason = "it saturates, and is positive"
+                reason = "the value is positive and the cast saturates"
             )]
             self.add((seconds * FRAMES_PER_SECOND as f32) as u32);
         }
@@ -156,7 +157,7 @@ impl Allowance {
     }
 }
 
-/// The bytes of a connection. Nothing more is read once its client has sent too many idle frames.
+/// The socket of a connection, which reads nothing more after its client has sent too many idle frames.
 pub struct MeteredIo<T> {
     io: T,
     connection: Rc<Connection>,
@@ -166,7 +167,7 @@ pub struct MeteredIo<T> {
 }
 
 impl<T> MeteredIo<T> {
-    /// Also returns what is notified once the connection must be ended.
+    /// Wraps a socket. Also returns a `Notify` that fires when the connection must be closed.
     pub fn new(io: T, connection: &Rc<Connection>) -> (Self, Rc<Notify>) {
         let exceeded = Rc::new(Notify::new());
         let (connection, allowance) = (Rc::clone(connection), Allowance::new(Instant::now()));
@@ -263,13 +264,13 @@ mod tests {
             Self { allowance, began }
         }
 
-        fn send(&mut self, after: u64, frames: &[u8]) -> bool {
-            let now = self.began + Duration::from_secs(after);
+        fn send(&mut self, after_secs: u64, frames: &[u8]) -> bool {
+            let now = self.began + Duration::from_secs(after_secs);
             frames.chunks(100).all(|chunk| self.allowance.count_received(chunk, || now))
         }
 
-        fn receive(&mut self, after: u64, frames: &[u8]) -> bool {
-            let now = self.began + Duration::from_secs(after);
+        fn receive(&mut self, after_secs: u64, frames: &[u8]) -> bool {
+            let now = self.began + Duration::from_secs(after_secs);
             frames.chunks(100).all(|chunk| self.allowance.count_sent(chunk, || now))
         }
     }

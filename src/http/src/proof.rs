@@ -11,7 +11,7 @@ use crate::problem::Problem;
 use countersign_attach::proof::{PROOF_PATH, ProofSecret};
 use countersign_protocol::ErrorKind;
 
-/// The secret that answers challenges, given to the application as `web::Data`.
+/// The secret that answers challenges. The application registers it as `web::Data`.
 pub struct GatewayProof(pub Option<ProofSecret>);
 
 #[derive(Deserialize)]
@@ -25,8 +25,8 @@ pub fn routes(config: &mut ServiceConfig) {
     config.service(web::resource(PROOF_PATH).route(web::get().to(prove)));
 }
 
-/// `GET /proof?challenge=…`: an answer that only the gateway of the data directory can give. It needs no credential, because a
-/// program sends its key only after the proof, and the answer reveals nothing without the secret.
+/// Handles `GET /proof?challenge=…` with an answer that only the gateway of the data directory can compute. The request needs
+/// no credential, because a program sends its key only after this proof, and the answer reveals nothing about the secret.
 async fn prove(proof: web::Data<GatewayProof>, query: web::Query<Challenge>) -> HttpResponse {
     match proof.0.as_ref().and_then(|secret| secret.answer_challenge(&query.challenge)) {
         Some(answer) => HttpResponse::Ok()

@@ -1,5 +1,5 @@
-//! The server of the HTTP endpoints: accepts connections, with TLS or without, and serves each in the version of HTTP that
-//! it speaks.
+//! The server of the HTTP endpoints: accepts connections, with TLS or without, and serves each one in the HTTP version that its
+//! client speaks.
 //!
 //! It composes the services of actix-http as actix-web's own server does, except for HTTP/2 ([`crate::http2`]). Without TLS,
 //! HTTP/2 is only served if other gateways share the store, because they forward requests with it.
@@ -44,8 +44,9 @@ pub struct ServerSettings {
     pub has_peers: bool,
 }
 
-/// The first bytes of a client that speaks HTTP/2 without TLS (RFC 9113, 3.3 and 3.4). No method of HTTP/1 begins so.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The first bytes of a client that speaks HTTP/2 without TLS (RFC 9113, 3.3 and 3.4). No HTTP/1 request begins with these
+/// bytes.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves the application on the socket.
 ///
@@ -69,10 +70,10 @@ where
 {
     let address = socket.local_addr()?;
     let builder = Server::build();
-    let ends = builder.graceful_shutdown_signal();
-    let ends = move || {
-        let ends = ends.clone();
-        async move { ends.notified().await }
+    let shutdown_signal = builder.graceful_shutdown_signal();
+    let shutdown_signal = move || {
+        let shutdown_signal = shutdown_signal.clone();
+        async move { shutdown_signal.notified().await }
     };
     let builder = builder
         .workers(settings.workers)
@@ -80,21 +81,22 @@ where
         .shutdown_timeout(settings.drain.as_secs().max(1))
         .disable_signals();
     let connections = move || {
-        let (app, settings, ends) = (app(), settings.clone(), ends.clone());
+        let (app, settings, shutdown_signal) = (app(), settings.clone(), shutdown_signal.clone());
         let app = app.into_factory().map_err(|error| error.into().error_response());
         fn_factory(move || {
             let app = app.new_service(AppConfig::default());
-            let (settings, ends) = (settings.clone(), ends.clone());
+            let (settings, shutdown_signal) = (settings.clone(), shutdown_signal.clone());
             async move {
-                let app =
-                    Rc::new(app.await.map_err(|error| tracing::error!(?error, "the endpoints cannot be set up"))?);
+                let app = Rc::new(app.await.map_err(|error| {
+                    tracing::error!(?error, "the HTTP endpoints cannot be set up on this worker thread")
+                })?);
                 let (shared, accepted) = (Rc::clone(&app), Rc::new(Cell::new(None)));
                 let connection = Rc::clone(&accepted);
                 let http1 = HttpService::build()
-                    .graceful_shutdown_signal(ends.clone())
+                    .graceful_shutdown_signal(shutdown_signal.clone())
                     .keep_alive(settings.http.keep_alive)
                     .client_request_timeout(settings.http.header_timeout)
-                    // A client that closes its side has gone away: its request is cancelled, not finished for nobody.
+                    // A client that closes its side has gone away, so its request is cancelled.
                     .h1_allow_half_closed(false)
                     .local_addr(address)
                     .on_connect_ext(move |_: &Io, data: &mut _| {
@@ -105,7 +107,7 @@ where
                     .finish(fn_factory(move || ready(Ok::<_, ()>(Rc::clone(&shared)))))
                     .new_service(())
                     .await?;
-                let worker = Rc::new(Worker { http1, accepted, app, settings, ends });
+                let worker = Rc::new(Worker { http1, accepted, app, settings, shutdown_signal });
                 Ok::<_, ()>(fn_service(move |io: Io| Rc::clone(&worker).serve(io)))
             }
         })
@@ -131,12 +133,12 @@ where
 /// Serves the connections of one thread.
 struct Worker<H, S, E> {
     http1: H,
-    /// The connection that `http1` is called with, until it attaches the connection to the requests.
+    /// The connection of the next call of `http1`, which takes the connection and attaches it to the requests.
     accepted: Rc<Cell<Option<Rc<Connection>>>>,
     app: Rc<S>,
     settings: ServerSettings,
     /// Returns a future that ends when the server accepts no more connections.
-    ends: E,
+    shutdown_signal: E,
 }
 
 impl<H, S, B, E, F> Worker<H, S, E>
@@ -167,7 +169,14 @@ where
             Io::Left(_) => false,
         };
         if is_http2 {
-            http2::serve(io, connection, Rc::clone(&self.app), (http, self.settings.has_peers), (self.ends)()).await;
+            http2::serve(
+                io,
+                connection,
+                Rc::clone(&self.app),
+                (http, self.settings.has_peers),
+                (self.shutdown_signal)(),
+            )
+            .await;
             return Ok(());
         }
         self.accepted.set(Some(connection));
@@ -175,9 +184,9 @@ where
     }
 }
 
-/// Returns `true` if the client begins with HTTP/2. A preface that arrives in pieces of one or two bytes counts as HTTP/1, which
-/// answers it with an error.
+/// Returns `true` if the client starts with the preface of HTTP/2. A preface that arrives in pieces of one or two bytes counts
+/// as HTTP/1, which answers it with an error.
 async fn begins_http2(tcp: &TcpStream) -> bool {
-    let mut first = [0; PREFACE.len()];
-    tcp.peek(&mut first).await.is_ok_and(|read| read >= 3 && PREFACE.starts_with(&first[..read]))
+    let mut first = [0; HTTP2_PREFACE.len()];
+    tcp.peek(&mut first).await.is_ok_and(|read| read >= 3 && HTTP2_PREFACE.starts_with(&first[..read]))
 }

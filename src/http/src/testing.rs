@@ -1,4 +1,4 @@
-//! The front of the application, for tests.
+//! Builds the [`Front`] middleware for tests.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use countersign_config::Config;
 use countersign_exchange::memory::Memory;
 use countersign_store::StoreLocation;
 
-/// Returns the front of a gateway that has no keys.
+/// Returns the middleware of a gateway without keys.
 pub fn front(config: &Config) -> Front {
     let stored =
         Arc::new(StoredCredentials::open(&StoreLocation::directory(tempfile::tempdir().unwrap().path())).unwrap());

@@ -8,7 +8,7 @@ use rustls::{
 use countersign_config::TlsConfig;
 use countersign_domain::changes::digest::PartHasher;
 
-/// The certificate of the server.
+/// The TLS configuration of the server, with the fingerprint of its certificate.
 pub struct Certificate {
     pub config: ServerConfig,
     /// The [`fingerprint`] of the certificate.
@@ -26,7 +26,7 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
 /// Reads the TLS configuration of the server from PEM files.
 ///
 /// # Errors
-/// The file and what is wrong with it.
+/// Returns the path of the invalid file, and the reason.
 pub fn server_config(tls: &TlsConfig) -> Result<Certificate, String> {
     let certificates = CertificateDer::pem_file_iter(&tls.cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

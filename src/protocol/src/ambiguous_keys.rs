@@ -62,7 +62,7 @@ pub fn fold_case(c: char) -> char {
     if c.is_ascii() {
         return c.to_ascii_lowercase();
     }
-    // Upper case first: `ſ` is a lower-case letter that folds to `s`.
+    // The upper case comes first, because `ſ` is a lower-case letter that folds to `s`.
     let single = |mut cased: std::char::ToUppercase| match (cased.next(), cased.next()) {
         (Some(upper), None) => upper,
         _ => c,

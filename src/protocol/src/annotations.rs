@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Behaviour hints of a tool (2025-03-26/server/tools, `ToolAnnotations`).
+/// The behavior hints of a tool (2025-03-26/server/tools, `ToolAnnotations`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolAnnotations {

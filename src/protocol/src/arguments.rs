@@ -1,7 +1,7 @@
 //! Checks tool arguments that go to review, and hashes what was reviewed.
 //!
-//! Two parsers of `{"a":1,"a":2}` may see two different values: the reviewer one and the provider the other. Duplicate
-//! keys are therefore refused at any depth, in one pass over the text without recursion.
+//! Two parsers of `{"a":1,"a":2}` may see two different values: the reviewer could approve one value and the provider use the
+//! other. Duplicate keys are therefore refused at any depth, in one pass over the text without recursion.
 
 use std::{borrow::Cow, collections::HashSet, fmt::Write};
 
@@ -93,7 +93,7 @@ fn canonicalize(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// Sorts the members that stand at the end of `out`.
+/// Sorts the members that were written last to `out`.
 fn sort_trailing_members(out: &mut String, members: &[(Cow<'_, str>, usize)]) {
     let Some((_, first)) = members.first().filter(|_| !members.is_sorted_by_key(|(key, _)| key)) else { return };
     let first = *first;
@@ -101,7 +101,7 @@ fn sort_trailing_members(out: &mut String, members: &[(Cow<'_, str>, usize)]) {
     // One comma separates each member from the next.
     let ends = members.iter().skip(1).map(|(_, start)| start - 1 - first).chain([end.len()]);
     let mut sorted: Vec<_> = members.iter().zip(ends).map(|((key, start), stop)| (key, start - first..stop)).collect();
-    // A stable sort, so that duplicate members keep their order.
+    // The sort is stable, so that duplicate members keep their order.
     sorted.sort_by_key(|(key, _)| *key);
     for (index, (_, range)) in sorted.into_iter().enumerate() {
         if index > 0 {

@@ -1,4 +1,4 @@
-//! The capabilities of a client: which requests a server may send to it.
+//! The capabilities of a client, which determine the requests that a server may send to it.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl ClientCapabilities {
         if capabilities == "{}" {
             return Self::default();
         }
-        let declared: CapabilitiesMember = serde_json::from_str(capabilities).unwrap_or_default();
+        let declared: DeclaredCapabilities = serde_json::from_str(capabilities).unwrap_or_default();
         let has = |member: &Option<Map<String, Value>>, key: &str| member.as_ref().is_some_and(|m| m.contains_key(key));
         let raw = |member: &Option<Map<String, Value>>| {
             member.as_ref().filter(|m| !m.is_empty()).map(|m| Arc::from(Value::Object(m.clone()).to_string()))
@@ -85,7 +85,7 @@ impl ClientCapabilities {
 }
 
 #[derive(Default, Deserialize)]
-struct CapabilitiesMember {
+struct DeclaredCapabilities {
     elicitation: Option<Map<String, Value>>,
     sampling: Option<Map<String, Value>>,
     roots: Option<Map<String, Value>>,

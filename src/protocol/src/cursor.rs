@@ -1,4 +1,4 @@
-//! Pagination cursors (2026-07-28/server/utilities/pagination): opaque to clients, checked when they come back.
+//! Pagination cursors (2026-07-28/server/utilities/pagination): opaque to clients, and checked when clients send them back.
 //!
 //! A cursor names its list and, optionally, the generation of the route table, so that another list rejects it. It
 //! holds no secret and grants no access.
@@ -16,9 +16,8 @@ pub struct Cursor {
     pub generation: Option<u64>,
 }
 
-/// The longest cursor in bytes that is decoded. Cursors of the gateway (a tag, two numbers and separators) are far
-/// shorter.
-const MAX_LEN: usize = 256;
+/// Maximum bytes of a cursor that is decoded. Cursors of the gateway (a tag, two numbers and separators) are far shorter.
+const MAX_CURSOR_BYTES: usize = 256;
 
 /// Writes a cursor for the list `tag` (such as `tools`; `tag` must not contain `.`).
 #[must_use]
@@ -56,7 +55,7 @@ pub fn start_offset(tag: &str, text: Option<&str>, generation: Option<u64>) -> R
 }
 
 fn parse(tag: &str, text: &str) -> Option<Cursor> {
-    if text.len() > MAX_LEN {
+    if text.len() > MAX_CURSOR_BYTES {
         return None;
     }
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
@@ -104,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(offset: u64, generation: Option<u64>) {
+        fn cursors_round_trip(offset: u64, generation: Option<u64>) {
             let cursor = Cursor { offset, generation };
             let text = encode("resources", cursor);
             prop_assert_eq!(decode("resources", &text), Ok(cursor));
@@ -112,7 +111,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_answered(text in ".{0,60}") {
+        fn arbitrary_text_does_not_panic(text in ".{0,60}") {
             let _ = decode("tools", &text);
         }
     }

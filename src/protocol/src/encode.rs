@@ -64,7 +64,7 @@ pub fn request(id: &RequestId, method: &str, params: Option<&str>) -> Bytes {
 }
 
 fn message(head: &[&str], method: &str, params: Option<&str>) -> Bytes {
-    // The gateway's own method names need no escaping; names from a peer may.
+    // The gateway's own method names need no escaping, but names from a peer may need it.
     let (open, quoted, close);
     let method: [&str; 3] = if method.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
         (open, close) = ("\"", "\"");

@@ -1,9 +1,8 @@
 //! The JSON-RPC envelope: the kind of a received message, and the position of its parts.
 //!
-//! Everything but the id is borrowed. Payloads are skipped and never parsed, so the cost is one linear pass over the
-//! text ([`single_pass`], with `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes
-//! are.
-//! Rules: JSON-RPC 2.0 sections 4 to 6; 2026-07-28/basic/index, "Messages".
+//! Everything but the id is borrowed. Payloads are skipped and never parsed, so that the cost is one linear pass over the text
+//! ([`single_pass`], with `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes are. Rules:
+//! JSON-RPC 2.0 sections 4 to 6; 2026-07-28/basic/index, "Messages".
 
 // A fault holds an error and an id. It is created once and moved to the encoder, so its size does not matter.
 #![allow(clippy::result_large_err)]
@@ -23,9 +22,9 @@ mod single_pass;
 /// Limits on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Levels of nested arrays and objects in one message, including its own object.
+    /// Maximum number of levels of nested arrays and objects in one message, including its own object.
     pub max_depth: usize,
-    /// The most messages in a batch.
+    /// Maximum number of messages in a batch.
     pub max_batch: usize,
 }
 
@@ -121,7 +120,7 @@ pub struct EnvelopeFault {
     pub error: McpError,
     /// The id of the rejected request, if it could be read.
     pub id: Option<RequestId>,
-    /// The message was a notification, so no message answers it. On HTTP it is answered with a status alone.
+    /// `true` if the message was a notification, which no message answers. HTTP answers it with a status alone.
     pub is_notification: bool,
 }
 
@@ -209,8 +208,8 @@ fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Resul
         Some(_) => IdMember::Invalid,
     };
     let has_outcome = members.result.is_some() || members.error.is_some();
-    // A response with an error is not answered by its id: the peer could take the answer for the response to another of
-    // its requests. Only a message that may be a request is answered by its id.
+    // The answer to a faulty response has no id, because the peer could take it for the response to one of its own requests.
+    // Only a message that may be a request is answered with its id.
     let fault_id = if members.method.is_none() && has_outcome { None } else { id.valid_id() };
     let invalid = |message: &'static str| Err(EnvelopeFault::invalid(message).with_id(fault_id.clone()));
 
@@ -299,7 +298,7 @@ fn is_null(raw: &RawValue) -> bool {
 }
 
 fn is_version_two(raw: &RawValue) -> bool {
-    // The escaped spelling is legal too, although nobody uses it.
+    // The escaped spelling is legal too, although no known client uses it.
     raw.get() == "\"2.0\"" || json::string(raw.get()).is_some_and(|text| text == "2.0")
 }
 
@@ -315,12 +314,12 @@ pub(super) struct Members<'a> {
     pub(super) params: Option<&'a RawValue>,
     pub(super) result: Option<&'a RawValue>,
     pub(super) error: Option<&'a RawValue>,
-    /// The name of a duplicate member: two readers could act on two different messages. `id` takes precedence over
-    /// others.
+    /// The name of a duplicate member, because of which two readers could act on two different messages. `id` takes precedence
+    /// over other names.
     pub(super) repeated: Option<Cow<'a, str>>,
     /// The outline of `params`, if it was already built.
     pub(super) outline: Option<Outline>,
-    /// The nesting depth was already checked.
+    /// `true` if the nesting depth was already checked.
     pub(super) depth_checked: bool,
 }
 

@@ -11,8 +11,7 @@ use super::{Revision, redact::redact};
 
 macro_rules! error_table {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $code:literal, $status:literal;)*) => {
-        /// The ways in which a request can fail. The variant determines the JSON-RPC number, `data.code` and the HTTP
-        /// status.
+        /// The kinds of errors of requests. The variant determines the JSON-RPC number, `data.code` and the HTTP status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
         impl ErrorKind {
@@ -129,7 +128,7 @@ error_table! {
 
 /// An error as a client sees it. Details for the log are logged where the error occurs.
 ///
-/// It is a single pointer: nearly every result in the path of a call could hold one, and hardly any does.
+/// The error is a single pointer, because nearly every result on the path of a call can hold an error but hardly any does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct McpError(Box<ErrorBody>);
 
@@ -179,15 +178,15 @@ impl McpError {
         Self::from_parts(kind, message)
     }
 
-    /// A cold function, so that error paths stay out of the fast path of successful calls.
+    /// Creates the error in a cold function, which keeps error paths out of the fast path of successful calls.
     #[cold]
     #[inline(never)]
     fn from_parts(kind: ErrorKind, message: Cow<'static, str>) -> Self {
         Self(Box::new(ErrorBody { kind, message, data: Map::new(), passthrough: None }))
     }
 
-    /// Creates an error that passes an upstream's error through unchanged. `kind` is how the gateway counts it; `data`
-    /// is JSON text.
+    /// Creates an error that passes an upstream's error through unchanged. The gateway counts the error as `kind`. `data` is
+    /// JSON text.
     #[must_use]
     pub fn from_upstream(
         kind: ErrorKind,
@@ -241,8 +240,8 @@ impl McpError {
     /// Returns the `data` member: `code` first, then the added members.
     #[must_use]
     pub fn data(&self) -> Value {
-        let more = self.data.iter().filter(|(key, _)| *key != "code").map(|(key, value)| (key.clone(), value.clone()));
-        std::iter::once(("code".to_owned(), self.kind.code().into())).chain(more).collect()
+        let added = self.data.iter().filter(|(key, _)| *key != "code").map(|(key, value)| (key.clone(), value.clone()));
+        std::iter::once(("code".to_owned(), self.kind.code().into())).chain(added).collect()
     }
 }
 

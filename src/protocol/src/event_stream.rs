@@ -8,7 +8,7 @@ use bytes::{Buf, BytesMut};
 /// A complete event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Empty stands for `message`.
+    /// The name of the event. An empty name means `message`.
     pub name: String,
     pub data: Vec<u8>,
 }
@@ -33,10 +33,10 @@ pub struct EventReader {
     input: BytesMut,
     /// Length of the prefix of `input` that has no line end.
     searched: usize,
-    /// The last line ended with a carriage return, so a following line feed belongs to it.
+    /// `true` if the last line ended with a carriage return, so that a following line feed belongs to it.
     after_cr: bool,
-    /// The optional byte order mark was skipped or found absent.
-    mark_checked: bool,
+    /// `true` once the optional byte order mark was skipped or found absent.
+    is_byte_order_mark_checked: bool,
     name: String,
     data: Vec<u8>,
     has_data: bool,
@@ -52,7 +52,7 @@ impl EventReader {
         Self { max, ..Self::default() }
     }
 
-    /// Prepares for a new connection: drops the unfinished event, keeps the last id and the retry time.
+    /// Prepares for a new connection. Drops the unfinished event, but keeps the last id and the retry time.
     pub fn reset_for_reconnect(&mut self) {
         let (last_id, retry) = (self.last_id.take(), self.retry_millis);
         *self = Self { id: last_id.clone(), last_id, retry_millis: retry, ..Self::new(self.max) };
@@ -83,9 +83,9 @@ impl EventReader {
     /// Returns the next complete event, or `None` if more input is needed.
     ///
     /// # Errors
-    /// [`EventTooLong`]; the parser must not be used after it.
+    /// [`EventTooLong`]. The parser must not be used after this error.
     pub fn next_event(&mut self) -> Result<Option<Event>, EventTooLong> {
-        if !self.mark_checked && !self.skip_byte_order_mark() {
+        if !self.is_byte_order_mark_checked && !self.skip_byte_order_mark() {
             return Ok(None);
         }
         loop {
@@ -126,7 +126,7 @@ impl EventReader {
         if self.input.starts_with(BYTE_ORDER_MARK) {
             self.input.advance(BYTE_ORDER_MARK.len());
         }
-        self.mark_checked = true;
+        self.is_byte_order_mark_checked = true;
         true
     }
 

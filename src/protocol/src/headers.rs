@@ -27,7 +27,7 @@ pub const NAME: &str = "mcp-name";
 pub enum HeaderField<'a> {
     Absent,
     One(&'a [u8]),
-    /// Several lines, of which two readers could use different ones.
+    /// The header has several lines, and two readers could use different lines.
     Repeated,
 }
 
@@ -87,7 +87,7 @@ pub fn check_envelope(meta: &Meta<'_>) -> Result<Revision, McpError> {
 
 /// Runs steps 3 to 5 for a message on the HTTP endpoint, and returns its revision.
 ///
-/// Notifications need no `_meta` and no headers in this revision. Those that are present must still agree.
+/// Notifications need no `_meta` and no headers in this revision, but those that are present must agree.
 ///
 /// # Errors
 /// In this order: `-32602` (`_meta`), `-32020` (headers), `-32022` (version). Also `-32600` for a response, because no
@@ -117,7 +117,7 @@ pub fn check_request(
     if let Some(source) = mirrored_name_key(&request.method) {
         let body = request.outlined_params().object.unique_member(source)?.and_then(json::string);
         match (headers.field(NAME), body) {
-            // Nothing to compare: the handler says which member is missing.
+            // There is nothing to compare. The handler reports the missing member.
             (HeaderField::Absent, None) => {}
             (HeaderField::Absent, Some(_)) => return Err(mismatch(NAME, "is missing")),
             (_, None) => return Err(mismatch(NAME, "names what the body does not")),
@@ -161,8 +161,8 @@ pub fn check_method(request: &Request<'_>, revision: Revision) -> Result<Method,
     Method::parse_request(&request.method, revision)
 }
 
-/// Returns the revision of a handshake-era request over HTTP. It is that of the session if known, else the one in the
-/// header, else 2025-03-26 (2025-11-25/basic/transports, "Protocol Version Header").
+/// Returns the revision of a handshake-era request over HTTP. It is the revision of the session, or else the revision in the
+/// header, or else 2025-03-26 (2025-11-25/basic/transports, "Protocol Version Header").
 ///
 /// # Errors
 /// `-32600`, to be sent with status 400, if the header does not name a handshake revision that the gateway serves.
@@ -299,11 +299,11 @@ fn visible_bytes(value: &[u8]) -> Option<&[u8]> {
 #[must_use]
 pub fn encode_value(value: &str) -> Cow<'_, str> {
     let bytes = value.as_bytes();
-    let edge = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    let plain = bytes.iter().all(|b| matches!(b, b'\t' | b' '..=b'~'));
-    let marked = value.starts_with("=?base64?") && value.ends_with("?=");
-    let safe = plain && !marked && !edge(bytes.first()) && !edge(bytes.last());
-    if safe { Cow::Borrowed(value) } else { Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(bytes))) }
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let is_plain = bytes.iter().all(|b| matches!(b, b'\t' | b' '..=b'~'));
+    let is_marked = value.starts_with("=?base64?") && value.ends_with("?=");
+    let is_safe = is_plain && !is_marked && !is_space(bytes.first()) && !is_space(bytes.last());
+    if is_safe { Cow::Borrowed(value) } else { Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(bytes))) }
 }
 
 /// Decodes the Base64 form of a value. The markers are case-sensitive; other values are returned unchanged.

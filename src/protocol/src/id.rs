@@ -15,7 +15,7 @@ use compact_str::{CompactString, ToCompactString};
 #[derive(Clone)]
 pub struct RequestId {
     raw: CompactString,
-    /// The text has an escape, so comparing bytes is not enough.
+    /// `true` if the text has an escape, so that comparing bytes is not enough.
     has_escapes: bool,
 }
 

@@ -37,7 +37,7 @@ pub fn members(object: &str) -> Members<'_> {
     Members(Scanner::inside_container(object, b'{'))
 }
 
-/// Returns the value of a member. Of duplicates it is the last one, as in most parsers.
+/// Returns the value of a member. The last of several duplicates counts, as in most parsers.
 #[must_use]
 pub fn member<'a>(object: &'a str, key: &str) -> Option<&'a str> {
     members(object).filter(|member| member.key == key).last().map(|member| member.value)
@@ -61,9 +61,9 @@ impl<'a> Iterator for Members<'a> {
         let key = string(key).or_else(|| Some(inside_quotes(key)?.into()))?;
         self.0.skip_space();
         self.0.consume(b':')?;
-        let (at, value) = self.0.next_value()?;
+        let (offset, value) = self.0.next_value()?;
         self.0.skip_comma();
-        Some(Member { key, value, start, end: at + value.len() })
+        Some(Member { key, value, start, end: offset + value.len() })
     }
 }
 
@@ -115,10 +115,10 @@ pub fn push_quoted(out: &mut impl Write, text: &str) {
 /// Replaces line breaks in JSON text by spaces. They occur only between tokens, since strings must escape them. A
 /// carriage return is replaced too, because many readers take it for a line end.
 pub fn one_line(text: &mut [u8]) {
-    let mut from = 0;
-    while let Some(at) = text.get(from..).and_then(|rest| memchr::memchr2(b'\n', b'\r', rest)) {
-        from += at;
-        text[from] = b' ';
+    let mut position = 0;
+    while let Some(line_break) = text.get(position..).and_then(|rest| memchr::memchr2(b'\n', b'\r', rest)) {
+        position += line_break;
+        text[position] = b' ';
     }
 }
 

@@ -1,11 +1,11 @@
 //! JSON-RPC and the MCP wire protocol: envelopes, revisions and eras, error codes, header rules, JSON text.
 //!
-//! This crate is pure: no I/O, no clock, no sessions and no providers. All differences between revisions stand in one
-//! table ([`revision::Rules`]), and the methods of each revision in [`method`].
+//! This crate is pure: no I/O, no clock, no sessions and no providers. All differences between revisions are in one table
+//! ([`revision::Rules`]), and the methods of each revision in [`method`].
 //!
 //! [`envelope::parse`] borrows a message from the received bytes. [`params`] reads the members that the gateway must
-//! understand, [`headers`] compares them with the HTTP headers, and [`encode`] writes the response around a result that
-//! stays text ([`json`] changes single members). [`error`] holds the one table of error codes.
+//! understand, [`headers`] compares them with the HTTP headers, and [`encode`] writes the response around a result that stays
+//! text ([`json`] changes single members). [`error`] contains the table of all error codes.
 
 pub mod ambiguous_keys;
 pub mod annotations;

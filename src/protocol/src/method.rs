@@ -120,7 +120,7 @@ impl Method {
     pub fn parse_request(name: &str, revision: Revision) -> Result<Self, McpError> {
         match Self::parse(name) {
             Some(method) if method.is_request() && method.exists_in(revision) => Ok(method),
-            // Only handshake-era clients send this, and they may show the message to a person.
+            // Only handshake-era clients send `initialize`, and they may show the message to a person.
             Some(Self::Initialize) => {
                 Err(method_not_found(name).with("supported", negotiate::supported_versions(None)))
             }

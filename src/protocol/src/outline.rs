@@ -1,4 +1,4 @@
-//! Records where the members of a request's `params` and of its `_meta` are. The outline is built once per request and
+//! Records the positions of the members of a request's `params` and of its `_meta`. The outline is built once per request and
 //! used by every later step.
 
 use std::{borrow::Cow, ops::Range, sync::Arc};
@@ -16,18 +16,18 @@ struct MemberSpan {
     /// Length of the key in bytes, without its quotes.
     key_len: usize,
     /// The decoded key, if it is written with escapes.
-    escaped: Option<Box<str>>,
+    decoded_key: Option<Box<str>>,
     value: Range<usize>,
 }
 
 impl MemberSpan {
     fn from_member(member: &Member<'_>) -> Self {
-        let escaped = match &member.key {
+        let decoded_key = match &member.key {
             Cow::Borrowed(_) => None,
             Cow::Owned(key) => Some(key.as_str().into()),
         };
         let value = member.end - member.value.len()..member.end;
-        Self { start: member.start, key_len: member.key.len(), escaped, value }
+        Self { start: member.start, key_len: member.key.len(), decoded_key, value }
     }
 }
 
@@ -47,19 +47,19 @@ impl Outline {
     /// Builds the outline of `params`, a JSON object. Other values have no members.
     #[must_use]
     pub fn new(params: &str) -> Self {
-        let mut spots = MemberSpans { spans: Vec::with_capacity(8), params_count: 0, meta: None };
+        let mut outline = MemberSpans { spans: Vec::with_capacity(8), params_count: 0, meta: None };
         for member in json::members(params) {
-            let spot = MemberSpan::from_member(&member);
+            let span = MemberSpan::from_member(&member);
             if member.key == "_meta" {
-                spots.meta = Some(spot.value.clone());
+                outline.meta = Some(span.value.clone());
             }
-            spots.spans.push(spot);
+            outline.spans.push(span);
         }
-        spots.params_count = spots.spans.len();
-        if let Some(meta) = spots.meta.clone().and_then(|range| params.get(range)) {
-            spots.spans.extend(json::members(meta).map(|member| MemberSpan::from_member(&member)));
+        outline.params_count = outline.spans.len();
+        if let Some(meta) = outline.meta.clone().and_then(|range| params.get(range)) {
+            outline.spans.extend(json::members(meta).map(|member| MemberSpan::from_member(&member)));
         }
-        Self(Arc::new(spots))
+        Self(Arc::new(outline))
     }
 
     /// Combines the outline with the `params` that it was built from.
@@ -67,13 +67,13 @@ impl Outline {
     pub fn params<'a>(&'a self, text: &'a str) -> OutlinedParams<'a> {
         let (params, meta) = self.0.spans.split_at(self.0.params_count);
         OutlinedParams {
-            object: OutlinedObject { text, spots: params },
+            object: OutlinedObject { text, spans: params },
             meta: self
                 .0
                 .meta
                 .clone()
                 .and_then(|range| text.get(range))
-                .map(|text| OutlinedObject { text, spots: meta }),
+                .map(|text| OutlinedObject { text, spans: meta }),
         }
     }
 }
@@ -96,7 +96,7 @@ impl OutlineBuilder {
         if key == "_meta" {
             self.meta_range = Some(value.clone());
         }
-        self.params.push(MemberSpan { start, key_len: key.len(), escaped: None, value });
+        self.params.push(MemberSpan { start, key_len: key.len(), decoded_key: None, value });
     }
 
     /// Starts a `_meta` and drops the members of an earlier one, because the last one counts.
@@ -104,9 +104,9 @@ impl OutlineBuilder {
         self.meta.clear();
     }
 
-    /// Adds a member of `_meta`, whose key has `key` bytes. Offsets are relative to the text of `_meta`.
-    pub(super) fn add_meta_member(&mut self, start: usize, key: usize, value: Range<usize>) {
-        self.meta.push(MemberSpan { start, key_len: key, escaped: None, value });
+    /// Adds a member of `_meta`, whose key has `key_len` bytes. Offsets are relative to the text of `_meta`.
+    pub(super) fn add_meta_member(&mut self, start: usize, key_len: usize, value: Range<usize>) {
+        self.meta.push(MemberSpan { start, key_len, decoded_key: None, value });
     }
 
     pub(super) fn finish(mut self) -> Outline {
@@ -128,12 +128,12 @@ pub struct OutlinedParams<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct OutlinedObject<'a> {
     text: &'a str,
-    spots: &'a [MemberSpan],
+    spans: &'a [MemberSpan],
 }
 
 impl<'a> OutlinedObject<'a> {
     /// The empty object `{}`.
-    pub const EMPTY: OutlinedObject<'static> = OutlinedObject { text: "{}", spots: &[] };
+    pub const EMPTY: OutlinedObject<'static> = OutlinedObject { text: "{}", spans: &[] };
 
     /// Returns the text of the object.
     #[must_use]
@@ -144,13 +144,13 @@ impl<'a> OutlinedObject<'a> {
     /// Like [`json::members`].
     pub fn members(&self) -> impl Iterator<Item = Member<'a>> + use<'a> {
         let text = self.text;
-        self.spots.iter().map_while(move |spot| {
-            let key = match &spot.escaped {
+        self.spans.iter().map_while(move |span| {
+            let key = match &span.decoded_key {
                 Some(key) => key,
-                None => text.get(spot.start + 1..)?.get(..spot.key_len)?,
+                None => text.get(span.start + 1..)?.get(..span.key_len)?,
             };
-            let value = text.get(spot.value.clone())?;
-            Some(Member { key: Cow::Borrowed(key), value, start: spot.start, end: spot.value.end })
+            let value = text.get(span.value.clone())?;
+            Some(Member { key: Cow::Borrowed(key), value, start: span.start, end: span.value.end })
         })
     }
 

@@ -29,11 +29,11 @@ const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
 /// Reads the annotations of a tool's input schema, in the order of its properties.
 ///
 /// # Errors
-/// The reason why the tool definition is invalid, for the log: the name is not a token or is duplicated, the property
+/// Returns the reason why the tool definition is invalid, for the log. The name is not a token or is duplicated, the property
 /// is not a string, integer or boolean, or the annotation is not reachable through `properties` alone.
 pub fn annotated_params(schema: &Value) -> Result<Vec<ParamHeader>, String> {
     let mut found: Vec<ParamHeader> = Vec::new();
-    // Schemas to visit: each with its path, and whether only `properties` led to it.
+    // The schemas to visit, each with its path and `true` if only `properties` led to it.
     let mut pending: Vec<(&Value, Vec<String>, bool)> = vec![(schema, Vec::new(), true)];
     while let Some((schema, path, reachable)) = pending.pop() {
         let Some(schema) = schema.as_object() else { continue };
@@ -65,7 +65,7 @@ fn push_subschemas<'a>(
     pending: &mut Vec<(&'a Value, Vec<String>, bool)>,
 ) {
     let child_path = |step: &str| path.iter().cloned().chain([step.to_owned()]).collect::<Vec<_>>();
-    // Pushed in reverse, so that they are visited in order.
+    // The schemas are pushed in reverse, so that they are visited in order.
     for (keyword, value) in schema.iter().rev() {
         match keyword.as_str() {
             "properties" => {
@@ -110,19 +110,19 @@ fn is_token(name: &str) -> bool {
 
 /// Returns `true` for a string, integer or boolean schema, also in a union with null. A null argument has no header.
 fn is_primitive(schema: &Map<String, Value>) -> bool {
-    let primitive = |name: &Value| matches!(name.as_str(), Some("string" | "integer" | "boolean"));
+    let is_primitive_name = |name: &Value| matches!(name.as_str(), Some("string" | "integer" | "boolean"));
     match schema.get("type") {
         Some(Value::Array(names)) => {
-            names.iter().any(primitive) && names.iter().all(|name| primitive(name) || name == "null")
+            names.iter().any(is_primitive_name) && names.iter().all(|name| is_primitive_name(name) || name == "null")
         }
-        Some(name) => primitive(name),
+        Some(name) => is_primitive_name(name),
         None => false,
     }
 }
 
 /// Runs step 7: each annotated argument must be mirrored by its header, and each header by its argument.
 ///
-/// `arguments` are those of the call; `None` counts as an empty object.
+/// `arguments` are the arguments of the call. `None` counts as an empty object.
 ///
 /// # Errors
 /// `-32020` for a header that is missing, duplicated, undecodable or different, or whose argument is missing.

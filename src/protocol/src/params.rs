@@ -66,7 +66,7 @@ fn parse_serde_message(reason: &str) -> (Option<&str>, String) {
     (None, expected.map_or_else(|| "is invalid".to_owned(), |expected| format!("must be {expected}")))
 }
 
-/// `initialize` (2025-11-25/basic/lifecycle, "Initialization").
+/// The parameters of `initialize` (2025-11-25/basic/lifecycle, "Initialization").
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Initialize<'a> {
@@ -78,7 +78,7 @@ pub struct Initialize<'a> {
     pub client_info: Implementation,
 }
 
-/// `tools/call` (2026-07-28/server/tools, "Calling Tools").
+/// The parameters of `tools/call` (2026-07-28/server/tools, "Calling Tools").
 #[derive(Debug, Deserialize)]
 pub struct CallTool<'a> {
     #[serde(borrow)]
@@ -91,10 +91,10 @@ pub struct CallTool<'a> {
 impl<'a> CallTool<'a> {
     /// Like [`parse`], for `params` with an outline.
     pub(crate) fn from_outline(params: Option<&'a RawValue>, object: OutlinedObject<'a>) -> Result<Self, McpError> {
-        let sole = |key| object.unique_member(key).ok().flatten();
+        let unique = |key| object.unique_member(key).ok().flatten();
         // A fast path for well-formed calls. For others the full parser reports the error.
-        if let Some(name) = sole("name").and_then(json::string)
-            && let Some(arguments) = sole("arguments").filter(|arguments| arguments.starts_with('{'))
+        if let Some(name) = unique("name").and_then(json::string)
+            && let Some(arguments) = unique("arguments").filter(|arguments| arguments.starts_with('{'))
             && let Some(arguments) = json::trusted_raw_value(arguments)
         {
             return Ok(Self { name, arguments: Some(arguments) });
@@ -103,14 +103,14 @@ impl<'a> CallTool<'a> {
     }
 }
 
-/// The four lists (2026-07-28/server/utilities/pagination).
+/// The parameters of the four lists (2026-07-28/server/utilities/pagination).
 #[derive(Debug, Deserialize)]
 pub struct ListParams<'a> {
     #[serde(borrow, default)]
     pub cursor: Option<Cow<'a, str>>,
 }
 
-/// `resources/read` (2026-07-28/server/resources), `resources/subscribe` and `resources/unsubscribe`
+/// The parameters of `resources/read` (2026-07-28/server/resources), `resources/subscribe` and `resources/unsubscribe`
 /// (2025-11-25/server/resources, "Subscriptions").
 #[derive(Debug, Deserialize)]
 pub struct ResourceUri<'a> {
@@ -118,7 +118,7 @@ pub struct ResourceUri<'a> {
     pub uri: Cow<'a, str>,
 }
 
-/// `prompts/get` (2026-07-28/server/prompts).
+/// The parameters of `prompts/get` (2026-07-28/server/prompts).
 #[derive(Debug, Deserialize)]
 pub struct GetPrompt<'a> {
     #[serde(borrow)]
@@ -128,7 +128,7 @@ pub struct GetPrompt<'a> {
     pub arguments: serde_json::Map<String, serde_json::Value>,
 }
 
-/// `completion/complete` (2026-07-28/server/utilities/completion).
+/// The parameters of `completion/complete` (2026-07-28/server/utilities/completion).
 #[derive(Debug, Deserialize)]
 pub struct Complete<'a> {
     #[serde(borrow, rename = "ref")]
@@ -173,20 +173,20 @@ pub struct CompleteContext {
     pub arguments: serde_json::Map<String, serde_json::Value>,
 }
 
-/// `logging/setLevel` (2025-11-25/server/utilities/logging).
+/// The parameters of `logging/setLevel` (2025-11-25/server/utilities/logging).
 #[derive(Debug, Deserialize)]
 pub struct SetLevel {
     pub level: LoggingLevel,
 }
 
-/// `subscriptions/listen` (2026-07-28/basic/patterns/subscriptions).
+/// The parameters of `subscriptions/listen` (2026-07-28/basic/patterns/subscriptions).
 #[derive(Debug, Deserialize)]
 pub struct Listen<'a> {
     #[serde(borrow)]
     pub notifications: ListenFilter<'a>,
 }
 
-/// The notifications that a subscription asks for. An absent member means no.
+/// The notifications that a subscription requests. An absent member means `false`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListenFilter<'a> {
@@ -195,16 +195,17 @@ pub struct ListenFilter<'a> {
     pub resources_list_changed: bool,
     #[serde(borrow)]
     pub resource_subscriptions: Vec<Cow<'a, str>>,
-    /// Of the tasks extension.
+    /// Ids of tasks, which belong to the tasks extension.
     #[serde(borrow)]
     pub task_ids: Vec<Cow<'a, str>>,
 }
 
-/// `notifications/cancelled` (2025-11-25/basic/utilities/cancellation, 2026-07-28/basic/patterns/cancellation).
+/// The parameters of `notifications/cancelled` (2025-11-25/basic/utilities/cancellation,
+/// 2026-07-28/basic/patterns/cancellation).
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cancelled {
-    /// Optional in the schema of 2025-11-25 because of tasks; without it there is nothing to cancel here.
+    /// Optional in the schema of 2025-11-25 because of tasks; a notification without it cancels nothing here.
     #[serde(deserialize_with = "request_id")]
     pub request_id: RequestId,
 }

@@ -11,16 +11,16 @@ use std::{
     },
 };
 
-/// Replaces a secret.
+/// The text that replaces a secret.
 pub const MASK: &str = "[secret]";
-/// Length in bytes of the shortest secret that is masked; shorter ones occur in too many words.
+/// Minimum bytes of a secret that is masked. Shorter secrets occur in too many words.
 pub const MIN_SECRET: usize = 6;
 
-/// Longest first, so that a secret that contains another one is masked as a whole.
+/// All secrets, the longest first, so that a secret that contains another one is masked as a whole.
 static SECRETS: RwLock<Vec<String>> = RwLock::new(Vec::new());
-static ANY: AtomicBool = AtomicBool::new(false);
+static HAS_SECRETS: AtomicBool = AtomicBool::new(false);
 
-/// Masks these values from now on, both as they are and as JSON writes them.
+/// Registers values to be masked, both as plain text and in their JSON spellings.
 pub fn register_secrets(values: impl IntoIterator<Item = String>) {
     let mut all = SECRETS.write().unwrap_or_else(PoisonError::into_inner);
     for value in values {
@@ -33,14 +33,14 @@ pub fn register_secrets(values: impl IntoIterator<Item = String>) {
     }
     all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
     all.dedup();
-    ANY.store(!all.is_empty(), Ordering::Release);
+    HAS_SECRETS.store(!all.is_empty(), Ordering::Release);
 }
 
 /// Returns the text with all secrets masked.
 #[must_use]
 pub fn redact(text: &str) -> Cow<'_, str> {
     let mut out = Cow::Borrowed(text);
-    if !ANY.load(Ordering::Acquire) {
+    if !HAS_SECRETS.load(Ordering::Acquire) {
         return out;
     }
     for secret in &*SECRETS.read().unwrap_or_else(PoisonError::into_inner) {
@@ -51,8 +51,8 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     out
 }
 
-/// Returns the JSON spellings of a text. Some writers escape `/`, others the characters that HTML or scripts take for
-/// markup.
+/// Returns the JSON spellings of a text. Some writers escape `/`, and some escape the characters that are markup in HTML or
+/// scripts.
 fn json_spellings(plain: &str) -> Vec<String> {
     let mut all = Vec::new();
     for (escaped, upper) in [("", false), ("&<>", false), ("&<>", true), ("&<>+'`", true)] {

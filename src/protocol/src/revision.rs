@@ -1,18 +1,18 @@
 //! The protocol revisions that the gateway serves, and the one table of their differences.
 //!
 //! To add a revision:
-//! 1. Add its line to `revisions!` below, in order of date, and move `NEWEST_LEGACY` or `MODERN` to it.
-//!    `only_dates_of_revisions_parse` finds what was forgotten; `table_matches_schemas` does not compile without a
-//!    column for it. Where a message differs, add a rule to [`Rules`] with a row in that test.
-//! 2. Add to `method.rs` which methods it has; `every_method_in_every_revision` does not compile without a column.
-//! 3. Make `src/upstream/src/link/detect.rs` (stateless) or `src/upstream/src/link/handshake.rs` (handshake)
-//!    find a server of it, and of those before it: `server_of_any_single_revision_is_detected`.
-//! 4. Where a message differs, read its rules where that message is written: definitions in
+//! 1. Add its line to `revisions!` below, in order of date, and move `NEWEST_LEGACY` or `MODERN` to it. Where a message
+//!    differs, add a rule to [`Rules`] with a row in the test `table_matches_schemas`, which does not compile without a
+//!    column for the revision. `only_dates_of_revisions_parse` finds a forgotten step.
+//! 2. Add its methods to `method.rs`. The test `every_method_in_every_revision` does not compile without a column.
+//! 3. Make `src/upstream/src/link/detect.rs` (stateless) or `src/upstream/src/link/handshake.rs` (handshake) detect
+//!    servers of the new revision and of all earlier ones. `server_of_any_single_revision_is_detected` checks this.
+//! 4. Where a message differs, apply the rules in the code that writes the message: definitions in
 //!    `src/routing/src/table/revision_filter.rs` (`revision_filter_keeps_supported_members_verbatim` does not compile
-//!    without it), calls and results in `src/bridge`. Do not compare revisions elsewhere.
-//! 5. Add its scenarios to `tests/conformance/expectations.mjs`; `official_suite_covers_each_revision` checks that.
+//!    without the revision), calls and results in `src/bridge`. Do not compare revisions elsewhere.
+//! 5. Add its scenarios to `tests/conformance/expectations.mjs`. `official_suite_covers_each_revision` checks this.
 
-/// How a client starts: with an `initialize` handshake, or with every request carrying its metadata.
+/// The way in which a client starts: with an `initialize` handshake, or with metadata in every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
     /// 2024-11-05 to 2025-11-25.
@@ -74,7 +74,7 @@ impl Revision {
 
 macro_rules! revisions {
     ($($variant:ident = $date:literal, $rules:expr;)*) => {
-        /// A protocol revision that the gateway serves; the order is by date.
+        /// A protocol revision that the gateway serves. Revisions are ordered by date.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Revision { $($variant,)* }
 

@@ -2,12 +2,12 @@
 //!
 //! A suggestion reveals a name, so callers must pass only names that the reader may see.
 
-/// Number of characters of a name that are compared.
-const MAX_NAME: usize = 100;
-/// Number of names that are compared, because a hostile peer may ask for unknown names at any rate.
+/// Maximum number of characters of a name that are compared.
+const MAX_NAME_CHARS: usize = 100;
+/// Maximum number of names that are compared, because a hostile peer may ask for unknown names at any rate.
 const MAX_CANDIDATES: usize = 2000;
 
-/// Returns the nearest candidate, if it is near enough: of three letters one may be wrong, of twelve three.
+/// Returns the nearest candidate if it is near enough. One letter of three may be wrong, and three letters of twelve.
 #[must_use]
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = normalize(name);
@@ -34,7 +34,7 @@ pub fn nearest_tool<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
 }
 
 fn normalize(name: &str) -> String {
-    name.chars().take(MAX_NAME).map(|c| if c == '-' { '_' } else { c }).collect::<String>().to_lowercase()
+    name.chars().take(MAX_NAME_CHARS).map(|c| if c == '-' { '_' } else { c }).collect::<String>().to_lowercase()
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub async fn sign_in(
 ) -> Result<HttpResponse, Problem> {
     // A foreign page must not sign this browser in as someone else. Programs send no Origin.
     if !matches!(
-        guard::verdict(&accounts.authentication.origins, &request),
+        guard::origin_verdict(&accounts.authentication.origins, &request),
         OriginVerdict::SameOrigin | OriginVerdict::Absent
     ) {
         return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));

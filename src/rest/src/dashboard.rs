@@ -13,7 +13,7 @@ use actix_web::{
 use rust_embed::{EmbeddedFile, RustEmbed};
 
 use countersign_domain::changes::digest::hex;
-use countersign_http::framing::InProgram;
+use countersign_http::framing::EmbeddedBody;
 
 #[derive(RustEmbed)]
 #[folder = "assets/"]
@@ -70,7 +70,7 @@ fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
     }
     let mut response = with_headers(HttpResponse::Ok());
     response.insert_header(header::ETag(tag)).content_type(media_type(name));
-    response.extensions_mut().insert(InProgram);
+    response.extensions_mut().insert(EmbeddedBody);
     response.body(match file.data {
         Cow::Borrowed(bytes) => web::Bytes::from_static(bytes),
         Cow::Owned(bytes) => web::Bytes::from(bytes),

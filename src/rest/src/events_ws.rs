@@ -167,7 +167,7 @@ struct Socket {
 
 impl Backend for Socket {
     const PROTOCOLS: &'static [&'static str] = &[];
-    const UNSUPPORTED: &'static str = "this WebSocket only sends; it takes no messages";
+    const UNSUPPORTED_REASON: &'static str = "this WebSocket only sends; it takes no messages";
 
     fn on_open(&mut self, wake: Wake) {
         let _ = self.outgoing.outbox.attach(0, wake);

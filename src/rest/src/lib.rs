@@ -47,7 +47,7 @@ pub use query::Query;
 pub use views::{ProviderInfo, ProvidersView, RoutedProviders, SessionsView};
 
 use countersign_exchange::slots::StreamSlots;
-use countersign_http::{framing::InProgram, problem::Problem};
+use countersign_http::{framing::EmbeddedBody, problem::Problem};
 use countersign_protocol::ErrorKind;
 use countersign_reload::Reloader;
 use countersign_review::Changes;
@@ -197,7 +197,7 @@ async fn openapi() -> HttpResponse {
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-cache")))
         .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
         .extensions_mut()
-        .insert(InProgram);
+        .insert(EmbeddedBody);
     response.body(OPENAPI)
 }
 

@@ -199,7 +199,7 @@ struct AgentConnection {
 impl Backend for AgentConnection {
     /// The subprotocol of the SDKs. Node.js refuses a connection whose server does not select it.
     const PROTOCOLS: &'static [&'static str] = &["mcp"];
-    const UNSUPPORTED: &'static str = "text frames only";
+    const UNSUPPORTED_REASON: &'static str = "text frames only";
 
     fn on_open(&mut self, wake: Wake) {
         self.session.do_send(Attach(Pump { id: self.pump, turn: self.turn, wake, cut: Arc::clone(&self.cut) }));

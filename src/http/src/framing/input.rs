@@ -1,8 +1,8 @@
-//! Limits what a WebSocket takes in.
+//! Limits the bytes that a WebSocket accepts.
 //!
 //! The codec holds a frame back until all of it has arrived, and only then compares it with its limit: a peer that announces a
-//! terabyte could fill the memory. Here a frame is refused by the length in its head. The bytes are also counted as they
-//! arrive, and are held until their message is answered ([`countersign_exchange::inflow`]).
+//! terabyte could fill the memory. [`LimitedInput`] instead refuses a frame by the length in its header. It also counts the
+//! bytes as they arrive, until their message is answered ([`countersign_exchange::inflow`]).
 
 use std::{
     cell::RefCell,
@@ -28,44 +28,44 @@ pub const TOO_LARGE: Close = (CloseCode::Size, "message too large");
 const RESERVED_BITS: Close = (CloseCode::Protocol, "reserved bits are set");
 const NO_ROOM: Close = (CloseCode::Again, "no room for the message at the moment");
 
-/// What the input knows of its messages, which the pump reads.
+/// The state that [`LimitedInput`] shares with the pump.
 #[derive(Clone, Default)]
 pub struct InputState(Rc<RefCell<State>>);
 
 #[derive(Default)]
 struct State {
-    /// The bytes that each complete message holds, in order.
+    /// The counted bytes of each complete message, in order of arrival. Small messages are not counted.
     held: VecDeque<Option<Held>>,
     close: Option<Close>,
 }
 
 impl InputState {
-    /// Returns the bytes that the next message holds.
+    /// Removes and returns the counted bytes of the next message. They stay counted until the returned value is dropped.
     #[must_use]
-    pub fn held_by_message(&self) -> Option<Held> {
+    pub fn take_held_bytes(&self) -> Option<Held> {
         self.0.borrow_mut().held.pop_front().flatten()
     }
 
-    /// Returns how to close the connection, if the input was ended here.
+    /// Returns the close code and reason if the input broke a limit.
     #[must_use]
     pub fn close(&self) -> Option<Close> {
         self.0.borrow().close
     }
 }
 
-type Growing = Pin<Box<dyn Future<Output = (Held, Result<(), McpError>)>>>;
+type PendingGrowth = Pin<Box<dyn Future<Output = (Held, Result<(), McpError>)>>>;
 
-/// The bytes of a connection, up to the first frame that is not allowed.
+/// A stream of the bytes of a connection that ends before the first forbidden frame.
 pub struct LimitedInput<S> {
     input: S,
     heads: FrameHeads,
     state: InputState,
-    /// Counts the bytes, if they are counted.
+    /// Counts the bytes against the budget for bodies. Nothing is counted if this is `None`.
     intake: Option<Arc<Intake>>,
-    /// The bytes of the message that is arriving.
+    /// The counted bytes of the message that is arriving.
     held: Option<Held>,
-    /// A piece that waits for room, with the number of messages that end in it.
-    waiting: Option<(Bytes, usize, Growing)>,
+    /// A piece that waits for room in the budget, with the number of messages that end in the piece.
+    waiting: Option<(Bytes, usize, PendingGrowth)>,
 }
 
 impl<S> LimitedInput<S> {
@@ -77,7 +77,7 @@ impl<S> LimitedInput<S> {
         (Self { input, heads, state: state.clone(), intake, held: None, waiting: None }, state)
     }
 
-    /// Counts a piece in which this number of messages end. Returns it if there is room for it now.
+    /// Counts a piece in which `ended` messages end. Returns the piece, or `None` if the piece must wait for room.
     fn count(&mut self, piece: Bytes, ended: usize) -> Option<Bytes> {
         let Some(intake) = &self.intake else { return Some(piece) };
         let bytes = piece.len();
@@ -97,7 +97,7 @@ impl<S> LimitedInput<S> {
         Some(piece)
     }
 
-    /// Assigns the counted bytes to the first message that ends. The others hold nothing.
+    /// Assigns the counted bytes to the first message that ends. Further messages that end in the same piece hold no bytes.
     fn end_messages(&mut self, ended: usize) {
         let mut state = self.state.0.borrow_mut();
         state.held.extend((0..ended).map(|_| self.held.take()));
@@ -142,14 +142,14 @@ where
     }
 }
 
-/// Finds the heads of frames in a stream of bytes, wherever it is cut.
+/// Finds the headers of frames in a stream of bytes that arrives in pieces of any size.
 struct FrameHeads {
     max: u64,
     head: [u8; 10],
     filled: usize,
     /// Number of bytes of mask and payload until the next head.
     skip: u64,
-    /// `true` if they belong to the last frame of a message.
+    /// `true` if these bytes belong to the last frame of a message.
     is_last: bool,
 }
 
@@ -161,24 +161,24 @@ impl FrameHeads {
     /// Reads bytes and calls `ended` for each message that ends in them.
     ///
     /// # Errors
-    /// The number of bytes before the frame that is not allowed, and how to close the connection.
+    /// Returns the number of bytes before the forbidden frame, and the close code.
     fn read(&mut self, bytes: &[u8], mut ended: impl FnMut()) -> Result<(), (usize, Close)> {
-        let mut at = 0;
-        while at < bytes.len() {
+        let mut position = 0;
+        while position < bytes.len() {
             if self.skip > 0 {
-                let rest = u64::try_from(bytes.len() - at).unwrap_or(u64::MAX);
+                let rest = u64::try_from(bytes.len() - position).unwrap_or(u64::MAX);
                 let step = self.skip.min(rest);
                 self.skip -= step;
-                at += usize::try_from(step).unwrap_or(usize::MAX);
+                position += usize::try_from(step).unwrap_or(usize::MAX);
                 if self.skip == 0 && self.is_last {
                     ended();
                 }
                 continue;
             }
-            let start = at - self.filled.min(at);
-            self.head[self.filled] = bytes[at];
+            let start = position - self.filled.min(position);
+            self.head[self.filled] = bytes[position];
             self.filled += 1;
-            at += 1;
+            position += 1;
             if self.head[0] & 0x70 != 0 {
                 return Err((start, RESERVED_BITS));
             }
@@ -241,7 +241,7 @@ mod tests {
         bytes
     }
 
-    /// Returns what passes if the bytes arrive in pieces of that size, and the close code.
+    /// Returns the bytes that pass if the input arrives in pieces of `piece` bytes, and the close code.
     fn pass(bytes: &[u8], piece: usize, max: usize) -> (Vec<u8>, Option<CloseCode>) {
         let pieces: Vec<_> = bytes.chunks(piece).map(|p| Ok::<_, ()>(Bytes::copy_from_slice(p))).collect();
         let (input, state) = LimitedInput::new(stream::iter(pieces), max, None);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn announced_terabyte_is_refused_before_it_arrives() {
+    fn frame_that_announces_a_terabyte_is_refused_at_once() {
         let mut head = vec![0x81, 0xff];
         head.extend_from_slice(&(1_u64 << 40).to_be_bytes());
         assert_eq!(pass(&head, head.len(), 8 << 20), (vec![], Some(CloseCode::Size)));
@@ -289,8 +289,8 @@ mod tests {
         }
     }
 
-    /// Returns an input of three pieces of these sizes in which a message ends, with at most 10,000 bytes held at a time.
-    fn counted(sizes: [usize; 3]) -> (impl Stream<Item = Result<Bytes, ()>> + Unpin, InputState) {
+    /// Returns an input of three messages of these sizes, of which at most 10,000 bytes are held at a time.
+    fn counted_input(sizes: [usize; 3]) -> (impl Stream<Item = Result<Bytes, ()>> + Unpin, InputState) {
         let intake = Inflow::new(1 << 20, 10_000, Duration::from_secs(5)).intake();
         let pieces = sizes.map(|size| Ok(frame(0x82, size - 8).into()));
         LimitedInput::new(stream::iter(pieces), 1 << 20, Some(intake))
@@ -304,24 +304,24 @@ mod tests {
         let pieces = [&first[..4000], &first[4000..], &third].map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
         let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(intake));
         assert!(input.next().await.is_some() && input.next().await.is_some());
-        let held = state.held_by_message().unwrap();
+        let held = state.take_held_bytes().unwrap();
         assert_eq!(held.bytes(), 8000);
         // The next piece waits for the first message.
         assert!(input.next().now_or_never().is_none());
         drop(held);
         assert!(input.next().await.is_some());
-        assert_eq!(state.held_by_message().unwrap().bytes(), third.len());
-        assert!(state.held_by_message().is_none(), "the second message of a piece holds nothing");
+        assert_eq!(state.take_held_bytes().unwrap().bytes(), third.len());
+        assert!(state.take_held_bytes().is_none(), "the second message of a piece holds nothing");
         assert!(state.close().is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn message_without_room_ends_the_input() {
-        let (mut input, state) = counted([8000, SMALL, 8000]);
+        let (mut input, state) = counted_input([8000, SMALL, 8000]);
         assert!(input.next().await.is_some());
-        let _held = state.held_by_message().unwrap();
+        let _held = state.take_held_bytes().unwrap();
         assert!(input.next().await.is_some(), "a small message needs no room");
-        assert!(state.held_by_message().is_none());
+        assert!(state.take_held_bytes().is_none());
         assert!(input.next().await.is_none());
         assert_eq!(state.close().map(|(code, _)| code), Some(CloseCode::Again));
     }

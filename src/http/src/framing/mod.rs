@@ -1,8 +1,8 @@
-//! Frames messages towards agents and dashboards alike: as server-sent events ([`sse`]), and over a WebSocket ([`pump`]).
+//! Frames messages to agents and dashboards, as server-sent events ([`sse`]) or over a WebSocket ([`pump`]).
 
 mod input;
 pub mod pump;
 pub mod sse;
 
-/// Marks a response whose body is part of the program, and takes no memory.
-pub struct InProgram;
+/// Marks a response whose body is embedded in the executable, so that the body needs no memory of a principal.
+pub struct EmbeddedBody;

@@ -1,8 +1,8 @@
 //! The actor of `actix-web-actors` behind `/ws` and `/events`, which only moves frames between a socket and a [`Backend`].
 //!
-//! It runs inside the body of the HTTP response, so it stands still while its peer does not read. Therefore it has no timer, no
-//! queue and no state of its backend, only the frames of an incomplete message. The backend owns the outbox, notices that the
-//! peer no longer reads, and ends the connection.
+//! It runs inside the body of the HTTP response, so it makes no progress while its peer does not read. Therefore it has no
+//! timer, no queue and no state of its backend, only the frames of an incomplete message. The backend owns the outbox, notices
+//! that the peer no longer reads, and ends the connection.
 
 use std::sync::Arc;
 
@@ -19,27 +19,27 @@ use countersign_exchange::{
     outbox::{Drained, LARGE_HANDOVER, Wake},
 };
 
-/// About how many bytes the connection is given at a time.
+/// Approximate number of bytes that the connection is given at a time.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// The end of a WebSocket in the gateway: the session of an agent, or a subscription to the feed.
+/// The gateway's side of a WebSocket: the session of an agent, or a subscription to the feed.
 pub trait Backend: Unpin + 'static {
-    /// The supported subprotocols.
+    /// The subprotocols that the gateway supports on this endpoint.
     const PROTOCOLS: &'static [&'static str];
-    /// The reason to close the connection with after a message that is not supported.
-    const UNSUPPORTED: &'static str;
+    /// The reason in the close frame after an unsupported message.
+    const UNSUPPORTED_REASON: &'static str;
 
-    /// Begins to use the connection. `wake` makes the pump drain the outbox.
+    /// Starts to use the connection. `wake` makes the pump drain the outbox.
     fn on_open(&mut self, wake: Wake);
     /// Returns the next frames to send, of about `budget` bytes.
     fn drain(&mut self, budget: usize) -> Option<Drained>;
-    /// Continues after the connection has taken a large drain.
+    /// Continues with later frames after the connection has taken a large drain.
     fn on_flushed(&mut self);
-    /// Handles a text message, which holds some bytes of the budget for bodies.
+    /// Handles a text message. `held` keeps its bytes counted in the budget for bodies.
     fn on_message(&mut self, text: Bytes, held: Option<Held>) -> MessageOutcome;
-    /// Notes a ping or a pong.
+    /// Records that the peer has sent a ping or a pong.
     fn on_sign_of_life(&mut self);
-    /// Ends with the connection. `farewell` is `true` if its peer sent a close frame.
+    /// Cleans up after the connection has ended. `farewell` is `true` if the peer sent a close frame.
     fn on_close(&mut self, farewell: bool);
 }
 
@@ -55,7 +55,7 @@ struct Pump<B> {
     backend: B,
     /// The first frames of a text message that is not complete.
     partial: BytesMut,
-    max: usize,
+    max_message_bytes: usize,
     input: InputState,
     /// `true` once the peer has sent a close frame.
     farewell: bool,
@@ -73,7 +73,7 @@ pub fn start<B: Backend>(
     intake: Option<Arc<Intake>>,
 ) -> Result<HttpResponse, Error> {
     let (payload, input) = LimitedInput::new(payload, max, intake);
-    let pump = Pump { backend, partial: BytesMut::new(), max, input, farewell: false };
+    let pump = Pump { backend, partial: BytesMut::new(), max_message_bytes: max, input, farewell: false };
     ws::WsResponseBuilder::new(pump, request, payload).protocols(B::PROTOCOLS).frame_size(max).start()
 }
 
@@ -90,7 +90,7 @@ impl<B: Backend> Actor for Pump<B> {
     }
 }
 
-/// Sent by the outbox when it holds frames; at most one is under way.
+/// Tells the pump that the outbox holds frames. At most one of these messages is in the mailbox.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct Drain;
@@ -113,7 +113,7 @@ impl<B: Backend> Handler<Drain> for Pump<B> {
         if let Some((code, reason)) = drained.close {
             close(ctx, CloseCode::from(code), reason);
         } else if bytes > LARGE_HANDOVER {
-            // The connection takes this first. Later frames stay in the outbox until then.
+            // Later frames stay in the outbox until the connection has taken these.
             ctx.wait(tokio::task::yield_now().into_actor(self).map(|(), pump, _| pump.backend.on_flushed()));
         }
     }
@@ -126,11 +126,11 @@ fn close<B: Backend>(ctx: &mut WebsocketContext<Pump<B>>, code: CloseCode, reaso
 
 impl<B: Backend> Pump<B> {
     fn message(&mut self, message: Bytes, ctx: &mut WebsocketContext<Self>) {
-        let held = self.input.held_by_message();
+        let held = self.input.take_held_bytes();
         match self.backend.on_message(message, held) {
             MessageOutcome::Accepted => {}
             MessageOutcome::Pending(pending) => ctx.wait(pending.into_actor(self)),
-            MessageOutcome::Unsupported => close(ctx, CloseCode::Unsupported, B::UNSUPPORTED),
+            MessageOutcome::Unsupported => close(ctx, CloseCode::Unsupported, B::UNSUPPORTED_REASON),
         }
     }
 
@@ -138,9 +138,9 @@ impl<B: Backend> Pump<B> {
         // The codec ensures that the frames of a message follow its first one.
         let last = matches!(item, Item::Last(_));
         let (Item::FirstText(chunk) | Item::Continue(chunk) | Item::Last(chunk)) = item else {
-            return close(ctx, CloseCode::Unsupported, B::UNSUPPORTED);
+            return close(ctx, CloseCode::Unsupported, B::UNSUPPORTED_REASON);
         };
-        if self.partial.len() + chunk.len() > self.max {
+        if self.partial.len() + chunk.len() > self.max_message_bytes {
             return close(ctx, TOO_LARGE.0, TOO_LARGE.1);
         }
         self.partial.extend_from_slice(&chunk);
@@ -159,7 +159,7 @@ impl<B: Backend> StreamHandler<Result<ws::Message, ProtocolError>> for Pump<B> {
     fn handle(&mut self, item: Result<ws::Message, ProtocolError>, ctx: &mut Self::Context) {
         match item {
             Ok(ws::Message::Text(text)) => self.message(text.into_bytes(), ctx),
-            Ok(ws::Message::Binary(_)) => close(ctx, CloseCode::Unsupported, B::UNSUPPORTED),
+            Ok(ws::Message::Binary(_)) => close(ctx, CloseCode::Unsupported, B::UNSUPPORTED_REASON),
             Ok(ws::Message::Continuation(item)) => self.continuation(item, ctx),
             Ok(ws::Message::Ping(data)) => {
                 ctx.pong(&data);
@@ -209,25 +209,25 @@ mod tests {
 
     const MAX: usize = 1000;
 
-    /// A call of the backend.
+    /// A call that the backend has received.
     #[derive(Clone, Debug, PartialEq, Eq)]
     enum BackendCall {
         Opened,
         Text(String),
-        Sign,
+        SignOfLife,
         Closed { farewell: bool },
     }
 
     struct Recorder {
         calls: Rc<RefCell<Vec<BackendCall>>>,
         outbox: Arc<Outbox>,
-        /// Delays the next message until it is opened.
+        /// Keeps the next message pending until the test opens the gate.
         gate: Option<oneshot::Receiver<()>>,
     }
 
     impl Backend for Recorder {
         const PROTOCOLS: &'static [&'static str] = &[];
-        const UNSUPPORTED: &'static str = "not this";
+        const UNSUPPORTED_REASON: &'static str = "not this";
 
         fn on_open(&mut self, wake: Wake) {
             self.calls.borrow_mut().push(BackendCall::Opened);
@@ -250,7 +250,7 @@ mod tests {
             }
         }
         fn on_sign_of_life(&mut self) {
-            self.calls.borrow_mut().push(BackendCall::Sign);
+            self.calls.borrow_mut().push(BackendCall::SignOfLife);
         }
         fn on_close(&mut self, farewell: bool) {
             self.calls.borrow_mut().push(BackendCall::Closed { farewell });
@@ -273,7 +273,8 @@ mod tests {
             let (input, mut pieces) = unbounded_channel();
             let payload = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx)).map(Ok::<_, PayloadError>);
             let (payload, state) = LimitedInput::new(payload, MAX, None);
-            let pump = Pump { backend, partial: BytesMut::new(), max: MAX, input: state, farewell: false };
+            let pump =
+                Pump { backend, partial: BytesMut::new(), max_message_bytes: MAX, input: state, farewell: false };
             let output = Box::pin(WebsocketContext::with_codec(pump, payload, Codec::new().max_size(MAX)));
             Self { input: Some(input), output, calls, outbox }
         }
@@ -334,9 +335,15 @@ mod tests {
         for byte in frames.concat() {
             out.extend(socket.send([byte]).await);
         }
-        assert_eq!(out, [0x8a, 1, b'p'], "a ping is answered with what it carries, and nothing else comes out");
-        let calls =
-            [BackendCall::Opened, text("whole"), BackendCall::Sign, text("a\u{e4}b"), text(""), BackendCall::Sign];
+        assert_eq!(out, [0x8a, 1, b'p'], "only the ping is answered, with its own payload");
+        let calls = [
+            BackendCall::Opened,
+            text("whole"),
+            BackendCall::SignOfLife,
+            text("a\u{e4}b"),
+            text(""),
+            BackendCall::SignOfLife,
+        ];
         assert_eq!(socket.calls(), calls);
     }
 
@@ -382,7 +389,7 @@ mod tests {
     async fn pushed_frames_are_sent_in_order_before_close() {
         let mut socket = Socket::open(None);
         socket.outbox.push(Bytes::from_static(b"1")).unwrap();
-        assert_eq!(socket.output().await, [0x81, 1, b'1'], "what was there before is announced");
+        assert_eq!(socket.output().await, [0x81, 1, b'1'], "frames from before the connection are sent");
         socket.outbox.push(Bytes::from_static(b"2")).unwrap();
         socket.outbox.ping();
         socket.outbox.close(1001, "bye");
@@ -408,7 +415,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn nothing_is_read_while_a_message_is_pending() {
+    async fn input_is_not_read_while_message_is_pending() {
         let (open, gate) = oneshot::channel();
         let mut socket = Socket::open(Some(gate));
         socket.send([frame(0x81, "first"), frame(0x81, "second")].concat()).await;

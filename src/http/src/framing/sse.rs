@@ -13,7 +13,7 @@ use countersign_exchange::streams::EventId;
 
 /// Starts a response that no proxy may delay, compress or store.
 #[must_use]
-pub fn answer() -> HttpResponseBuilder {
+pub fn event_stream_response() -> HttpResponseBuilder {
     let mut response = HttpResponse::Ok();
     response
         .insert_header((header::CONTENT_TYPE, "text/event-stream"))
@@ -25,7 +25,7 @@ pub fn answer() -> HttpResponseBuilder {
 /// The comment that keeps an idle stream open.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
-/// Returns an interval whose first tick is after one pause.
+/// Returns an interval that ticks after each pause, the first time after one pause.
 #[must_use]
 pub fn ticks(pause: Duration) -> Interval {
     let pause = pause.max(Duration::from_millis(10));
@@ -44,20 +44,21 @@ pub fn event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// Responds with the pieces that `next` returns, until it returns `None`. It is only called while the socket takes more.
+/// Responds with the pieces that `next` returns, until it returns `None`. `next` is only called while the socket accepts more
+/// bytes.
 pub fn streaming<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Option<Bytes> + 'static) -> HttpResponse {
-    answer().streaming(stream::unfold((state, next), |(mut state, mut next)| async move {
+    event_stream_response().streaming(stream::unfold((state, next), |(mut state, mut next)| async move {
         let piece = next(&mut state).await?;
         Some((Ok::<_, Infallible>(piece), (state, next)))
     }))
 }
 
-/// Responds with an answer and the messages before it.
+/// Returns a complete event stream: the messages of `before`, then the answer `last`.
 #[must_use]
 pub fn finished(before: Vec<Bytes>, last: Bytes) -> HttpResponse {
     let mut body = Vec::new();
     for message in before.iter().chain([&last]) {
         event(&mut body, None, message);
     }
-    answer().body(body)
+    event_stream_response().body(body)
 }

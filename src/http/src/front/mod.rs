@@ -2,7 +2,8 @@
 //! origins ([`guard`]), the limit of connections, the memory for responses that clients leave unread ([`unread`]), and
 //! compression.
 //!
-//! It is one middleware, because each would wrap the future of a request and the body of its response once more.
+//! One middleware does all of this, because each further one would wrap the future of a request and the body of its response
+//! once more.
 
 pub mod unread;
 
@@ -41,7 +42,7 @@ use countersign_protocol::ErrorKind;
 /// sending them, and actix-web's own middleware compresses everything.
 const MIN_COMPRESSED_BYTES: u64 = 1400;
 
-/// The middleware. It must be the last (outermost) `wrap` of the application.
+/// The middleware, which must be the last (outermost) `wrap` of the application.
 #[derive(Clone)]
 pub struct Front {
     authentication: Arc<RequestAuthenticator>,
@@ -71,7 +72,7 @@ where
     }
 }
 
-/// The service that [`Front`] makes of the application.
+/// The application wrapped in [`Front`].
 pub struct FrontService<S> {
     service: S,
     front: Rc<Front>,
@@ -124,7 +125,7 @@ fn too_many_connections() -> HttpResponse {
 
 /// The response to a request.
 pub enum FrontFuture<F> {
-    /// The refusal, until it is taken.
+    /// The refusal. It is `None` after the future has returned it.
     Refused(Option<Box<ServiceResponse>>, Cors),
     Admitted {
         response: F,
@@ -145,7 +146,7 @@ where
         let (mut response, cors) = match &mut *self {
             Self::Admitted { response, front, cors, .. } => {
                 let response = std::task::ready!(Pin::new(response).poll(cx))?;
-                (unread::count(&front.authentication, &front.memory, response), cors)
+                (unread::count_response(&front.authentication, &front.memory, response), cors)
             }
             // A refusal is short and needs no memory.
             Self::Refused(response, cors) => match response.take() {
@@ -158,7 +159,7 @@ where
     }
 }
 
-/// Compresses a response that is long and not a stream of events, if the client accepts that.
+/// Compresses a long response if the client accepts a supported encoding. Event streams are never compressed.
 fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
     let is_long = matches!(response.response().body().size(), BodySize::Sized(n) if n >= MIN_COMPRESSED_BYTES);
     let is_stream =
@@ -175,11 +176,11 @@ fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
 
 /// Returns the encoding that a client prefers, or identity, which every client can read.
 fn accepted_encoding(request: &HttpRequest) -> ContentEncoding {
-    const SUPPORTED: [Encoding; 3] = [Encoding::brotli(), Encoding::gzip(), Encoding::identity()];
+    const SUPPORTED_ENCODINGS: [Encoding; 3] = [Encoding::brotli(), Encoding::gzip(), Encoding::identity()];
     if !request.headers().contains_key(ACCEPT_ENCODING) {
         return ContentEncoding::Identity;
     }
-    match AcceptEncoding::parse(request).ok().and_then(|accept| accept.negotiate(SUPPORTED.iter())) {
+    match AcceptEncoding::parse(request).ok().and_then(|accept| accept.negotiate(SUPPORTED_ENCODINGS.iter())) {
         Some(Encoding::Known(encoding)) => encoding,
         _ => ContentEncoding::Identity,
     }
@@ -205,15 +206,15 @@ mod tests {
     async fn foreign_origins_are_refused_and_responses_get_cors_headers() {
         let mut config = Config::default();
         config.transports.http.cors_origins = vec!["https://app.example".into()];
-        let inside = Arc::new(AtomicUsize::new(0));
-        let count = web::Data::from(Arc::clone(&inside));
+        let handled_requests = Arc::new(AtomicUsize::new(0));
+        let count = web::Data::from(Arc::clone(&handled_requests));
         let handler = |count: web::Data<AtomicUsize>| async move {
             count.fetch_add(1, Ordering::Relaxed);
             HttpResponse::BadRequest().body("x".repeat(5000))
         };
         let app = App::new().app_data(count).default_service(web::to(handler));
         let app = test::init_service(app.wrap(front(&config))).await;
-        for (origin, preflight, status, entered) in [
+        for (origin, preflight, status, is_handled) in [
             ("https://app.example", false, 400, true),
             ("https://app.example", true, 204, false),
             ("https://evil.example", false, 403, false),
@@ -225,13 +226,13 @@ mod tests {
                 request = request.method(actix_web::http::Method::OPTIONS);
                 request = request.append_header(("access-control-request-method", "POST"));
             }
-            let before = inside.load(Ordering::Relaxed);
+            let before = handled_requests.load(Ordering::Relaxed);
             let response = test::call_service(&app, request.to_request()).await;
             assert_eq!(response.status().as_u16(), status, "{origin} {preflight}");
-            assert_eq!(inside.load(Ordering::Relaxed) > before, entered, "{origin} {preflight}");
+            assert_eq!(handled_requests.load(Ordering::Relaxed) > before, is_handled, "{origin} {preflight}");
             let allowed = response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).map(|value| value.as_bytes());
             assert_eq!(allowed, (status != 403).then_some(origin.as_bytes()), "{origin} {preflight}");
-            assert_eq!(response.headers().contains_key(CONTENT_ENCODING), entered, "{origin} {preflight}");
+            assert_eq!(response.headers().contains_key(CONTENT_ENCODING), is_handled, "{origin} {preflight}");
             let varies = response.headers().get_all(VARY).any(|value| value.as_bytes().starts_with(b"Origin"));
             assert_eq!(varies, status != 403, "{origin} {preflight}");
         }
@@ -266,7 +267,7 @@ mod tests {
 
     #[actix::test]
     async fn event_streams_are_not_compressed() {
-        let handler = || async { crate::framing::sse::answer().body("data: x\n\n".repeat(1000)) };
+        let handler = || async { crate::framing::sse::event_stream_response().body("data: x\n\n".repeat(1000)) };
         let app = test::init_service(App::new().wrap(from_fn(compressed)).route("/", web::get().to(handler))).await;
         let request = TestRequest::get().uri("/").insert_header((header::ACCEPT_ENCODING, "gzip")).to_request();
         let response = test::call_service(&app, request).await;

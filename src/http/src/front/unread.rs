@@ -1,7 +1,7 @@
-//! Counts the unsent part of a response as memory of the principal who asked for it, until the client has read it.
+//! Counts the unsent part of a response as memory of the requesting principal, until the client has read it.
 //!
-//! Short responses pass as they are. Long ones go out in slices, so that no connection buffers a whole one. If there is no
-//! memory, the connections that were left unread for longest are closed ([`countersign_exchange::memory`]).
+//! Short responses pass unchanged. Long responses are sent in slices, so that no connection buffers a whole response. If memory
+//! runs out, the connections whose clients have not read for the longest time are closed ([`countersign_exchange::memory`]).
 
 use std::{
     pin::Pin,
@@ -22,7 +22,7 @@ use crate::{
     answer,
     authentication::{RequestAuthenticator, identify_agent},
     connections::Connection,
-    framing::InProgram,
+    framing::EmbeddedBody,
     problem::Problem,
 };
 use countersign_exchange::{
@@ -36,7 +36,7 @@ use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
 const SLICE_BYTES: usize = 32 << 10;
 
 /// Counts the body of a response, or refuses the request if there is no memory for it.
-pub fn count(
+pub fn count_response(
     authentication: &RequestAuthenticator,
     memory: &Arc<Memory>,
     response: ServiceResponse,
@@ -45,10 +45,10 @@ pub fn count(
     let is_long = match size {
         BodySize::None => false,
         BodySize::Sized(bytes) => bytes > EXEMPT_BYTES as u64,
-        // The outbox of a WebSocket counts by itself.
+        // The outbox of a WebSocket counts its own messages.
         BodySize::Stream => response.status() != StatusCode::SWITCHING_PROTOCOLS,
     };
-    if !is_long || response.response().extensions().contains::<InProgram>() {
+    if !is_long || response.response().extensions().contains::<EmbeddedBody>() {
         return response;
     }
     let Some(share) = share(authentication, memory, response.request()) else { return response };
@@ -63,14 +63,15 @@ pub fn count(
     ServiceResponse::new(request, response.set_body(BoxBody::new(CountedBody { source, size, pending })))
 }
 
-/// Returns the memory of the principal who asked. Requests without a credential have none, and get nothing long.
+/// Returns the memory share of the requesting principal. Requests without a credential have no share, and get no long
+/// responses.
 fn share(authentication: &RequestAuthenticator, memory: &Arc<Memory>, request: &HttpRequest) -> Option<Share> {
     let identity =
         authentication.identify(request).or_else(|_| identify_agent(&authentication.authenticator, request)).ok()?;
     Some(memory.share(&identity.principal.name))
 }
 
-/// Returns a function that breaks the connection of a request, if the connection carries nothing else.
+/// Returns a function that breaks the connection of a request, or `None` if the connection may carry other requests.
 fn cutter(request: &HttpRequest) -> Option<Arc<dyn Fn() + Send + Sync>> {
     let connection = Connection::for_request(request)?;
     (request.version() < Version::HTTP_2 && !connection.is_peer()).then(|| connection.cutter())
@@ -85,7 +86,7 @@ fn no_memory(request: &HttpRequest) -> HttpResponse {
     Problem::from(error).error_response()
 }
 
-/// A body that is sent in slices, and counts until they are taken.
+/// A body that is sent in slices, and is counted until the connection has taken all of them.
 struct CountedBody {
     /// Yields the pieces of the body. `None` if the whole body is pending already.
     source: Option<BoxBody>,
@@ -98,7 +99,7 @@ struct PendingBody(Mutex<PendingState>);
 
 struct PendingState {
     rest: Bytes,
-    /// Time when the connection last took something, by [`now`].
+    /// Time when the connection last took a slice, by [`now`].
     since: u64,
     is_closed: bool,
     /// `true` if a piece was large enough that its memory is returned to the system at the end.
@@ -108,8 +109,8 @@ struct PendingState {
     cut: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-/// Returns the memory of a long piece with the values it was made of and the buffers of its connection, as `scripts/memory`
-/// measures it.
+/// Estimates the memory of a long piece, including the values it was serialized from and the buffers of its connection. The
+/// factor comes from measurements with `scripts/memory`.
 const fn with_buffers(bytes: usize) -> usize {
     bytes.saturating_add(bytes / 2)
 }
@@ -132,7 +133,7 @@ impl PendingBody {
         state.rest = piece.clone();
         if piece.len() > LARGE_MESSAGE_BYTES {
             state.was_large = true;
-            // The values that it was made of are free by now.
+            // The values that the piece was serialized from are free by now.
             reclaim::collect_after_large();
         }
         true
@@ -162,7 +163,7 @@ impl Unread for PendingBody {
 
 impl Drop for CountedBody {
     fn drop(&mut self) {
-        // On the thread that made it.
+        // This drop runs on the thread that created the body, whose memory is collected.
         if self.pending.0.lock().was_large {
             reclaim::collect_after_large();
         }
@@ -177,9 +178,9 @@ impl MessageBody for CountedBody {
     }
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        let this = &mut *self;
+        let body = &mut *self;
         loop {
-            let mut state = this.pending.0.lock();
+            let mut state = body.pending.0.lock();
             if state.is_closed {
                 return Poll::Ready(Some(Err("the client did not read".into())));
             }
@@ -190,10 +191,10 @@ impl MessageBody for CountedBody {
             }
             state.share.shrink_to(0);
             drop(state);
-            let Some(source) = &mut this.source else { return Poll::Ready(None) };
+            let Some(source) = &mut body.source else { return Poll::Ready(None) };
             match ready!(Pin::new(source).poll_next(cx)) {
                 Some(Ok(piece)) if piece.len() <= EXEMPT_BYTES => return Poll::Ready(Some(Ok(piece))),
-                Some(Ok(piece)) if this.pending.hold(&piece) => {}
+                Some(Ok(piece)) if body.pending.hold(&piece) => {}
                 Some(Ok(_)) => return Poll::Ready(Some(Err("there is no memory for the answer".into()))),
                 other => return Poll::Ready(other),
             }
@@ -207,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a body of these pieces, or of a whole one that is pending already.
+    /// Creates a body that streams `pieces`, or a body for which `whole` is pending already.
     fn counted(memory: &Arc<Memory>, whole: Option<&Bytes>, pieces: Vec<Bytes>) -> CountedBody {
         let pending = PendingBody::new(memory.share("ann"), None);
         assert!(whole.is_none_or(|whole| pending.hold(whole)));
@@ -239,12 +240,12 @@ mod tests {
     }
 
     #[actix::test]
-    async fn answer_that_is_closed_gives_its_memory_to_the_next() {
+    async fn memory_of_closed_answer_goes_to_next_answer() {
         let long = Bytes::from(vec![b'x'; 10 * SLICE_BYTES]);
         let memory = Memory::new(15 * SLICE_BYTES, 15 * SLICE_BYTES);
         let mut unread = counted(&memory, Some(&long), Vec::new());
         assert!(next(&mut unread).await.is_some());
-        // Within the same millisecond both would be unread for equally long.
+        // Waits a millisecond, so that the two bodies have been unread for different times.
         let taken = now();
         while now() <= taken {
             std::thread::yield_now();

@@ -60,7 +60,7 @@ fn nesting_is_limited_without_recursion() {
     let error = checked("[[[[1]]]]", 3).expect_err("four levels");
     assert_eq!((error.kind, &error.data["maxDepth"]), (ErrorKind::InvalidParams, &json!(3)));
     assert!(checked("1", 0).is_ok() && checked("{}", 0).is_err());
-    // `RawValue` itself takes any depth, so text like this does arrive here.
+    // `RawValue` itself accepts any depth, so such text can arrive here.
     let deep = format!("{}{}", "[".repeat(1 << 19), "]".repeat(1 << 19));
     let small = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
         assert!(checked(&deep, 128).is_err());
@@ -87,8 +87,8 @@ fn hash(value: &Value) -> String {
 #[test]
 fn text_hash_ignores_only_order_and_spelling() {
     let hash = canonical_text_hash;
-    let one = r#"{"name":"a","n":[1,{"x":null,"y":"é"}],"e":{}}"#;
-    assert_eq!(hash(one), hash(" { \"e\": {}, \"n\" : [1, {\"y\":\"\\u00e9\", \"x\":null}], \"name\":\"a\" }\n"));
+    let original = r#"{"name":"a","n":[1,{"x":null,"y":"é"}],"e":{}}"#;
+    assert_eq!(hash(original), hash(" { \"e\": {}, \"n\" : [1, {\"y\":\"\\u00e9\", \"x\":null}], \"name\":\"a\" }\n"));
     for other in [
         r#"{"name":"a","n":[1,{"x":null,"y":"é"}]}"#,
         r#"{"name":"a","n":[1.0,{"x":null,"y":"é"}],"e":{}}"#,
@@ -96,7 +96,7 @@ fn text_hash_ignores_only_order_and_spelling() {
         r#"{"name":"a","name":"a","n":[1,{"x":null,"y":"é"}],"e":{}}"#,
         r#"{"name":"a","n":[{"x":null,"y":"é"},1],"e":{}}"#,
     ] {
-        assert_ne!(hash(one), hash(other), "{other}");
+        assert_ne!(hash(original), hash(other), "{other}");
     }
     assert_ne!(hash(r#"{"m":12345678901234567890123}"#), hash(r#"{"m":12345678901234567890124}"#));
     assert_ne!(hash(r#"{"a":1,"a":2}"#), hash(r#"{"a":2,"a":1}"#));
@@ -115,7 +115,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The same value with the keys of every object in reverse.
+/// Returns the same value with the keys of every object in reverse.
 fn reversed(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(reversed).collect(),
@@ -137,7 +137,7 @@ proptest! {
         prop_assert_eq!(checked(&format!("{value:#}"), 64), Ok(()));
     }
 
-    /// Whatever is accepted means the same to a reader that takes the first and one that takes the last.
+    /// Accepted arguments mean the same to readers that use the first and the last of several duplicates.
     #[test]
     fn repeated_member_is_found_at_any_depth(value in value(), key in "[a-z\"\\\\é]{1,4}", deep in 0_usize..6) {
         let quoted = Value::from(key).to_string();

@@ -12,7 +12,7 @@ fn text(bytes: &Bytes) -> &str {
     std::str::from_utf8(bytes).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The `error` object of a response.
+/// Returns the `error` object of a response.
 fn object(error: &McpError, revision: Revision) -> String {
     let response = super::error(Some(&id("1")), error, revision);
     let object = text(&response).strip_prefix(r#"{"jsonrpc":"2.0","id":1,"error":"#);
@@ -24,7 +24,7 @@ fn id(raw: &str) -> RequestId {
 }
 
 #[test]
-fn messages_on_the_wire() {
+fn messages_have_exact_wire_text() {
     assert_eq!(text(&result(&id("1"), "{}")), r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
     assert_eq!(
         text(&result(&id(r#""\u0061""#), r#"{"n":1.0}"#)),
@@ -43,7 +43,7 @@ fn messages_on_the_wire() {
 }
 
 #[test]
-fn errors_on_the_wire() {
+fn errors_have_exact_wire_text() {
     let error = McpError::new(ErrorKind::ResourceNotFound, "No \"x\"").with("uri", "a://b");
     assert_eq!(
         text(&super::error(Some(&id("3")), &error, Revision::V2025_11_25)),

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The JSON text of an id, as clients may write it.
+/// Generates the JSON text of an id, as clients may write it.
 fn id_text() -> impl Strategy<Value = String> {
     prop_oneof![
         "(-)?(0|[1-9][0-9]{0,40})",
         ".{0,16}".prop_map(|text| Value::from(text).to_string()),
-        // With escapes that the gateway's own writer would not use.
+        // These strings have escapes that the gateway's own writer would not use.
         "([a-z]|\\\\u00[4-6][0-9a-f]|\\\\/|\\\\t|\\\\ud83d\\\\ude00){0,8}".prop_map(|text| format!("\"{text}\"")),
     ]
 }
@@ -35,7 +35,7 @@ fn whitespace() -> impl Strategy<Value = String> {
     "[ \t\r\n]{0,3}"
 }
 
-/// Text that is nearly JSON: the tokens of JSON in any order.
+/// Generates text that is nearly JSON: tokens of JSON in any order.
 fn near_json() -> impl Strategy<Value = String> {
     let token = prop_oneof![
         prop::sample::select(vec![
@@ -89,7 +89,7 @@ proptest! {
     /// The single-pass parser reads the same message as `serde_json`, including the outline.
     #[test]
     fn single_pass_matches_serde_json(
-        near in near_json(), params in payload(), meta in payload(), pretty: bool, at in any::<prop::sample::Index>(),
+        near in near_json(), params in payload(), meta in payload(), pretty: bool, position in any::<prop::sample::Index>(),
         byte: u8, depth in 1_usize..70,
     ) {
         let message = json!({
@@ -97,11 +97,11 @@ proptest! {
             "params": { "name": "\n\"x\u{1}", "arguments": params, "_meta": meta, "n": 1.5e300 },
         });
         let message = if pretty { format!("{message:#}") } else { message.to_string() };
-        let at = at.index(message.len());
+        let position = position.index(message.len());
         let mut bytes = message.clone().into_bytes();
-        bytes[at] = byte;
+        bytes[position] = byte;
         let mut spliced = message.clone();
-        spliced.insert_str((0..=at).rev().find(|at| message.is_char_boundary(*at)).unwrap(), &near);
+        spliced.insert_str((0..=position).rev().find(|index| message.is_char_boundary(*index)).unwrap(), &near);
         let limits = Limits { max_depth: depth, ..Limits::default() };
         for text in [Some(&message[..]), Some(&near), std::str::from_utf8(&bytes).ok(), Some(&spliced)] {
             let Some(text) = text else { continue };
@@ -167,18 +167,18 @@ proptest! {
 
     /// A message with a byte removed, added or changed never panics, and a prefix of a message is never a message.
     #[test]
-    fn broken_messages_do_not_panic(params in payload(), at in any::<prop::sample::Index>(), byte: u8) {
+    fn broken_messages_do_not_panic(params in payload(), position in any::<prop::sample::Index>(), byte: u8) {
         let text = json!({ "jsonrpc": "2.0", "id": "é1", "method": "tools/call", "params": params }).to_string();
-        let at = at.index(text.len());
-        let prefix = &text.as_bytes()[..at];
+        let position = position.index(text.len());
+        let prefix = &text.as_bytes()[..position];
         prop_assert!(parse(prefix, &Limits::default()).is_err());
         let mut bytes = text.clone().into_bytes();
-        bytes[at] = byte;
+        bytes[position] = byte;
         let _ = parse(&bytes, &Limits::default());
-        bytes.remove(at);
+        bytes.remove(position);
         let _ = parse(&bytes, &Limits::default());
-        bytes.insert(at, byte);
-        bytes.insert(at, b'"');
+        bytes.insert(position, byte);
+        bytes.insert(position, b'"');
         let _ = parse(&bytes, &Limits::default());
     }
 

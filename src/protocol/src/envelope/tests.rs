@@ -5,7 +5,7 @@ use crate::Revision;
 
 const LIMITS: Limits = Limits { max_depth: 16, max_batch: 4 };
 
-fn one(text: &str) -> Result<Message<'_>, EnvelopeFault> {
+fn parse_single(text: &str) -> Result<Message<'_>, EnvelopeFault> {
     match parse(text.as_bytes(), &LIMITS)? {
         Incoming::Single(message) => Ok(message),
         Incoming::Batch(_) => panic!("{text} is no batch"),
@@ -14,7 +14,7 @@ fn one(text: &str) -> Result<Message<'_>, EnvelopeFault> {
 
 #[track_caller]
 fn request(text: &str) -> Request<'_> {
-    match one(text) {
+    match parse_single(text) {
         Ok(Message::Request(request)) => request,
         other => panic!("{text} gave {other:?}"),
     }
@@ -76,7 +76,7 @@ fn invalid_ids_are_refused() {
 #[test]
 fn message_without_id_is_notification() {
     let text = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-    assert!(matches!(one(text), Ok(Message::Notification(n)) if n.method == "notifications/initialized"));
+    assert!(matches!(parse_single(text), Ok(Message::Notification(n)) if n.method == "notifications/initialized"));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn responses_carry_a_result_or_an_error() {
         (r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}"#, None, false),
         (r#"{"jsonrpc":"2.0","error":{"code":-1,"message":"no"}}"#, None, false),
     ] {
-        match one(text) {
+        match parse_single(text) {
             Ok(Message::Response(response)) => {
                 assert_eq!(response.id.as_ref().map(RequestId::as_json), id, "{text}");
                 assert_eq!(response.outcome.is_ok(), result, "{text}");
@@ -270,22 +270,23 @@ fn depth_bombs_do_not_overflow_the_stack() {
             refused(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{text}"#), -32700, None);
         }
         let (open, close) = ("[".repeat(mib / 2), "]".repeat(mib / 2));
-        let mut member = fault_of_member(&format!("{open}{close}"));
+        let mut member = fault_of_only_member(&format!("{open}{close}"));
         assert_eq!(member.error.kind, ErrorKind::InvalidRequest);
         refused(
             &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"a":{open}{close}}}}}"#),
             -32600,
             Some("1"),
         );
-        member =
-            fault_of_member(&format!(r#"[{{"jsonrpc":"2.0","id":2,"method":"ping","params":{{"a":{open}{close}}}}}]"#));
+        member = fault_of_only_member(&format!(
+            r#"[{{"jsonrpc":"2.0","id":2,"method":"ping","params":{{"a":{open}{close}}}}}]"#
+        ));
         assert_eq!(member.id.map(|id| id.to_string()).as_deref(), Some("2"));
     });
     assert!(run.map(|thread| thread.join().is_ok()).unwrap_or(false));
 }
 
 #[track_caller]
-fn fault_of_member(text: &str) -> EnvelopeFault {
+fn fault_of_only_member(text: &str) -> EnvelopeFault {
     match parse(text.as_bytes(), &LIMITS) {
         Ok(Incoming::Batch(mut members)) if members.len() == 1 => members.remove(0).expect_err("a fault"),
         other => panic!("{other:?}"),
@@ -303,7 +304,7 @@ fn array_is_batch_of_messages_and_faults() {
     assert!(matches!(&members[2], Ok(Message::Notification(_))));
     assert!(matches!(&members[3], Err(f) if f.id.as_ref().is_some_and(|id| id.as_json() == "\"z\"")));
     let nested = r#"[[{"jsonrpc":"2.0","id":1,"method":"ping"}]]"#;
-    assert_eq!(fault_of_member(nested).error.kind, ErrorKind::InvalidRequest);
+    assert_eq!(fault_of_only_member(nested).error.kind, ErrorKind::InvalidRequest);
 }
 
 #[test]

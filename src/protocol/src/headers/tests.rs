@@ -7,7 +7,7 @@ use crate::{
     params::parse_meta,
 };
 
-const V: &str = "2026-07-28";
+const VERSION: &str = "2026-07-28";
 
 fn body(method: &str, params: &str, version: &str) -> String {
     let comma = if params.is_empty() { "" } else { "," };
@@ -17,10 +17,10 @@ fn body(method: &str, params: &str, version: &str) -> String {
 }
 
 /// Runs the checks in the order of the endpoint.
-fn ladder(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError> {
+fn run_checks(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError> {
     let Ok(Incoming::Single(message)) = parse(body.as_bytes(), &Limits::default()) else { panic!("{body}") };
     let meta = parse_meta(message.params())?;
-    assert!(is_modern(headers, &meta), "the ladder applies");
+    assert!(is_modern(headers, &meta), "the request is recognized as stateless");
     let revision = check(headers, &message, &meta)?;
     assert_eq!(revision, Revision::MODERN);
     match &message {
@@ -31,7 +31,7 @@ fn ladder(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError> {
 
 #[track_caller]
 fn refused(headers: &[(&str, &[u8])], body: &str, number: i64, status: u16) {
-    match ladder(headers, body) {
+    match run_checks(headers, body) {
         Err(error) => {
             assert_eq!((error.number(Revision::MODERN), http_status(&error)), (number, status), "{error}");
         }
@@ -39,20 +39,20 @@ fn refused(headers: &[(&str, &[u8])], body: &str, number: i64, status: u16) {
     }
 }
 
-const PING_BODY: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+const BODY_WITHOUT_META: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
 
 #[test]
 fn conforming_request_passes_all_checks() {
-    let call = body("tools/call", r#""name":"get_weather","arguments":{}"#, V);
+    let call = body("tools/call", r#""name":"get_weather","arguments":{}"#, VERSION);
     let headers: [(&str, &[u8]); 3] =
-        [("MCP-Protocol-Version", V.as_bytes()), ("Mcp-Method", b"tools/call"), ("Mcp-Name", b"get_weather")];
-    assert_eq!(ladder(&headers, &call), Ok(Method::ToolsCall));
-    let shouting: [(&str, &[u8]); 3] =
+        [("MCP-Protocol-Version", VERSION.as_bytes()), ("Mcp-Method", b"tools/call"), ("Mcp-Name", b"get_weather")];
+    assert_eq!(run_checks(&headers, &call), Ok(Method::ToolsCall));
+    let mixed_case: [(&str, &[u8]); 3] =
         [("MCP-PROTOCOL-VERSION", b" 2026-07-28\t"), ("mcp-method", b" tools/call "), ("mCP-nAME", b"\tget_weather")];
-    assert_eq!(ladder(&shouting, &call), Ok(Method::ToolsCall));
-    let list = body("tools/list", "", V);
+    assert_eq!(run_checks(&mixed_case, &call), Ok(Method::ToolsCall));
+    let list = body("tools/list", "", VERSION);
     assert_eq!(
-        ladder(&[("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tools/list")], &list),
+        run_checks(&[("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", b"tools/list")], &list),
         Ok(Method::ToolsList)
     );
 }
@@ -68,14 +68,14 @@ fn for_request_builds_required_headers() {
         ("tasks/update", ""),
     ];
     for (method, params) in cases {
-        let body = body(method, params, V);
+        let body = body(method, params, VERSION);
         let Ok(Incoming::Single(Message::Request(request))) = parse(body.as_bytes(), &Limits::default()) else {
             panic!("{body}")
         };
         let meta = request.meta().unwrap();
         let headers = for_request(&request, &meta);
         let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
-        assert_eq!(ladder(&headers, &body).unwrap(), Method::parse(method).unwrap(), "{headers:?}");
+        assert_eq!(run_checks(&headers, &body).unwrap(), Method::parse(method).unwrap(), "{headers:?}");
     }
 }
 
@@ -104,18 +104,18 @@ fn modern_request_is_recognized() {
 
 #[test]
 fn step_3_envelope_is_checked_first() {
-    let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"wrong")];
-    refused(&headers, PING_BODY, -32602, 400);
+    let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", b"wrong")];
+    refused(&headers, BODY_WITHOUT_META, -32602, 400);
     let version = keys::PROTOCOL_VERSION;
     let capabilities = keys::CLIENT_CAPABILITIES;
     for meta in [
         "{}".to_owned(),
         "null".into(),
         "[]".into(),
-        format!(r#"{{"{version}":"{V}"}}"#),
+        format!(r#"{{"{version}":"{VERSION}"}}"#),
         format!(r#"{{"{capabilities}":{{}}}}"#),
         format!(r#"{{"{version}":5,"{capabilities}":{{}}}}"#),
-        format!(r#"{{"{version}":"{V}","{capabilities}":[]}}"#),
+        format!(r#"{{"{version}":"{VERSION}","{capabilities}":[]}}"#),
         format!(r#"{{"{version}":"1900-01-01"}}"#),
     ] {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{meta}}}}}"#);
@@ -125,8 +125,8 @@ fn step_3_envelope_is_checked_first() {
 
 #[test]
 fn step_4_headers_must_match_body() {
-    let call = body("tools/call", r#""name":"get_weather""#, V);
-    let version = ("mcp-protocol-version", V.as_bytes());
+    let call = body("tools/call", r#""name":"get_weather""#, VERSION);
+    let version = ("mcp-protocol-version", VERSION.as_bytes());
     let method = ("mcp-method", &b"tools/call"[..]);
     let name = ("mcp-name", &b"get_weather"[..]);
     for headers in [
@@ -151,7 +151,7 @@ fn step_4_headers_must_match_body() {
     }
     // A header mismatch is reported before an unserved version or an unknown method.
     refused(&[version, method, name], &body("tools/call", r#""name":"get_weather""#, "1900-01-01"), -32020, 400);
-    refused(&[version, ("mcp-method", b"nope")], &body("ping", "", V), -32020, 400);
+    refused(&[version, ("mcp-method", b"nope")], &body("ping", "", VERSION), -32020, 400);
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn step_4_name_header_mirrors_member_of_method() {
         ("tools/call", r#""na\u006de":"\u0061""#, "a"),
         ("tools/call", r#""arguments":{"name":"inner"},"name":"outer""#, "outer"),
     ] {
-        let body = body(method, params, V);
+        let body = body(method, params, VERSION);
         let with = |name: &[u8]| {
-            ladder(
-                &[("mcp-protocol-version", V.as_bytes()), ("mcp-method", method.as_bytes()), ("mcp-name", name)],
+            run_checks(
+                &[("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", method.as_bytes()), ("mcp-name", name)],
                 &body,
             )
         };
@@ -174,38 +174,41 @@ fn step_4_name_header_mirrors_member_of_method() {
         assert!(with(b"other").is_err(), "{params}");
     }
     let headers: [(&str, &[u8]); 3] =
-        [("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tasks/get"), ("mcp-name", b"t1")];
+        [("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", b"tasks/get"), ("mcp-name", b"t1")];
     // The tasks extension.
-    assert!(ladder(&headers, &body("tasks/get", r#""taskId":"t1""#, V)).is_ok());
-    refused(&headers, &body("tasks/get", r#""taskId":"t2""#, V), -32020, 400);
+    assert!(run_checks(&headers, &body("tasks/get", r#""taskId":"t1""#, VERSION)).is_ok());
+    refused(&headers, &body("tasks/get", r#""taskId":"t2""#, VERSION), -32020, 400);
 }
 
 #[test]
 fn step_4_missing_body_name_is_left_to_handler() {
-    let version = ("mcp-protocol-version", V.as_bytes());
-    let call = body("tools/call", "", V);
-    // The handler says that `name` is missing; a header alone must not name a tool.
-    assert!(ladder(&[version, ("mcp-method", b"tools/call")], &call).is_ok());
+    let version = ("mcp-protocol-version", VERSION.as_bytes());
+    let call = body("tools/call", "", VERSION);
+    // The handler reports that `name` is missing, and a header alone must not name a tool.
+    assert!(run_checks(&[version, ("mcp-method", b"tools/call")], &call).is_ok());
     refused(&[version, ("mcp-method", b"tools/call"), ("mcp-name", b"x")], &call, -32020, 400);
     refused(
         &[version, ("mcp-method", b"tools/call"), ("mcp-name", b"5")],
-        &body("tools/call", r#""name":5"#, V),
+        &body("tools/call", r#""name":5"#, VERSION),
         -32020,
         400,
     );
-    let twice = body("tools/call", r#""name":"a","name":"b""#, V);
-    assert!(ladder(&[version, ("mcp-method", b"tools/call"), ("mcp-name", b"a")], &twice).is_err());
+    let twice = body("tools/call", r#""name":"a","name":"b""#, VERSION);
+    assert!(run_checks(&[version, ("mcp-method", b"tools/call"), ("mcp-name", b"a")], &twice).is_err());
     // Methods without a name ignore the header.
-    let list = body("tools/list", r#""name":"x""#, V);
-    assert!(ladder(&[version, ("mcp-method", b"tools/list"), ("mcp-name", b"whatever")], &list).is_ok());
+    let list = body("tools/list", r#""name":"x""#, VERSION);
+    assert!(run_checks(&[version, ("mcp-method", b"tools/list"), ("mcp-name", b"whatever")], &list).is_ok());
 }
 
 #[test]
 fn encoded_names_are_decoded_before_they_are_compared() {
     let name = |value: &str, header: &[u8]| {
-        let body = body("tools/call", &format!(r#""name":{}"#, json!(value)), V);
-        ladder(&[("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tools/call"), ("mcp-name", header)], &body)
-            .is_ok()
+        let body = body("tools/call", &format!(r#""name":{}"#, json!(value)), VERSION);
+        run_checks(
+            &[("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", b"tools/call"), ("mcp-name", header)],
+            &body,
+        )
+        .is_ok()
     };
     // Examples from the specification.
     assert!(name("us-west1", b"us-west1"));
@@ -236,7 +239,7 @@ fn step_5_unserved_versions_are_refused() {
     for version in ["2025-11-25", "2024-11-05", "2027-01-01", "draft", ""] {
         let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", version.as_bytes()), ("mcp-method", b"tools/list")];
         refused(&headers, &body("tools/list", "", version), -32022, 400);
-        // Reported before the method is checked.
+        // The version is reported before the method is checked.
         let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", version.as_bytes()), ("mcp-method", b"nope")];
         refused(&headers, &body("nope", "", version), -32022, 400);
     }
@@ -255,8 +258,8 @@ fn step_6_handshake_methods_are_unknown() {
         "notifications/cancelled",
     ] {
         refused(
-            &[("mcp-protocol-version", V.as_bytes()), ("mcp-method", method.as_bytes())],
-            &body(method, "", V),
+            &[("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", method.as_bytes())],
+            &body(method, "", VERSION),
             -32601,
             404,
         );
@@ -267,8 +270,8 @@ fn step_6_handshake_methods_are_unknown() {
 fn check_envelope_needs_no_headers() {
     let meta = |version: Option<&'static str>| Meta { protocol_version: version.map(Into::into), ..Meta::default() };
     assert_eq!(check_envelope(&meta(None)).map_err(|e| e.kind), Err(ErrorKind::InvalidParams));
-    assert_eq!(check_envelope(&meta(Some(V))).map_err(|e| e.kind), Err(ErrorKind::InvalidParams));
-    for (version, expected) in [(V, Ok(Revision::MODERN)), ("2025-11-25", Err(ErrorKind::UnsupportedVersion))] {
+    assert_eq!(check_envelope(&meta(Some(VERSION))).map_err(|e| e.kind), Err(ErrorKind::InvalidParams));
+    for (version, expected) in [(VERSION, Ok(Revision::MODERN)), ("2025-11-25", Err(ErrorKind::UnsupportedVersion))] {
         let meta = Meta { client_capabilities: Some("{}"), ..meta(Some(version)) };
         assert_eq!(check_envelope(&meta).map_err(|e| e.kind), expected);
     }
@@ -277,12 +280,12 @@ fn check_envelope_needs_no_headers() {
 #[test]
 fn notification_headers_are_optional_but_must_match() {
     let plain = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
-    assert!(ladder(&[("mcp-method", b"notifications/cancelled")], plain).is_ok());
-    assert!(ladder(&[("mcp-protocol-version", V.as_bytes())], plain).is_ok());
+    assert!(run_checks(&[("mcp-method", b"notifications/cancelled")], plain).is_ok());
+    assert!(run_checks(&[("mcp-protocol-version", VERSION.as_bytes())], plain).is_ok());
     refused(&[("mcp-method", b"notifications/progress")], plain, -32020, 400);
     refused(&[("mcp-protocol-version", b"2027-01-01")], plain, -32022, 400);
-    let with_meta = body("notifications/cancelled", "", V).replace("\"id\":1,", "");
-    assert!(ladder(&[], &with_meta).is_ok());
+    let with_meta = body("notifications/cancelled", "", VERSION).replace("\"id\":1,", "");
+    assert!(run_checks(&[], &with_meta).is_ok());
     refused(&[("mcp-protocol-version", b"2025-11-25")], &with_meta, -32020, 400);
     let old = body("notifications/cancelled", "", "2025-11-25").replace("\"id\":1,", "");
     refused(&[], &old, -32022, 400);
@@ -313,7 +316,7 @@ fn responses_from_clients_are_refused() {
 }
 
 #[test]
-fn statuses() {
+fn errors_have_expected_http_status() {
     for (kind, status) in [
         (ErrorKind::Parse, 400),
         (ErrorKind::InvalidRequest, 400),
@@ -339,7 +342,7 @@ proptest! {
     #[test]
     fn arbitrary_headers_do_not_panic(version in prop::collection::vec(any::<u8>(), 0..20), method in prop::collection::vec(any::<u8>(), 0..20), name in prop::collection::vec(any::<u8>(), 0..40)) {
         let headers: [(&str, &[u8]); 3] = [("mcp-protocol-version", &version), ("mcp-method", &method), ("mcp-name", &name)];
-        let _ = ladder(&headers, &body("tools/call", r#""name":"x""#, V));
+        let _ = run_checks(&headers, &body("tools/call", r#""name":"x""#, VERSION));
     }
 
     /// The Base64 form of any name passes and decodes to the name.
@@ -348,9 +351,9 @@ proptest! {
         use base64::{Engine, engine::general_purpose::STANDARD};
         let header = format!("=?base64?{}?=", STANDARD.encode(&name));
         prop_assert_eq!(decode_value(NAME, header.as_bytes()), Ok(name.clone().into()));
-        let body = body("tools/call", &format!(r#""name":{}"#, json!(name)), V);
-        let headers: [(&str, &[u8]); 3] = [("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tools/call"), ("mcp-name", header.as_bytes())];
-        prop_assert_eq!(ladder(&headers, &body), Ok(Method::ToolsCall));
+        let body = body("tools/call", &format!(r#""name":{}"#, json!(name)), VERSION);
+        let headers: [(&str, &[u8]); 3] = [("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", b"tools/call"), ("mcp-name", header.as_bytes())];
+        prop_assert_eq!(run_checks(&headers, &body), Ok(Method::ToolsCall));
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Member, elements, member, members, push_quoted, quoted, string};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberAction<T = String> {
     Keep,
-    /// Removes it together with the comma and space that separate it from its neighbor.
+    /// Removes the member, together with the comma and space that separate it from its neighbor.
     Drop,
     /// Replaces the value by this JSON text.
     Set(T),
@@ -19,13 +19,13 @@ impl<T> From<Option<T>> for MemberAction<T> {
     }
 }
 
-/// The state of an object that was written up to its last change.
+/// The progress of writing an object up to its last change.
 struct WriteProgress {
     /// The part of the object before this offset was written; 0 if nothing changed.
     copied_to: usize,
     /// End offset of the last member; 0 if there is none.
     last_member_end: usize,
-    /// At least one member was kept.
+    /// `true` if at least one member was kept.
     has_members: bool,
 }
 
@@ -63,7 +63,8 @@ fn write_edited_members<'a, T: AsRef<str>>(
     WriteProgress { copied_to, last_member_end, has_members }
 }
 
-/// Edits each member of an object as `decide` says for its key and raw value. Returns `None` if nothing changes.
+/// Edits each member of an object with the action that `decide` returns for its key and raw value. Returns `None` if nothing
+/// changes.
 #[must_use]
 pub fn edit_members(object: &str, mut decide: impl FnMut(&str, &str) -> MemberAction) -> Option<String> {
     let mut out = String::new();
@@ -105,7 +106,7 @@ fn append_remainder(mut out: String, text: &str, copied: usize) -> Option<String
     Some(out)
 }
 
-/// What to do with all members of one name. Values are JSON text.
+/// An edit of all members with one name. The values are JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberEdit<'a> {
     /// Sets the value of existing members, or appends one if there is none.
@@ -117,8 +118,8 @@ pub enum MemberEdit<'a> {
     Drop,
 }
 
-/// Writes an object with the edits applied to the members of those names. At most 64 edits are allowed. Text that is
-/// not an object is written unchanged.
+/// Writes an object, and applies each edit to the members with its name. At most 64 edits are allowed. Text that is not an
+/// object is written unchanged.
 pub fn edit_into(out: &mut String, object: &str, edits: &[(&str, MemberEdit<'_>)]) {
     edit_object_into(out, object, members(object), edits);
 }
@@ -131,7 +132,7 @@ pub(crate) fn edit_object_into<'a>(
     edits: &[(&str, MemberEdit<'_>)],
 ) {
     let mut seen = 0_u64;
-    let WriteProgress { copied_to: copied, last_member_end: mut end, has_members: mut kept } =
+    let WriteProgress { copied_to: copied, last_member_end: mut end, mut has_members } =
         write_edited_members(out, object, members, |member| {
             let Some(index) = edits.iter().position(|(key, _)| *key == member.key) else { return MemberAction::Keep };
             seen |= 1 << index.min(63);
@@ -146,17 +147,17 @@ pub(crate) fn edit_object_into<'a>(
             out.push_str(object);
             return;
         }
-        // After the brace of an empty object.
+        // New members follow the brace of an empty object.
         end = object.find('{').map_or(0, |brace| brace + 1);
     }
     out.push_str(&object[copied..end]);
-    for (index, (key, op)) in edits.iter().enumerate() {
-        let (MemberEdit::Set(value) | MemberEdit::Default(value)) = op else { continue };
+    for (index, (key, edit)) in edits.iter().enumerate() {
+        let (MemberEdit::Set(value) | MemberEdit::Default(value)) = edit else { continue };
         if seen & (1 << index.min(63)) != 0 {
             continue;
         }
-        push_member(out, !kept, key, value);
-        kept = true;
+        push_member(out, !has_members, key, value);
+        has_members = true;
     }
     out.push_str(&object[end..]);
 }
@@ -169,9 +170,9 @@ pub fn edit(object: &str, edits: &[(&str, MemberEdit<'_>)]) -> String {
     out
 }
 
-/// Returns by how many bytes the edits can lengthen an object, if the new keys need no escapes.
+/// Returns the maximum number of bytes that the edits add to an object, if the new keys need no escapes.
 pub(crate) fn max_growth(edits: &[(&str, MemberEdit<'_>)]) -> usize {
-    let added_len = |(key, op): &(&str, MemberEdit<'_>)| match op {
+    let added_len = |(key, edit): &(&str, MemberEdit<'_>)| match edit {
         MemberEdit::Set(value) | MemberEdit::Replace(value) | MemberEdit::Default(value) => key.len() + value.len() + 4,
         MemberEdit::Drop => 0,
     };
@@ -190,7 +191,7 @@ fn push_member(out: &mut String, is_first: bool, key: &str, value: &str) {
 /// Edits entries of the top-level `_meta` of an object. A `_meta` that is missing or not an object is created.
 #[must_use]
 pub fn merge_meta(object: &str, entries: &[(&str, MemberEdit<'_>)]) -> String {
-    // Of duplicates most parsers see the last one, and all of them get the new value.
+    // Most parsers use the last of several duplicates, and all duplicates get the new value.
     let meta = member(object, "_meta").filter(|meta| meta.starts_with('{')).unwrap_or("{}");
     edit(object, &[("_meta", MemberEdit::Set(&edit(meta, entries)))])
 }

@@ -1,4 +1,4 @@
-//! Scans JSON text: the only place that knows the JSON grammar.
+//! Scans JSON text. No other module knows the JSON grammar.
 //!
 //! The scanner must never recurse or allocate, because it reads hostile text before any other check.
 
@@ -13,7 +13,7 @@ impl<'a> Scanner<'a> {
         Self { text, position: 0 }
     }
 
-    /// Positions the scanner after the opening `brace` of the text, or at its end if the text does not begin with it.
+    /// Positions the scanner after the opening `brace`, or at the end of a text that does not begin with `brace`.
     pub(super) fn inside_container(text: &'a str, brace: u8) -> Self {
         let mut scanner = Self::new(text);
         scanner.skip_space();
@@ -59,7 +59,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Reads text that is known to be JSON by its structure alone.
+/// Reads text that is known to be JSON, and follows only its structure.
 impl<'a> Scanner<'a> {
     /// Skips whitespace and a value. Returns the value with its offset, or `None` at the end of a container.
     pub(super) fn next_value(&mut self) -> Option<(usize, &'a str)> {
@@ -217,7 +217,7 @@ impl<'a> Scanner<'a> {
                     open = open << 1 | u64::from(is_object);
                     self.skip_space();
                     if self.peek() == if is_object { b'}' } else { b']' } {
-                        // Closed below, like any other container.
+                        // The loop below closes the container.
                     } else {
                         if is_object {
                             self.check_key()?;
@@ -297,7 +297,7 @@ impl<'a> Scanner<'a> {
         (self.position > from).then_some(())
     }
 
-    /// Checks a string, and returns whether it has escapes.
+    /// Checks a string. Returns `true` if the string has escapes.
     #[inline]
     fn check_string(&mut self) -> Option<bool> {
         self.consume(b'"')?;
@@ -362,7 +362,7 @@ pub(crate) fn has_lone_surrogate(text: &str) -> bool {
         match scanner.check_escape() {
             Ok(()) => {}
             Err(EscapeError::LoneSurrogate) => return true,
-            // The escaped character is not a backslash of its own, so it is skipped.
+            // The escaped character may be a backslash, so it is skipped too.
             Err(EscapeError::Unrecognized) => scanner.position += 2,
         }
     }
@@ -381,13 +381,13 @@ pub(super) fn has_escapes(inner: &str) -> bool {
 
 /// Returns the offset after the closing quote of the string that opens at `start`.
 fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
-    let mut at = start + 1;
+    let mut position = start + 1;
     loop {
-        at += find_quote_or_backslash(bytes.get(at..)?)?;
-        if bytes.get(at) == Some(&b'"') {
-            return Some(at + 1);
+        position += find_quote_or_backslash(bytes.get(position..)?)?;
+        if bytes.get(position) == Some(&b'"') {
+            return Some(position + 1);
         }
-        at += 2;
+        position += 2;
     }
 }
 
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn special_bytes_are_found_at_any_offset() {
-        let same = |bytes: &[u8]| {
+        let assert_found = |bytes: &[u8]| {
             let is_end = |b: &u8| matches!(b, b'"' | b'\\');
             assert_eq!(find_special::<false>(bytes), bytes.iter().position(is_end), "{bytes:?}");
             assert_eq!(find_special::<true>(bytes), bytes.iter().position(|b| is_end(b) || *b < 0x20), "{bytes:?}");
@@ -458,12 +458,12 @@ mod tests {
             for end in ['"', '\\', '\u{0}', '\u{1f}', '\n'] {
                 let text = format!("{}{end}\"\\{}", "#!]é\u{7f} \u{20}".repeat(length), "y".repeat(length % 9));
                 for cut in 0..text.len().min(41) {
-                    same(&text.as_bytes()[cut..]);
+                    assert_found(&text.as_bytes()[cut..]);
                 }
             }
         }
-        same(b"");
-        same("é".repeat(50).as_bytes());
+        assert_found(b"");
+        assert_found("é".repeat(50).as_bytes());
     }
 
     #[test]
@@ -528,10 +528,10 @@ mod tests {
         ] {
             assert!(has_lone_surrogate(lone), "{lone}");
         }
-        for fine in
+        for valid in
             [r#""\ud83d\ude00""#, r#""\uD83D\uDE00\uD83D\uDE00""#, r#""\\ud800""#, r#""\u0041\n""#, r#""😀""#, "", "\\"]
         {
-            assert!(!has_lone_surrogate(fine), "{fine}");
+            assert!(!has_lone_surrogate(valid), "{valid}");
         }
     }
 }

@@ -3,33 +3,36 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 
-const ODD: &str =
+const UNUSUAL_OBJECT: &str =
     " { \"a\" : 12345678901234567890123 ,\"b\":{ \"}\":[\"]\\\"\"] } , \"n\\u0061me\":\"x\", \"e\":1e400 }\n";
 
 #[test]
-fn members_are_found_where_they_stand() {
-    let found: Vec<_> = members(ODD).map(|m| (m.key.into_owned(), m.value)).collect();
+fn members_have_correct_positions() {
+    let found: Vec<_> = members(UNUSUAL_OBJECT).map(|m| (m.key.into_owned(), m.value)).collect();
     let expected =
         [("a", "12345678901234567890123"), ("b", "{ \"}\":[\"]\\\"\"] }"), ("name", "\"x\""), ("e", "1e400")];
     assert_eq!(found, expected.map(|(k, v)| (k.to_owned(), v)));
-    for member in members(ODD) {
-        assert!(ODD[member.start..member.end].starts_with('"') && ODD[..member.end].ends_with(member.value));
+    for member in members(UNUSUAL_OBJECT) {
+        assert!(
+            UNUSUAL_OBJECT[member.start..member.end].starts_with('"')
+                && UNUSUAL_OBJECT[..member.end].ends_with(member.value)
+        );
     }
     assert_eq!(members("{ }").count() + members("[1]").count() + members("").count(), 0);
     assert_eq!(elements("[1, [2,3] ,{\"a\":[]}]").map(|e| e.1).collect::<Vec<_>>(), ["1", "[2,3]", "{\"a\":[]}"]);
-    assert_eq!(member(ODD, "name"), Some("\"x\""));
+    assert_eq!(member(UNUSUAL_OBJECT, "name"), Some("\"x\""));
 }
 
 #[test]
 fn unedited_members_keep_every_byte() {
     for (edits, expected) in [
-        (&[][..], ODD.to_owned()),
-        (&[("name", MemberEdit::Set("1"))][..], ODD.replace("\"x\"", "1")),
-        (&[("name", MemberEdit::Drop)][..], ODD.replace(" , \"n\\u0061me\":\"x\"", "")),
-        (&[("a", MemberEdit::Drop)][..], ODD.replace("\"a\" : 12345678901234567890123 ,", "")),
-        (&[("e", MemberEdit::Drop)][..], ODD.replace(", \"e\":1e400", "")),
-        (&[("z", MemberEdit::Set("null"))][..], ODD.replace("1e400", "1e400,\"z\":null")),
-        (&[("z", MemberEdit::Replace("null")), ("a", MemberEdit::Default("2"))][..], ODD.to_owned()),
+        (&[][..], UNUSUAL_OBJECT.to_owned()),
+        (&[("name", MemberEdit::Set("1"))][..], UNUSUAL_OBJECT.replace("\"x\"", "1")),
+        (&[("name", MemberEdit::Drop)][..], UNUSUAL_OBJECT.replace(" , \"n\\u0061me\":\"x\"", "")),
+        (&[("a", MemberEdit::Drop)][..], UNUSUAL_OBJECT.replace("\"a\" : 12345678901234567890123 ,", "")),
+        (&[("e", MemberEdit::Drop)][..], UNUSUAL_OBJECT.replace(", \"e\":1e400", "")),
+        (&[("z", MemberEdit::Set("null"))][..], UNUSUAL_OBJECT.replace("1e400", "1e400,\"z\":null")),
+        (&[("z", MemberEdit::Replace("null")), ("a", MemberEdit::Default("2"))][..], UNUSUAL_OBJECT.to_owned()),
         (
             &[
                 ("a", MemberEdit::Drop),
@@ -45,7 +48,7 @@ fn unedited_members_keep_every_byte() {
             " { \"e\":1e400 }\n".to_owned(),
         ),
     ] {
-        assert_eq!(edit(ODD, edits), expected, "{edits:?}");
+        assert_eq!(edit(UNUSUAL_OBJECT, edits), expected, "{edits:?}");
     }
     assert_eq!(edit("{}", &[("a", MemberEdit::Set("1")), ("b", MemberEdit::Default("2"))]), r#"{"a":1,"b":2}"#);
     assert_eq!(edit("{ }", &[("a", MemberEdit::Drop)]), "{ }");
@@ -81,13 +84,13 @@ proptest! {
             _ => MemberEdit::Drop,
         })).collect();
         let edited: Value = serde_json::from_str(&edit(&text, &edits)).unwrap();
-        for (at, (name, op)) in edits.iter().enumerate() {
-            let exists = keys.contains(&at);
+        for (index, (name, op)) in edits.iter().enumerate() {
+            let exists = keys.contains(&index);
             let expected = match op {
                 MemberEdit::Set(_) => Some(serde_json::json!(0)),
                 MemberEdit::Replace(_) => exists.then(|| serde_json::json!(1)),
                 MemberEdit::Default(_) if !exists => Some(serde_json::json!(2)),
-                MemberEdit::Default(_) => Some(serde_json::json!({"n": [at]})),
+                MemberEdit::Default(_) => Some(serde_json::json!({"n": [index]})),
                 MemberEdit::Drop => None,
             };
             prop_assert_eq!(edited.get(*name), expected.as_ref(), "{}", name);
@@ -95,13 +98,13 @@ proptest! {
     }
 }
 
-fn without(object: &str, keys: &[&str]) -> String {
+fn drop_members(object: &str, keys: &[&str]) -> String {
     edit_members(object, |key, _| if keys.contains(&key) { MemberAction::Drop } else { MemberAction::Keep })
         .unwrap_or_else(|| object.to_owned())
 }
 
 #[test]
-fn dropped_members_take_their_commas_along() {
+fn commas_of_dropped_members_are_removed() {
     let object = r#"{ "a" : 1e2 ,  "b":[{"a":"}"}], "c" :"x,\"" }"#;
     for (keys, left) in [
         (&["a"][..], r#"{ "b":[{"a":"}"}], "c" :"x,\"" }"#),
@@ -113,11 +116,11 @@ fn dropped_members_take_their_commas_along() {
         (&["a", "b", "c"], r"{  }"),
         (&["d"], object),
     ] {
-        assert_eq!(without(object, keys), left, "{keys:?}");
+        assert_eq!(drop_members(object, keys), left, "{keys:?}");
     }
-    assert_eq!(without(r#"{"\u0061":1,"b":2,"a":3}"#, &["a"]), r#"{"b":2}"#, "escaped and repeated names");
-    assert_eq!(without("{}", &["a"]), "{}");
-    assert_eq!(without("[1]", &["a"]), "[1]");
+    assert_eq!(drop_members(r#"{"\u0061":1,"b":2,"a":3}"#, &["a"]), r#"{"b":2}"#, "escaped and repeated names");
+    assert_eq!(drop_members("{}", &["a"]), "{}");
+    assert_eq!(drop_members("[1]", &["a"]), "[1]");
 }
 
 #[test]
@@ -130,7 +133,7 @@ fn only_top_level_strings_are_replaced() {
 #[test]
 fn invalid_json_does_not_panic() {
     for text in ["", "{", "{\"", "{\"a", "{\"a\"", "{\"a\":", "{\"a\":1,", "[", "[1,", "\"\\", "}", "{,}", "{\"a\":}"] {
-        let _ = without(text, &["a"]);
+        let _ = drop_members(text, &["a"]);
         let _ = replace_strings(text, &["a"], |_, _| Some(String::new()));
     }
 }
@@ -157,7 +160,7 @@ proptest! {
     fn text_edits_match_tree_edits(members in prop::collection::vec(("[a-d\\\\\"]{1,2}", tree()), 0..6), pretty: bool) {
         let tree: serde_json::Map<String, Value> = members.into_iter().collect();
         let text = if pretty { serde_json::to_string_pretty(&tree) } else { serde_json::to_string(&tree) }.unwrap();
-        let dropped: Value = serde_json::from_str(&without(&text, &["a", "b"])).unwrap();
+        let dropped: Value = serde_json::from_str(&drop_members(&text, &["a", "b"])).unwrap();
         let mut expected = tree.clone();
         expected.remove("a");
         expected.remove("b");
@@ -250,8 +253,8 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<Value>(&out).expect("JSON"), Value::Object(expected));
         // Restoring the old value restores the text.
         if let Some(old) = object.get("a") && !pretty {
-            let put_back = edit(&out, &[("a", MemberEdit::Set(&old.to_string()))]);
-            prop_assert_eq!(put_back.replacen(",\"zz\":0", "", 1).len(), if object.contains_key("zz") { put_back.len() } else { text.len() });
+            let restored = edit(&out, &[("a", MemberEdit::Set(&old.to_string()))]);
+            prop_assert_eq!(restored.replacen(",\"zz\":0", "", 1).len(), if object.contains_key("zz") { restored.len() } else { text.len() });
         }
     }
 
@@ -269,7 +272,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_answered(text in ".{0,40}") {
+    fn arbitrary_text_does_not_panic(text in ".{0,40}") {
         let _ = (add_members(&text, &[("a", "1")]), merge_meta(&text, &[("a", MemberEdit::Set("1"))]), edit_members(&text, |_, _| MemberAction::Drop));
     }
 }

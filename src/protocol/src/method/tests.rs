@@ -1,8 +1,8 @@
 use super::*;
 
-/// Every method with the revisions it exists in, oldest first, and whether a legacy client needs a session for it.
+/// Every method, with `true` for each revision that has it (oldest first) and `true` if a handshake-era client needs a session.
 #[rustfmt::skip]
-const TABLE: &[(&str, [bool; 5], bool)] = &[
+const EXPECTED_METHODS: &[(&str, [bool; 5], bool)] = &[
     ("initialize",                               [true,  true,  true,  true,  false], false),
     ("server/discover",                          [false, false, false, false, true],  false),
     ("ping",                                     [true,  true,  true,  true,  false], false),
@@ -42,8 +42,8 @@ const TABLE: &[(&str, [bool; 5], bool)] = &[
 
 #[test]
 fn every_method_in_every_revision() {
-    assert_eq!(TABLE.len(), Method::ALL.len());
-    for (name, exists, session) in TABLE {
+    assert_eq!(EXPECTED_METHODS.len(), Method::ALL.len());
+    for (name, exists, session) in EXPECTED_METHODS {
         let method = Method::parse(name).unwrap_or_else(|| panic!("{name} is known"));
         assert_eq!(method.as_str(), *name);
         assert_eq!(Revision::ALL.map(|revision| method.exists_in(revision)), *exists, "{name}");

@@ -90,7 +90,7 @@ fn deep_schemas_do_not_overflow_the_stack() {
     }
     let small = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
         assert_eq!(paths(&schema).len(), 1);
-        // Dropping it would recurse, and is not what is tested.
+        // Dropping the schema would recurse, which this test does not cover.
         std::mem::forget(schema);
     });
     assert!(small.map(|thread| thread.join().is_ok()).unwrap_or(false));
@@ -173,11 +173,11 @@ fn only_integers_compare_as_numbers() {
         assert!(!count(header, json!(7)), "{header}");
     }
     assert!(count("-7", json!(-7)) && count("7", json!(7.0)));
-    // Doubles cannot tell these two apart; their digits can.
+    // These two numbers are equal as doubles, so their digits are compared.
     assert!(!count("9007199254740993", json!(9_007_199_254_740_992_i64)));
     assert!(count("9007199254740993", json!(9_007_199_254_740_993_i64)));
     // A string argument is compared as a string.
     assert!(!count("7.0", json!("7")) && count("7", json!("7")));
-    // Left to the input schema.
+    // The input schema checks the type of such an argument.
     assert!(passes(&[], json!({ "count": [7] })) && !count("7", json!([7])));
 }

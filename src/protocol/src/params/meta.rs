@@ -25,8 +25,8 @@ pub mod keys {
     pub const IDEMPOTENCY_KEY: &str = "dev.countersign/idempotencyKey";
 }
 
-/// The members of `_meta` that the gateway reads. All are optional here; [`crate::headers::check_envelope`] checks
-/// those that a revision requires.
+/// The members of `_meta` that the gateway reads. All of them are optional here. [`crate::headers::check_envelope`] checks the
+/// members that a revision requires.
 #[derive(Clone, Debug, Default)]
 pub struct Meta<'a> {
     /// Raw JSON of a string or an integer, echoed unchanged.
@@ -44,7 +44,7 @@ impl Meta<'_> {
     /// Returns the name and version of the client.
     ///
     /// # Errors
-    /// `InvalidParams` where it lacks a name or a version.
+    /// `InvalidParams` if the name or the version is missing.
     pub fn client_info(&self) -> Result<Option<Implementation>, McpError> {
         self.client_info
             .map(serde_json::from_str)
@@ -70,7 +70,7 @@ pub fn is_modern(meta: &Meta<'_>) -> bool {
     meta.protocol_version.is_some()
 }
 
-/// Reads `params._meta`. An absent one is empty.
+/// Reads `params._meta`. An absent `_meta` counts as empty.
 ///
 /// # Errors
 /// `InvalidParams` whose `data.member` starts with `_meta`, if it is not an object, or if a member that the gateway

@@ -7,7 +7,7 @@ fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-/// The error of parsing `text` as a `T`.
+/// Returns the error of parsing `text` as a `T`.
 #[track_caller]
 fn refused<T: for<'a> Deserialize<'a>>(text: &str) -> McpError {
     let raw = raw(text);
@@ -20,7 +20,7 @@ fn refused<T: for<'a> Deserialize<'a>>(text: &str) -> McpError {
     }
 }
 
-macro_rules! names {
+macro_rules! assert_error {
     ($type:ty, $text:expr, $member:expr, $message:expr) => {{
         let raw = raw($text);
         let error = parse::<$type>(Some(&raw)).expect_err($text);
@@ -32,53 +32,58 @@ macro_rules! names {
 
 #[test]
 fn errors_name_member_without_client_input() {
-    names!(CallTool<'_>, "{}", "name", "`params.name` is missing");
-    names!(CallTool<'_>, r#"{"name":5}"#, "name", "`params.name` must be a string");
-    names!(CallTool<'_>, r#"{"name":"a","name":"b"}"#, "name", "`params.name` is given more than once");
-    names!(CallTool<'_>, r#"{"name":"a","arguments":[]}"#, "arguments", "`params.arguments` must be an object");
-    names!(CallTool<'_>, r#"{"name":"a","arguments":null}"#, "arguments", "`params.arguments` must be an object");
-    names!(ResourceUri<'_>, r#"{"uri":["x, expected y"]}"#, "uri", "`params.uri` must be a string");
-    names!(ResourceUri<'_>, r#"{"uri":{}}"#, "uri", "`params.uri` must be a string");
-    names!(
+    assert_error!(CallTool<'_>, "{}", "name", "`params.name` is missing");
+    assert_error!(CallTool<'_>, r#"{"name":5}"#, "name", "`params.name` must be a string");
+    assert_error!(CallTool<'_>, r#"{"name":"a","name":"b"}"#, "name", "`params.name` is given more than once");
+    assert_error!(CallTool<'_>, r#"{"name":"a","arguments":[]}"#, "arguments", "`params.arguments` must be an object");
+    assert_error!(
+        CallTool<'_>,
+        r#"{"name":"a","arguments":null}"#,
+        "arguments",
+        "`params.arguments` must be an object"
+    );
+    assert_error!(ResourceUri<'_>, r#"{"uri":["x, expected y"]}"#, "uri", "`params.uri` must be a string");
+    assert_error!(ResourceUri<'_>, r#"{"uri":{}}"#, "uri", "`params.uri` must be a string");
+    assert_error!(
         GetPrompt<'_>,
         r#"{"name":"a","arguments":{"x":1}}"#,
         "arguments",
         "`params.arguments` must be a map of strings"
     );
-    names!(
+    assert_error!(
         Complete<'_>,
         r#"{"ref":{"type":"ref/prompt","name":"p"},"argument":{"name":"a"}}"#,
         "argument.value",
         "`params.argument.value` is missing"
     );
-    names!(
+    assert_error!(
         Complete<'_>,
         r#"{"ref":{"name":"p"},"argument":{"name":"a","value":""}}"#,
         "ref.type",
         "`params.ref.type` is missing"
     );
-    names!(Listen<'_>, "{}", "notifications", "`params.notifications` is missing");
-    names!(
+    assert_error!(Listen<'_>, "{}", "notifications", "`params.notifications` is missing");
+    assert_error!(
         Listen<'_>,
         r#"{"notifications":{"toolsListChanged":"yes, expected `no`"}}"#,
         "notifications.toolsListChanged",
         "`params.notifications.toolsListChanged` must be a boolean"
     );
-    names!(
+    assert_error!(
         Listen<'_>,
         r#"{"notifications":{"resourceSubscriptions":["a",2]}}"#,
         "notifications.resourceSubscriptions[1]",
         "`params.notifications.resourceSubscriptions[1]` must be a string"
     );
-    names!(Cancelled, r#"{"requestId":1.5}"#, "requestId", "`params.requestId` must be a string or an integer");
-    names!(Cancelled, r#"{"requestId":null}"#, "requestId", "`params.requestId` must be a string or an integer");
-    names!(
+    assert_error!(Cancelled, r#"{"requestId":1.5}"#, "requestId", "`params.requestId` must be a string or an integer");
+    assert_error!(Cancelled, r#"{"requestId":null}"#, "requestId", "`params.requestId` must be a string or an integer");
+    assert_error!(
         Initialize<'_>,
         r#"{"protocolVersion":"x","capabilities":1,"clientInfo":{"name":"a","version":"b"}}"#,
         "capabilities",
         "`params.capabilities` must be an object"
     );
-    names!(
+    assert_error!(
         Initialize<'_>,
         r#"{"protocolVersion":"x","capabilities":{},"clientInfo":{"name":"a"}}"#,
         "clientInfo.version",

@@ -41,7 +41,7 @@ impl RemoteOwner<'_> {
             Err(error) => {
                 RequestMetrics::get().record_error(error.kind);
                 let status = if error.kind == ErrorKind::SessionNotFound { 404 } else { 503 };
-                answer::with_status(status, None, &error, Revision::NEWEST_LEGACY)
+                answer::error_with_status(status, None, &error, Revision::NEWEST_LEGACY)
             }
         }
     }

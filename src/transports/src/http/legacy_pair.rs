@@ -49,7 +49,7 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
     }
     if !answer::Accepts::from_request(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
-        return Ok(answer::with_status(406, None, &error, REVISION));
+        return Ok(answer::error_with_status(406, None, &error, REVISION));
     }
     endpoint.sessions.admit(&identity.principal)?;
     let shared = Arc::new(endpoint.sessions.outbox_session(Transport::Sse, identity, (0, 0)));
@@ -157,7 +157,7 @@ async fn try_message(
     let identity = identify_caller(endpoint, request)?;
     if !answer::is_json(request) {
         let error = McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json");
-        return Ok(answer::with_status(415, None, &error, REVISION));
+        return Ok(answer::error_with_status(415, None, &error, REVISION));
     }
     if let Some(owner) = forward::owner_of_session(endpoint, request, session).await? {
         return Ok(owner.forward(request, Some(forward::body(payload))).await);

@@ -49,7 +49,7 @@ pub struct LargeRequest {
 pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
     let post = match admit(&request, &endpoint) {
         Ok(post) => post,
-        Err((status, error)) => return answer::with_status(status, None, &error, assumed_revision(&request)),
+        Err((status, error)) => return answer::error_with_status(status, None, &error, assumed_revision(&request)),
     };
     answer_post(post, payload).await.unwrap_or_else(|error| {
         let status = if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() };

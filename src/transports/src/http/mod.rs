@@ -59,7 +59,7 @@ fn refuse(error: &McpError, revision: Revision) -> HttpResponse {
 /// Refuses the request with that id, and counts the error.
 fn refuse_message(status: u16, id: Option<&RequestId>, error: &McpError, revision: Revision) -> HttpResponse {
     RequestMetrics::get().record_error(error.kind);
-    answer::with_status(status, id, error, revision)
+    answer::error_with_status(status, id, error, revision)
 }
 
 /// The headers of a request, as the protocol layer reads them.

@@ -118,7 +118,7 @@ pub async fn serve(
         }
     }
     let keep_alive = post.endpoint.transports.http.sse_keep_alive;
-    sse::answer().streaming(QueueBody::new(work, queue, keep_alive))
+    sse::event_stream_response().streaming(QueueBody::new(work, queue, keep_alive))
 }
 
 fn build_exchange(

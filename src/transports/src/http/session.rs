@@ -402,7 +402,7 @@ pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, id
 /// Refuses GET and DELETE without a session id. The stateless era has no sessions (2026-07-28/basic/transports/streamable-http).
 fn allow_only_post() -> HttpResponse {
     let error = McpError::new(ErrorKind::InvalidRequest, "a request without a session id must be a POST");
-    let mut response = answer::with_status(405, None, &error, Revision::MODERN);
+    let mut response = answer::error_with_status(405, None, &error, Revision::MODERN);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
     response
 }
