@@ -179,7 +179,7 @@ impl TestBody {
                 let server = server.and_then(|server| Some((server, server.upstream()?)));
                 let missing = || not_found(ErrorKind::NotFound, "server for the method");
                 let (server, upstream) = server.ok_or_else(missing)?;
-                let closed = (!policy.simulates() && !table.passes(upstream, &method, &requester)).then(|| {
+                let closed = (!policy.simulates() && !table.allows_method(upstream, &method, &requester)).then(|| {
                     refusal(policy, &**server, Subject::Method(&method), &requester)
                         .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
                 });

@@ -26,7 +26,7 @@ pub struct Router {
     subscribers: Subscribers,
     /// The providers whose events are forwarded. Dropping the guard stops the forwarder.
     event_forwarders: HashMap<usize, (RouteTarget, DropGuard)>,
-    /// A list has changed, and the rebuild of the table is queued.
+    /// `true` while a rebuild of the table is queued, because a list has changed.
     rebuild_pending: bool,
 }
 
@@ -51,9 +51,9 @@ impl Router {
         }
     }
 
-    /// Builds and publishes a table of these providers, and notifies clients of changed lists. Set `rulings_changed` if
-    /// rulings may have changed: if the policy distinguishes principals, an unchanged list may then look different to
-    /// some of them, so it counts as changed.
+    /// Builds and publishes a table of these providers, and notifies clients of changed lists. `rulings_changed` is `true` if
+    /// rulings may have changed. An unchanged list may then look different to some principals, so it counts as changed if the
+    /// policy distinguishes principals.
     fn publish_table(
         &mut self,
         providers: &[RouteTarget],
@@ -72,7 +72,7 @@ impl Router {
         self.published.store(table.clone());
         old.superseded.cancel();
         self.subscribers.move_sources(|uri| find_source(&table, uri));
-        let varies = old.varies_by_principal || table.varies_by_principal;
+        let varies_by_principal = old.varies_by_principal || table.varies_by_principal;
         let may_refuse = old.refusing_policy().is_some() || table.refusing_policy().is_some();
         if old.generation > 0 {
             for (list, before, after) in [
@@ -80,7 +80,7 @@ impl Router {
                 (List::Prompts, old.versions.prompts, table.versions.prompts),
                 (List::Resources, old.versions.resources, table.versions.resources),
             ] {
-                let depends_on_principal = if list == List::Tools { varies } else { may_refuse };
+                let depends_on_principal = if list == List::Tools { varies_by_principal } else { may_refuse };
                 if before != after || (rulings_changed && depends_on_principal) {
                     self.notify_list_changed(list);
                 }
@@ -110,8 +110,8 @@ impl Actor for Router {
     type Context = Context<Self>;
 }
 
-/// Sent at start and whenever providers are added or removed: builds and publishes a table, and forwards the providers'
-/// events. Fails without any effect if the table cannot be built, for instance because two providers claim one name.
+/// Sent at start and whenever providers are added or removed: builds and publishes a table, and forwards the providers' events.
+/// Fails without any effect if the table cannot be built, for example because two providers claim one name.
 #[derive(Message)]
 #[rtype(result = "Result<(), RouteError>")]
 pub struct PublishProviders(pub Vec<RouteTarget>);
@@ -120,7 +120,7 @@ impl Handler<PublishProviders> for Router {
     type Result = Result<(), RouteError>;
 
     fn handle(&mut self, PublishProviders(providers): PublishProviders, ctx: &mut Self::Context) -> Self::Result {
-        // Subscribed before the lists are read, so that no later change is missed.
+        // The events are subscribed to before the lists are read, so that no later change is missed.
         let new: Vec<_> = providers
             .iter()
             .filter(|provider| !self.event_forwarders.contains_key(&provider.identity()))
@@ -138,8 +138,8 @@ impl Handler<PublishProviders> for Router {
     }
 }
 
-/// Sent after a reload of the configuration: applies another policy and other aliases to the same providers. Contested
-/// names stay with their providers, because [`PublishProviders`] follows and decides new claims.
+/// Sent after a reload of the configuration: applies another policy and other aliases to the same providers. Contested names
+/// stay with their providers, because a [`PublishProviders`] message follows and decides about new claims.
 #[derive(Message)]
 #[rtype(result = "Result<(), RouteError>")]
 pub struct Reconfigure {
@@ -177,7 +177,8 @@ impl Handler<RefreshRulings> for Router {
     }
 }
 
-/// Sent by the Router to itself when lists of providers have changed. Changes until it is handled share one rebuild.
+/// Sent by the Router to itself when lists of providers have changed. All changes before the message is handled share one
+/// rebuild.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct RebuildTable;
@@ -191,7 +192,7 @@ impl Handler<RebuildTable> for Router {
         }
         let providers = self.published.load().providers().to_vec();
         if let Err(error) = self.publish_table(&providers, false, false) {
-            tracing::error!(%error, "the old route table stays");
+            tracing::error!(%error, "the new route table cannot be built; the old one stays in use");
         }
     }
 }
@@ -207,11 +208,12 @@ fn forward_events(provider: &RouteTarget, mut events: Receiver<ProviderEvent>, r
     actix::spawn(cancelled.run_until_cancelled_owned(async move {
         loop {
             let forwarded = match events.recv().await {
-                // The table contains the lists of upstreams and detects their changes. Modules are asked for each list.
+                // The table contains the lists of upstreams and detects their changes. The lists of modules are read for each
+                // request.
                 Ok(ProviderEvent::ResourceListChanged) if !is_upstream => ForwardedEvent::ModuleResourcesChanged,
                 Ok(event) => ForwardedEvent::Event(event),
                 Err(RecvError::Lagged(missed)) => {
-                    tracing::warn!(provider = %name, missed, "events lost, clients are told to list again");
+                    tracing::warn!(provider = %name, missed, "events of a provider were lost; clients are notified to read the lists again");
                     ForwardedEvent::EventsLost
                 }
                 Err(RecvError::Closed) => break,
@@ -285,7 +287,7 @@ impl Handler<Subscribe> for Router {
     }
 }
 
-/// Sent by a session for `resources/unsubscribe`, and when it ends with open subscriptions.
+/// Sent by a session for `resources/unsubscribe`, and when the session ends with open subscriptions.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Unsubscribe {
@@ -324,7 +326,7 @@ impl Handler<Listen> for Router {
     }
 }
 
-/// Sent when the subscription is in force, except for the resources that their servers refused to watch.
+/// Sent when the subscription is in force. `refused` are the resources that their servers refused to watch.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Acknowledge {

@@ -1,10 +1,10 @@
-//! Resolves names to providers. The [`Router`] actor is the only writer of routing state; all others read the table
+//! Resolves names to providers. The [`Router`] actor is the only writer of routing state, and all other code reads the table
 //! that it publishes.
 //!
 //! The Router awaits no I/O. A published [`RouteTable`] never changes: every change publishes a new one.
 //!
-//! [`table`] builds the table: which provider ([`target`]) owns a name, who gets a contested one, the entries of lists
-//! and the schemas of arguments. [`ruling`] describes tools to the policy, and [`subscribers`] holds the subscriptions.
+//! [`table`] builds the table: it decides which provider ([`target`]) owns each name, renders the entries of lists and checks
+//! arguments. [`ruling`] describes tools to the policy, and [`subscribers`] manages subscriptions.
 
 pub mod actor;
 pub mod ruling;

@@ -1,4 +1,4 @@
-//! Describes tools to the policy: the hash of a definition, and the reviewers' decision about it.
+//! Describes tools to the policy, including the hash of a definition and the reviewers' decision about it.
 
 use serde_json::{Value, json};
 
@@ -44,8 +44,8 @@ fn module_definition(def: &ToolDef) -> Value {
     value
 }
 
-/// Pins the definitions of a server that is seen for the first time. An empty list pins nothing, because a server that
-/// was not reached yet has one too.
+/// Pins the definitions of a server that is seen for the first time. An empty list pins nothing, because a server that was not
+/// reached yet has an empty list too.
 pub(super) fn pin_first_seen(policy: &Policy, provider: &RouteTarget, tools: &[ToolDef]) {
     if !provider.is_module() && !tools.is_empty() && !policy.pins().has_server(provider.name()) {
         let definitions: Vec<Definition> = tools.iter().map(definition).collect();

@@ -1,6 +1,6 @@
-//! Subscriptions: handshake-era ones by session, and open `subscriptions/listen` requests.
+//! Subscriptions to resources and lists: those of handshake-era sessions, and open `subscriptions/listen` requests.
 //!
-//! A resource of an upstream is watched there once, regardless of the number of subscribers.
+//! A resource of an upstream is watched once at the upstream, regardless of the number of subscribers.
 
 use std::{
     cell::LazyCell,
@@ -16,7 +16,7 @@ use countersign_protocol::{McpError, RequestId, encode, json::quoted};
 use countersign_provider::{Audience, Subscriber};
 use countersign_upstream::Upstream;
 
-/// All sessions.
+/// Sends messages to all sessions.
 pub trait Clients: Send + Sync + 'static {
     /// Sends a message to each session that has completed its handshake.
     fn broadcast(&self, message: &Bytes);
@@ -48,7 +48,7 @@ pub enum List {
     Resources,
 }
 
-/// The notification that announces a change of each list.
+/// Maps each list to the notification that announces its changes.
 impl List {
     #[must_use]
     pub const fn notification(self) -> &'static str {
@@ -75,7 +75,7 @@ struct Listener {
     principal: Arc<Principal>,
     filter: ListenFilter,
     sink: ListenSink,
-    /// No message is sent before the acknowledgement.
+    /// `true` once the acknowledgement was sent. It precedes all other messages.
     acknowledged: bool,
 }
 
@@ -126,7 +126,8 @@ impl Subscribers {
         self.remove_subscriber(uri, |watch| _ = watch.sessions.remove(session));
     }
 
-    /// Opens a listener. Nothing is sent to it before it is acknowledged, which should wait for the returned resources.
+    /// Opens a listener, and returns the resources whose watches are not confirmed yet. Nothing is sent to the listener before
+    /// [`Self::acknowledge`].
     pub fn listen(
         &mut self,
         id: RequestId,
@@ -194,20 +195,21 @@ impl Subscribers {
         }
     }
 
-    /// Moves watches to the upstreams that now own the resources. Each new upstream is told before the old one.
+    /// Moves watches to the upstreams that now own the resources. Each watch begins at the new upstream before it ends at the
+    /// old one.
     pub fn move_sources(&mut self, source: impl Fn(&str) -> Option<WatchSource>) {
         for (uri, watch) in &mut self.by_uri {
             let new = source(uri);
-            let same = match (&watch.source, &new) {
+            let is_unchanged = match (&watch.source, &new) {
                 (Some(old), Some(new)) => Arc::ptr_eq(&old.upstream, &new.upstream) && old.own_uri == new.own_uri,
                 (None, None) => true,
                 _ => false,
             };
-            if same {
+            if is_unchanged {
                 continue;
             }
             if let Some(new) = &new {
-                // In force from now on; nobody waits for the confirmation.
+                // The watch is in force from now on, and nobody waits for the confirmation.
                 drop(new.watch());
             }
             if let Some(old) = std::mem::replace(&mut watch.source, new) {
@@ -229,8 +231,8 @@ impl Subscribers {
         };
         let for_sessions = LazyCell::new(|| message(""));
         let exact = by_uri.get(uri).into_iter();
-        let containing =
-            containing_uris(uri).filter_map(|whole| by_uri.get(whole).filter(|watch| watch.source.is_some()));
+        let containing = containing_uris(uri)
+            .filter_map(|containing_uri| by_uri.get(containing_uri).filter(|watch| watch.source.is_some()));
         let (mut notified_sessions, mut notified_listeners) = (HashSet::new(), HashSet::new());
         for watch in exact.chain(containing) {
             for session in watch.sessions.values().filter_map(Weak::upgrade) {
@@ -267,7 +269,7 @@ impl Subscribers {
 }
 
 impl WatchSource {
-    /// Starts to watch at once; the returned future resolves when the upstream has confirmed.
+    /// Starts to watch at once. The returned future resolves when the upstream has confirmed the watch.
     fn watch(&self) -> WatchReady {
         Box::pin(self.upstream.watch_resource(&self.own_uri))
     }
@@ -281,35 +283,36 @@ fn subscription_meta(id: &RequestId) -> String {
 /// Returns the URIs that contain this one by path, longest first. Their number is bounded, so that a crafted URI cannot
 /// be expensive.
 fn containing_uris(uri: &str) -> impl Iterator<Item = &str> {
-    const DEPTH: usize = 32;
-    let separators = uri.char_indices().rev().filter(|(_, c)| matches!(c, '/' | '?' | '#')).take(DEPTH);
-    // With and without the trailing slash.
-    separators.flat_map(|(at, c)| {
-        let with = (c == '/' && at + 1 < uri.len()).then(|| &uri[..=at]);
-        with.into_iter().chain(std::iter::once(&uri[..at]))
+    const MAX_SEPARATORS: usize = 32;
+    let separators = uri.char_indices().rev().filter(|(_, c)| matches!(c, '/' | '?' | '#')).take(MAX_SEPARATORS);
+    // Each URI is returned with and without its trailing slash.
+    separators.flat_map(|(index, c)| {
+        let with_slash = (c == '/' && index + 1 < uri.len()).then(|| &uri[..=index]);
+        with_slash.into_iter().chain(std::iter::once(&uri[..index]))
     })
 }
 
 fn acknowledgement(id: &RequestId, filter: &ListenFilter) -> Bytes {
-    let mut honoured = serde_json::Map::new();
+    let mut acknowledged_filter = serde_json::Map::new();
     for (name, wanted) in [
         ("toolsListChanged", filter.tools_list_changed),
         ("promptsListChanged", filter.prompts_list_changed),
         ("resourcesListChanged", filter.resources_list_changed),
     ] {
         if wanted {
-            honoured.insert(name.into(), true.into());
+            acknowledged_filter.insert(name.into(), true.into());
         }
     }
     if !filter.uris.is_empty() {
         let mut uris: Vec<_> = filter.uris.iter().cloned().collect();
         uris.sort();
-        honoured.insert("resourceSubscriptions".into(), uris.into());
+        acknowledged_filter.insert("resourceSubscriptions".into(), uris.into());
     }
     if !filter.tasks.is_empty() {
-        honoured.insert("taskIds".into(), filter.tasks.clone().into());
+        acknowledged_filter.insert("taskIds".into(), filter.tasks.clone().into());
     }
-    let params = format!(r#"{{{},"notifications":{}}}"#, subscription_meta(id), serde_json::Value::Object(honoured));
+    let params =
+        format!(r#"{{{},"notifications":{}}}"#, subscription_meta(id), serde_json::Value::Object(acknowledged_filter));
     encode::notification("notifications/subscriptions/acknowledged", Some(&params))
 }
 

@@ -1,4 +1,4 @@
-//! The destination of a name, a module or an upstream, decided when a table is built.
+//! The destination of a name, which is a module or an upstream. It is decided when a table is built.
 
 use std::{ops::Deref, sync::Arc};
 

@@ -16,7 +16,7 @@ use countersign_protocol::{
     method::Method,
 };
 use countersign_routing::RouteTable;
-use countersign_upstream::{Negotiated, Upstream};
+use countersign_upstream::{NegotiatedSession, Upstream};
 
 /// Returns the server that a request with this method goes to.
 ///
@@ -51,7 +51,7 @@ pub fn target(
     if negotiated.revision.era() != facts.revision.era() {
         return refused("the server that this method may belong to speaks another era of the protocol");
     }
-    if !table.passes(upstream, method, requester) {
+    if !table.allows_method(upstream, method, requester) {
         return refused(
             "the gateway's policy cannot judge this method: it passes only where nothing of its server could be reviewed or \
              denied, or where a rule names it by `methods`",
@@ -64,7 +64,7 @@ pub fn target(
 pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
 
 /// Returns `true` if both declare an extension or experimental capability that the gateway does not serve itself.
-fn shares(client: &str, server: &Negotiated) -> bool {
+fn shares(client: &str, server: &NegotiatedSession) -> bool {
     ["extensions", "experimental"].into_iter().any(|kind| {
         let declared = member(client, kind).unwrap_or("{}");
         let offered = member(server.capabilities.get(), kind).unwrap_or("{}");

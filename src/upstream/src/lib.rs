@@ -1,12 +1,12 @@
 //! Upstream MCP servers: connecting to them, calling them, and keeping their lists fresh.
 //!
-//! This crate never decides whether a call may be made, which policy has done before. Calls for a client go through
+//! This crate never decides whether a call may be made. The policy has decided that before. Calls for a client go through
 //! `countersign_bridge`, which translates between eras.
 //!
-//! Each folder uses only those before it. [`link`]: connections over each transport, their eras, and the attribution
-//! of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the endpoints, pools and circuit
-//! breakers of one [`Upstream`]. `calls`: sending calls, retries, and approved changes. `upkeep`: staying connected and
-//! keeping lists fresh.
+//! Each module uses only the modules before it in this list. [`link`]: connections over each transport, their eras, and the
+//! attribution of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the endpoints, pools and circuit
+//! breakers of one [`Upstream`]. `calls`: sending calls, retries, and approved changes. `upkeep`: staying connected and keeping
+//! lists fresh.
 
 mod calls;
 pub mod catalog;
@@ -23,7 +23,7 @@ mod upkeep;
 pub use calls::rounds;
 pub use catalog::{Catalog, Names, is_tool_allowed, names};
 pub use link::{
-    Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification, child,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification, child,
     detect, handshake, http,
 };
 pub use registry::Upstreams;

@@ -31,13 +31,14 @@ impl Upstream {
     fn tool(&self, name: &str) -> Result<ToolDef, McpError> {
         let definitions = self.definitions.load();
         definitions.tools.iter().find(|def| def.name == name).cloned().ok_or_else(|| {
-            let shown: String = name.chars().take(128).collect();
-            let away = !matches!(self.phase(), Phase::Up);
-            if away {
-                // The tool may exist, because the lists are unknown.
+            let short_name: String = name.chars().take(128).collect();
+            let is_disconnected = !matches!(self.phase(), Phase::Up);
+            if is_disconnected {
+                // The tool may exist, because the lists of a disconnected upstream may be incomplete.
                 return self.unavailable("is not connected").with("outcome", "not_applied");
             }
-            McpError::new(ErrorKind::ToolNotFound, format!("{} has no tool {shown}", self.name())).with("tool", shown)
+            McpError::new(ErrorKind::ToolNotFound, format!("{} has no tool {short_name}", self.name()))
+                .with("tool", short_name)
         })
     }
 }
@@ -76,8 +77,8 @@ impl Provider for Upstream {
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
         Box::pin(async move {
-            let gone = |outcome: &str| self.unavailable("is being closed").with("outcome", outcome);
-            let actor = self.actor.get().ok_or_else(|| gone("not_applied"))?;
+            let closed_error = |outcome: &str| self.unavailable("is being closed").with("outcome", outcome);
+            let actor = self.actor.get().ok_or_else(|| closed_error("not_applied"))?;
             let dropped = CancellationToken::new();
             let _dropped = dropped.clone().drop_guard();
             let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
@@ -87,7 +88,7 @@ impl Provider for Upstream {
                 Err(actix::MailboxError::Closed) if self.stop.is_cancelled() => {
                     Err(self.unavailable("was closed meanwhile").with("outcome", "unknown"))
                 }
-                Err(_) => Err(gone("unknown")),
+                Err(_) => Err(closed_error("unknown")),
             }
         })
     }
@@ -100,22 +101,25 @@ impl Provider for Upstream {
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         let def = self.tool(tool);
         let own = self.names.own_name(tool).unwrap_or(tool);
-        let by_tool = self.config.serialize == Serialization::Tool;
-        let keyed = move |mut preview: Preview| {
-            if by_tool {
+        let locks_by_tool = self.config.serialize == Serialization::Tool;
+        let with_lock_key = move |mut preview: Preview| {
+            if locks_by_tool {
                 preview.target.lock_key.clone_from(&preview.target.label);
             }
             preview
         };
         if arguments.get().len() <= LARGE_MESSAGE_BYTES {
-            let preview = def.and_then(|def| preview::preview_arguments(self.name(), own, &def, arguments)).map(keyed);
+            let preview =
+                def.and_then(|def| preview::preview_arguments(self.name(), own, &def, arguments)).map(with_lock_key);
             return Box::pin(std::future::ready(preview));
         }
         let (name, own, arguments) = (self.name().to_owned(), own.to_owned(), arguments.to_owned());
         Box::pin(async move {
             let def = def?;
-            offload(arguments.get().len(), move || preview::preview_arguments(&name, &own, &def, &arguments).map(keyed))
-                .await?
+            offload(arguments.get().len(), move || {
+                preview::preview_arguments(&name, &own, &def, &arguments).map(with_lock_key)
+            })
+            .await?
         })
     }
 

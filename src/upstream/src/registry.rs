@@ -1,4 +1,4 @@
-//! All upstreams, started, replaced and stopped as configured, on a thread of their own.
+//! The registry of all upstreams. It starts, replaces and stops them as the configuration says, on a thread of their own.
 
 use std::{
     path::{Path, PathBuf},
@@ -42,7 +42,7 @@ impl Upstreams {
         }))
     }
 
-    /// Creates an empty registry with other connectors.
+    /// Creates an empty registry whose upstreams use the connectors of this factory.
     #[must_use]
     pub fn with_connectors(connectors: ConnectorFactory) -> Self {
         Self { thread: Arbiter::new(), connectors, all: Mutex::default() }
@@ -54,32 +54,32 @@ impl Upstreams {
         let mut all = self.all.lock();
         let mut old = std::mem::take(&mut *all);
         for config in configs {
-            let same = old.iter().position(|upstream| *upstream.config == *config);
-            if let Some(at) = same {
-                all.push(old.swap_remove(at));
+            let unchanged = old.iter().position(|upstream| *upstream.config == *config);
+            if let Some(index) = unchanged {
+                all.push(old.swap_remove(index));
                 continue;
             }
             let config = Arc::new(config.clone());
             if !config.previews.is_empty() {
                 let previews = &config.previews;
                 let (sets, own) = (previews.sets.join(", "), previews.written.join(", "));
-                tracing::info!(upstream = %config.name, sets, own, "writes of its tools are previewed by recipes");
+                tracing::info!(upstream = %config.name, sets, own, "recipes preview the writes of the tools of this upstream");
             }
             let connectors = (self.connectors)(&config);
             let upstream = Upstream::new(config, connectors);
             // The same server with other settings keeps its lists until it reports new ones.
-            let before = old
+            let previous = old
                 .iter()
                 .find(|old| old.config.name == upstream.config.name && old.config.target == upstream.config.target);
-            if let Some(before) = before {
-                upstream.inherit_lists(before);
+            if let Some(previous) = previous {
+                upstream.inherit_lists(previous);
             }
             let actor = UpstreamActor(Arc::clone(&upstream));
             let _ = upstream.actor.set(UpstreamActor::start_in_arbiter(&self.thread.handle(), move |_| actor));
             all.push(upstream);
         }
         for upstream in old {
-            tracing::info!(upstream = %upstream.config.name, "it is closed: the configuration has no such server any more");
+            tracing::info!(upstream = %upstream.config.name, "the upstream is closed, because it was removed from the configuration or changed");
             upstream.metrics.remove();
             self.thread.spawn(drain(upstream));
         }
@@ -96,21 +96,21 @@ impl Upstreams {
         self.all.lock().iter().map(|upstream| (upstream.config.name.clone(), upstream.status())).collect()
     }
 
-    /// Returns the required servers that are not up or whose tools cannot be called yet. `listed` tells whether the
-    /// route table has tools of a server, which takes a moment after it was reached.
+    /// Returns the required servers that are not up or whose tools cannot be called yet. `is_listed` returns `true` if the
+    /// route table has tools of the server, which takes a moment after the server was reached.
     #[must_use]
-    pub fn missing_required(&self, listed: impl Fn(&str) -> bool) -> Vec<String> {
+    pub fn missing_required(&self, is_listed: impl Fn(&str) -> bool) -> Vec<String> {
         let all = self.all.lock();
-        let callable = |up: &Upstream| up.definitions.load().tools.is_empty() || listed(&up.config.name);
+        let callable = |up: &Upstream| up.definitions.load().tools.is_empty() || is_listed(&up.config.name);
         let missing = all.iter().filter(|up| up.config.required && !(matches!(up.phase(), Phase::Up) && callable(up)));
         missing.map(|upstream| upstream.config.name.clone()).collect()
     }
 
-    /// Waits until the first attempt to connect to each upstream has ended, at most `at_most`.
-    pub async fn wait_until_settled(&self, at_most: Duration) {
+    /// Waits until the first attempt to connect to each upstream has ended, for at most `max_wait`.
+    pub async fn wait_until_settled(&self, max_wait: Duration) {
         let all = self.all.lock().clone();
         let _ =
-            tokio::time::timeout(at_most, futures_util::future::join_all(all.iter().map(|u| u.wait_until_settled())))
+            tokio::time::timeout(max_wait, futures_util::future::join_all(all.iter().map(|u| u.wait_until_settled())))
                 .await;
     }
 
@@ -142,15 +142,15 @@ impl Upstreams {
 
 /// Closes an upstream that is no longer routed to, after its calls have finished.
 async fn drain(upstream: Arc<Upstream>) {
-    let quiet = async {
-        // Calls that resolved it in the old table may still arrive.
+    let calls_finished = async {
+        // Calls that resolved the upstream in the old route table may still arrive.
         tokio::time::sleep(Duration::from_secs(1)).await;
         while upstream.call_slots.in_use() > 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    if tokio::time::timeout(DRAIN_TIMEOUT, quiet).await.is_err() {
-        tracing::warn!(upstream = %upstream.config.name, "calls were still running when it was closed");
+    if tokio::time::timeout(DRAIN_TIMEOUT, calls_finished).await.is_err() {
+        tracing::warn!(upstream = %upstream.config.name, "the upstream was closed while calls to it were still running");
     }
     upstream.close();
 }

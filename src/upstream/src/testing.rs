@@ -18,9 +18,9 @@ use awc::http::{
 use crate::{
     catalog::{Catalog, usable_definitions::UsableDefinitions},
     link::{
-        Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+        Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification,
         http::{HttpTarget, answer, client, head::Field},
-        incoming::MAX_MESSAGE,
+        incoming::MAX_MESSAGE_BYTES,
     },
     server::Upstream,
 };
@@ -55,9 +55,15 @@ impl Listener for RecordingListener {
     }
 }
 
-pub fn negotiated(revision: Revision) -> Negotiated {
+pub fn negotiated(revision: Revision) -> NegotiatedSession {
     let capabilities: Box<serde_json::value::RawValue> = serde_json::from_str("{}").unwrap();
-    Negotiated { revision, capabilities: Arc::from(capabilities), server_info: None, instructions: None, ttl_ms: None }
+    NegotiatedSession {
+        revision,
+        capabilities: Arc::from(capabilities),
+        server_info: None,
+        instructions: None,
+        ttl_ms: None,
+    }
 }
 
 /// Returns the answer of a scripted server to one request.
@@ -66,7 +72,7 @@ pub type Script = Box<dyn Fn(&str, &Outgoing) -> Result<Response, LinkError> + S
 /// A connector whose links answer from a script. It records what was sent.
 pub struct ScriptedConnector {
     pub kind: LinkKind,
-    pub probes_apart: bool,
+    pub separate_probes: bool,
     pub fallback: Option<Arc<ScriptedConnector>>,
     pub legacy_only: bool,
     pub script: Arc<Script>,
@@ -76,12 +82,19 @@ pub struct ScriptedConnector {
 impl ScriptedConnector {
     /// Creates a connector. `script` receives the method and the request.
     pub fn new(
-        probes_apart: bool,
+        separate_probes: bool,
         script: impl Fn(&str, &Outgoing) -> Result<Response, LinkError> + Send + Sync + 'static,
     ) -> Self {
-        let kind = if probes_apart { LinkKind::Shared } else { LinkKind::Streams };
+        let kind = if separate_probes { LinkKind::Shared } else { LinkKind::Streams };
         let script: Script = Box::new(script);
-        Self { kind, probes_apart, fallback: None, legacy_only: false, script: Arc::new(script), sent: Arc::default() }
+        Self {
+            kind,
+            separate_probes,
+            fallback: None,
+            legacy_only: false,
+            script: Arc::new(script),
+            sent: Arc::default(),
+        }
     }
 
     /// Returns the methods that were sent, with `connect` and `close` of links.
@@ -139,7 +152,7 @@ impl Link for ScriptedLink {
         Box::pin(async { Ok(()) })
     }
 
-    fn opened(&self, negotiated: &Negotiated) {
+    fn opened(&self, negotiated: &NegotiatedSession) {
         self.sent.lock().push(format!("opened {}", negotiated.revision.as_str()));
     }
 
@@ -171,7 +184,7 @@ pub async fn connected_upstream(config: UpstreamConfig, server: &Arc<fake::FakeS
 }
 
 /// Returns an upstream with these lists that was never connected.
-pub fn disconnected_upstream(config: UpstreamConfig, negotiated: Negotiated, catalog: Catalog) -> Arc<Upstream> {
+pub fn disconnected_upstream(config: UpstreamConfig, negotiated: NegotiatedSession, catalog: Catalog) -> Arc<Upstream> {
     let upstream = Upstream::new(Arc::new(config), Vec::new());
     replace_catalog(&upstream, catalog);
     upstream.negotiated.store(Some(Arc::new(negotiated)));
@@ -199,8 +212,8 @@ pub fn mark_never_reached(upstream: &Upstream) {
     upstream.negotiated.store(None);
 }
 
-/// The HTTP/1.1 client alone, for `scripts/bench client`.
-pub struct HttpPost(client::Head);
+/// The HTTP/1.1 client without a link, for `scripts/bench client`.
+pub struct HttpPost(client::RequestHead);
 
 impl HttpPost {
     /// Creates a client that sends `headers` with every request.
@@ -211,7 +224,7 @@ impl HttpPost {
         let configured: Vec<_> =
             headers.iter().map(|(name, value)| ((*name).to_owned(), Secret((*value).to_owned()))).collect();
         let target = HttpTarget::new(url, &configured, None);
-        Ok(Self(client::Head::new(Method::POST, target.uri()?, target.headers, &target.trust)))
+        Ok(Self(client::RequestHead::new(Method::POST, target.uri()?, target.headers, &target.trust)))
     }
 
     /// Sends a request like a stateless link, and reads the whole answer.
@@ -219,12 +232,12 @@ impl HttpPost {
     /// # Errors
     /// As for a link.
     pub async fn send(&self, method: &'static str, name: &str, body: &bytes::Bytes) -> Result<bytes::Bytes, LinkError> {
-        let mut extra = client::Extra::new();
+        let mut extra = client::ExtraHeaders::new();
         extra.push((HeaderName::from_static("mcp-method"), HeaderValue::from_static(method)));
         extra.push((HeaderName::from_static("mcp-name"), HeaderValue::from_str(name).unwrap()));
         let mut response = client::send(&self.0, extra, body, None).await?;
         assert_eq!(response.status(), StatusCode::OK);
         assert!(response.field(Field::ContentEncoding).is_none());
-        answer::read_body(&mut response, MAX_MESSAGE).await
+        answer::read_body(&mut response, MAX_MESSAGE_BYTES).await
     }
 }

@@ -6,7 +6,7 @@ use countersign_config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 use countersign_protocol::{Revision, capabilities::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::{
-    Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification, handshake, http,
+    Connector, Link, LinkError, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification, handshake, http,
 };
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
@@ -267,9 +267,15 @@ pub fn connector(url: &Url, headers: &[(&str, &str)], transport: UrlTransport) -
     http::connector(url, &Arc::new(UpstreamConfig::new("s", target)))
 }
 
-pub fn negotiated(revision: Revision) -> Negotiated {
+pub fn negotiated(revision: Revision) -> NegotiatedSession {
     let capabilities: Box<RawValue> = serde_json::from_str("{}").unwrap();
-    Negotiated { revision, capabilities: Arc::from(capabilities), server_info: None, instructions: None, ttl_ms: None }
+    NegotiatedSession {
+        revision,
+        capabilities: Arc::from(capabilities),
+        server_info: None,
+        instructions: None,
+        ttl_ms: None,
+    }
 }
 
 /// Records notifications and requests.

@@ -17,12 +17,12 @@ use countersign_protocol::{
     json::{self, member, members},
     outline::OutlinedParams,
 };
-use countersign_upstream::{Caller, Negotiated, Outgoing, cache::CacheLookup};
+use countersign_upstream::{Caller, NegotiatedSession, Outgoing, cache::CacheLookup};
 
 /// A call with all that is known of both sides.
 pub struct Ready<'a> {
     pub call: Call<'a>,
-    pub negotiated: Arc<Negotiated>,
+    pub negotiated: Arc<NegotiatedSession>,
     pub caller: Caller,
     pub(super) params: OutlinedParams<'a>,
     pub(super) speaker: Speaker<'a>,

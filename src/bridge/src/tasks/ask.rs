@@ -17,7 +17,7 @@ use countersign_exchange::context::Exchange;
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision, outline::Outline, params::LoggingLevel, rpc_error::RpcError,
 };
-use countersign_upstream::{Listener, Negotiated, Outgoing, Response, Upstream};
+use countersign_upstream::{Listener, NegotiatedSession, Outgoing, Response, Upstream};
 
 /// The extension's name in capabilities.
 pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -27,7 +27,7 @@ pub struct TaskRequest<'a> {
     pub exchange: &'a Exchange,
     pub task: Arc<Task>,
     pub upstream: Arc<Upstream>,
-    pub negotiated: Arc<Negotiated>,
+    pub negotiated: Arc<NegotiatedSession>,
 }
 
 impl<'a> TaskRequest<'a> {

@@ -29,7 +29,7 @@ use countersign_protocol::{
     method::Method,
     outline::OutlinedObject,
 };
-use countersign_upstream::{Negotiated, Upstream};
+use countersign_upstream::{NegotiatedSession, Upstream};
 pub use legacy::list;
 pub use table::Tasks;
 
@@ -41,7 +41,7 @@ pub fn declares(capabilities: &str) -> bool {
 
 /// Returns `true` if tools of that upstream may run as tasks.
 #[must_use]
-pub fn has_tasks(negotiated: &Negotiated) -> bool {
+pub fn has_tasks(negotiated: &NegotiatedSession) -> bool {
     let capabilities = negotiated.capabilities.get();
     match negotiated.revision.era() {
         Era::Modern => declares(capabilities),
@@ -75,7 +75,7 @@ pub fn task_support(definition: &str) -> Option<std::borrow::Cow<'_, str>> {
 
 /// Returns `true` if the gateway declares the extension to a stateless upstream for a client that cannot know it.
 #[must_use]
-pub fn speaks_for(client: Revision, upstream: &Negotiated) -> bool {
+pub fn speaks_for(client: Revision, upstream: &NegotiatedSession) -> bool {
     client.era() == Era::Legacy && upstream.revision.era() == Era::Modern && has_tasks(upstream)
 }
 

@@ -11,7 +11,7 @@ use countersign_protocol::{
     json::{MemberEdit, add_members, edit, elements, members, string},
     params::keys,
 };
-use countersign_upstream::Negotiated;
+use countersign_upstream::NegotiatedSession;
 
 /// The meaning of `resultType` (2026-07-28/basic/index, "ResultType").
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl<'a> ResultMembers<'a> {
 pub struct ResultAdapter<'a> {
     pub verb: Verb,
     pub client: Revision,
-    pub upstream: &'a Negotiated,
+    pub upstream: &'a NegotiatedSession,
     /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
     pub scheme: &'a str,
 }
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_server_that_names_itself_is_named_and_no_other() {
         let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
-        let upstream = Negotiated { server_info: Some(Arc::from(info)), ..negotiated(OLD) };
+        let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(OLD) };
         let dress = ResultAdapter { verb: Verb::Tool, client: NEW, upstream: &upstream, scheme: "" };
         let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
         assert_eq!(dress.text("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));

@@ -60,9 +60,9 @@ struct RecordingSink(Arc<Mutex<Vec<Value>>>);
 
 impl RecordingSink {
     fn sink(&self) -> ListenSink {
-        let heard = self.0.clone();
+        let messages = self.0.clone();
         Arc::new(move |message: Bytes| {
-            heard.lock().push(serde_json::from_slice(&message).unwrap());
+            messages.lock().push(serde_json::from_slice(&message).unwrap());
             true
         })
     }
@@ -141,16 +141,16 @@ fn updates_reach_only_matching_subscribers() {
     assert!(recorder.methods().is_empty(), "nothing before the acknowledgement");
     subscribers.acknowledge(key, &[]);
     subscribers.notify_updated("fs+a:/b", None);
-    // Part of what was asked for, and no part of it.
+    // The first URI is a part of the watched resource, and the second URI is not.
     subscribers.notify_updated("fs+a:/b/d/e", None);
     subscribers.notify_updated("fs+a:/bb", None);
-    // A module tells of each resource itself.
+    // A module announces changes of each resource itself.
     subscribers.notify_updated("tracker://x/y", None);
     assert_eq!((message_count(&one), message_count(&two)), (3, 0));
     let messages = recorder.0.lock().clone();
     assert_eq!(messages[0]["method"], "notifications/subscriptions/acknowledged");
-    let honoured = serde_json::json!({ "resourceSubscriptions": ["fs+a:/b", "tracker://x"] });
-    assert_eq!(messages[0]["params"]["notifications"], honoured);
+    let acknowledged_filter = serde_json::json!({ "resourceSubscriptions": ["fs+a:/b", "tracker://x"] });
+    assert_eq!(messages[0]["params"]["notifications"], acknowledged_filter);
     let uris: Vec<_> = messages[1..].iter().map(|m| m["params"]["uri"].as_str().unwrap()).collect();
     assert_eq!(uris, ["fs+a:/b", "fs+a:/b/d/e"]);
     assert!(messages.iter().all(|m| m["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == 7));
@@ -244,12 +244,12 @@ async fn private_updates_reach_only_the_audience() {
         );
         subscribers.acknowledge(key, &[]);
     }
-    let of = |principal: &str, include_viewers| Audience { principal: principal.into(), include_viewers };
-    subscribers.notify_updated("change://a", Some(&of("bob", true)));
-    subscribers.notify_updated("countersign://changes", Some(&of("bob", false)));
+    let audience = |principal: &str, include_viewers| Audience { principal: principal.into(), include_viewers };
+    subscribers.notify_updated("change://a", Some(&audience("bob", true)));
+    subscribers.notify_updated("countersign://changes", Some(&audience("bob", false)));
     assert_eq!(message_count(&own), 0, "it is another principal's session");
-    // Not counting the acknowledgement.
+    // The counts exclude the acknowledgement.
     assert_eq!([mine, theirs, viewers].map(|recorder| recorder.methods().len() - 1), [2, 0, 1]);
-    subscribers.notify_updated("change://a", Some(&of("local-agent", true)));
+    subscribers.notify_updated("change://a", Some(&audience("local-agent", true)));
     assert_eq!(message_count(&own), 1);
 }

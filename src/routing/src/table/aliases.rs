@@ -44,7 +44,7 @@ impl CategoryAlias {
         let rest = name.strip_prefix(self.prefix.as_str())?;
         let middle = match &self.suffix {
             Some(suffix) => rest.strip_suffix(suffix.as_str()).filter(|middle| !middle.is_empty())?,
-            // A single name stands for itself.
+            // A pattern without `*` maps the whole name.
             None => rest.is_empty().then_some(name)?,
         };
         Some(self.tool.replacen('*', middle, 1))
@@ -129,8 +129,11 @@ mod tests {
             ..RoutesConfig::default()
         };
         let aliases = Aliases::new(&config).unwrap();
-        let to =
+        let provider_for =
             |name: &str| aliases.categories.iter().find(|c| c.own_name(name).is_some()).map(|c| c.provider.as_str());
-        assert_eq!([to("file.write"), to("file.read.x"), to("file.read.all")], [Some("a"), Some("b"), Some("c")]);
+        assert_eq!(
+            [provider_for("file.write"), provider_for("file.read.x"), provider_for("file.read.all")],
+            [Some("a"), Some("b"), Some("c")]
+        );
     }
 }

@@ -86,7 +86,7 @@ impl ToolRoute {
         )
     }
 
-    /// Returns `true` if the tool is listed for that principal. Tools that it may never call are hidden.
+    /// Returns `true` if the tool is listed for that principal. Tools that the principal may never call are hidden.
     #[must_use]
     pub fn is_visible_to(&self, principal: &Principal) -> bool {
         self.ruling.is_listed_to(principal)
@@ -144,7 +144,7 @@ impl ToolRoute {
 
 fn compile_schema(def: &ToolDef) -> Result<Option<jsonschema::Validator>, String> {
     let unchecked = || {
-        tracing::warn!(tool = %def.name, "its input schema is too intricate: only its server checks arguments against it");
+        tracing::warn!(tool = %def.name, "the input schema of the tool is too complex to check; only its server checks the arguments");
         Ok(None)
     };
     if def.raw.is_some() && !schema_cost::is_bounded(&def.input_schema) {
@@ -178,11 +178,11 @@ pub enum RouteError {
     Schema { provider: String, tool: String, reason: String },
 }
 
-/// Maximum number and length of aliases whose resolution is cached.
+/// Maximum number, and maximum length, of aliases whose resolution is cached.
 const MAX_CACHED_ALIASES: usize = 4096;
 const MAX_CACHED_ALIAS_LEN: usize = 256;
 /// Maximum number of tools whose names are compared with an unknown one.
-const MAX_COMPARED: usize = 2000;
+const MAX_COMPARED_TOOLS: usize = 2000;
 
 /// The generations in which each list last changed. Cursors contain them, so that a page never continues another
 /// version of a list.
@@ -209,11 +209,11 @@ pub struct RouteTable {
     pub policy: Option<Policy>,
     warnings: Warnings,
     server_instructions: ServerInstructions,
-    /// A hash of each list, to detect changes.
+    /// A hash of the tools, of the prompts and of the resources, to detect changes.
     list_fingerprints: [u64; 3],
-    /// Principals see different lists of tools ([`ToolRoute::is_visible_to`]).
+    /// `true` if principals see different lists of tools ([`ToolRoute::is_visible_to`]).
     pub varies_by_principal: bool,
-    /// A tool wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
+    /// `true` if some tool wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
     pub mirrors_arguments: bool,
     /// Names of request headers that are forwarded to some upstream, without duplicates.
     pub forwarded_headers: Vec<String>,
@@ -232,7 +232,7 @@ pub struct TableInputs<'a> {
     pub pending_schema: &'a Arc<Value>,
     /// The table that the new one replaces.
     pub previous: Option<&'a RouteTable>,
-    /// Two providers that claim one name are an error. Otherwise the previous owner keeps it.
+    /// `true` if two providers that claim one name are an error. Otherwise the previous owner keeps the name.
     pub strict: bool,
 }
 
@@ -247,9 +247,9 @@ impl RouteTable {
         let mut warnings = Warnings::default();
         let (mut tools, mut prompts) = (NameClaims::new("a tool"), NameClaims::new("a prompt"));
         let mut mirrors_arguments = false;
-        // Determined before lists are read: an upstream that connects meanwhile counts as unreached until the next
+        // This is determined before the lists are read. An upstream that connects meanwhile counts as unreached until the next
         // table.
-        let unreached = UnreachedUpstreams::among(providers, policy.pins());
+        let unreached = UnreachedUpstreams::new(providers, policy.pins());
         let reserved = ReservedNames::new(providers, aliases, &unreached);
         for (index, provider) in providers.iter().enumerate() {
             let mut tools_of_provider = provider.tools();
@@ -275,15 +275,16 @@ impl RouteTable {
                 }
             }
         }
-        let holder = |name: &str| {
+        let current_holder = |name: &str| {
             let pinned_by =
                 || providers.iter().map(|provider| provider.name()).find(|p| unreached.has_pinned_tool(p, name));
             let previous_route = previous.and_then(|table| table.tools.by_name.get(name));
             previous_route.map(|route| route.provider.name()).or_else(pinned_by).map(str::to_owned)
         };
-        let tools = tools.resolve(&rules, holder, &mut warnings)?;
-        let holder = |name: &str| previous?.prompts.by_name.get(name).map(|route| route.provider.name().to_owned());
-        let prompts = prompts.resolve(&rules, holder, &mut warnings)?;
+        let tools = tools.resolve(&rules, current_holder, &mut warnings)?;
+        let current_holder =
+            |name: &str| previous?.prompts.by_name.get(name).map(|route| route.provider.name().to_owned());
+        let prompts = prompts.resolve(&rules, current_holder, &mut warnings)?;
         let resources = Resources::build(&rules, previous, &mut warnings)?;
         let mut table = Self {
             generation: previous.map_or(1, |table| table.generation + 1),
@@ -377,9 +378,9 @@ impl RouteTable {
         let by_pattern = || {
             self.aliases.patterns.iter().find_map(|pattern| {
                 let captures = pattern.pattern.captures(name)?;
-                let mut to = String::new();
-                captures.expand(&pattern.to, &mut to);
-                self.tools.by_name.get(&to).cloned()
+                let mut target = String::new();
+                captures.expand(&pattern.to, &mut target);
+                self.tools.by_name.get(&target).cloned()
             })
         };
         let by_fallback = || self.tool_by_own_name(self.provider(self.aliases.fallback.as_deref()?)?, name);
@@ -391,23 +392,23 @@ impl RouteTable {
     #[must_use]
     pub fn fallback_of(&self, route: &ToolRoute) -> Option<Arc<ToolRoute>> {
         let upstream = route.provider.upstream()?;
-        let other = self.provider(upstream.config.fallback.as_deref()?)?;
+        let fallback = self.provider(upstream.config.fallback.as_deref()?)?;
         let own = upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name);
-        let prefix = other.upstream().map_or("", |upstream| upstream.config.prefix.as_str());
-        self.tool_of_provider(&format!("{prefix}{own}"), other.name())
+        let prefix = fallback.upstream().map_or("", |upstream| upstream.config.prefix.as_str());
+        self.tool_of_provider(&format!("{prefix}{own}"), fallback.name())
     }
 
-    /// Tells whether the method may pass for the requester (see [`Policy::allows_method`]). Tools of a server are gated if its
-    /// configuration hides some of them.
+    /// Returns `true` if the policy allows the method for the requester (see [`Policy::allows_method`]). A server is also gated
+    /// if its configuration hides some of its tools.
     #[must_use]
-    pub fn passes(&self, upstream: &Upstream, method: &str, requester: &Requester<'_>) -> bool {
+    pub fn allows_method(&self, upstream: &Upstream, method: &str, requester: &Requester<'_>) -> bool {
         let server = upstream.config.name.as_str();
-        let held_back = !upstream.config.tools_allow.is_empty() || !upstream.config.tools_deny.is_empty();
-        let gated = || {
-            let mut own = self.tools().iter().filter(|route| route.provider.name() == server);
-            held_back || own.any(|route| route.ruling.may_block(requester.principal))
+        let hides_tools = !upstream.config.tools_allow.is_empty() || !upstream.config.tools_deny.is_empty();
+        let is_gated = || {
+            let mut tools = self.tools().iter().filter(|route| route.provider.name() == server);
+            hides_tools || tools.any(|route| route.ruling.may_block(requester.principal))
         };
-        self.policy.as_ref().is_some_and(|policy| policy.allows_method(server, method, requester, gated))
+        self.policy.as_ref().is_some_and(|policy| policy.allows_method(server, method, requester, is_gated))
     }
 
     /// Returns the policy if it could refuse a resource or prompt to some principal.
@@ -428,17 +429,17 @@ impl RouteTable {
     /// Returns the tool of that name at that provider, even if another provider serves the name.
     fn tool_of_provider(&self, name: &str, provider: &str) -> Option<Arc<ToolRoute>> {
         let first = self.tools.by_name.get(name)?;
-        let others = self.tools.others.get(name).into_iter().flatten();
-        std::iter::once(first).chain(others).find(|route| route.provider.name() == provider).cloned()
+        let alternatives = self.tools.alternatives.get(name).into_iter().flatten();
+        std::iter::once(first).chain(alternatives).find(|route| route.provider.name() == provider).cloned()
     }
 
-    /// Returns the first of several tools of one name whose provider can take calls.
+    /// Returns the first tool of this name whose provider can take calls.
     fn first_available(&self, first: &Arc<ToolRoute>) -> Arc<ToolRoute> {
-        if self.tools.others.is_empty() || can_serve(&first.provider) {
+        if self.tools.alternatives.is_empty() || can_serve(&first.provider) {
             return first.clone();
         }
-        let mut others = self.tools.others.get(&first.name).into_iter().flatten();
-        others.find(|other| can_serve(&other.provider)).unwrap_or(first).clone()
+        let mut alternatives = self.tools.alternatives.get(&first.name).into_iter().flatten();
+        alternatives.find(|other| can_serve(&other.provider)).unwrap_or(first).clone()
     }
 
     /// Returns the tool whose name is most similar to an unknown one, among those visible to the principal.
@@ -446,7 +447,7 @@ impl RouteTable {
     pub fn nearest_tool(&self, name: &str, principal: &Principal) -> Option<String> {
         let visible = |route: &&Arc<ToolRoute>| route.is_visible_to(principal);
         let names: Vec<&str> =
-            self.tools().iter().filter(visible).take(MAX_COMPARED).map(|route| route.name.as_str()).collect();
+            self.tools().iter().filter(visible).take(MAX_COMPARED_TOOLS).map(|route| route.name.as_str()).collect();
         suggest::nearest_tool(name, &names).map(str::to_owned)
     }
 
@@ -528,10 +529,10 @@ impl RouteTable {
 fn is_name_allowed(
     reserved: &ReservedNames<'_>,
     provider: &RouteTarget,
-    (name, tool): (&str, bool),
+    (name, is_tool): (&str, bool),
     warnings: &mut Warnings,
 ) -> bool {
-    match reserved.refusal(provider, name, tool) {
+    match reserved.refusal(provider, name, is_tool) {
         Some(why) => {
             warnings.add(provider.name(), why);
             false
@@ -652,7 +653,7 @@ impl ProviderDirectory for RouteDirectory {
         let route = self.0.load().tool_of_provider(tool, provider);
         let route = route.ok_or_else(|| match self.has_tools(provider) {
             true => McpError::new(ErrorKind::ToolNotFound, format!("{provider} offers no tool {tool} now")),
-            // An unreachable provider says nothing about the tool.
+            // The tools of a provider that was not reached are unknown.
             false => McpError::new(ErrorKind::UpstreamUnavailable, format!("{provider} has not been reached yet")),
         })?;
         validate::check_arguments(&route, arguments)

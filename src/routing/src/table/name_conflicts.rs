@@ -6,7 +6,7 @@ use super::{RouteError, aliases::Aliases};
 use crate::target::RouteTarget;
 use countersign_domain::text::plural;
 
-/// Maximum number of warnings kept for one provider; further ones are only counted.
+/// Maximum number of warnings that are kept for one provider. Further warnings are only counted.
 const MAX_WARNINGS: usize = 50;
 
 /// Warnings about the definitions of providers, by the provider's name.
@@ -32,9 +32,9 @@ impl Warnings {
     }
 
     /// Logs the warnings that the previous table did not have.
-    pub fn log_new(&self, before: &Self) {
+    pub fn log_new(&self, previous: &Self) {
         for (provider, (kept, more)) in &self.0 {
-            let known = before.0.get(provider);
+            let known = previous.0.get(provider);
             let new = |text: &&String| known.is_none_or(|(known, _)| !known.contains(text));
             for text in kept.iter().filter(new) {
                 tracing::warn!(provider = %provider, "{text}");
@@ -50,7 +50,7 @@ impl Warnings {
 pub struct ConflictRules<'a> {
     pub providers: &'a [RouteTarget],
     pub aliases: &'a Aliases,
-    /// A conflict is an error rather than a warning.
+    /// `true` if a conflict is an error rather than a warning.
     pub strict: bool,
 }
 
@@ -66,15 +66,15 @@ pub struct NameClaims<T> {
 /// Names after all conflicts were resolved.
 pub struct ResolvedNames<T> {
     pub by_name: HashMap<String, Arc<T>>,
-    /// Listing order: by provider, then as the provider lists them. Stable across restarts.
+    /// The items in listing order: by provider, then in the order of the provider. The order is stable across restarts.
     pub order: Vec<Arc<T>>,
-    /// Further items of a name, the best one first.
-    pub others: HashMap<String, Vec<Arc<T>>>,
+    /// Further items with the same name, in the order of priority.
+    pub alternatives: HashMap<String, Vec<Arc<T>>>,
 }
 
 impl<T> Default for ResolvedNames<T> {
     fn default() -> Self {
-        Self { by_name: HashMap::new(), order: Vec::new(), others: HashMap::new() }
+        Self { by_name: HashMap::new(), order: Vec::new(), alternatives: HashMap::new() }
     }
 }
 
@@ -87,15 +87,15 @@ impl<T> NameClaims<T> {
 
     /// Adds a name that a provider offers. Returns `false` if the same provider offered it before.
     pub fn add(&mut self, provider: usize, name: String, item: Arc<T>) -> bool {
-        let place = self.claims.len();
+        let index = self.claims.len();
         if let Some(&first_claim) = self.first_claims.get(&name) {
             let contested = self.contested.entry(name.clone()).or_insert_with(|| vec![first_claim]);
             if contested.iter().any(|&other| self.claims[other].0 == provider) {
                 return false;
             }
-            contested.push(place);
+            contested.push(index);
         } else {
-            self.first_claims.insert(name.clone(), place);
+            self.first_claims.insert(name.clone(), index);
         }
         self.claims.push((provider, name, item));
         true
@@ -113,40 +113,40 @@ impl<T> NameClaims<T> {
         warnings: &mut Warnings,
     ) -> Result<ResolvedNames<T>, RouteError> {
         let mut lost = vec![false; self.claims.len()];
-        let mut others = HashMap::new();
-        let provider = |place: usize| rules.providers[self.claims[place].0].name();
+        let mut alternatives = HashMap::new();
+        let provider = |index: usize| rules.providers[self.claims[index].0].name();
         let contested = std::mem::take(&mut self.contested);
-        // Sorted, so that errors and logs are reproducible.
-        let mut contested: Vec<_> = contested.into_iter().filter(|(_, places)| places.len() > 1).collect();
-        contested.sort_by_key(|(_, places)| places[0]);
-        for (name, mut places) in contested {
-            if places.iter().all(|&place| rules.aliases.rank(provider(place)).is_some()) {
-                places.sort_by_key(|&place| rules.aliases.rank(provider(place)));
-                let rest = places[1..].iter().map(|&place| self.claims[place].2.clone()).collect();
-                others.insert(name.clone(), rest);
+        // The conflicts are sorted, so that errors and logs are reproducible.
+        let mut contested: Vec<_> = contested.into_iter().filter(|(_, indices)| indices.len() > 1).collect();
+        contested.sort_by_key(|(_, indices)| indices[0]);
+        for (name, mut indices) in contested {
+            if indices.iter().all(|&index| rules.aliases.rank(provider(index)).is_some()) {
+                indices.sort_by_key(|&index| rules.aliases.rank(provider(index)));
+                let rest = indices[1..].iter().map(|&index| self.claims[index].2.clone()).collect();
+                alternatives.insert(name.clone(), rest);
             } else if rules.strict {
                 return Err(RouteError::Collision {
                     what: self.what,
                     name,
-                    first: provider(places[0]).to_owned(),
-                    second: provider(places[1]).to_owned(),
+                    first: provider(indices[0]).to_owned(),
+                    second: provider(indices[1]).to_owned(),
                 });
             } else {
                 if let Some(holder) = current_holder(&name) {
-                    places.sort_by_key(|&place| provider(place) != holder);
+                    indices.sort_by_key(|&index| provider(index) != holder);
                 }
-                let keeper = provider(places[0]);
-                for &place in &places[1..] {
+                let keeper = provider(indices[0]);
+                for &index in &indices[1..] {
                     let what = self.what;
                     let text = format!("{keeper} offers {what} named {name:?} too and keeps it: this one is left out");
-                    warnings.add(provider(place), text);
+                    warnings.add(provider(index), text);
                 }
             }
-            for &place in &places[1..] {
-                lost[place] = true;
+            for &index in &indices[1..] {
+                lost[index] = true;
             }
         }
-        let mut resolved = ResolvedNames { others, ..ResolvedNames::default() };
+        let mut resolved = ResolvedNames { alternatives, ..ResolvedNames::default() };
         resolved.by_name.reserve(self.claims.len());
         for ((_, name, item), lost) in self.claims.into_iter().zip(lost) {
             if !lost {

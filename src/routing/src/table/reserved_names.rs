@@ -69,17 +69,17 @@ impl<'a> ReservedNames<'a> {
             return None;
         }
         let has_tool_pinned = |server: &str| self.unreached.has_pinned_tool(server, name);
-        let place = |server: &str| self.providers.iter().position(|provider| provider.name() == server);
+        let config_index = |server: &str| self.providers.iter().position(|provider| provider.name() == server);
         let unreached = self.providers.iter().filter(|provider| self.unreached.contains(provider));
         let first = unreached.map(|other| other.name()).find(|other| {
             // If the name is pinned for two servers, the first in the configuration gets it.
-            let before = !has_tool_pinned(claimant) || place(other) < place(claimant);
-            *other != claimant && has_tool_pinned(other) && before && !self.are_ranked(other, claimant)
+            let takes_precedence = !has_tool_pinned(claimant) || config_index(other) < config_index(claimant);
+            *other != claimant && has_tool_pinned(other) && takes_precedence && !self.are_ranked(other, claimant)
         })?;
         Some(format!("the {what} {name:?} is left out: {first} offered it before, and was not reached yet"))
     }
 
-    fn are_ranked(&self, one: &str, other: &str) -> bool {
-        self.aliases.rank(one).is_some() && self.aliases.rank(other).is_some()
+    fn are_ranked(&self, first: &str, second: &str) -> bool {
+        self.aliases.rank(first).is_some() && self.aliases.rank(second).is_some()
     }
 }

@@ -1,8 +1,8 @@
 //! Finds the provider that serves a URI.
 //!
-//! Schemes of modules and the names of prefixed upstreams decide first, so that no other server can take them over.
-//! Then follow the upstreams with unmodified URIs: one that lists the URI, one with a matching template, the only one
-//! with resources at all, and finally one that lists other URIs of that scheme.
+//! The schemes of modules and of prefixed upstreams decide first, so that no other server can take them over. Upstreams with
+//! unmodified URIs follow: one that lists the URI, one with a matching template, the only upstream with resources, and finally
+//! one that lists other URIs of the same scheme.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -28,7 +28,7 @@ pub struct Resources {
 /// An upstream without a prefix, whose URIs are used unmodified.
 struct UnprefixedUpstream {
     provider: RouteTarget,
-    /// It has resources, as far as it has been reached.
+    /// `true` if the upstream has declared resources.
     has_resources: bool,
     templates: Vec<UriTemplate>,
     schemes: HashSet<String>,
@@ -76,10 +76,12 @@ impl Resources {
             };
             routes.add(index, provider, upstream, (&mut listed, &mut templates), warnings);
         }
-        let holder = |uri: &str| Some(previous?.resources.resources.by_name.get(uri)?.provider.name().to_owned());
-        routes.resources = listed.resolve(rules, holder, warnings)?;
-        let holder = |uri: &str| Some(previous?.resources.templates.by_name.get(uri)?.provider.name().to_owned());
-        routes.templates = templates.resolve(rules, holder, warnings)?;
+        let current_holder =
+            |uri: &str| Some(previous?.resources.resources.by_name.get(uri)?.provider.name().to_owned());
+        routes.resources = listed.resolve(rules, current_holder, warnings)?;
+        let current_holder =
+            |uri: &str| Some(previous?.resources.templates.by_name.get(uri)?.provider.name().to_owned());
+        routes.templates = templates.resolve(rules, current_holder, warnings)?;
         Ok(routes)
     }
 
@@ -153,7 +155,7 @@ impl Resources {
             .map(|unprefixed| &unprefixed.provider)
     }
 
-    /// Returns the provider that most likely serves a URI that nobody lists.
+    /// Returns the provider that most likely serves a URI that no provider lists.
     fn likeliest_provider(&self, uri: &str) -> Option<&RouteTarget> {
         let mut offering = self.unprefixed.iter().filter(|unprefixed| unprefixed.has_resources);
         if let (Some(only), None) = (offering.next(), offering.next()) {
@@ -172,25 +174,25 @@ impl Resources {
     }
 
     fn scheme_owner(&self, uri: &str) -> Option<&RouteTarget> {
-        let begins = |with: &str| uri.get(..with.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(with));
-        self.scheme_owners.iter().find(|(scheme, _)| begins(scheme)).map(|(_, provider)| provider)
+        let has_scheme = |scheme: &str| uri.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+        self.scheme_owners.iter().find(|(scheme, _)| has_scheme(scheme)).map(|(_, provider)| provider)
     }
 }
 
 /// Returns the scheme in lower case, as schemes are compared without case (RFC 3986 section 3.1).
 fn scheme(uri: &str) -> Option<String> {
     let (scheme, _) = uri.split_once(':')?;
-    let fits =
+    let is_valid =
         !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'.' | b'-'));
-    fits.then(|| scheme.to_ascii_lowercase())
+    is_valid.then(|| scheme.to_ascii_lowercase())
 }
 
 fn has_resources(upstream: &Upstream) -> bool {
     upstream.negotiated().is_some_and(|negotiated| member(negotiated.capabilities.get(), "resources").is_some())
 }
 
-/// Returns `true` if the provider's resources can be subscribed to: always for a module, and for an upstream that
-/// declares it.
+/// Returns `true` if clients can subscribe to the provider's resources. A module always supports this, and an upstream if it
+/// declares so.
 #[must_use]
 pub fn can_subscribe(provider: &RouteTarget) -> bool {
     provider.upstream().is_none_or(|upstream| upstream.can_subscribe())

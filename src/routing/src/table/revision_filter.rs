@@ -8,7 +8,7 @@ use countersign_protocol::{
     json::{MemberAction, MemberEdit, edit, edit_members, map_elements, member, quoted, string},
 };
 
-/// A member that only some revisions have: its name, and the first and last of these revisions. Checked against
+/// A member that only some revisions have: its name, and the first and last of these revisions. The tables were checked against
 /// `schema/<revision>/schema.ts`.
 type VersionedMember = (&'static str, Revision, Revision);
 
@@ -19,7 +19,7 @@ const TOOL_MEMBERS: &[VersionedMember] = &[
     ("description", V1, V5),
     ("outputSchema", V3, V5),
     ("annotations", V2, V5),
-    // Tells whether a call may request a task of 2025-11-25; later revisions leave that to the server.
+    // It declares whether a call may request a task of 2025-11-25. In later revisions, the server decides.
     ("execution", V4, V4),
     ("icons", V4, V5),
     ("_meta", V3, V5),
@@ -40,7 +40,7 @@ const ANNOTATION_MEMBERS: &[VersionedMember] = &[("lastModified", V3, V5)];
 
 /// Decides whether the revision keeps a member. Optional members with the value null are dropped, because the schemas
 /// want them absent and strict clients reject the list.
-fn member_fate(known: &[VersionedMember], key: &str, value: &str, revision: Revision) -> MemberAction {
+fn member_action(known: &[VersionedMember], key: &str, value: &str, revision: Revision) -> MemberAction {
     match known.iter().find(|(name, ..)| *name == key) {
         Some((_, first, last)) if revision < *first || revision > *last || value == "null" => MemberAction::Drop,
         _ => MemberAction::Keep,
@@ -48,16 +48,16 @@ fn member_fate(known: &[VersionedMember], key: &str, value: &str, revision: Revi
 }
 
 fn filter_members(object: &str, known: &[VersionedMember], revision: Revision) -> Option<String> {
-    edit_members(object, |key, value| member_fate(known, key, value, revision))
+    edit_members(object, |key, value| member_action(known, key, value, revision))
 }
 
 /// Adapts one tool of `tools/list`; `None` if the text stays unchanged. `pending` is the output schema of a pending
 /// answer, if the tool may be put under review.
 #[must_use]
 pub fn filter_tool(raw: &str, pending: Option<&Value>, revision: Revision) -> Option<String> {
-    let edited = edit_members(raw, |key, value| match member_fate(TOOL_MEMBERS, key, value, revision) {
+    let edited = edit_members(raw, |key, value| match member_action(TOOL_MEMBERS, key, value, revision) {
         MemberAction::Keep if key == "outputSchema" => output_schema(value, pending, revision),
-        fate => fate,
+        action => action,
     });
     if pending.is_none() || revision != Revision::V2025_11_25 {
         return edited;
@@ -80,11 +80,11 @@ fn allow_task_execution(tool: &str) -> Option<String> {
 /// Adapts one prompt of `prompts/list`; `None` if the text stays unchanged.
 #[must_use]
 pub fn filter_prompt(raw: &str, revision: Revision) -> Option<String> {
-    edit_members(raw, |key, value| match member_fate(PROMPT_MEMBERS, key, value, revision) {
+    edit_members(raw, |key, value| match member_action(PROMPT_MEMBERS, key, value, revision) {
         MemberAction::Keep if key == "arguments" => {
-            map_elements(value, |one| filter_members(one, ARGUMENT_MEMBERS, revision)).into()
+            map_elements(value, |argument| filter_members(argument, ARGUMENT_MEMBERS, revision)).into()
         }
-        fate => fate,
+        action => action,
     })
 }
 
@@ -92,9 +92,9 @@ pub fn filter_prompt(raw: &str, revision: Revision) -> Option<String> {
 /// unchanged.
 #[must_use]
 pub fn filter_resource(raw: &str, revision: Revision) -> Option<String> {
-    edit_members(raw, |key, value| match member_fate(RESOURCE_MEMBERS, key, value, revision) {
+    edit_members(raw, |key, value| match member_action(RESOURCE_MEMBERS, key, value, revision) {
         MemberAction::Keep if key == "annotations" => filter_members(value, ANNOTATION_MEMBERS, revision).into(),
-        fate => fate,
+        action => action,
     })
 }
 
@@ -102,22 +102,22 @@ pub fn filter_resource(raw: &str, revision: Revision) -> Option<String> {
 /// does not permit it.
 fn output_schema(own: &str, pending: Option<&Value>, revision: Revision) -> MemberAction {
     let Ok(schema) = serde_json::from_str::<Map<String, Value>>(own) else { return MemberAction::Drop };
-    let object = schema.get("type").is_some_and(|kind| kind == "object");
-    if !object && revision.rules().structured_object_only {
+    let is_object = schema.get("type").is_some_and(|kind| kind == "object");
+    if !is_object && revision.rules().structured_object_only {
         return MemberAction::Drop;
     }
     let Some(pending) = pending else { return MemberAction::Keep };
-    any_of(own, object, pending).map_or(MemberAction::Drop, MemberAction::Set)
+    any_of(own, is_object, pending).map_or(MemberAction::Drop, MemberAction::Set)
 }
 
-/// `anyOf(own, pending)`. The own schema moves one level down, so the members that hold for a whole document move to
-/// the new root, where references to definitions still find them. References to anything else would break: `None`.
-fn any_of(own: &str, object: bool, pending: &Value) -> Option<String> {
-    let mut foreign = false;
+/// Returns `anyOf(own, pending)`. The own schema moves one level down, so members that apply to the whole document move to the
+/// new root, where references still find them. Returns `None` if the schema has other references, which would break.
+fn any_of(own: &str, is_object: bool, pending: &Value) -> Option<String> {
+    let mut has_other_reference = false;
     for_each_reference(&serde_json::from_str(own).ok()?, &mut |reference| {
-        foreign |= !reference.starts_with("#/$defs/") && !reference.starts_with("#/definitions/");
+        has_other_reference |= !reference.starts_with("#/$defs/") && !reference.starts_with("#/definitions/");
     });
-    if foreign {
+    if has_other_reference {
         return None;
     }
     let mut root = String::from("{");
@@ -128,15 +128,15 @@ fn any_of(own: &str, object: bool, pending: &Value) -> Option<String> {
         }
         _ => MemberAction::Keep,
     });
-    if object {
+    if is_object {
         root.push_str(r#""type":"object","#);
     }
     root.push_str(&format!(r#""anyOf":[{},{pending}]}}"#, inner.as_deref().unwrap_or(own)));
     Some(root)
 }
 
-/// Calls `f` with each reference of a schema, and with an empty string for one that cannot be followed.
-fn for_each_reference(schema: &Value, f: &mut impl FnMut(&str)) {
+/// Calls `visit` with each reference of a schema, and with an empty string for members that change the base of references.
+fn for_each_reference(schema: &Value, visit: &mut impl FnMut(&str)) {
     // An explicit stack, because the schema is foreign and may be deep.
     let mut pending = vec![schema];
     while let Some(value) = pending.pop() {
@@ -145,9 +145,9 @@ fn for_each_reference(schema: &Value, f: &mut impl FnMut(&str)) {
             Value::Object(members) => {
                 for (key, value) in members {
                     match key.as_str() {
-                        "$ref" | "$dynamicRef" | "$recursiveRef" => f(value.as_str().unwrap_or_default()),
-                        // At the root, it would change the base of every reference.
-                        "$id" | "$anchor" | "$dynamicAnchor" => f(""),
+                        "$ref" | "$dynamicRef" | "$recursiveRef" => visit(value.as_str().unwrap_or_default()),
+                        // At the root, this member would change the base of every reference.
+                        "$id" | "$anchor" | "$dynamicAnchor" => visit(""),
                         _ => pending.push(value),
                     }
                 }
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn reviewed_tool_allows_task_execution() {
         let pending = json!({ "type": "object" });
-        let of = |execution: &str| {
+        let filtered = |execution: &str| {
             let text = format!(r#"{{"name":"t","inputSchema":{{}},"execution":{execution},"x":1}}"#);
             filter_tool(&text, Some(&pending), V4).unwrap_or(text)
         };
@@ -219,7 +219,7 @@ mod tests {
             (r#"{"a":1.0}"#, r#"{"a":1.0,"taskSupport":"optional"}"#),
             ("7", r#"{"taskSupport":"optional"}"#),
         ] {
-            assert_eq!(of(written), format!(r#"{{"name":"t","inputSchema":{{}},"execution":{shown},"x":1}}"#));
+            assert_eq!(filtered(written), format!(r#"{{"name":"t","inputSchema":{{}},"execution":{shown},"x":1}}"#));
         }
         assert_eq!(filter_tool(r#"{"name":"t"}"#, Some(&pending), V5), None);
         assert_eq!(filter_tool(r#"{"name":"t"}"#, None, V4), None);

@@ -1,8 +1,8 @@
-//! The `instructions` of upstream servers, appended to the gateway's own under the server's name. A principal only sees
-//! those of servers that it can use.
+//! The `instructions` of upstream servers, appended to the gateway's own under the server's name. A principal only sees the
+//! instructions of servers that it can use.
 //!
-//! The text is foreign: it is bounded and contains no hidden characters, and it is indented so that no line can pass
-//! for the gateway's.
+//! The text is foreign: it is bounded and contains no hidden characters, and it is indented so that no line looks like the
+//! gateway's own text.
 
 use std::sync::Arc;
 
@@ -41,8 +41,8 @@ impl ServerInstructions {
         Self { sections, unfiltered }
     }
 
-    /// Returns the text to append to the gateway's own instructions, which may be empty. It is shared if every
-    /// principal sees the same.
+    /// Returns the text to append to the gateway's own instructions, which may be empty. The text is shared if the principal
+    /// sees every section.
     #[must_use]
     pub fn for_principal(&self, principal: &Principal) -> Arc<str> {
         let can_see = |section: &&InstructionsSection| {
@@ -55,23 +55,23 @@ impl ServerInstructions {
     }
 }
 
-/// Returns `None` for a server without instructions, or without anything that is visible to some principal.
+/// Returns the section of a server, or `None` if the server has no instructions or nothing that some principal can see.
 fn section_for(table: &RouteTable, provider: &RouteTarget) -> Option<InstructionsSection> {
     let instructions = sanitize(&provider.instructions()?)?;
-    let is_own = |of: &RouteTarget| of.is_same_provider(provider);
+    let is_own = |route_provider: &RouteTarget| route_provider.is_same_provider(provider);
     let mut tools: Vec<_> = table.tools().iter().filter(|route| is_own(&route.provider)).map(Arc::clone).collect();
-    let to_all = table.prompts().iter().any(|route| is_own(&route.provider))
+    let is_visible_to_all = table.prompts().iter().any(|route| is_own(&route.provider))
         || table.resources().iter().any(|route| is_own(&route.provider))
         || table.templates().iter().any(|route| is_own(&route.provider))
         || tools
             .iter()
             .any(|route| route.ruling.fixed_decision().is_some_and(|decision| decision.verdict != Verdict::Deny));
     tools.retain(|route| route.ruling.fixed_decision().is_none());
-    if !to_all && tools.is_empty() {
+    if !is_visible_to_all && tools.is_empty() {
         return None;
     }
     let text = format!("\n\nThe server `{}` says of itself:\n{instructions}", provider.name());
-    Some(InstructionsSection { text, tools: (!to_all).then_some(tools) })
+    Some(InstructionsSection { text, tools: (!is_visible_to_all).then_some(tools) })
 }
 
 fn join_sections<'a>(sections: impl Iterator<Item = &'a InstructionsSection>) -> String {
@@ -90,8 +90,8 @@ fn join_sections<'a>(sections: impl Iterator<Item = &'a InstructionsSection>) ->
 fn sanitize(text: &str) -> Option<String> {
     let mut out = String::new();
     // More input than this cannot fit. Hidden characters count as well, so that the work is bounded.
-    let begin = text.char_indices().take_while(|(at, _)| *at < MAX_SERVER_BYTES * 4).map(|(_, c)| c);
-    let visible: String = begin.filter(|c| !is_hidden(*c)).collect();
+    let beginning = text.char_indices().take_while(|(index, _)| *index < MAX_SERVER_BYTES * 4).map(|(_, c)| c);
+    let visible: String = beginning.filter(|c| !is_hidden(*c)).collect();
     for line in visible.trim().lines() {
         let next_line = format!("  {}\n", line.trim_end());
         if out.len() + next_line.len() + TRUNCATION_MARK.len() > MAX_SERVER_BYTES {

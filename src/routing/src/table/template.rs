@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use regex::{Regex, RegexBuilder};
 
-/// Maximum length of a template; longer ones match nothing.
+/// Maximum length of a template in bytes. Longer templates match nothing.
 const MAX_TEMPLATE_LEN: usize = 8192;
 /// Maximum bytes of a compiled template.
 const MAX_COMPILED_BYTES: usize = 1 << 20;
@@ -52,8 +52,8 @@ fn compile_template(template: &str) -> Option<Regex> {
     RegexBuilder::new(&pattern).size_limit(MAX_COMPILED_BYTES).build().ok()
 }
 
-/// Returns a pattern for the expansions of an expression. Several variables and modifiers need no special handling,
-/// because the class of each includes the separators (RFC 6570 section 3.2).
+/// Returns a pattern for the expansions of an expression. Several variables and modifiers need no special handling, because the
+/// character class of each expression includes the separators (RFC 6570 section 3.2).
 fn expression_pattern(expression: &str) -> Option<&'static str> {
     let operator = expression.chars().next()?;
     let names = expression.trim_start_matches(['+', '#', '.', '/', ';', '?', '&']);
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn template_matches_expanded_uris() {
-        for (template, yes, no) in [
+        for (template, matching, different) in [
             ("file:///{path}", &["file:///a", "file:///a%20b,c", "file:///"][..], &["file:///a/b", "gile:///a"][..]),
             ("file:///{+path}", &["file:///a/b?c#d", "file:///"], &["file://a"]),
             (
@@ -108,10 +108,10 @@ mod tests {
             ("a:{x y}", &[], &["a:1"]),
         ] {
             let template = UriTemplate::new(template);
-            for uri in yes {
+            for uri in matching {
                 assert!(template.matches(uri), "{} {uri}", template.text);
             }
-            for uri in no {
+            for uri in different {
                 assert!(!template.matches(uri), "{} {uri}", template.text);
             }
         }
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered(template in "[a{}+*.:/?é]{0,20}", uri in ".{0,20}") {
+        fn arbitrary_text_does_not_panic(template in "[a{}+*.:/?é]{0,20}", uri in ".{0,20}") {
             let _ = UriTemplate::new(&template).matches(&uri);
         }
     }

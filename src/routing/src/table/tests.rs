@@ -13,7 +13,7 @@ use countersign_domain::{
 };
 use countersign_store::ModuleStorage;
 use countersign_tracker::Tracker;
-use countersign_upstream::{Catalog, Negotiated, Upstream, testing};
+use countersign_upstream::{Catalog, NegotiatedSession, Upstream, testing};
 
 fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ impl UpstreamFixture {
         let config = UpstreamConfig { prefix: prefix.to_owned(), ..UpstreamConfig::new(name, target) };
         let capabilities = r#"{"tools":{},"resources":{"subscribe":true}}"#.to_owned();
         let capabilities = RawValue::from_string(capabilities).unwrap().into();
-        let negotiated = Negotiated { capabilities, ..testing::negotiated(revision) };
+        let negotiated = NegotiatedSession { capabilities, ..testing::negotiated(revision) };
         Self(testing::disconnected_upstream(config, negotiated, catalog))
     }
 
@@ -140,7 +140,7 @@ impl PinSource for FixedPins {
 
 impl<'a> TableFixture<'a> {
     fn new(upstreams: &[&UpstreamFixture]) -> Self {
-        let providers = upstreams.iter().map(|stocked| stocked.provider()).collect();
+        let providers = upstreams.iter().map(|upstream| upstream.provider()).collect();
         Self { providers, aliases: Aliases::default(), previous: None, pins: Arc::default() }
     }
 
@@ -255,14 +255,14 @@ fn schema_dialect_is_honoured() {
 
 #[test]
 fn tool_with_invalid_headers_is_hidden_for_modern_server() {
-    let headed =
+    let invalid_headers =
         r#"{"name":"headed","inputSchema":{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}}"#;
-    for (revision, there) in [(MODERN, false), (LEGACY, true)] {
-        let upstream = UpstreamFixture::new("fs", "", revision, tools(&[headed, &tool("good")]));
+    for (revision, is_offered) in [(MODERN, false), (LEGACY, true)] {
+        let upstream = UpstreamFixture::new("fs", "", revision, tools(&[invalid_headers, &tool("good")]));
         let table = TableFixture::new(&[&upstream]).table();
-        assert_eq!(table.find_tool("headed").is_some(), there);
-        assert_eq!(table.tools().len(), 1 + usize::from(there));
-        assert_eq!(table.warnings("fs").iter().any(|w| w.contains("headed") && w.contains("left out")), !there);
+        assert_eq!(table.find_tool("headed").is_some(), is_offered);
+        assert_eq!(table.tools().len(), 1 + usize::from(is_offered));
+        assert_eq!(table.warnings("fs").iter().any(|w| w.contains("headed") && w.contains("left out")), !is_offered);
         assert!(table.find_tool("headed").is_none_or(|route| route.param_headers.is_empty()));
     }
 }
@@ -291,14 +291,14 @@ fn later_collision_keeps_name_with_current_holder() {
         UpstreamFixture::new("a", "", LEGACY, tools(&[])),
         UpstreamFixture::new("b", "", LEGACY, tools(&[&tool("t")])),
     );
-    let router = TableFixture::new(&[&a, &b]);
-    let before = router.table();
+    let fixture = TableFixture::new(&[&a, &b]);
+    let before = fixture.table();
     assert_eq!(serving_tool(&before, "t"), routed_tool("b", "t"));
     testing::replace_catalog(&a.0, tools(&[&tool("t"), &tool("u")]));
-    let error = router.build(true).err().unwrap();
+    let error = fixture.build(true).err().unwrap();
     assert_eq!(error.to_string(), r#"both a and b offer a tool named "t""#);
     // `a` comes first in the configuration, but the name must not change its meaning for clients.
-    let later = TableFixture { previous: Some(&before), ..router }.build(false).unwrap();
+    let later = TableFixture { previous: Some(&before), ..fixture }.build(false).unwrap();
     assert_eq!(serving_tool(&later, "t"), routed_tool("b", "t"));
     assert_eq!(serving_tool(&later, "u"), routed_tool("a", "u"));
     assert_eq!(later.tools().iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["u", "t"]);
@@ -337,18 +337,22 @@ fn prompt_and_resource_collisions_are_detected() {
 fn priority_fails_over_to_next_reached_provider() {
     let both = || tools(&[&tool("t")]);
     let (a, b) = (UpstreamFixture::new("a", "", LEGACY, both()), UpstreamFixture::new("b", "", LEGACY, both()));
-    let mut router = TableFixture::new(&[&a, &b]);
-    router.aliases.priority = vec!["b".into(), "a".into()];
-    let table = router.table();
+    let mut fixture = TableFixture::new(&[&a, &b]);
+    fixture.aliases.priority = vec!["b".into(), "a".into()];
+    let table = fixture.table();
     assert_eq!(serving_tool(&table, "t"), routed_tool("b", "t"));
-    assert_eq!(serving_tool(&table, "a.t"), routed_tool("a", "t"), "by its provider's name each is still there");
+    assert_eq!(
+        serving_tool(&table, "a.t"),
+        routed_tool("a", "t"),
+        "each tool can still be called by the name of its provider"
+    );
     assert_eq!(table.tools().len(), 1);
     testing::mark_never_reached(&b.0);
     assert_eq!(serving_tool(&table, "t"), routed_tool("a", "t"));
     assert_eq!(serving_tool(&table, "b.t"), routed_tool("b", "t"));
     // A conflict with an unranked provider is still an error.
-    router.aliases.priority = vec!["b".into(), "c".into()];
-    assert!(router.build(true).is_err());
+    fixture.aliases.priority = vec!["b".into(), "c".into()];
+    assert!(fixture.build(true).is_err());
 }
 
 #[test]
@@ -358,16 +362,16 @@ fn reserved_prefix_of_other_server_is_refused() {
     let deep = UpstreamFixture::new("deep", "good__deep__", LEGACY, tools(&[&tool("y")]));
     let definitions: Vec<String> = names.iter().map(|name| tool(name)).collect();
     let evil = UpstreamFixture::new("evil", "", LEGACY, Catalog { tools: raws(&definitions), ..Catalog::default() });
-    let mut router = TableFixture::new(&[&evil, &good, &deep]);
-    let table = router.table();
+    let mut fixture = TableFixture::new(&[&evil, &good, &deep]);
+    let table = fixture.table();
     let listed: Vec<_> = table.tools().iter().map(|route| route.name.as_str()).collect();
     assert_eq!(listed, ["good_query", "own", "good__deep__y"]);
     let warnings = table.warnings("evil");
     assert_eq!(warnings.len(), 5, "{warnings:?}");
     assert!(warnings[2].contains(r#"begin with "good__deep__" are those of deep"#), "{warnings:?}");
     // Ranked providers share names.
-    router.aliases.priority = vec!["good".into(), "evil".into()];
-    assert_eq!(serving_tool(&router.table(), "good__query"), routed_tool("evil", "good__query"));
+    fixture.aliases.priority = vec!["good".into(), "evil".into()];
+    assert_eq!(serving_tool(&fixture.table(), "good__query"), routed_tool("evil", "good__query"));
     // A server's own name may begin with another's prefix only if its own prefix is longer.
     let clash = UpstreamFixture::new("a", "a_", LEGACY, tools(&[&tool("b_x"), &tool("c")]));
     let table = TableFixture::new(&[&clash, &UpstreamFixture::new("b", "a_b_", LEGACY, tools(&[]))]).table();
@@ -380,9 +384,9 @@ fn name_with_prefix_of_unreached_server_is_awaited() {
     let good = UpstreamFixture::new("good", "good__", LEGACY, tools(&[]));
     let plain = UpstreamFixture::new("plain", "", LEGACY, tools(&[&tool("own")]));
     testing::mark_lists_read(&plain.0);
-    let mut router = TableFixture::new(&[&plain, &good]);
-    router.aliases.prefixes = vec![("g-".into(), "good".into())];
-    let table = router.table();
+    let mut fixture = TableFixture::new(&[&plain, &good]);
+    fixture.aliases.prefixes = vec![("g-".into(), "good".into())];
+    let table = fixture.table();
     let unreached_upstream =
         |name: &str, kind| table.unreached_upstream(name, kind).map(|expected| expected.upstream.config.name.clone());
     for (name, tool, prompt) in [
@@ -411,12 +415,12 @@ fn any_name_may_belong_to_unreached_unprefixed_server() {
     testing::mark_lists_read(&other.0);
     let plain = UpstreamFixture::new("plain", "", LEGACY, Catalog::default());
     testing::mark_never_reached(&plain.0);
-    let mut router = TableFixture::new(&[&good, &other, &plain]);
+    let mut fixture = TableFixture::new(&[&good, &other, &plain]);
     let named = |expected: Option<super::unreached_upstreams::AwaitedUpstream>| {
         expected.map(|expected| (expected.upstream.config.name.clone(), expected.is_certain))
     };
     let expected = |is_certain: bool| Some(("plain".to_owned(), is_certain));
-    let table = router.table();
+    let table = fixture.table();
     assert_eq!(named(table.unreached_upstream("query", NameKind::Tool)), expected(false));
     assert_eq!(named(table.unreached_upstream("query", NameKind::Prompt)), expected(false));
     // The only server that could own the name has been reached.
@@ -425,13 +429,13 @@ fn any_name_may_belong_to_unreached_unprefixed_server() {
     assert_eq!(named(table.unreached_upstream_of_uri("a:listed")), None);
     assert_eq!(named(table.unreached_upstream_of_uri("good+a:anything")), None);
     // The store has pins of the server: it has this tool, but not the other one.
-    router.pin("plain", &["query"]);
-    let table = router.table();
+    fixture.pin("plain", &["query"]);
+    let table = fixture.table();
     assert_eq!(named(table.unreached_upstream("query", NameKind::Tool)), expected(true));
     assert_eq!(named(table.unreached_upstream("quarry", NameKind::Tool)), None);
     assert_eq!(named(table.unreached_upstream("quarry", NameKind::Prompt)), expected(false));
     testing::mark_lists_read(&plain.0);
-    assert_eq!(named(router.table().unreached_upstream("query", NameKind::Tool)), None);
+    assert_eq!(named(fixture.table().unreached_upstream("query", NameKind::Tool)), None);
 }
 
 #[test]
@@ -439,8 +443,8 @@ fn unpinned_name_of_unreached_server_is_not_awaited() {
     use super::unreached_upstreams::NameKind;
     let good = UpstreamFixture::new("good", "good__", LEGACY, Catalog::default());
     testing::mark_never_reached(&good.0);
-    let mut router = TableFixture::new(&[&good]);
-    router.aliases = Aliases::new(&RoutesConfig {
+    let mut fixture = TableFixture::new(&[&good]);
+    fixture.aliases = Aliases::new(&RoutesConfig {
         prefixes: vec![("good__old-".to_owned(), "good".to_owned())],
         categories: vec![],
         patterns: vec![("good__was_(.*)".to_owned(), "good__$1".to_owned())],
@@ -450,12 +454,12 @@ fn unpinned_name_of_unreached_server_is_not_awaited() {
     .unwrap();
     let spellings = ["good__query", "good.query", "good.good__query", "good__old-query", "good__was_query"];
     let unknown = ["good__quarry", "good.quarry", "good.good__quarry", "good__query.", "good."];
-    let table = router.table();
+    let table = fixture.table();
     for name in spellings.iter().chain(&unknown) {
         assert!(table.unreached_upstream(name, NameKind::Tool).is_some(), "{name}: nothing is known yet");
     }
-    router.pin("good", &["good__query"]);
-    let table = router.table();
+    fixture.pin("good", &["good__query"]);
+    let table = fixture.table();
     for name in spellings {
         assert!(table.unreached_upstream(name, NameKind::Tool).is_some_and(|expected| expected.is_certain), "{name}");
     }
@@ -469,9 +473,9 @@ fn unpinned_name_of_unreached_server_is_not_awaited() {
 fn aliases_resolve_to_own_names_of_prefixed_server() {
     let fs = UpstreamFixture::new("fs", "fs__", LEGACY, tools(&[&tool("read"), &tool("do_write")]));
     let web = UpstreamFixture::new("web", "w_", LEGACY, tools(&[&tool("read"), &tool("get")]));
-    let mut router = TableFixture::new(&[&fs, &web]);
+    let mut fixture = TableFixture::new(&[&fs, &web]);
     let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-    router.aliases = Aliases::new(&RoutesConfig {
+    fixture.aliases = Aliases::new(&RoutesConfig {
         prefixes: pairs(&[("f-", "fs")]),
         categories: pairs(&[("file.*", "fs"), ("file.change.*", "fs/do_*"), ("fetch", "web/get")]),
         patterns: pairs(&[("old_(.*)", "fs__$1")]),
@@ -479,7 +483,7 @@ fn aliases_resolve_to_own_names_of_prefixed_server() {
         fallback: Some("web".into()),
     })
     .unwrap();
-    let table = router.table();
+    let table = fixture.table();
     for (name, to) in [
         ("fs__read", routed_tool("fs", "fs__read")),
         ("fs.read", routed_tool("fs", "fs__read")),
@@ -513,7 +517,7 @@ fn uri_resolves_by_scheme_owner_then_by_lists() {
     let fs = UpstreamFixture::new("fs", "fs__", LEGACY, resources(&["file:///a"], &[]));
     let a = UpstreamFixture::new("a", "", LEGACY, resources(&["demo://one", "file:///x"], &["demo://{id}/a"]));
     let b = UpstreamFixture::new("b", "", LEGACY, resources(&["demo://two"], &["{+all}/greedy", "test://{id}"]));
-    let of = |table: &RouteTable, uri: &str| table.provider_for_uri(uri).map(|p| p.name().to_owned());
+    let provider_of = |table: &RouteTable, uri: &str| table.provider_for_uri(uri).map(|p| p.name().to_owned());
     let table = TableFixture::new(&[&fs, &a, &b]).table();
     for (uri, to) in [
         ("fs+file:///a", Some("fs")),
@@ -532,25 +536,25 @@ fn uri_resolves_by_scheme_owner_then_by_lists() {
         ("nobody://x", None),
         ("no uri", None),
     ] {
-        assert_eq!(of(&table, uri).as_deref(), to, "{uri}");
+        assert_eq!(provider_of(&table, uri).as_deref(), to, "{uri}");
     }
     // The only upstream with resources serves all URIs without an owner.
     let table = TableFixture::new(&[&fs, &a]).table();
-    assert_eq!(of(&table, "nobody://x").as_deref(), Some("a"));
+    assert_eq!(provider_of(&table, "nobody://x").as_deref(), Some("a"));
     // A URI with another server's scheme cannot be offered.
     let thief = UpstreamFixture::new("thief", "", LEGACY, resources(&["fs+file:///b", "own:x"], &[]));
     let table = TableFixture::new(&[&fs, &thief]).table();
     let warning = r#"a resource "fs+file:///b" is left out: such URIs are those of fs"#;
     assert_eq!(table.warnings("thief"), [warning]);
-    assert_eq!(of(&table, "fs+file:///b").as_deref(), Some("fs"));
+    assert_eq!(provider_of(&table, "fs+file:///b").as_deref(), Some("fs"));
     assert_eq!(table.resources().len(), 2);
 }
 
 #[test]
 fn list_version_changes_only_with_its_list() {
     let a = UpstreamFixture::new("a", "", LEGACY, tools(&[&tool("t")]));
-    let router = TableFixture::new(&[&a]);
-    let first = router.table();
+    let fixture = TableFixture::new(&[&a]);
+    let first = fixture.table();
     let next = |previous: &RouteTable| {
         TableFixture { previous: Some(previous), ..TableFixture::new(&[&a]) }.build(false).unwrap()
     };
@@ -576,7 +580,7 @@ fn instructions_are_limited_to_visible_servers() {
         let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: BTreeMap::default(), cwd: None };
         let config = UpstreamConfig { instructions, ..UpstreamConfig::new(name, target) };
         let negotiated =
-            Negotiated { instructions: Some(says.to_owned()), ..testing::negotiated(Revision::V2025_11_25) };
+            NegotiatedSession { instructions: Some(says.to_owned()), ..testing::negotiated(Revision::V2025_11_25) };
         UpstreamFixture(testing::disconnected_upstream(config, negotiated, catalog)).provider()
     };
     let deny = |server: &str, roles: Vec<Role>| Rule {
@@ -618,7 +622,7 @@ fn schema_with_nonlinear_pattern_is_unchecked() {
         ToolDef { raw: Some(Arc::from(RawValue::from_string("{}".to_owned()).unwrap())), ..def }
     };
     assert!(compile_schema(&def("^(a+)+$")).unwrap().is_some());
-    // These patterns need backtracking, for each item again.
+    // Matching these patterns needs backtracking for each item.
     for pattern in ["^((?=a)a|a)*$", "^(a|a)*\\1$"] {
         assert!(compile_schema(&def(pattern)).unwrap().is_none(), "{pattern}");
     }

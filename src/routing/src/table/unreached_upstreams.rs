@@ -17,7 +17,7 @@ pub struct UnreachedUpstreams {
 
 impl UnreachedUpstreams {
     #[must_use]
-    pub fn among(providers: &[RouteTarget], pins: Arc<Pins>) -> Self {
+    pub fn new(providers: &[RouteTarget], pins: Arc<Pins>) -> Self {
         let unreached = |provider: &&RouteTarget| provider.upstream().is_some_and(|upstream| !upstream.was_reached());
         let servers = providers.iter().filter(unreached).map(|provider| provider.name().to_owned()).collect();
         Self { servers, pins }
@@ -47,7 +47,7 @@ impl UnreachedUpstreams {
 #[derive(Clone)]
 pub struct AwaitedUpstream {
     pub upstream: Arc<Upstream>,
-    /// Set if no other server can own the name. Otherwise it may belong to any server whose names are unknown.
+    /// `true` if no other server can own the name. Otherwise the name may belong to any server whose names are unknown.
     pub is_certain: bool,
 }
 
@@ -56,7 +56,7 @@ impl AwaitedUpstream {
         Some(Self { upstream: Arc::clone(provider.upstream()?), is_certain: true })
     }
 
-    /// Returns the candidate that was added last, because it has the most time left to connect.
+    /// Returns the candidate that was configured last, because it has the most time left to connect.
     fn likeliest<'a>(servers: impl Iterator<Item = &'a Arc<Upstream>>) -> Option<Self> {
         let upstream = Arc::clone(servers.min_by_key(|upstream| upstream.age())?);
         Some(Self { upstream, is_certain: false })
@@ -77,27 +77,27 @@ impl RouteTable {
         self.unreached.is_empty()
     }
 
-    /// Returns the unreached upstream that may own a tool or prompt of that name. Its prefix or an alias leads there,
-    /// the tool is pinned for it, or it has no prefix and its names are unknown. Only called for names that the table
-    /// does not contain.
+    /// Returns the unreached upstream that may own a tool or prompt of that name. The prefix of the name or an alias leads to
+    /// this upstream, the tool is pinned for it, or it has no prefix and its names are unknown. The caller must only ask for
+    /// names that the table does not contain.
     #[must_use]
     pub fn unreached_upstream(&self, name: &str, kind: NameKind) -> Option<AwaitedUpstream> {
         if self.was_built_complete() {
             return None;
         }
-        let tool = kind == NameKind::Tool;
+        let is_tool = kind == NameKind::Tool;
         let (mut found, mut length) = (None, 0);
         for provider in self.providers() {
             let Some(upstream) = provider.upstream() else { continue };
             let (prefix, server) = (upstream.names.prefix(), provider.name());
-            let dotted = tool && name.strip_prefix(server).is_some_and(|rest| rest.starts_with('.'));
-            for (begins, of) in [(name.starts_with(prefix), prefix.len()), (dotted, server.len() + 1)] {
-                if begins && of > length {
-                    (found, length) = (Some(provider), of);
+            let dotted = is_tool && name.strip_prefix(server).is_some_and(|rest| rest.starts_with('.'));
+            for (matches, prefix_len) in [(name.starts_with(prefix), prefix.len()), (dotted, server.len() + 1)] {
+                if matches && prefix_len > length {
+                    (found, length) = (Some(provider), prefix_len);
                 }
             }
         }
-        let is_known_not_to_have = |provider: &RouteTarget| tool && !self.may_have_tool(provider, name);
+        let is_known_not_to_have = |provider: &RouteTarget| is_tool && !self.may_have_tool(provider, name);
         match found {
             Some(provider) if self.unreached.contains(provider) && is_known_not_to_have(provider) => {
                 return self.unreached_by_alias(name).and_then(AwaitedUpstream::certain);
@@ -105,9 +105,9 @@ impl RouteTable {
             Some(provider) => return AwaitedUpstream::certain(provider).filter(|_| self.unreached.contains(provider)),
             None => {}
         }
-        let known = |provider: &&RouteTarget| self.unreached.has_pinned_tool(provider.name(), name);
-        let known = || self.providers().iter().filter(|provider| self.unreached.contains(provider)).find(known);
-        let certain = if tool { known().or_else(|| self.unreached_by_alias(name)) } else { None };
+        let has_pin = |provider: &&RouteTarget| self.unreached.has_pinned_tool(provider.name(), name);
+        let pinned_for = || self.providers().iter().filter(|provider| self.unreached.contains(provider)).find(has_pin);
+        let certain = if is_tool { pinned_for().or_else(|| self.unreached_by_alias(name)) } else { None };
         certain.and_then(AwaitedUpstream::certain).or_else(|| {
             let unprefixed = self.providers().iter().filter(|provider| self.unreached.may_have_any(provider, kind));
             AwaitedUpstream::likeliest(unprefixed.filter_map(|provider| provider.upstream()))

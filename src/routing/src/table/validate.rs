@@ -37,8 +37,9 @@ pub fn check_arguments(route: &ToolRoute, arguments: &RawValue) -> Result<(), Mc
         })
         .collect();
     let first = faults.first().cloned().unwrap_or_default();
-    let at = first["pointer"].as_str().filter(|p| !p.is_empty()).unwrap_or("the arguments");
-    let message = format!("invalid arguments for {}: {at}: {}", route.name, first["message"].as_str().unwrap_or(""));
+    let location = first["pointer"].as_str().filter(|p| !p.is_empty()).unwrap_or("the arguments");
+    let message =
+        format!("invalid arguments for {}: {location}: {}", route.name, first["message"].as_str().unwrap_or(""));
     Err(McpError::validation_failed(message, faults).with("tool", route.name.clone()))
 }
 
@@ -50,18 +51,18 @@ pub fn fault_message(error: &ValidationError<'_>, schema: &Value) -> String {
             Value::String(text) => suggest::nearest(text, choices.iter().filter_map(|choice| choice.as_str())),
             _ => None,
         };
-        let listed: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
+        let allowed: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
         let suggestion = nearest.map(|nearest| format!("; did you mean {nearest:?}?")).unwrap_or_default();
-        return format!("{shown} is not one of {}{suggestion}", truncate(&listed.join(", "), MAX_CHOICES_CHARS));
+        return format!("{shown} is not one of {}{suggestion}", truncate(&allowed.join(", "), MAX_CHOICES_CHARS));
     }
     let text = truncate(&error.to_string(), MAX_MESSAGE_CHARS);
     let (Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected }) = error.kind() else {
         return text;
     };
-    // Properties known to the schema that rejected the name.
+    // The suggestions are properties of the schema that rejected the name.
     let path = error.schema_path().to_string();
-    let beside = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-    let Some(Value::Object(known)) = schema.pointer(&format!("{beside}/properties")) else { return text };
+    let parent_path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let Some(Value::Object(known)) = schema.pointer(&format!("{parent_path}/properties")) else { return text };
     let suggestion: Vec<String> = unexpected
         .iter()
         .take(MAX_FAULTS)
@@ -91,11 +92,11 @@ fn choices<'a>(kind: &'a Kind) -> Option<Vec<&'a Value>> {
 }
 
 /// Truncates a message, because the validator quotes its input, which may be megabytes.
-fn truncate(message: &str, most: usize) -> String {
-    if message.chars().count() <= most {
+fn truncate(message: &str, max_chars: usize) -> String {
+    if message.chars().count() <= max_chars {
         return message.to_owned();
     }
-    message.chars().take(most).chain("…".chars()).collect()
+    message.chars().take(max_chars).chain("…".chars()).collect()
 }
 
 #[cfg(test)]

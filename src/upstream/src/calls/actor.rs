@@ -31,15 +31,15 @@ impl Upstream {
     ) {
         let open = OpenLink { endpoint: Arc::clone(endpoint), key, capabilities, id, opened };
         match self.actor.get() {
-            // Sent without a bound, because the pool limits the number of openings. With a bounded send, a caller that
-            // is dropped meanwhile would leave its entry in the pool.
+            // The send is unbounded, because the pool limits the number of openings. A bounded send could be dropped together
+            // with its caller, which would leave an entry in the pool.
             Some(actor) => actor.do_send(open),
             None => open.finish(Err(LinkError::Unreachable("it is not started".into()))),
         }
     }
 }
 
-/// Sent by a call that needs a link of its own; the pool receives the result.
+/// Opens a link. A call that needs a link of its own sends this message, and the pool receives the result.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct OpenLink {
@@ -67,7 +67,7 @@ impl Handler<OpenLink> for UpstreamActor {
                 () = upstream.stop.cancelled() => Err(LinkError::Unreachable("it is being closed".into())),
             };
             if let Err(error) = &result {
-                tracing::info!(upstream = %upstream.config.name, %error, "no further connection to it");
+                tracing::info!(upstream = %upstream.config.name, %error, "cannot open another connection to the upstream");
             }
             open.finish(result);
         });
@@ -85,12 +85,12 @@ async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Upst
     Ok(Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated)))
 }
 
-/// Sent by the Executor's thread to run an approved change, once. Fails as [`countersign_provider::Provider::call`]
-/// does.
+/// Runs an approved change once. The Executor's thread sends this message, which fails as
+/// [`countersign_provider::Provider::call`] does.
 #[derive(Message)]
 #[rtype(result = "Result<ToolResult, McpError>")]
 pub(crate) struct Execute {
-    /// The name that clients use.
+    /// The name of the tool that clients use.
     pub tool: Box<str>,
     pub arguments: Box<RawValue>,
     pub context: CallContext,

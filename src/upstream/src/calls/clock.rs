@@ -1,5 +1,5 @@
-//! The time limit of one call. It is suspended while the upstream waits for an answer to its question, and restarts
-//! with progress up to a maximum (2025-11-25/basic/lifecycle#timeouts; 2026-07-28 says the same of progress).
+//! The time limit of one call. It is suspended while the upstream waits for an answer to its question, and restarts with
+//! progress up to a maximum (2025-11-25/basic/lifecycle#timeouts; 2026-07-28 has the same rule for progress).
 
 use std::{
     sync::{Arc, Weak},
@@ -15,14 +15,14 @@ use crate::{
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
 
-/// Minimum interval at which a suspended clock is checked.
+/// Minimum interval between checks of a suspended clock.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Progress extends a call to at most this multiple of its time limit.
 const MAX_TIMEOUT_FACTOR: u32 = 10;
 
 /// Forwards the messages that an upstream sends during a call, and keeps the call's time limit.
 pub struct CallClock {
-    /// On a shared stream, a notification for the gateway itself may look like part of the only call.
+    /// Handles notifications for the gateway itself, which look like part of the only call on a shared stream.
     upstream: Weak<Upstream>,
     inner: Arc<dyn Listener>,
     timeout: Duration,
@@ -37,7 +37,7 @@ struct ClockState {
     latest_deadline: Instant,
     /// The number of the upstream's questions without an answer.
     open_questions: u32,
-    stopped_at: Instant,
+    suspended_at: Instant,
 }
 
 impl CallClock {
@@ -48,9 +48,15 @@ impl CallClock {
             deadline: now + timeout,
             latest_deadline: now + timeout.saturating_mul(MAX_TIMEOUT_FACTOR),
             open_questions: 0,
-            stopped_at: now,
+            suspended_at: now,
         };
-        Arc::new_cyclic(|me| Self { upstream, inner, timeout, state: Mutex::new(state), weak_self: me.clone() })
+        Arc::new_cyclic(|weak_self| Self {
+            upstream,
+            inner,
+            timeout,
+            state: Mutex::new(state),
+            weak_self: weak_self.clone(),
+        })
     }
 
     /// Waits until the time limit is reached.
@@ -60,7 +66,7 @@ impl CallClock {
             let next = {
                 let state = self.state.lock();
                 if state.open_questions > 0 {
-                    Instant::now() + state.deadline.saturating_duration_since(state.stopped_at).max(POLL_INTERVAL)
+                    Instant::now() + state.deadline.saturating_duration_since(state.suspended_at).max(POLL_INTERVAL)
                 } else if reached.is_some_and(|reached| reached >= state.deadline) {
                     return;
                 } else {
@@ -99,7 +105,7 @@ impl Listener for CallClock {
         {
             let mut state = self.state.lock();
             if state.open_questions == 0 {
-                state.stopped_at = Instant::now();
+                state.suspended_at = Instant::now();
             }
             state.open_questions += 1;
         }
@@ -111,9 +117,9 @@ impl Listener for CallClock {
                 let mut state = clock.state.lock();
                 state.open_questions = state.open_questions.saturating_sub(1);
                 if state.open_questions == 0 {
-                    let stopped_for = state.stopped_at.elapsed();
-                    state.deadline += stopped_for;
-                    state.latest_deadline += stopped_for;
+                    let suspended_for = state.suspended_at.elapsed();
+                    state.deadline += suspended_for;
+                    state.latest_deadline += suspended_for;
                 }
             }
             reply.answer(answer);
@@ -131,8 +137,8 @@ mod tests {
     use countersign_protocol::RequestId;
 
     #[derive(Default)]
-    struct Keeps(Mutex<Vec<UpstreamRequest>>);
-    impl Listener for Keeps {
+    struct QuestionKeeper(Mutex<Vec<UpstreamRequest>>);
+    impl Listener for QuestionKeeper {
         fn notification(&self, _: UpstreamNotification) {}
         fn request(&self, request: UpstreamRequest) {
             self.0.lock().push(request);
@@ -149,7 +155,7 @@ mod tests {
         }
     }
 
-    async fn runs_for(clock: &CallClock) -> u64 {
+    async fn seconds_until_expired(clock: &CallClock) -> u64 {
         let began = Instant::now();
         clock.expired().await;
         began.elapsed().as_secs()
@@ -157,24 +163,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn clock_is_suspended_while_question_is_open() {
-        let keeps = Arc::new(Keeps::default());
-        let clock = CallClock::new(Weak::new(), keeps.clone(), Duration::from_secs(10));
-        let (ran, ()) = tokio::join!(runs_for(&clock), async {
+        let keeper = Arc::new(QuestionKeeper::default());
+        let clock = CallClock::new(Weak::new(), keeper.clone(), Duration::from_secs(10));
+        let (elapsed_secs, ()) = tokio::join!(seconds_until_expired(&clock), async {
             tokio::time::sleep(Duration::from_secs(5)).await;
             clock.request(question());
             clock.request(question());
             tokio::time::sleep(Duration::from_secs(100)).await;
-            let first = keeps.0.lock().pop().unwrap();
+            let first = keeper.0.lock().pop().unwrap();
             first.reply.answer(Ok(Box::<RawValue>::default()));
             tokio::time::sleep(Duration::from_secs(100)).await;
-            keeps.0.lock().clear();
+            keeper.0.lock().clear();
         });
-        assert_eq!(ran, 210);
+        assert_eq!(elapsed_secs, 210);
     }
 
     #[tokio::test(start_paused = true)]
     async fn progress_extends_deadline_up_to_maximum() {
-        let clock = CallClock::new(Weak::new(), Arc::new(Keeps::default()), Duration::from_secs(10));
+        let clock = CallClock::new(Weak::new(), Arc::new(QuestionKeeper::default()), Duration::from_secs(10));
         let progress = async {
             loop {
                 tokio::time::sleep(Duration::from_secs(4)).await;
@@ -182,7 +188,7 @@ mod tests {
             }
         };
         tokio::select! {
-            ran = runs_for(&clock) => assert_eq!(ran, 100),
+            elapsed_secs = seconds_until_expired(&clock) => assert_eq!(elapsed_secs, 100),
             () = progress => {}
         }
     }

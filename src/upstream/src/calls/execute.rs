@@ -36,8 +36,8 @@ use countersign_provider::{
 /// Runs the change on the upstreams' thread until its sender no longer waits.
 ///
 /// # Errors
-/// As [`countersign_provider::Provider::call`]; `data.outcome` tells whether it may have been applied. `INPUT_REQUIRED`
-/// if the tool needs an answer of a person.
+/// As [`countersign_provider::Provider::call`]; `data.outcome` tells whether it may have been applied. `INPUT_REQUIRED` if the
+/// tool needs an answer from a person.
 pub(crate) async fn execute_change(upstream: &Arc<Upstream>, execute: Execute) -> Result<ToolResult, McpError> {
     let Execute { tool, arguments, context, dropped } = execute;
     let work = call_tool(upstream, &tool, &arguments, &context);
@@ -81,7 +81,7 @@ async fn call_tool(
     let listener = Arc::new(CallListener {
         progress: Arc::clone(&context.progress),
         inquirer: context.inquirer.clone(),
-        has_asked: AtomicBool::new(false),
+        has_declined: AtomicBool::new(false),
     });
     upstream.ensure_session_alive(&caller).await;
     let mut rounds = InputRounds::default();
@@ -106,21 +106,23 @@ async fn call_tool(
             && let Response::Result(result) = &response
             && member(result.get(), "resultType").and_then(string).is_some_and(|kind| kind == "input_required")
         {
-            let asked =
+            let round =
                 rounds.next(result.get(), async |requests| ask_proposer(requests, inquirer.as_ref()).await).await;
-            asked.map_err(|stop| match stop {
-                RoundError::NothingAsked => unreadable("it needs input and does not say which"),
-                RoundError::TooManyQuestions => input_required("it asks for more input at once than the gateway takes"),
+            round.map_err(|reason| match reason {
+                RoundError::NothingAsked => unreadable("it needs input but asks no question"),
+                RoundError::TooManyQuestions => {
+                    input_required("it asks more questions at once than the gateway allows")
+                }
                 RoundError::TooManyRounds => input_required("it asked for input more often than the gateway allows"),
                 RoundError::Unanswered(error) => error,
             })?;
             continue;
         }
-        return tool_result_of(response, listener.has_asked.load(Ordering::Relaxed));
+        return into_tool_result(response, listener.has_declined.load(Ordering::Relaxed));
     }
 }
 
-/// Has the proposing client answer all questions.
+/// Asks the proposing client all questions, and waits for the answers.
 ///
 /// # Errors
 /// `INPUT_REQUIRED` for a question without an answer; nothing was applied then.
@@ -128,7 +130,7 @@ async fn ask_proposer(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Resul
     // Cancels the questions if not all of them are answered.
     let cancelled = CancellationToken::new();
     let _cancel_on_drop = cancelled.clone().drop_guard();
-    let asked = requests.iter().map(|request| {
+    let receivers = requests.iter().map(|request| {
         let (answer, answered) = oneshot::channel();
         inquirer.ask(UpstreamRequest {
             id: RequestId::from_raw(&quoted(&request.key)),
@@ -139,15 +141,15 @@ async fn ask_proposer(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Resul
         });
         answered
     });
-    let answers = join_all(asked.collect::<Vec<_>>()).await.into_iter();
+    let answers = join_all(receivers.collect::<Vec<_>>()).await.into_iter();
     let given_up = |_| Err(RpcError::new(-32603, "the gateway gave up the question"));
     answers.map(|answer| answer.unwrap_or_else(given_up).map_err(|error| input_required(&error.message))).collect()
 }
 
-/// Converts the upstream's answer. `has_asked` tells whether a question was declined.
-fn tool_result_of(response: Response, has_asked: bool) -> Result<ToolResult, McpError> {
+/// Converts the upstream's answer. `has_declined` is `true` if a question was declined.
+fn into_tool_result(response: Response, has_declined: bool) -> Result<ToolResult, McpError> {
     let result = match response {
-        Response::Error(error) if has_asked => return Err(input_required(&error.message)),
+        Response::Error(error) if has_declined => return Err(input_required(&error.message)),
         Response::Error(error) => return Err(refusal(&error)),
         Response::Result(result) => result,
     };
@@ -155,8 +157,8 @@ fn tool_result_of(response: Response, has_asked: bool) -> Result<ToolResult, Mcp
         AnswerFault::InputRequired => input_required("it asks for input"),
         AnswerFault::Unreadable(why) => unreadable(&why),
     })?;
-    if answer.is_error && has_asked {
-        return Err(input_required("it was not told what it asked for"));
+    if answer.is_error && has_declined {
+        return Err(input_required("its question was declined"));
     }
     Ok(answer)
 }
@@ -166,9 +168,9 @@ fn unreadable(why: &str) -> McpError {
         .with("outcome", "unknown")
 }
 
-/// The server answered that it did not apply the change.
+/// Creates the error for the answer of a server that it did not apply the change.
 fn refusal(error: &RpcError) -> McpError {
-    // Secrets are redacted before truncation, which could leave the beginning of one.
+    // Secrets are redacted first, because truncation could leave the beginning of a secret.
     let message: String = redact(&error.message).chars().take(1000).collect();
     McpError::new(ErrorKind::UpstreamError, message).with("upstreamCode", error.code)
 }
@@ -188,8 +190,8 @@ fn input_required(why: &str) -> McpError {
 struct CallListener {
     progress: Arc<dyn ProgressSink>,
     inquirer: Option<Arc<dyn Inquirer>>,
-    /// A question was declined.
-    has_asked: AtomicBool,
+    /// `true` once a question was declined.
+    has_declined: AtomicBool,
 }
 
 impl Listener for CallListener {
@@ -213,8 +215,8 @@ impl Listener for CallListener {
         if let Some(inquirer) = &self.inquirer {
             return inquirer.ask(request);
         }
-        self.has_asked.store(true, Ordering::Relaxed);
-        tracing::info!(method = %request.method, "an approved change asks for input, which is declined");
+        self.has_declined.store(true, Ordering::Relaxed);
+        tracing::info!(method = %request.method, "an approved change asked for input, and the gateway declined");
     }
 }
 
@@ -222,14 +224,14 @@ impl Listener for CallListener {
 mod tests {
     use super::*;
 
-    fn parse(text: &str, has_asked: bool) -> Result<ToolResult, McpError> {
-        tool_result_of(Response::Result(RawValue::from_string(text.into()).unwrap()), has_asked)
+    fn parse(text: &str, has_declined: bool) -> Result<ToolResult, McpError> {
+        into_tool_result(Response::Result(RawValue::from_string(text.into()).unwrap()), has_declined)
     }
 
     #[test]
-    fn answer_is_kept_verbatim_and_question_fails() {
+    fn answer_is_kept_verbatim_and_declined_question_fails() {
         let done = parse(r#"{"content":[{"type":"text","text":"x"}],"structuredContent":{"n":1.0}}"#, true).unwrap();
-        assert!(!done.is_error, "what was done is done, whatever it asked");
+        assert!(!done.is_error, "a result counts even if a question was declined");
         assert_eq!(done.structured_content.unwrap().get(), r#"{"n":1.0}"#);
         assert_eq!(parse("{}", false).unwrap().content.get(), "[]");
         assert!(parse(r#"{"content":[],"isError":true}"#, false).unwrap().is_error);
@@ -240,7 +242,7 @@ mod tests {
         for garbage in ["7", r#"{"resultType":"task"}"#, r#"{"isError":"yes"}"#] {
             assert_eq!(parse(garbage, false).unwrap_err().data["outcome"], "unknown", "{garbage}");
         }
-        let error = tool_result_of(Response::Error(RpcError::new(-32603, "no")), false).unwrap_err();
+        let error = into_tool_result(Response::Error(RpcError::new(-32603, "no")), false).unwrap_err();
         assert_eq!((error.kind, &error.data["upstreamCode"]), (ErrorKind::UpstreamError, &(-32603).into()));
     }
 }

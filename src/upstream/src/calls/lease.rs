@@ -1,4 +1,4 @@
-//! Finds a link for a caller: the shared one, or one of its own.
+//! Finds a link for a caller: the shared link, or a link of its own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::{
         Phase, Upstream,
         caller::Caller,
         endpoint::Endpoint,
-        pool::{Lease, PoolKey, RetakeOutcome, TakeOutcome},
+        pool::{Lease, LeaseOutcome, PoolKey, RetakeOutcome},
     },
 };
 use countersign_protocol::Era;
@@ -30,7 +30,7 @@ impl Upstream {
         !matches!(PoolKey::for_caller(caller, kind, era, self.config.isolation), PoolKey::Plain | PoolKey::Common(_))
     }
 
-    /// Leases a link for this request, or the one that the caller's choice requires.
+    /// Leases a link for this request, or the link that the caller's choice requires.
     pub(crate) async fn lease_for<'a>(
         &'a self,
         endpoint: &'a Arc<Endpoint>,
@@ -49,15 +49,15 @@ impl Upstream {
         let session_gone = || TryError::Link(LinkError::SessionGone);
         let connection = connection.upgrade().ok_or_else(session_gone)?;
         loop {
-            let mut waits = None;
+            let mut busy = None;
             for endpoint in &self.endpoints {
                 match endpoint.pool.retake(&connection, wait_if_exclusive) {
                     RetakeOutcome::Leased(lease) => return Ok(lease),
-                    RetakeOutcome::Busy(changed) => waits = Some(changed),
+                    RetakeOutcome::Busy(changed) => busy = Some(changed),
                     RetakeOutcome::Ended => {}
                 }
             }
-            waits.ok_or_else(session_gone)?.await;
+            busy.ok_or_else(session_gone)?.await;
         }
     }
 
@@ -82,11 +82,12 @@ impl Upstream {
         if key == PoolKey::Plain {
             return self.lease_plain(endpoint, caller).await;
         }
-        let exclusive = kind == LinkKind::Shared && matches!(key, PoolKey::Own(..));
+        let exclusive = kind == LinkKind::Shared && matches!(key, PoolKey::Principal(..));
         self.lease_pooled(endpoint, &key, caller, exclusive).await
     }
 
-    /// Leases the shared link. The actor maintains that of one endpoint; those of replicas are opened on demand.
+    /// Leases the shared link. The actor maintains the shared link of the current endpoint. The shared links of replicas are
+    /// opened on demand.
     async fn lease_plain<'a>(&'a self, endpoint: &'a Arc<Endpoint>, caller: &Caller) -> Result<Lease<'a>, TryError> {
         loop {
             if let Some(connection) = endpoint.plain() {
@@ -97,7 +98,7 @@ impl Upstream {
             }
             self.wait_until_reached().await?;
             if endpoint.plain().is_none() && endpoint.index == self.current_endpoint() {
-                // The link has just ended, which the actor has yet to notice.
+                // The link has just ended, and the actor has not noticed it yet.
                 let mut phase = self.phase.subscribe();
                 if endpoint.plain().is_none() {
                     let _ = tokio::time::timeout(Duration::from_secs(1), phase.changed()).await;
@@ -136,19 +137,19 @@ impl Upstream {
         let (mut waiting, mut opened_id) = (None, None);
         loop {
             let mut opening = match endpoint.pool.lease(key, caller, exclusive, opened_id) {
-                TakeOutcome::Leased(lease) => return Ok(lease),
-                TakeOutcome::AlreadyOpening(opening) => opening,
-                TakeOutcome::MustOpen { id, opened, opening } => {
+                LeaseOutcome::Leased(lease) => return Ok(lease),
+                LeaseOutcome::AlreadyOpening(opening) => opening,
+                LeaseOutcome::MustOpen { id, opened, opening } => {
                     opened_id = Some(id);
                     self.request_link(endpoint, key.clone(), caller.capabilities.clone(), id, opened);
                     opening
                 }
-                TakeOutcome::Full(changed) => {
+                LeaseOutcome::Full(changed) => {
                     if waiting.is_none() {
-                        let place = self.call_slots.enqueue().map_err(|_| {
+                        let place_in_queue = self.call_slots.enqueue().map_err(|_| {
                             TryError::NoLink("too many calls wait for a connection of their own (max_queue)")
                         })?;
-                        waiting = Some(place);
+                        waiting = Some(place_in_queue);
                     }
                     changed.await;
                     continue;
@@ -164,7 +165,7 @@ impl Upstream {
     }
 }
 
-/// Nothing of the call was sent if its link could not be opened.
+/// Converts the error of opening a link. Nothing of the call was sent then.
 fn as_unreachable(error: LinkError) -> LinkError {
     match error {
         LinkError::Unreachable(_) => error,

@@ -1,5 +1,5 @@
-//! Sends calls: acquires a slot, an endpoint and a link, and waits for the answer. [`Upstream::send_with_retries`]
-//! alone decides what is sent again: calls that certainly were not executed, and once more those that only read.
+//! Sends calls: acquires a slot, an endpoint and a link, and waits for the answer. [`Upstream::send_with_retries`] alone
+//! decides which calls are sent again: calls that certainly were not executed and, once, calls that only read.
 
 pub(crate) mod actor;
 mod clock;
@@ -30,12 +30,12 @@ use countersign_net::Backoff;
 use countersign_protocol::{Era, ErrorKind, McpError, Method, params::LoggingLevel};
 use countersign_provider::Permit;
 
-/// Further tries of what was not sent.
+/// Maximum number of retries of a call.
 const MAX_RETRIES: u32 = 2;
-/// The pauses before them.
+/// The pauses before retries.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-/// The calls that may be sent again.
+/// Decides which calls may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResendPolicy {
     /// Calls that certainly were not executed; calls that only read also after a lost connection.
@@ -103,9 +103,9 @@ impl Upstream {
         loop {
             let (endpoint, pass) = match self.admit(caller, tried) {
                 Ok(admitted) => admitted,
-                // The configured text must not stand for the result of an approved change.
+                // The configured text must not replace the result of an approved change.
                 Err(error) => match self.fallback(outgoing).filter(|_| resend == ResendPolicy::Safe) {
-                    Some(text) => return Ok(text),
+                    Some(response) => return Ok(response),
                     None => return Err((CallOutcome::Refused, error)),
                 },
             };
@@ -121,16 +121,16 @@ impl Upstream {
                 TryError::Link(LinkError::Status { status, .. }) => *status >= 500,
                 TryError::Link(_) | TryError::TimedOut => true,
             };
-            let tried_enough = retries >= MAX_RETRIES || clock.remaining().is_zero() || self.stop.is_cancelled();
+            let must_stop = retries >= MAX_RETRIES || clock.remaining().is_zero() || self.stop.is_cancelled();
             let may_resend = match (&failed, resend) {
                 (TryError::Link(LinkError::Unreachable(_)), _) => true,
                 (TryError::Link(LinkError::SessionGone), ResendPolicy::Safe) => true,
-                // Once, and only calls that read.
+                // A call is repeated once after a lost connection, and only if it only reads.
                 (TryError::Link(LinkError::Lost(_)), ResendPolicy::Safe) => outgoing.repeatable && retries == 0,
                 _ => false,
             };
-            let is_last = !may_resend || tried_enough;
-            // Retries at one endpoint count once.
+            let is_last = !may_resend || must_stop;
+            // Several tries at the only endpoint count as one failure.
             if is_failure && (is_last || self.endpoints.len() > 1) {
                 pass.record_failure();
                 self.report_breaker();
@@ -141,7 +141,7 @@ impl Upstream {
                 return Err(self.to_call_error(failed, &clock, resend));
             }
             let pause = match failed {
-                // A kept connection that ended under the request is lost too, and a new one is there at once.
+                // The request may have used an idle connection that the server had closed. A new connection needs no pause.
                 TryError::Link(LinkError::SessionGone | LinkError::Lost(_)) => Duration::ZERO,
                 _ => BACKOFF.pause(retries).min(clock.remaining()),
             };
@@ -153,7 +153,7 @@ impl Upstream {
         }
     }
 
-    /// Chooses an endpoint whose circuit is not open, and, if there are others, that this call has not `tried`.
+    /// Chooses an endpoint whose circuit is not open, preferably one that is not in the set `tried`.
     fn admit(&self, caller: &Caller, tried: u64) -> Result<(&Arc<Endpoint>, CallPass<'_>), McpError> {
         // The state of a client session stays at its endpoint.
         let own = caller.session.as_ref().filter(|_| self.endpoints.len() > 1).and_then(|session| {
@@ -219,7 +219,7 @@ impl Upstream {
         let connection = Arc::clone(&lease.connection);
         let _in_flight = endpoint.count_call();
         let result = if connection.era == Era::Modern {
-            Outgoing::check(outgoing.permit.as_ref()).map_err(TryError::Link)?;
+            Outgoing::check_permit(outgoing.permit.as_ref()).map_err(TryError::Link)?;
             tokio::select! {
                 biased;
                 result = connection.link.request(outgoing, Arc::clone(clock) as _) => result.map_err(TryError::Link),
@@ -235,8 +235,8 @@ impl Upstream {
                     if let Some(level) = level {
                         self.send_log_level(&connection, level).await;
                     }
-                    // The previous step may have taken arbitrarily long.
-                    Outgoing::check(outgoing.permit.as_ref())?;
+                    // Setting the log level may have taken arbitrarily long.
+                    Outgoing::check_permit(outgoing.permit.as_ref())?;
                     connection.link.request(outgoing, Arc::clone(clock) as _).await
                 } => result.map_err(TryError::Link),
                 () = clock.expired() => Err(TryError::TimedOut),
@@ -255,20 +255,21 @@ impl Upstream {
     async fn send_log_level(&self, connection: &UpstreamConnection, level: LoggingLevel) {
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
         if let Err(error) = self.ask(connection, "logging/setLevel", &params).await {
-            tracing::debug!(upstream = %self.config.name, %error, "its log level was not set");
+            tracing::debug!(upstream = %self.config.name, %error, "the log level of the upstream could not be set");
         }
     }
 
     /// Records an answer. An HTTP status of 500 or above counts as a failure.
     fn record_answer(&self, pass: CallPass<'_>, response: &Response) {
-        let broken = matches!(response, Response::Error(error) if error.status.is_some_and(|status| status >= 500));
-        let moved = pass.is_trial() || broken;
-        if broken {
+        let is_server_failure =
+            matches!(response, Response::Error(error) if error.status.is_some_and(|status| status >= 500));
+        let may_change_breaker = pass.is_trial() || is_server_failure;
+        if is_server_failure {
             pass.record_failure();
         } else {
             pass.record_success();
         }
-        if moved {
+        if may_change_breaker {
             self.report_breaker();
         }
         // The server no longer accepts the negotiated revision.
@@ -295,11 +296,11 @@ impl Upstream {
             LinkError::Unreachable(_) => (CallOutcome::Unreachable, false),
             LinkError::Withheld => return (CallOutcome::Refused, Permit::expired_error().with("upstream", name)),
             LinkError::SessionGone => (CallOutcome::Lost, false),
-            // Refused before the request was processed.
+            // With a client error, the server refused the request before it processed it.
             LinkError::Status { status, .. } => (CallOutcome::Lost, *status >= 500 || *status < 400),
             LinkError::Lost(_) | LinkError::Protocol(_) => (CallOutcome::Lost, true),
         };
-        tracing::info!(upstream = name, %error, approved = resend == ResendPolicy::Unsent, "a call to it has failed");
+        tracing::info!(upstream = name, %error, approved = resend == ResendPolicy::Unsent, "a call to the upstream has failed");
         let error = McpError::new(ErrorKind::UpstreamUnavailable, format!("the server {name} {error}"))
             .with("upstream", name)
             .with("outcome", if sent { "unknown" } else { "not_applied" });
@@ -323,11 +324,11 @@ fn may_write(method: &str) -> bool {
     }
 }
 
-/// Counts a call, also one that was dropped.
+/// Counts a call when it is dropped, even if the call has not finished.
 struct CallRecorder<'a> {
     upstream: &'a Upstream,
     outcome: CallOutcome,
-    /// The call may have changed data that was cached.
+    /// `true` if the call may have changed cached data.
     writes: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Rounds of a call to a stateless server. A server that needs input ends a round with that result, and the call
-//! continues in another round that carries the answers (2026-07-28/basic/patterns/mrtr). Each round is sent once, after
-//! the server has ended the previous one without a final result. The caller decides who answers: the bridge asks its
-//! client, an approved change asks its proposer.
+//! Rounds of a call to a stateless server. A server that needs input ends a round with a result that asks questions, and the
+//! next round carries the answers (2026-07-28/basic/patterns/mrtr). Each round is sent once, after the server has ended the
+//! previous one without a final result. The caller decides who answers. The bridge asks its client, and an approved change asks
+//! its proposer.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use countersign_protocol::{
 pub const MAX_ROUNDS: usize = 16;
 /// Maximum number of questions of a round.
 pub const MAX_QUESTIONS: usize = 64;
-/// The pauses before rounds for which nothing was asked.
+/// The pauses before rounds without questions.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
 /// The state between the rounds of one call.
@@ -34,9 +34,9 @@ pub struct InputRounds {
 pub enum RoundError {
     /// The server needs input but gives neither questions nor a state.
     NothingAsked,
-    /// More than [`MAX_QUESTIONS`] at once.
+    /// The server asks more than [`MAX_QUESTIONS`] questions at once.
     TooManyQuestions,
-    /// More than [`MAX_ROUNDS`].
+    /// The call needs more than [`MAX_ROUNDS`] rounds.
     TooManyRounds,
     /// A question was not answered in a way that lets the call continue.
     Unanswered(McpError),
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use countersign_protocol::ErrorKind;
 
-    async fn answered(requests: &[Member<'_>]) -> Result<Vec<Box<RawValue>>, McpError> {
+    async fn answer_all(requests: &[Member<'_>]) -> Result<Vec<Box<RawValue>>, McpError> {
         let model = Some(r#""sampling/createMessage""#);
         if requests.iter().any(|request| member(request.value, "method") == model) {
             return Err(McpError::new(ErrorKind::InputRequired, "no model here"));
@@ -107,35 +107,35 @@ mod tests {
         let mut rounds = InputRounds::default();
         assert!(rounds.extra_params().is_empty());
         let asks = r#"{"resultType":"input_required","requestState":"a\u0041","inputRequests":{"x":{"method":"elicitation/create","params":{}},"y\"":{"method":"roots/list"}}}"#;
-        rounds.next(asks, answered).await.unwrap();
+        rounds.next(asks, answer_all).await.unwrap();
         let responses = r#"{"x":{"of":"x"},"y\"":{"of":"y\""}}"#;
         assert_eq!(rounds.extra_params(), [("inputResponses", responses), ("requestState", r#""a\u0041""#)]);
-        rounds.next(r#"{"resultType":"input_required","requestState":"b"}"#, answered).await.unwrap();
-        assert_eq!(rounds.extra_params(), [("requestState", r#""b""#)], "its last words count");
+        rounds.next(r#"{"resultType":"input_required","requestState":"b"}"#, answer_all).await.unwrap();
+        assert_eq!(rounds.extra_params(), [("requestState", r#""b""#)], "the latest state replaces the earlier one");
         let bare = r#"{"resultType":"input_required","inputRequests":{"x":{"method":"roots/list"}}}"#;
-        rounds.next(bare, answered).await.unwrap();
+        rounds.next(bare, answer_all).await.unwrap();
         assert_eq!(rounds.extra_params(), [("inputResponses", r#"{"x":{"of":"x"}}"#)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn unanswerable_round_ends_call() {
         let model = r#"{"inputRequests":{"x":{"method":"sampling/createMessage"}}}"#;
-        let Err(RoundError::Unanswered(error)) = InputRounds::default().next(model, answered).await else { panic!() };
+        let Err(RoundError::Unanswered(error)) = InputRounds::default().next(model, answer_all).await else { panic!() };
         assert_eq!(error.kind, ErrorKind::InputRequired);
         for nothing in [r#"{"resultType":"input_required"}"#, r#"{"inputRequests":{}}"#, r#"{"inputRequests":[7]}"#] {
             assert!(
-                matches!(InputRounds::default().next(nothing, answered).await, Err(RoundError::NothingAsked)),
+                matches!(InputRounds::default().next(nothing, answer_all).await, Err(RoundError::NothingAsked)),
                 "{nothing}"
             );
         }
         let many = (0..=MAX_QUESTIONS).map(|n| format!(r#""{n}":{{"method":"roots/list"}}"#)).collect::<Vec<_>>();
         let many = format!(r#"{{"inputRequests":{{{}}}}}"#, many.join(","));
-        assert!(matches!(InputRounds::default().next(&many, answered).await, Err(RoundError::TooManyQuestions)));
+        assert!(matches!(InputRounds::default().next(&many, answer_all).await, Err(RoundError::TooManyQuestions)));
         let mut rounds = InputRounds::default();
         let again = r#"{"requestState":"b"}"#;
         for _ in 1..MAX_ROUNDS {
-            rounds.next(again, answered).await.unwrap();
+            rounds.next(again, answer_all).await.unwrap();
         }
-        assert!(matches!(rounds.next(again, answered).await, Err(RoundError::TooManyRounds)));
+        assert!(matches!(rounds.next(again, answer_all).await, Err(RoundError::TooManyRounds)));
     }
 }

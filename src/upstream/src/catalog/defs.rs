@@ -18,10 +18,10 @@ use countersign_provider::{PromptArgumentDef, PromptDef, ResourceDef, ResourceTe
 
 /// The reason why a definition is omitted, for the log and the dashboard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {name:?} is left out: {reason}")]
+#[error("{kind} {name:?} is left out: {reason}")]
 pub struct DefinitionError {
     /// The kind of definition, such as `the tool`.
-    pub what: &'static str,
+    pub kind: &'static str,
     /// The upstream's own name of the definition, if it could be read.
     pub name: String,
     pub reason: String,
@@ -92,17 +92,19 @@ impl Names {
     /// Fails if strict clients would reject the definition.
     pub fn tool(&self, raw: &Arc<RawValue>) -> Result<ToolDef, DefinitionError> {
         let tool: Tool = parse_definition("the tool", "name", raw)?;
-        let fault = |reason: &str| definition_error("the tool", &tool.name, reason);
-        let Some(schema) = tool.input_schema.as_object() else { return Err(fault("its inputSchema is not an object")) };
+        let invalid = |reason: &str| definition_error("the tool", &tool.name, reason);
+        let Some(schema) = tool.input_schema.as_object() else {
+            return Err(invalid("its inputSchema is not an object"));
+        };
         let mut raw = raw.clone();
         match schema.get("type") {
-            Some(kind) if kind == "object" => {}
-            Some(_) => return Err(fault("the type of its inputSchema is not `object`")),
+            Some(schema_type) if schema_type == "object" => {}
+            Some(_) => return Err(invalid("the type of its inputSchema is not `object`")),
             // Arguments are always an object, and clients require the type to be stated.
             None => raw = with_object_type(&raw),
         }
         if tool.output_schema.as_ref().is_some_and(|schema| !schema.is_object()) {
-            return Err(fault("its outputSchema is not an object"));
+            return Err(invalid("its outputSchema is not an object"));
         }
         let hints = tool.annotations.unwrap_or_default();
         Ok(ToolDef {
@@ -117,7 +119,7 @@ impl Names {
                 open_world_hint: hints.open_world_hint.unwrap_or(true),
             },
             self_service: false,
-            // Unknown for an upstream's tool; the server's timeout applies.
+            // The duration of an upstream's tool is unknown, so the server's time limit applies.
             long_running: true,
             read_only_when: None,
             raw: Some(self.with_exposed_name(&raw, "name")),
@@ -178,8 +180,8 @@ impl Names {
         })
     }
 
-    /// Returns the definition with the name, URI or URI template that clients use, or the unchanged text if both are
-    /// equal.
+    /// Returns the definition with the name, URI or URI template that clients use, or the unchanged text if the upstream has no
+    /// prefix.
     fn with_exposed_name(&self, raw: &Arc<RawValue>, key: &str) -> Arc<RawValue> {
         if self.is_identity() {
             return raw.clone();
@@ -192,19 +194,19 @@ impl Names {
 }
 
 fn parse_definition<'a, T: Deserialize<'a>>(
-    what: &'static str,
+    kind: &'static str,
     key: &'static str,
     raw: &'a RawValue,
 ) -> Result<T, DefinitionError> {
     serde_json::from_str(raw.get()).map_err(|error| {
         let name = member(raw.get(), key).and_then(string).unwrap_or_default();
-        definition_error(what, &name, &error.to_string())
+        definition_error(kind, &name, &error.to_string())
     })
 }
 
-fn definition_error(what: &'static str, name: &str, reason: &str) -> DefinitionError {
+fn definition_error(kind: &'static str, name: &str, reason: &str) -> DefinitionError {
     let short = |text: &str| text.chars().take(200).collect();
-    DefinitionError { what, name: short(name), reason: short(reason) }
+    DefinitionError { kind, name: short(name), reason: short(reason) }
 }
 
 /// Returns the tool with `"type": "object"` in its input schema.

@@ -1,4 +1,4 @@
-//! The lists of an upstream, in its own words and as the gateway offers them.
+//! The lists of an upstream, both as the upstream sent them and as the gateway offers them.
 
 pub mod defs;
 pub mod names;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::link::Negotiated;
+use crate::link::NegotiatedSession;
 
 pub use names::Names;
 pub use usable_definitions::is_tool_allowed;
 
-/// The complete lists of an upstream in its own words and order.
+/// The complete lists of an upstream, in its own text and order.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     pub tools: Vec<Arc<RawValue>>,
@@ -36,7 +36,7 @@ bitflags::bitflags! {
 }
 
 impl ListKinds {
-    /// Returns the list that a notification says has changed.
+    /// Returns the list whose change a notification announces.
     #[must_use]
     pub fn from_notification(method: &str) -> Option<Self> {
         match method {
@@ -51,9 +51,10 @@ impl ListKinds {
 /// The features that a server declares in its capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerFeatures {
-    /// The lists that it has. Some servers forget to declare their lists, so all of them are requested if this is empty.
+    /// The lists that the server has. Some servers forget to declare their lists, so all of them are requested if this is
+    /// empty.
     pub lists: ListKinds,
-    /// The lists whose changes it announces.
+    /// The lists whose changes the server announces.
     pub announced: ListKinds,
     pub subscribe: bool,
     pub logging: bool,
@@ -61,7 +62,7 @@ pub struct ServerFeatures {
 
 impl ServerFeatures {
     #[must_use]
-    pub fn from_negotiated(negotiated: &Negotiated) -> Self {
+    pub fn from_negotiated(negotiated: &NegotiatedSession) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         struct Flags {
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn malformed_capabilities_declare_nothing() {
         let features = |text: &str| {
-            ServerFeatures::from_negotiated(&Negotiated {
+            ServerFeatures::from_negotiated(&NegotiatedSession {
                 revision: countersign_protocol::Revision::V2025_11_25,
                 capabilities: Arc::from(RawValue::from_string(text.to_owned()).unwrap()),
                 server_info: None,

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use countersign_config::UpstreamConfig;
 use countersign_protocol::json::{MemberAction, edit_members, map_elements, member, quoted, replace_strings, string};
 
-/// Maximum length of names in desktop clients.
+/// Maximum length of names that desktop clients accept.
 const MAX_CLIENT_NAME_LEN: usize = 64;
 /// Maximum length of names that the specification recommends (2025-11-25/server/tools#tool-names).
 const MAX_ADVISED_NAME_LEN: usize = 128;
@@ -62,7 +62,7 @@ impl Names {
         with_prefix(&self.prefix, own)
     }
 
-    /// Returns the upstream's own name of a tool or prompt; `None` if the name does not belong to it.
+    /// Returns the upstream's own name of a tool or prompt; `None` if the name does not belong to the upstream.
     #[must_use]
     pub fn own_name<'a>(&self, exposed: &'a str) -> Option<&'a str> {
         exposed.strip_prefix(self.prefix.as_str())
@@ -74,8 +74,8 @@ impl Names {
         with_prefix(&self.scheme, own)
     }
 
-    /// Returns the upstream's own URI or template; `None` if it does not belong to it. Case is ignored, because clients
-    /// may normalize schemes (RFC 3986 section 3.1).
+    /// Returns the upstream's own URI or template; `None` if it does not belong to the upstream. The case of the scheme is
+    /// ignored, because clients may normalize schemes (RFC 3986 section 3.1).
     #[must_use]
     pub fn own_uri<'a>(&self, exposed: &'a str) -> Option<&'a str> {
         let (scheme, rest) = exposed.split_at_checked(self.scheme.len())?;
@@ -153,7 +153,7 @@ impl Names {
         map_elements(content, |block| self.block(block))
     }
 
-    /// Rewrites a content block. A link has its own URI; that of an embedded resource is one level deeper.
+    /// Rewrites a content block. A link has its URI in the block, and an embedded resource one level deeper.
     fn block(&self, block: &str) -> Option<String> {
         let is_link = member(block, "type").and_then(string).is_some_and(|kind| kind == "resource_link");
         edit_members(block, |key, value| match key {
@@ -163,7 +163,7 @@ impl Names {
         })
     }
 
-    /// Rewrites the contents of a resource, read or embedded.
+    /// Rewrites the URI of a resource that was read or is embedded.
     fn contents(&self, contents: &str) -> Option<String> {
         edit_members(
             contents,
@@ -196,7 +196,7 @@ fn with_prefix<'a>(prefix: &str, own: &'a str) -> Cow<'a, str> {
     if prefix.is_empty() { Cow::Borrowed(own) } else { Cow::Owned(format!("{prefix}{own}")) }
 }
 
-/// Most results have no URI, and this check runs on each call. Escaped keys are taken into account.
+/// Returns `false` if a result certainly has no URI, as most results. An escaped key counts as a URI.
 fn may_have_uri(text: &str) -> bool {
     memchr::memmem::find(text.as_bytes(), br#""uri""#).is_some()
         || memchr::memmem::find(text.as_bytes(), br"\u00").is_some()

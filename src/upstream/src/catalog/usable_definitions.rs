@@ -1,4 +1,4 @@
-//! The definitions of an upstream's lists that its provider offers, parsed once from the upstream's text.
+//! The definitions of an upstream that its provider can offer, parsed once from the upstream's text.
 
 use std::collections::HashSet;
 
@@ -66,7 +66,7 @@ fn parse_unique<R, T>(
                 }
             }
             Ok(None) => {}
-            Err(fault) => omitted.push(fault.to_string()),
+            Err(error) => omitted.push(error.to_string()),
         }
     }
     all
@@ -142,8 +142,8 @@ mod tests {
         let names: Vec<_> = offered.tools.iter().map(|tool| tool.name.as_str()).collect();
         assert_eq!(names, ["fs__good", "fs__last"]);
         assert_eq!(offered.omitted.len(), 4, "{:?}", offered.omitted);
-        for (at, says) in [(1, "\"bad\""), (2, "fs__good")] {
-            assert!(offered.omitted[at].contains(says), "{:?}", offered.omitted);
+        for (index, reason) in [(1, "\"bad\""), (2, "fs__good")] {
+            assert!(offered.omitted[index].contains(reason), "{:?}", offered.omitted);
         }
     }
 

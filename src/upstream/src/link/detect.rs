@@ -1,13 +1,13 @@
 //! Detects the era of a server (2026-07-28/basic/versioning, "Backward Compatibility with Initialization-Based Versions";
 //! basic/transports/stdio and basic/transports/streamable-http, "Backward Compatibility").
 //!
-//! The gateway prefers the stateless era. Only an answer determines the era: not a failed connection, a request for
-//! credentials or a server error.
+//! The gateway prefers the stateless era. Only an answer determines the era. A failed connection, a request for credentials or
+//! a server error does not.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response,
     handshake::{
         self, FIRST_ID, HandshakeListener, newest_revision, parse_discover_result, refusal, supported_versions,
         with_meta_for,
@@ -19,22 +19,23 @@ use countersign_protocol::{Era, Revision, capabilities::ClientCapabilities};
 /// Time limit for a server to answer `server/discover` before it is asked for a handshake too.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same limit over HTTP, where servers always answer, at least with an error. A slow one may be starting.
+/// Time limit for `server/discover` over HTTP, where servers always answer, at least with an error. A slow server may be
+/// starting.
 const HTTP_PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Time in which `server/discover` may still be answered after `initialize`, if both were sent.
+/// Time to wait for the answer to `server/discover` after the answer to `initialize`, if both were sent.
 const LATE_ANSWER_TIME: Duration = Duration::from_millis(500);
 
 /// The error codes that only servers of the stateless era use (2026-07-28/basic/index, "Error Codes").
-const HEADER_MISMATCH: i64 = -32020;
-const MISSING_CAPABILITY: i64 = -32021;
-const UNSUPPORTED_VERSION: i64 = -32022;
+const HEADER_MISMATCH_CODE: i64 = -32020;
+const MISSING_CAPABILITY_CODE: i64 = -32021;
+const UNSUPPORTED_VERSION_CODE: i64 = -32022;
 
 /// The result of the detection.
 pub struct DetectionResult {
     /// The connector for further links. It differs from the given one if the server speaks an older transport.
     pub connector: Arc<dyn Connector>,
-    pub negotiated: Negotiated,
+    pub negotiated: NegotiatedSession,
     /// An open link that declares no capabilities.
     pub link: Arc<dyn Link>,
 }
@@ -76,7 +77,9 @@ pub async fn detect(
     {
         match initialize(&older, unsolicited).await {
             Ok(detected) => return Ok(detected),
-            Err(e) => tracing::debug!(upstream = connector.describe(), error = %e, "nor does it speak HTTP+SSE"),
+            Err(e) => {
+                tracing::debug!(upstream = connector.describe(), error = %e, "the server does not speak HTTP+SSE either")
+            }
         }
     }
     Err(unanswered.unwrap_or(error))
@@ -91,14 +94,14 @@ async fn initialize(
 }
 
 enum ProbeOutcome {
-    Modern(Negotiated),
+    Modern(NegotiatedSession),
     Legacy,
     /// Only the answer to `initialize` can determine the era.
     Unanswered(LinkError),
 }
 
-/// Sends `server/discover` on a link that is discarded unless the server is of the stateless era. A child process may die
-/// of an unknown request, so the end of a shared link counts as an answer too.
+/// Sends `server/discover` on a link that is discarded unless the server is of the stateless era. A child process may exit
+/// because of an unknown request, so the end of a shared link counts as an answer too.
 async fn probe(link: &dyn Link, kind: LinkKind) -> Result<ProbeOutcome, LinkError> {
     let is_shared = kind == LinkKind::Shared;
     let limit = if is_shared { PROBE_TIMEOUT } else { HTTP_PROBE_TIMEOUT };
@@ -140,7 +143,7 @@ async fn probe(link: &dyn Link, kind: LinkKind) -> Result<ProbeOutcome, LinkErro
             Ok(ProbeOutcome::Legacy)
         }
         Err(LinkError::Status { status, .. }) if status < 300 || is_client_error(status) => {
-            // With a success such as `202 Accepted`, the server took the request for something else.
+            // With a success such as `202 Accepted`, the server has not recognized the request.
             Ok(ProbeOutcome::Legacy)
         }
         Err(error) => Err(error),
@@ -153,7 +156,7 @@ fn is_client_error(status: u16) -> bool {
 }
 
 enum DiscoverOutcome {
-    Modern(Negotiated),
+    Modern(NegotiatedSession),
     Legacy,
     /// The server is of the stateless era, but no request to it can succeed.
     Refused(LinkError),
@@ -162,8 +165,8 @@ enum DiscoverOutcome {
 async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
     let mut capabilities = ClientCapabilities::default();
     let mut earlier = None;
-    // Repeated once after an error that tells how to improve the request. Some servers refuse the first request while they
-    // restart.
+    // The request is repeated once after an error that names what the request lacks. Some servers refuse the first request
+    // while they restart.
     for _ in 0..2 {
         let params = with_meta_for("{}", &capabilities);
         let outgoing = Outgoing { repeatable: true, ..Outgoing::new(FIRST_ID, "server/discover", Some(&params)) };
@@ -178,7 +181,7 @@ async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
             Response::Error(error) => error,
         };
         match (error.code, error.status) {
-            (UNSUPPORTED_VERSION, _) => match supported_versions(&error) {
+            (UNSUPPORTED_VERSION_CODE, _) => match supported_versions(&error) {
                 // The supported versions are unknown, or include this one.
                 None => {}
                 Some(versions) if versions.iter().any(|version| version == Revision::MODERN.as_str()) => {}
@@ -187,13 +190,13 @@ async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
                 }
                 Some(_) => return Ok(DiscoverOutcome::Refused(refusal("server/discover", &error))),
             },
-            (MISSING_CAPABILITY, _) => {
+            (MISSING_CAPABILITY_CODE, _) => {
                 capabilities.elicitation_form = true;
                 capabilities.elicitation_url = true;
                 capabilities.sampling = true;
                 capabilities.roots = true;
             }
-            (HEADER_MISMATCH, _) => {}
+            (HEADER_MISMATCH_CODE, _) => {}
             (_, _) if let Some(earlier) = &earlier => {
                 return Ok(DiscoverOutcome::Refused(refusal("server/discover", earlier)));
             }

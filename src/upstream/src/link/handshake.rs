@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Number, value::RawValue};
 
 use super::{
-    Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    Connector, Link, LinkError, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification,
     incoming::escape_excerpt,
 };
 use countersign_protocol::{
@@ -21,11 +21,11 @@ use countersign_provider::request::UpstreamRequest;
 /// The id of `initialize` and of `server/discover`. [`crate::server::Upstream::next_request_id`] begins with 1.
 pub(super) const FIRST_ID: u64 = 0;
 
-/// The id of [`second_probe`], the greatest one that every server can represent. No call gets it, because its answer may
-/// come late on a link that is kept after the first probe was answered.
+/// The id of [`second_probe`], the greatest integer that every server can represent. No call uses this id, because the answer
+/// may arrive late on a link that stays in use.
 pub(super) const SECOND_ID: u64 = i32::MAX as u64;
 
-/// Time limit for a server to answer `initialize`, because it may install itself first.
+/// Time limit for a server to answer `initialize`. It is long, because some servers install themselves first.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The gateway's `Implementation` for upstreams, as JSON.
@@ -54,10 +54,10 @@ pub(crate) fn with_meta_for(params: &str, capabilities: &ClientCapabilities) -> 
 /// error or an unknown revision, and [`LinkError::Lost`] if it does not answer in time.
 pub async fn open(
     connector: &dyn Connector,
-    known: Option<&Negotiated>,
+    known: Option<&NegotiatedSession>,
     capabilities: &ClientCapabilities,
     unsolicited: Arc<dyn Listener>,
-) -> Result<(Arc<dyn Link>, Negotiated), LinkError> {
+) -> Result<(Arc<dyn Link>, NegotiatedSession), LinkError> {
     if let Some(known) = known.filter(|known| known.revision.era() == Era::Modern) {
         let link = connector.connect(unsolicited).await?;
         link.opened(known);
@@ -73,14 +73,14 @@ pub async fn open(
         link.close();
         match outcome? {
             // Servers should offer another revision in the result, but some list their revisions in an error.
-            HandshakeOutcome::Offered(other) if other < revision => revision = other,
+            HandshakeOutcome::Offered(offered) if offered < revision => revision = offered,
             _ => return Err(LinkError::Protocol("it refuses every known revision".to_owned())),
         }
     }
 }
 
 enum HandshakeOutcome {
-    Done(Negotiated),
+    Done(NegotiatedSession),
     Offered(Revision),
 }
 
@@ -105,12 +105,12 @@ async fn initialize(
     capabilities: &ClientCapabilities,
 ) -> Result<HandshakeOutcome, LinkError> {
     let outgoing = initialize_request(FIRST_ID, revision, capabilities);
-    let late = |_| {
+    let timeout_error = |_| {
         let seconds = HANDSHAKE_TIMEOUT.as_secs();
         LinkError::Lost(format!("no answer to `initialize` within {seconds} seconds"))
     };
     let answer = tokio::time::timeout(HANDSHAKE_TIMEOUT, link.request(&outgoing, Arc::new(HandshakeListener))).await;
-    let error = match answer.map_err(late)?? {
+    let error = match answer.map_err(timeout_error)?? {
         Response::Result(result) => {
             let negotiated = parse_initialize_result(&result)?;
             link.opened(&negotiated);
@@ -158,7 +158,7 @@ struct ServerDescription<'a> {
     supported_versions: Option<Vec<String>>,
     #[serde(borrow)]
     capabilities: Option<&'a RawValue>,
-    /// `InitializeResult` has it here, and so do drafts of `DiscoverResult`.
+    /// `InitializeResult` and drafts of `DiscoverResult` have the member here.
     #[serde(borrow)]
     server_info: Option<&'a RawValue>,
     instructions: Option<String>,
@@ -174,10 +174,10 @@ struct DescriptionMeta<'a> {
 }
 
 impl ServerDescription<'_> {
-    fn into_negotiated(self, revision: Revision) -> Negotiated {
+    fn into_negotiated(self, revision: Revision) -> NegotiatedSession {
         let capabilities = self.capabilities.filter(|capabilities| capabilities.get().starts_with('{'));
         let server_info = self.meta.and_then(|meta| meta.server_info).or(self.server_info);
-        Negotiated {
+        NegotiatedSession {
             revision,
             capabilities: capabilities
                 .map_or_else(|| RawValue::from_string("{}".into()).unwrap_or_default(), RawValue::to_owned)
@@ -189,35 +189,35 @@ impl ServerDescription<'_> {
     }
 }
 
-fn parse_initialize_result(result: &RawValue) -> Result<Negotiated, LinkError> {
+fn parse_initialize_result(result: &RawValue) -> Result<NegotiatedSession, LinkError> {
     let description: ServerDescription<'_> = serde_json::from_str(result.get())
         .map_err(|error| LinkError::Protocol(format!("its answer to `initialize` is malformed: {error}")))?;
     let version = description.protocol_version.as_deref().unwrap_or("(none)");
     let revision = Revision::parse(version).filter(|revision| revision.era() == Era::Legacy).ok_or_else(|| {
         let version = escape_excerpt(version.as_bytes());
-        LinkError::Protocol(format!("it offers revision {version}, which the gateway does not have"))
+        LinkError::Protocol(format!("it offers revision {version}, which the gateway does not support"))
     })?;
     Ok(description.into_negotiated(revision))
 }
 
 /// Parses a `DiscoverResult`. Returns `None` if it is not one, or has no version in common with the gateway.
-pub(super) fn parse_discover_result(result: &RawValue) -> Option<Negotiated> {
+pub(super) fn parse_discover_result(result: &RawValue) -> Option<NegotiatedSession> {
     let description: ServerDescription<'_> = serde_json::from_str(result.get()).ok()?;
     let revision = newest_revision(description.supported_versions.as_ref()?, Era::Modern)?;
     Some(description.into_negotiated(revision))
 }
 
-/// Ignores messages before the end of the handshake. A server must not send anything but logs and pings by then
+/// Ignores messages before the end of the handshake. A server must not send anything but logs and pings until then
 /// (2025-11-25/basic/lifecycle, "Initialization").
 pub(super) struct HandshakeListener;
 
 impl Listener for HandshakeListener {
     fn notification(&self, notification: UpstreamNotification) {
-        tracing::debug!(method = notification.method, "a notification before the handshake is done");
+        tracing::debug!(method = notification.method, "a notification before the end of the handshake is ignored");
     }
 
     fn request(&self, request: UpstreamRequest) {
-        tracing::debug!(method = request.method, "a request before the handshake is done");
+        tracing::debug!(method = request.method, "a request before the end of the handshake is declined");
     }
 }
 

@@ -1,5 +1,4 @@
-//! Parses what an upstream sent. Over any transport, every message of an upstream comes through here: it is bounded in
-//! depth, and no input causes a panic.
+//! Parses the messages of upstreams over all transports. The depth of messages is limited, and no input causes a panic.
 
 use std::borrow::Cow;
 
@@ -14,7 +13,7 @@ use countersign_protocol::{
 };
 
 /// Maximum bytes of one message from an upstream.
-pub const MAX_MESSAGE: usize = 16 << 20;
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Maximum number of messages in a batch, which servers of 2025-03-26 and before may send.
 const MAX_BATCH: usize = 1000;
 
@@ -37,20 +36,20 @@ impl MalformedMessage<'_> {
     }
 }
 
-/// Parses one message, or each message of a batch in order (2025-03-26/basic/index, "Batching").
-pub fn read<'a>(text: &'a [u8], mut each: impl FnMut(Result<Message<'a>, MalformedMessage<'a>>)) {
+/// Parses one message, or all messages of a batch in order (2025-03-26/basic/index, "Batching").
+pub fn read<'a>(text: &'a [u8], mut handle: impl FnMut(Result<Message<'a>, MalformedMessage<'a>>)) {
     // Some servers write a byte order mark, which readers may ignore (RFC 8259, section 8.1).
     let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
     match envelope::parse(text, &Limits { max_batch: MAX_BATCH, ..Limits::default() }) {
-        Ok(Incoming::Single(message)) => each(Ok(message)),
+        Ok(Incoming::Single(message)) => handle(Ok(message)),
         Ok(Incoming::Batch(messages)) => {
             let texts: Vec<&RawValue> = serde_json::from_slice(text).unwrap_or_default();
-            for (at, message) in messages.into_iter().enumerate() {
-                let text = texts.get(at).map_or("", |text| text.get()).as_bytes();
-                each(message.map_err(|fault| MalformedMessage { text, why: fault.error.message.clone() }));
+            for (index, message) in messages.into_iter().enumerate() {
+                let text = texts.get(index).map_or("", |text| text.get()).as_bytes();
+                handle(message.map_err(|fault| MalformedMessage { text, why: fault.error.message.clone() }));
             }
         }
-        Err(fault) => each(Err(MalformedMessage { text, why: fault.error.message.clone() })),
+        Err(fault) => handle(Err(MalformedMessage { text, why: fault.error.message.clone() })),
     }
 }
 
@@ -85,7 +84,7 @@ pub fn response_from(outcome: Result<&RawValue, &RawValue>) -> Response {
     })
 }
 
-/// Bytes in which secrets are redacted, many more than are shown, so that the limit cuts no secret that is shown.
+/// Maximum bytes in which secrets are redacted. Excerpts are much shorter, so that this limit cuts no visible secret.
 const MAX_REDACTED_BYTES: usize = 64 << 10;
 
 /// Returns the first kilobyte of an upstream's text on one line, without secrets and control characters.
@@ -94,8 +93,8 @@ pub fn escape_excerpt(bytes: &[u8]) -> String {
     escape_beginning(bytes, 1024)
 }
 
-/// Does the same as [`escape_excerpt`] for the first `max` bytes. Redacts secrets before it cuts the text, which could
-/// leave the beginning of one.
+/// Does the same as [`escape_excerpt`] for the first `max` bytes. Secrets are redacted before the text is cut, because a cut
+/// could leave the beginning of a secret.
 pub fn escape_beginning(bytes: &[u8], max: usize) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_REDACTED_BYTES)]);
     let text = redact(&text);

@@ -26,8 +26,8 @@ use countersign_provider::{Permit, request::UpstreamRequest};
 /// A request to an upstream.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    /// Unique among all requests of the upstream ([`crate::server::Upstream::next_request_id`]). It is the JSON-RPC id, and
-    /// the progress token if the caller wants progress, by which a link attributes the progress.
+    /// Unique among all requests of the upstream ([`crate::server::Upstream::next_request_id`]). It is the JSON-RPC id. If the
+    /// caller wants progress, it is also the progress token, by which a link attributes the progress.
     pub id: u64,
     pub method: CompactString,
     /// The whole JSON-RPC request on one line.
@@ -37,7 +37,7 @@ pub struct Outgoing {
     pub name: Option<CompactString>,
     /// `Mcp-Param-*`, and headers of the client that the configuration forwards. Only sent over HTTP.
     pub headers: Vec<(Box<str>, Box<str>)>,
-    /// The request only reads, so it may be sent twice.
+    /// `true` if the request only reads, so that it may be sent twice.
     pub repeatable: bool,
     /// See [`countersign_provider::CallContext::permit`].
     pub permit: Option<Permit>,
@@ -62,7 +62,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`LinkError::Withheld`]
-    pub(crate) fn check(permit: Option<&Permit>) -> Result<(), LinkError> {
+    pub(crate) fn check_permit(permit: Option<&Permit>) -> Result<(), LinkError> {
         if permit.is_none_or(Permit::is_valid) { Ok(()) } else { Err(LinkError::Withheld) }
     }
 }
@@ -117,7 +117,7 @@ pub trait Listener: Send + Sync {
     fn request(&self, request: UpstreamRequest);
 }
 
-/// The way in which messages of an upstream are attributed to requests.
+/// Determines how messages of an upstream are attributed to requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     /// Each request has its own stream, and there are no other messages: stateless HTTP.
@@ -129,9 +129,9 @@ pub enum LinkKind {
     Shared,
 }
 
-/// The result of opening a link.
+/// The result of the handshake or discovery on a link.
 #[derive(Clone, Debug)]
-pub struct Negotiated {
+pub struct NegotiatedSession {
     pub revision: Revision,
     /// The server's `capabilities`.
     pub capabilities: Arc<RawValue>,
@@ -145,8 +145,8 @@ pub struct Negotiated {
 /// A connection to an upstream. If the future of a request is dropped, the request is cancelled at the upstream, as its
 /// transport and revision specify, and a late answer is ignored.
 pub trait Link: Send + Sync + 'static {
-    /// Sends a request and waits for its response without a time limit. Messages that arrive before it go to `listener`.
-    /// Callable from any actix thread, on which the future stays.
+    /// Sends a request and waits for its response without a time limit. Messages that arrive before it go to `listener`. It may
+    /// be called on any actix thread, and the future stays on that thread.
     fn request<'a>(
         &'a self,
         outgoing: &'a Outgoing,
@@ -156,9 +156,9 @@ pub trait Link: Send + Sync + 'static {
     /// Sends a notification. `params` is a JSON object.
     fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>>;
 
-    /// Ends the handshake or discovery. Later requests conform to that revision, and messages outside of requests are
-    /// received if the transport needs a stream for them.
-    fn opened(&self, negotiated: &Negotiated);
+    /// Completes the handshake or discovery. Later requests conform to the negotiated revision, and a transport that needs a
+    /// stream for messages outside of requests opens it.
+    fn opened(&self, negotiated: &NegotiatedSession);
 
     /// Returns a token that is cancelled when the link has ended for any reason.
     fn closed(&self) -> CancellationToken;
@@ -167,7 +167,7 @@ pub trait Link: Send + Sync + 'static {
     fn close(&self);
 
     /// Ends the link like [`Link::close`], and fails its pending requests with `why`.
-    fn give_up(&self, why: LinkError) {
+    fn abandon(&self, why: LinkError) {
         drop(why);
         self.close();
     }
@@ -196,7 +196,7 @@ pub trait Connector: Send + Sync + 'static {
     /// Returns the command without secrets, or the URL without user, password and query, for logs and the dashboard.
     fn describe(&self) -> String;
 
-    /// Returns what the server wrote to its stderr.
+    /// Returns the last lines that the server wrote to its stderr.
     fn stderr(&self) -> StderrSummary {
         StderrSummary::default()
     }

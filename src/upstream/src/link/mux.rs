@@ -1,10 +1,10 @@
 //! Demultiplexes one ordered stream of messages for many requests. Stdio, WebSocket and the transport of 2024-11-05 use
 //! it.
 //!
-//! A response is attributed by its id, `notifications/progress` by its token, which is the id of the request, and a message
-//! of a subscription by `_meta["io.modelcontextprotocol/subscriptionId"]`. A message about the server as a whole (list
-//! changes, updated resources) goes to the link's own listener, and any other one to the only request in flight, if there
-//! is exactly one.
+//! A response is attributed by its id, `notifications/progress` by its token, which is the id of the request, and a message of
+//! a subscription by `_meta["io.modelcontextprotocol/subscriptionId"]`. A message about the server as a whole (list changes,
+//! updated resources) goes to the link's own listener, and any other message to the only request in flight, if there is exactly
+//! one.
 //!
 //! The transport writes the messages of [`Mux::queue`], calls [`Mux::receive`] for each message in the order of arrival, and
 //! [`Mux::end`] once. Nothing here reads, writes or waits, so a server cannot block it, and everything that a server can
@@ -27,19 +27,20 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    Link, LinkError, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification,
     incoming::{self, MalformedMessage, escape_beginning, response_from},
     queue::{Queue, QueueError, QueuedMessage},
     server_requests::{OpenRequests, ReplySender},
-    wire::{Attribution, cancelled, cancelled_id, own_id, parse_own_id},
+    wire::{Attribution, cancellation, cancelled_id, own_id, parse_own_id},
 };
 use countersign_protocol::{
     Era, encode,
     envelope::{Message, Notification, Request},
 };
 
-/// The request that stays open by its nature, and whose messages name it (2026-07-28/basic/patterns/subscriptions).
-const LISTEN: &str = "subscriptions/listen";
+/// The method of a request that stays open as long as its subscription, whose messages name its id
+/// (2026-07-28/basic/patterns/subscriptions).
+const LISTEN_METHOD: &str = "subscriptions/listen";
 
 /// The requests in flight on one stream.
 pub(super) struct Mux {
@@ -49,19 +50,19 @@ pub(super) struct Mux {
     open_requests: OpenRequests,
     /// Queues answers to the server's requests.
     replies: ReplySender,
-    /// The server speaks the stateless era.
+    /// `true` if the server speaks the stateless era.
     modern: AtomicBool,
     ended: CancellationToken,
 }
 
 #[derive(Default)]
 struct State {
-    flights: HashMap<u64, Flight>,
+    pending: HashMap<u64, PendingRequest>,
     end: Option<LinkError>,
 }
 
 /// A request that waits for its answer.
-struct Flight {
+struct PendingRequest {
     listener: Arc<dyn Listener>,
     answer: oneshot::Sender<Result<Response, LinkError>>,
     is_listen: bool,
@@ -70,12 +71,12 @@ struct Flight {
 impl State {
     /// Returns the only request in flight, if there is exactly one besides subscriptions.
     fn only_request(&self) -> Option<(u64, Arc<dyn Listener>)> {
-        let mut calls = self.flights.iter().filter(|(_, flight)| !flight.is_listen);
-        let (id, flight) = calls.next()?;
-        calls.next().is_none().then(|| (*id, Arc::clone(&flight.listener)))
+        let mut calls = self.pending.iter().filter(|(_, request)| !request.is_listen);
+        let (id, request) = calls.next()?;
+        calls.next().is_none().then(|| (*id, Arc::clone(&request.listener)))
     }
 
-    /// Fails if the link has ended.
+    /// Returns the error of a new request if the link has ended.
     fn check_open(&self) -> Result<(), LinkError> {
         self.end.as_ref().map_or(Ok(()), |end| Err(unsent_error(end)))
     }
@@ -87,7 +88,7 @@ impl Mux {
             let mux = mux.clone();
             let send = move |text| {
                 if mux.upgrade().is_some_and(|mux| mux.queue.push(None, text, None) == Err(QueueError::Full)) {
-                    tracing::warn!(target: "countersign_upstream", "an answer is dropped: the server reads nothing");
+                    tracing::warn!(target: "countersign_upstream", "an answer to a request of the server is dropped, because the server does not read");
                 }
             };
             Self {
@@ -110,8 +111,8 @@ impl Mux {
             state.check_open()?;
             let queued = self.queue.push(Some(outgoing.id), outgoing.body.clone(), outgoing.permit.clone());
             queued.map_err(queue_error)?;
-            let is_listen = &*outgoing.method == LISTEN;
-            state.flights.insert(outgoing.id, Flight { listener, answer, is_listen });
+            let is_listen = &*outgoing.method == LISTEN_METHOD;
+            state.pending.insert(outgoing.id, PendingRequest { listener, answer, is_listen });
         }
         // `initialize` must not be cancelled (2025-11-25/basic/utilities/cancellation).
         let _cancel = CancelOnDrop { mux: self, id: outgoing.id, notifies: &*outgoing.method != "initialize" };
@@ -143,7 +144,7 @@ impl Mux {
 
     /// Fails a request whose permit has expired.
     fn check_permit(&self, message: QueuedMessage) -> Option<QueuedMessage> {
-        match (Outgoing::check(message.permit.as_ref()), message.id) {
+        match (Outgoing::check_permit(message.permit.as_ref()), message.id) {
             (Ok(()), _) => return Some(message),
             (Err(error), Some(id)) => _ = self.answer(id, Err(error)),
             (Err(_), None) => {}
@@ -153,17 +154,17 @@ impl Mux {
 
     /// Ends the link for this reason, unless it has ended before, and fails all requests.
     pub(super) fn end(&self, why: LinkError) {
-        let (flights, unsent) = {
+        let (pending, unsent) = {
             let mut state = self.state.lock();
             if state.end.is_some() {
                 return;
             }
             state.end = Some(why.clone());
-            (std::mem::take(&mut state.flights), self.queue.abandon())
+            (std::mem::take(&mut state.pending), self.queue.abandon())
         };
-        for (id, flight) in flights {
+        for (id, request) in pending {
             let error = if unsent.contains(&id) { unsent_error(&why) } else { why.clone() };
-            let _ = flight.answer.send(Err(error));
+            let _ = request.answer.send(Err(error));
         }
         self.open_requests.end();
         self.ended.cancel();
@@ -172,7 +173,7 @@ impl Mux {
     /// Handles a message or a batch of the server.
     ///
     /// # Errors
-    /// The reason why it is not a message. Only the request that it answers fails.
+    /// Returns the reason why the text is not a valid message. Only the request that it was meant to answer fails.
     pub(super) fn receive(&self, text: &[u8]) -> Result<(), Cow<'static, str>> {
         let mut result = Ok(());
         incoming::read(text, |message| {
@@ -193,7 +194,7 @@ impl Mux {
     /// Handles a message, and logs text that is not one.
     pub(super) fn receive_or_log(&self, text: &[u8]) {
         if let Err(why) = self.receive(text) {
-            tracing::warn!(target: "countersign_upstream", text = %escape_beginning(text, 200), "not a message: {why}");
+            tracing::warn!(target: "countersign_upstream", text = %escape_beginning(text, 200), "the server sent text that is not a valid message: {why}");
         }
     }
 
@@ -234,10 +235,10 @@ impl Mux {
 
     /// Ends the request with that id. Returns `false` if nobody waits for its answer.
     pub(super) fn answer(&self, id: u64, outcome: Result<Response, LinkError>) -> bool {
-        let flight = self.state.lock().flights.remove(&id);
+        let request = self.state.lock().pending.remove(&id);
         self.open_requests.end_call(id);
-        flight.is_some_and(|flight| {
-            let _ = flight.answer.send(outcome);
+        request.is_some_and(|request| {
+            let _ = request.answer.send(outcome);
             true
         })
     }
@@ -259,7 +260,7 @@ impl Mux {
     }
 
     fn listener(&self, id: u64) -> Option<Arc<dyn Listener>> {
-        self.state.lock().flights.get(&id).map(|flight| flight.listener.clone())
+        self.state.lock().pending.get(&id).map(|request| request.listener.clone())
     }
 
     /// Cancels a request of the server, or ends a subscription
@@ -270,10 +271,10 @@ impl Mux {
         }
         let mut state = self.state.lock();
         if let Some(id) = cancelled_id(params).as_ref().and_then(own_id)
-            && state.flights.get(&id).is_some_and(|flight| flight.is_listen)
-            && let Some(flight) = state.flights.remove(&id)
+            && state.pending.get(&id).is_some_and(|request| request.is_listen)
+            && let Some(request) = state.pending.remove(&id)
         {
-            let _ = flight.answer.send(Err(LinkError::Lost("the server ended the subscription".to_owned())));
+            let _ = request.answer.send(Err(LinkError::Lost("the server ended the subscription".to_owned())));
         }
     }
 
@@ -322,7 +323,7 @@ impl Link for SharedLink {
         Box::pin(async move { self.mux.notify(method, params) })
     }
 
-    fn opened(&self, negotiated: &Negotiated) {
+    fn opened(&self, negotiated: &NegotiatedSession) {
         self.mux.modern.store(negotiated.revision.era() == Era::Modern, Ordering::Relaxed);
     }
 
@@ -334,7 +335,7 @@ impl Link for SharedLink {
         self.stop.cancel();
     }
 
-    fn give_up(&self, why: LinkError) {
+    fn abandon(&self, why: LinkError) {
         self.mux.end(why);
         self.close();
     }
@@ -360,19 +361,19 @@ fn queue_error(error: QueueError) -> LinkError {
 struct CancelOnDrop<'a> {
     mux: &'a Mux,
     id: u64,
-    /// The server is told of the cancellation.
+    /// `true` if the server must be notified of the cancellation.
     notifies: bool,
 }
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        if self.mux.state.lock().flights.remove(&self.id).is_none() {
+        if self.mux.state.lock().pending.remove(&self.id).is_none() {
             return;
         }
         self.mux.open_requests.end_call(self.id);
         if !self.mux.queue.withdraw(self.id) && self.notifies {
-            // Limited by the number of requests that were sent.
-            let _ = self.mux.queue.push_unlimited(cancelled(self.id));
+            // The number of sent requests limits these messages.
+            let _ = self.mux.queue.push_unlimited(cancellation(self.id));
         }
     }
 }

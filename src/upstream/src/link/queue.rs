@@ -1,4 +1,4 @@
-//! The messages that wait to be written to a server. Their number of bytes is limited, in case the server does not read.
+//! The queue of messages that wait to be written to a server. Their bytes are limited, because a server may not read.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use countersign_provider::Permit;
 
 /// Maximum bytes of all waiting messages. One message is always accepted, however long it is.
 const MAX_BYTES: usize = 16 << 20;
-/// Bytes that a message counts in addition to its own.
+/// Number of bytes that are counted for a message in addition to its text.
 const OVERHEAD_BYTES: usize = 64;
 
 /// The reason why a message was not accepted.
@@ -56,7 +56,7 @@ impl Queue {
         self.append(QueuedMessage { id, text, permit }, MAX_BYTES)
     }
 
-    /// Appends a message regardless of the limit, because something else limits such messages.
+    /// Appends a message regardless of the limit. The caller must limit such messages.
     pub(super) fn push_unlimited(&self, text: Bytes) -> Result<(), QueueError> {
         self.append(QueuedMessage { id: None, text, permit: None }, usize::MAX)
     }
@@ -76,11 +76,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Withdraws a waiting request. Returns `false` if it was taken by the writer before.
+    /// Withdraws a waiting request. Returns `false` if the writer has taken the request already.
     pub(super) fn withdraw(&self, id: u64) -> bool {
         let mut inner = self.inner.lock();
-        let at = inner.waiting.iter().position(|message| message.id == Some(id));
-        let message = at.and_then(|at| inner.waiting.remove(at));
+        let index = inner.waiting.iter().position(|message| message.id == Some(id));
+        let message = index.and_then(|index| inner.waiting.remove(index));
         inner.bytes -= message.as_ref().map_or(0, QueuedMessage::cost);
         message.is_some()
     }
@@ -102,7 +102,7 @@ impl Queue {
         unsent
     }
 
-    /// Returns messages to the queue of which the writer could not write a byte.
+    /// Puts messages back after the writer could not write a single byte of them.
     pub(super) fn restore(&self, messages: Vec<QueuedMessage>) {
         let mut inner = self.inner.lock();
         for message in messages.into_iter().rev() {

@@ -34,14 +34,14 @@ struct State {
 
 struct OpenRequest {
     number: u64,
-    /// The call during which the request came.
+    /// The call during which the request arrived.
     call: Option<u64>,
     cancelled: CancellationToken,
 }
 
 impl OpenRequests {
-    /// Registers a request that came during `call`. Returns `None` if nobody else needs to answer it: a `ping`, one with
-    /// the id of another open request, one beyond the limit, or one after the end of the link.
+    /// Registers a request that arrived during `call`. Returns `None` if no listener needs to answer: for a `ping`, a duplicate
+    /// id, a request over the limit, or a request after the end of the link.
     pub fn open(&self, request: Request<'_>, call: Option<u64>, send: &ReplySender) -> Option<UpstreamRequest> {
         let Request { id, method, params, .. } = request;
         if method == "ping" {
@@ -67,15 +67,15 @@ impl OpenRequests {
             state.open.insert(id.clone(), OpenRequest { number, call, cancelled: cancelled.clone() });
             number
         };
-        let (state, send, own) = (Arc::clone(&self.0), Arc::clone(send), id.clone());
+        let (state, send, reply_id) = (Arc::clone(&self.0), Arc::clone(send), id.clone());
         let reply = Replier::new(move |outcome| {
             let is_open = {
                 let open = &mut state.lock().open;
-                let is_open = open.get(&own).is_some_and(|open| open.number == number);
-                is_open && open.remove(&own).is_some()
+                let is_open = open.get(&reply_id).is_some_and(|open| open.number == number);
+                is_open && open.remove(&reply_id).is_some()
             };
             if is_open {
-                send(response(&own, outcome.as_ref().map(|result| result.get())));
+                send(response(&reply_id, outcome.as_ref().map(|result| result.get())));
             }
         });
         let (method, params) = (method.into_owned(), params.map(ToOwned::to_owned));
@@ -92,7 +92,7 @@ impl OpenRequests {
         found.is_some()
     }
 
-    /// Cancels the requests that came during a call that has ended.
+    /// Cancels the requests that arrived during a call that has ended.
     pub fn end_call(&self, call: u64) {
         self.0.lock().open.values().filter(|open| open.call == Some(call)).for_each(|open| open.cancelled.cancel());
     }

@@ -17,9 +17,9 @@ use super::{
     http::{
         HttpTarget,
         answer::{self, accept_status, is_stream, next_event},
-        client::{self, Extra, Head, HttpAnswer},
+        client::{self, ExtraHeaders, HttpAnswer, RequestHead},
     },
-    incoming::{MAX_MESSAGE, escape_beginning},
+    incoming::{MAX_MESSAGE_BYTES, escape_beginning},
     mux::{Mux, SharedLink},
     queue::QueuedMessage,
 };
@@ -38,15 +38,15 @@ pub(crate) struct SseConnector {
 impl Connector for SseConnector {
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         Box::pin(async move {
-            let late = |_| LinkError::Unreachable(format!("no endpoint within {} s", OPEN_TIMEOUT.as_secs()));
+            let timeout_error = |_| LinkError::Unreachable(format!("no endpoint within {} s", OPEN_TIMEOUT.as_secs()));
             let opening = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await;
-            let (response, events, endpoint) = opening.map_err(late)?.map_err(|error| match error {
-                // Whatever broke, no request was sent yet.
+            let (response, events, endpoint) = opening.map_err(timeout_error)?.map_err(|error| match error {
+                // No request was sent yet, whatever the cause of the error is.
                 LinkError::Lost(why) => LinkError::Unreachable(why),
                 error => error,
             })?;
             let link = SharedLink::new(unsolicited);
-            let post = Head::for_messages(endpoint, self.target.headers.clone(), &self.target.trust);
+            let post = RequestHead::for_messages(endpoint, self.target.headers.clone(), &self.target.trust);
             actix_web::rt::spawn(run(Arc::clone(&link.mux), link.stop.clone(), response, events, post));
             Ok(Arc::new(link) as Arc<dyn Link>)
         })
@@ -75,7 +75,7 @@ async fn open(target: &HttpTarget) -> Result<(HttpAnswer, EventReader, Uri), Lin
     if !is_stream(&response) {
         return Err(LinkError::Protocol("a GET does not open an event stream there".to_owned()));
     }
-    let mut events = EventReader::new(MAX_MESSAGE);
+    let mut events = EventReader::new(MAX_MESSAGE_BYTES);
     while let Some(event) = next_event(&mut response, &mut events).await? {
         if event.name == "endpoint" {
             let endpoint = resolve_endpoint(&uri, &event.data)?;
@@ -90,17 +90,17 @@ async fn open(target: &HttpTarget) -> Result<(HttpAnswer, EventReader, Uri), Lin
 
 /// Resolves the endpoint relative to the URL of the stream.
 fn resolve_endpoint(stream: &Uri, data: &[u8]) -> Result<Uri, LinkError> {
-    let wrong = |what: &str| LinkError::Protocol(format!("the endpoint {} {what}", escape_beginning(data, 200)));
-    let base = Url::parse(&stream.to_string()).map_err(|_| wrong("has no base"))?;
-    let text = std::str::from_utf8(data).map_err(|_| wrong("is no URL"))?.trim();
-    let url = base.join(text).map_err(|_| wrong("is no URL"))?;
+    let invalid = |what: &str| LinkError::Protocol(format!("the endpoint {} {what}", escape_beginning(data, 200)));
+    let base = Url::parse(&stream.to_string()).map_err(|_| invalid("has no base"))?;
+    let text = std::str::from_utf8(data).map_err(|_| invalid("is no URL"))?.trim();
+    let url = base.join(text).map_err(|_| invalid("is no URL"))?;
     if url.origin() != base.origin() || !url.username().is_empty() || url.password().is_some() {
-        return Err(wrong("is not of the same origin as the stream"));
+        return Err(invalid("is not of the same origin as the stream"));
     }
-    url.as_str().parse().map_err(|_| wrong("is no URL"))
+    url.as_str().parse().map_err(|_| invalid("is no URL"))
 }
 
-async fn run(mux: Arc<Mux>, stop: CancellationToken, response: HttpAnswer, events: EventReader, head: Head) {
+async fn run(mux: Arc<Mux>, stop: CancellationToken, response: HttpAnswer, events: EventReader, head: RequestHead) {
     let end = tokio::select! {
         () = stop.cancelled() => LinkError::Lost("the connection was closed".to_owned()),
         end = read(&mux, response, events) => end,
@@ -122,7 +122,7 @@ async fn read(mux: &Mux, mut response: HttpAnswer, mut events: EventReader) -> L
 }
 
 /// Posts messages until the session ends, and returns the reason for the end.
-async fn write(mux: &Mux, head: &Head) -> LinkError {
+async fn write(mux: &Mux, head: &RequestHead) -> LinkError {
     let mut posts = FuturesUnordered::new();
     loop {
         let posted = tokio::select! {
@@ -144,11 +144,10 @@ async fn write(mux: &Mux, head: &Head) -> LinkError {
 /// Posts one message.
 ///
 /// # Errors
-/// [`LinkError::SessionGone`] if the server no longer knows the session of the stream. Any other error fails the request
-/// alone.
-async fn post(mux: &Mux, head: &Head, message: QueuedMessage) -> Result<(), LinkError> {
+/// [`LinkError::SessionGone`] if the server no longer knows the session of the stream. Any other error only fails this request.
+async fn post(mux: &Mux, head: &RequestHead, message: QueuedMessage) -> Result<(), LinkError> {
     let QueuedMessage { id, text, permit } = message;
-    let Err(error) = answer::post(head, Extra::new(), &text, permit.as_ref()).await else { return Ok(()) };
+    let Err(error) = answer::post(head, ExtraHeaders::new(), &text, permit.as_ref()).await else { return Ok(()) };
     let is_gone = matches!(error, LinkError::Status { status: 404 | 410, .. });
     match id {
         Some(id) => _ = mux.answer(id, Err(error)),
@@ -164,13 +163,13 @@ mod tests {
     #[test]
     fn endpoint_must_have_the_same_origin() {
         let stream: Uri = "http://host:81/a/sse?x=1".parse().unwrap();
-        let to = |text: &str| resolve_endpoint(&stream, text.as_bytes()).map(|uri| uri.to_string());
-        assert_eq!(to("/messages?session=1").unwrap(), "http://host:81/messages?session=1");
-        assert_eq!(to("messages").unwrap(), "http://host:81/a/messages");
-        assert_eq!(to("?s=2").unwrap(), "http://host:81/a/sse?s=2");
-        assert_eq!(to("http://host:81/m").unwrap(), "http://host:81/m");
-        assert_eq!(to("http://HOST:81/m").unwrap(), "http://host:81/m");
-        for elsewhere in [
+        let resolve = |text: &str| resolve_endpoint(&stream, text.as_bytes()).map(|uri| uri.to_string());
+        assert_eq!(resolve("/messages?session=1").unwrap(), "http://host:81/messages?session=1");
+        assert_eq!(resolve("messages").unwrap(), "http://host:81/a/messages");
+        assert_eq!(resolve("?s=2").unwrap(), "http://host:81/a/sse?s=2");
+        assert_eq!(resolve("http://host:81/m").unwrap(), "http://host:81/m");
+        assert_eq!(resolve("http://HOST:81/m").unwrap(), "http://host:81/m");
+        for foreign in [
             "http://host/m",
             "https://host:81/m",
             "http://evil:81/m",
@@ -181,7 +180,7 @@ mod tests {
             "file:///etc/passwd",
             "javascript:1",
         ] {
-            assert!(to(elsewhere).is_err(), "{elsewhere}");
+            assert!(resolve(foreign).is_err(), "{foreign}");
         }
         assert!(resolve_endpoint(&stream, b"\xff").is_err());
     }

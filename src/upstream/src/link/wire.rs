@@ -34,17 +34,18 @@ impl<'a> Hints<'a> {
     }
 }
 
-/// Parses an id of the gateway, which is an integer. The official SDKs accept a string too, so it is accepted here.
+/// Parses an id of the gateway, which is an integer. A string is accepted too, because the official SDKs accept one.
 pub(super) fn parse_own_id(raw: &RawValue) -> Option<u64> {
     RequestId::from_json(raw.get()).as_ref().and_then(own_id)
 }
 
+/// Returns an id of the gateway as an integer, or `None` for any other id.
 pub(super) fn own_id(id: &RequestId) -> Option<u64> {
     let text = id.as_json();
     text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).parse().ok()
 }
 
-/// The subject of a notification on a link with one stream for everything.
+/// The request or other subject of a notification on a link with one stream for everything.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Attribution {
     /// The server cancels a request of its own, or ends a subscription.
@@ -85,7 +86,7 @@ pub(super) fn cancelled_id(params: Option<&RawValue>) -> Option<RequestId> {
 }
 
 /// Returns `notifications/cancelled` for a request of the gateway.
-pub(super) fn cancelled(id: u64) -> Bytes {
+pub(super) fn cancellation(id: u64) -> Bytes {
     let params = format!(r#"{{"requestId":{id},"reason":"the client does not wait any longer"}}"#);
     encode::notification("notifications/cancelled", Some(&params))
 }

@@ -1,5 +1,5 @@
 //! Upstreams over WebSocket, which no revision specifies. As existing servers do, the subprotocol is `mcp`, a message is one
-//! text frame, and era and cancellation are as over stdio.
+//! text frame, and eras and cancellations work as over stdio.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Connector, Link, LinkError, LinkKind, Listener,
     http::{HttpTarget, client},
-    incoming::MAX_MESSAGE,
+    incoming::MAX_MESSAGE_BYTES,
     mux::{Mux, SharedLink},
 };
 
@@ -38,7 +38,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for sending the close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of waiting pongs. A server that pings faster gets fewer.
+/// Maximum number of waiting pongs. A server that pings faster gets fewer pongs.
 const MAX_PONGS: usize = 16;
 
 pub(crate) struct WsConnector {
@@ -48,9 +48,9 @@ pub(crate) struct WsConnector {
 impl Connector for WsConnector {
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         Box::pin(async move {
-            let late =
+            let timeout_error =
                 |_| LinkError::Unreachable(format!("it opened no WebSocket within {} s", OPEN_TIMEOUT.as_secs()));
-            let socket = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await.map_err(late)??;
+            let socket = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await.map_err(timeout_error)??;
             let link = SharedLink::new(unsolicited);
             actix_web::rt::spawn(run(Arc::clone(&link.mux), link.stop.clone(), socket));
             Ok(Arc::new(link) as Arc<dyn Link>)
@@ -70,7 +70,8 @@ type Socket = Framed<BoxedSocket, Codec>;
 
 async fn open(target: &HttpTarget) -> Result<Socket, LinkError> {
     let uri = target.uri()?;
-    let mut request = client::upgrading_client(&target.trust).ws(&uri).protocols(["mcp"]).max_frame_size(MAX_MESSAGE);
+    let mut request =
+        client::upgrading_client(&target.trust).ws(&uri).protocols(["mcp"]).max_frame_size(MAX_MESSAGE_BYTES);
     for (name, value) in &target.headers {
         let name: &HeaderName = name;
         if *name != CONTENT_TYPE {
@@ -81,7 +82,7 @@ async fn open(target: &HttpTarget) -> Result<Socket, LinkError> {
         WsClientError::InvalidResponseStatus(status) => {
             LinkError::Status { status: status.as_u16(), body: String::new() }
         }
-        // Whatever broke, no request was sent yet.
+        // No request was sent yet, whatever the cause of the error is.
         WsClientError::SendRequest(error) => match client::send_error(&error) {
             LinkError::Lost(why) => LinkError::Unreachable(why),
             error => error,
@@ -120,7 +121,7 @@ async fn read(
     pongs: &Sender<Bytes>,
     last_received: &Cell<Instant>,
 ) -> LinkError {
-    let too_long = || LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE} bytes"));
+    let too_long = || LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE_BYTES} bytes"));
     let mut parts = BytesMut::new();
     loop {
         let frame = match stream.next().await {
@@ -141,7 +142,7 @@ async fn read(
                     Item::Last(part) => (part, true),
                 };
                 parts.extend_from_slice(&part);
-                if parts.len() > MAX_MESSAGE {
+                if parts.len() > MAX_MESSAGE_BYTES {
                     return too_long();
                 }
                 if is_last {

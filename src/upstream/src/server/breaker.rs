@@ -1,8 +1,8 @@
 //! The circuit breaker of one endpoint, which decides whether a call is tried.
 //!
-//! It opens when `threshold` calls failed within `window` and most calls of that time failed, so that one broken tool
-//! does not make a working server unreachable. After `cooldown`, a single trial call decides. The caller defines what
-//! counts as a failure: never an error that the server answered.
+//! It opens when `threshold` calls failed within `window` and most calls of that time failed, so that one broken tool does not
+//! make a working server unreachable. After `cooldown`, a single trial call decides. The caller decides which outcomes of calls
+//! count as failures.
 
 use std::{
     sync::atomic::{AtomicU8, AtomicU32, Ordering},
@@ -33,7 +33,7 @@ struct BreakerState {
     failures: std::collections::VecDeque<Instant>,
     /// The time at which the circuit opened.
     opened: Option<Instant>,
-    /// The trial call is in flight.
+    /// `true` while the trial call is in flight.
     trial: bool,
 }
 
@@ -55,7 +55,7 @@ impl Breaker {
     /// Admits a call, whose outcome must be reported to the pass.
     ///
     /// # Errors
-    /// The time to wait before asking again.
+    /// Returns the time to wait before the next attempt.
     pub fn admit(&self) -> Result<CallPass<'_>, Duration> {
         if self.state.load(Ordering::Relaxed) == CLOSED {
             return Ok(self.pass(false));
@@ -90,7 +90,7 @@ impl Breaker {
     /// Requires a trial call, because another gateway was refused or got no answer. A circuit that is open stays open.
     pub fn require_trial(&self) {
         let mut inner = self.inner.lock();
-        // On a machine that was started less than a cooldown ago there is no such moment; its own calls find out.
+        // A machine that started less than a cooldown ago cannot represent this time. Its own calls detect the failure instead.
         if self.config.threshold > 0
             && inner.opened.is_none()
             && let Some(long_ago) = Instant::now().checked_sub(self.config.cooldown)
@@ -128,7 +128,7 @@ impl Breaker {
             // Calls that were in flight when the circuit opened do not count.
             return;
         }
-        while inner.failures.front().is_some_and(|at| now.duration_since(*at) >= self.config.window) {
+        while inner.failures.front().is_some_and(|failure| now.duration_since(*failure) >= self.config.window) {
             inner.failures.pop_front();
         }
         if inner.failures.is_empty() {
@@ -144,7 +144,7 @@ impl Breaker {
     }
 }
 
-/// Admits one call. If it is dropped without a report, such as for a cancelled call, it counts for nothing.
+/// Admits one call. A pass that is dropped without a report, such as that of a cancelled call, has no effect.
 #[derive(Debug)]
 #[must_use]
 pub struct CallPass<'a> {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn breaker_opens_at_threshold_and_closes_after_successful_trial() {
+    async fn breaker_opens_at_threshold_and_closes_after_trial() {
         let breaker = breaker();
         fail(&breaker, 2);
         assert_eq!(breaker.state(), State::Closed);
@@ -220,7 +220,7 @@ mod tests {
         trial.record_success();
         assert_eq!(breaker.state(), State::Closed);
         fail(&breaker, 2);
-        assert_eq!(breaker.state(), State::Closed, "it starts anew");
+        assert_eq!(breaker.state(), State::Closed, "the count starts at zero again");
     }
 
     #[tokio::test(start_paused = true)]
@@ -248,7 +248,7 @@ mod tests {
             breaker.admit().unwrap().record_success();
         }
         fail(&breaker, 10);
-        assert_eq!(breaker.state(), State::Closed, "most calls go well");
+        assert_eq!(breaker.state(), State::Closed, "most calls succeed");
     }
 
     #[tokio::test(start_paused = true)]
@@ -266,7 +266,7 @@ mod tests {
         breaker.admit().unwrap().record_failure();
         assert_eq!(breaker.state(), State::Open);
         breaker.require_trial();
-        assert!(breaker.admit().is_err(), "what is open stays so");
+        assert!(breaker.admit().is_err(), "an open circuit stays open");
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ use countersign_telemetry::metrics::CacheMetrics;
 const CAPACITY_BYTES: u64 = 16 << 20;
 /// Maximum bytes of a cached result.
 const MAX_RESULT_BYTES: usize = 1 << 20;
-/// Bytes that an entry counts in addition to its text.
+/// Number of bytes that are counted for an entry in addition to its text.
 const ENTRY_OVERHEAD_BYTES: usize = 512;
 /// Maximum time to live, regardless of what the server declares.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -43,7 +43,7 @@ struct CacheKey {
     digest: Arc<str>,
     /// A server may answer differently if it can ask the client.
     capabilities: Arc<ClientCapabilities>,
-    /// The principal whose answer it is; `None` if it is public.
+    /// The principal for whom the answer is cached. `None` if the answer is public.
     owner: Option<Arc<str>>,
 }
 
@@ -61,7 +61,7 @@ pub struct CacheLookup {
     generations: Generations,
 }
 
-/// The properties of a request that decide about its answer.
+/// The properties of a request on which its answer depends.
 pub struct CacheRequest<'a> {
     pub method: &'static str,
     /// The upstream's own name or URI.
@@ -82,7 +82,7 @@ struct CachedResult {
 /// A cached result that is still fresh.
 #[derive(Debug)]
 pub struct FreshResult {
-    /// The result in the upstream's own words.
+    /// The result in the upstream's own text.
     pub result: Box<RawValue>,
     /// The remaining time to live.
     pub remaining_ttl: Duration,
@@ -182,9 +182,9 @@ impl Cache {
     /// watched resource (2026-07-28/server/resources, "Subscriptions").
     pub fn invalidate(&self, uri: &str) {
         self.subject_generation(uri).fetch_add(1, Ordering::AcqRel);
-        for (at, _) in uri.match_indices('/').take(MAX_ANCESTORS) {
-            for above in [uri.get(..at), uri.get(..=at)].into_iter().flatten() {
-                self.subject_generation(above).fetch_add(1, Ordering::AcqRel);
+        for (index, _) in uri.match_indices('/').take(MAX_ANCESTORS) {
+            for parent in [uri.get(..index), uri.get(..=index)].into_iter().flatten() {
+                self.subject_generation(parent).fetch_add(1, Ordering::AcqRel);
             }
         }
     }
@@ -207,8 +207,8 @@ mod tests {
     use super::*;
     use countersign_domain::principal::Role;
 
-    fn prepare(cache: &Cache, who: &str, subject: &str, digest: &str) -> CacheLookup {
-        let principal = Principal { name: who.into(), role: Role::Agent, key_id: None, owner: None };
+    fn prepare(cache: &Cache, principal: &str, subject: &str, digest: &str) -> CacheLookup {
+        let principal = Principal { name: principal.into(), role: Role::Agent, key_id: None, owner: None };
         cache.prepare(CacheRequest {
             method: "resources/read",
             subject,
@@ -218,13 +218,13 @@ mod tests {
         })
     }
 
-    fn insert(cache: &Cache, who: &str, subject: &str, public: bool) {
-        let lookup = prepare(cache, who, subject, "d");
-        cache.insert(&lookup, &RawValue::from_string(format!("{{\"of\":\"{who}\"}}")).unwrap(), 1000, public);
+    fn insert(cache: &Cache, principal: &str, subject: &str, public: bool) {
+        let lookup = prepare(cache, principal, subject, "d");
+        cache.insert(&lookup, &RawValue::from_string(format!("{{\"of\":\"{principal}\"}}")).unwrap(), 1000, public);
     }
 
-    fn found(cache: &Cache, who: &str, subject: &str) -> Option<String> {
-        cache.get(&prepare(cache, who, subject, "d")).map(|fresh| fresh.result.get().to_owned())
+    fn cached_answer(cache: &Cache, principal: &str, subject: &str) -> Option<String> {
+        cache.get(&prepare(cache, principal, subject, "d")).map(|fresh| fresh.result.get().to_owned())
     }
 
     #[actix::test]
@@ -232,8 +232,8 @@ mod tests {
         tokio::time::pause();
         let cache = Cache::default();
         insert(&cache, "a", "x:1", false);
-        assert_eq!(found(&cache, "a", "x:1").as_deref(), Some(r#"{"of":"a"}"#));
-        assert_eq!((found(&cache, "b", "x:1"), found(&cache, "a", "x:2")), (None, None));
+        assert_eq!(cached_answer(&cache, "a", "x:1").as_deref(), Some(r#"{"of":"a"}"#));
+        assert_eq!((cached_answer(&cache, "b", "x:1"), cached_answer(&cache, "a", "x:2")), (None, None));
         let other = cache.get(&prepare(&cache, "a", "x:1", "e"));
         assert!(other.is_none(), "other parameters");
         let with_key = Principal { name: "a".into(), role: Role::Agent, key_id: Some("k".into()), owner: None };
@@ -246,12 +246,12 @@ mod tests {
             assert!(cache.get(&cache.prepare(lookup)).is_none());
         }
         insert(&cache, "b", "x:3", true);
-        assert_eq!(found(&cache, "a", "x:3").as_deref(), Some(r#"{"of":"b"}"#));
+        assert_eq!(cached_answer(&cache, "a", "x:3").as_deref(), Some(r#"{"of":"b"}"#));
         tokio::time::advance(Duration::from_millis(400)).await;
         let fresh = cache.get(&prepare(&cache, "a", "x:3", "d")).unwrap();
         assert_eq!(fresh.remaining_ttl, Duration::from_millis(600));
         tokio::time::advance(Duration::from_millis(600)).await;
-        assert_eq!((found(&cache, "a", "x:3"), found(&cache, "a", "x:1")), (None, None));
+        assert_eq!((cached_answer(&cache, "a", "x:3"), cached_answer(&cache, "a", "x:1")), (None, None));
     }
 
     #[test]
@@ -259,21 +259,21 @@ mod tests {
         let cache = Cache::default();
         let all = ["x:/a/b/c", "x:/a/b", "x:/a", "y:/a"];
         let fill = || all.iter().for_each(|uri| insert(&cache, "a", uri, false));
-        let cached_count = || all.iter().filter(|uri| found(&cache, "a", uri).is_some()).count();
+        let cached_count = || all.iter().filter(|uri| cached_answer(&cache, "a", uri).is_some()).count();
         fill();
         assert_eq!(cached_count(), 4);
         cache.invalidate("x:/a/b");
-        assert!(found(&cache, "a", "x:/a/b").is_none() && found(&cache, "a", "x:/a").is_none());
+        assert!(cached_answer(&cache, "a", "x:/a/b").is_none() && cached_answer(&cache, "a", "x:/a").is_none());
         fill();
         cache.invalidate_all();
         assert_eq!(cached_count(), 0);
-        let (one, every) = (prepare(&cache, "a", "x:/a", "d"), prepare(&cache, "a", "y:/a", "d"));
+        let (by_uri, by_all) = (prepare(&cache, "a", "x:/a", "d"), prepare(&cache, "a", "y:/a", "d"));
         cache.invalidate("x:/a");
-        cache.insert(&one, &RawValue::from_string("{}".into()).unwrap(), 1000, false);
-        assert!(found(&cache, "a", "x:/a").is_none());
+        cache.insert(&by_uri, &RawValue::from_string("{}".into()).unwrap(), 1000, false);
+        assert!(cached_answer(&cache, "a", "x:/a").is_none());
         cache.invalidate_all();
-        cache.insert(&every, &RawValue::from_string("{}".into()).unwrap(), 1000, true);
-        assert!(found(&cache, "a", "y:/a").is_none());
+        cache.insert(&by_all, &RawValue::from_string("{}".into()).unwrap(), 1000, true);
+        assert!(cached_answer(&cache, "a", "y:/a").is_none());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The slots for concurrent calls, and the queue for them.
+/// The slots for concurrent calls, and the queue of calls that wait for a slot.
 #[derive(Debug)]
 pub struct CallSlots {
     permits: Semaphore,
@@ -32,27 +32,27 @@ impl CallSlots {
         Self { permits: Semaphore::new(max), max, max_queue, waiting: AtomicUsize::new(0) }
     }
 
-    /// Acquires a slot. Waits for it at most `at_most`, in order of arrival.
+    /// Acquires a slot. Waits for at most `max_wait`, in order of arrival.
     ///
     /// # Errors
     /// See [`NoSlot`].
-    pub async fn acquire(&self, at_most: Duration) -> Result<SemaphorePermit<'_>, NoSlot> {
+    pub async fn acquire(&self, max_wait: Duration) -> Result<SemaphorePermit<'_>, NoSlot> {
         if let Ok(slot) = self.permits.try_acquire() {
             return Ok(slot);
         }
         let _waiting = self.enqueue()?;
-        match tokio::time::timeout(at_most, self.permits.acquire()).await {
+        match tokio::time::timeout(max_wait, self.permits.acquire()).await {
             Ok(Ok(slot)) => Ok(slot),
             _ => Err(NoSlot::Timeout),
         }
     }
 
-    /// Joins the queue to wait for a slot here, or for an own link.
+    /// Joins the queue of calls that wait for a slot here or for a link of their own.
     ///
     /// # Errors
     /// [`NoSlot::QueueFull`]
-    pub fn enqueue(&self) -> Result<Counted<'_>, NoSlot> {
-        let waiting = Counted::new(&self.waiting);
+    pub fn enqueue(&self) -> Result<CounterGuard<'_>, NoSlot> {
+        let waiting = CounterGuard::new(&self.waiting);
         if self.queued() > self.max_queue { Err(NoSlot::QueueFull) } else { Ok(waiting) }
     }
 
@@ -68,18 +68,18 @@ impl CallSlots {
     }
 }
 
-/// Increments a counter until it is dropped.
+/// Keeps a counter incremented until the guard is dropped.
 #[derive(Debug)]
-pub struct Counted<'a>(&'a AtomicUsize);
+pub struct CounterGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Counted<'a> {
+impl<'a> CounterGuard<'a> {
     pub fn new(counter: &'a AtomicUsize) -> Self {
         counter.fetch_add(1, Ordering::Relaxed);
         Self(counter)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CounterGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -17,7 +17,7 @@ pub struct Caller {
     pub session: Option<Arc<str>>,
     /// The client's capabilities, reduced by the configured `sampling` and `elicitation`.
     pub capabilities: ClientCapabilities,
-    /// The client is stateless, so questions to it are parked (2026-07-28/basic/patterns/mrtr).
+    /// `true` if the client is stateless, so that questions to it are parked (2026-07-28/basic/patterns/mrtr).
     pub stateless: bool,
     /// The minimum severity of log messages that the client wants; `None` for no messages.
     pub log_level: Option<LoggingLevel>,

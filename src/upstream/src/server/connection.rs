@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Upstream, timeouts::TimeoutStreak};
 use crate::{
     catalog::ServerFeatures,
-    link::{Link, LinkError, LinkKind, Listener, Negotiated, UpstreamNotification},
+    link::{Link, LinkError, LinkKind, Listener, NegotiatedSession, UpstreamNotification},
 };
 use countersign_protocol::{Era, params::LoggingLevel};
 use countersign_provider::request::UpstreamRequest;
@@ -23,7 +23,7 @@ pub struct UpstreamConnection {
     pub traffic: Arc<Traffic>,
     pub features: ServerFeatures,
     pub era: Era,
-    /// Cancelled when the link or the session at the upstream has ended, so that no further call uses the link.
+    /// Cancelled when the link or the session at the upstream has ended. No further call uses the link then.
     retired: CancellationToken,
     log_levels: Mutex<LogLevels>,
     pub(crate) timeout_streak: TimeoutStreak,
@@ -31,7 +31,7 @@ pub struct UpstreamConnection {
 
 impl UpstreamConnection {
     #[must_use]
-    pub fn new(link: Arc<dyn Link>, kind: LinkKind, traffic: Arc<Traffic>, negotiated: &Negotiated) -> Self {
+    pub fn new(link: Arc<dyn Link>, kind: LinkKind, traffic: Arc<Traffic>, negotiated: &NegotiatedSession) -> Self {
         Self {
             kind,
             retired: link.closed().child_token(),
@@ -64,7 +64,7 @@ impl UpstreamConnection {
     pub fn abandon(&self, why: LinkError) {
         self.retired.cancel();
         self.traffic.clear_last_listener();
-        self.link.give_up(why);
+        self.link.abandon(why);
     }
 
     /// Waits until the connection cannot be used any more.
@@ -113,9 +113,9 @@ impl Drop for LogLevelRequest<'_> {
 /// The calls active on one link, and the recipients of messages that name no call.
 pub struct Traffic {
     upstream: Weak<Upstream>,
-    /// The link belongs to one client session, which also receives messages after its last call.
+    /// `true` if the link belongs to one client session, which also receives messages after its last call.
     is_session_owned: AtomicBool,
-    /// The gateway itself has subscribed to resources on the link.
+    /// `true` if the gateway itself has subscribed to resources on the link.
     has_subscription: AtomicBool,
     calls: Mutex<ActiveCalls>,
 }
@@ -178,7 +178,7 @@ impl Listener for Traffic {
         if upstream.handle_notification(&notification, self.has_subscription.load(Ordering::Relaxed)) {
             return;
         }
-        // Progress names its call, so it must not reach another one.
+        // Progress names its call, so it must not reach another call.
         let listener = match notification.method.as_str() {
             "notifications/progress" | "notifications/cancelled" => None,
             "notifications/message" => self.sole_listener(),
@@ -210,8 +210,8 @@ pub struct RegisteredCall<'a> {
 impl Drop for RegisteredCall<'_> {
     fn drop(&mut self) {
         let mut calls = self.traffic.calls.lock();
-        if let Some(at) = calls.active.iter().position(|call| call.id == self.id) {
-            let ended = calls.active.swap_remove(at);
+        if let Some(index) = calls.active.iter().position(|call| call.id == self.id) {
+            let ended = calls.active.swap_remove(index);
             if self.traffic.is_session_owned.load(Ordering::Relaxed) {
                 calls.last_listener = Some(ended.listener);
             }

@@ -1,4 +1,4 @@
-//! An endpoint of an upstream: its only one, or one of its replicas.
+//! An endpoint of an upstream. An upstream has one endpoint, or one for each of its replicas.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::{breaker::Breaker, call_slots::Counted, connection::UpstreamConnection, pool::Pool};
+use super::{breaker::Breaker, call_slots::CounterGuard, connection::UpstreamConnection, pool::Pool};
 use crate::link::{Connector, LinkKind};
 use countersign_config::BreakerConfig;
 use countersign_net::random_byte;
@@ -16,7 +16,7 @@ use countersign_net::random_byte;
 pub struct Endpoint {
     /// The position among the endpoints of the upstream.
     pub index: usize,
-    /// The connector, which era detection may replace if the server speaks another transport.
+    /// The connector. Era detection replaces it if the server speaks another transport.
     connector: ArcSwap<Arc<dyn Connector>>,
     pub breaker: Breaker,
     pub pool: Pool,
@@ -66,8 +66,8 @@ impl Endpoint {
     }
 
     /// Counts a call until the guard is dropped.
-    pub fn count_call(&self) -> Counted<'_> {
-        Counted::new(&self.in_flight)
+    pub fn count_call(&self) -> CounterGuard<'_> {
+        CounterGuard::new(&self.in_flight)
     }
 
     pub fn close(&self) {
@@ -78,8 +78,8 @@ impl Endpoint {
     }
 }
 
-/// Chooses the endpoint of the next call: that with the fewest calls in flight, or a random one of several. Endpoints in
-/// the set `excluded` are not chosen.
+/// Chooses the endpoint with the fewest calls in flight for the next call, at random among equals. Endpoints in the set
+/// `excluded` are not chosen.
 #[must_use]
 pub fn choose_endpoint(endpoints: &[Arc<Endpoint>], excluded: u64) -> Option<&Arc<Endpoint>> {
     let allowed = |endpoint: &&Arc<Endpoint>| excluded & endpoint.bit() == 0;

@@ -36,7 +36,7 @@ use self::{
 };
 use crate::{
     catalog::{Catalog, ListKinds, names::Names, usable_definitions::UsableDefinitions},
-    link::{Connector, LinkError, LinkKind, Negotiated, UpstreamNotification},
+    link::{Connector, LinkError, LinkKind, NegotiatedSession, UpstreamNotification},
 };
 use countersign_config::UpstreamConfig;
 use countersign_provider::ProviderEvent;
@@ -45,7 +45,7 @@ pub use caller::Caller;
 pub use caller::LinkChoice;
 pub use status::UpstreamStatus;
 
-/// Events buffered for a slow receiver, which reads the lists again after more.
+/// Number of events that are buffered for a slow receiver. A receiver that misses events reads the lists again.
 const EVENT_BUFFER: usize = 256;
 
 /// The state of the connection.
@@ -54,7 +54,7 @@ pub enum Phase {
     /// Connecting for the first time or again.
     Connecting,
     Up,
-    /// The last attempt failed; others will follow.
+    /// The last attempt failed. Further attempts follow.
     Down(LinkError),
 }
 
@@ -69,18 +69,18 @@ pub struct Upstream {
     pub names: Names,
     pub(super) weak_self: Weak<Self>,
     pub(super) last_request_id: AtomicU64,
-    pub(super) negotiated: ArcSwapOption<Negotiated>,
+    pub(super) negotiated: ArcSwapOption<NegotiatedSession>,
     pub(super) catalog: ArcSwap<Catalog>,
     pub(super) definitions: ArcSwap<UsableDefinitions>,
     pub(super) endpoints: Box<[Arc<Endpoint>]>,
     pub(super) call_slots: CallSlots,
     pub(super) timeouts: CallTimeouts,
     pub(super) phase: watch::Sender<Phase>,
-    /// The first attempt to connect has succeeded or failed.
+    /// `true` once the first attempt to connect has succeeded or failed.
     pub(super) first_attempt_done: AtomicBool,
-    /// The upstream was reached and its lists were read; never reset.
+    /// `true` once the upstream was reached and its lists were read. It is never reset.
     reached: AtomicBool,
-    /// The lists to read again, as bits of [`ListKinds`].
+    /// The lists that must be read again, as bits of [`ListKinds`].
     pub(super) stale_lists: AtomicU8,
     /// Notified when lists have become stale.
     pub(super) lists_stale: Notify,
@@ -108,10 +108,10 @@ impl Upstream {
     #[must_use]
     pub fn new(config: Arc<UpstreamConfig>, connectors: Vec<Arc<dyn Connector>>) -> Arc<Self> {
         let breaker = config.breaker;
-        Arc::new_cyclic(|me| Self {
+        Arc::new_cyclic(|weak_self| Self {
             target: config.target.fingerprint(),
             names: Names::new(&config),
-            weak_self: Weak::clone(me),
+            weak_self: Weak::clone(weak_self),
             last_request_id: AtomicU64::new(0),
             negotiated: ArcSwapOption::empty(),
             catalog: ArcSwap::default(),
@@ -149,7 +149,7 @@ impl Upstream {
 
     /// Returns the era, revision and capabilities, which stay available while the upstream is disconnected.
     #[must_use]
-    pub fn negotiated(&self) -> Option<Arc<Negotiated>> {
+    pub fn negotiated(&self) -> Option<Arc<NegotiatedSession>> {
         self.negotiated.load_full()
     }
 
@@ -226,8 +226,8 @@ impl Upstream {
     }
 
     /// Marks lists to be read again soon. Repeated calls until then cause only one reading.
-    pub(super) fn mark_stale(&self, what: ListKinds) {
-        self.stale_lists.fetch_or(what.bits(), Ordering::AcqRel);
+    pub(super) fn mark_stale(&self, lists: ListKinds) {
+        self.stale_lists.fetch_or(lists.bits(), Ordering::AcqRel);
         self.lists_stale.notify_one();
     }
 
@@ -244,16 +244,16 @@ impl Upstream {
     }
 
     pub(super) fn emit(&self, event: ProviderEvent) {
-        // It is no failure if nobody receives the event.
+        // An event without receivers is not an error.
         let _ = self.events.send(event);
     }
 
-    /// Handles a notification for the gateway itself; returns `false` for others. `subscribed` tells whether it came by
-    /// the gateway's own subscription.
-    pub(super) fn handle_notification(&self, notification: &UpstreamNotification, subscribed: bool) -> bool {
-        if let Some(what) = ListKinds::from_notification(&notification.method) {
+    /// Handles a notification for the gateway itself, and returns `false` for any other one. `is_own_subscription` is `true` if
+    /// the notification arrived on the gateway's own subscription.
+    pub(super) fn handle_notification(&self, notification: &UpstreamNotification, is_own_subscription: bool) -> bool {
+        if let Some(list) = ListKinds::from_notification(&notification.method) {
             self.invalidate_cache();
-            self.mark_stale(what);
+            self.mark_stale(list);
             return true;
         }
         if notification.method != "notifications/resources/updated" {
@@ -269,19 +269,21 @@ impl Upstream {
                 if let Some(cache) = &self.cache {
                     cache.invalidate(&uri);
                 }
-                self.resource_updated(uri, subscribed);
+                self.resource_updated(uri, is_own_subscription);
             }
-            None => tracing::debug!(upstream = %self.config.name, "an update of a resource without its URI"),
+            None => {
+                tracing::debug!(upstream = %self.config.name, "`notifications/resources/updated` without a `uri` is ignored")
+            }
         }
         true
     }
 
-    fn resource_updated(&self, uri: String, subscribed: bool) {
-        if subscribed {
+    fn resource_updated(&self, uri: String, is_own_subscription: bool) {
+        if is_own_subscription {
             self.resource_watches.record_update(&uri);
             return self.emit_resource_updated(&uri);
         }
-        match self.resource_watches.classify_other_update(&uri) {
+        match self.resource_watches.classify_update_from_other_connection(&uri) {
             UpdateAction::Forward => self.emit_resource_updated(&uri),
             UpdateAction::Ignore => {}
             UpdateAction::Delay => {
@@ -306,7 +308,7 @@ impl Upstream {
     pub(super) fn count_unattributed(&self, method: &str) {
         self.metrics.unattributed.increment(1);
         let method: String = method.chars().take(64).collect();
-        tracing::debug!(upstream = %self.config.name, method, "a message that belongs to no one call is dropped");
+        tracing::debug!(upstream = %self.config.name, method, "a message is dropped, because it cannot be attributed to one call");
     }
 
     /// Closes the links of a client session that has ended.
@@ -317,10 +319,10 @@ impl Upstream {
     }
 
     /// Takes over the lists of a previous upstream for the same server.
-    pub(super) fn inherit_lists(&self, before: &Self) {
-        self.reached.store(before.was_reached(), Ordering::Release);
-        self.negotiated.store(before.negotiated());
-        let catalog = before.catalog();
+    pub(super) fn inherit_lists(&self, previous: &Self) {
+        self.reached.store(previous.was_reached(), Ordering::Release);
+        self.negotiated.store(previous.negotiated());
+        let catalog = previous.catalog();
         let definitions = UsableDefinitions::build(&self.config, &self.names, &catalog);
         self.definitions.store(Arc::new(definitions));
         self.catalog.store(catalog);

@@ -21,7 +21,7 @@ const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which an unused link is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Links with equal keys are interchangeable.
+/// The key of a group of interchangeable links.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PoolKey {
     /// A link without capabilities, shared by all callers.
@@ -29,7 +29,7 @@ pub enum PoolKey {
     /// A link whose clients cannot be asked anything, but which declares extensions.
     Common(ClientCapabilities),
     /// A link of one principal with these capabilities.
-    Own(Arc<str>, ClientCapabilities),
+    Principal(Arc<str>, ClientCapabilities),
     /// A link of one client session.
     Session(Arc<str>),
 }
@@ -46,11 +46,11 @@ impl PoolKey {
             LinkKind::Streams => Isolation::Session,
             LinkKind::Shared | LinkKind::Stateless => Isolation::Shared,
         });
-        let own = || Self::Own(caller.principal.name.as_str().into(), caller.capabilities.clone());
+        let for_principal = || Self::Principal(caller.principal.name.as_str().into(), caller.capabilities.clone());
         match (isolation, &caller.session) {
             (Isolation::Session, Some(session)) => Self::Session(Arc::clone(session)),
-            (Isolation::Session, None) => own(),
-            (Isolation::Shared, _) if !caller.capabilities.accepts_no_requests() => own(),
+            (Isolation::Session, None) => for_principal(),
+            (Isolation::Shared, _) if !caller.capabilities.accepts_no_requests() => for_principal(),
             (Isolation::Shared, _) if caller.capabilities == ClientCapabilities::default() => Self::Plain,
             (Isolation::Shared, _) => Self::Common(caller.capabilities.clone()),
         }
@@ -106,10 +106,10 @@ struct PooledLink {
     claimed_until: Option<Instant>,
     /// The client session that used the link last.
     session: Option<Arc<str>>,
-    /// The current user has the link exclusively.
+    /// `true` if the current user has the link exclusively.
     exclusive: bool,
-    /// A call of that session was abandoned on the link, so late questions of the server could be attributed to another
-    /// caller.
+    /// `true` if a call of that session was abandoned on the link. Late questions of the server could then be attributed to
+    /// another caller.
     tainted: bool,
 }
 
@@ -119,22 +119,22 @@ impl PooledLink {
     }
 }
 
-/// The result of asking for a link.
-pub enum TakeOutcome<'a> {
+/// The result of [`Pool::lease`].
+pub enum LeaseOutcome<'a> {
     Leased(Lease<'a>),
-    /// The link is being opened; try again after that.
+    /// The link is being opened. The caller must try again after that.
     AlreadyOpening(OpeningReceiver),
-    /// The caller must have the link opened, and then try again.
+    /// The caller must request the link from the actor, and then try again.
     MustOpen {
         id: u64,
         opened: OpeningSender,
         opening: OpeningReceiver,
     },
-    /// The limits are reached and all links are busy; try again after a change.
+    /// The limits are reached and all links are busy. The caller must try again after a change.
     Full(Notified<'a>),
 }
 
-/// The result of asking for one particular link.
+/// The result of [`Pool::retake`].
 pub enum RetakeOutcome<'a> {
     Leased(Lease<'a>),
     Busy(Notified<'a>),
@@ -148,10 +148,10 @@ impl Pool {
         Self { limits: PoolLimits::for_kind(kind), state: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Leases a link if one is available for the caller. `exclusive` excludes other users meanwhile, and `opened_id` is
+    /// Leases a link if one is available for the caller. `exclusive` excludes other users during the lease, and `opened_id` is
     /// the link that was opened for this caller.
-    pub fn lease(&self, key: &PoolKey, caller: &Caller, exclusive: bool, opened_id: Option<u64>) -> TakeOutcome<'_> {
-        // Registered before the check, so that no change is missed.
+    pub fn lease(&self, key: &PoolKey, caller: &Caller, exclusive: bool, opened_id: Option<u64>) -> LeaseOutcome<'_> {
+        // The wait is registered before the check, so that no change is missed.
         let changed = self.changed.notified();
         let mut state = self.state.lock();
         state.remove_ended(key);
@@ -162,7 +162,7 @@ impl Pool {
                 entry.exclusive = exclusive;
                 entry.session.clone_from(&caller.session);
                 if let Some(connection) = entry.connection.clone() {
-                    return TakeOutcome::Leased(Lease {
+                    return LeaseOutcome::Leased(Lease {
                         pool_entry: Some((self, key.clone(), entry.id)),
                         exclusive,
                         connection,
@@ -170,12 +170,12 @@ impl Pool {
                 }
             }
             if !exclusive && let Some(entry) = entries.iter().find(|entry| entry.connection.is_none()) {
-                return TakeOutcome::AlreadyOpening(entry.opening.clone());
+                return LeaseOutcome::AlreadyOpening(entry.opening.clone());
             }
         }
         let principal: Arc<str> = caller.principal.name.as_str().into();
         if !state.make_room(self.limits, &principal) {
-            return TakeOutcome::Full(changed);
+            return LeaseOutcome::Full(changed);
         }
         let (opened, opening) = watch::channel(None);
         state.last_id += 1;
@@ -192,7 +192,7 @@ impl Pool {
             exclusive: false,
             tainted: false,
         });
-        TakeOutcome::MustOpen { id, opened, opening }
+        LeaseOutcome::MustOpen { id, opened, opening }
     }
 
     /// Leases the link on which earlier work was begun, even if it is in use. With `wait_if_exclusive`, waits until its
@@ -200,8 +200,9 @@ impl Pool {
     pub fn retake(&self, connection: &Arc<UpstreamConnection>, wait_if_exclusive: bool) -> RetakeOutcome<'_> {
         let changed = self.changed.notified();
         let mut state = self.state.lock();
-        let is = |entry: &&mut PooledLink| entry.connection.as_ref().is_some_and(|of| Arc::ptr_eq(of, connection));
-        let found = state.entries.iter_mut().find_map(|(key, all)| Some((key, all.iter_mut().find(is)?)));
+        let has_connection =
+            |entry: &&mut PooledLink| entry.connection.as_ref().is_some_and(|other| Arc::ptr_eq(other, connection));
+        let found = state.entries.iter_mut().find_map(|(key, all)| Some((key, all.iter_mut().find(has_connection)?)));
         let Some((key, entry)) = found.filter(|_| connection.is_usable()) else { return RetakeOutcome::Ended };
         if wait_if_exclusive && entry.exclusive && entry.users > 0 {
             return RetakeOutcome::Busy(changed);
@@ -218,7 +219,7 @@ impl Pool {
         })
     }
 
-    /// Ends the opening that [`TakeOutcome::MustOpen`] began.
+    /// Records the result of the opening that [`LeaseOutcome::MustOpen`] started.
     pub fn finish_opening(
         &self,
         key: &PoolKey,
@@ -239,7 +240,7 @@ impl Pool {
                     None => {
                         // The session has ended meanwhile.
                         connection.close();
-                        Err(LinkError::Unreachable("its client's session has ended".into()))
+                        Err(LinkError::Unreachable("the session of the client has ended".into()))
                     }
                 }
             }
@@ -256,19 +257,19 @@ impl Pool {
     pub fn close_idle(&self) {
         let now = Instant::now();
         self.state.lock().remove_where(|key, entry| {
-            let over = entry.users == 0 && now.duration_since(entry.idle_since) >= IDLE_TIMEOUT;
-            // Sessions announce their end themselves.
+            let is_idle = entry.users == 0 && now.duration_since(entry.idle_since) >= IDLE_TIMEOUT;
+            // Links of sessions are closed by [`Pool::session_ended`] instead.
             entry
                 .connection
                 .as_ref()
-                .is_some_and(|connection| !connection.is_usable() || (over && !matches!(key, PoolKey::Session(_))))
+                .is_some_and(|connection| !connection.is_usable() || (is_idle && !matches!(key, PoolKey::Session(_))))
         });
         self.changed.notify_waiters();
     }
 
     /// Closes the links of a client session that has ended.
     pub fn session_ended(&self, session: &str) {
-        self.state.lock().remove_where(|key, _| matches!(key, PoolKey::Session(of) if &**of == session));
+        self.state.lock().remove_where(|key, _| matches!(key, PoolKey::Session(id) if &**id == session));
         self.changed.notify_waiters();
     }
 
@@ -283,7 +284,7 @@ impl Pool {
         self.state.lock().entries.values().map(Vec::len).sum()
     }
 
-    /// Returns `true` if the session has a link.
+    /// Returns `true` if there is a link with this key.
     #[must_use]
     pub fn contains(&self, key: &PoolKey) -> bool {
         self.state.lock().entries.contains_key(key)
@@ -307,7 +308,7 @@ impl Pool {
     }
 }
 
-/// Chooses a link for the caller, preferably the one that its own session used last.
+/// Chooses a link for the caller, preferably the link that its own session used last.
 fn choose_entry<'a>(
     entries: &'a mut [PooledLink],
     caller: &Caller,
@@ -315,33 +316,38 @@ fn choose_entry<'a>(
     opened_id: Option<u64>,
 ) -> Option<&'a mut PooledLink> {
     let now = LazyCell::new(Instant::now);
-    if let Some(at) =
+    if let Some(index) =
         entries.iter().position(|entry| Some(entry.id) == opened_id && entry.connection.is_some() && entry.users == 0)
     {
-        return entries.get_mut(at);
+        return entries.get_mut(index);
     }
-    let same = |entry: &PooledLink| entry.session.is_some() && entry.session == caller.session;
+    let is_same_session = |entry: &PooledLink| entry.session.is_some() && entry.session == caller.session;
     let fits = |entry: &PooledLink| {
         entry.connection.is_some()
-            && (!exclusive || (entry.users == 0 && !entry.is_claimed(*now) && (!entry.tainted || same(entry))))
+            && (!exclusive
+                || (entry.users == 0 && !entry.is_claimed(*now) && (!entry.tainted || is_same_session(entry))))
     };
-    let at = entries.iter().position(|entry| fits(entry) && same(entry)).or_else(|| entries.iter().position(fits))?;
-    entries.get_mut(at)
+    let index = entries
+        .iter()
+        .position(|entry| fits(entry) && is_same_session(entry))
+        .or_else(|| entries.iter().position(fits))?;
+    entries.get_mut(index)
 }
 
 impl PoolState {
     /// Removes links of this key that have ended.
     fn remove_ended(&mut self, key: &PoolKey) {
-        let dead = |entry: &PooledLink| entry.connection.as_ref().is_some_and(|connection| !connection.is_usable());
-        if self.entries.get(key).is_some_and(|entries| entries.iter().any(dead)) {
-            self.remove_where(|of, entry| of == key && dead(entry));
+        let has_ended =
+            |entry: &PooledLink| entry.connection.as_ref().is_some_and(|connection| !connection.is_usable());
+        if self.entries.get(key).is_some_and(|entries| entries.iter().any(has_ended)) {
+            self.remove_where(|other, entry| other == key && has_ended(entry));
         }
     }
 
-    /// Removes and closes the links that `which` selects.
-    fn remove_where(&mut self, which: impl Fn(&PoolKey, &PooledLink) -> bool) {
+    /// Removes and closes the links for which `selects` returns `true`.
+    fn remove_where(&mut self, selects: impl Fn(&PoolKey, &PooledLink) -> bool) {
         self.entries.retain(|key, entries| {
-            let removed = entries.extract_if(.., |entry| which(key, entry));
+            let removed = entries.extract_if(.., |entry| selects(key, entry));
             removed.filter_map(|entry| entry.connection).for_each(|connection| connection.close());
             !entries.is_empty()
         });
@@ -350,8 +356,8 @@ impl PoolState {
     /// Returns `true` if another link may be opened. Closes the longest idle link if that makes room.
     fn make_room(&mut self, limits: PoolLimits, principal: &Arc<str>) -> bool {
         let all = || self.entries.values().flatten();
-        let own_full = all().filter(|entry| entry.principal == *principal).count() >= limits.per_principal;
-        if !own_full && all().count() < limits.per_server {
+        let is_principal_full = all().filter(|entry| entry.principal == *principal).count() >= limits.per_principal;
+        if !is_principal_full && all().count() < limits.per_server {
             return true;
         }
         let now = Instant::now();
@@ -361,7 +367,7 @@ impl PoolState {
             .filter(|(key, _)| !matches!(key, PoolKey::Session(_)))
             .flat_map(|(_, entries)| entries)
             .filter(|entry| entry.users == 0 && entry.connection.is_some() && !entry.is_claimed(now))
-            .filter(|entry| !own_full || entry.principal == *principal)
+            .filter(|entry| !is_principal_full || entry.principal == *principal)
             .min_by_key(|entry| entry.idle_since)
             .map(|entry| entry.id);
         let Some(id) = idle else { return false };
@@ -378,7 +384,7 @@ pub struct Lease<'a> {
 }
 
 impl<'a> Lease<'a> {
-    /// Wraps a link that the pool does not count, such as the plain one.
+    /// Wraps a link that the pool does not count, such as the plain link.
     #[must_use]
     pub fn unpooled(connection: Arc<UpstreamConnection>) -> Self {
         Self { pool_entry: None, exclusive: false, connection }
@@ -390,7 +396,7 @@ impl<'a> Lease<'a> {
         self.pool_entry.is_some()
     }
 
-    /// Returns the link to the pool. Set `abandoned` if its call was given up before the answer.
+    /// Returns the link to the pool. `abandoned` is `true` if the call ended before its answer arrived.
     pub fn release(mut self, abandoned: bool) {
         if let Some((pool, key, id)) = self.pool_entry.take() {
             pool.release(&key, id, abandoned && self.exclusive);
@@ -399,7 +405,7 @@ impl<'a> Lease<'a> {
 }
 
 impl Drop for Lease<'_> {
-    /// The call was dropped, so its answer may still arrive.
+    /// Releases the link as abandoned, because the answer of the dropped call may still arrive.
     fn drop(&mut self) {
         if let Some((pool, key, id)) = self.pool_entry.take() {
             pool.release(&key, id, self.exclusive);

@@ -31,7 +31,7 @@ struct ResourceWatch {
     count: usize,
     /// The time of the latest update on the gateway's own subscription.
     last_update: Option<Instant>,
-    /// An update from another connection is delayed.
+    /// `true` while an update from another connection is delayed.
     is_delayed: bool,
 }
 
@@ -40,7 +40,7 @@ struct ResourceWatch {
 pub enum UpdateAction {
     /// Forward it.
     Forward,
-    /// Ignore it: it is known, or a delayed update covers it.
+    /// Ignore it, because it is a duplicate or a delayed update covers it.
     Ignore,
     /// Check again after [`DUPLICATE_WINDOW`] with [`ResourceWatches::take_delayed_update`].
     Delay,
@@ -89,7 +89,7 @@ impl ResourceWatches {
 
     /// Decides what to do with an update from another connection.
     #[must_use]
-    pub fn classify_other_update(&self, uri: &str) -> UpdateAction {
+    pub fn classify_update_from_other_connection(&self, uri: &str) -> UpdateAction {
         if !self.confirmed.borrow().contains(uri) {
             return UpdateAction::Forward;
         }

@@ -49,7 +49,7 @@ pub struct UpstreamMetrics {
     outcomes: [Counter; 7],
     created_at: Instant,
     history: Mutex<ConnectionHistory>,
-    /// Set if the upstream has its own metrics.
+    /// `None` if the upstream shares the label `other`.
     name: Option<ConfiguredName>,
 }
 
@@ -68,16 +68,17 @@ impl UpstreamMetrics {
     pub fn new(upstream: &str) -> Self {
         static LABELED_NAMES: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
         let mut known = LABELED_NAMES.get_or_init(Mutex::default).lock();
-        let own =
+        let has_own_label =
             known.contains(upstream) || (known.len() < MAX_LABELED_UPSTREAMS && known.insert(upstream.to_owned()));
-        let label = if own { upstream } else { "other" }.to_owned();
+        let label = if has_own_label { upstream } else { "other" }.to_owned();
         Self {
             up: gauge!(UPSTREAM_UP, "upstream" => label.clone()),
             in_flight: gauge!(UPSTREAM_IN_FLIGHT, "upstream" => label.clone()),
             links: gauge!(UPSTREAM_LINKS, "upstream" => label.clone()),
             restarts: counter!(UPSTREAM_RESTARTS, "upstream" => label.clone()),
             unattributed: counter!(UPSTREAM_UNATTRIBUTED, "upstream" => label.clone()),
-            outcomes: OUTCOME_LABELS.map(|end| counter!(UPSTREAM_CALLS, "upstream" => label.clone(), "outcome" => end)),
+            outcomes: OUTCOME_LABELS
+                .map(|outcome| counter!(UPSTREAM_CALLS, "upstream" => label.clone(), "outcome" => outcome)),
             created_at: Instant::now(),
             history: Mutex::new(ConnectionHistory {
                 since: Timestamp::now(),
@@ -85,7 +86,7 @@ impl UpstreamMetrics {
                 error: None,
                 faults: Vec::new(),
             }),
-            name: own.then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
+            name: has_own_label.then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
         }
     }
 
@@ -264,8 +265,8 @@ impl Upstream {
     /// Returns the indices of the endpoints whose circuit is open.
     #[must_use]
     pub fn open_breakers(&self) -> Vec<usize> {
-        let open = self.endpoints.iter().enumerate().filter(|(_, one)| one.breaker.state() == Breaker::Open);
-        open.map(|(at, _)| at).collect()
+        let open = self.endpoints.iter().enumerate().filter(|(_, endpoint)| endpoint.breaker.state() == Breaker::Open);
+        open.map(|(index, _)| index).collect()
     }
 
     /// Requires a trial call for an address that another gateway cannot reach. Programs are local to each gateway.

@@ -1,8 +1,8 @@
 //! Time limits of calls by tool, and the detection of a server that stopped answering on a shared stream.
 //!
-//! A child process that hangs does not end by itself, and every caller that shares it would have to wait for a timeout.
-//! After several consecutive timeouts the server is probed. Without an answer, the connection is abandoned, its calls
-//! fail, and a new one is opened.
+//! A child process that hangs does not exit, and every caller that shares it would have to wait for a timeout. After several
+//! consecutive timeouts the server is probed. Without an answer, the connection is abandoned, its calls fail, and a new one is
+//! opened.
 
 use std::{
     sync::{
@@ -46,7 +46,7 @@ impl CallTimeouts {
     }
 }
 
-/// Consecutive timeouts before the server is probed.
+/// Number of consecutive timeouts after which the server is probed.
 const TIMEOUTS_BEFORE_PROBE: u32 = 3;
 /// Time limit of a probe. A server that works sequentially may still be busy with a request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,13 +55,13 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct TimeoutStreak {
     timeouts: AtomicU32,
-    probed: AtomicBool,
+    is_probed: AtomicBool,
 }
 
 impl TimeoutStreak {
     /// Resets the count after any answer.
     pub fn record_answer(&self) {
-        // The count is usually zero already: many threads read it, and a needless write would be contended.
+        // The count is usually zero already. Many threads read it, and a needless write would slow all of them down.
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
         }
@@ -70,14 +70,14 @@ impl TimeoutStreak {
     /// Counts a timeout. Returns `true` if the server must be probed now.
     fn record_timeout(&self) -> bool {
         self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_BEFORE_PROBE
-            && !self.probed.swap(true, Ordering::AcqRel)
+            && !self.is_probed.swap(true, Ordering::AcqRel)
     }
 }
 
 impl Upstream {
     /// Records that a call on the connection timed out, and starts a probe if necessary.
     pub(crate) fn record_call_timeout(&self, connection: &Arc<UpstreamConnection>) {
-        // On other links each request has its own stream.
+        // On other kinds of links, each request has its own stream and cannot block other requests.
         if connection.kind != LinkKind::Shared || !connection.timeout_streak.record_timeout() {
             return;
         }
@@ -96,7 +96,7 @@ impl Upstream {
             Err(OwnRequestError::Timeout) => {
                 tracing::warn!(
                     upstream = %self.config.name,
-                    "it no longer answers, not even {method}; the gateway closes the connection"
+                    "the upstream does not even answer {method} any more; the gateway closes the connection"
                 );
                 connection.abandon(LinkError::Lost("it no longer answered, and is started again".to_owned()));
             }
@@ -105,7 +105,7 @@ impl Upstream {
             // An error proves that the server is alive too.
             Ok(_) | Err(OwnRequestError::Rpc(_) | OwnRequestError::Malformed(_)) => {
                 connection.timeout_streak.record_answer();
-                connection.timeout_streak.probed.store(false, Ordering::Release);
+                connection.timeout_streak.is_probed.store(false, Ordering::Release);
             }
         }
     }

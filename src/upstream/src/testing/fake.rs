@@ -14,7 +14,7 @@ use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use crate::link::{
-    Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification,
 };
 use countersign_protocol::{Era, rpc_error::RpcError};
 use countersign_provider::request::UpstreamRequest;
@@ -40,7 +40,7 @@ pub struct FakeServer {
     era: Era,
     pub capabilities: Mutex<Value>,
     pub lists: Mutex<HashMap<&'static str, Value>>,
-    /// The tools listed to clients that can be asked questions.
+    /// The tools that are listed for clients that can be asked questions.
     pub tools_for_askable_clients: Mutex<Option<Value>>,
     /// Answers everything except the handshake and the lists.
     answers: Mutex<Answers>,
@@ -49,14 +49,14 @@ pub struct FakeServer {
     pub log: Mutex<Vec<String>>,
     /// Number of requests whose futures were dropped before the answer.
     pub dropped: AtomicUsize,
-    /// Connections are refused.
+    /// `true` if connections are refused.
     pub unreachable: Mutex<bool>,
     weak_self: std::sync::Weak<FakeServer>,
 }
 
 impl FakeServer {
     pub fn new(era: Era, kind: LinkKind) -> Arc<Self> {
-        Arc::new_cyclic(|me| Self {
+        Arc::new_cyclic(|weak_self| Self {
             kind,
             era,
             capabilities: Mutex::new(json!({ "tools": { "listChanged": true } })),
@@ -67,7 +67,7 @@ impl FakeServer {
             log: Mutex::default(),
             dropped: AtomicUsize::new(0),
             unreachable: Mutex::new(false),
-            weak_self: me.clone(),
+            weak_self: weak_self.clone(),
         })
     }
 
@@ -81,7 +81,7 @@ impl FakeServer {
     }
 
     /// Returns the maximum number of concurrent calls on one link.
-    pub fn peak(&self) -> usize {
+    pub fn max_concurrent_calls(&self) -> usize {
         self.links.lock().iter().map(|link| link.peak.load(Ordering::SeqCst)).max().unwrap_or(0)
     }
 
@@ -146,7 +146,7 @@ impl Connector for FakeServer {
     }
 
     fn era(&self) -> Option<Era> {
-        // The transport tells the era, so that tests of the handshake era need no probe.
+        // The transport determines the era, so that tests of the handshake era need no probe.
         (self.era == Era::Legacy).then_some(Era::Legacy)
     }
 
@@ -253,7 +253,7 @@ impl Link for FakeLinkHandle {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn opened(&self, _: &Negotiated) {}
+    fn opened(&self, _: &NegotiatedSession) {}
 
     fn closed(&self) -> CancellationToken {
         self.0.closed.clone()
@@ -263,7 +263,7 @@ impl Link for FakeLinkHandle {
         self.0.closed.cancel();
     }
 
-    fn give_up(&self, abandon_reason: LinkError) {
+    fn abandon(&self, abandon_reason: LinkError) {
         *self.0.abandon_reason.lock() = Some(abandon_reason);
         self.close();
     }
@@ -285,12 +285,12 @@ pub fn notification(method: &str, params: Value) -> UpstreamNotification {
 
 /// Creates a server's question, and the receiver of its answer.
 pub fn question() -> (UpstreamRequest, tokio::sync::oneshot::Receiver<Result<Box<RawValue>, RpcError>>) {
-    let (told, answer) = tokio::sync::oneshot::channel();
+    let (sender, answer) = tokio::sync::oneshot::channel();
     let request = UpstreamRequest {
         id: countersign_protocol::RequestId::from_raw("\"q\""),
         method: "elicitation/create".into(),
         params: None,
-        reply: countersign_provider::request::Replier::new(move |answer| drop(told.send(answer))),
+        reply: countersign_provider::request::Replier::new(move |answer| drop(sender.send(answer))),
         cancelled: CancellationToken::new(),
     };
     (request, answer)

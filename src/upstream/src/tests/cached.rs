@@ -56,7 +56,7 @@ async fn cache_is_invalidated_by_changes_and_writes() {
     fake.open()[0].closed.cancel();
     seconds(5).await;
     assert!(fake.link_count() > 1);
-    assert_eq!(cached_count(&upstream), 0, "it was reached anew");
+    assert_eq!(cached_count(&upstream), 0, "the server was reconnected");
 }
 
 #[actix::test]

@@ -16,8 +16,8 @@ use crate::link::LinkError;
 use countersign_protocol::{ErrorKind, rpc_error::RpcError};
 use countersign_provider::{CallContext, NoProgress, Permit, Provider};
 
-/// Fails the given number of times with this error, and then answers.
-fn failing(fake: &FakeServer, times: usize, error: LinkError) {
+/// Makes the server fail `times` calls with this error, and then answer.
+fn fail_calls(fake: &FakeServer, times: usize, error: LinkError) {
     let left = AtomicUsize::new(times);
     fake.answers(move |_| {
         let fails = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
@@ -43,7 +43,7 @@ async fn only_unsent_calls_are_retried() {
     ] {
         let fake = modern();
         let upstream = start(&fake).await;
-        failing(&fake, times, error.clone());
+        fail_calls(&fake, times, error.clone());
         let outgoing = Outgoing { repeatable: reads, ..request(&upstream, "tools/call") };
         let result = upstream.call(&agent("a"), &outgoing, Arc::new(RecordingListener::default())).await;
         let calls = fake.request_count("tools/call");
@@ -63,7 +63,7 @@ async fn only_unsent_calls_are_retried() {
 async fn ended_session_is_reopened() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
-    failing(&fake, 1, LinkError::SessionGone);
+    fail_calls(&fake, 1, LinkError::SessionGone);
     let caller = in_session(agent("a"), "s");
     call(&upstream, &caller).await.unwrap();
     // The link of the gateway, the one that had ended, and its replacement.
@@ -90,19 +90,19 @@ async fn timed_out_call_is_cancelled_at_server() {
 async fn timeout_is_suspended_while_server_waits_for_answer() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    fake.answers(|asked| {
+    fake.answers(|request| {
         Box::pin(async move {
             let (question, answer) = fake::question();
-            asked.listener.request(question);
+            request.listener.request(question);
             assert!(answer.await.unwrap().is_ok());
             fake::ok(json!({ "content": [] }))
         })
     });
-    let heard = Arc::new(RecordingListener::default());
+    let listener = Arc::new(RecordingListener::default());
     let caller = askable("a");
-    let (result, ()) = tokio::join!(heard_call(&upstream, &caller, heard.clone()), async {
+    let (result, ()) = tokio::join!(call_with_listener(&upstream, &caller, listener.clone()), async {
         seconds(250).await;
-        heard.take_request().reply.answer(Ok(Box::<RawValue>::default()));
+        listener.take_request().reply.answer(Ok(Box::<RawValue>::default()));
     });
     assert!(result.is_ok());
 }
@@ -111,7 +111,7 @@ async fn timeout_is_suspended_while_server_waits_for_answer() {
 async fn failing_server_opens_circuit() {
     let fake = modern();
     let upstream = start(&fake).await;
-    failing(&fake, 1000, LinkError::Status { status: 500, body: String::new() });
+    fail_calls(&fake, 1000, LinkError::Status { status: 500, body: String::new() });
     for _ in 0..5 {
         assert_eq!(call(&upstream, &agent("a")).await.unwrap_err().kind, ErrorKind::UpstreamUnavailable);
     }
@@ -125,7 +125,7 @@ async fn failing_server_opens_circuit() {
     seconds(5).await;
     assert_eq!((upstream.status().status, upstream.status().breaker), ("up", "open"));
     seconds(6).await;
-    failing(&fake, 0, LinkError::SessionGone);
+    fail_calls(&fake, 0, LinkError::SessionGone);
     call(&upstream, &agent("a")).await.unwrap();
     assert_eq!(upstream.status().breaker, "closed");
 }
@@ -153,7 +153,7 @@ async fn fallback_text_never_answers_approved_change() {
     let upstream =
         start_with(UpstreamConfig { fallback_text: Some("try \"later\"".into()), ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;
-    failing(&fake, 1000, LinkError::Status { status: 500, body: String::new() });
+    fail_calls(&fake, 1000, LinkError::Status { status: 500, body: String::new() });
     for _ in 0..5 {
         let _ = call(&upstream, &agent("a")).await;
     }
@@ -161,7 +161,7 @@ async fn fallback_text_never_answers_approved_change() {
     let prompt =
         upstream.call(&agent("a"), &request(&upstream, "prompts/get"), Arc::new(RecordingListener::default())).await;
     assert_eq!(prompt.unwrap_err().kind, ErrorKind::CircuitOpen);
-    assert_eq!(approved(&upstream).await.unwrap_err().kind, ErrorKind::CircuitOpen);
+    assert_eq!(run_approved_change(&upstream).await.unwrap_err().kind, ErrorKind::CircuitOpen);
 }
 
 #[actix::test]
@@ -169,11 +169,11 @@ async fn approved_change_probes_session_before_sending() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     let gone = AtomicUsize::new(1);
-    fake.answers(move |asked| {
-        let first = asked.method == "ping" && gone.swap(0, Ordering::SeqCst) == 1;
+    fake.answers(move |request| {
+        let first = request.method == "ping" && gone.swap(0, Ordering::SeqCst) == 1;
         Box::pin(ready(if first { Err(LinkError::SessionGone) } else { fake::ok(json!({ "content": [] })) }))
     });
-    approved(&upstream).await.unwrap();
+    run_approved_change(&upstream).await.unwrap();
     assert_eq!(fake.request_count("tools/call"), 1);
 }
 
@@ -191,7 +191,7 @@ async fn server_error_is_a_response() {
 #[actix::test]
 async fn concurrent_and_queued_calls_are_bounded() {
     let fake = modern();
-    // Without a second stream beside the calls.
+    // The server has no other stream besides the calls.
     *fake.capabilities.lock() = json!({ "tools": {} });
     let upstream = start_with(UpstreamConfig { max_in_flight: 2, max_queue: 3, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;
@@ -205,7 +205,7 @@ async fn concurrent_and_queued_calls_are_bounded() {
     let results = futures_util::future::join_all((0..8).map(|_| call(&upstream, &caller))).await;
     let refused: Vec<_> = results.iter().filter_map(|r| r.as_ref().err()).map(|e| e.kind).collect();
     assert_eq!(refused, [ErrorKind::Overloaded; 3]);
-    assert_eq!(fake.peak(), 2);
+    assert_eq!(fake.max_concurrent_calls(), 2);
     assert_eq!(upstream.status().waiting, 0);
 }
 
@@ -215,11 +215,11 @@ async fn log_level_follows_most_verbose_call() {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
     let upstream = start(&fake).await;
-    let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
-    let tells = Arc::clone(&told);
-    fake.answers(move |asked| {
-        if asked.method == "logging/setLevel" {
-            tells.lock().push(asked.params["level"].as_str().unwrap().to_owned());
+    let sent_levels = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let recorded_levels = Arc::clone(&sent_levels);
+    fake.answers(move |request| {
+        if request.method == "logging/setLevel" {
+            recorded_levels.lock().push(request.params["level"].as_str().unwrap().to_owned());
             return Box::pin(ready(fake::ok(json!({}))));
         }
         Box::pin(async {
@@ -227,17 +227,17 @@ async fn log_level_follows_most_verbose_call() {
             fake::ok(json!({ "content": [] }))
         })
     });
-    let at = |level| Caller { log_level: Some(level), ..agent("a") };
-    let (debug, error) = (at(Debug), at(Error));
+    let with_level = |level| Caller { log_level: Some(level), ..agent("a") };
+    let (debug, error) = (with_level(Debug), with_level(Error));
     let (one, two) = tokio::join!(call(&upstream, &debug), async {
         seconds(1).await;
         call(&upstream, &error).await
     });
     assert!(one.is_ok() && two.is_ok());
     call(&upstream, &agent("quiet")).await.unwrap();
-    call(&upstream, &at(Warning)).await.unwrap();
-    call(&upstream, &at(Warning)).await.unwrap();
-    assert_eq!(*told.lock(), ["debug", "warning"]);
+    call(&upstream, &with_level(Warning)).await.unwrap();
+    call(&upstream, &with_level(Warning)).await.unwrap();
+    assert_eq!(*sent_levels.lock(), ["debug", "warning"]);
 }
 
 fn context() -> CallContext {
@@ -254,7 +254,7 @@ fn context() -> CallContext {
     }
 }
 
-async fn approved(upstream: &Arc<Upstream>) -> Result<countersign_provider::ToolResult, McpError> {
+async fn run_approved_change(upstream: &Arc<Upstream>) -> Result<countersign_provider::ToolResult, McpError> {
     let arguments = RawValue::from_string(r#"{"n":12345678901234567890123, "b":1}"#.into()).unwrap();
     Provider::call(&**upstream, "fake__echo", &arguments, &context()).await
 }
@@ -263,21 +263,21 @@ async fn approved(upstream: &Arc<Upstream>) -> Result<countersign_provider::Tool
 async fn approved_change_is_sent_once_verbatim() {
     let fake = modern();
     let upstream = start(&fake).await;
-    fake.answers(|asked| {
-        assert_eq!(asked.params["name"], "echo");
-        assert_eq!(asked.params["_meta"]["io.modelcontextprotocol/clientCapabilities"], json!({}));
-        assert_eq!(asked.params["_meta"]["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+    fake.answers(|request| {
+        assert_eq!(request.params["name"], "echo");
+        assert_eq!(request.params["_meta"]["io.modelcontextprotocol/clientCapabilities"], json!({}));
+        assert_eq!(request.params["_meta"]["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
         Box::pin(ready(fake::ok(json!({ "resultType": "complete", "content": [{ "type": "text", "text": "x" }] }))))
     });
-    assert_eq!(approved(&upstream).await.unwrap().content.get(), r#"[{"type":"text","text":"x"}]"#);
+    assert_eq!(run_approved_change(&upstream).await.unwrap().content.get(), r#"[{"type":"text","text":"x"}]"#);
     for (error, outcome, sends) in [
         (LinkError::SessionGone, "not_applied", 1),
         (LinkError::Lost("x".into()), "unknown", 1),
         (LinkError::Unreachable("x".into()), "not_applied", 3),
     ] {
         let before = fake.request_count("tools/call");
-        failing(&fake, 1000, error.clone());
-        let failed = approved(&upstream).await.unwrap_err();
+        fail_calls(&fake, 1000, error.clone());
+        let failed = run_approved_change(&upstream).await.unwrap_err();
         assert_eq!(failed.data["outcome"], outcome, "{error}");
         assert_eq!(fake.request_count("tools/call") - before, sends, "{error}");
         upstream.endpoints[0].breaker.reset();
@@ -290,16 +290,16 @@ async fn permit_is_checked_after_all_waits() {
     *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
     let upstream = start(&fake).await;
     // The permit expires while another message is sent.
-    let holds = Arc::new(AtomicBool::new(true));
-    let ends = Arc::clone(&holds);
-    fake.answers(move |asked| {
-        if asked.method == "logging/setLevel" {
-            ends.store(false, Ordering::SeqCst);
+    let is_valid = Arc::new(AtomicBool::new(true));
+    let expires = Arc::clone(&is_valid);
+    fake.answers(move |request| {
+        if request.method == "logging/setLevel" {
+            expires.store(false, Ordering::SeqCst);
         }
         Box::pin(ready(fake::ok(json!({ "content": [] }))))
     });
     let caller = Caller { log_level: Some(countersign_protocol::params::LoggingLevel::Debug), ..agent("a") };
-    let permit = Some(Permit(Arc::new(move || holds.load(Ordering::SeqCst))));
+    let permit = Some(Permit(Arc::new(move || is_valid.load(Ordering::SeqCst))));
     let outgoing = Outgoing { permit, ..request(&upstream, "tools/call") };
     let failed = upstream.call(&caller, &outgoing, Arc::new(RecordingListener::default())).await.unwrap_err();
     assert_eq!((fake.request_count("logging/setLevel"), fake.request_count("tools/call")), (1, 0));
@@ -316,16 +316,16 @@ async fn permit_is_checked_after_all_waits() {
 async fn approved_change_without_inquirer_declines_questions() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    fake.answers(|asked| {
+    fake.answers(|request| {
         Box::pin(async move {
             let (question, answer) = fake::question();
-            asked.listener.request(question);
+            request.listener.request(question);
             let declined = answer.await.unwrap().unwrap_err();
             assert_eq!(declined.code, -32601);
             fake::ok(json!({ "content": [], "isError": true }))
         })
     });
-    assert_eq!(approved(&upstream).await.unwrap_err().kind, ErrorKind::InputRequired);
+    assert_eq!(run_approved_change(&upstream).await.unwrap_err().kind, ErrorKind::InputRequired);
 }
 
 #[actix::test]
@@ -333,15 +333,19 @@ async fn abandoned_change_is_cancelled_at_server() {
     let fake = modern();
     let upstream = start(&fake).await;
     fake.answers(|_| Box::pin(pending()));
-    assert!(tokio::time::timeout(Duration::from_secs(5), approved(&upstream)).await.is_err());
+    assert!(tokio::time::timeout(Duration::from_secs(5), run_approved_change(&upstream)).await.is_err());
     seconds(1).await;
     assert_eq!(fake.dropped.load(Ordering::SeqCst), 1);
 }
 
-/// Never answers calls; other requests are answered if `alive`.
-fn hanging(fake: &FakeServer, alive: bool) {
-    fake.answers(move |asked| {
-        if asked.method == "tools/call" || !alive { Box::pin(pending()) } else { Box::pin(ready(fake::ok(json!({})))) }
+/// Makes the server never answer calls. It answers other requests if `alive`.
+fn hang_calls(fake: &FakeServer, alive: bool) {
+    fake.answers(move |request| {
+        if request.method == "tools/call" || !alive {
+            Box::pin(pending())
+        } else {
+            Box::pin(ready(fake::ok(json!({}))))
+        }
     });
 }
 
@@ -365,12 +369,12 @@ async fn hanging_shared_child_is_replaced_and_calls_fail() {
             }
         }
     };
-    // An answer in between, or to the probe, has no consequence.
-    hanging(&fake, true);
+    // The connection is kept if the server answers in between or answers the probe.
+    hang_calls(&fake, true);
     timed_out(2).await;
     fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
     call(&upstream, &agent("a")).await.unwrap();
-    hanging(&fake, true);
+    hang_calls(&fake, true);
     timed_out(2).await;
     assert_eq!(fake.request_count("ping"), 0);
     timed_out(1).await;
@@ -378,13 +382,13 @@ async fn hanging_shared_child_is_replaced_and_calls_fail() {
     assert_eq!((fake.request_count("ping"), fake.link_count()), (1, 1));
     timed_out(3).await;
     seconds(60).await;
-    assert_eq!((fake.request_count("ping"), fake.link_count()), (2, 1), "again after as many");
+    assert_eq!((fake.request_count("ping"), fake.link_count()), (2, 1), "another probe after as many timeouts");
 
-    hanging(&fake, false);
+    hang_calls(&fake, false);
     let long = Outgoing { name: Some("long".into()), ..request(&upstream, "tools/call") };
     let patient = agent("b");
-    let waits = upstream.call(&patient, &long, Arc::new(RecordingListener::default()));
-    let (error, ()) = tokio::join!(waits, timed_out(3));
+    let long_call = upstream.call(&patient, &long, Arc::new(RecordingListener::default()));
+    let (error, ()) = tokio::join!(long_call, timed_out(3));
     let error = error.unwrap_err();
     assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("unknown")));
     assert!(error.message.contains("no longer answered"), "{}", error.message);

@@ -12,10 +12,10 @@ fn names(upstream: &Arc<Upstream>) -> Vec<String> {
     upstream.tools().into_iter().map(|tool| tool.name).collect()
 }
 
-fn events(from: &mut Receiver<ProviderEvent>) -> Vec<String> {
+fn events(receiver: &mut Receiver<ProviderEvent>) -> Vec<String> {
     let mut all = Vec::new();
     loop {
-        match from.try_recv() {
+        match receiver.try_recv() {
             Ok(event) => all.push(format!("{event:?}")),
             Err(TryRecvError::Empty) => return all,
             Err(error) => panic!("{error}"),
@@ -32,12 +32,12 @@ async fn all_pages_are_read_despite_missing_lists() {
     fake.lists.lock().insert("tools/list", json!([first, fake::tools(&["c"])]));
     fake.lists.lock().insert("resources/list", json!({ "resources": [{ "uri": "file:///a", "name": "a" }] }));
     let upstream = start_with(config("fake"), &[&fake]);
-    let mut heard = upstream.events.subscribe();
+    let mut receiver = upstream.events.subscribe();
     upstream.wait_until_settled().await;
     assert_eq!(names(&upstream), ["fake__a", "fake__b", "fake__c"]);
-    assert_eq!(events(&mut heard), ["ToolListChanged", "ResourceListChanged"]);
+    assert_eq!(events(&mut receiver), ["ToolListChanged", "ResourceListChanged"]);
     assert_eq!(fake.request_count("prompts/list"), 0);
-    // Requested, but the server does not have it.
+    // The list is requested, but the server does not have it.
     assert_eq!(fake.request_count("resources/templates/list"), 1);
     let status = upstream.status();
     assert_eq!((status.status, status.tools, status.resources), ("up", 3, 1));
@@ -66,17 +66,17 @@ async fn endless_list_is_truncated_and_failed_list_kept() {
 async fn burst_of_changes_is_read_once() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    let mut heard = upstream.events.subscribe();
+    let mut receiver = upstream.events.subscribe();
     let link = &fake.open()[0];
     for _ in 0..100 {
         link.send_notification("notifications/tools/list_changed", json!({}));
     }
     seconds(2).await;
-    assert_eq!((fake.request_count("tools/list"), events(&mut heard).len()), (2, 0));
+    assert_eq!((fake.request_count("tools/list"), events(&mut receiver).len()), (2, 0));
     fake.lists.lock().insert("tools/list", fake::tools(&["echo", "more"]));
     link.send_notification("notifications/tools/list_changed", json!({}));
     seconds(2).await;
-    assert_eq!(events(&mut heard), ["ToolListChanged"]);
+    assert_eq!(events(&mut receiver), ["ToolListChanged"]);
     assert_eq!(names(&upstream), ["fake__echo", "fake__more"]);
 }
 
@@ -92,7 +92,7 @@ async fn expired_lists_are_read_again_on_use() {
     }
     assert_eq!(fake.request_count("tools/list"), 1);
     seconds(600).await;
-    assert_eq!(fake.request_count("tools/list"), 1, "nobody needs it");
+    assert_eq!(fake.request_count("tools/list"), 1, "lists that nobody needs are not read again");
     fake.lists.lock().insert("tools/list", fake::tools(&["new"]));
     call(&upstream, &agent("a")).await.unwrap();
     seconds(1).await;
@@ -124,7 +124,7 @@ async fn late_and_lost_servers_are_reconnected() {
     call(&upstream, &agent("a")).await.unwrap();
     assert_eq!((fake.link_count(), fake.open().len()), (2, 1));
     let status = upstream.status();
-    // Once after the failed start, and once after the loss.
+    // The gateway restarted the server once after the failed start, and once after the loss.
     assert_eq!((status.status, status.restarts, status.last_error), ("up", 2, None));
     assert_eq!(names(&upstream), ["fake__echo"]);
 }
@@ -148,21 +148,21 @@ async fn crashing_server_is_restarted_with_backoff() {
 
 #[actix::test]
 async fn other_replica_takes_over() {
-    let (one, two) = (modern(), modern());
-    one.set_unreachable(true);
-    let upstream = start_with(config("fake"), &[&one, &two]);
+    let (first, second) = (modern(), modern());
+    first.set_unreachable(true);
+    let upstream = start_with(config("fake"), &[&first, &second]);
     upstream.wait_until_settled().await;
     assert_eq!(upstream.status().status, "up");
     for _ in 0..20 {
         call(&upstream, &agent("a")).await.unwrap();
     }
-    assert_eq!(two.request_count("tools/call"), 20);
-    one.set_unreachable(false);
+    assert_eq!(second.request_count("tools/call"), 20);
+    first.set_unreachable(false);
     seconds(60).await;
     for _ in 0..200 {
         call(&upstream, &agent("a")).await.unwrap();
     }
-    let shares = (one.request_count("tools/call"), two.request_count("tools/call") - 20);
+    let shares = (first.request_count("tools/call"), second.request_count("tools/call") - 20);
     assert!(shares.0 > 0 && shares.1 > 0 && shares.0 + shares.1 == 200, "{shares:?}");
 }
 
@@ -174,7 +174,7 @@ async fn survey_finds_tools_for_askable_clients() {
     upstream.wait_until_settled().await;
     seconds(10).await;
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
-    // The plain connection for calls, and the one that declares everything for lists.
+    // One is the plain connection for calls, and the other declares all capabilities and reads the lists.
     assert_eq!(fake.open().len(), 2);
     let declared: Vec<bool> = fake.open().iter().map(|link| link.declared.lock()["elicitation"].is_object()).collect();
     assert_eq!(declared, [false, true]);

@@ -28,7 +28,7 @@ use countersign_protocol::{Era, McpError, capabilities::ClientCapabilities};
 
 fn config(name: &str) -> UpstreamConfig {
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
-    // Questions are disabled, so that no second connection reads the lists, which most tests would have to count.
+    // Questions are disabled, so that no second connection reads the lists. Most tests would have to count it.
     UpstreamConfig { elicitation: false, sampling: false, ..UpstreamConfig::new(name, target) }
 }
 
@@ -88,10 +88,14 @@ fn request(upstream: &Upstream, method: &str) -> Outgoing {
 }
 
 async fn call(upstream: &Upstream, caller: &Caller) -> Result<Value, McpError> {
-    heard_call(upstream, caller, Arc::new(RecordingListener::default())).await
+    call_with_listener(upstream, caller, Arc::new(RecordingListener::default())).await
 }
 
-async fn heard_call(upstream: &Upstream, caller: &Caller, listener: Arc<dyn Listener>) -> Result<Value, McpError> {
+async fn call_with_listener(
+    upstream: &Upstream,
+    caller: &Caller,
+    listener: Arc<dyn Listener>,
+) -> Result<Value, McpError> {
     match upstream.call(caller, &request(upstream, "tools/call"), listener).await? {
         Response::Result(result) => Ok(serde_json::from_str(result.get()).unwrap()),
         Response::Error(error) => Ok(json!({ "error": error.code })),

@@ -17,7 +17,7 @@ fn slow(fake: &FakeServer) {
     });
 }
 
-/// Makes calls concurrently.
+/// Makes one call for each caller, concurrently.
 async fn together(upstream: &Upstream, callers: &[Caller]) -> Vec<Result<Value, McpError>> {
     futures_util::future::join_all(callers.iter().map(|caller| call(upstream, caller))).await
 }
@@ -41,7 +41,7 @@ async fn askable_client_gets_exclusive_child() {
     slow(&fake);
     let callers: Vec<_> = (0..10).map(|_| askable("a")).chain([askable("b")]).collect();
     assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
-    // The common link, four of the first principal and one of the other.
+    // There are the common link, four links of the first principal and one link of the second.
     assert_eq!(fake.link_count(), 6);
     for link in &fake.open()[1..] {
         assert_eq!(link.peak.load(Ordering::SeqCst), 1);
@@ -72,7 +72,7 @@ async fn children_and_waiting_calls_are_bounded() {
     slow(&fake);
     let callers: Vec<_> = (0..40).map(|n| askable(&format!("agent {n}"))).collect();
     let results = together(&upstream, &callers).await;
-    assert_eq!(fake.peak(), 1);
+    assert_eq!(fake.max_concurrent_calls(), 1);
     let refused: Vec<_> = results.into_iter().filter_map(Result::err).collect();
     assert_eq!(refused.len(), 3, "32 run, 5 wait");
     assert!(refused.iter().all(|e| e.kind == ErrorKind::Overloaded && e.data["outcome"] == "not_applied"));
@@ -98,14 +98,14 @@ async fn tainted_child_serves_no_other_session() {
     let fake = legacy();
     let upstream = start(&fake).await;
     fake.answers(|_| Box::pin(std::future::pending()));
-    let give_up = async |caller: Caller| {
+    let abandon_call = async |caller: Caller| {
         assert!(tokio::time::timeout(Duration::from_secs(5), call(&upstream, &caller)).await.is_err());
     };
     // A stateless client cannot be distinguished from another one, so its child is closed.
-    give_up(askable("a")).await;
+    abandon_call(askable("a")).await;
     assert_eq!(fake.open().len(), 1);
     // The next call of the same session may use the child.
-    give_up(in_session(askable("a"), "s")).await;
+    abandon_call(in_session(askable("a"), "s")).await;
     fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({ "content": [] })))));
     call(&upstream, &in_session(askable("a"), "s")).await.unwrap();
     assert_eq!(fake.link_count(), 3);
@@ -165,42 +165,50 @@ async fn unattributed_message_goes_to_only_call_or_is_dropped() {
     );
     upstream.wait_until_settled().await;
     slow(&fake);
-    let say = || fake.open()[0].send_notification("notifications/message", json!({ "level": "error", "data": "x" }));
-    let half = || tokio::time::sleep(Duration::from_millis(500));
+    let send_log_message =
+        || fake.open()[0].send_notification("notifications/message", json!({ "level": "error", "data": "x" }));
+    let half_second = || tokio::time::sleep(Duration::from_millis(500));
 
-    // Attributed to the only active call.
+    // The messages are attributed to the only active call.
     let (one, two) = (Arc::new(RecordingListener::default()), Arc::new(RecordingListener::default()));
     let first = agent("a");
-    let _ = tokio::join!(heard_call(&upstream, &first, one.clone()), async {
-        half().await;
-        say();
+    let _ = tokio::join!(call_with_listener(&upstream, &first, one.clone()), async {
+        half_second().await;
+        send_log_message();
         let (question, _answer) = fake::question();
         fake.open()[0].unsolicited.request(question);
     });
     assert_eq!(one.methods(), ["notifications/message"]);
     assert_eq!(one.take_request().method, "elicitation/create");
 
-    // Not attributable to one of two calls.
+    // The messages cannot be attributed to one of two calls.
     let second = agent("b");
-    let answers =
-        tokio::join!(heard_call(&upstream, &first, one.clone()), heard_call(&upstream, &second, two.clone()), async {
-            half().await;
-            say();
+    let answers = tokio::join!(
+        call_with_listener(&upstream, &first, one.clone()),
+        call_with_listener(&upstream, &second, two.clone()),
+        async {
+            half_second().await;
+            send_log_message();
             let (question, answer) = fake::question();
             fake.open()[0].unsolicited.request(question);
             answer.await.unwrap().unwrap_err().code
-        });
+        }
+    );
     assert_eq!(answers.2, -32601);
     assert_eq!((one.methods().len(), two.methods().len()), (1, 0));
 
-    // Either of two calls of one session is suitable.
+    // Either of two calls of one session may receive the message.
     let (a, b) = (in_session(agent("a"), "s"), in_session(agent("a"), "s"));
-    let _ = tokio::join!(heard_call(&upstream, &a, two.clone()), heard_call(&upstream, &b, two.clone()), async {
-        half().await;
-        say();
-    });
+    let _ = tokio::join!(
+        call_with_listener(&upstream, &a, two.clone()),
+        call_with_listener(&upstream, &b, two.clone()),
+        async {
+            half_second().await;
+            send_log_message();
+        }
+    );
     assert_eq!(two.methods().len(), 1);
-    say();
+    send_log_message();
     assert_eq!((one.methods().len(), two.methods().len()), (1, 1));
 }
 
@@ -208,16 +216,16 @@ async fn unattributed_message_goes_to_only_call_or_is_dropped() {
 async fn gateway_notifications_are_not_forwarded_to_call() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    let heard = Arc::new(RecordingListener::default());
-    fake.answers(|asked| {
-        // On a single stream with one active call, it looks like part of the call.
-        asked.listener.notification(fake::notification("notifications/tools/list_changed", json!({})));
-        asked.listener.notification(fake::notification("notifications/progress", json!({ "progress": 1 })));
+    let listener = Arc::new(RecordingListener::default());
+    fake.answers(|request| {
+        // On a single stream with one active call, the notification looks like part of the call.
+        request.listener.notification(fake::notification("notifications/tools/list_changed", json!({})));
+        request.listener.notification(fake::notification("notifications/progress", json!({ "progress": 1 })));
         Box::pin(std::future::ready(fake::ok(json!({ "content": [] }))))
     });
-    heard_call(&upstream, &agent("a"), heard.clone()).await.unwrap();
+    call_with_listener(&upstream, &agent("a"), listener.clone()).await.unwrap();
     seconds(1).await;
-    assert_eq!(heard.methods(), ["notifications/progress"]);
+    assert_eq!(listener.methods(), ["notifications/progress"]);
     assert_eq!(fake.request_count("tools/list"), 2);
 }
 
@@ -225,13 +233,13 @@ async fn gateway_notifications_are_not_forwarded_to_call() {
 async fn follow_up_request_reaches_same_child_or_fails() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    let seen: Arc<parking_lot::Mutex<Vec<(String, usize)>>> = Arc::default();
-    let noted = Arc::clone(&seen);
-    fake.answers(move |asked| {
-        let link = Arc::as_ptr(&asked.link) as usize;
-        noted.lock().push((asked.method.clone(), link));
+    let requests: Arc<parking_lot::Mutex<Vec<(String, usize)>>> = Arc::default();
+    let recorder = Arc::clone(&requests);
+    fake.answers(move |request| {
+        let link = Arc::as_ptr(&request.link) as usize;
+        recorder.lock().push((request.method.clone(), link));
         Box::pin(async move {
-            seconds(if asked.method == "tasks/result" { 20 } else { 1 }).await;
+            seconds(if request.method == "tasks/result" { 20 } else { 1 }).await;
             fake::ok(json!({ "content": [] }))
         })
     });
@@ -241,17 +249,17 @@ async fn follow_up_request_reaches_same_child_or_fails() {
     };
     // There are three children of one principal, and the call uses one of them.
     together(&upstream, &vec![askable("a"); 3]).await;
-    seen.lock().clear();
+    requests.lock().clear();
     let maker = Caller { link_choice: LinkChoice::recording(), ..askable("a") };
-    let others = vec![askable("a"); 2];
-    let (made, _) = tokio::join!(send(maker.clone(), "tools/call"), together(&upstream, &others));
+    let other_callers = vec![askable("a"); 2];
+    let (made, _) = tokio::join!(send(maker.clone(), "tools/call"), together(&upstream, &other_callers));
     made.unwrap();
-    let child = seen.lock()[0].1;
+    let child = requests.lock()[0].1;
     let follower = Caller { link_choice: maker.link_choice.for_follow_up(), ..askable("a") };
-    seen.lock().clear();
-    // All children are busy meanwhile: a cancellation does not wait, while a result waits for its child.
-    let others = vec![askable("a"); 3];
-    let busy = together(&upstream, &others);
+    requests.lock().clear();
+    // All children are busy. A cancellation does not wait, but a result waits for its child.
+    let busy_callers = vec![askable("a"); 3];
+    let busy = together(&upstream, &busy_callers);
     let follow = async {
         seconds(0).await;
         tokio::join!(send(follower.clone(), "tasks/result"), async {
@@ -261,15 +269,16 @@ async fn follow_up_request_reaches_same_child_or_fails() {
     };
     let (_, (result, cancelled)) = tokio::join!(busy, follow);
     assert!(result.is_ok() && cancelled.is_ok());
-    let of = |method: &str| seen.lock().iter().filter(|(m, _)| m == method).map(|(_, link)| *link).collect::<Vec<_>>();
-    assert_eq!((of("tasks/result"), of("tasks/cancel")), (vec![child], vec![child]));
-    let order: Vec<String> = seen.lock().iter().map(|(method, _)| method.clone()).collect();
+    let links_of =
+        |method: &str| requests.lock().iter().filter(|(m, _)| m == method).map(|(_, link)| *link).collect::<Vec<_>>();
+    assert_eq!((links_of("tasks/result"), links_of("tasks/cancel")), (vec![child], vec![child]));
+    let order: Vec<String> = requests.lock().iter().map(|(method, _)| method.clone()).collect();
     assert_eq!(order[3..], ["tasks/cancel", "tasks/result"]);
 
-    // The child has ended, and no other one knows its work.
+    // The child has ended, and no other child knows its work.
     fake.open().iter().find(|link| Arc::as_ptr(link) as usize == child).unwrap().closed.cancel();
-    seen.lock().clear();
+    requests.lock().clear();
     let error = send(follower, "tasks/cancel").await.unwrap_err();
     assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("not_applied")));
-    assert!(of("tasks/cancel").is_empty());
+    assert!(links_of("tasks/cancel").is_empty());
 }

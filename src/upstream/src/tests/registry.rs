@@ -8,7 +8,7 @@ use std::{
 use super::*;
 use crate::registry::Upstreams;
 
-/// The servers of each name, one for each time it was configured.
+/// The servers by name, with one entry for each time that the name was configured.
 type Servers = Arc<Mutex<HashMap<String, Vec<Arc<FakeServer>>>>>;
 
 fn upstreams() -> (Upstreams, Servers) {
@@ -30,15 +30,15 @@ async fn settle(upstreams: &Upstreams) {
     upstreams.wait_until_settled(Duration::from_secs(10)).await;
 }
 
-/// Waits for work of another thread.
-async fn until(what: impl Fn() -> bool) {
+/// Waits until another thread has met the condition.
+async fn wait_until(condition: impl Fn() -> bool) {
     for _ in 0..1000 {
-        if what() {
+        if condition() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it never happened");
+    panic!("the condition was not met in time");
 }
 
 #[actix::test]
@@ -61,11 +61,11 @@ async fn unchanged_upstream_survives_reconfiguration() {
     settle(&upstreams).await;
 
     let servers = Arc::clone(&servers);
-    let open = |name: &str, at: usize| servers.lock().unwrap()[name][at].open().len();
-    until(|| open("b", 0) == 0 && open("c", 0) == 0).await;
+    let open = |name: &str, index: usize| servers.lock().unwrap()[name][index].open().len();
+    wait_until(|| open("b", 0) == 0 && open("c", 0) == 0).await;
     assert_eq!((open("a", 0), open("b", 1), open("d", 0)), (1, 1, 1));
     upstreams.stop().await;
-    until(|| open("a", 0) + open("b", 1) + open("d", 0) == 0).await;
+    wait_until(|| open("a", 0) + open("b", 1) + open("d", 0) == 0).await;
 }
 
 #[actix::test]
@@ -98,6 +98,6 @@ async fn missing_required_lists_unavailable_servers() {
         fake.set_unreachable(true);
         fake.open()[0].closed.cancel();
     }
-    until(|| upstreams.missing_required(|_| true) == ["a"]).await;
+    wait_until(|| upstreams.missing_required(|_| true) == ["a"]).await;
     upstreams.stop().await;
 }

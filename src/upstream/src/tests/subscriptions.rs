@@ -13,7 +13,7 @@ async fn subscriptions_are_counted_and_renewed_on_reconnect() {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
     let upstream = start(&fake).await;
-    let mut heard = upstream.events.subscribe();
+    let mut receiver = upstream.events.subscribe();
     fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
     upstream.watch_resource("file:///a").await.unwrap();
     upstream.watch_resource("file:///a").await.unwrap();
@@ -21,7 +21,7 @@ async fn subscriptions_are_counted_and_renewed_on_reconnect() {
     assert_eq!((fake.request_count("resources/subscribe"), fake.request_count("resources/unsubscribe")), (2, 0));
     fake.open()[0].send_notification("notifications/resources/updated", json!({ "uri": "file:///a" }));
     assert!(
-        matches!(heard.try_recv(), Ok(ProviderEvent::ResourcesUpdated(uris)) if uris == ["fake+file:///a"]),
+        matches!(receiver.try_recv(), Ok(ProviderEvent::ResourcesUpdated(uris)) if uris == ["fake+file:///a"]),
         "under the URI that clients use"
     );
     upstream.unwatch_resource("file:///a");
@@ -31,17 +31,17 @@ async fn subscriptions_are_counted_and_renewed_on_reconnect() {
 
     fake.open()[0].closed.cancel();
     seconds(5).await;
-    assert_eq!(fake.request_count("resources/subscribe"), 3, "only what is still watched");
+    assert_eq!(fake.request_count("resources/subscribe"), 3, "only the resource that is still watched");
     upstream.unwatch_resource("file:///a");
     seconds(1).await;
     assert_eq!(fake.request_count("resources/unsubscribe"), 2);
 }
 
 /// Advances the time, and returns the number of updates of `file:///a` that were forwarded.
-async fn words(heard: &mut tokio::sync::broadcast::Receiver<ProviderEvent>, after: Duration) -> usize {
+async fn update_count(receiver: &mut tokio::sync::broadcast::Receiver<ProviderEvent>, after: Duration) -> usize {
     tokio::time::sleep(after).await;
     let mut count = 0;
-    while let Ok(event) = heard.try_recv() {
+    while let Ok(event) = receiver.try_recv() {
         assert!(matches!(event, ProviderEvent::ResourcesUpdated(uris) if uris == ["fake+file:///a"]));
         count += 1;
     }
@@ -58,38 +58,38 @@ async fn duplicate_updates_are_forwarded_once() {
     call(&upstream, &askable("a")).await.unwrap();
     let own = fake.open().into_iter().find(|link| *link.declared.lock() != json!({})).unwrap();
     let plain = fake.open().into_iter().find(|link| *link.declared.lock() == json!({})).unwrap();
-    let mut heard = upstream.events.subscribe();
+    let mut receiver = upstream.events.subscribe();
     let notify = |link: &fake::FakeLink| {
         link.send_notification("notifications/resources/updated", json!({ "uri": "file:///a" }))
     };
     let (at_once, soon, long) = (Duration::ZERO, Duration::from_millis(100), Duration::from_secs(1));
-    // In either order.
+    // The order of the two updates does not matter.
     notify(&plain);
-    assert_eq!(words(&mut heard, at_once).await, 1);
+    assert_eq!(update_count(&mut receiver, at_once).await, 1);
     notify(&own);
     notify(&own);
-    assert_eq!(words(&mut heard, long).await, 0);
+    assert_eq!(update_count(&mut receiver, long).await, 0);
     notify(&own);
-    assert_eq!(words(&mut heard, soon).await, 0);
+    assert_eq!(update_count(&mut receiver, soon).await, 0);
     notify(&plain);
-    assert_eq!(words(&mut heard, at_once).await, 1);
-    assert_eq!(words(&mut heard, long).await, 0);
+    assert_eq!(update_count(&mut receiver, at_once).await, 1);
+    assert_eq!(update_count(&mut receiver, long).await, 0);
     // Each update on the gateway's own subscription counts.
     notify(&plain);
     notify(&plain);
-    assert_eq!(words(&mut heard, long).await, 2);
+    assert_eq!(update_count(&mut receiver, long).await, 2);
     // An update that only the client's session announces arrives after the delay.
     notify(&own);
-    assert_eq!(words(&mut heard, soon).await, 0);
+    assert_eq!(update_count(&mut receiver, soon).await, 0);
     notify(&own);
-    assert_eq!(words(&mut heard, long).await, 1);
+    assert_eq!(update_count(&mut receiver, long).await, 1);
     notify(&own);
-    assert_eq!(words(&mut heard, long).await, 1);
-    // Not watched by the gateway, so the update is forwarded at once.
+    assert_eq!(update_count(&mut receiver, long).await, 1);
+    // The gateway no longer watches the resource, so the update is forwarded at once.
     upstream.unwatch_resource("file:///a");
     seconds(1).await;
     notify(&own);
-    assert_eq!(words(&mut heard, at_once).await, 1);
+    assert_eq!(update_count(&mut receiver, at_once).await, 1);
 }
 
 #[actix::test]
@@ -101,7 +101,7 @@ async fn watch_fails_without_server_subscriptions() {
     assert_eq!(fake.request_count("resources/subscribe"), 0);
 }
 
-/// The streams of a stateless server: their filters and listeners, and whether they are open.
+/// The streams of a stateless server, in the order in which they were opened.
 #[derive(Clone, Default)]
 struct Streams(Arc<Mutex<Vec<Stream>>>);
 
@@ -115,19 +115,21 @@ struct Stream {
 impl Streams {
     fn serve(&self, fake: &FakeServer) {
         let streams = self.clone();
-        fake.answers(move |asked| {
-            assert_eq!(asked.method, "subscriptions/listen");
+        fake.answers(move |request| {
+            assert_eq!(request.method, "subscriptions/listen");
             let (open, end) = (Arc::new(()), tokio_util::sync::CancellationToken::new());
             streams.0.lock().push(Stream {
-                filter: asked.params["notifications"].clone(),
-                listener: Arc::clone(&asked.listener),
+                filter: request.params["notifications"].clone(),
+                listener: Arc::clone(&request.listener),
                 open: Arc::clone(&open),
                 end: end.clone(),
             });
             Box::pin(async move {
                 let _open = open;
                 seconds(1).await;
-                asked.listener.notification(fake::notification("notifications/subscriptions/acknowledged", json!({})));
+                request
+                    .listener
+                    .notification(fake::notification("notifications/subscriptions/acknowledged", json!({})));
                 end.cancelled().await;
                 fake::ok(json!({ "resultType": "complete" }))
             })
@@ -138,7 +140,7 @@ impl Streams {
         self.0.lock().iter().map(|stream| stream.filter.clone()).collect()
     }
 
-    /// Returns which streams are open.
+    /// Returns `true` for each stream that is open.
     fn open(&self) -> Vec<bool> {
         self.0.lock().iter().map(|stream| Arc::strong_count(&stream.open) > 1).collect()
     }
@@ -163,10 +165,10 @@ async fn new_stream_is_acknowledged_before_old_one_closes() {
     assert_eq!(streams.open(), [false, true]);
     assert_eq!(streams.filters()[1], json!({ "toolsListChanged": true, "resourceSubscriptions": ["file:///a"] }));
 
-    let mut heard = upstream.events.subscribe();
+    let mut receiver = upstream.events.subscribe();
     let listener = Arc::clone(&streams.0.lock()[1].listener);
     listener.notification(fake::notification("notifications/resources/updated", json!({ "uri": "file:///a" })));
-    assert!(matches!(heard.try_recv(), Ok(ProviderEvent::ResourcesUpdated(_))));
+    assert!(matches!(receiver.try_recv(), Ok(ProviderEvent::ResourcesUpdated(_))));
     let read = fake.request_count("tools/list");
     listener.notification(fake::notification("notifications/tools/list_changed", json!({})));
     seconds(1).await;

@@ -18,9 +18,9 @@ use crate::{
 use countersign_protocol::Era;
 use countersign_provider::ProviderEvent;
 
-/// Minimum interval of reading lists because of their time to live.
+/// Minimum time to live of lists, even if the server declares less.
 const MIN_TTL: Duration = Duration::from_secs(5);
-/// The same interval for a server that announces changes.
+/// Minimum time to live of the lists of a server that announces changes.
 const MIN_TTL_WITH_NOTIFICATIONS: Duration = Duration::from_secs(60);
 /// Delay before lists that could not be read are requested again.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
@@ -34,20 +34,20 @@ const MAX_LOGGED_OMISSIONS: usize = 20;
 pub(super) async fn refresh(
     upstream: &Upstream,
     connection: &UpstreamConnection,
-    what: ListKinds,
+    kinds: ListKinds,
 ) -> Result<(), LinkError> {
-    if what.is_empty() {
+    if kinds.is_empty() {
         return Ok(());
     }
     let old = upstream.catalog();
-    let fresh = match read(upstream, connection, what, &old).await {
+    let fresh = match read(upstream, connection, kinds, &old).await {
         Ok(fresh) => fresh,
         Err(OwnRequestError::Link(error)) => return Err(error),
         Err(error) => return Err(LinkError::Protocol(error.to_string())),
     };
     let mut faults: Vec<String> = Vec::new();
     for (list, error) in &fresh.failed {
-        tracing::warn!(upstream = %upstream.config.name, list, %error, "its list could not be read");
+        tracing::warn!(upstream = %upstream.config.name, list, %error, "a list of the upstream could not be read");
         faults.push(format!("{list}: {error}"));
     }
     faults.extend(fresh.catalog.truncated.iter().map(|(list, why)| format!("{list}: {why}; the rest is left out")));
@@ -59,7 +59,7 @@ pub(super) async fn refresh(
             tracing::warn!(upstream = %upstream.config.name, "{fault}");
         }
         if definitions.omitted.len() > MAX_LOGGED_OMISSIONS {
-            tracing::warn!(upstream = %upstream.config.name, more = definitions.omitted.len() - MAX_LOGGED_OMISSIONS, "and others are left out");
+            tracing::warn!(upstream = %upstream.config.name, more = definitions.omitted.len() - MAX_LOGGED_OMISSIONS, "further definitions are left out");
         }
         upstream.invalidate_cache();
         upstream.catalog.store(Arc::new(new));
@@ -67,7 +67,8 @@ pub(super) async fn refresh(
     }
     faults.extend(upstream.definitions.load().omitted.iter().take(100).cloned());
     upstream.metrics.set_faults(faults);
-    // Announced even if the lists are empty, because requests that wait for the first lists need the next route table.
+    // The first lists are announced even if they are empty, because requests that wait for the first lists need the next route
+    // table.
     if upstream.mark_reached() && changed.is_empty() {
         changed = ListKinds::TOOLS;
     }
@@ -133,12 +134,12 @@ const LISTS: [List; 4] = [
 pub(super) async fn read(
     upstream: &Upstream,
     connection: &UpstreamConnection,
-    what: ListKinds,
+    kinds: ListKinds,
     old: &Catalog,
 ) -> Result<ReadLists, OwnRequestError> {
     let features = connection.features;
     let mut fresh = ReadLists { catalog: old.clone(), ttl: Duration::MAX, failed: Vec::new() };
-    for list in LISTS.iter().filter(|list| what.contains(list.kind)) {
+    for list in LISTS.iter().filter(|list| kinds.contains(list.kind)) {
         let is_offered = features.lists.is_empty() || features.lists.contains(list.kind);
         let before = std::mem::take((list.entries)(&mut fresh.catalog));
         let used = fresh.catalog.bytes();
@@ -181,7 +182,7 @@ impl ListEntries {
     }
 }
 
-/// Reads one list within the configured limits (`lists`), of whose bytes `used` are taken by other lists. Entries
+/// Reads one list within the configured limits (`lists`), where other lists have taken `used` bytes of the limit. Entries
 /// beyond the limits are omitted.
 async fn read_list(
     upstream: &Upstream,
@@ -193,7 +194,7 @@ async fn read_list(
     let mut budget = ListBudget { entries: limits.entries, bytes: limits.bytes.saturating_sub(used) };
     let mut read = ListEntries::empty();
     let mut cursor: Option<String> = None;
-    // Hashes of the cursors that were followed, because a server decides how long they are.
+    // Only the hashes of the followed cursors are kept, because a server decides how long its cursors are.
     let (mut followed, hasher) = (HashSet::new(), RandomState::new());
     for page in 1.. {
         let params = cursor.as_ref().map_or_else(
@@ -202,10 +203,10 @@ async fn read_list(
         );
         let result = upstream.ask(connection, list.method, &params).await?;
         let malformed = || OwnRequestError::Malformed(format!("its answer to {} is not a list", list.method));
-        let of_page = Page::read(&result, list.member, &mut budget, &mut read.all).ok_or_else(malformed)?;
-        read.ttl = read.ttl.min(of_page.ttl);
-        let Some(next) = of_page.next.filter(|_| of_page.exceeded.is_none()) else {
-            read.truncation = of_page.exceeded.map(|exceeded| match exceeded {
+        let page_read = Page::read(&result, list.member, &mut budget, &mut read.all).ok_or_else(malformed)?;
+        read.ttl = read.ttl.min(page_read.ttl);
+        let Some(next) = page_read.next.filter(|_| page_read.exceeded.is_none()) else {
+            read.truncation = page_read.exceeded.map(|exceeded| match exceeded {
                 BudgetExceeded::Entries => format!("it has more than {} entries (lists.entries)", limits.entries),
                 BudgetExceeded::Bytes => {
                     format!("all lists together have more than {} bytes (lists.bytes)", limits.bytes)
@@ -230,7 +231,7 @@ async fn read_list(
     if let Some(why) = &read.truncation {
         tracing::warn!(
             upstream = %upstream.config.name, list = list.method, entries = read.all.len(),
-            "only a part of its list is read: {why}"
+            "only a part of a list of the upstream is read: {why}"
         );
     }
     Ok(read)
@@ -310,7 +311,7 @@ mod tests {
         let (read, entries) = read.unwrap();
         assert_eq!(entries[0].get(), r#"{ "name":"a", "x":12345678901234567890123 }"#);
         assert_eq!((entries.len(), read.exceeded), (2, None));
-        assert_eq!(read.next.as_deref(), Some(""), "an empty cursor is one");
+        assert_eq!(read.next.as_deref(), Some(""), "an empty cursor is valid");
         assert_eq!(read.ttl, Duration::from_millis(1500));
         let (last, _) = page(r#"{"tools":[],"nextCursor":null,"ttlMs":-5}"#).unwrap();
         assert_eq!((last.next, last.ttl), (None, Duration::ZERO));

@@ -28,23 +28,23 @@ use countersign_net::Backoff;
 use countersign_protocol::{Era, capabilities::ClientCapabilities};
 use countersign_provider::ProviderEvent;
 
-/// A connection that lasted this long counts as stable, so that the next attempt comes at once.
+/// A connection that lasted this long counts as stable, so that the next attempt follows at once.
 const STABLE_CONNECTION_TIME: Duration = Duration::from_secs(10);
-/// Minimum interval of attempts that a waiting call may bring forward.
+/// Minimum time between attempts, even if a call waits for the upstream.
 const MIN_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after the first announcement of a change, so that further ones are read together.
+/// Delay after the first announcement of a change, so that further changes are read together.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
-/// Announcements without a pause before reading slows down. Every new list costs all clients a route table, so the
+/// Number of announcements in a row after which reading slows down. Every new list costs all clients a route table, so the
 /// delay then doubles with each announcement, up to 32 times.
 const CHANGES_BEFORE_SLOWDOWN: u32 = 5;
-/// A pause this long ends the row of announcements.
+/// A pause of this length ends a series of announcements.
 const QUIET_TIME: Duration = Duration::from_secs(5);
 /// Interval at which idle links are closed.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// Time limit for connecting before another replica is tried; some servers install themselves first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Capacity of the mailbox. Each message is work that somebody waits for, and its sender limits it.
+/// Capacity of the mailbox. The senders limit the number of their messages themselves.
 const MAILBOX_CAPACITY: usize = 1024;
 
 impl Actor for UpstreamActor {
@@ -63,7 +63,7 @@ impl Upstream {
     }
 }
 
-/// The pauses before a server that ended, or was not reached, is tried again.
+/// The pauses before the next attempt, after a server has exited or could not be reached.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(60) };
 
 /// Runs until [`Upstream::close`].
@@ -89,7 +89,7 @@ async fn run(upstream: Arc<Upstream>) {
                     era = None;
                 }
                 upstream.metrics.record_restart();
-                tracing::warn!(upstream = %upstream.config.name, %error, "the connection to it has ended");
+                tracing::warn!(upstream = %upstream.config.name, %error, "the connection to the upstream has ended");
                 if up.elapsed() >= STABLE_CONNECTION_TIME {
                     failures = 0;
                     continue;
@@ -102,9 +102,9 @@ async fn run(upstream: Arc<Upstream>) {
                 }
                 // Only the first failure is a warning.
                 if failures == 0 {
-                    tracing::warn!(upstream = %upstream.config.name, %error, "it cannot be reached; trying again");
+                    tracing::warn!(upstream = %upstream.config.name, %error, "the upstream cannot be reached; the gateway tries again");
                 } else {
-                    tracing::debug!(upstream = %upstream.config.name, %error, failures, "it cannot be reached");
+                    tracing::debug!(upstream = %upstream.config.name, %error, failures, "the upstream cannot be reached");
                 }
                 if !matches!(error, LinkError::Unreachable(_)) {
                     // The server may have been replaced by one of another era.
@@ -139,7 +139,7 @@ async fn wait_for_retry(upstream: &Upstream, began: Instant, wait: Duration) {
     }
 }
 
-/// The plain connection, and the one on which the lists were read if that is another.
+/// The plain connection, and the second connection if the lists were read on one.
 type Connected = (Arc<UpstreamConnection>, Option<Arc<UpstreamConnection>>);
 
 /// Connects to the first endpoint that answers, beginning with the last one used, and reads the lists.
@@ -246,7 +246,7 @@ async fn serve(
             () = connection.wait_until_unusable() => return LinkError::Lost("its connection was closed".into()),
             () = upstream.stop.cancelled() => return LinkError::Lost("the gateway closes it".into()),
             () = upstream.era_doubted.notified() => {
-                // Not repeated within a short time, whatever the server rejects.
+                // The detection is not repeated within a short time, even if the server rejects the revision again.
                 if began.elapsed() >= STABLE_CONNECTION_TIME {
                     connection.retire();
                     return LinkError::Protocol("it speaks another revision now".into());
@@ -260,11 +260,11 @@ async fn serve(
                     () = upstream.stop.cancelled() => continue,
                 }
                 last_change = Instant::now();
-                let what = ListKinds::from_bits_truncate(upstream.stale_lists.swap(0, Ordering::AcqRel));
+                let lists = ListKinds::from_bits_truncate(upstream.stale_lists.swap(0, Ordering::AcqRel));
                 let surveyor = survey.surveyor();
                 let reader = surveyor.as_ref().unwrap_or(connection);
-                if let Err(error) = refresh(upstream, reader, what).await {
-                    upstream.mark_stale(what);
+                if let Err(error) = refresh(upstream, reader, lists).await {
+                    upstream.mark_stale(lists);
                     if surveyor.is_some() {
                         survey.discard();
                         tokio::time::sleep(SETTLE_TIME * 10).await;
@@ -274,7 +274,7 @@ async fn serve(
                         connection.retire();
                         return error;
                     }
-                    // A broken connection reports itself; until then, the next attempt is delayed.
+                    // A broken connection becomes unusable by itself. The next attempt is delayed until then.
                     tokio::select! {
                         () = connection.wait_until_unusable() => return error,
                         () = tokio::time::sleep(SETTLE_TIME * 10) => {}
@@ -286,7 +286,7 @@ async fn serve(
     }
 }
 
-/// Returns the delay after this many announcements in a row.
+/// Returns the delay before the lists are read, after this many announcements in a row.
 fn settle_time(changes_in_row: u32) -> Duration {
     SETTLE_TIME * 2_u32.pow(changes_in_row.saturating_sub(CHANGES_BEFORE_SLOWDOWN).min(5))
 }

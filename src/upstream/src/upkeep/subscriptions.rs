@@ -30,27 +30,30 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Durat
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Upstream {
-    /// Adds a watch of the resource (the upstream's own URI). It is counted at once; the future resolves when the
-    /// upstream has confirmed it, or cannot be asked now and will be asked after reconnecting.
+    /// Adds a watch of a resource, by the upstream's own URI. The watch is counted at once, and the future resolves when the
+    /// upstream has confirmed it or a time limit is reached.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` if the server has no subscriptions. The watch is counted all the same.
+    /// `INVALID_REQUEST` if the server has no subscriptions. The watch is counted in this case too.
     pub fn watch_resource(&self, uri: &str) -> impl Future<Output = Result<(), McpError>> + Send + 'static + use<> {
         self.resource_watches.add(uri);
         let mut confirmed = self.resource_watches.confirmed.subscribe();
-        let can = self.can_subscribe();
+        let can_subscribe = self.can_subscribe();
         let uri = uri.to_owned();
         let limit = self.config.timeout.min(ACKNOWLEDGEMENT_TIMEOUT);
         async move {
-            if !can {
-                return Err(McpError::new(ErrorKind::InvalidRequest, "this server does not tell of changed resources"));
+            if !can_subscribe {
+                return Err(McpError::new(
+                    ErrorKind::InvalidRequest,
+                    "this server does not announce changes of its resources",
+                ));
             }
             let _ = tokio::time::timeout(limit, confirmed.wait_for(|uris| uris.contains(&uri))).await;
             Ok(())
         }
     }
 
-    /// Removes a watch; the upstream is told after the last one.
+    /// Removes a watch. The upstream is notified after the last watch of the resource.
     pub fn unwatch_resource(&self, uri: &str) {
         self.resource_watches.remove(uri);
     }
@@ -62,7 +65,7 @@ impl Upstream {
     }
 }
 
-/// Runs for one connection until `cancelled`.
+/// Maintains the subscriptions on one connection until `cancelled`.
 pub(crate) async fn run(upstream: Arc<Upstream>, connection: Arc<UpstreamConnection>, cancelled: CancellationToken) {
     connection.traffic.mark_subscribed();
     let work = async {
@@ -95,11 +98,11 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
         let old: Vec<_> = subscribed.difference(&wanted).cloned().collect();
         for (method, uris) in [("resources/subscribe", &new), ("resources/unsubscribe", &old)] {
             for uri in uris {
-                let asked = upstream.ask(connection, method, &json!({ "uri": uri }).to_string()).await;
-                if let Err(error) = &asked {
-                    tracing::info!(upstream = %upstream.config.name, method, %error, "it does not take a subscription");
+                let answer = upstream.ask(connection, method, &json!({ "uri": uri }).to_string()).await;
+                if let Err(error) = &answer {
+                    tracing::info!(upstream = %upstream.config.name, method, %error, "the upstream refused to change a subscription");
                 }
-                match (method, asked) {
+                match (method, answer) {
                     ("resources/subscribe", Ok(_)) => drop(subscribed.insert(uri.clone())),
                     ("resources/subscribe", Err(_)) => drop(refused.insert(uri.clone())),
                     _ => drop(subscribed.remove(uri)),
@@ -143,7 +146,7 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
             None => {
                 upstream.resource_watches.confirmed.send_replace(uris);
                 failures = 0;
-                // The old stream was open until now.
+                // This drops the old stream, which was open until now.
                 let stream = current.insert(next);
                 tokio::select! {
                     ended = stream => ended,
@@ -162,7 +165,7 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
         }
         tokio::time::sleep(BACKOFF.pause(failures)).await;
         failures = failures.saturating_add(1);
-        // Nobody has said what changed meanwhile.
+        // Changes during the interruption were not announced.
         upstream.mark_stale(ListKinds::all());
     }
 }
@@ -189,12 +192,12 @@ async fn listen_once(
             StreamEnd::Closed
         }
         Ok(Response::Error(error)) => {
-            tracing::info!(upstream = %upstream.config.name, error = %OwnRequestError::Rpc(error), "it takes no subscription");
+            tracing::info!(upstream = %upstream.config.name, error = %OwnRequestError::Rpc(error), "the upstream refused the subscription");
             StreamEnd::Refused
         }
         Err(LinkError::Status { status, .. }) if status >= 500 => StreamEnd::Closed,
         Err(error) => {
-            tracing::info!(upstream = %upstream.config.name, %error, "it takes no subscription");
+            tracing::info!(upstream = %upstream.config.name, %error, "the upstream refused the subscription");
             StreamEnd::Refused
         }
     }
@@ -235,6 +238,6 @@ impl Listener for SubscriptionListener {
         }
     }
 
-    /// Servers of this era send no requests; dropping one declines it.
+    /// Servers of this era send no requests. Dropping a request declines it.
     fn request(&self, _: UpstreamRequest) {}
 }

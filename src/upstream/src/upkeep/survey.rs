@@ -22,10 +22,10 @@ use crate::{
 };
 use countersign_protocol::{Era, capabilities::ClientCapabilities};
 
-/// Time that a server has to announce other lists for such a client.
+/// Time limit for a server to announce different lists to a client that declares everything.
 const CHANGE_NOTICE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The connection on which the lists are read, if it is not the plain one.
+/// The connection on which the lists are read, if it is not the plain connection.
 pub(crate) struct Survey {
     connection: ArcSwapOption<UpstreamConnection>,
     lost: Notify,
@@ -64,13 +64,13 @@ fn all_capabilities(upstream: &Upstream) -> ClientCapabilities {
     }
 }
 
-/// Time that the first lists wait for a server to announce a change.
+/// Time limit for a server to announce a change before its first lists are read.
 const FIRST_LISTS_DELAY: Duration = Duration::from_millis(500);
 
-/// Delay after the first announcement of a change, so that further ones are read together.
+/// Delay after the first announcement of a change, so that further changes are read together.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
 
-/// Opens the connection for the first lists; `None` if only the plain one is needed.
+/// Opens the connection for the first lists. Returns `None` if the plain connection is enough.
 pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -> Option<Arc<UpstreamConnection>> {
     let config = &upstream.config;
     if plain.era != Era::Legacy || (!config.elicitation && !config.sampling) {
@@ -84,7 +84,7 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -
     let (link, negotiated) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            tracing::debug!(upstream = %config.name, %error, "no second connection for its lists");
+            tracing::debug!(upstream = %config.name, %error, "cannot open a second connection for the lists");
             return None;
         }
     };
@@ -99,8 +99,8 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -
     Some(connection)
 }
 
-/// Runs as long as the plain connection, until `cancelled`. `survey` holds the connection on which the first lists were
-/// read.
+/// Maintains the second connection until `cancelled`, when the plain connection has ended. `survey` holds the connection on
+/// which the first lists were read.
 pub(crate) async fn run(
     upstream: Arc<Upstream>,
     plain: Arc<UpstreamConnection>,
@@ -129,7 +129,7 @@ pub(crate) async fn run(
                     () = connection.wait_until_unusable() => {}
                     () = survey.lost.notified() => {}
                 }
-                tracing::debug!(upstream = %upstream.config.name, "the connection that its lists are read on has ended");
+                tracing::debug!(upstream = %upstream.config.name, "the second connection for the lists has ended");
             }
             tokio::time::sleep(BACKOFF.pause(losses)).await;
             losses += 1;
@@ -144,10 +144,10 @@ pub(crate) async fn run(
     }
 }
 
-/// Returns `true` if both connections have the same lists. They count as different while one does not answer.
+/// Returns `true` if both connections have the same lists. Lists that cannot be read count as different.
 async fn has_same_lists(upstream: &Upstream, plain: &UpstreamConnection, connection: &UpstreamConnection) -> bool {
     let nothing = Catalog::default();
-    let Ok(without) = lists::read(upstream, plain, ListKinds::all(), &nothing).await else { return false };
-    let Ok(with) = lists::read(upstream, connection, ListKinds::all(), &nothing).await else { return false };
-    without.catalog.changed_lists(&with.catalog).is_empty()
+    let Ok(plain_lists) = lists::read(upstream, plain, ListKinds::all(), &nothing).await else { return false };
+    let Ok(surveyed_lists) = lists::read(upstream, connection, ListKinds::all(), &nothing).await else { return false };
+    plain_lists.catalog.changed_lists(&surveyed_lists.catalog).is_empty()
 }

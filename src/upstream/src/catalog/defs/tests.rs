@@ -59,7 +59,7 @@ fn invalid_definitions_are_rejected_with_reason() {
         ("5", ""),
     ] {
         let error = names("p__").tool(&raw(text)).unwrap_err();
-        assert_eq!((error.what, error.name.as_str()), ("the tool", name), "{text}");
+        assert_eq!((error.kind, error.name.as_str()), ("the tool", name), "{text}");
     }
     assert!(names("").prompt(&raw(r#"{"name":"p","arguments":[{"name":1}]}"#)).is_err());
     assert!(names("").resource(&raw(r#"{"uri":"a:b"}"#)).is_err());

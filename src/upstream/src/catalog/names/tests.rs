@@ -32,7 +32,7 @@ fn empty_prefix_changes_nothing() {
 
 #[test]
 fn slug_is_a_valid_scheme() {
-    for (name, slug_of) in [
+    for (name, slug) in [
         ("fs", "fs"),
         ("My Server_2", "my-server-2"),
         ("7zip", "x7zip"),
@@ -41,8 +41,8 @@ fn slug_is_a_valid_scheme() {
         ("", "x"),
         ("a+b", "a-b"),
     ] {
-        assert_eq!(names(name, "p__").scheme(), format!("{slug_of}+"));
-        assert!(url::Url::parse(&format!("{slug_of}+file:///a")).is_ok(), "{slug_of}");
+        assert_eq!(names(name, "p__").scheme(), format!("{slug}+"));
+        assert!(url::Url::parse(&format!("{slug}+file:///a")).is_ok(), "{slug}");
     }
 }
 
@@ -54,8 +54,8 @@ fn foreign_names_have_no_own_name() {
     assert_eq!(names.own_uri("gs+file:///a"), None);
     assert_eq!(names.own_uri("file:///a"), None);
     assert_eq!(names.own_uri(""), None);
-    assert_eq!(names.own_uri("fé+"), None, "not cut within a character");
-    assert_eq!(names.own_uri("FS+file:///A"), Some("file:///A"), "schemes have no case");
+    assert_eq!(names.own_uri("fé+"), None, "the scheme is not cut within a character");
+    assert_eq!(names.own_uri("FS+file:///A"), Some("file:///A"), "the case of schemes is ignored");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn malformed_results_pass_unchanged() {
 #[test]
 fn params_are_translated_in_both_directions() {
     let names = names("fs", "fs__");
-    for (outside, inside) in [
+    for (exposed, own) in [
         (
             r#"{"name":"fs__read","arguments":{"name":"fs__x"},"n":1.0}"#,
             r#"{"name":"read","arguments":{"name":"fs__x"},"n":1.0}"#,
@@ -125,7 +125,7 @@ fn params_are_translated_in_both_directions() {
         (r#"{"ref":{"uri":"fs+file:///{p}"}}"#, r#"{"ref":{"uri":"file:///{p}"}}"#),
         (r#"{"uri":"other:///a"}"#, r#"{"uri":"other:///a"}"#),
     ] {
-        assert_eq!(names.own_params(&raw(outside)).get(), inside);
+        assert_eq!(names.own_params(&raw(exposed)).get(), own);
     }
     assert_eq!(names.own_params_for(&raw(r#"{"name":"fs.read"}"#), "fs__read").get(), r#"{"name":"read"}"#);
     assert_eq!(
@@ -176,8 +176,8 @@ proptest! {
         let out = names.expose_result(&text);
         let mut expected = tree.clone();
         for block in expected["content"].as_array_mut().unwrap() {
-            let at = if block["type"] == "resource_link" { "/uri" } else { "/resource/uri" };
-            if let Some(uri) = block.pointer_mut(at) {
+            let pointer = if block["type"] == "resource_link" { "/uri" } else { "/resource/uri" };
+            if let Some(uri) = block.pointer_mut(pointer) {
                 *uri = format!("fs+{}", uri.as_str().unwrap()).into();
             }
         }

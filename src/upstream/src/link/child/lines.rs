@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
-/// Bytes that are read at once.
+/// Maximum bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 /// Maximum capacity of a line buffer that is kept for the next line.
 pub(super) const MAX_KEPT_CAPACITY: usize = 256 << 10;
@@ -20,7 +20,7 @@ pub(super) struct LineReader<R> {
     input: BufReader<R>,
     line: Vec<u8>,
     max: usize,
-    /// The rest of a truncated line follows.
+    /// `true` if the rest of a truncated line must be skipped.
     skips_rest: bool,
 }
 
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_the_same_however_they_arrive() {
+    async fn lines_do_not_depend_on_size_of_reads() {
         let text = b"a\n\nbcd\r\n12345\n123456\n12345678901234567890\nx\r\nhalf";
         for step in 1..text.len() + 1 {
             let lines = lines(5, text, step).await;

@@ -26,17 +26,17 @@ use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
 const SELF_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time to read the remaining output of a server that has exited, because one of its descendants may keep stdout open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
-/// Bytes after which no more messages are added to a batch.
+/// Number of bytes after which no more messages are added to a batch.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Takes over a running server. `max` is the maximum number of bytes of one message from it.
+/// Starts the tasks of a running server. `max` is the maximum number of bytes of one message from the server.
 pub(super) fn start(child: RunningChild, log: ServerLog, max: usize, unsolicited: Arc<dyn Listener>) -> SharedLink {
     let link = SharedLink::new(unsolicited);
     tokio::spawn(run(Arc::clone(&link.mux), child, log, max, link.stop.clone()));
     link
 }
 
-/// Ends the link if its task ends by a panic or with its thread, so that nobody waits forever.
+/// Ends the link when its task panics or its thread stops, so that no request waits forever.
 struct EndOnDrop(Arc<Mux>);
 
 impl Drop for EndOnDrop {
@@ -48,11 +48,11 @@ impl Drop for EndOnDrop {
 /// The progress of ending a server.
 enum Phase {
     Running,
-    /// Its stdin is closed.
+    /// The stdin of the server is closed, and the server should exit by itself.
     AwaitingExit {
-        until: Instant,
+        exit_deadline: Instant,
     },
-    /// The guard was ordered to terminate it.
+    /// The guard was ordered to terminate the server.
     Terminating,
 }
 
@@ -74,12 +74,12 @@ async fn run(mux: Arc<Mux>, child: RunningChild, log: ServerLog, max: usize, sto
     let close_stdin = |phase: &mut Phase| {
         if matches!(phase, Phase::Running) {
             mux.queue.close();
-            *phase = Phase::AwaitingExit { until: Instant::now() + SELF_EXIT_TIMEOUT };
+            *phase = Phase::AwaitingExit { exit_deadline: Instant::now() + SELF_EXIT_TIMEOUT };
         }
     };
     let report = loop {
-        let until = match phase {
-            Phase::AwaitingExit { until } => Some(until),
+        let exit_deadline = match phase {
+            Phase::AwaitingExit { exit_deadline } => Some(exit_deadline),
             Phase::Running | Phase::Terminating => None,
         };
         tokio::select! {
@@ -91,7 +91,7 @@ async fn run(mux: Arc<Mux>, child: RunningChild, log: ServerLog, max: usize, sto
             end = &mut reading, if !reading_ended => {
                 reading_ended = true;
                 match end {
-                    // It is exiting, or it is useless without its stdout.
+                    // The server is exiting, or it is useless without its stdout.
                     ReadEnd::Closed => close_stdin(&mut phase),
                     ReadEnd::TooLong => {
                         mux.end(LinkError::Protocol(format!("it sent a message of more than {max} bytes")));
@@ -100,13 +100,13 @@ async fn run(mux: Arc<Mux>, child: RunningChild, log: ServerLog, max: usize, sto
                     }
                 }
             }
-            // It does not read any more, but may still answer what it has read.
+            // The server reads nothing more, but may still answer earlier requests.
             _ = &mut writing, if !writing_ended => {
                 writing_ended = true;
                 close_stdin(&mut phase);
             }
             () = stop.cancelled(), if matches!(phase, Phase::Running) => close_stdin(&mut phase),
-            () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
+            () = sleep_until(exit_deadline.unwrap_or_else(Instant::now)), if exit_deadline.is_some() => {
                 if reading_ended {
                     mux.end(LinkError::Lost("it closed its stdout".to_owned()));
                 }

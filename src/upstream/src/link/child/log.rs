@@ -1,4 +1,5 @@
-//! Logs what a server writes outside of the protocol, line by line: limited, on one line each, and without its secrets.
+//! Logs the output of a server outside of the protocol. Each line is limited in length, and logged without control characters
+//! and secrets.
 
 use std::{
     borrow::Cow,
@@ -18,21 +19,21 @@ use countersign_protocol::redact::{MASK, redact};
 
 /// Maximum bytes of a line that are read and redacted.
 const MAX_READ_BYTES: usize = 16 << 10;
-/// Maximum bytes of a line that are logged. It is much less than what is read, so that the limit cuts no secret in two.
+/// Maximum bytes of a line that are logged. It is much less than [`MAX_READ_BYTES`], so that the limit cuts no secret in two.
 const MAX_LOGGED_BYTES: usize = 4 << 10;
-/// Maximum lines that are logged in a [`WINDOW`].
-const MAX_LINES: u32 = 200;
-const WINDOW: Duration = Duration::from_secs(10);
-/// Shorter values are no secrets, and redacting them would make the log illegible (`1`, `no`).
+/// Maximum lines that are logged in a [`THROTTLE_WINDOW`].
+const MAX_LINES_PER_WINDOW: u32 = 200;
+const THROTTLE_WINDOW: Duration = Duration::from_secs(10);
+/// Minimum bytes of a secret. Redacting shorter values (`1`, `no`) would make the log illegible.
 const MIN_SECRET_BYTES: usize = 4;
 
 /// Maximum characters of a line in the status of a server.
 const MAX_STDERR_CHARS: usize = 500;
 /// A process that exits by itself before it is this old has failed to start. Several in a row are a crash loop.
 const STARTUP_TIME: Duration = Duration::from_secs(10);
-/// Maximum lines that are remembered of processes that failed to start.
+/// Maximum number of remembered lines of processes that failed to start.
 const MAX_REMEMBERED_LINES: usize = 1000;
-/// Lines that look like errors belong together if they arrive within this time of each other. The first one is kept.
+/// Lines that look like errors belong together if they arrive within this time of each other. The first of these lines is kept.
 const ERROR_GROUP_TIME: Duration = Duration::from_secs(1);
 
 /// The output on stderr of all processes of one server.
@@ -43,7 +44,7 @@ pub(super) struct History {
     last_error: Option<(u64, Instant)>,
     /// Fingerprints of lines of processes that were starting, and the first process that wrote each.
     lines: HashMap<u64, u64>,
-    /// Consecutive processes that failed to start.
+    /// Number of consecutive processes that failed to start.
     failures: u64,
     processes: u64,
 }
@@ -52,8 +53,9 @@ impl History {
     fn record(&mut self, process: u64, line: &str, now: Instant) {
         let line: String = line.chars().take(MAX_STDERR_CHARS).collect();
         if looks_like_error(&line) {
-            let is_continued =
-                self.last_error.is_some_and(|(of, at)| of == process && now.duration_since(at) < ERROR_GROUP_TIME);
+            let is_continued = self.last_error.is_some_and(|(last_process, time)| {
+                last_process == process && now.duration_since(time) < ERROR_GROUP_TIME
+            });
             self.last_error = Some((process, now));
             if !is_continued {
                 self.stderr.error = Some(line.clone());
@@ -62,15 +64,15 @@ impl History {
         self.stderr.last = Some(line);
     }
 
-    /// Remembers a line of a process that is starting. Returns `true` if an earlier process that failed to start wrote the
-    /// same.
-    fn is_repeated(&mut self, process: u64, line: &str) -> bool {
-        let print = fingerprint(line);
-        match self.lines.get(&print) {
+    /// Remembers a line of a process that is starting. Returns `true` if an earlier process wrote the same line and failed to
+    /// start.
+    fn remember_startup_line(&mut self, process: u64, line: &str) -> bool {
+        let line_hash = fingerprint(line);
+        match self.lines.get(&line_hash) {
             Some(first) => self.failures > 0 && *first < process,
             None => {
                 if self.lines.len() < MAX_REMEMBERED_LINES {
-                    self.lines.insert(print, process);
+                    self.lines.insert(line_hash, process);
                 }
                 false
             }
@@ -78,7 +80,7 @@ impl History {
     }
 }
 
-/// Returns a hash of the line in which times, process ids and addresses make no difference.
+/// Returns a hash of the line that ignores digits, and therefore times, process ids and addresses.
 fn fingerprint(line: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (at, part) in line.split("0x").enumerate() {
@@ -91,14 +93,14 @@ fn fingerprint(line: &str) -> u64 {
     hasher.finish()
 }
 
-/// Returns `true` if the line says what went wrong, rather than where (a frame of a stack is indented) or what might.
+/// Returns `true` if the line describes an error. Indented lines, such as frames of a stack, and warnings do not count.
 fn looks_like_error(line: &str) -> bool {
     if line.starts_with(char::is_whitespace) {
         return false;
     }
     let lower = line.to_ascii_lowercase();
     let found = ["error", "err!", "fatal", "panicked", "exception"].iter().filter_map(|word| {
-        // `ValueError:` is one, `errors=0` and `error_handler` are none.
+        // `ValueError:` contains the word, but `errors=0` and `error_handler` do not.
         let ends = |at: &usize| !lower[at + word.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         lower.match_indices(word).map(|(at, _)| at).find(ends)
     });
@@ -109,7 +111,7 @@ fn looks_like_error(line: &str) -> bool {
 /// The log of one process of a server.
 pub(super) struct ServerLog {
     server: String,
-    /// The longest first, so that none is visible because a part of it was masked before.
+    /// The longest secret comes first, because masking a part of a secret first would leave the rest visible.
     secrets: Vec<String>,
     history: Arc<Mutex<History>>,
     process: u64,
@@ -120,7 +122,7 @@ pub(super) struct ServerLog {
 #[derive(Default)]
 struct OutputState {
     throttle: Throttle,
-    /// The last line, if it was not logged.
+    /// The last line, if the throttle kept it out of the log.
     unlogged: Option<Vec<u8>>,
     /// Lines that were omitted because an earlier process wrote the same.
     repeated: u64,
@@ -140,7 +142,7 @@ impl ServerLog {
         Self { server: server.to_owned(), secrets, history, process, began: Instant::now() }
     }
 
-    /// Logs how the process ended. `failed` means that it ended by itself.
+    /// Logs how the process ended. `failed` is `true` if the process ended without being stopped by the gateway.
     pub(super) fn log_exit(&self, how: &str, failed: bool) {
         let failures = {
             let mut history = self.history.lock();
@@ -193,7 +195,7 @@ impl ServerLog {
         self.log_omitted(output.throttle.take_omitted());
         if output.repeated > 0 {
             tracing::info!(target: "countersign_upstream", upstream = %self.server, lines = output.repeated,
-                "it wrote to its stderr what it wrote when it failed before");
+                "the server repeated lines on stderr that it wrote before it last failed to start");
         }
     }
 
@@ -213,7 +215,7 @@ impl ServerLog {
         let is_repeated = {
             let mut history = self.history.lock();
             history.record(self.process, &line, now);
-            now.duration_since(self.began) < STARTUP_TIME && history.is_repeated(self.process, &line)
+            now.duration_since(self.began) < STARTUP_TIME && history.remember_startup_line(self.process, &line)
         };
         if is_repeated {
             output.repeated += 1;
@@ -234,7 +236,7 @@ impl ServerLog {
 
     fn log_omitted(&self, lines: u64) {
         if lines > 0 {
-            tracing::warn!(target: "countersign_upstream", upstream = %self.server, lines, "it writes too much: lines were left out");
+            tracing::warn!(target: "countersign_upstream", upstream = %self.server, lines, "the server writes too much, so lines were left out");
         }
     }
 }
@@ -248,15 +250,15 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Returns whether a line may pass, and the number of lines that were omitted in a window that has just ended.
+    /// Returns `true` if a line may pass, together with the number of lines that were omitted in a window that has just ended.
     fn pass(&mut self, now: Instant) -> (bool, u64) {
         let mut omitted = 0;
-        if self.window_start.is_none_or(|start| now.duration_since(start) >= WINDOW) {
+        if self.window_start.is_none_or(|start| now.duration_since(start) >= THROTTLE_WINDOW) {
             omitted = self.take_omitted();
             self.window_start = Some(now);
             self.passed = 0;
         }
-        let may_pass = self.passed < MAX_LINES;
+        let may_pass = self.passed < MAX_LINES_PER_WINDOW;
         if may_pass {
             self.passed += 1;
         } else {
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(log.make_legible(b"a\x1b[2J\rb\xff\tc"), "a\\u{1b}[2J\\u{d}b\u{fffd}\tc");
         let long = log.make_legible("é".repeat(MAX_LOGGED_BYTES).as_bytes());
         assert!(long.len() <= MAX_LOGGED_BYTES + 4 && long.ends_with("é…"));
-        // One that stands across the end of what is logged is found all the same.
+        // A secret that crosses the limit of logged bytes is found too.
         let mut line = vec![b'x'; MAX_LOGGED_BYTES - 3];
         line.extend_from_slice(b"hunter2");
         assert!(!log.make_legible(&line).contains("hun"));
@@ -293,10 +295,10 @@ mod tests {
     fn omitted_lines_are_counted() {
         let mut throttle = Throttle::default();
         let start = Instant::now();
-        let passed = (0..MAX_LINES * 3).filter(|_| throttle.pass(start).0).count();
-        assert_eq!(passed, MAX_LINES as usize);
-        assert_eq!(throttle.pass(start + WINDOW), (true, u64::from(MAX_LINES) * 2));
-        assert_eq!(throttle.pass(start + WINDOW), (true, 0));
+        let passed = (0..MAX_LINES_PER_WINDOW * 3).filter(|_| throttle.pass(start).0).count();
+        assert_eq!(passed, MAX_LINES_PER_WINDOW as usize);
+        assert_eq!(throttle.pass(start + THROTTLE_WINDOW), (true, u64::from(MAX_LINES_PER_WINDOW) * 2));
+        assert_eq!(throttle.pass(start + THROTTLE_WINDOW), (true, 0));
     }
 
     #[test]
@@ -321,7 +323,7 @@ mod tests {
         let python =
             ["Traceback (most recent call last):", "  File \"error.py\"", "ModuleNotFoundError: No module named 'x'"];
         assert_eq!(log_lines(&python), (python[2].to_owned(), python[2].to_owned()));
-        // What ends without such a line leaves the error of the process before.
+        // A process without an error line keeps the error of the previous process.
         assert_eq!(log_lines(&["bye"]), (python[2].to_owned(), "bye".to_owned()));
         for line in ["warning: an error may follow", "0 errors", "error_handler is set", "    throw new Error(x)"] {
             assert!(!looks_like_error(line), "{line}");
@@ -343,7 +345,7 @@ mod tests {
             log.log_exit("it exited", failed);
             lines.len() as u64 - output.repeated
         };
-        // Processes that did not fail are told of each time: one server may have several.
+        // Lines of processes that did not fail are always logged, because one server may run several processes.
         assert_eq!((logged(&["hello"], false), logged(&["hello"], false)), (1, 1));
         assert_eq!(logged(&["at 10:00:01", "Traceback", "Traceback"], true), 3);
         assert_eq!(logged(&["at 10:00:07", "Traceback", "Traceback", "and more"], true), 1);
@@ -351,7 +353,7 @@ mod tests {
         assert_eq!(logged(&["<Handle object at 0x7f3a9c01beef>"], true), 1);
         assert_eq!(logged(&["<Handle object at 0x7f51d0ff00>"], true), 0);
         assert_eq!(history.lock().failures, 5);
-        // One that has settled ends the loop.
+        // A process that runs for long enough ends the crash loop.
         history.lock().failures = 3;
         let mut log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
         log.began = Instant::now().checked_sub(STARTUP_TIME).unwrap();

@@ -41,7 +41,7 @@ impl ChildConnector {
         Self { config, data, guard: this_program(), max_message, history: Arc::default() }
     }
 
-    /// Sets the program that provides the guard's subcommand, if this one does not, as in tests.
+    /// Sets the program that provides the guard's subcommand. Tests need it, because their executable has no such subcommand.
     #[must_use]
     pub fn guarded_by(mut self, program: &Path) -> Self {
         self.guard = program.to_owned();
@@ -84,7 +84,7 @@ impl ChildConnector {
 }
 
 impl Connector for ChildConnector {
-    /// The child's tasks run on the thread of this call.
+    /// Starts a child, whose tasks run on the thread of this call.
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         Box::pin(self.start(unsolicited))
     }

@@ -4,14 +4,14 @@ use super::*;
 use crate::testing::{RecordingListener, ScriptedConnector, error, result};
 use countersign_protocol::rpc_error::RpcError;
 
-const MODERN: &str = r#"{"resultType":"complete","supportedVersions":["2025-11-25","2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"m","version":"1"}},"ttlMs":5000}"#;
-const INITIALIZED: &str = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{ "x":1.0 }},"serverInfo":{"name":"l","version":"1"},"instructions":"do"}"#;
+const DISCOVER_RESULT: &str = r#"{"resultType":"complete","supportedVersions":["2025-11-25","2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"m","version":"1"}},"ttlMs":5000}"#;
+const INITIALIZE_RESULT: &str = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{ "x":1.0 }},"serverInfo":{"name":"l","version":"1"},"instructions":"do"}"#;
 
 fn listener() -> Arc<dyn Listener> {
     Arc::new(RecordingListener::default())
 }
 
-async fn found(scripted: ScriptedConnector) -> (Result<DetectionResult, LinkError>, Vec<String>) {
+async fn run_detection(scripted: ScriptedConnector) -> (Result<DetectionResult, LinkError>, Vec<String>) {
     let scripted = Arc::new(scripted);
     let detected = detect(scripted.clone(), &listener).await;
     (detected, scripted.sent_methods())
@@ -24,7 +24,7 @@ fn server(
 ) -> ScriptedConnector {
     ScriptedConnector::new(separate_probes, move |method, _| match method {
         "server/discover" => discovery(),
-        "initialize" => result(INITIALIZED),
+        "initialize" => result(INITIALIZE_RESULT),
         other => panic!("{other}"),
     })
 }
@@ -32,7 +32,7 @@ fn server(
 #[tokio::test]
 async fn stateless_era_is_preferred() {
     for separate_probes in [false, true] {
-        let (detected, sent) = found(server(separate_probes, || result(MODERN))).await;
+        let (detected, sent) = run_detection(server(separate_probes, || result(DISCOVER_RESULT))).await;
         let detected = detected.unwrap();
         assert_eq!((detected.era(), detected.negotiated.revision), (Era::Modern, Revision::MODERN));
         assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{}}"#);
@@ -57,7 +57,7 @@ async fn server_without_discovery_is_of_handshake_era() {
     ];
     for answer in answers {
         for separate_probes in [false, true] {
-            let (detected, sent) = found(server(separate_probes, answer)).await;
+            let (detected, sent) = run_detection(server(separate_probes, answer)).await;
             let detected = detected.unwrap();
             assert_eq!((detected.era(), detected.negotiated.revision), (Era::Legacy, Revision::V2025_06_18));
             assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{ "x":1.0 }}"#);
@@ -77,7 +77,7 @@ async fn server_without_discovery_is_of_handshake_era() {
         }
     }
     for code in [200, 202, 400, 404, 405, 406, 415, 422] {
-        assert_eq!(found(server(false, move || status(code))).await.0.unwrap().era(), Era::Legacy, "{code}");
+        assert_eq!(run_detection(server(false, move || status(code))).await.0.unwrap().era(), Era::Legacy, "{code}");
     }
 }
 
@@ -85,31 +85,31 @@ async fn server_without_discovery_is_of_handshake_era() {
 async fn era_is_unknown_without_an_answer() {
     for code in [301, 307, 401, 403, 407, 429, 500, 502, 503] {
         let (detected, sent) =
-            found(server(false, move || Err(LinkError::Status { status: code, body: String::new() }))).await;
+            run_detection(server(false, move || Err(LinkError::Status { status: code, body: String::new() }))).await;
         assert!(matches!(detected, Err(LinkError::Status { status, .. }) if status == code));
         assert_eq!(sent, ["connect", "server/discover", "close"]);
     }
     for error in [LinkError::Unreachable("x".into()), LinkError::Lost("x".into())] {
-        assert!(found(server(false, move || Err(error.clone()))).await.0.is_err());
+        assert!(run_detection(server(false, move || Err(error.clone()))).await.0.is_err());
     }
     let with_status = || {
         let Ok(Response::Error(error)) = error(-32001, None) else { unreachable!() };
         Ok(Response::Error(RpcError { status: Some(401), ..error }))
     };
-    assert!(matches!(found(server(false, with_status)).await.0, Err(LinkError::Status { status: 401, .. })));
+    assert!(matches!(run_detection(server(false, with_status)).await.0, Err(LinkError::Status { status: 401, .. })));
 }
 
 #[tokio::test]
 async fn child_that_dies_of_probe_is_of_handshake_era() {
-    let (detected, sent) = found(server(true, || Err(LinkError::Lost("it exited".into())))).await;
+    let (detected, sent) = run_detection(server(true, || Err(LinkError::Lost("it exited".into())))).await;
     assert_eq!(detected.unwrap().era(), Era::Legacy);
     assert_eq!(sent[..4], ["connect", "server/discover", "close", "connect"]);
-    assert!(found(server(true, || Err(LinkError::Unreachable("no such program".into())))).await.0.is_err());
+    assert!(run_detection(server(true, || Err(LinkError::Unreachable("no such program".into())))).await.0.is_err());
 }
 
 #[tokio::test(start_paused = true)]
 async fn late_answer_to_second_probe_answers_no_call() {
-    // Discovery is answered after the second probe was sent.
+    // A server that answers discovery only after the second probe was sent.
     struct Late(ScriptedConnector, Arc<std::sync::Mutex<Vec<u64>>>, Arc<tokio::sync::Notify>);
     impl Connector for Late {
         fn connect<'a>(
@@ -138,7 +138,7 @@ async fn late_answer_to_second_probe_answers_no_call() {
             self.1.lock().unwrap().push(outgoing.id);
             Box::pin(async move {
                 if &*outgoing.method != "server/discover" {
-                    // Answered first, which says nothing about the era.
+                    // This answer arrives first, but does not determine the era.
                     self.2.notify_one();
                     return result(r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#);
                 }
@@ -153,7 +153,7 @@ async fn late_answer_to_second_probe_answers_no_call() {
         ) -> futures_util::future::LocalBoxFuture<'a, Result<(), LinkError>> {
             self.0.notify(method, params)
         }
-        fn opened(&self, negotiated: &Negotiated) {
+        fn opened(&self, negotiated: &NegotiatedSession) {
             self.0.opened(negotiated);
         }
         fn closed(&self) -> CancellationToken {
@@ -164,7 +164,7 @@ async fn late_answer_to_second_probe_answers_no_call() {
         }
     }
     let ids = Arc::default();
-    let late = Late(server(true, || result(MODERN)), Arc::clone(&ids), Arc::default());
+    let late = Late(server(true, || result(DISCOVER_RESULT)), Arc::clone(&ids), Arc::default());
     let detected = detect(Arc::new(late), &listener).await.unwrap();
     assert_eq!(detected.era(), Era::Modern);
     // Calls on this link get ids from 1, so a late error for `initialize` must not have such an id.
@@ -209,7 +209,7 @@ async fn silent_server_is_of_handshake_era() {
         ) -> futures_util::future::LocalBoxFuture<'a, Result<(), LinkError>> {
             self.0.notify(method, params)
         }
-        fn opened(&self, negotiated: &Negotiated) {
+        fn opened(&self, negotiated: &NegotiatedSession) {
             self.0.opened(negotiated);
         }
         fn closed(&self) -> CancellationToken {
@@ -220,7 +220,7 @@ async fn silent_server_is_of_handshake_era() {
         }
     }
     for separate_probes in [false, true] {
-        let silent = Silent(ScriptedConnector::new(separate_probes, |_, _| result(INITIALIZED)));
+        let silent = Silent(ScriptedConnector::new(separate_probes, |_, _| result(INITIALIZE_RESULT)));
         assert_eq!(detect(Arc::new(silent), &listener).await.map(|found| found.era()).unwrap(), Era::Legacy);
         // Both probes remain unanswered.
         let dead = Silent(ScriptedConnector::new(separate_probes, |_, _| Err(LinkError::Lost("x".into()))));
@@ -236,12 +236,12 @@ async fn discovery_is_repeated_after_stateless_error() {
         (-32021, Some(r#"{"requiredCapabilities":{"roots":{}}}"#)),
         (-32020, None),
     ] {
-        let asked = std::sync::atomic::AtomicU32::new(0);
-        let (detected, sent) = found(server(false, move || {
-            if asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+        let discoveries = std::sync::atomic::AtomicU32::new(0);
+        let (detected, sent) = run_detection(server(false, move || {
+            if discoveries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
                 error(code, data)
             } else {
-                result(MODERN)
+                result(DISCOVER_RESULT)
             }
         }))
         .await;
@@ -249,7 +249,7 @@ async fn discovery_is_repeated_after_stateless_error() {
         assert_eq!(sent, ["connect", "server/discover", "server/discover", "opened 2026-07-28"]);
 
         // The server is certainly modern, so there is no `initialize`.
-        let (detected, sent) = found(server(false, move || error(code, data))).await;
+        let (detected, sent) = run_detection(server(false, move || error(code, data))).await;
         assert!(matches!(detected, Err(LinkError::Protocol(_))), "{code}");
         assert_eq!(sent, ["connect", "server/discover", "server/discover", "close"]);
     }
@@ -258,8 +258,9 @@ async fn discovery_is_repeated_after_stateless_error() {
 #[tokio::test]
 async fn supported_versions_determine_era() {
     let legacy = || error(-32022, Some(r#"{"supported":["2027-01-01","2025-11-25"],"requested":"2026-07-28"}"#));
-    assert_eq!(found(server(false, legacy)).await.0.unwrap().era(), Era::Legacy);
-    let (detected, sent) = found(server(false, || error(-32022, Some(r#"{"supported":["2027-01-01"]}"#)))).await;
+    assert_eq!(run_detection(server(false, legacy)).await.0.unwrap().era(), Era::Legacy);
+    let (detected, sent) =
+        run_detection(server(false, || error(-32022, Some(r#"{"supported":["2027-01-01"]}"#)))).await;
     assert!(matches!(detected, Err(LinkError::Protocol(_))));
     assert_eq!(sent, ["connect", "server/discover", "close"]);
 }
@@ -269,7 +270,7 @@ async fn older_transport_is_tried_if_post_is_refused() {
     for (status, works) in [(400, true), (404, true), (405, true), (406, false), (422, false)] {
         let older = Arc::new(ScriptedConnector { legacy_only: true, ..server(false, || panic!("not asked")) });
         let refuses = ScriptedConnector::new(false, move |_, _| Err(LinkError::Status { status, body: String::new() }));
-        let (detected, _) = found(ScriptedConnector { fallback: Some(older.clone()), ..refuses }).await;
+        let (detected, _) = run_detection(ScriptedConnector { fallback: Some(older.clone()), ..refuses }).await;
         assert_eq!(detected.is_ok(), works, "{status}");
         assert_eq!(!older.sent_methods().is_empty(), works);
     }
@@ -279,7 +280,7 @@ async fn older_transport_is_tried_if_post_is_refused() {
         Ok(Response::Error(RpcError { status: Some(400), ..error }))
     });
     let neither = Arc::new(ScriptedConnector::new(false, |_, _| Err(LinkError::Unreachable("nothing here".into()))));
-    let (detected, _) = found(ScriptedConnector { fallback: Some(neither.clone()), ..refuses }).await;
+    let (detected, _) = run_detection(ScriptedConnector { fallback: Some(neither.clone()), ..refuses }).await;
     assert!(matches!(detected, Err(LinkError::Status { status: 400, .. })));
     assert!(!neither.sent_methods().is_empty());
 }
@@ -287,7 +288,7 @@ async fn older_transport_is_tried_if_post_is_refused() {
 #[tokio::test]
 async fn transport_of_handshake_era_is_not_probed() {
     let only = ScriptedConnector { legacy_only: true, ..server(false, || panic!("not asked")) };
-    assert_eq!(found(only).await.0.unwrap().era(), Era::Legacy);
+    assert_eq!(run_detection(only).await.0.unwrap().era(), Era::Legacy);
 }
 
 #[tokio::test]
@@ -296,10 +297,10 @@ async fn server_of_any_single_revision_is_detected() {
         let date = only.as_str();
         let supported = move || error(-32022, Some(&format!(r#"{{"supported":["{date}"]}}"#)));
         let strict = ScriptedConnector::new(false, move |method, outgoing| {
-            let asked = std::str::from_utf8(&outgoing.body).unwrap().contains(date);
+            let names_revision = std::str::from_utf8(&outgoing.body).unwrap().contains(date);
             match (method, only.era()) {
                 ("server/discover", Era::Legacy) => error(-32601, None),
-                ("server/discover" | "initialize", _) if !asked => supported(),
+                ("server/discover" | "initialize", _) if !names_revision => supported(),
                 ("server/discover", Era::Modern) => result(&format!(
                     r#"{{"resultType":"complete","supportedVersions":["{date}"],"capabilities":{{}}}}"#
                 )),
@@ -309,7 +310,7 @@ async fn server_of_any_single_revision_is_detected() {
                 other => panic!("{other:?}"),
             }
         });
-        let detected = found(strict).await.0.unwrap();
+        let detected = run_detection(strict).await.0.unwrap();
         assert_eq!((detected.era(), detected.negotiated.revision), (only.era(), only));
     }
 }

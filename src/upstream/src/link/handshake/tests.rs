@@ -7,7 +7,10 @@ fn listener() -> Arc<dyn Listener> {
     Arc::new(RecordingListener::default())
 }
 
-async fn legacy(scripted: &ScriptedConnector, capabilities: &ClientCapabilities) -> Result<Negotiated, LinkError> {
+async fn legacy(
+    scripted: &ScriptedConnector,
+    capabilities: &ClientCapabilities,
+) -> Result<NegotiatedSession, LinkError> {
     open(scripted, None, capabilities, listener()).await.map(|(_, negotiated)| negotiated)
 }
 
@@ -59,7 +62,7 @@ async fn revision_listed_in_error_is_used() {
     assert_eq!(found.revision, Revision::V2025_03_26);
     assert_eq!(scripted.sent_methods()[..5], ["connect", "initialize", "close", "connect", "initialize"]);
 
-    // A server that refuses the revisions that it lists is not asked forever.
+    // The handshake ends with an error if a server refuses the revisions that it lists.
     let scripted =
         ScriptedConnector::new(true, |_, _| error(-32602, Some(r#"{"supported":["2025-11-25","2024-11-05"]}"#)));
     assert!(legacy(&scripted, &ClientCapabilities::default()).await.is_err());

@@ -1,4 +1,4 @@
-//! Reads the answer to one request: a JSON body or a stream of its own, whatever the status.
+//! Reads the answer to one request with any status, which is a JSON body or an event stream.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,14 +7,14 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use super::{
-    client::{self, Extra, Head, HttpAnswer},
+    client::{self, ExtraHeaders, HttpAnswer, RequestHead},
     head::Field,
     link::{HttpLink, Mode},
     listen,
 };
 use crate::link::{
     LinkError, Listener, Response, UpstreamNotification,
-    incoming::{self, MAX_MESSAGE, escape_excerpt, response_from},
+    incoming::{self, MAX_MESSAGE_BYTES, escape_excerpt, response_from},
     wire::{cancelled_id, is_about_server},
 };
 use countersign_protocol::{
@@ -25,7 +25,7 @@ use countersign_protocol::{
 };
 use countersign_provider::Permit;
 
-/// Maximum attempts in a row to resume an interrupted stream without anything new on it.
+/// Maximum number of attempts in a row to resume an interrupted stream on which nothing new arrives.
 const MAX_RESUMES: u32 = 5;
 
 /// Maximum bytes that a server may send after its answer if its connection is to be used again.
@@ -47,21 +47,21 @@ impl HttpLink {
         listener: &Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
         let status = response.status();
-        let gone = status == StatusCode::NOT_FOUND && mode.session_id.is_some();
+        let may_be_gone = status == StatusCode::NOT_FOUND && mode.session_id.is_some();
         if response.field(Field::ContentEncoding).is_some_and(|encoding| encoding != b"identity") {
-            return Err(LinkError::Protocol("its answer is compressed, which was not asked for".to_owned()));
+            return Err(LinkError::Protocol("its answer is compressed, which the gateway did not request".to_owned()));
         }
         let mut answer = if is_stream(&response) {
-            // Boxed, so that other answers do not reserve its room.
+            // The future is boxed, so that other answers do not reserve its memory.
             match Box::pin(self.read_stream(response, mode, id, listener)).await {
-                _ if gone => return Err(self.shared.end()),
-                Err(LinkError::Lost(_)) if !status.is_success() => return Err(bare_status(status, b"")),
+                _ if may_be_gone => return Err(self.shared.end()),
+                Err(LinkError::Lost(_)) if !status.is_success() => return Err(status_error(status, b"")),
                 answer => answer?,
             }
         } else {
-            let body = read_body(&mut response, MAX_MESSAGE).await;
-            if gone {
-                // In this era, 404 means that the session has ended. Some servers use it for unknown methods all the same.
+            let body = read_body(&mut response, MAX_MESSAGE_BYTES).await;
+            if may_be_gone {
+                // In this era, 404 means that the session has ended. Some servers also use it for unknown methods.
                 if !body.is_ok_and(|body| is_method_not_found(&body, id)) {
                     return Err(self.shared.end());
                 }
@@ -70,7 +70,7 @@ impl HttpLink {
                 let body = body?;
                 match self.handle_messages(&body, mode, id, listener) {
                     Ok(Some(answer)) => answer,
-                    _ if !status.is_success() || body.is_empty() => return Err(bare_status(status, &body)),
+                    _ if !status.is_success() || body.is_empty() => return Err(status_error(status, &body)),
                     Ok(None) => {
                         return Err(LinkError::Protocol("its answer is not for the request that was sent".to_owned()));
                     }
@@ -96,17 +96,17 @@ impl HttpLink {
         incoming::read(text, |message| match message {
             Err(malformed) => fault = Some(malformed.to_error()),
             Ok(Message::Response(response)) => {
-                // The stream identifies the request, so an error may have any id, even an invented one.
+                // The stream identifies the request, so an error may have any id.
                 let is_ours = response.outcome.is_err() || is_id(response.id.as_ref(), id);
                 if is_ours && answer.is_none() {
                     answer = Some(response_from(response.outcome));
                 } else {
-                    tracing::debug!(other = ?response.id, id, "an answer to another request");
+                    tracing::debug!(other = ?response.id, id, "an answer to another request is ignored");
                 }
             }
             Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
-                let ends = mode.modern && is_id(cancelled_id(notification.params).as_ref(), id);
-                if ends && answer.is_none() {
+                let is_own_request = mode.modern && is_id(cancelled_id(notification.params).as_ref(), id);
+                if is_own_request && answer.is_none() {
                     // A stateless server may end a subscription in this way.
                     answer = Some(Response::Error(RpcError::new(-32603, "the server has ended the subscription")));
                 } else {
@@ -144,7 +144,7 @@ impl HttpLink {
         id: u64,
         listener: &Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
-        let mut events = EventReader::new(MAX_MESSAGE);
+        let mut events = EventReader::new(MAX_MESSAGE_BYTES);
         let mut attempts = 0;
         loop {
             let end = loop {
@@ -186,7 +186,7 @@ fn is_id(id: Option<&RequestId>, expected: u64) -> bool {
 }
 
 /// Returns the error for a status without a JSON-RPC answer.
-fn bare_status(status: StatusCode, body: &[u8]) -> LinkError {
+fn status_error(status: StatusCode, body: &[u8]) -> LinkError {
     LinkError::Status { status: status.as_u16(), body: escape_excerpt(body) }
 }
 
@@ -198,7 +198,7 @@ pub(crate) async fn next_event(
     response: &mut HttpAnswer,
     events: &mut EventReader,
 ) -> Result<Option<Event>, LinkError> {
-    let too_long = |_| LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE} bytes"));
+    let too_long = |_| LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE_BYTES} bytes"));
     loop {
         if let Some(event) = events.next_event().map_err(too_long)? {
             return Ok(Some(event));
@@ -235,13 +235,19 @@ fn is_method_not_found(body: &[u8], id: u64) -> bool {
 ///
 /// # Errors
 /// As [`client::send`]; [`LinkError::Status`] for any other status.
-pub(crate) async fn post(head: &Head, extra: Extra, message: &Bytes, permit: Option<&Permit>) -> Result<(), LinkError> {
+pub(crate) async fn post(
+    head: &RequestHead,
+    extra: ExtraHeaders,
+    message: &Bytes,
+    permit: Option<&Permit>,
+) -> Result<(), LinkError> {
     let sending = async {
         let mut response = client::send(head, extra, message, permit).await?;
         accept_status(&mut response, |status| status.is_success()).await
     };
-    let late = |_| LinkError::Lost(format!("a message was not accepted within {} s", ACCEPT_TIMEOUT.as_secs()));
-    tokio::time::timeout(ACCEPT_TIMEOUT, sending).await.map_err(late)?
+    let timeout_error =
+        |_| LinkError::Lost(format!("a message was not accepted within {} s", ACCEPT_TIMEOUT.as_secs()));
+    tokio::time::timeout(ACCEPT_TIMEOUT, sending).await.map_err(timeout_error)?
 }
 
 /// Reads the body unless it is a stream, so that the connection can be used again.
@@ -254,7 +260,7 @@ pub(crate) async fn accept_status(
 ) -> Result<(), LinkError> {
     let status = response.status();
     let body = if is_stream(response) { Ok(Bytes::new()) } else { read_body(response, MAX_ERROR_BYTES).await };
-    if accepts(status) { Ok(()) } else { Err(bare_status(status, &body.unwrap_or_default())) }
+    if accepts(status) { Ok(()) } else { Err(status_error(status, &body.unwrap_or_default())) }
 }
 
 /// Reads the whole body of at most `max` bytes.

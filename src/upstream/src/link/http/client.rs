@@ -36,20 +36,21 @@ use crate::link::LinkError;
 use countersign_net as net;
 use countersign_provider::Permit;
 
-/// Maximum number of HTTP/2 clients that one thread keeps. When it is reached, all are created anew.
+/// Maximum number of HTTP/2 clients that one thread keeps. When it is reached, all clients are dropped and created again on
+/// demand.
 const MAX_CLIENTS: usize = 64;
 
 /// The common part of several requests: the method, the URI, and the headers of all of them.
-pub struct Head {
+pub struct RequestHead {
     pub method: Method,
     pub uri: Uri,
     pub headers: HeaderMap,
     trust: Arc<Trust>,
-    /// `None` if the URI is not one of HTTP.
+    /// `None` if the scheme of the URI is not `http` or `https`.
     target: Option<http1::RequestTarget>,
 }
 
-impl Head {
+impl RequestHead {
     pub fn new(method: Method, uri: Uri, headers: HeaderMap, trust: &Arc<Trust>) -> Self {
         let target = http1::RequestTarget::new(&method, &uri, &headers, trust);
         Self { method, uri, headers, trust: Arc::clone(trust), target }
@@ -126,7 +127,7 @@ impl HttpAnswer {
 }
 
 /// The additional headers of one request.
-pub type Extra = SmallVec<[(HeaderName, HeaderValue); 2]>;
+pub type ExtraHeaders = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
 /// Sends a request without a body.
 ///
@@ -138,7 +139,7 @@ pub async fn request(
     headers: HeaderMap,
     trust: &Arc<Trust>,
 ) -> Result<HttpAnswer, LinkError> {
-    send(&Head::new(method, uri, headers, trust), Extra::new(), &Bytes::new(), None).await
+    send(&RequestHead::new(method, uri, headers, trust), ExtraHeaders::new(), &Bytes::new(), None).await
 }
 
 /// Sends a request with that head and the additional headers, unless the permit has expired when the connection is
@@ -147,7 +148,12 @@ pub async fn request(
 /// # Errors
 /// [`LinkError::Withheld`]; [`LinkError::Unreachable`] if nothing was sent, also for a URI that is not one of HTTP;
 /// [`LinkError::Lost`] if it may have been sent; [`LinkError::Protocol`] for an answer that is not HTTP.
-pub async fn send(head: &Head, extra: Extra, body: &Bytes, permit: Option<&Permit>) -> Result<HttpAnswer, LinkError> {
+pub async fn send(
+    head: &RequestHead,
+    extra: ExtraHeaders,
+    body: &Bytes,
+    permit: Option<&Permit>,
+) -> Result<HttpAnswer, LinkError> {
     let Some(target) = &head.target else {
         return Err(LinkError::Unreachable("its address is not one of HTTP".to_owned()));
     };
@@ -175,8 +181,8 @@ pub async fn send(head: &Head, extra: Extra, body: &Bytes, permit: Option<&Permi
     Ok(HttpAnswer::Http2(response))
 }
 
-/// A body that is sent only if the permit is valid at that moment, which is after the connection was made and the headers
-/// were written. The headers alone request nothing.
+/// A body that is sent only if the permit is still valid after the connection was made and the headers were written. The
+/// headers alone request nothing.
 struct PermittedBody {
     body: Bytes,
     permit: Option<Permit>,
@@ -191,15 +197,15 @@ impl MessageBody for PermittedBody {
     }
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        let this = self.get_mut();
-        if this.body.is_empty() {
+        let permitted = self.get_mut();
+        if permitted.body.is_empty() {
             return Poll::Ready(None);
         }
-        if this.permit.as_ref().is_some_and(|permit| !permit.is_valid()) {
-            this.withheld.set(true);
+        if permitted.permit.as_ref().is_some_and(|permit| !permit.is_valid()) {
+            permitted.withheld.set(true);
             return Poll::Ready(Some(Err(std::io::Error::other("its permit has expired"))));
         }
-        Poll::Ready(Some(Ok(std::mem::take(&mut this.body))))
+        Poll::Ready(Some(Ok(std::mem::take(&mut permitted.body))))
     }
 }
 
@@ -207,7 +213,7 @@ impl MessageBody for PermittedBody {
 const NO_ERROR: u32 = 0;
 const REFUSED_STREAM: u32 = 7;
 
-/// Classifies the error of a request by what may have been sent.
+/// Classifies the error of a request, depending on whether the request may have been sent.
 pub fn send_error(error: &SendRequestError) -> LinkError {
     match error {
         // The connection ended after the request was written to it.

@@ -1,7 +1,6 @@
 //! The head of an HTTP/1.1 answer and the length of its body.
 //!
-//! `httparse` parses every head in place. A map of headers is never built: only the fields that a caller asks for are
-//! remembered.
+//! `httparse` parses every head in place. No map of headers is built. Only the fields that callers read are remembered.
 
 use std::{io, mem::MaybeUninit, ops::Range, task::Poll};
 
@@ -10,7 +9,7 @@ use awc::http::header::HeaderName;
 use bytes::{Buf as _, Bytes, BytesMut};
 use httparse::Status;
 
-use super::link::SESSION;
+use super::link::SESSION_HEADER;
 use crate::link::LinkError;
 
 /// Maximum number of headers.
@@ -18,7 +17,7 @@ const MAX_HEADERS: usize = 96;
 /// Maximum bytes of a head, of the line before a chunk, and of the trailers.
 const MAX_HEAD_BYTES: usize = 128 << 10;
 
-/// A header that is asked for.
+/// A header that callers read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     ContentType,
@@ -31,44 +30,44 @@ impl Field {
         match self {
             Self::ContentType => &header::CONTENT_TYPE,
             Self::ContentEncoding => &header::CONTENT_ENCODING,
-            Self::Session => &SESSION,
+            Self::Session => &SESSION_HEADER,
         }
     }
 }
 
 /// The head of an answer.
 #[derive(Debug)]
-pub struct Head {
+pub struct AnswerHead {
     pub status: StatusCode,
     text: Bytes,
     /// The places of the values in `text`, in the order of [`Field`].
     fields: [Option<Range<usize>>; 3],
     pub framing: Framing,
-    /// The connection can be used again after the body.
+    /// `true` if the connection can be used again after the body.
     pub keep_alive: bool,
 }
 
-impl Head {
-    /// Takes a complete head from the beginning of `read`, and skips interim answers (RFC 9110, section 15.2). Returns
-    /// `None` if more input is needed.
+impl AnswerHead {
+    /// Takes a complete head from the beginning of `input`, and skips interim answers (RFC 9110, section 15.2). Returns `None`
+    /// if more input is needed.
     ///
     /// # Errors
     /// [`LinkError::Protocol`] if the input is not HTTP.
-    pub fn parse(read: &mut BytesMut) -> Result<Option<Self>, LinkError> {
+    pub fn parse(input: &mut BytesMut) -> Result<Option<Self>, LinkError> {
         loop {
             let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
             let mut response = httparse::Response::new(&mut []);
             let mut config = httparse::ParserConfig::default();
             config.allow_spaces_after_header_name_in_responses(true);
-            let parsed = config.parse_response_with_uninit_headers(&mut response, read, &mut headers);
+            let parsed = config.parse_response_with_uninit_headers(&mut response, input, &mut headers);
             let end = match parsed.map_err(|error| not_http(&error.to_string()))? {
                 Status::Complete(end) => end,
-                Status::Partial if read.len() > MAX_HEAD_BYTES => return Err(not_http("its head is too long")),
+                Status::Partial if input.len() > MAX_HEAD_BYTES => return Err(not_http("its head is too long")),
                 Status::Partial => return Ok(None),
             };
             let status = response.code.unwrap_or_default();
             if (100..200).contains(&status) && status != 101 {
-                read.advance(end);
+                input.advance(end);
                 continue;
             }
             let (mut fields, mut length, mut coding) = ([None, None, None], None, None);
@@ -103,8 +102,8 @@ impl Head {
                     14 if is("mcp-session-id") => Field::Session,
                     _ => continue,
                 };
-                // The parser may point an empty value anywhere.
-                let start = header.value.as_ptr().addr().checked_sub(read.as_ptr().addr());
+                // An empty value may point outside of the input.
+                let start = header.value.as_ptr().addr().checked_sub(input.as_ptr().addr());
                 let start = start.filter(|_| !header.value.is_empty()).unwrap_or(0);
                 fields[field as usize].get_or_insert(start..start + header.value.len());
             }
@@ -122,7 +121,7 @@ impl Head {
             };
             keep_alive &= framing != Framing::UntilClose && (coding.is_none() || length.is_none());
             let status = StatusCode::from_u16(status).map_err(|error| not_http(&error.to_string()))?;
-            return Ok(Some(Self { status, text: read.split_to(end).freeze(), fields, framing, keep_alive }));
+            return Ok(Some(Self { status, text: input.split_to(end).freeze(), fields, framing, keep_alive }));
         }
     }
 
@@ -157,43 +156,43 @@ pub enum Framing {
 }
 
 impl Framing {
-    /// Takes the next part of the body from `read`, or `None` at its end. Returns `Pending` if more input is needed.
+    /// Takes the next part of the body from `input`, or `None` at its end. Returns `Pending` if more input is needed.
     ///
     /// # Errors
     /// Fails if the chunks are malformed.
-    pub fn take(&mut self, read: &mut BytesMut) -> io::Result<Poll<Option<Bytes>>> {
+    pub fn take(&mut self, input: &mut BytesMut) -> io::Result<Poll<Option<Bytes>>> {
         let malformed = || io::Error::new(io::ErrorKind::InvalidData, "its chunks are malformed");
         loop {
             match self {
                 Self::Length(0) => return Ok(Poll::Ready(None)),
-                _ if read.is_empty() => return Ok(Poll::Pending),
+                _ if input.is_empty() => return Ok(Poll::Pending),
                 Self::Length(left) | Self::Chunk(left @ 1..) => {
-                    let count = usize::try_from(*left).map_or(read.len(), |left| left.min(read.len()));
+                    let count = usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
                     *left -= count as u64;
-                    return Ok(Poll::Ready(Some(read.split_to(count).freeze())));
+                    return Ok(Poll::Ready(Some(input.split_to(count).freeze())));
                 }
-                Self::UntilClose => return Ok(Poll::Ready(Some(read.split().freeze()))),
-                Self::Chunk(_) if read.len() < 2 => return Ok(Poll::Pending),
-                Self::Chunk(_) if read.starts_with(b"\r\n") => {
-                    read.advance(2);
+                Self::UntilClose => return Ok(Poll::Ready(Some(input.split().freeze()))),
+                Self::Chunk(_) if input.len() < 2 => return Ok(Poll::Pending),
+                Self::Chunk(_) if input.starts_with(b"\r\n") => {
+                    input.advance(2);
                     *self = Self::ChunkSize;
                 }
                 // The parser accepts a line without a size.
-                Self::ChunkSize if !read[0].is_ascii_hexdigit() => return Err(malformed()),
-                Self::ChunkSize => match httparse::parse_chunk_size(read) {
+                Self::ChunkSize if !input[0].is_ascii_hexdigit() => return Err(malformed()),
+                Self::ChunkSize => match httparse::parse_chunk_size(input) {
                     Ok(Status::Complete((end, size))) => {
-                        read.advance(end);
+                        input.advance(end);
                         *self = if size == 0 { Self::Trailers } else { Self::Chunk(size) };
                     }
-                    Ok(Status::Partial) if read.len() <= MAX_HEAD_BYTES => return Ok(Poll::Pending),
+                    Ok(Status::Partial) if input.len() <= MAX_HEAD_BYTES => return Ok(Poll::Pending),
                     _ => return Err(malformed()),
                 },
-                Self::Trailers => match httparse::parse_headers(read, &mut [httparse::EMPTY_HEADER; MAX_HEADERS]) {
+                Self::Trailers => match httparse::parse_headers(input, &mut [httparse::EMPTY_HEADER; MAX_HEADERS]) {
                     Ok(Status::Complete((end, _))) => {
-                        read.advance(end);
+                        input.advance(end);
                         *self = Self::Length(0);
                     }
-                    Ok(Status::Partial) if read.len() <= MAX_HEAD_BYTES => return Ok(Poll::Pending),
+                    Ok(Status::Partial) if input.len() <= MAX_HEAD_BYTES => return Ok(Poll::Pending),
                     _ => return Err(malformed()),
                 },
                 Self::Chunk(_) => return Err(malformed()),
@@ -209,13 +208,13 @@ mod tests {
 
     use super::*;
 
-    fn parse(head: &str) -> (Result<Option<Head>, LinkError>, BytesMut) {
-        let mut read = BytesMut::from(head);
-        (Head::parse(&mut read), read)
+    fn parse(head: &str) -> (Result<Option<AnswerHead>, LinkError>, BytesMut) {
+        let mut input = BytesMut::from(head);
+        (AnswerHead::parse(&mut input), input)
     }
 
     #[actix::test]
-    async fn heads_mean_what_they_mean_to_the_codec() {
+    async fn heads_are_parsed_like_the_actix_codec() {
         use Framing::{ChunkSize, Length, UntilClose};
         for (head, framing, keep_alive) in [
             ("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nabcde", Length(5), true),
@@ -236,13 +235,13 @@ mod tests {
             ("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\n", Length(5), true),
             ("HTTP/1.0 200 OK\r\n\r\n", UntilClose, false),
         ] {
-            let (found, read) = parse(head);
+            let (found, input) = parse(head);
             let found = found.unwrap().unwrap();
             assert_eq!((&found.framing, found.keep_alive), (&framing, keep_alive), "{head:?}");
             let mut rest = BytesMut::from(head);
             let mut codec = ClientCodec::new(ServiceConfig::default());
             let whole = codec.decode(&mut rest).unwrap().unwrap();
-            assert!(rest == read && found.status == whole.status, "{head:?}");
+            assert!(rest == input && found.status == whole.status, "{head:?}");
             for field in [Field::ContentType, Field::ContentEncoding, Field::Session] {
                 let other = whole.headers().get(field.name()).map(|value| value.as_bytes());
                 assert_eq!(found.field(field), other, "{head:?} {field:?}");
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_and_invalid_heads_are_told_apart() {
+    fn unfinished_and_invalid_heads_are_distinguished() {
         for head in ["", "HTT", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", "HTTP/1.1 100 Continue\r\n\r\nHTTP"] {
             assert!(parse(head).0.unwrap().is_none(), "{head:?}");
         }
@@ -289,22 +288,22 @@ mod tests {
         }
     }
 
-    /// Returns the body read in steps of this many bytes, the rest of the input, and whether the body has ended.
+    /// Reads `text` in steps of `step` bytes. Returns the body, the rest of the input, and `true` if the body has ended.
     fn chunks(text: &str, step: usize) -> io::Result<(String, String, bool)> {
-        let (mut framing, mut read, mut body) = (Framing::ChunkSize, BytesMut::new(), Vec::new());
+        let (mut framing, mut input, mut body) = (Framing::ChunkSize, BytesMut::new(), Vec::new());
         for part in text.as_bytes().chunks(step) {
-            read.extend_from_slice(part);
-            while let Poll::Ready(taken) = framing.take(&mut read)? {
+            input.extend_from_slice(part);
+            while let Poll::Ready(taken) = framing.take(&mut input)? {
                 let Some(taken) = taken else { break };
                 body.extend_from_slice(&taken);
             }
         }
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        Ok((text(&body), text(&read), framing == Framing::Length(0)))
+        Ok((text(&body), text(&input), framing == Framing::Length(0)))
     }
 
     #[test]
-    fn chunks_are_the_same_however_they_arrive() {
+    fn chunks_do_not_depend_on_size_of_reads() {
         let text = "3\r\nabc\r\n00A;x=\"y\"\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n";
         for step in 1..=text.len() {
             assert_eq!(chunks(text, step).unwrap(), ("abc0123456789".into(), String::new(), true), "{step}");

@@ -36,25 +36,26 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::either::Either;
 
 use super::{
-    client::{self, Extra},
-    head::{Framing, Head},
+    client::{self, ExtraHeaders},
+    head::{AnswerHead, Framing},
     trust::Trust,
 };
 use crate::link::{LinkError, Outgoing};
 use countersign_net::{CONNECT_TIMEOUT, LIFETIME, tls::HTTP_2};
 use countersign_provider::Permit;
 
-/// A body up to this many bytes is copied behind its head, so that both leave in one segment.
+/// A body of at most this many bytes is copied behind its head, so that both leave in one segment.
 const MAX_COPIED_BODY: usize = 64 << 10;
 
-/// Bytes that are read at once.
+/// Minimum capacity of the read buffer, in bytes.
 const READ_BYTES: usize = 8 << 10;
 
-/// Time for which an idle connection can be used again. Node and uvicorn close theirs after 5 s, and a request that meets
-/// such an end is lost and must not be repeated if it writes.
+/// Time for which an idle connection can be used again. Node and uvicorn close idle connections after 5 s. A request on a
+/// connection that is being closed is lost, and must not be repeated if it writes.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The same time with TLS. Proxies that speak it close later, and a handshake costs more.
+/// Time for which an idle TLS connection can be used again. Proxies with TLS close connections later, and a handshake costs
+/// more.
 const TLS_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The address of requests with the same head, and their common beginning.
@@ -69,7 +70,7 @@ pub(super) struct RequestTarget {
 }
 
 impl RequestTarget {
-    /// Returns `None` if the scheme of the URI is not that of HTTP.
+    /// Returns `None` if the scheme of the URI is not `http` or `https`.
     pub fn new(method: &Method, uri: &Uri, headers: &HeaderMap, trust: &Arc<Trust>) -> Option<Self> {
         let host = uri.host()?.trim_matches(['[', ']']);
         let (default_port, tls) = match uri.scheme_str()? {
@@ -90,15 +91,15 @@ impl RequestTarget {
 
     /// Opens a connection; `None` if the server chose HTTP/2 for it.
     async fn connect(&self) -> Result<Option<BoxedConnection>, LinkError> {
-        let late = |_| LinkError::Unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
+        let timeout_error = |_| LinkError::Unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
         let failed = |error: io::Error| LinkError::Unreachable(error.to_string());
         let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect((&*self.host, self.port)));
-        let tcp = connecting.await.map_err(late)?.map_err(failed)?;
+        let tcp = connecting.await.map_err(timeout_error)?.map_err(failed)?;
         // A small message must not wait for the acknowledgement of the one before it.
         let _ = tcp.set_nodelay(true);
         let Some((trust, name)) = &self.tls else { return Ok(Some(Connection::new(Either::Left(tcp), IDLE_TIMEOUT))) };
         let handshake = TlsConnector::from(Arc::clone(&trust.config)).connect(name.clone(), tcp);
-        let tls = timeout(CONNECT_TIMEOUT, handshake).await.map_err(late)?.map_err(failed)?;
+        let tls = timeout(CONNECT_TIMEOUT, handshake).await.map_err(timeout_error)?.map_err(failed)?;
         let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
         Ok((!is_http2).then(|| Connection::new(Either::Right(tls), TLS_IDLE_TIMEOUT)))
     }
@@ -177,9 +178,9 @@ impl Connection {
         Ok(self.io.read_buf(&mut self.read).await? > 0)
     }
 
-    async fn read_head(&mut self) -> Result<Head, LinkError> {
+    async fn read_head(&mut self) -> Result<AnswerHead, LinkError> {
         loop {
-            if let Some(head) = Head::parse(&mut self.read)? {
+            if let Some(head) = AnswerHead::parse(&mut self.read)? {
                 return Ok(head);
             }
             if !self.read_more().await.map_err(|error| LinkError::Lost(error.to_string()))? {
@@ -256,8 +257,8 @@ async fn sweep() {
 /// [`LinkError::Unreachable`] without a connection, [`LinkError::Lost`] once something may have been sent.
 pub(super) async fn send(
     target: &RequestTarget,
-    head: &client::Head,
-    extra: &Extra,
+    head: &client::RequestHead,
+    extra: &ExtraHeaders,
     body: &Bytes,
     permit: Option<&Permit>,
 ) -> Result<Option<Answer>, LinkError> {
@@ -285,7 +286,7 @@ pub(super) async fn send(
     if is_copied {
         out.extend_from_slice(body);
     }
-    Outgoing::check(permit)?;
+    Outgoing::check_permit(permit)?;
     let sending = async {
         connection.io.write_all(&out).await?;
         if !is_copied {
@@ -304,7 +305,7 @@ pub(super) async fn send(
 
 /// An answer whose body arrives while it is read.
 pub struct Answer {
-    pub head: Head,
+    pub head: AnswerHead,
     /// The connection and its pool; `None` after the end of the body.
     body: Option<(BoxedConnection, Arc<str>)>,
 }
@@ -314,7 +315,7 @@ impl Answer {
     fn finish(&mut self) {
         if let Some((connection, pool)) = self.body.take()
             && self.head.keep_alive
-            // More input than the answer was not requested.
+            // Input after the answer was not requested.
             && connection.read.is_empty()
         {
             keep_idle(&pool, connection);

@@ -1,5 +1,5 @@
-//! A link to a server over Streamable HTTP. In the stateless era it only consists of headers, and in the handshake era of a
-//! session.
+//! A link to a server over Streamable HTTP. In the stateless era, a link is only a set of headers. In the handshake era, it is
+//! a session.
 
 use std::{
     sync::{
@@ -20,32 +20,32 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     HttpTarget,
-    client::{self, Extra, Head},
+    client::{self, ExtraHeaders, RequestHead},
     head::Field,
     session_tasks::{self, SessionTask},
     trust::Trust,
 };
 use crate::link::{
-    Link, LinkError, Listener, Negotiated, Outgoing, Response,
+    Link, LinkError, Listener, NegotiatedSession, Outgoing, Response,
     server_requests::{OpenRequests, ReplySender},
     wire,
 };
 use countersign_protocol::{Era, Method, Revision, encode, headers::encode_value};
 
-static VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-pub(super) static METHOD: HeaderName = HeaderName::from_static("mcp-method");
-static NAME: HeaderName = HeaderName::from_static("mcp-name");
-pub(super) static SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+static VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(super) static METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
+static NAME_HEADER: HeaderName = HeaderName::from_static("mcp-name");
+pub(super) static SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// Time that the opening of a session waits for the answer to its GET, because some servers send their first message
-/// there.
+/// Time limit for the answer to the first GET of a session. The opening waits for it, because some servers send their first
+/// message there.
 const LISTEN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A link over Streamable HTTP.
 pub(super) struct HttpLink {
     pub shared: Arc<Session>,
     is_stateless: Arc<AtomicBool>,
-    /// Takes the background work of a handshake-era session.
+    /// The queue of background work of a handshake-era session.
     tasks: OnceLock<Sender<SessionTask>>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Mode {
     pub session_id: Option<HeaderValue>,
     /// Headers of a GET or DELETE.
     pub headers: HeaderMap,
-    pub post: Head,
+    pub post: RequestHead,
 }
 
 impl Session {
@@ -81,16 +81,16 @@ impl Session {
     fn set_mode(&self, modern: bool, revision: Option<Revision>, session_id: Option<HeaderValue>) {
         let mut headers = self.configured_headers.clone();
         if let Some(revision) = revision.filter(|revision| revision.rules().version_header) {
-            headers.insert(VERSION.clone(), HeaderValue::from_static(revision.as_str()));
+            headers.insert(VERSION_HEADER.clone(), HeaderValue::from_static(revision.as_str()));
         }
         if let Some(session_id) = &session_id {
-            headers.insert(SESSION.clone(), session_id.clone());
+            headers.insert(SESSION_HEADER.clone(), session_id.clone());
         }
-        let post = Head::for_messages(self.uri.clone(), headers.clone(), &self.trust);
+        let post = RequestHead::for_messages(self.uri.clone(), headers.clone(), &self.trust);
         self.mode.store(Arc::new(Mode { modern, session_id, headers, post }));
     }
 
-    /// Ends the session, after which nothing can be sent, and returns the error for that.
+    /// Ends the session, and returns the error of all later requests.
     pub fn end(&self) -> LinkError {
         self.closed.cancel();
         self.open_requests.end();
@@ -105,7 +105,7 @@ impl HttpLink {
         is_stateless: &Arc<AtomicBool>,
     ) -> Result<Self, LinkError> {
         let (uri, trust) = (target.uri()?, Arc::clone(&target.trust));
-        let post = Head::new(HttpMethod::POST, uri.clone(), HeaderMap::new(), &trust);
+        let post = RequestHead::new(HttpMethod::POST, uri.clone(), HeaderMap::new(), &trust);
         let shared = Session {
             uri,
             trust,
@@ -137,7 +137,9 @@ impl HttpLink {
             if tasks.try_send(SessionTask::Post(message)).is_err()
                 && let Some(shared) = shared.upgrade().filter(|shared| !shared.closed.is_cancelled())
             {
-                tracing::warn!("a server sends more requests than it takes answers to; its session is ended");
+                tracing::warn!(
+                    "the gateway ends the session of a server that sends requests but does not accept the answers"
+                );
                 shared.end();
             }
         })
@@ -189,15 +191,15 @@ impl HttpLink {
     }
 }
 
-/// Returns the headers of this request alone.
-fn additional_headers(modern: bool, outgoing: &Outgoing) -> Result<Extra, LinkError> {
-    let mut extra = Extra::with_capacity(outgoing.headers.len() + 2);
+/// Returns the headers that only this request has.
+fn additional_headers(modern: bool, outgoing: &Outgoing) -> Result<ExtraHeaders, LinkError> {
+    let mut extra = ExtraHeaders::with_capacity(outgoing.headers.len() + 2);
     for (name, value) in &outgoing.headers {
         let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) else {
             return Err(LinkError::Unreachable(format!("`{name}` cannot be sent as an HTTP header")));
         };
         // The gateway itself sets the headers of the protocol.
-        if !modern || (name != METHOD && (name != NAME || outgoing.name.is_none())) {
+        if !modern || (name != METHOD_HEADER && (name != NAME_HEADER || outgoing.name.is_none())) {
             extra.push((name, value));
         }
     }
@@ -206,9 +208,9 @@ fn additional_headers(modern: bool, outgoing: &Outgoing) -> Result<Extra, LinkEr
             Some(method) => HeaderValue::from_static(method.as_str()),
             None => header_value(&outgoing.method)?,
         };
-        extra.push((METHOD.clone(), method));
+        extra.push((METHOD_HEADER.clone(), method));
         if let Some(name) = &outgoing.name {
-            extra.push((NAME.clone(), header_value(name)?));
+            extra.push((NAME_HEADER.clone(), header_value(name)?));
         }
     }
     Ok(extra)
@@ -229,7 +231,7 @@ struct CancelOnDrop<'a> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.link.queue_task(SessionTask::Post(wire::cancelled(id)));
+            self.link.queue_task(SessionTask::Post(wire::cancellation(id)));
         }
     }
 }
@@ -247,7 +249,7 @@ impl Link for HttpLink {
         Box::pin(self.send_notification(method, params))
     }
 
-    fn opened(&self, negotiated: &Negotiated) {
+    fn opened(&self, negotiated: &NegotiatedSession) {
         let modern = negotiated.revision.era() == Era::Modern;
         self.is_stateless.store(modern, Ordering::Relaxed);
         let session_id = self.shared.mode.load().session_id.clone().filter(|_| !modern);
@@ -286,10 +288,10 @@ mod tests {
         link.tasks.get_or_init(|| session_tasks::start(Arc::clone(&link.shared)));
         let send = link.reply_sender();
         for _ in 0..session_tasks::MAX_WAITING {
-            send(wire::cancelled(1));
+            send(wire::cancellation(1));
         }
         assert!(!link.shared.closed.is_cancelled());
-        // Messages in flight make room for as many others.
+        // Messages in flight leave the queue, which makes room for as many new ones.
         server.set_nonblocking(true).unwrap();
         let mut connections = Vec::new();
         while connections.is_empty() {
@@ -297,7 +299,7 @@ mod tests {
             connections.extend(server.accept());
         }
         for _ in 0..=2 * session_tasks::MAX_CONCURRENT_POSTS {
-            send(wire::cancelled(1));
+            send(wire::cancellation(1));
         }
         assert!(link.shared.closed.is_cancelled());
         while let Ok(connection) = server.accept() {

@@ -1,4 +1,4 @@
-//! GET streams of the handshake era: the one for messages outside of requests, and the rest of an interrupted answer
+//! GET streams of the handshake era: the stream for messages outside of requests, and streams that resume an interrupted answer
 //! (2025-11-25/basic/transports, "Listening for Messages from the Server", "Resumability and Redelivery").
 
 use std::{sync::Arc, time::Duration};
@@ -13,20 +13,20 @@ use super::{
 };
 use crate::link::{
     LinkError,
-    incoming::{self, MAX_MESSAGE},
+    incoming::{self, MAX_MESSAGE_BYTES},
     server_requests::ReplySender,
 };
 use countersign_net::Backoff;
 use countersign_protocol::{envelope::Message, event_stream::EventReader};
 
-/// The pauses between two connections if the server requests none.
+/// The pauses between two connections if the server requests no pause.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
-/// Minimum pause that a server can request, because one that closes its stream at once would keep the gateway busy.
+/// Minimum pause that a server can request, because a server that closes its stream at once would keep the gateway busy.
 const MIN_RETRY: Duration = Duration::from_millis(100);
 /// Maximum pause that a server can request.
 const MAX_RETRY: Duration = Duration::from_secs(86400);
 
-/// Opens a stream by GET, after the event with the id `last`. Returns `None` if the server has none.
+/// Opens a GET stream that continues after the event with the id `last`. Returns `None` if the server offers no such stream.
 async fn get(session: &Session, last: Option<&str>) -> Result<Option<HttpAnswer>, LinkError> {
     let mode = session.mode();
     let mut headers = mode.headers.clone();
@@ -45,7 +45,7 @@ async fn get(session: &Session, last: Option<&str>) -> Result<Option<HttpAnswer>
     }
 }
 
-/// Returns the pause that the server requested, or else one that grows with each failure.
+/// Returns the pause that the server requested, or else a pause that grows with each failure.
 fn pause(events: &EventReader, failures: u32) -> Duration {
     match events.retry_millis() {
         Some(retry) => Duration::from_millis(retry).clamp(MIN_RETRY, MAX_RETRY),
@@ -83,7 +83,7 @@ pub(super) async fn run(session: Arc<Session>, replies: ReplySender) {
 }
 
 async fn listen(session: &Session, replies: &ReplySender) {
-    let mut events = EventReader::new(MAX_MESSAGE);
+    let mut events = EventReader::new(MAX_MESSAGE_BYTES);
     let mut failures = 0;
     loop {
         let last = events.last_id().map(ToOwned::to_owned);
@@ -103,14 +103,14 @@ async fn listen(session: &Session, replies: &ReplySender) {
                         }
                         Ok(None) => break,
                         Err(error) => {
-                            tracing::info!(%error, "the stream for unsolicited messages has ended");
+                            tracing::info!(%error, "the stream for unsolicited messages was interrupted");
                             break;
                         }
                     }
                 }
             }
             Ok(None) | Err(LinkError::SessionGone) => return,
-            Err(error) => tracing::debug!(%error, failures, "no stream for unsolicited messages"),
+            Err(error) => tracing::debug!(%error, failures, "cannot open the stream for unsolicited messages"),
         }
         tokio::time::sleep(pause(&events, failures)).await;
     }
@@ -120,7 +120,7 @@ fn forward(session: &Session, replies: &ReplySender, text: &[u8]) {
     incoming::read(text, |message| match message {
         // Only a resumed stream may contain answers.
         Ok(Message::Response(response)) => {
-            tracing::debug!(id = ?response.id, "an answer on the stream for unsolicited messages");
+            tracing::debug!(id = ?response.id, "an answer on the stream for unsolicited messages is ignored");
         }
         Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
             session.open_requests.cancel(notification.params);
@@ -131,7 +131,7 @@ fn forward(session: &Session, replies: &ReplySender, text: &[u8]) {
                 session.unsolicited.request(request);
             }
         }
-        Err(malformed) => tracing::debug!("not a message: {}", malformed.why),
+        Err(malformed) => tracing::debug!("the server sent text that is not a valid message: {}", malformed.why),
     });
 }
 

@@ -1,8 +1,8 @@
 //! Upstreams over Streamable HTTP of all revisions.
 //!
 //! Each request is one POST, sent from the caller's own thread over kept-alive connections of that thread. Each difference
-//! between the eras has one target: headers in [`link`], the contents of a stream in [`answer`], and in [`session_tasks`]
-//! and [`listen`] what only the handshake era has (a session, a GET stream, answers to the server's requests).
+//! between the eras has one place. [`link`] sets the headers and [`answer`] reads streams, while [`session_tasks`] and
+//! [`listen`] only serve the handshake era (sessions, GET streams, answers to the server's requests).
 //!
 //! Redirects are not followed, because they would take the configured credentials elsewhere. There are no cookies.
 
@@ -61,22 +61,22 @@ pub(crate) struct HttpTarget {
 impl HttpTarget {
     /// Creates the target. An invalid URL or header is reported when a link is opened.
     pub fn new(url: &Url, configured: &[(String, Secret)], authorities: Option<&Authorities>) -> Self {
-        let mut plain = url.clone();
-        let _ = plain.set_username("");
-        let _ = plain.set_password(None);
-        plain.set_fragment(None);
-        let mut label = plain.clone();
+        let mut url_without_user = url.clone();
+        let _ = url_without_user.set_username("");
+        let _ = url_without_user.set_password(None);
+        url_without_user.set_fragment(None);
+        let mut label = url_without_user.clone();
         label.set_query(None);
 
         let mut headers = HeaderMap::new();
         headers.insert(header::USER_AGENT, HeaderValue::from_static(countersign_net::USER_AGENT));
-        let mut uri = plain.as_str().parse::<Uri>().map_err(|error| error.to_string());
+        let mut uri = url_without_user.as_str().parse::<Uri>().map_err(|error| error.to_string());
         if !url.username().is_empty() || url.password().is_some() {
             let decode = |text: &str| percent_encoding::percent_decode_str(text).collect::<Vec<u8>>();
-            let mut pair = decode(url.username());
-            pair.push(b':');
-            pair.extend(decode(url.password().unwrap_or_default()));
-            let value = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair));
+            let mut credentials = decode(url.username());
+            credentials.push(b':');
+            credentials.extend(decode(url.password().unwrap_or_default()));
+            let value = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(credentials));
             if let Ok(value) = HeaderValue::from_str(&value) {
                 headers.insert(header::AUTHORIZATION, value);
             }
@@ -84,7 +84,7 @@ impl HttpTarget {
         for (name, Secret(value)) in configured {
             match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
                 (Ok(name), Ok(value)) => headers.insert(name, value),
-                // The value is a secret.
+                // The error omits the value, which is a secret.
                 _ => {
                     uri = Err(format!("the configured header `{name}` is not an HTTP header"));
                     continue;
@@ -101,9 +101,9 @@ impl HttpTarget {
 
 struct HttpConnector {
     target: HttpTarget,
-    /// The server may speak the transport of 2024-11-05 at the same URL instead.
+    /// `true` if the server may speak the transport of 2024-11-05 at the same URL instead.
     has_fallback: bool,
-    /// The last link that was opened is stateless.
+    /// `true` if the last opened link is stateless.
     is_stateless: Arc<AtomicBool>,
 }
 

@@ -10,8 +10,8 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{
     answer::{self, ACCEPT_TIMEOUT},
-    client::{self, Extra},
-    link::{self, METHOD, Mode, Session},
+    client::{self, ExtraHeaders},
+    link::{self, METHOD_HEADER, Mode, Session},
     listen,
 };
 use crate::link::{LinkError, server_requests::ReplySender};
@@ -20,19 +20,19 @@ use crate::link::{LinkError, server_requests::ReplySender};
 pub(super) const MAX_CONCURRENT_POSTS: usize = 64;
 /// Maximum number of waiting tasks.
 pub(super) const MAX_WAITING: usize = 1024;
-/// Time for the messages in flight when the session is over.
+/// Time limit for the messages in flight after the session has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) enum SessionTask {
     /// Sends a response or a notification.
     Post(Bytes),
-    /// Listens on the GET stream, if the server has one. Answers to its requests go to the sender.
+    /// Listens on the GET stream, if the server has one. The sender takes the answers to requests of the server.
     Listen(ReplySender),
     /// Ends the session.
     End,
 }
 
-/// Starts to run the tasks of one session. The queue is bounded, because a server causes a task with each `ping`.
+/// Starts to run the tasks of one session. The queue is bounded, because each `ping` of a server adds a task.
 pub(super) fn start(session: Arc<Session>) -> Sender<SessionTask> {
     let (sender, receiver) = channel(MAX_WAITING);
     actix_web::rt::spawn(run(session, receiver));
@@ -50,7 +50,7 @@ async fn run(session: Arc<Session>, mut tasks: Receiver<SessionTask>) {
         match task {
             Some(SessionTask::Post(message)) => posts.push(async move {
                 if let Err(error) = post(&session, &session.mode(), message, "").await {
-                    tracing::debug!(%error, "a message was not accepted");
+                    tracing::debug!(%error, "the server did not accept a message");
                 }
             }),
             Some(SessionTask::Listen(replies)) => {
@@ -71,9 +71,9 @@ async fn run(session: Arc<Session>, mut tasks: Receiver<SessionTask>) {
 
 /// Sends a message that has no answer. A server accepts it with 202 or any other success.
 pub(super) async fn post(session: &Session, mode: &Mode, message: Bytes, method: &str) -> Result<(), LinkError> {
-    let mut extra = Extra::new();
+    let mut extra = ExtraHeaders::new();
     if mode.modern {
-        extra.push((METHOD.clone(), link::header_value(method)?));
+        extra.push((METHOD_HEADER.clone(), link::header_value(method)?));
     }
     match answer::post(&mode.post, extra, &message, None).await {
         Err(LinkError::Status { status: 404, .. }) if mode.session_id.is_some() => Err(session.end()),

@@ -17,10 +17,10 @@ use countersign_config::Authorities;
 use countersign_protocol::Revision;
 use countersign_provider::Permit;
 
-/// Tells of its end, which is that of the stream it belongs to.
-struct Bell(UnboundedSender<()>);
+/// Sends a message when it is dropped, which is when its stream ends.
+struct DropSignal(UnboundedSender<()>);
 
-impl Drop for Bell {
+impl Drop for DropSignal {
     fn drop(&mut self) {
         let _ = self.0.send(());
     }
@@ -35,12 +35,12 @@ async fn answer(request: HttpRequest, body: Bytes, ended: web::Data<UnboundedSen
         let _ = ended.send(());
     }
     if message["method"] == "endless" {
-        let bell = Bell(ended.as_ref().clone());
-        // A server of this kind learns of a closed HTTP/2 stream when it writes to it.
-        let stream = futures_util::stream::unfold(bell, |bell| async move {
+        let signal = DropSignal(ended.as_ref().clone());
+        // An actix server notices a closed HTTP/2 stream only when it writes to the stream.
+        let stream = futures_util::stream::unfold(signal, |signal| async move {
             tokio::time::sleep(Duration::from_millis(10)).await;
             let event = b"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n";
-            Some((Ok::<_, std::io::Error>(Bytes::from_static(event)), bell))
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(event)), signal))
         });
         return HttpResponse::Ok().content_type("text/event-stream").streaming(stream);
     }
@@ -50,7 +50,7 @@ async fn answer(request: HttpRequest, body: Bytes, ended: web::Data<UnboundedSen
     HttpResponse::Ok().json(result)
 }
 
-/// A certificate for localhost, made by the openssl that comes with the system.
+/// Creates a certificate for localhost with the system's openssl.
 fn certificate(dir: &std::path::Path) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
     let made = Command::new("openssl")
@@ -92,7 +92,7 @@ async fn tls_is_verified_and_http2_used_if_offered() {
         .workers(1)
         .shutdown_timeout(0)
         .disable_signals();
-        // The server adds HTTP/2 to what it offers by itself; the client is made to refuse it.
+        // The server always offers HTTP/2, so the client is configured to refuse it.
         let server = server.bind_rustls_0_23(("127.0.0.1", 0), tls).unwrap();
         let url = Url::parse(&format!("https://localhost:{}/mcp", server.addrs()[0].port())).unwrap();
         let running = server.run();
@@ -125,26 +125,26 @@ async fn tls_is_verified_and_http2_used_if_offered() {
                 (Some(version), Some(&url[url::Position::BeforeHost..url::Position::AfterPort]))
             );
         }
-        // The connection stands, and yet it does not go out.
+        // The request is not sent, although the connection is open.
         let withheld = Outgoing { permit: Some(Permit(Arc::new(|| false))), ..Outgoing::new(7, "withheld", None) };
         let refused = link.request(&withheld, Arc::new(RecordingListener::default())).await;
         assert!(matches!(refused, Err(LinkError::Withheld)), "{refused:?}");
         let permitted = Outgoing { permit: Some(Permit(Arc::new(|| true))), ..Outgoing::new(8, "json", None) };
         assert!(link.request(&permitted, Arc::new(RecordingListener::default())).await.is_ok());
         assert!(has_ended.try_recv().is_err());
-        // Dropping a request closes its stream, and only that.
-        let heard = Arc::new(RecordingListener::default());
+        // Dropping a request only closes its own stream.
+        let listener = Arc::new(RecordingListener::default());
         {
             let outgoing = Outgoing::new(5, "endless", None);
-            let mut endless = link.request(&outgoing, heard.clone());
-            while heard.methods().is_empty() {
+            let mut endless = link.request(&outgoing, listener.clone());
+            while listener.methods().is_empty() {
                 assert!(tokio::time::timeout(Duration::from_millis(5), &mut endless).await.is_err());
             }
             assert!(has_ended.try_recv().is_err());
         }
         tokio::time::timeout(Duration::from_secs(20), has_ended.recv()).await.unwrap();
         assert!(link.request(&Outgoing::new(6, "json", None), Arc::new(RecordingListener::default())).await.is_ok());
-        // So that no connection is opened for nothing.
+        // The client remembers the version of HTTP, so that it opens no connection in vain.
         assert_eq!(trust.is_http2.load(Ordering::Relaxed), http2);
         handle.stop(false).await;
     }
@@ -161,9 +161,9 @@ async fn expired_permit_stops_call_when_connection_is_ready() {
         .await;
     let link = link.unwrap();
     link.opened(&negotiated(Revision::MODERN));
-    // It may, until the connection is there.
-    let dialled = Arc::new(std::sync::Mutex::new(None));
-    let accepted = Arc::clone(&dialled);
+    // The permit is valid until the server accepts the connection.
+    let connection = Arc::new(std::sync::Mutex::new(None));
+    let accepted = Arc::clone(&connection);
     let permit = Permit(Arc::new(move || {
         let Ok((stream, _)) = server.accept() else { return true };
         *accepted.lock().unwrap() = Some(stream);
@@ -173,9 +173,9 @@ async fn expired_permit_stops_call_when_connection_is_ready() {
     let refused = link.request(&outgoing, Arc::new(RecordingListener::default()));
     let refused = tokio::time::timeout(Duration::from_secs(30), refused).await.unwrap();
     assert!(matches!(refused, Err(LinkError::Withheld)), "{refused:?}");
-    let mut stream = dialled.lock().unwrap().take().unwrap();
+    let mut stream = connection.lock().unwrap().take().unwrap();
     stream.set_nonblocking(false).unwrap();
-    assert_eq!(std::io::Read::read(&mut stream, &mut [0]).unwrap(), 0, "not a byte, and its end");
+    assert_eq!(std::io::Read::read(&mut stream, &mut [0]).unwrap(), 0, "the stream ends without a single byte");
 }
 
 #[actix::test]
@@ -197,7 +197,7 @@ async fn own_authorities_apply_to_one_server_over_each_transport() {
     let running = server.run();
     let handle = running.handle();
     actix_web::rt::spawn(running);
-    let at = |scheme: &str, path: &str, transport, trusted: bool| {
+    let connector_for = |scheme: &str, path: &str, transport, trusted: bool| {
         let url = Url::parse(&format!("{scheme}://localhost:{port}/{path}")).unwrap();
         let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport };
         let mut config = UpstreamConfig::new("s", target);
@@ -205,7 +205,7 @@ async fn own_authorities_apply_to_one_server_over_each_transport() {
         connector(&url, &Arc::new(config))
     };
     let post = |trusted: bool| {
-        let connector = at("https", "mcp", UrlTransport::StreamableHttp, trusted);
+        let connector = connector_for("https", "mcp", UrlTransport::StreamableHttp, trusted);
         async move {
             let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
             link.opened(&negotiated(Revision::MODERN));
@@ -214,13 +214,16 @@ async fn own_authorities_apply_to_one_server_over_each_transport() {
     };
     assert!(matches!(post(true).await, Ok(Response::Result(_))));
     let refused = post(false).await;
-    assert!(matches!(refused, Err(LinkError::Unreachable(_))), "for that server only: {refused:?}");
-    // As far as TLS and no farther: the server speaks neither of these.
+    assert!(
+        matches!(refused, Err(LinkError::Unreachable(_))),
+        "the authorities only apply to that server: {refused:?}"
+    );
+    // Only the TLS handshake succeeds, because the server speaks neither of these transports.
     for (scheme, path, transport, status) in
         [("wss", "none", UrlTransport::Auto, 404), ("https", "sse", UrlTransport::Sse, 403)]
     {
         let open = |trusted| {
-            let connector = at(scheme, path, transport, trusted);
+            let connector = connector_for(scheme, path, transport, trusted);
             async move { connector.connect(Arc::new(RecordingListener::default())).await.map(drop) }
         };
         let refused = open(false).await;

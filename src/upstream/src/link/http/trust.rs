@@ -1,4 +1,4 @@
-//! The certificate authorities of TLS connections to one server: the public ones, and those of its configuration.
+//! The certificate authorities of TLS connections to one server: the public authorities, and those of its configuration.
 
 use std::sync::{
     Arc, LazyLock,
@@ -14,11 +14,11 @@ use countersign_net::tls::{self, HTTP_1_1, HTTP_2};
 pub struct Trust {
     /// Identifies the trusted authorities for the connections and clients of a thread.
     pub key: u64,
-    /// Shared by all threads, and with it the cache of TLS sessions.
+    /// The TLS configuration and its cache of TLS sessions, which all threads share.
     pub config: Arc<ClientConfig>,
-    /// The same without HTTP/2, for requests that are upgraded.
+    /// The same configuration without HTTP/2, for requests that are upgraded.
     pub http1_config: Arc<ClientConfig>,
-    /// The server chose HTTP/2 for the last connection.
+    /// `true` if the server chose HTTP/2 for the last connection.
     pub is_http2: AtomicBool,
 }
 

@@ -45,12 +45,12 @@ impl Case {
     }
 
     async fn send(&self, id: u64, method: &str) -> (AnswerFuture, Arc<Recorder>) {
-        let heard = Arc::new(Recorder::default());
-        let (mux, listener) = (self.mux.clone(), heard.clone());
+        let listener = Arc::new(Recorder::default());
+        let (mux, recorder) = (self.mux.clone(), listener.clone());
         let outgoing = Outgoing::new(id, method, None);
-        let mut answer: AnswerFuture = Box::pin(async move { mux.request(&outgoing, listener).await });
+        let mut answer: AnswerFuture = Box::pin(async move { mux.request(&outgoing, recorder).await });
         assert!(poll!(&mut answer).is_pending());
-        (answer, heard)
+        (answer, listener)
     }
 
     /// Returns the messages that the writer would write now.
@@ -105,7 +105,7 @@ async fn malformed_answer_fails_only_its_request() {
 #[tokio::test]
 async fn malformed_text_answers_no_request() {
     let case = Case::new();
-    let (mut answer, heard) = case.send(1, "tools/call").await;
+    let (mut answer, listener) = case.send(1, "tools/call").await;
     for garbage in [
         "Listening on stdio…",
         "{",
@@ -127,17 +127,17 @@ async fn malformed_text_answers_no_request() {
         assert!(poll!(&mut answer).is_pending(), "{garbage}");
     }
     assert!(case.mux.receive(b"\xff\xfe{}").is_err());
-    assert!(heard.take().is_empty() && case.unsolicited.take().is_empty());
+    assert!(listener.take().is_empty() && case.unsolicited.take().is_empty());
     case.receive(json!({ "jsonrpc": "2.0", "id": 1, "result": {} }));
     assert_eq!(result(answer.await), "{}");
-    // A second answer is for nobody.
+    // A second answer belongs to no request.
     assert!(case.mux.receive(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#).is_err());
 }
 
 #[tokio::test]
 async fn batches_and_ids_as_strings_are_accepted() {
     let case = Case::new();
-    let (one, heard) = case.send(1, "a").await;
+    let (one, listener) = case.send(1, "a").await;
     let (two, _) = case.send(2, "b").await;
     let (three, _) = case.send(3, "c").await;
     case.mux.receive("\u{feff}{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":3}".as_bytes()).unwrap();
@@ -149,7 +149,7 @@ async fn batches_and_ids_as_strings_are_accepted() {
                  {"jsonrpc":"2.0","id":1,"result": {"one":1.0} }]"#,
         )
         .unwrap_err();
-    assert_eq!(heard.take(), ["notifications/progress"]);
+    assert_eq!(listener.take(), ["notifications/progress"]);
     assert_eq!(result(one.await), r#"{"one":1.0}"#);
     assert_eq!(result(two.await), r#"{"two":2}"#);
 }
@@ -171,17 +171,17 @@ async fn error_without_id_fails_only_request_in_flight() {
 async fn notifications_are_attributed_to_their_request() {
     let case = Case::new();
     let (_one, first) = case.send(1, "tools/call").await;
-    let (listen, subscription) = case.send(2, LISTEN).await;
+    let (listen, subscription) = case.send(2, LISTEN_METHOD).await;
     let message = || case.notify("notifications/message", json!({ "level": "info", "data": "x" }));
     let about = |id: u64| json!({ "_meta": { "io.modelcontextprotocol/subscriptionId": id } });
-    // A subscription is no call: what says nothing is about the one call.
+    // A subscription is not a call, so an unattributed message belongs to the only call.
     message();
     assert_eq!(first.take(), ["notifications/message"]);
     case.notify("notifications/tools/list_changed", about(2));
     case.notify("notifications/subscriptions/acknowledged", about(2));
     assert_eq!(subscription.take(), ["notifications/tools/list_changed", "notifications/subscriptions/acknowledged"]);
     case.notify("notifications/tools/list_changed", about(77));
-    // These belong to no call, even if there is one.
+    // These messages belong to no call, even if a call is in flight.
     for method in ["notifications/tools/list_changed", "notifications/resources/updated"] {
         case.notify(method, json!({}));
         assert_eq!(case.unsolicited.take(), [method]);
@@ -196,7 +196,7 @@ async fn notifications_are_attributed_to_their_request() {
         assert_eq!(case.unsolicited.take(), ["notifications/progress"]);
     }
     assert!(first.take().is_empty() && subscription.take().is_empty() && third.take().is_empty());
-    // A server may end a subscription, and nothing else of ours.
+    // A server may cancel a subscription, but no other request of the gateway.
     case.notify("notifications/cancelled", json!({ "requestId": 3 }));
     case.notify("notifications/cancelled", json!({ "requestId": 2 }));
     assert!(matches!(listen.await, Err(LinkError::Lost(_))));
@@ -217,7 +217,7 @@ async fn dropped_request_is_cancelled_or_withdrawn() {
     } });
     assert_eq!(case.written(), [cancelled]);
     assert!(case.mux.receive(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#).is_err());
-    // What was answered is not cancelled.
+    // An answered request is not cancelled.
     let (mut call, _) = case.send(4, "tools/call").await;
     assert_eq!(case.written().len(), 1);
     case.receive(json!({ "jsonrpc": "2.0", "id": 4, "result": {} }));
@@ -236,30 +236,30 @@ async fn server_requests_are_answered_or_cancelled() {
     ask(json!("p"), "ping").unwrap();
     assert_eq!(case.written(), [json!({ "jsonrpc": "2.0", "id": "p", "result": {} })]);
 
-    // Asked of nobody in particular, and dropped: declined.
+    // A request without a call goes to the unsolicited listener. Dropping it declines it.
     ask(json!(1), "roots/list").unwrap();
     let request = case.unsolicited.requests.lock().pop().unwrap();
     assert_eq!((&*request.method, request.params.as_ref().unwrap().get()), ("roots/list", r#"{"n":1}"#));
     drop(request);
     assert_eq!(case.written()[0]["error"]["code"], -32601);
 
-    let (call, heard) = case.send(5, "tools/call").await;
+    let (call, listener) = case.send(5, "tools/call").await;
     case.written();
     ask(json!("q"), "elicitation/create").unwrap();
-    // One of that id is open.
+    // A second request is ignored while a request with the same id is open.
     ask(json!("q"), "elicitation/create").unwrap();
-    let question = heard.requests.lock().pop().unwrap();
-    assert!(heard.requests.lock().is_empty());
+    let question = listener.requests.lock().pop().unwrap();
+    assert!(listener.requests.lock().is_empty());
     question.reply.answer(Ok(RawValue::from_string("{\"n\":\n1.00}".to_owned()).unwrap()));
     assert_eq!(case.written(), [json!({ "jsonrpc": "2.0", "id": "q", "result": { "n": 1.0 } })]);
 
-    // Taken back: its answer, however late, is not for the next one of that id.
+    // A late answer to a cancelled request does not go to the next request with the same id.
     ask(json!("q"), "elicitation/create").unwrap();
-    let first = heard.requests.lock().pop().unwrap();
+    let first = listener.requests.lock().pop().unwrap();
     case.notify("notifications/cancelled", json!({ "requestId": "q" }));
     assert!(first.cancelled.is_cancelled());
     ask(json!("q"), "elicitation/create").unwrap();
-    let second = heard.requests.lock().pop().unwrap();
+    let second = listener.requests.lock().pop().unwrap();
     drop(first);
     assert!(case.written().is_empty() && !second.cancelled.is_cancelled());
     second.reply.answer(Err(RpcError::new(-1, "no \"thanks\"")));
@@ -268,9 +268,9 @@ async fn server_requests_are_answered_or_cancelled() {
         [json!({ "jsonrpc": "2.0", "id": "q", "error": { "code": -1, "message": "no \"thanks\"" } })]
     );
 
-    // A call that is over asks nothing any more.
+    // The end of a call cancels its questions.
     ask(json!("r"), "elicitation/create").unwrap();
-    let left = heard.requests.lock().pop().unwrap();
+    let left = listener.requests.lock().pop().unwrap();
     drop(call);
     assert!(left.cancelled.is_cancelled());
 }
@@ -289,10 +289,10 @@ async fn requests_of_stateless_server_are_not_answered() {
 #[tokio::test]
 async fn end_distinguishes_sent_and_unsent_requests() {
     let case = Case::new();
-    let (sent, heard) = case.send(1, "tools/call").await;
+    let (sent, listener) = case.send(1, "tools/call").await;
     case.written();
     case.receive(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create" }));
-    let question = heard.requests.lock().pop().unwrap();
+    let question = listener.requests.lock().pop().unwrap();
     let (waiting, _) = case.send(2, "tools/call").await;
     case.mux.end(LinkError::Lost("it died".to_owned()));
     case.mux.end(LinkError::Lost("again".to_owned()));
@@ -301,7 +301,7 @@ async fn end_distinguishes_sent_and_unsent_requests() {
     assert!(matches!(waiting.await, Err(LinkError::Unreachable(why)) if why == "it died"));
     drop(question);
     assert!(case.written().is_empty());
-    let later = case.mux.request(&Outgoing::new(3, "x", None), heard.clone()).await;
+    let later = case.mux.request(&Outgoing::new(3, "x", None), listener.clone()).await;
     assert!(matches!(later, Err(LinkError::Unreachable(why)) if why == "it died"));
     assert!(matches!(case.mux.notify("x", None), Err(LinkError::Unreachable(_))));
 }
@@ -318,7 +318,7 @@ async fn requests_are_refused_while_queue_is_full() {
     large.id = 2;
     let refused = case.mux.request(&large.clone(), listener.clone()).await;
     assert!(matches!(refused, Err(LinkError::Unreachable(_))), "{refused:?}");
-    // The first was never sent, so giving it up makes room.
+    // The first request was never sent, so dropping it makes room.
     drop(first);
     large.id = 3;
     assert!(poll!(Box::pin(case.mux.request(&large, listener))).is_pending());
