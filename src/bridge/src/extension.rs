@@ -1,6 +1,6 @@
-//! Requests with methods that the gateway does not know. They belong to an extension, or to an experimental capability,
-//! that both the client and a server declare, and pass between the two as they are: names and URIs inside are not
-//! translated, and neither is one era into the other.
+//! Requests with methods that the gateway does not know. They belong to an extension or experimental capability that
+//! both the client and a server declare. They pass unchanged: names and URIs inside are not translated, and eras are
+//! not bridged.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, envelope::Request};
 use countersign_upstream::Upstream;
 
-/// Passes a request on to the server that it belongs to.
+/// Passes a request on to its server.
 ///
 /// # Errors
-/// `-32602` for parameters that are not an object, and those of [`calls::call`].
+/// `-32602` for parameters that are not an object; the errors of [`calls::call`].
 pub async fn call(
     bridge: &Arc<Bridge>,
     exchange: &Exchange,
@@ -39,16 +39,16 @@ mod tests {
     use countersign_exchange::testing::request;
     use countersign_protocol::{Era, Revision};
 
-    const DECLARED: &str = r#"{"extensions":{"acme/x":{}}}"#;
+    const EXTENSION_DECLARATION: &str = r#"{"extensions":{"acme/x":{}}}"#;
 
     #[actix::test]
-    async fn its_parameters_and_its_result_pass_as_they_are() {
+    async fn parameters_and_result_pass_unchanged() {
         let fixture = Fixture::with(Era::Modern, &json!({ "tools": {}, "extensions": { "acme/x": {} } }), |_| {}).await;
-        fixture.server.answers(|asked| {
-            let result = json!({ "method": asked.method, "n": asked.params["n"], "name": asked.params["name"] });
+        fixture.server.answers(|request| {
+            let result = json!({ "method": request.method, "n": request.params["n"], "name": request.params["name"] });
             Box::pin(std::future::ready(countersign_upstream::testing::fake::ok(result)))
         });
-        let exchange = fixture.bench.exchange(Revision::MODERN, DECLARED);
+        let exchange = fixture.bench.exchange(Revision::MODERN, EXTENSION_DECLARATION);
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"acme/do","params":{"n":1,"name":"s__x"}}"#;
         let reply = call(&fixture.bridge, &exchange, &fixture.upstream, &request(text)).await.unwrap();
         assert_eq!(value(&reply), json!({ "method": "acme/do", "n": 1, "name": "s__x" }));

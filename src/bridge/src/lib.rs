@@ -1,13 +1,18 @@
-//! Calls of clients to upstream servers, whatever era either is of.
+//! Calls of clients to upstream servers, whatever the era of either.
 //!
-//! Never asks the policy: a [`Call`] is one that was allowed. No payload passes through a tree of values, and what an
-//! upstream sends meanwhile reaches exactly the client whose call it is.
+//! The bridge never asks the policy: a [`Call`] has been allowed before. Payloads are never parsed into a tree of
+//! values. Messages that an upstream sends during a call reach only the client of that call.
 //!
-//! Each part uses only those before it. `translation`: what one era has and the other lacks, in [`parse_request`], [`result`],
-//! errors and tasks; nothing else is changed. [`questions`]: what upstreams ask clients. `request_state`: what clients carry
-//! to their next request ([`StateSealer`]). `parked_calls`: calls that wait for their clients' answers. [`tasks`] takes tasks across.
-//! `calls` is the way of a [`call`]: its client is asked, the call parked, or made again with the answers. [`extension`]
-//! passes unknown methods on.
+//! Each part uses only the parts before it:
+//!
+//! - `translation` changes what one era has and the other lacks in requests ([`request`]), results ([`result`]), errors
+//!   and tasks, and nothing else.
+//! - [`questions`] holds the questions of upstreams to clients.
+//! - `request_state` seals the state that clients carry to their next request ([`StateSealer`]).
+//! - `parked_calls` holds calls that wait for their clients' answers.
+//! - [`tasks`] translates tasks between the eras.
+//! - `calls` runs a [`call`]: it asks the client, parks the call, or repeats it with the answers.
+//! - [`extension`] passes unknown methods on.
 
 mod calls;
 pub mod extension;
@@ -21,8 +26,8 @@ mod testing;
 mod tests;
 mod translation;
 
-pub use calls::{Bridge, Call, call, failed, plan::CallPlan, subscribe_own};
-pub use request_state::{StateSealer, key_of};
+pub use calls::{Bridge, Call, call, plan::CallPlan, subscribe_on_own_link, tool_error_reply};
+pub use request_state::{StateSealer, load_or_create_key};
 pub use translation::{
     request::{self, Verb},
     result, task_shape,

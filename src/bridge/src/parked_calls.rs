@@ -1,8 +1,8 @@
 //! Calls that go on at a handshake-era upstream while their stateless clients are asked for input
 //! (2026-07-28/basic/patterns/mrtr; 2025-11-25/client/*).
 //!
-//! The retry may come in on another thread: it meets the call through channels. A call is never made twice: what cannot
-//! be taken up again is an error that says so.
+//! The client's retry may arrive on another thread, so it reaches the call through channels. A call is never made
+//! twice: if it cannot be resumed, the retry gets an error that says so.
 
 use std::{
     collections::HashMap,
@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     questions::{
         self,
-        relay::{DeclinedQuestions, Hearer, Relay},
+        relay::{DeclinedQuestions, MessageRecipient, Relay},
     },
-    request_state::{Binding, StateKind, StateSealer, refused},
+    request_state::{Binding, StateKind, StateSealer, invalid_state},
 };
 use countersign_protocol::{
     ErrorKind, McpError, RequestId,
@@ -37,19 +37,19 @@ use countersign_upstream::Response;
 /// The time that a parked call waits for its client.
 const MAX_CLIENT_WAIT: Duration = Duration::from_secs(300);
 
-/// Parked calls of one principal at most.
+/// The maximum number of parked calls of one principal.
 const MAX_PER_PRINCIPAL: usize = 8;
 
-/// The time to wait for further questions after one, so that they reach the client together.
+/// The time to wait for further questions, so that they reach the client together.
 const QUESTION_GATHER_TIME: Duration = Duration::from_millis(30);
 
-/// For a client that comes back too late.
+/// Returns the error for a client that comes back too late.
 #[must_use]
-pub fn ended() -> McpError {
-    refused("the call has ended (a client has 5 minutes to answer), and its outcome is unknown")
+pub fn ended_call_error() -> McpError {
+    invalid_state("the call has ended (a client has 5 minutes to answer), and its outcome is unknown")
 }
 
-/// Answers by the names of their questions.
+/// Answers by the keys of their questions.
 pub type Answers = HashMap<String, Box<RawValue>>;
 
 /// The answers and the state that a request carries in addition to its own parameters.
@@ -60,11 +60,11 @@ pub struct Input {
 }
 
 impl Input {
-    /// # Errors
-    /// `-32602` for what cannot be read.
+    /// Reads the members from the parameters of a request.
+    /// `-32602` for members of a wrong type.
     pub fn parse(params: &str) -> Result<Self, McpError> {
-        let invalid = |member: &str, what: &str| {
-            Err(McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {what}")).with("member", member))
+        let invalid = |member: &str, problem: &str| {
+            Err(McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {problem}")).with("member", member))
         };
         let mut input = Self::default();
         for found in members(params) {
@@ -78,7 +78,7 @@ impl Input {
                     return invalid("inputResponses", "must be an object");
                 }
                 "inputResponses" => {
-                    // What is no object is no answer: its question is asked again.
+                    // An answer that is no object is ignored, so its question is asked again.
                     for answer in members(found.value).filter(|answer| answer.value.starts_with('{')) {
                         if let Ok(value) = RawValue::from_string(answer.value.to_owned()) {
                             input.answers.insert(answer.key.into_owned(), value);
@@ -92,7 +92,7 @@ impl Input {
     }
 }
 
-/// A question as the client gets it.
+/// A question in the form that the client gets.
 #[derive(Clone, Debug)]
 pub struct ClientQuestion {
     pub key: String,
@@ -106,32 +106,32 @@ pub enum Event {
     Input(Vec<ClientQuestion>),
 }
 
-/// An upstream's question that has no answer yet.
+/// A question of the upstream without an answer.
 struct OpenQuestion {
-    asked: ClientQuestion,
+    content: ClientQuestion,
     reply: Replier,
     cancelled: CancellationToken,
 }
 
-/// A call on its way. Dropped, it is cancelled at the upstream, and its questions are declined.
+/// A call in progress. If it is dropped, it is cancelled at the upstream, and its questions are declined.
 pub struct RunningCall {
     work: LocalBoxFuture<'static, Result<Response, McpError>>,
     requests: mpsc::Receiver<UpstreamRequest>,
     capabilities: ClientCapabilities,
-    /// The client's own declaration as JSON text. `capabilities` may be a part of it.
+    /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
     declared: Arc<str>,
-    /// The name of the upstream that asks.
+    /// The name of the upstream.
     server: String,
     declined: DeclinedQuestions,
     open: Vec<OpenQuestion>,
     outcome: Option<Result<Response, McpError>>,
     finished: bool,
-    /// Answers that the client brought before they were asked for.
-    ahead: Answers,
+    /// Answers that the client sent before the upstream asked for them.
+    early_answers: Answers,
 }
 
 impl RunningCall {
-    /// `work` is the call, and `requests` what its upstream asks meanwhile.
+    /// Creates the call from its future and the receiver of the upstream's questions.
     #[must_use]
     pub fn new(
         work: LocalBoxFuture<'static, Result<Response, McpError>>,
@@ -139,13 +139,24 @@ impl RunningCall {
         capabilities: ClientCapabilities,
         declared: Arc<str>,
         server: String,
-        ahead: Answers,
+        early_answers: Answers,
     ) -> Self {
         let (declined, open) = (DeclinedQuestions::default(), Vec::new());
-        Self { work, requests, capabilities, declared, server, declined, open, outcome: None, finished: false, ahead }
+        Self {
+            work,
+            requests,
+            capabilities,
+            declared,
+            server,
+            declined,
+            open,
+            outcome: None,
+            finished: false,
+            early_answers,
+        }
     }
 
-    /// Goes on until the call ends or there is something to ask.
+    /// Runs the call until it ends or has questions for the client.
     pub async fn advance(&mut self) -> Event {
         loop {
             if let Some(outcome) = self.outcome.take() {
@@ -167,27 +178,27 @@ impl RunningCall {
             }
         }
         match self.open_questions() {
-            // All taken back meanwhile.
-            asked if asked.is_empty() => Box::pin(self.advance()).await,
-            asked => Event::Input(asked),
+            // All questions were cancelled in the meantime.
+            questions if questions.is_empty() => Box::pin(self.advance()).await,
+            questions => Event::Input(questions),
         }
     }
 
     /// Returns the questions that are open now.
     fn open_questions(&mut self) -> Vec<ClientQuestion> {
         self.open.retain(|question| !question.cancelled.is_cancelled());
-        self.open.iter().map(|question| question.asked.clone()).collect()
+        self.open.iter().map(|question| question.content.clone()).collect()
     }
 
-    /// One thing that happens: the call ends, or a question comes.
+    /// Waits for one event: the end of the call or a question.
     async fn step(&mut self) {
         tokio::select! {
             biased;
             outcome = &mut self.work, if !self.finished => {
                 self.finished = true;
-                // What it asked just before counts.
+                // Questions that arrived just before the end still count as asked.
                 while let Ok(request) = self.requests.try_recv() {
-                    self.take(request);
+                    self.take_question(request);
                 }
                 self.outcome = Some(outcome.and_then(|response| {
                     match self.declined.missing(&response, &self.declared, &self.server) {
@@ -196,12 +207,12 @@ impl RunningCall {
                     }
                 }));
             }
-            Some(request) = self.requests.recv() => self.take(request),
+            Some(request) = self.requests.recv() => self.take_question(request),
             else => std::future::pending().await,
         }
     }
 
-    fn take(&mut self, request: UpstreamRequest) {
+    fn take_question(&mut self, request: UpstreamRequest) {
         let UpstreamRequest { id, method, params, reply, cancelled } = request;
         if let Err(refused) =
             questions::check_capabilities(&self.capabilities, &method, params.as_deref().map(RawValue::get))
@@ -209,33 +220,33 @@ impl RunningCall {
             self.declined.note(&method, params);
             return reply.answer(Err(refused));
         }
-        let (key, named) = self.key(&id);
-        // Numbers say nothing of what they ask; names may be known from an earlier call.
-        if let Some(answer) = named.then(|| self.ahead.remove(&key)).flatten() {
+        let (key, is_name) = self.question_key(&id);
+        // A numeric id does not identify a question, but the client may know a textual id from an earlier call.
+        if let Some(answer) = is_name.then(|| self.early_answers.remove(&key)).flatten() {
             return reply.answer(Ok(answer));
         }
         let params = params.as_deref().map(RawValue::get);
         let params =
             questions::params_for_client(&self.server, &method, params, countersign_protocol::Revision::MODERN, None);
-        self.open.push(OpenQuestion { asked: ClientQuestion { key, method, params }, reply, cancelled });
+        self.open.push(OpenQuestion { content: ClientQuestion { key, method, params }, reply, cancelled });
     }
 
-    /// A question has no name but its id; whether it is one.
-    fn key(&self, id: &RequestId) -> (String, bool) {
-        let (mut key, named) = match string(id.as_json()) {
+    /// Returns the key of a question, which is its request id, and whether that id is a text.
+    fn question_key(&self, id: &RequestId) -> (String, bool) {
+        let (mut key, is_name) = match string(id.as_json()) {
             Some(text) => (text.into_owned(), true),
             None => (id.as_json().to_owned(), false),
         };
-        while self.open.iter().any(|question| question.asked.key == key) {
+        while self.open.iter().any(|question| question.content.key == key) {
             key.push('\'');
         }
-        (key, named)
+        (key, is_name)
     }
 
     fn answer(&mut self, mut answers: Answers) {
         let mut open = Vec::new();
         for question in std::mem::take(&mut self.open) {
-            match answers.remove(&question.asked.key) {
+            match answers.remove(&question.content.key) {
                 Some(answer) => question.reply.answer(Ok(answer)),
                 None => open.push(question),
             }
@@ -244,69 +255,70 @@ impl RunningCall {
     }
 }
 
-/// A client that has come back for its call.
+/// A retry of the client, which resumes its call.
 pub struct Resume {
     pub answers: Answers,
-    pub hearer: Hearer,
-    /// Gets what happened next and the ticket for the resume after it.
+    pub recipient: MessageRecipient,
+    /// Gets the next event and the ticket for the next resume.
     pub reply: oneshot::Sender<(Event, u64)>,
 }
 
-/// Keeps a parked call until its client has its result, gives it up, or does not come.
-pub async fn keep(
+/// Runs a parked call until its client has the result, cancels it, or does not come back in time.
+pub async fn run_parked(
     mut running_call: RunningCall,
     relay: Arc<Relay>,
-    mut place: Slot,
+    mut slot: Slot,
     mut resumes: mpsc::Receiver<Resume>,
 ) {
     loop {
-        let mut patience = std::pin::pin!(tokio::time::sleep_until(place.deadline));
+        let mut timeout = std::pin::pin!(tokio::time::sleep_until(slot.deadline));
         let resume = loop {
             tokio::select! {
                 biased;
                 resume = resumes.recv() => break resume,
-                () = &mut patience => {
+                () = &mut timeout => {
                     tracing::debug!("a parked call was not resumed in time and is cancelled");
                     return;
                 }
-                () = place.given_up.cancelled() => {
+                () = slot.evicted.cancelled() => {
                     tracing::debug!("a parked call is cancelled to make room for another");
                     return;
                 }
-                // It may end, or ask more, while nobody is there.
+                // The call may end or ask more questions while its client is away.
                 () = running_call.step() => {}
             }
         };
-        let Some(Resume { answers, hearer, mut reply }) = resume else { return };
+        let Some(Resume { answers, recipient, mut reply }) = resume else { return };
         let before = running_call.open.len();
         running_call.answer(answers);
-        let answered = before == 0 || running_call.open.len() < before;
+        let has_answered = before == 0 || running_call.open.len() < before;
         let event = if running_call.outcome.is_none() && !running_call.open_questions().is_empty() {
-            // Incomplete: the rest is asked again.
+            // Some questions have no answer yet, so they are asked again.
             Event::Input(running_call.open_questions())
         } else {
-            relay.turn_to(Some(hearer));
+            relay.redirect_to(Some(recipient));
             let event = tokio::select! {
                 event = running_call.advance() => event,
-                // The stream of the retry was closed: that cancels the call (2026-07-28/basic/patterns/cancellation).
+                // The client closed the stream of its retry, which cancels the call
+                // (2026-07-28/basic/patterns/cancellation).
                 () = reply.closed() => return,
             };
-            relay.turn_to(None);
+            relay.redirect_to(None);
             event
         };
         let done = matches!(event, Event::Done(_));
-        place.renew(answered);
-        if reply.send((event, place.claim.ticket)).is_err() || done {
+        slot.renew(has_answered);
+        if reply.send((event, slot.claim.ticket)).is_err() || done {
             return;
         }
     }
 }
 
-/// The parked call that a `requestState` names.
+/// The reference to a parked call in a `requestState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub call: CallId,
-    /// Each is good once.
+    /// The number of the resume. Each ticket can be used only once.
     pub ticket: u64,
 }
 
@@ -314,11 +326,11 @@ type CallId = [u8; 16];
 
 /// All parked calls of the process.
 pub struct ParkedCalls {
-    carrier: Arc<StateSealer>,
-    /// The name of this gateway, if several serve its store.
+    sealer: Arc<StateSealer>,
+    /// The name of this gateway, if several gateways serve its store.
     node: Option<String>,
-    /// Distinguishes this process from earlier ones with the same key.
-    run: [u8; 16],
+    /// A random id that distinguishes this process from earlier ones with the same key.
+    run_id: [u8; 16],
     calls: Mutex<HashMap<CallId, ParkedCall>>,
     parked: AtomicU64,
 }
@@ -326,22 +338,22 @@ pub struct ParkedCalls {
 struct ParkedCall {
     principal: String,
     upstream: String,
-    /// They count up.
+    /// Numbers increase with each parked call.
     number: u64,
-    given_up: CancellationToken,
+    evicted: CancellationToken,
     resumes: mpsc::Sender<Resume>,
-    /// The one that is good now; none while its client is there.
+    /// The ticket that is valid now; `None` while the client's retry is in progress.
     ticket: Option<u64>,
 }
 
 impl ParkedCalls {
     #[must_use]
-    pub fn new(node: Option<String>, carrier: Arc<StateSealer>) -> Arc<Self> {
-        let (run, calls) = (*uuid::Uuid::new_v4().as_bytes(), Mutex::default());
-        Arc::new(Self { carrier, node, run, calls, parked: AtomicU64::new(0) })
+    pub fn new(node: Option<String>, sealer: Arc<StateSealer>) -> Arc<Self> {
+        let (run_id, calls) = (*uuid::Uuid::new_v4().as_bytes(), Mutex::default());
+        Arc::new(Self { sealer, node, run_id, calls, parked: AtomicU64::new(0) })
     }
 
-    /// Calls that are parked now.
+    /// Returns the number of parked calls.
     #[must_use]
     pub fn len(&self) -> usize {
         self.calls.lock().len()
@@ -352,103 +364,104 @@ impl ParkedCalls {
         self.len() == 0
     }
 
-    /// The `requestState` with which that call is taken up, once, by who brings the same request. Where there may be several
-    /// gateways it begins with the name of this one and a dot: the call waits here.
+    /// Returns the `requestState` that resumes a call once, together with the same request. If several gateways may
+    /// serve the store, it begins with the name of this gateway and a dot, because the call waits here.
     ///
     /// # Errors
-    /// `INTERNAL_ERROR` where no random numbers are to be had.
-    pub fn state(&self, claim: Claim, binding: &Binding) -> Result<String, McpError> {
-        let claim = json!([self.run, claim.call, claim.ticket]).to_string();
-        let sealed = self.carrier.seal(StateKind::ParkedCall, &claim, binding)?;
+    /// `INTERNAL_ERROR` if the operating system provides no random numbers.
+    pub fn seal_claim(&self, claim: Claim, binding: &Binding) -> Result<String, McpError> {
+        let claim = json!([self.run_id, claim.call, claim.ticket]).to_string();
+        let sealed = self.sealer.seal(StateKind::ParkedCall, &claim, binding)?;
         Ok(match &self.node {
             Some(node) => format!("{node}.{sealed}"),
             None => sealed,
         })
     }
 
-    /// Returns the claim in a state.
+    /// Opens the claim in a `requestState`.
     ///
     /// # Errors
-    /// `-32602` for one that was not given for this request.
+    /// `-32602` for a state that was not issued for this request.
     pub fn open(&self, state: &str, binding: &Binding) -> Result<Claim, McpError> {
-        let named = self.node.as_ref().and_then(|node| state.strip_prefix(node.as_str())?.strip_prefix('.'));
-        let claim = self.carrier.open(StateKind::ParkedCall, named.unwrap_or(state), binding)?;
-        let (run, call, ticket): ([u8; 16], _, _) =
-            serde_json::from_str(&claim).map_err(|_| refused("it names no call"))?;
-        if run != self.run {
-            return Err(refused("the gateway has been restarted, and the outcome of the call is unknown"));
+        let without_node = self.node.as_ref().and_then(|node| state.strip_prefix(node.as_str())?.strip_prefix('.'));
+        let claim = self.sealer.open(StateKind::ParkedCall, without_node.unwrap_or(state), binding)?;
+        let (run_id, call, ticket): ([u8; 16], _, _) =
+            serde_json::from_str(&claim).map_err(|_| invalid_state("it names no call"))?;
+        if run_id != self.run_id {
+            return Err(invalid_state("the gateway has been restarted, and the outcome of the call is unknown"));
         }
         Ok(Claim { call, ticket })
     }
 
-    /// A place for one more. Beyond `most` at this upstream the oldest of them ends that nobody is there for.
+    /// Reserves a slot for one more parked call. Beyond `limit` calls at this upstream, the oldest call whose client is
+    /// away is evicted.
     ///
     /// # Errors
-    /// `OVERLOADED` for one too many of its principal.
+    /// `OVERLOADED` if the principal has too many parked calls.
     pub fn admit(
         self: &Arc<Self>,
         principal: &str,
         upstream: &str,
-        most: usize,
+        limit: usize,
     ) -> Result<(Slot, mpsc::Receiver<Resume>), McpError> {
         let call = *uuid::Uuid::new_v4().as_bytes();
         let mut calls = self.calls.lock();
-        let here = |parked: &ParkedCall| parked.principal == principal && parked.upstream == upstream;
-        if calls.values().filter(|parked| here(parked)).count() >= most {
-            let idle = calls.iter().filter(|(_, parked)| here(parked) && parked.ticket.is_some());
+        let is_same = |parked: &ParkedCall| parked.principal == principal && parked.upstream == upstream;
+        if calls.values().filter(|parked| is_same(parked)).count() >= limit {
+            let idle = calls.iter().filter(|(_, parked)| is_same(parked) && parked.ticket.is_some());
             let oldest = idle.min_by_key(|(_, parked)| parked.number).map(|(call, _)| *call);
             if let Some(oldest) = oldest.and_then(|call| calls.remove(&call)) {
-                oldest.given_up.cancel();
+                oldest.evicted.cancel();
             }
         }
         if calls.values().filter(|parked| parked.principal == principal).count() >= MAX_PER_PRINCIPAL {
-            let why = "too many calls wait for input already; answer one or let it expire";
-            return Err(McpError::new(ErrorKind::Overloaded, why).with("limit", MAX_PER_PRINCIPAL));
+            let message = "too many calls wait for input already; answer one or let it expire";
+            return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", MAX_PER_PRINCIPAL));
         }
         let (resumes, receiver) = mpsc::channel(1);
-        let given_up = CancellationToken::new();
+        let evicted = CancellationToken::new();
         let parked = ParkedCall {
             principal: principal.to_owned(),
             upstream: upstream.to_owned(),
             number: self.parked.fetch_add(1, Ordering::Relaxed),
-            given_up: given_up.clone(),
+            evicted: evicted.clone(),
             resumes,
             ticket: Some(1),
         };
         calls.insert(call, parked);
         let deadline = tokio::time::Instant::now() + MAX_CLIENT_WAIT;
-        Ok((Slot { parked_calls: Arc::clone(self), claim: Claim { call, ticket: 1 }, deadline, given_up }, receiver))
+        Ok((Slot { parked_calls: Arc::clone(self), claim: Claim { call, ticket: 1 }, deadline, evicted }, receiver))
     }
 
-    /// Takes a ticket, which is good once.
+    /// Redeems a ticket, which is valid only once.
     ///
     /// # Errors
-    /// `-32602` for one that is not good any more.
+    /// `-32602` for a ticket that is no longer valid.
     pub fn redeem(&self, claim: &Claim) -> Result<mpsc::Sender<Resume>, McpError> {
         let mut calls = self.calls.lock();
-        let parked = calls.get_mut(&claim.call).ok_or_else(ended)?;
+        let parked = calls.get_mut(&claim.call).ok_or_else(ended_call_error)?;
         if parked.ticket != Some(claim.ticket) {
-            return Err(refused("it has been used already"));
+            return Err(invalid_state("it has been used already"));
         }
         parked.ticket = None;
         Ok(parked.resumes.clone())
     }
 }
 
-/// A parked call's place in the [`ParkedCalls`], given back when it is dropped.
+/// The slot of a parked call in [`ParkedCalls`], which is released when it is dropped.
 pub struct Slot {
     parked_calls: Arc<ParkedCalls>,
     pub claim: Claim,
     deadline: tokio::time::Instant,
-    /// Its place is wanted by another call.
-    given_up: CancellationToken,
+    /// Cancelled when another call takes the slot.
+    evicted: CancellationToken,
 }
 
 impl Slot {
-    /// Gives out the next ticket; the client has its time anew if it has answered something.
-    fn renew(&mut self, answered: bool) {
+    /// Issues the next ticket. The client's time starts again if it has answered a question.
+    fn renew(&mut self, has_answered: bool) {
         self.claim.ticket += 1;
-        if answered {
+        if has_answered {
             self.deadline = tokio::time::Instant::now() + MAX_CLIENT_WAIT;
         }
         if let Some(parked) = self.parked_calls.calls.lock().get_mut(&self.claim.call) {

@@ -1,4 +1,4 @@
-//! A client and a server that tests play, with the bridge between them.
+//! A fake client, a fake server and the bridge between them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{
     context::Exchange,
     reply::Reply,
-    testing::{Bench, request, sent},
+    testing::{Bench, request, take_sent_messages},
 };
 use countersign_protocol::{Era, McpError, RequestId, envelope::Response};
 use countersign_upstream::{
@@ -17,7 +17,7 @@ use countersign_upstream::{
     testing::{connected_upstream, fake::FakeServer},
 };
 
-/// Can be asked by forms and pages.
+/// The capabilities of a client that can show forms and open pages.
 pub const ELICITATION_CAPABILITIES: &str = r#"{"elicitation":{"form":{},"url":{}}}"#;
 
 /// A client and a server with the bridge between them.
@@ -28,8 +28,8 @@ pub struct Fixture {
     pub upstream: Arc<Upstream>,
 }
 
-/// A server `s` of that era, with those capabilities.
-pub async fn serve(
+/// Connects a fake server `s` of an era with these capabilities.
+pub async fn connect_server(
     era: Era,
     capabilities: &Value,
     adjust: impl FnOnce(&mut UpstreamConfig),
@@ -44,14 +44,14 @@ pub async fn serve(
 }
 
 impl Fixture {
-    /// With a server that has tools only.
+    /// Creates a fixture whose server has only tools.
     pub async fn new(era: Era) -> Self {
         Self::with(era, &json!({ "tools": {} }), |_| {}).await
     }
 
     pub async fn with(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
         let bench = Bench::default();
-        let (server, upstream) = serve(era, capabilities, adjust).await;
+        let (server, upstream) = connect_server(era, capabilities, adjust).await;
         let bridge = Arc::new(Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&bench.memory), None));
         Self { bench, bridge, server, upstream }
     }
@@ -66,7 +66,7 @@ impl Fixture {
         call(Call { plan, ..base }).await
     }
 
-    /// The same, which must succeed.
+    /// Returns the result of a tool call that must succeed.
     pub async fn result(&self, exchange: &Exchange, params: &Value) -> Value {
         value(&self.call(exchange, params).await.unwrap())
     }
@@ -81,22 +81,22 @@ pub fn value(reply: &Reply) -> Value {
     serde_json::from_str(&reply.json).unwrap()
 }
 
-/// The next request of the gateway to that client.
+/// Waits for the next request of the gateway to the client.
 pub async fn next_question(exchange: &Exchange) -> Value {
     loop {
-        let told = sent(exchange).into_iter().find(|message| message.get("id").is_some());
-        if let Some(question) = told {
+        let question = take_sent_messages(exchange).into_iter().find(|message| message.get("id").is_some());
+        if let Some(question) = question {
             return question;
         }
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
 }
 
-/// The client's answer to it.
+/// Answers a request of the gateway on behalf of the client.
 pub fn answer(exchange: &Exchange, question: &Value, answer: Result<Value, Value>) {
     let raw = |value: Value| RawValue::from_string(value.to_string()).unwrap();
     let answer = answer.map(raw).map_err(raw);
     let outcome = answer.as_ref().map(|raw| &**raw).map_err(|raw| &**raw);
     let id = Some(RequestId::from_raw(&question["id"].to_string()));
-    exchange.session.questions.answered(&Response { id, outcome });
+    exchange.session.questions.deliver_answer(&Response { id, outcome });
 }

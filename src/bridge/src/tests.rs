@@ -1,4 +1,4 @@
-//! Calls across and within eras, against a server that the tests play.
+//! Calls within and across eras, with a fake server.
 
 use std::{
     future::ready,
@@ -11,31 +11,31 @@ use std::{
 use serde_json::{Value, json, value::RawValue};
 
 use crate::testing::{ELICITATION_CAPABILITIES, Fixture, answer, next_question, value};
-use countersign_exchange::{context::Exchange, testing::sent};
+use countersign_exchange::{context::Exchange, testing::take_sent_messages};
 use countersign_protocol::{Era, ErrorKind, Revision, rpc_error::RpcError};
 use countersign_upstream::{
     Response,
     testing::fake::{FakeReply, ReceivedRequest, ok, question},
 };
 
-/// The server asks for something during the call, and says in its result what it heard.
-fn asks(request: ReceivedRequest) -> FakeReply {
+/// A server that asks a question during the call and puts the answer into its result.
+fn ask_during_call(request: ReceivedRequest) -> FakeReply {
     Box::pin(async move {
-        let (question, heard) = question();
+        let (question, received) = question();
         request.listener.request(question);
-        let heard = match heard.await.unwrap() {
+        let received = match received.await.unwrap() {
             Ok(result) => serde_json::from_str(result.get()).unwrap(),
             Err(error) => json!({ "code": error.code }),
         };
-        ok(json!({ "content": [], "heard": heard, "resultType": "complete" }))
+        ok(json!({ "content": [], "received": received, "resultType": "complete" }))
     })
 }
 
-/// The server needs input by its result, until it has some.
-fn needs_input(request: &ReceivedRequest) -> Value {
+/// The result of a server that needs input until the request contains some.
+fn result_needing_input(request: &ReceivedRequest) -> Value {
     match request.params.get("inputResponses") {
         Some(responses) => {
-            json!({ "resultType": "complete", "content": [], "heard": responses, "state": request.params["requestState"] })
+            json!({ "resultType": "complete", "content": [], "received": responses, "state": request.params["requestState"] })
         }
         None => json!({
             "resultType": "input_required", "requestState": "s",
@@ -53,9 +53,9 @@ fn modern(fixture: &Fixture, capabilities: &str) -> Exchange {
 }
 
 #[actix::test]
-async fn a_question_goes_to_the_client_whose_call_it_is_and_its_answer_back() {
+async fn question_goes_to_client_of_call_and_answer_goes_back() {
     let fixture = Fixture::new(Era::Legacy).await;
-    fixture.server.answers(asks);
+    fixture.server.answers(ask_during_call);
     let (client, other) = (legacy(&fixture, ELICITATION_CAPABILITIES), legacy(&fixture, ELICITATION_CAPABILITIES));
     let params = json!({ "name": "s__echo" });
     let accepted = json!({ "action": "accept", "content": { "n": 1 } });
@@ -65,30 +65,30 @@ async fn a_question_goes_to_the_client_whose_call_it_is_and_its_answer_back() {
         answer(&client, &question, Ok(accepted.clone()));
     };
     let (result, ()) = tokio::join!(fixture.result(&client, &params), answering);
-    assert_eq!(result["heard"], accepted);
-    assert!(sent(&other).is_empty());
-    // What the client refuses is told as it said it.
+    assert_eq!(result["received"], accepted);
+    assert!(take_sent_messages(&other).is_empty());
+    // The server gets the client's refusal unchanged.
     let refusing =
         async { answer(&client, &next_question(&client).await, Err(json!({ "code": -32000, "message": "no" }))) };
     let (result, ()) = tokio::join!(fixture.result(&client, &params), refusing);
-    assert_eq!(result["heard"]["code"], -32000);
+    assert_eq!(result["received"]["code"], -32000);
 }
 
 #[actix::test]
-async fn a_client_that_offers_nothing_is_asked_nothing() {
+async fn client_without_capabilities_is_not_asked() {
     let fixture = Fixture::new(Era::Legacy).await;
-    fixture.server.answers(asks);
+    fixture.server.answers(ask_during_call);
     for client in [legacy(&fixture, "{}"), modern(&fixture, "{}")] {
         let result = fixture.result(&client, &json!({ "name": "s__echo" })).await;
-        assert_eq!(result["heard"]["code"], -32601, "the call goes on");
-        assert!(sent(&client).is_empty());
+        assert_eq!(result["received"]["code"], -32601, "the call goes on");
+        assert!(take_sent_messages(&client).is_empty());
     }
-    // Where it does not go on, a stateless client learns what it lacked.
+    // If the call fails, the error tells a stateless client which capability was missing.
     fixture.server.answers(|request| {
         Box::pin(async move {
-            let (question, heard) = question();
+            let (question, received) = question();
             request.listener.request(question);
-            drop(heard.await);
+            drop(received.await);
             ok(json!({ "content": [], "isError": true }))
         })
     });
@@ -100,37 +100,41 @@ async fn a_client_that_offers_nothing_is_asked_nothing() {
 }
 
 #[actix::test]
-async fn a_parked_call_is_taken_up_by_its_client_once_and_never_made_twice() {
+async fn parked_call_is_resumed_once_and_only_by_its_client() {
     let fixture = Fixture::new(Era::Legacy).await;
-    fixture.server.answers(asks);
+    fixture.server.answers(ask_during_call);
     let client = modern(&fixture, ELICITATION_CAPABILITIES);
     let params = json!({ "name": "s__echo", "arguments": { "n": 1 } });
-    let asked = fixture.result(&client, &params).await;
-    assert_eq!((&asked["resultType"], fixture.bridge.parked.len()), (&json!("input_required"), 1));
-    assert_eq!(asked["inputRequests"]["q"]["method"], "elicitation/create");
+    let input_required = fixture.result(&client, &params).await;
+    assert_eq!((&input_required["resultType"], fixture.bridge.parked.len()), (&json!("input_required"), 1));
+    assert_eq!(input_required["inputRequests"]["q"]["method"], "elicitation/create");
     let retry = |params: &Value| {
         let mut retry = params.clone();
-        retry["requestState"] = asked["requestState"].clone();
+        retry["requestState"] = input_required["requestState"].clone();
         retry["inputResponses"] = json!({ "q": { "action": "accept" } });
         retry
     };
-    // Neither somebody else nor another call brings it.
+    // Neither another principal nor another call can use the state.
     let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
-    let other = json!({ "name": "s__echo", "arguments": { "n": 2 } });
-    for (exchange, params) in [(&bob, &params), (&client, &other)] {
+    let other_call = json!({ "name": "s__echo", "arguments": { "n": 2 } });
+    for (exchange, params) in [(&bob, &params), (&client, &other_call)] {
         let error = fixture.call(exchange, &retry(params)).await.unwrap_err();
         assert_eq!((error.kind, &error.data["member"]), (ErrorKind::InvalidParams, &json!("requestState")));
     }
     let result = fixture.result(&client, &retry(&params)).await;
-    assert_eq!((&result["heard"], &result["resultType"]), (&json!({ "action": "accept" }), &json!("complete")));
-    assert_eq!(fixture.call(&client, &retry(&params)).await.unwrap_err().kind, ErrorKind::InvalidParams, "once");
+    assert_eq!((&result["received"], &result["resultType"]), (&json!({ "action": "accept" }), &json!("complete")));
+    assert_eq!(
+        fixture.call(&client, &retry(&params)).await.unwrap_err().kind,
+        ErrorKind::InvalidParams,
+        "a state is valid once"
+    );
     assert_eq!(fixture.calls(), 1);
 }
 
 #[actix::test]
-async fn a_principal_has_only_so_many_parked_calls() {
+async fn parked_calls_are_limited_per_principal() {
     let fixture = Fixture::new(Era::Legacy).await;
-    fixture.server.answers(asks);
+    fixture.server.answers(ask_during_call);
     let client = modern(&fixture, ELICITATION_CAPABILITIES);
     let params = json!({ "name": "s__echo" });
     for _ in 0..8 {
@@ -139,37 +143,37 @@ async fn a_principal_has_only_so_many_parked_calls() {
     assert_eq!(fixture.call(&client, &params).await.unwrap_err().kind, ErrorKind::Overloaded);
     let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
     assert_eq!(fixture.result(&bob, &params).await["resultType"], "input_required");
-    // Their parameters take its memory while they wait.
+    // Parked calls take their principal's memory.
     assert!(fixture.bench.memory.used_by("ann") > 8 * 4096);
 }
 
 #[actix::test]
-async fn a_handshake_client_is_asked_what_a_stateless_server_needs() {
+async fn handshake_client_is_asked_for_input_of_stateless_server() {
     let fixture = Fixture::new(Era::Modern).await;
-    fixture.server.answers(|request| Box::pin(ready(ok(needs_input(&request)))));
+    fixture.server.answers(|request| Box::pin(ready(ok(result_needing_input(&request)))));
     let client = legacy(&fixture, ELICITATION_CAPABILITIES);
     let params = json!({ "name": "s__echo" });
     let accepted = json!({ "action": "accept", "content": {} });
     let answering = async {
         let question = next_question(&client).await;
         let message = question["params"]["message"].as_str().unwrap();
-        assert!(message.contains("\"s\"") && message.ends_with("m"), "who asks stands in it: {message}");
+        assert!(message.contains("\"s\"") && message.ends_with("m"), "the message names the server: {message}");
         answer(&client, &question, Ok(accepted.clone()));
     };
     let (result, ()) = tokio::join!(fixture.result(&client, &params), answering);
-    assert_eq!((&result["heard"], &result["state"]), (&json!({ "k": accepted }), &json!("s")));
-    assert!(result.get("resultType").is_none(), "its era has none");
+    assert_eq!((&result["received"], &result["state"]), (&json!({ "k": accepted }), &json!("s")));
+    assert!(result.get("resultType").is_none(), "the client's era has no result types");
     assert_eq!(fixture.calls(), 2);
-    // A dialogue that its client cannot show was cancelled.
+    // A dialogue that the client cannot show counts as cancelled.
     let refusing = async { answer(&client, &next_question(&client).await, Err(json!({ "code": 1, "message": "" }))) };
     let (result, ()) = tokio::join!(fixture.result(&client, &params), refusing);
-    assert_eq!(result["heard"], json!({ "k": { "action": "cancel" } }));
+    assert_eq!(result["received"], json!({ "k": { "action": "cancel" } }));
 }
 
 #[actix::test]
-async fn what_a_client_cannot_give_ends_the_call() {
+async fn call_fails_if_client_cannot_give_the_input() {
     let fixture = Fixture::new(Era::Modern).await;
-    let needs = |requests: Value| {
+    let request_input = |requests: Value| {
         let result = json!({ "resultType": "input_required", "inputRequests": requests });
         fixture.server.answers(move |_| Box::pin(ready(ok(result.clone()))));
     };
@@ -179,55 +183,55 @@ async fn what_a_client_cannot_give_ends_the_call() {
         json!({ "k": { "method": "acme/ask" } }),
         json!({ "k": { "method": "elicitation/create", "params": { "mode": "url", "url": "file:///etc/passwd" } } }),
     ] {
-        needs(requests.clone());
+        request_input(requests.clone());
         let before = fixture.calls();
         let error = fixture.call(&client, &json!({ "name": "s__echo" })).await.unwrap_err();
         assert_eq!((error.kind, fixture.calls() - before), (ErrorKind::NotBridgeable, 1), "{requests}");
-        assert!(sent(&client).is_empty(), "{requests}");
+        assert!(take_sent_messages(&client).is_empty(), "{requests}");
     }
     fixture.server.answers(|_| Box::pin(ready(ok(json!({ "resultType": "input_required" })))));
     let error = fixture.call(&client, &json!({ "name": "s__echo" })).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NotBridgeable, "it does not say what it needs");
+    assert_eq!(error.kind, ErrorKind::NotBridgeable, "the result names no input");
 }
 
 #[actix::test]
-async fn a_state_of_a_server_is_carried_sealed_and_comes_back_as_it_was() {
+async fn server_state_is_sealed_for_client_and_returned_unchanged() {
     let fixture = Fixture::new(Era::Modern).await;
-    fixture.server.answers(|request| Box::pin(ready(ok(needs_input(&request)))));
+    fixture.server.answers(|request| Box::pin(ready(ok(result_needing_input(&request)))));
     let client = modern(&fixture, ELICITATION_CAPABILITIES);
     let params = json!({ "name": "s__echo", "arguments": {} });
-    let asked = fixture.result(&client, &params).await;
-    let sealed = asked["requestState"].as_str().unwrap();
+    let input_required = fixture.result(&client, &params).await;
+    let sealed = input_required["requestState"].as_str().unwrap();
     assert!(sealed.starts_with("cs1.") && sealed != "s");
     let mut retry = params.clone();
     retry["requestState"] = sealed.into();
     retry["inputResponses"] = json!({ "k": { "action": "decline" } });
     let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
     assert_eq!(fixture.call(&bob, &retry).await.unwrap_err().kind, ErrorKind::InvalidParams);
-    assert_eq!(fixture.calls(), 1, "the server hears nothing of it");
+    assert_eq!(fixture.calls(), 1, "the refused retry does not reach the server");
     let result = fixture.result(&client, &retry).await;
-    assert_eq!((&result["state"], &result["heard"]), (&json!("s"), &retry["inputResponses"]));
-    // What it gave itself is refused as what anybody else made up.
+    assert_eq!((&result["state"], &result["received"]), (&json!("s"), &retry["inputResponses"]));
+    // The server's own unsealed state is refused like any other invalid text.
     retry["requestState"] = "s".into();
     assert_eq!(fixture.call(&client, &retry).await.unwrap_err().kind, ErrorKind::InvalidParams);
 }
 
 #[actix::test]
-async fn a_result_of_an_extension_goes_to_clients_that_know_it_only() {
+async fn extension_result_reaches_only_clients_that_declare_it() {
     let extension = json!({ "tools": {}, "extensions": { "acme/x": {} } });
     let fixture = Fixture::with(Era::Modern, &extension, |_| {}).await;
     fixture.server.answers(|_| Box::pin(ready(ok(json!({ "resultType": "acme", "content": [] })))));
     let params = json!({ "name": "s__echo" });
-    let knows = modern(&fixture, r#"{"extensions":{"acme/x":{}}}"#);
-    assert_eq!(fixture.result(&knows, &params).await["resultType"], "acme");
+    let declaring = modern(&fixture, r#"{"extensions":{"acme/x":{}}}"#);
+    assert_eq!(fixture.result(&declaring, &params).await["resultType"], "acme");
     for client in [modern(&fixture, "{}"), legacy(&fixture, "{}")] {
         let error = fixture.call(&client, &params).await.unwrap_err();
         assert_eq!((error.kind, &error.data["resultType"]), (ErrorKind::NotBridgeable, &json!("acme")));
     }
 }
 
-/// A server whose results may be kept, each with its number.
-async fn cached(scope: &'static str) -> Fixture {
+/// Starts a server with cacheable results, each of which contains its number.
+async fn server_with_cacheable_results(scope: &'static str) -> Fixture {
     let fixture = Fixture::with(Era::Modern, &json!({ "tools": {} }), |config| config.cache = true).await;
     let number = AtomicUsize::new(0);
     fixture.server.answers(move |_| {
@@ -240,15 +244,15 @@ async fn cached(scope: &'static str) -> Fixture {
 }
 
 #[actix::test]
-async fn an_equal_read_is_answered_from_what_was_kept() {
-    let fixture = cached("public").await;
+async fn identical_read_is_answered_from_cache() {
+    let fixture = server_with_cacheable_results("public").await;
     let (ann, bob) = (modern(&fixture, "{}"), fixture.bench.exchange_of("bob", Revision::MODERN, "{}"));
     let params = json!({ "name": "s__echo", "arguments": { "a": 1, "b": 2 } });
     assert_eq!(fixture.result(&ann, &params).await["n"], 0);
     let reordered = json!({ "arguments": { "b": 2, "a": 1 }, "name": "another name of it" });
-    let kept = fixture.result(&bob, &reordered).await;
-    assert_eq!(kept["n"], 0, "whoever asks, in whatever order");
-    assert!(kept["ttlMs"].as_u64().unwrap() <= 60_000, "only what is left of its time");
+    let cached = fixture.result(&bob, &reordered).await;
+    assert_eq!(cached["n"], 0, "the cache ignores the client and the order of members");
+    assert!(cached["ttlMs"].as_u64().unwrap() <= 60_000, "the result keeps its remaining time");
     for other in [
         json!({ "name": "s__echo", "arguments": { "a": 1, "b": 3 } }),
         json!({ "name": "s__echo", "arguments": { "a": 1, "b": 2 }, "_meta": { "progressToken": 1 } }),
@@ -258,15 +262,15 @@ async fn an_equal_read_is_answered_from_what_was_kept() {
         fixture.result(&ann, &other).await;
         assert_eq!(fixture.calls(), before + 1, "{other}");
     }
-    // Another client may be answered otherwise.
+    // A client with other capabilities may get another result.
     let before = fixture.calls();
     fixture.result(&modern(&fixture, ELICITATION_CAPABILITIES), &params).await;
     assert_eq!(fixture.calls(), before + 1);
 }
 
 #[actix::test]
-async fn what_is_one_principals_is_given_to_no_other() {
-    let fixture = cached("private").await;
+async fn private_result_is_cached_per_principal() {
+    let fixture = server_with_cacheable_results("private").await;
     let (ann, bob) = (modern(&fixture, "{}"), fixture.bench.exchange_of("bob", Revision::MODERN, "{}"));
     let params = json!({ "name": "s__echo" });
     let mut numbers = Vec::new();
@@ -277,8 +281,8 @@ async fn what_is_one_principals_is_given_to_no_other() {
 }
 
 #[actix::test]
-async fn failures_are_not_kept() {
-    let fixture = cached("public").await;
+async fn failed_results_are_not_cached() {
+    let fixture = server_with_cacheable_results("public").await;
     let failing = json!({ "resultType": "complete", "content": [], "isError": true, "ttlMs": 60_000 });
     fixture.server.answers(move |_| Box::pin(ready(ok(failing.clone()))));
     let client = modern(&fixture, "{}");
@@ -289,47 +293,51 @@ async fn failures_are_not_kept() {
 }
 
 #[actix::test]
-async fn pages_to_open_first_are_input_for_stateless_clients_and_an_error_for_others() {
+async fn required_page_is_input_or_error_depending_on_era() {
     let fixture = Fixture::new(Era::Legacy).await;
-    let urls = |url: &str| {
+    let require_page = |url: &str| {
         let data = json!({ "elicitations": [{ "mode": "url", "elicitationId": "e", "url": url, "message": "m" }] });
         let data = RawValue::from_string(data.to_string()).unwrap();
         let error = RpcError { code: -32042, message: "open".into(), data: Some(data), status: None };
         fixture.server.answers(move |_| Box::pin(ready(Ok(Response::Error(error.clone())))));
     };
-    urls("https://a.example/x");
+    require_page("https://a.example/x");
     let params = json!({ "name": "s__echo" });
     let result = fixture.result(&modern(&fixture, ELICITATION_CAPABILITIES), &params).await;
-    let asked = &result["inputRequests"]["e"]["params"];
-    assert_eq!((&asked["url"], asked.get("elicitationId")), (&json!("https://a.example/x"), None));
-    assert!(result.get("requestState").is_none(), "the retry is the first call");
+    let params_of_question = &result["inputRequests"]["e"]["params"];
+    assert_eq!(
+        (&params_of_question["url"], params_of_question.get("elicitationId")),
+        (&json!("https://a.example/x"), None)
+    );
+    assert!(result.get("requestState").is_none(), "the retry is a new call, so it needs no state");
     let error = fixture.call(&modern(&fixture, r#"{"elicitation":{}}"#), &params).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::MissingCapability, "it opens no pages");
+    assert_eq!(error.kind, ErrorKind::MissingCapability, "the client opens no pages");
     let error = fixture.call(&legacy(&fixture, ELICITATION_CAPABILITIES), &params).await.unwrap_err();
     let foreign = error.passthrough.as_ref().unwrap();
     assert!(foreign.data.as_ref().unwrap().contains("asks you to open a page at a.example"));
-    urls("https://user@a.example/");
+    require_page("https://user@a.example/");
     let failed = value(
         &fixture
             .call(&legacy(&fixture, ELICITATION_CAPABILITIES), &params)
             .await
-            .unwrap_or_else(|error| crate::failed(&error)),
+            .unwrap_or_else(|error| crate::tool_error_reply(&error)),
     );
-    assert_eq!(failed["isError"], true, "nobody is sent to a page that hides where it is");
+    assert_eq!(failed["isError"], true, "a URL that may disguise its host is refused");
 }
 
 #[actix::test]
-async fn headers_go_where_they_are_wanted() {
-    let wants = |config: &mut countersign_config::UpstreamConfig| config.forward_headers = vec!["x-tenant".into()];
-    let fixture = Fixture::with(Era::Modern, &json!({ "tools": {} }), wants).await;
+async fn only_configured_headers_are_forwarded() {
+    let forward_tenant =
+        |config: &mut countersign_config::UpstreamConfig| config.forward_headers = vec!["x-tenant".into()];
+    let fixture = Fixture::with(Era::Modern, &json!({ "tools": {} }), forward_tenant).await;
     let headers = [("x-tenant", "a"), ("x-other", "b")].map(|(name, value)| (name.into(), value.into()));
     let client = Exchange { headers: Some(Arc::new(headers.into())), ..modern(&fixture, "{}") };
-    let seen = Arc::new(parking_lot::Mutex::new(Vec::new()));
-    let seeing = Arc::clone(&seen);
+    let received = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let recorder = Arc::clone(&received);
     fixture.server.answers(move |request| {
-        *seeing.lock() = request.headers;
+        *recorder.lock() = request.headers;
         Box::pin(ready(ok(json!({ "resultType": "complete", "content": [] }))))
     });
     fixture.result(&client, &json!({ "name": "s__echo" })).await;
-    assert_eq!(*seen.lock(), [("x-tenant".into(), "a".into())]);
+    assert_eq!(*received.lock(), [("x-tenant".into(), "a".into())]);
 }

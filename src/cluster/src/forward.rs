@@ -15,7 +15,7 @@ use crate::peers::{self, PeerNode};
 use countersign_domain::changes::digest::PartHasher;
 use countersign_http::http2::CONNECTION_HEADERS;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_session::cluster::{Body, FORWARDED, ForwardTarget};
+use countersign_session::cluster::{Body, FORWARDED_HEADER, ForwardTarget};
 use countersign_store::{Nodes, nodes::Peer};
 
 /// Headers that are not forwarded: those of one connection (RFC 9110, 7.6.1), those that each node sets itself, and `Host` and
@@ -25,7 +25,7 @@ const HOP_HEADERS: [HeaderName; 6] =
 
 /// Returns `true` for a header that is forwarded in requests and responses.
 pub fn is_forwarded_header(name: &HeaderName) -> bool {
-    !HOP_HEADERS.contains(name) && !CONNECTION_HEADERS.contains(name) && *name != FORWARDED
+    !HOP_HEADERS.contains(name) && !CONNECTION_HEADERS.contains(name) && *name != FORWARDED_HEADER
 }
 
 /// Returns the headers of a request or response that are forwarded.
@@ -73,7 +73,7 @@ impl Forward {
 
     /// Adds the proof that a peer forwards the request.
     pub fn prove(&self, headers: &mut HeaderMap) {
-        headers.insert(FORWARDED, self.token.clone());
+        headers.insert(FORWARDED_HEADER, self.token.clone());
     }
 
     /// Sends a request to the other node, and returns the response.

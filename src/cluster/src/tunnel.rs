@@ -16,7 +16,7 @@ use crate::{
 };
 use countersign_net::tls::HTTP_1_1;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_session::cluster::{Body, FORWARDED, lost_session};
+use countersign_session::cluster::{Body, FORWARDED_HEADER, lost_session};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -49,7 +49,7 @@ pub async fn open(
             handshake = handshake.header(name.clone(), value.clone());
         }
     }
-    let connect = handshake.header(FORWARDED, forward.token().clone()).connect();
+    let connect = handshake.header(FORWARDED_HEADER, forward.token().clone()).connect();
     let (head, framed) = match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
         Ok(connected) => connected.map_err(to_refusal)?,
         Err(_) if forward.peer.is_gone() => return Err(lost_session()),

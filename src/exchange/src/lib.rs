@@ -1,13 +1,16 @@
-//! One request and the session it belongs to, whatever transport it came in by: what the bridge and the handlers both
-//! need.
+//! A request and its session, independent of the transport: the types that both the bridge and the handlers need.
 //!
-//! Never handles a method and never speaks to an upstream. Revision and capabilities of a stateless request are its
-//! own: no session and no earlier request lends them ([`context::Exchange`]).
+//! This crate never handles a method and never calls an upstream. A stateless request carries its own revision and
+//! capabilities; no session and no earlier request provides them ([`context::Exchange`]).
 //!
-//! Each part uses only those before it. `bounds` limits what a peer can make the gateway hold ([`inflow`], [`memory`],
-//! [`slots`], [`eviction`]). `session` is what its requests share ([`shared`]), with what its client said ([`facts`]) and its
-//! ways out ([`outbox`], [`streams`]). `request` is one ([`context`]), with where
-//! what belongs to it goes ([`related`]), a question to its client ([`ask`]), and its answer ([`reply`]).
+//! Each part uses only the parts before it:
+//!
+//! - `bounds` limits the resources that a peer can make the gateway hold ([`inflow`], [`memory`], [`slots`],
+//!   [`eviction`]).
+//! - `session` is the state that the requests of one session share ([`shared`]), with the client's facts ([`facts`])
+//!   and the channels to the client ([`outbox`], [`streams`]).
+//! - `request` is one request ([`context`]), with the channel for its messages ([`related`]), questions to its client
+//!   ([`ask`]) and its answer ([`reply`]).
 
 mod bounds;
 mod request;

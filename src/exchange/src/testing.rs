@@ -1,4 +1,4 @@
-//! Exchanges for tests, whose client is the test.
+//! Exchanges for tests. The test plays the client.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "it is only built for tests")]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::{
     bounds::memory::Memory,
     request::{
         context::Exchange,
-        related::{Related, ResponseQueue},
+        related::{RelatedChannel, ResponseQueue},
     },
     session::{
         facts::ClientFacts,
@@ -26,11 +26,11 @@ use countersign_protocol::{
 };
 use countersign_telemetry::metrics::Transport;
 
-/// Makes sessions and exchanges of clients.
+/// Creates sessions and exchanges of clients.
 pub struct Bench {
-    /// The memory of their principals.
+    /// The memory of the clients' principals.
     pub memory: Arc<Memory>,
-    /// Ends all sessions.
+    /// Cancelled to end all sessions.
     pub ended: CancellationToken,
 }
 
@@ -41,8 +41,8 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// A session of that principal: of a connection with an outbox in the handshake era, for bookkeeping only in the
-    /// other.
+    /// Creates a session of a principal: with an outbox in the handshake era, for bookkeeping only in the stateless
+    /// era.
     #[must_use]
     pub fn session(&self, principal: &str, era: Era) -> Arc<SessionShared> {
         let (transport, channel) = match era {
@@ -56,13 +56,13 @@ impl Bench {
         Arc::new(SessionShared::new(transport, identity(principal, Role::Agent), channel, &self.ended))
     }
 
-    /// A request of the agent `ann`, whose client speaks that revision and declares those capabilities.
+    /// Creates a request of the agent `ann`, for a client with a revision and its capabilities.
     #[must_use]
     pub fn exchange(&self, revision: Revision, capabilities: &str) -> Exchange {
         self.exchange_of("ann", revision, capabilities)
     }
 
-    /// The same of another agent.
+    /// Creates a request of another agent.
     #[must_use]
     pub fn exchange_of(&self, principal: &str, revision: Revision, capabilities: &str) -> Exchange {
         let session = self.session(principal, revision.era());
@@ -71,9 +71,9 @@ impl Bench {
             Era::Legacy => {
                 session.set_facts(Arc::clone(&facts), self.memory.take(principal, facts.size()).unwrap());
                 session.mark_initialized();
-                Related::Outbox(Arc::clone(&session))
+                RelatedChannel::Outbox(Arc::clone(&session))
             }
-            Era::Modern => Related::Queue(Arc::new(ResponseQueue::new(100, 1 << 20))),
+            Era::Modern => RelatedChannel::Queue(Arc::new(ResponseQueue::new(100, 1 << 20))),
         };
         Exchange {
             identity: session.identity.clone(),
@@ -87,7 +87,7 @@ impl Bench {
     }
 }
 
-/// That principal, from this very machine.
+/// Returns the identity of a principal that connects over loopback.
 #[must_use]
 pub fn identity(principal: &str, role: Role) -> Identity {
     let principal = Principal { name: principal.to_owned(), role, key_id: None, owner: None };
@@ -105,18 +105,18 @@ pub fn facts(revision: Revision, capabilities: &str) -> ClientFacts {
     }
 }
 
-/// The messages that the client of an exchange was sent and has not taken yet.
+/// Takes the messages that were sent to the client of an exchange.
 #[must_use]
-pub fn sent(exchange: &Exchange) -> Vec<Value> {
+pub fn take_sent_messages(exchange: &Exchange) -> Vec<Value> {
     let messages = match (&exchange.related, &exchange.session.channel) {
-        (Related::Queue(queue), _) => queue.take(),
+        (RelatedChannel::Queue(queue), _) => queue.take(),
         (_, Channel::Outbox(outbox)) => outbox.drain(0, usize::MAX).map(|drained| drained.frames).unwrap_or_default(),
         _ => Vec::new(),
     };
     messages.iter().map(|message| serde_json::from_slice(message).unwrap()).collect()
 }
 
-/// A request as it comes in.
+/// Parses a request.
 #[must_use]
 pub fn request<'a>(text: &'a str) -> Request<'a> {
     let limits = envelope::Limits { max_depth: 64, max_batch: 10 };

@@ -29,7 +29,7 @@ use countersign_attach::{Users, users::UserGuard};
 use countersign_config::TransportsConfig;
 use countersign_exchange::{
     eviction::{self, Hold, Queue},
-    inflow::{Inflow, Intake},
+    inflow::{BodyBudget, ConnectionBudget},
     shared::SessionShared,
 };
 use countersign_telemetry::{ConnectionGuard, Transport};
@@ -55,13 +55,13 @@ pub struct Connections {
     /// One permit for each WebSocket that is reserved for reviewers.
     pub reserved_permits: Arc<Semaphore>,
     /// Limits the bytes of request bodies in memory.
-    inflow: Arc<Inflow>,
+    inflow: Arc<BodyBudget>,
     users: Users,
 }
 
 impl Connections {
     #[must_use]
-    pub fn new(config: &TransportsConfig, inflow: Arc<Inflow>, users: Users) -> Self {
+    pub fn new(config: &TransportsConfig, inflow: Arc<BodyBudget>, users: Users) -> Self {
         raise_open_files();
         Self {
             max_http: config.http.max_connections,
@@ -80,7 +80,7 @@ impl Connections {
 
     /// Creates the budget of a new connection for the bytes of request bodies.
     #[must_use]
-    pub fn intake(&self) -> Arc<Intake> {
+    pub fn intake(&self) -> Arc<ConnectionBudget> {
         self.inflow.intake()
     }
 
@@ -309,7 +309,7 @@ pub struct Connection {
     state: Arc<ConnectionState>,
     /// `true` if the limit was exceeded when the connection was accepted, and has been ever since.
     is_refused: Cell<bool>,
-    intake: OnceCell<Arc<Intake>>,
+    intake: OnceCell<Arc<ConnectionBudget>>,
     gauge: Cell<Option<ConnectionGuard>>,
     /// Keeps a detached gateway running while a client is connected.
     _user: UserGuard,
@@ -402,7 +402,7 @@ impl Connection {
 
     /// Returns the budget for the bytes of request bodies: of the connection, or of one request if the connection is a peer's.
     #[must_use]
-    pub fn intake(&self) -> Arc<Intake> {
+    pub fn intake(&self) -> Arc<ConnectionBudget> {
         if self.is_peer() { self.all.intake() } else { Arc::clone(self.intake.get_or_init(|| self.all.intake())) }
     }
 
@@ -460,7 +460,7 @@ mod tests {
     fn connections(max: usize, reserved: usize) -> Connections {
         let mut config = countersign_config::Config::default().transports;
         (config.http.max_connections, config.http.reserved_connections) = (max, reserved);
-        Connections::new(&config, Inflow::new(1 << 20, 10_000, Duration::from_secs(5)), Users::default())
+        Connections::new(&config, BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)), Users::default())
     }
 
     /// Adds a connection, and returns its peer's socket too.

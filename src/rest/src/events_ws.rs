@@ -20,9 +20,9 @@ use super::{
     events::{self, FeedAccess, Next, Subscriber},
 };
 use countersign_exchange::{
-    inflow::Held,
+    inflow::Reservation,
     memory::Share,
-    outbox::{Drained, Outbox, OutboxLimits, Wake},
+    outbox::{DrainedFrames, Outbox, OutboxLimits, Wake},
     slots::StreamSlot,
 };
 use countersign_http::framing::{
@@ -109,7 +109,7 @@ impl Outgoing {
         self.outbox.push(frame).is_ok()
     }
 
-    fn drain(&self, budget: usize) -> Option<Drained> {
+    fn drain(&self, budget: usize) -> Option<DrainedFrames> {
         if self.is_full() {
             self.last_sign.set(Instant::now());
         }
@@ -173,15 +173,15 @@ impl Backend for Socket {
         let _ = self.outgoing.outbox.attach(0, wake);
     }
 
-    fn drain(&mut self, budget: usize) -> Option<Drained> {
+    fn drain(&mut self, budget: usize) -> Option<DrainedFrames> {
         self.outgoing.drain(budget)
     }
 
     fn on_flushed(&mut self) {
-        self.outgoing.outbox.taken(0);
+        self.outgoing.outbox.confirm_taken(0);
     }
 
-    fn on_message(&mut self, _: Bytes, _: Option<Held>) -> MessageOutcome {
+    fn on_message(&mut self, _: Bytes, _: Option<Reservation>) -> MessageOutcome {
         MessageOutcome::Unsupported
     }
 

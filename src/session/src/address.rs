@@ -7,7 +7,7 @@ use countersign_config::Config;
 /// The address at which people reach the gateway.
 pub struct GatewayAddress {
     config: Config,
-    /// The address that is really bound, once it is.
+    /// The address that the listener is bound to; empty until it is bound.
     bound: OnceLock<SocketAddr>,
 }
 
@@ -17,14 +17,14 @@ impl GatewayAddress {
         Self { config: config.clone(), bound: OnceLock::new() }
     }
 
-    /// Notes the address that was bound.
-    pub fn bind(&self, address: SocketAddr) {
+    /// Stores the address that the listener is bound to. Later calls have no effect.
+    pub fn set_listen_address(&self, address: SocketAddr) {
         self.bound.get_or_init(|| address);
     }
 
-    /// The address that was bound, or the configured one before.
+    /// Returns the address that the listener is bound to, or the configured one until it is bound.
     #[must_use]
-    pub fn bound(&self) -> SocketAddr {
+    pub fn listen_address(&self) -> SocketAddr {
         self.bound.get().copied().unwrap_or(self.config.listen)
     }
 
@@ -34,13 +34,13 @@ impl GatewayAddress {
         format!("{}inbox/{id}", self.dashboard())
     }
 
-    /// Returns the link that signs in with a code. The code is in the fragment, which browsers never send.
+    /// Returns the link that signs a person in with a code. The code is in the fragment, which browsers never send.
     #[must_use]
     pub fn sign_in_link(&self, code: &str) -> String {
         format!("{}/#code={code}", self.base())
     }
 
-    /// Returns the dashboard's address, up to the name of a page.
+    /// Returns the URL of the dashboard, to which the name of a page is appended.
     #[must_use]
     pub fn dashboard(&self) -> String {
         format!("{}/#/", self.base())
@@ -49,7 +49,7 @@ impl GatewayAddress {
     fn base(&self) -> String {
         match &self.config.public_url {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => self.config.local_url(self.bound()),
+            None => self.config.local_url(self.listen_address()),
         }
     }
 }
@@ -61,11 +61,11 @@ mod tests {
     #[test]
     fn gateway_that_listens_everywhere_is_reached_at_loopback() {
         let address = GatewayAddress::new(&Config::default());
-        address.bind("0.0.0.0:81".parse().unwrap());
+        address.set_listen_address("0.0.0.0:81".parse().unwrap());
         assert_eq!(address.page_of_change("chg_1"), "http://127.0.0.1:81/#/inbox/chg_1");
         assert_eq!(address.sign_in_link("c"), "http://127.0.0.1:81/#code=c");
         let address = GatewayAddress::new(&Config::default());
-        address.bind("[::]:80".parse().unwrap());
+        address.set_listen_address("[::]:80".parse().unwrap());
         assert_eq!(address.dashboard(), "http://[::1]:80/#/");
     }
 

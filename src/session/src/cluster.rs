@@ -1,7 +1,7 @@
-//! What other nodes of the same store own: a session that lives there, a call that waits there for its client, the task of a
-//! server. A request about such a thing is answered by its owner.
+//! Finds and asks the node of the same store that owns a session, a call that waits for its client, or a task of a
+//! server. A request about one of them is answered by its owner.
 //!
-//! A gateway that is the only one of its store has no [`Cluster`], and asks nobody.
+//! A gateway that is the only one of its store has no [`Cluster`].
 
 use bytes::Bytes;
 use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
@@ -13,58 +13,59 @@ use countersign_exchange::{
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::string, param_headers};
 use countersign_routing::RouteTable;
 
-/// The node that owns what a request is about.
+/// The node that owns the subject of a request.
 pub struct ForwardTarget {
     pub node: String,
     /// The URL at which the node is reached.
     pub url: String,
-    /// The fingerprint of the certificate that it shows there; empty without TLS.
+    /// The fingerprint of the node's TLS certificate; empty without TLS.
     pub certificate: String,
 }
 
-/// The search for the owner; `None` where that is this node, or nobody knows it.
+/// The search for the owner. It finds `None` if this node is the owner, or if the owner is unknown.
 ///
 /// # Errors
-/// Nobody can tell at the moment which nodes live.
+/// Fails if the live nodes cannot be determined at the moment.
 pub type Search<'a> = LocalBoxFuture<'a, Result<Option<ForwardTarget>, McpError>>;
 
 /// The header by which one node proves to another that it forwards a request.
-pub const FORWARDED: &str = "countersign-forwarded";
+pub const FORWARDED_HEADER: &str = "countersign-forwarded";
 
-/// A body, piece by piece.
+/// The body of an HTTP message as a stream of chunks.
 pub type Body = LocalBoxStream<'static, Result<Bytes, Box<dyn std::error::Error>>>;
 
 /// The other nodes of the store.
 pub trait Cluster: Send + Sync {
-    /// Returns whether a token in [`FORWARDED`] is one that another node made for this one. What a peer has forwarded is
-    /// answered here.
+    /// Returns `true` if the token in [`FORWARDED_HEADER`] was made by a peer for this node. A forwarded request is
+    /// always answered here.
     fn is_peer(&self, token: &[u8]) -> bool;
 
     /// Finds the owner of a session.
     fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> Search<'a>;
 
-    /// Finds the owner of the parked call or the tasks that a request names; `None` where it names none. One that listens for
-    /// tasks of several nodes hears of those of one.
+    /// Finds the owner of the parked call or of the tasks that a request names. Returns `None` if the request names
+    /// none of them. If the named tasks have several owners, the request goes to only one of them.
     fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<Search<'a>>;
 
-    /// Returns whether that session was another node's, which does not live any more.
+    /// Returns `true` if the session belonged to another node that is no longer alive.
     fn has_lost(&self, session: &str) -> bool;
 
-    /// Has the owner answer an HTTP request; one without a body has none, rather than an empty one.
+    /// Forwards an HTTP request to the owner and returns its response. `None` as the body means that the request has no
+    /// body.
     ///
     /// # Errors
-    /// `SESSION_NOT_FOUND` where the owner is gone, and `UPSTREAM_UNAVAILABLE` where it does not answer.
+    /// `SESSION_NOT_FOUND` if the owner is gone, and `UPSTREAM_UNAVAILABLE` if it does not answer.
     fn forward<'a>(
         &'a self,
         target: ForwardTarget,
         http: http::Request<Option<Body>>,
     ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>>;
 
-    /// Has the owner take a WebSocket up again. The bodies are its bytes in both directions; the answer is that of the owner's
-    /// handshake.
+    /// Forwards a client that resumes its WebSocket session to the owner. The bodies carry the bytes of both
+    /// directions; the response is that of the owner's handshake.
     ///
     /// # Errors
-    /// Why the session cannot be taken up there.
+    /// The reason why the session cannot be resumed there.
     fn tunnel<'a>(
         &'a self,
         target: ForwardTarget,
@@ -72,11 +73,11 @@ pub trait Cluster: Send + Sync {
         protocols: &'a [&'a str],
     ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>>;
 
-    /// Has the owner answer a request that came by a connection with an outbox. What belongs to the request before its answer
-    /// is sent meanwhile. `mirrored` are the headers of [`mirrored_headers`].
+    /// Forwards a request that arrived over a connection with an outbox. Messages that belong to the request are sent
+    /// to the client before the answer. `mirrored` are the headers of [`mirrored_headers`].
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The reason why the owner has not answered.
     fn call<'a>(
         &'a self,
         target: ForwardTarget,
@@ -86,8 +87,8 @@ pub trait Cluster: Send + Sync {
     ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>>;
 }
 
-/// Finds the owner of what a request names that came by a connection with an outbox. One that came by HTTP was forwarded by
-/// its transport.
+/// Finds the owner of the subject of a request that arrived over a connection with an outbox. A request that arrived
+/// over HTTP was already forwarded by its transport.
 pub fn owner_of<'a>(cluster: &'a dyn Cluster, exchange: &Exchange, request: &Request<'a>) -> Option<Search<'a>> {
     if !exchange.is_modern() || !matches!(exchange.session.channel, Channel::Outbox(_)) {
         return None;
@@ -95,7 +96,7 @@ pub fn owner_of<'a>(cluster: &'a dyn Cluster, exchange: &Exchange, request: &Req
     cluster.owner_of_call(request)
 }
 
-/// Returns the headers that mirror arguments of a call, where its tool has some.
+/// Returns the headers that mirror arguments of a call, as the definition of its tool demands.
 #[must_use]
 pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedHeaders {
     let params = request.outlined_params().object;
@@ -104,7 +105,8 @@ pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedH
     route.map_or_else(Vec::new, |route| param_headers::for_call(&route.param_headers, params.member("arguments")))
 }
 
-/// Waits for the owner's answer as for one of this node: until the client takes its request back, or the session ends.
+/// Waits for the owner's answer until the client cancels its request or the session ends. Returns `None` for a
+/// cancelled request.
 pub async fn answer(
     cluster: &dyn Cluster,
     target: ForwardTarget,
@@ -117,7 +119,7 @@ pub async fn answer(
     let error = |error: &McpError| Some(WireResponse::error(Some(&request.id), error, revision));
     let mut in_flight = match InFlight::admit(slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
-        Err(refused) => return error(&refused),
+        Err(refusal) => return error(&refusal),
     };
     let answer = tokio::select! {
         biased;
@@ -128,13 +130,13 @@ pub async fn answer(
     answer.map_or_else(|failed| error(&failed), Some)
 }
 
-/// Returns a body that was read already.
+/// Returns the stream for a body that has been read completely.
 #[must_use]
 pub fn whole_body(body: Bytes) -> Body {
     Box::pin(futures_util::stream::iter([Ok(body)]))
 }
 
-/// Returns the error of a session whose node is gone: what it held is, too.
+/// Returns the error for a session whose node is gone, together with all frames that were kept for its client.
 #[must_use]
 pub fn lost_session() -> McpError {
     McpError::new(

@@ -1,11 +1,11 @@
 //! Finds the server for requests with methods that the gateway does not know ([`countersign_bridge::extension`]).
 //!
-//! Nothing can be said of what such a request does, so it passes only where nothing is reviewed or a rule names it: see
-//! [`countersign_domain::policy::subjects`]. Notifications of clients never pass.
+//! The gateway cannot know what such a request does. It therefore passes only if nothing of its server is reviewed or a
+//! rule names its method: see [`countersign_domain::policy::subjects`]. Notifications of clients never pass.
 
 use std::sync::Arc;
 
-use crate::Handling;
+use crate::RequestScope;
 use countersign_bridge::{extension, tasks};
 use countersign_domain::policy::Requester;
 use countersign_exchange::{context::requester, facts::ClientFacts, reply::Reply};
@@ -18,10 +18,11 @@ use countersign_protocol::{
 use countersign_routing::RouteTable;
 use countersign_upstream::{NegotiatedSession, Upstream};
 
-/// Returns the server that a request with this method goes to.
+/// Finds the server that a request with this method goes to.
 ///
 /// # Errors
-/// `-32601`, with the reason where something of it is declared: no or several servers, the other era, the policy.
+/// `-32601` with the reason: no server or several servers declare the extension, the server speaks the other era, or
+/// the policy refuses the method.
 pub fn target(
     table: &RouteTable,
     facts: &ClientFacts,
@@ -32,17 +33,17 @@ pub fn target(
         let method: String = method.chars().take(128).collect();
         Err(McpError::new(ErrorKind::MethodNotFound, message).with("method", method))
     };
-    let nowhere = || refused("no such method in this protocol revision");
-    // What another revision has is known, and `notifications/` are no requests of anybody.
+    let unknown = || refused("no such method in this protocol revision");
+    // Methods of other revisions are known methods, and `notifications/` never starts the name of a request.
     if Method::parse(method).is_some() || method.starts_with("notifications/") {
-        return nowhere();
+        return unknown();
     }
     let mut sharing = table.providers().iter().filter_map(|provider| {
         let upstream = provider.upstream()?;
         let negotiated = upstream.negotiated()?;
         shares(&facts.capabilities, &negotiated).then_some((upstream, negotiated))
     });
-    let Some((upstream, negotiated)) = sharing.next() else { return nowhere() };
+    let Some((upstream, negotiated)) = sharing.next() else { return unknown() };
     if sharing.next().is_some() {
         return refused(
             "several servers declare an extension that this method may belong to, and the request does not say which of them it is for",
@@ -60,10 +61,11 @@ pub fn target(
     Ok(Arc::clone(upstream))
 }
 
-/// Extensions that take more than to be passed on: declaring one is for who serves it.
+/// Extensions that the gateway serves itself. Their methods are never passed on.
 pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
 
-/// Returns `true` if both declare an extension or experimental capability that the gateway does not serve itself.
+/// Returns `true` if client and server both declare an extension or experimental capability that the gateway does not
+/// serve itself.
 fn shares(client: &str, server: &NegotiatedSession) -> bool {
     ["extensions", "experimental"].into_iter().any(|kind| {
         let declared = member(client, kind).unwrap_or("{}");
@@ -73,11 +75,11 @@ fn shares(client: &str, server: &NegotiatedSession) -> bool {
     })
 }
 
-/// Passes a request on to the server that it belongs to, if policy lets it.
+/// Passes a request on to the server that shares the extension, if the policy allows it.
 ///
 /// # Errors
 /// The errors of [`target`] and [`extension::call`].
-pub async fn call(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+pub async fn call(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
     let upstream = target(&exchange.table, &exchange.facts, &requester(exchange), &request.method)?;
     extension::call(&exchange.server.bridge, exchange, &upstream, request).await
 }
@@ -96,9 +98,9 @@ mod tests {
         testing::{connected_upstream, fake::FakeServer},
     };
 
-    const DECLARED: &str = r#"{"extensions":{"acme/x":{}}}"#;
+    const EXTENSION_DECLARATION: &str = r#"{"extensions":{"acme/x":{}}}"#;
 
-    /// Why the method goes nowhere, for a client of that revision that declares those capabilities.
+    /// Returns the reason why the method is refused, for a client with this revision and these capabilities.
     fn refusal(bench: &Gateway, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
         let exchange = bench.clients.exchange(revision, capabilities);
         let table = bench.server.routing.routes.load();
@@ -109,7 +111,7 @@ mod tests {
         })
     }
 
-    /// Returns a modern server of that name that offers the extension.
+    /// Connects a modern server that offers the extension.
     async fn serve(name: &str, extension: &str) -> RouteTarget {
         let server = FakeServer::new(Era::Modern, LinkKind::Stateless);
         *server.capabilities.lock() = json!({ "tools": {}, "extensions": { extension: {} } });
@@ -118,30 +120,30 @@ mod tests {
     }
 
     #[actix::test]
-    async fn an_unknown_method_goes_to_the_one_server_that_shares_an_extension_and_the_clients_era() {
+    async fn unknown_method_goes_to_only_server_sharing_extension() {
         let bench = Gateway::new("policy: { default: allow }").await;
         let first = serve("s", "acme/x").await;
         bench.offer(vec![first.clone()]).await;
         let refused = |revision, capabilities, method| refusal(&bench, revision, capabilities, method);
-        assert_eq!(refused(Revision::MODERN, DECLARED, "acme/do"), None);
+        assert_eq!(refused(Revision::MODERN, EXTENSION_DECLARATION, "acme/do"), None);
         for (revision, capabilities, method, reason) in [
             (Revision::MODERN, "{}", "acme/do", "no such method"),
             (Revision::MODERN, r#"{"extensions":{"acme/y":{}}}"#, "acme/do", "no such method"),
             (Revision::MODERN, r#"{"experimental":{"acme/x":{}}}"#, "acme/do", "no such method"),
-            (Revision::MODERN, DECLARED, "initialize", "no such method"),
-            (Revision::MODERN, DECLARED, "notifications/acme", "no such method"),
-            (Revision::V2025_11_25, DECLARED, "acme/do", "another era"),
+            (Revision::MODERN, EXTENSION_DECLARATION, "initialize", "no such method"),
+            (Revision::MODERN, EXTENSION_DECLARATION, "notifications/acme", "no such method"),
+            (Revision::V2025_11_25, EXTENSION_DECLARATION, "acme/do", "another era"),
         ] {
-            let said = refused(revision, capabilities, method).unwrap();
-            assert!(said.contains(reason), "{method} {capabilities}: {said}");
+            let refusal = refused(revision, capabilities, method).unwrap();
+            assert!(refusal.contains(reason), "{method} {capabilities}: {refusal}");
         }
         bench.offer(vec![first, serve("t", "acme/x").await]).await;
-        let said = refused(Revision::MODERN, DECLARED, "acme/do").unwrap();
-        assert!(said.contains("several servers"), "{said}");
+        let refusal = refused(Revision::MODERN, EXTENSION_DECLARATION, "acme/do").unwrap();
+        assert!(refusal.contains("several servers"), "{refusal}");
     }
 
     #[actix::test]
-    async fn tasks_are_served_here_and_share_nothing() {
+    async fn tasks_extension_is_never_passed_on() {
         let bench = Gateway::new("policy: { default: allow }").await;
         bench.offer(vec![serve("s", SERVED_HERE[0]).await]).await;
         let declared = json!({ "extensions": { SERVED_HERE[0]: {} } }).to_string();
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn nothing_passes_unjudged_where_something_of_its_server_is_reviewed() {
+    async fn unknown_method_is_refused_if_its_server_has_reviewed_tools() {
         for (policy, passes) in [
             ("default: review_writes", false),
             ("default: review_writes, rules: [{ methods: \"acme/*\", servers: s, then: allow }]", true),
@@ -157,7 +159,11 @@ mod tests {
         ] {
             let bench = Gateway::new(&format!("policy: {{ {policy} }}")).await;
             bench.offer(vec![serve("s", "acme/x").await]).await;
-            assert_eq!(refusal(&bench, Revision::MODERN, DECLARED, "acme/do").is_none(), passes, "{policy}");
+            assert_eq!(
+                refusal(&bench, Revision::MODERN, EXTENSION_DECLARATION, "acme/do").is_none(),
+                passes,
+                "{policy}"
+            );
         }
     }
 }

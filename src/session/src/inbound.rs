@@ -1,17 +1,17 @@
-//! Messages as they come in: which era and revision they speak, what becomes of each, and how batches are regrouped.
+//! Reads incoming messages, finds their era and revision, passes each to its handler, and regroups batches.
 
 use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 
-use crate::{Handling, cluster, handlers, middleware, owned::OwnedRequest, server::McpServer};
+use crate::{RequestScope, cluster, handlers, middleware, owned::OwnedRequest, server::McpServer};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
     facts::{ClientFacts, FactLimits},
-    inflow::Held,
-    related::Related,
+    inflow::Reservation,
+    related::RelatedChannel,
     reply::Reply,
     shared::SessionShared,
 };
@@ -28,59 +28,60 @@ use countersign_telemetry::{
     metrics::{Cache, CacheMetrics, Transport},
 };
 
-/// The origin of a message: everything about it except its text.
+/// The origin of a message: everything about the message except its text.
 #[derive(Clone)]
 pub struct MessageSource {
     pub server: Arc<McpServer>,
     pub session: Arc<SessionShared>,
     pub identity: Identity,
     pub transport: Transport,
-    pub related: Related,
+    pub related: RelatedChannel,
     /// The revision of a handshake-era message before or without a handshake.
     pub assumed: Revision,
     /// See [`Exchange::headers`].
     pub headers: Option<Arc<ForwardedHeaders>>,
-    /// See [`Handling::table`].
+    /// See [`RequestScope::table`].
     pub table: Arc<RouteTable>,
 }
 
-/// Takes one frame of a connection with an outbox. Never waits: what cannot be answered at once runs as a task.
-pub fn frame(server: &Arc<McpServer>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Held>) {
-    poll_then_spawn(answered(server, session, frame, held));
+/// Processes one frame of a connection with an outbox. It never waits: work that cannot finish at once runs as a task.
+pub fn frame(server: &Arc<McpServer>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Reservation>) {
+    poll_then_spawn(answer_frame(server, session, frame, held));
 }
 
-/// As [`frame`], of a large one ([`countersign_runtime::large_messages`]): resolves when it was taken up, that is read and run to its first wait.
-/// Whoever reads the next one only then keeps the order of messages, and no more than one of them waits to be read.
+/// Processes one large frame ([`countersign_runtime::large_messages`]). The future resolves once the message was parsed and run
+/// to its first wait. A caller that reads the next frame only then keeps the order of messages and at most one unread
+/// message.
 pub fn large_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionShared>,
     frame: Bytes,
-    held: Option<Held>,
+    held: Option<Reservation>,
 ) -> impl Future<Output = ()> + use<> {
     let (server, session) = (Arc::clone(server), Arc::clone(session));
     async move {
         let lanes = Arc::clone(&server.lanes);
         let principal = Arc::clone(&session.identity.principal);
-        let work = move || async move { poll_then_spawn(answered(&server, &session, frame, held)) };
+        let work = move || async move { poll_then_spawn(answer_frame(&server, &session, frame, held)) };
         if let Err(error) = lanes.run(&principal.name, work).await {
-            tracing::debug!(%error, "a large message was not taken");
+            tracing::debug!(%error, "a large message was not processed");
         }
     }
 }
 
-/// Answers one frame on its connection.
-fn answered(
+/// Answers one frame over its connection.
+fn answer_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionShared>,
     frame: Bytes,
-    held: Option<Held>,
+    held: Option<Reservation>,
 ) -> impl Future<Output = ()> + use<> {
     let source = MessageSource {
         server: server.clone(),
         session: session.clone(),
         identity: session.identity.clone(),
         transport: session.transport,
-        related: Related::Outbox(session.clone()),
+        related: RelatedChannel::Outbox(session.clone()),
         assumed: Revision::NEWEST_LEGACY,
         headers: None,
         table: server.routing.routes.load_full(),
@@ -94,9 +95,9 @@ fn answered(
     }
 }
 
-/// Runs a future to its first wait here and now, and the rest, if any, as a task. So the order of messages is kept
-/// for all that is answered at once (`handshake_revision` before what follows it). That is what it is for; besides, those cost no
-/// task, which would be 1,400 instructions (`scripts/bench instructions --beside PROGRAM` shows it).
+/// Runs a future to its first wait at once, and the rest, if any, as a task. This keeps the order of messages that are
+/// answered at once, such as `initialize` before the next message. They also need no task, which would cost 1,400
+/// instructions (`scripts/bench instructions --beside PROGRAM` shows it).
 pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
     let mut work = Box::pin(work);
     if work.as_mut().now_or_never().is_none() {
@@ -105,7 +106,7 @@ pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
 }
 
 impl MessageSource {
-    /// Handles a whole frame or body; `None` where there is nothing to answer.
+    /// Handles a complete frame or body. Returns `None` if it needs no answer.
     async fn frame(self, frame: &[u8]) -> Option<WireResponse> {
         match envelope::parse(frame, &self.server.limits.envelope) {
             Ok(Incoming::Single(message)) => self.message(message).await,
@@ -114,7 +115,7 @@ impl MessageSource {
         }
     }
 
-    /// The revision in which to speak of a message that could not be read.
+    /// Returns the revision to use for the answer to a message that could not be read.
     pub fn revision(&self) -> Revision {
         self.session.legacy_revision().unwrap_or(self.assumed)
     }
@@ -133,13 +134,13 @@ impl MessageSource {
                 None
             }
             Message::Response(response) => {
-                self.session.questions.answered(&response);
+                self.session.questions.deliver_answer(&response);
                 None
             }
         }
     }
 
-    /// Runs the only request that came in here.
+    /// Runs a request that is no member of a batch.
     pub async fn request(self, request: &Request<'_>) -> Option<WireResponse> {
         match self.exchange(request) {
             Ok(exchange) => answer(&exchange, request).await,
@@ -147,15 +148,15 @@ impl MessageSource {
         }
     }
 
-    /// Decides era and revision of a request, and what its client says of itself.
-    pub fn exchange(self, request: &Request<'_>) -> Result<Handling, (McpError, Revision)> {
+    /// Determines the era, the revision and the client facts of a request.
+    pub fn exchange(self, request: &Request<'_>) -> Result<RequestScope, (McpError, Revision)> {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         let facts = if params::is_modern(&meta) {
             let limits = self.server.limits.facts;
             let facts = modern_facts(&meta, limits).map_err(|e| (e, Revision::MODERN))?;
             if !self.session.has_facts(&facts) && self.session.legacy_revision().is_none() {
-                self.server.show_facts(&self.session, &facts);
+                self.server.publish_facts(&self.session, &facts);
             }
             facts
         } else {
@@ -163,12 +164,12 @@ impl MessageSource {
         };
         let Self { server, session, identity, transport, related, assumed: _, headers, table } = self;
         let exchange = Exchange { session, facts, identity, transport, related, log_level, headers };
-        Ok(Handling { exchange, server, table })
+        Ok(RequestScope { exchange, server, table })
     }
 
     fn legacy_facts(&self, request: &Request<'_>) -> Result<Arc<ClientFacts>, (McpError, Revision)> {
         if let Some(facts) = self.session.facts().filter(|f| f.revision.era() == Era::Legacy) {
-            // A client that works has finished its handshake, whether or not it said so.
+            // A client that sends other requests has finished its handshake, even without `notifications/initialized`.
             if request.method != "initialize" && request.method != "ping" {
                 self.session.mark_initialized();
             }
@@ -189,17 +190,17 @@ impl MessageSource {
             Some(Method::Initialized) => self.session.mark_initialized(),
             Some(Method::Cancelled) => {
                 if let Ok(cancelled) = params::parse::<params::Cancelled>(notification.params) {
-                    // Neither id nor reason: both are the client's own text, of any length.
+                    // The id and the reason are not logged: both are text of the client, of any length.
                     tracing::debug!(session = %self.session.short_id(), "a request is cancelled by its client");
                     self.session.cancel(&cancelled.request_id);
                 }
             }
-            // Nothing else that a client may tell concerns the gateway itself, and nothing is answered.
+            // No other notification of a client concerns the gateway, and notifications are never answered.
             _ => tracing::trace!(session = %self.session.short_id(), "notification ignored"),
         }
     }
 
-    /// Runs the members of a batch at a time up to a limit and regroups the answers
+    /// Runs the members of a batch, `limits.batch_concurrency` at a time, and regroups the answers
     /// (2025-03-26/basic/index#batching).
     pub async fn batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<WireResponse> {
         let revision = self.revision();
@@ -210,64 +211,64 @@ impl MessageSource {
         let mut answers: Vec<Option<Bytes>> = Vec::with_capacity(members.len());
         let mut requests = Vec::new();
         for member in &members {
-            let at = answers.len();
+            let index = answers.len();
             answers.push(None);
             match member {
-                Err(fault) => answers[at] = self.fault(fault).map(|a| a.bytes),
+                Err(fault) => answers[index] = self.fault(fault).map(|a| a.bytes),
                 Ok(Message::Request(request)) if request.method == "initialize" => {
                     let error = McpError::new(ErrorKind::InvalidRequest, "`initialize` must not be part of a batch");
-                    answers[at] = Some(WireResponse::error(Some(&request.id), &error, revision).bytes);
+                    answers[index] = Some(WireResponse::error(Some(&request.id), &error, revision).bytes);
                 }
-                Ok(Message::Request(request)) => requests.push((at, request)),
+                Ok(Message::Request(request)) => requests.push((index, request)),
                 Ok(Message::Notification(notification)) => self.notification(notification),
-                Ok(Message::Response(response)) => self.session.questions.answered(response),
+                Ok(Message::Response(response)) => self.session.questions.deliver_answer(response),
             }
         }
-        let groups = self.share_identical_reads(&requests);
+        let groups = self.group_identical_reads(&requests);
         let done: Vec<_> = stream::iter(groups)
-            .map(|group| self.group(group))
+            .map(|group| self.answer_group(group))
             .buffer_unordered(self.server.limits.batch_concurrency)
             .collect()
             .await;
-        for (at, bytes) in done.into_iter().flatten() {
-            answers[at] = Some(bytes);
+        for (index, bytes) in done.into_iter().flatten() {
+            answers[index] = Some(bytes);
         }
         let answers: Vec<Bytes> = answers.into_iter().flatten().collect();
         (!answers.is_empty()).then(|| WireResponse::result(encode::batch(&answers)))
     }
 
-    /// Groups requests of which one call can answer all: the same read with the same parameters.
-    fn share_identical_reads<'r, 'a>(
+    /// Groups requests that one call can answer: the same read with the same parameters.
+    fn group_identical_reads<'r, 'a>(
         &self,
         requests: &[(usize, &'r Request<'a>)],
     ) -> Vec<Vec<(usize, &'r Request<'a>)>> {
         let mut groups: Vec<Vec<(usize, &Request<'_>)>> = Vec::new();
-        let mut known: HashMap<(&str, &str), usize> = HashMap::new();
-        for &(at, request) in requests {
+        let mut group_by_request: HashMap<(&str, &str), usize> = HashMap::new();
+        for &(index, request) in requests {
             let key = (request.method.as_ref(), request.params.map_or("", |p| p.get()));
             if !handlers::is_shareable_read(&self.table, request) {
-                groups.push(vec![(at, request)]);
-            } else if let Some(&group) = known.get(&key) {
-                groups[group].push((at, request));
+                groups.push(vec![(index, request)]);
+            } else if let Some(&group) = group_by_request.get(&key) {
+                groups[group].push((index, request));
             } else {
-                known.insert(key, groups.len());
-                groups.push(vec![(at, request)]);
+                group_by_request.insert(key, groups.len());
+                groups.push(vec![(index, request)]);
             }
         }
         groups
     }
 
-    async fn group(&self, group: Vec<(usize, &Request<'_>)>) -> Vec<(usize, Bytes)> {
-        let Some(&(at, first)) = group.first() else { return Vec::new() };
+    async fn answer_group(&self, group: Vec<(usize, &Request<'_>)>) -> Vec<(usize, Bytes)> {
+        let Some(&(index, first)) = group.first() else { return Vec::new() };
         if group.len() == 1 {
-            return self.clone().request(first).await.map(|a| (at, a.bytes)).into_iter().collect();
+            return self.clone().request(first).await.map(|a| (index, a.bytes)).into_iter().collect();
         }
         let exchange = match self.clone().exchange(first) {
             Ok(exchange) => exchange,
             Err((error, revision)) => {
                 return group
                     .iter()
-                    .map(|(at, r)| (*at, WireResponse::error(Some(&r.id), &error, revision).bytes))
+                    .map(|(index, r)| (*index, WireResponse::error(Some(&r.id), &error, revision).bytes))
                     .collect();
             }
         };
@@ -278,24 +279,25 @@ impl MessageSource {
         match serve(&exchange, first).await {
             ServeOutcome::Reply(Ok(reply)) => {
                 let result = reply.finish(revision);
-                group.iter().map(|(at, r)| (*at, encode::result(&r.id, &result))).collect()
+                group.iter().map(|(index, r)| (*index, encode::result(&r.id, &result))).collect()
             }
-            ServeOutcome::Reply(Err(error)) => {
-                group.iter().map(|(at, r)| (*at, WireResponse::error(Some(&r.id), &error, revision).bytes)).collect()
-            }
+            ServeOutcome::Reply(Err(error)) => group
+                .iter()
+                .map(|(index, r)| (*index, WireResponse::error(Some(&r.id), &error, revision).bytes))
+                .collect(),
             ServeOutcome::Cancelled => Vec::new(),
         }
     }
 }
 
-/// Runs one request to its answer; `None` once its client has taken it back.
-pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireResponse> {
+/// Runs one request to its answer. Returns `None` if its client has cancelled it.
+pub async fn answer(exchange: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
     if let Some(cluster) = exchange.server.cluster.as_deref()
         && let Some(search) = cluster::owner_of(cluster, exchange, request)
     {
         match search.await {
             Ok(Some(target)) => {
-                let Handling { exchange, server, table } = exchange;
+                let RequestScope { exchange, server, table } = exchange;
                 let headers = cluster::mirrored_headers(table, request);
                 return Box::pin(cluster::answer(cluster, target, &server.slots, exchange, headers, request)).await;
             }
@@ -305,7 +307,7 @@ pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireRe
     }
     match serve(exchange, request).await {
         ServeOutcome::Reply(Ok(reply)) => {
-            // The handshake has just fixed it, or the request itself names it.
+            // The handshake has just set the revision, or the request itself names it.
             let revision = reply.revision.unwrap_or(exchange.revision());
             let result = reply.finish(revision);
             Some(WireResponse::result(encode::result(&request.id, &result)))
@@ -315,8 +317,8 @@ pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireRe
     }
 }
 
-/// Like [`answer`], for a large request, on the principal's thread for such requests ([`countersign_runtime::large_messages`]).
-pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Option<WireResponse> {
+/// Runs a large request like [`answer`], on the principal's thread for large messages ([`countersign_runtime::large_messages`]).
+pub async fn answer_in_lane(exchange: RequestScope, request: Arc<OwnedRequest>) -> Option<WireResponse> {
     let (lanes, revision, id) = (Arc::clone(&exchange.server.lanes), exchange.revision(), request.id.clone());
     let principal = Arc::clone(&exchange.identity.principal);
     let work = move || async move { answer(&exchange, &request.as_request()).await };
@@ -330,41 +332,43 @@ pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Opt
 /// fields").
 ///
 /// # Errors
-/// `-32602` without the required members or for capabilities that are too long, `-32022` for a version that is not served statelessly.
+/// `-32602` without the required members or for capabilities that are too long, `-32022` for a version that is not
+/// served statelessly.
 pub fn modern_facts(meta: &Meta<'_>, limits: FactLimits) -> Result<Arc<ClientFacts>, McpError> {
     let revision = headers::check_envelope(meta)?;
     let capabilities = meta.client_capabilities.unwrap_or("{}");
     if let Some(facts) = LATEST.with_borrow(|latest| latest.find(revision, meta.client_info, capabilities)) {
         return Ok(facts);
     }
-    limits.check(CAPABILITIES, capabilities)?;
-    let client = meta.client_info()?.map(|client| limits.cut(client));
-    // Its own words travel on in the request itself.
+    limits.check(CAPABILITIES_PATH, capabilities)?;
+    let client = meta.client_info()?.map(|client| limits.shorten(client));
+    // `clientInfo` is not stored, because every stateless request carries it.
     let facts = Arc::new(ClientFacts { revision, client, client_info: None, capabilities: capabilities.into() });
     if meta.client_info.map_or(0, str::len) + capabilities.len() <= MAX_CACHED_FACTS_BYTES {
-        LATEST.set(Latest { info: meta.client_info.map(Into::into), facts: Some(Arc::clone(&facts)) });
+        LATEST.set(LatestFacts { info: meta.client_info.map(Into::into), facts: Some(Arc::clone(&facts)) });
     }
     Ok(facts)
 }
 
 /// The path of the capabilities in the `params` of a stateless request.
-const CAPABILITIES: &str = "_meta.io.modelcontextprotocol/clientCapabilities";
+const CAPABILITIES_PATH: &str = "_meta.io.modelcontextprotocol/clientCapabilities";
 
-/// Bytes of what a client says of itself that are kept for its next request.
+/// The maximum size of the client facts that are cached for the next request.
 const MAX_CACHED_FACTS_BYTES: usize = 4096;
 
-thread_local!(static LATEST: RefCell<Latest> = RefCell::default());
+thread_local!(static LATEST: RefCell<LatestFacts> = RefCell::default());
 
-/// What was last said on this thread: a client says the same with each request. Reading it again would cost 2,600
-/// instructions, 2 to 3 % of a proxied stateless call (`scripts/bench instructions --beside PROGRAM` shows it).
+/// The facts that a request on this thread stated last. A client states the same facts with each request. Parsing them
+/// again would cost 2,600 instructions, 2 to 3 % of a proxied stateless call (`scripts/bench instructions --beside
+/// PROGRAM` shows it).
 #[derive(Default)]
-struct Latest {
+struct LatestFacts {
     info: Option<Box<str>>,
     facts: Option<Arc<ClientFacts>>,
 }
 
-impl Latest {
-    /// The facts, if these very words were said.
+impl LatestFacts {
+    /// Returns the cached facts if they were stated with exactly this text.
     fn find(&self, revision: Revision, info: Option<&str>, capabilities: &str) -> Option<Arc<ClientFacts>> {
         let facts = self.facts.as_ref()?;
         let same = facts.revision == revision && self.info.as_deref() == info && *facts.capabilities == *capabilities;
@@ -374,12 +378,12 @@ impl Latest {
 
 enum ServeOutcome {
     Reply(Result<Reply, McpError>),
-    /// By its client: nothing is answered (2025-11-25/basic/utilities/cancellation).
+    /// The client has cancelled the request, so it gets no answer (2025-11-25/basic/utilities/cancellation).
     Cancelled,
 }
 
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
-async fn serve(exchange: &Handling, request: &Request<'_>) -> ServeOutcome {
+async fn serve(exchange: &RequestScope, request: &Request<'_>) -> ServeOutcome {
     let mut in_flight = match InFlight::admit(&exchange.server.slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(error) => return ServeOutcome::Reply(Err(error)),
@@ -414,21 +418,21 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_shared_by_requests_that_say_the_same_and_by_no_others() {
+    fn facts_are_shared_only_by_requests_that_state_the_same() {
         let (a, b) = (r#"{"name":"a","version":"1"}"#, r#"{"name":"b","version":"1"}"#);
         let first = facts(&meta(Some(a), "{}")).unwrap();
         assert!(Arc::ptr_eq(&first, &facts(&meta(Some(a), "{}")).unwrap()));
-        let more = facts(&meta(Some(a), r#"{"sampling":{}}"#)).unwrap();
-        assert_eq!((&*more.capabilities, &*first.capabilities), (r#"{"sampling":{}}"#, "{}"));
-        let other = facts(&meta(Some(b), r#"{"sampling":{}}"#)).unwrap();
-        assert_eq!(other.client.as_ref().unwrap().name, "b");
+        let with_sampling = facts(&meta(Some(a), r#"{"sampling":{}}"#)).unwrap();
+        assert_eq!((&*with_sampling.capabilities, &*first.capabilities), (r#"{"sampling":{}}"#, "{}"));
+        let of_other_client = facts(&meta(Some(b), r#"{"sampling":{}}"#)).unwrap();
+        assert_eq!(of_other_client.client.as_ref().unwrap().name, "b");
         assert!(facts(&meta(None, r#"{"sampling":{}}"#)).unwrap().client.is_none());
-        // Too long to be kept.
+        // The capabilities are too long to be cached.
         let long = format!(r#"{{"x":"{}"}}"#, "x".repeat(MAX_CACHED_FACTS_BYTES));
         let once = facts(&meta(Some(a), &long)).unwrap();
         assert_eq!(*once.capabilities, *long);
         assert!(!Arc::ptr_eq(&once, &facts(&meta(Some(a), &long)).unwrap()));
-        // What was wrong leaves nothing behind.
+        // Invalid facts do not stay in the cache.
         assert_eq!(facts(&meta(Some("{}"), "{}")).unwrap_err().kind, ErrorKind::InvalidParams);
         assert_eq!(facts(&meta(Some(a), "{}")).unwrap().client.as_ref().unwrap().name, "a");
     }

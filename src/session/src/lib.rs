@@ -1,18 +1,25 @@
-//! Messages as they come in, and what becomes of each. Never frames bytes (an endpoint does), never decides on a change, and
-//! lends nothing of one stateless request to the next: the session of a stateless connection is for bookkeeping only.
+//! Answers MCP messages, whatever transport they arrived over. This crate never frames bytes (an endpoint does) and
+//! never decides on a change. Nothing of one stateless request is visible to the next: the session of a stateless
+//! connection is for bookkeeping only.
 //!
-//! Each part uses only those before it. [`state`] is kept from one request to the next, [`registry`] has what the requests of
-//! each session share ([`countersign_exchange::shared::SessionShared`]), [`cluster`] leads to what other nodes own.
-//! [`limits`], [`long_requests`], [`lifetimes`], [`address`] and [`status`] are what parts of it need of the gateway, and
-//! [`server`] is what a request on its way ([`handling`]) may use. [`owned`]: messages that go to another thread. [`policy`]
-//! lets calls through, or not, and [`extension`] unknown methods. [`handlers`] has a file for each family of methods. [`middleware`]
-//! is the chain around each request, [`inbound`] finds era and revision, and [`sessions`] are the actors of sessions.
+//! Each part uses only the parts before it:
+//!
+//! - [`state`] is kept from one request to the next.
+//! - [`registry`] holds what the requests of each session share ([`countersign_exchange::shared::SessionShared`]).
+//! - [`cluster`] forwards requests to the nodes that own their subjects.
+//! - [`limits`], [`long_requests`], [`lifetimes`], [`address`] and [`status`] are single services of the gateway.
+//! - [`server`] groups the parts of the gateway that a request in progress ([`request_scope`]) may use.
+//! - [`owned`] holds messages that move to another thread.
+//! - [`policy`] admits calls or refuses them, and [`extension`] does so for unknown methods.
+//! - [`handlers`] has a file for each family of methods.
+//! - [`middleware`] is the chain around each request.
+//! - [`inbound`] finds era and revision of a message.
+//! - [`sessions`] are the actors of sessions.
 
 pub mod address;
 pub mod cluster;
 pub mod extension;
 pub mod handlers;
-pub mod handling;
 pub mod inbound;
 pub mod lifetimes;
 pub mod limits;
@@ -21,6 +28,7 @@ pub mod middleware;
 pub mod owned;
 pub mod policy;
 pub mod registry;
+pub mod request_scope;
 pub mod server;
 pub mod sessions;
 pub mod state;
@@ -30,8 +38,8 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use handling::Handling;
 pub use registry::Registry;
+pub use request_scope::RequestScope;
 pub use server::McpServer;
 pub use sessions::{
     Sessions,

@@ -1,5 +1,5 @@
-//! How long sessions live: until the gateway ends, and those that clients reach through any node only while this node holds
-//! its lease.
+//! The lifetimes of sessions. All sessions end with the gateway. Sessions that clients reach through any node also end
+//! when this node loses its lease.
 
 use std::sync::Arc;
 
@@ -12,10 +12,9 @@ use countersign_review::Nodes;
 /// The lifetimes of all sessions.
 pub struct SessionLifetimes {
     pub nodes: Arc<dyn Nodes>,
-    /// Cancelled when the gateway ends: sessions that are still there are cut.
+    /// Cancelled when the gateway ends, which ends all remaining sessions.
     pub ended: CancellationToken,
-    /// The token that ends sessions which clients reach through any node, and the epoch of this node in which they
-    /// live.
+    /// The epoch of this node and the token that ends the sessions of that epoch which clients reach through any node.
     epoch: Mutex<(u64, CancellationToken)>,
 }
 
@@ -26,10 +25,11 @@ impl SessionLifetimes {
         Self { nodes, epoch: Mutex::new((0, ended.child_token())), ended }
     }
 
-    /// Returns the token that ends sessions of the current lease: it is cancelled when the gateway ends, and when this node
-    /// loses its lease while other nodes live, which have told clients by then that its sessions are gone.
+    /// Returns the token that ends sessions of the current lease. It is cancelled when the gateway ends. It is also
+    /// cancelled when this node loses its lease while other nodes live, because those nodes already answer clients that
+    /// its sessions are gone.
     #[must_use]
-    pub fn of_lease(&self) -> CancellationToken {
+    pub fn lease_token(&self) -> CancellationToken {
         let since = self.nodes.sessions_since();
         let mut epoch = self.epoch.lock();
         if epoch.0 != since {
@@ -41,14 +41,14 @@ impl SessionLifetimes {
 
     /// Ends the sessions of a lease that was lost.
     pub fn end_lapsed(&self) {
-        drop(self.of_lease());
+        drop(self.lease_token());
     }
 
-    /// Refuses what opens or goes on with a session while this node does not hold its lease: nobody knows then whether other
-    /// nodes count it as gone.
+    /// Checks that this node holds its lease, without which sessions can neither open nor continue: other nodes may
+    /// count its sessions as gone.
     ///
     /// # Errors
-    /// `STORE_UNAVAILABLE`
+    /// `STORE_UNAVAILABLE` without a lease.
     pub fn check_lease(&self) -> Result<(), McpError> {
         if self.nodes.holds_claim(None) {
             return Ok(());
@@ -57,7 +57,7 @@ impl SessionLifetimes {
         Err(McpError::new(ErrorKind::StoreUnavailable, text).with("retryAfter", 1))
     }
 
-    /// Returns the name of this node, where several may serve its store.
+    /// Returns the name of this node if several nodes may serve its store.
     #[must_use]
     pub fn node(&self) -> Option<String> {
         self.nodes.claimant().map(|claimant| claimant.node)

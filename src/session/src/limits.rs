@@ -1,9 +1,9 @@
-//! The limits of requests and sessions, as they are configured.
+//! The configured limits of requests and sessions.
 
 use std::time::Duration;
 
 use countersign_config::{Config, LimitsConfig, TransportsConfig};
-use countersign_exchange::{facts::FactLimits, inflow::Inflow, outbox::OutboxLimits};
+use countersign_exchange::{facts::FactLimits, inflow::BodyBudget, outbox::OutboxLimits};
 use countersign_protocol::{ErrorKind, McpError, envelope};
 
 /// The limits of one request.
@@ -11,15 +11,15 @@ use countersign_protocol::{ErrorKind, McpError, envelope};
 pub struct RequestLimits {
     pub envelope: envelope::Limits,
     pub facts: FactLimits,
-    /// Bytes of a URI.
+    /// The maximum number of bytes of a URI.
     pub max_uri: usize,
-    /// Resources that one session or `subscriptions/listen` may watch.
+    /// The maximum number of resources that one session or `subscriptions/listen` may watch.
     pub max_subscriptions: usize,
-    /// Members of a batch that run at a time.
+    /// The number of members of a batch that run at the same time.
     pub batch_concurrency: usize,
     /// The longest time for the work of a request that does not stay open.
     pub timeout: Duration,
-    /// A client's protocol version must be one that is known.
+    /// `true` if a client's protocol version must be a known one.
     pub strict_versions: bool,
 }
 
@@ -41,7 +41,7 @@ impl RequestLimits {
     /// Bounds the work of one request by `transports.http.request_timeout`.
     ///
     /// # Errors
-    /// `TIMEOUT`, or what the work itself says.
+    /// `TIMEOUT`, or the error of the work itself.
     pub async fn in_time<T>(&self, work: impl Future<Output = Result<T, McpError>>) -> Result<T, McpError> {
         tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
             Err(McpError::new(ErrorKind::Timeout, "the request took too long")
@@ -57,13 +57,13 @@ const fn fact_limits(limits: &LimitsConfig) -> FactLimits {
 /// The limits of sessions.
 #[derive(Clone, Copy)]
 pub struct SessionLimits {
-    /// Sessions of one principal that hold state.
+    /// The maximum number of sessions of one principal that hold state.
     pub max_sessions: usize,
     /// The time after which an idle session ends.
     pub idle: Duration,
-    /// An outbox of a connection that replays nothing.
+    /// The limits of an outbox that keeps no messages for replay.
     pub outbox: OutboxLimits,
-    /// WebSocket sessions that wait for their clients to come back.
+    /// The maximum number of WebSocket sessions that wait for their clients to come back.
     pub max_waiting: usize,
 }
 
@@ -85,12 +85,12 @@ impl SessionLimits {
     }
 }
 
-/// Bounds the bytes of bodies as it is configured; there is room at least for the longest body or message.
+/// Creates the configured budget for the bytes of bodies. It has room at least for the longest body or message.
 #[must_use]
-pub fn inflow(config: &TransportsConfig) -> std::sync::Arc<Inflow> {
+pub fn inflow(config: &TransportsConfig) -> std::sync::Arc<BodyBudget> {
     let TransportsConfig { http, websocket, stdio } = config;
     let longest = http.max_body.max(websocket.max_message_size).max(stdio.max_message_size);
-    Inflow::new(http.max_body_bytes.max(longest), http.max_connection_body_bytes.max(longest), http.body_wait)
+    BodyBudget::new(http.max_body_bytes.max(longest), http.max_connection_body_bytes.max(longest), http.body_wait)
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[actix::test]
-    async fn work_that_takes_too_long_is_told_its_limit() {
+    async fn timeout_error_states_limit() {
         let limits = RequestLimits { timeout: Duration::from_millis(10), ..RequestLimits::new(&Config::default()) };
         let error = limits.in_time(std::future::pending::<Result<(), _>>()).await.unwrap_err();
         assert_eq!((error.kind, error.data["timeoutMs"].as_u64()), (ErrorKind::Timeout, Some(10)));

@@ -10,7 +10,7 @@ use countersign_domain::principal::{Identity, Principal};
 use countersign_exchange::slots::{Evictable, StreamSlot, StreamSlots};
 use countersign_protocol::McpError;
 
-/// Admits requests that stay open, and ends them.
+/// Admits long requests and ends them.
 #[derive(Clone)]
 pub struct LongRequests {
     pub slots: Arc<StreamSlots>,
@@ -20,23 +20,23 @@ pub struct LongRequests {
 }
 
 impl LongRequests {
-    /// Takes one of a principal's places for requests that stay open.
+    /// Takes one of a principal's places for long requests.
     ///
     /// # Errors
-    /// `OVERLOADED` when all are taken.
+    /// `OVERLOADED` if all places are taken.
     pub fn admit(&self, principal: &Principal) -> Result<StreamSlot, McpError> {
         self.slots.take(&principal.name)
     }
 
-    /// The same for a stream that may have to make room for another one later.
+    /// Takes a place for a stream that may be evicted later to make room for another one.
     ///
     /// # Errors
-    /// `OVERLOADED` when all are taken, and none of them can go.
+    /// `OVERLOADED` if all places are taken and none of their streams can be evicted.
     pub fn admit_stream(&self, principal: &Principal, stream: Evictable) -> Result<StreamSlot, McpError> {
         self.slots.take_for(&principal.name, Some(stream))
     }
 
-    /// Waits until the key of a client is revoked, and returns the error that ends its request.
+    /// Waits until the client's key is revoked, and returns the error that ends the request.
     pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
         self.authenticator.wait_until_revoked(identity).await
     }

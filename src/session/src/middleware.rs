@@ -2,7 +2,7 @@
 //! rate limit. The handler of a tool call also validates its arguments ([`countersign_routing::validate`]) and asks the
 //! policy ([`crate::policy`]).
 
-use crate::{Handling, extension, handlers, server::McpServer};
+use crate::{RequestScope, extension, handlers, server::McpServer};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{cancel::Cancel, context::Exchange, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method};
@@ -13,7 +13,7 @@ use std::time::Instant;
 ///
 /// # Errors
 /// The error of the first layer that refuses the request, or of its handler.
-pub async fn run(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn run(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let method = Method::parse(&request.method);
     let log = RequestLog::new(exchange, &request.method);
     let metrics = RequestTimer::start(exchange, &request.method);
@@ -38,9 +38,9 @@ pub async fn run(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) ->
 #[derive(Clone, Copy, Debug)]
 pub struct RequestEnd {
     pub failure: Option<ErrorKind>,
-    /// The failure is part of a result.
+    /// `true` if the failure is part of a result.
     pub in_band: bool,
-    /// The call waits for a person's approval.
+    /// `true` if the call waits for a person's approval.
     pub pending: bool,
 }
 
@@ -51,12 +51,12 @@ impl RequestEnd {
 }
 
 /// Checks that a request may proceed. `bytes` is the size of its parameters.
-fn admit(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
+fn admit(exchange: &RequestScope, bytes: usize) -> Result<(), McpError> {
     let McpServer { long_requests, .. } = &*exchange.server;
     if long_requests.shutdown.is_cancelled() {
         return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
     }
-    // A connection may outlive the key that it was opened with.
+    // A connection may outlive the key that opened it.
     long_requests.authenticator.check(&exchange.identity)?;
     check_role(&exchange.identity)?;
     check_rate(exchange, bytes)
@@ -77,7 +77,7 @@ pub fn check_role(identity: &Identity) -> Result<(), McpError> {
 ///
 /// # Errors
 /// `RATE_LIMITED` with `retryAfter` (seconds).
-fn check_rate(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
+fn check_rate(exchange: &RequestScope, bytes: usize) -> Result<(), McpError> {
     let server = &exchange.server;
     server
         .limiter
@@ -85,8 +85,8 @@ fn check_rate(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
         .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }
 
-/// Writes one structured line for each request, at DEBUG: method, session, principal, outcome, duration. It never contains
-/// arguments or results, because they are other people's data.
+/// Writes one structured DEBUG line for each request with method, session, principal, outcome and duration. The line
+/// never contains arguments or results, because they may be confidential.
 struct RequestLog<'a> {
     exchange: &'a Exchange,
     method: &'a str,

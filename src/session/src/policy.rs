@@ -1,4 +1,4 @@
-//! Carries out what the policy says of a call.
+//! Applies the policy to calls and to other requests.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use countersign_routing::{RouteTable, ToolRoute};
 use countersign_runtime::crash::crash_point;
 use countersign_telemetry::metrics as telemetry;
 
-/// A call that policy was asked about: where it goes, and what was decided. It travels with the call; what it means is
-/// carried out, and counted, in [`JudgedCall::carry_out`] alone.
+/// A call with the policy's decision on it. Only [`JudgedCall::carry_out`] applies and counts the decision.
 pub struct JudgedCall {
     pub route: Arc<ToolRoute>,
     pub decision: Arc<Decision>,
 }
 
-/// A tool that policy has let one call through to. Nothing is called without it, and only [`JudgedCall::carry_out`] makes it.
+/// Proof that the policy has admitted a call to this tool. No tool is called without it, and only
+/// [`JudgedCall::carry_out`] creates it.
 #[derive(Clone)]
 pub struct AdmittedCall(Arc<ToolRoute>);
 
@@ -33,25 +33,25 @@ impl AdmittedCall {
     }
 }
 
-/// The verdict on a call that was not refused.
+/// The way on for a call that was not refused.
 pub enum Gate {
     Open(AdmittedCall),
     Review(JudgedCall),
 }
 
-/// Tells whether a call was counted before.
+/// States whether a call was already counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum Counting {
     NotYet,
-    /// It is a call that was let through, and goes on with the answers to what its server asked.
-    Before,
+    /// The call was admitted before, and continues with the answers to its server's questions.
+    AlreadyCounted,
 }
 
-/// Decides on one call. Nothing is counted, so the call may still go elsewhere. What depends on no call costs a comparison;
-/// conditions that may take long run away from the connection's thread.
+/// Decides on one call without counting it, so the call may still go to another tool. A decision that does not depend
+/// on the call costs one comparison. Conditions that may take long run on another thread than the connection's.
 ///
 /// # Errors
-/// `INTERNAL_ERROR` where the policy could not be asked.
+/// `INTERNAL_ERROR` if the evaluation of the policy failed.
 pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<JudgedCall, McpError> {
     let judged = |decision| JudgedCall { route: Arc::clone(route), decision };
     let ruling = route.ruling_for(arguments);
@@ -79,14 +79,14 @@ impl JudgedCall {
         self.decision.verdict
     }
 
-    /// Lets the call through, sends it to review or refuses it, and counts that: the uses of standing rules, and what became
-    /// of nothing because the policy is only simulated. Once for each call, whatever it was asked as (a task too) and however
-    /// often its server asks back.
+    /// Admits the call, sends it to review or refuses it, and counts the decision: the uses of standing rules and the
+    /// calls that only a simulated policy would have stopped. Each call is counted once, even if it runs as a task or
+    /// its server asks for input several times.
     ///
     /// # Errors
-    /// `POLICY_DENIED`, with the rule and the reason.
-    pub fn carry_out(self, exchange: &Exchange, counted: Counted) -> Result<Gate, McpError> {
-        if counted == Counted::NotYet {
+    /// `POLICY_DENIED` with the rule and the reason.
+    pub fn carry_out(self, exchange: &Exchange, counting: Counting) -> Result<Gate, McpError> {
+        if counting == Counting::NotYet {
             self.count(exchange);
         }
         let (tool, rule) = (&self.route.name, self.decision.rule.as_deref().unwrap_or("policy.default"));
@@ -133,7 +133,7 @@ fn denied(route: &ToolRoute, decision: &Decision) -> McpError {
     }
 }
 
-/// Why the policy refuses it, whether that is enforced or not.
+/// Returns the reason why the policy refuses a subject, whether or not the refusal is enforced.
 #[must_use]
 pub fn refusal(
     policy: &Policy,
@@ -149,10 +149,10 @@ pub fn refusal(
     }
 }
 
-/// Lets a request through that is no call of a tool, or refuses it.
+/// Admits or refuses a request that is no tool call.
 ///
 /// # Errors
-/// `POLICY_DENIED`, with the rule and the reason.
+/// `POLICY_DENIED` with the rule and the reason.
 pub fn admit(
     exchange: &Exchange,
     table: &RouteTable,
@@ -163,15 +163,15 @@ pub fn admit(
     let Some(refusal) = refusal(policy, provider, subject, &requester(exchange)) else { return Ok(()) };
     let name: String = subject.name().chars().take(2048).collect();
     let rule = refusal.rule.as_deref().unwrap_or("policy.default");
-    let (what, principal) = (subject.kind_name(), &exchange.identity.principal.name);
+    let (kind, principal) = (subject.kind_name(), &exchange.identity.principal.name);
     if policy.simulates() {
         metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => "deny").increment(1);
-        tracing::info!(what, name, %principal, rule, "it was let through because policy.mode is simulate");
+        tracing::info!(what = kind, name, %principal, rule, "a request was let through because policy.mode is simulate");
         return Ok(());
     }
-    tracing::info!(what, name, %principal, rule, reason = %refusal.reason, "a request was denied");
-    let error = McpError::new(ErrorKind::PolicyDenied, format!("the gateway's policy does not allow this {what}"))
-        .with(what, name)
+    tracing::info!(what = kind, name, %principal, rule, reason = %refusal.reason, "a request was denied");
+    let error = McpError::new(ErrorKind::PolicyDenied, format!("the gateway's policy does not allow this {kind}"))
+        .with(kind, name)
         .with("reason", refusal.reason.to_string());
     Err(match &refusal.rule {
         Some(rule) => error.with("rule", rule.to_string()),
@@ -179,10 +179,10 @@ pub fn admit(
     })
 }
 
-/// Tells what of a list this client is shown: what it may not use is not listed to it.
-pub struct Lists<'a>(Option<(&'a Policy, Requester<'a>)>);
+/// Filters lists for one client: entries that it may not use are left out.
+pub struct ListFilter<'a>(Option<(&'a Policy, Requester<'a>)>);
 
-impl<'a> Lists<'a> {
+impl<'a> ListFilter<'a> {
     #[must_use]
     pub fn for_requester(exchange: &'a Exchange, table: &'a RouteTable) -> Self {
         Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, requester(exchange))))

@@ -1,6 +1,6 @@
-//! All sessions by id: where a request that lands on another thread finds what it needs without a hop.
+//! All sessions by id, so that a request on any thread finds its session without an actor message.
 //!
-//! It counts those of each principal, and finds out whose place a new one takes when all are taken.
+//! The registry also counts the sessions of each principal and chooses which one is evicted when all places are taken.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,9 +16,9 @@ use countersign_exchange::{
 };
 use countersign_routing::subscribers::Clients;
 
-/// Sessions of one principal that hold state of their own (not the bookkeeping of stateless connections).
+/// The sessions of one principal that hold state. The sessions of stateless connections do not.
 #[derive(Default)]
-struct Own {
+struct PrincipalSessions {
     count: usize,
     queue: Queue<Arc<str>>,
 }
@@ -27,10 +27,10 @@ struct Own {
 #[derive(Default)]
 pub struct Registry {
     sessions: DashMap<String, Arc<SessionShared>, foldhash::fast::RandomState>,
-    by_principal: Mutex<HashMap<String, Own>>,
+    by_principal: Mutex<HashMap<String, PrincipalSessions>>,
 }
 
-fn counts(shared: &SessionShared) -> bool {
+fn holds_state(shared: &SessionShared) -> bool {
     !matches!(shared.channel, Channel::None)
 }
 
@@ -49,14 +49,14 @@ impl Clients for Registry {
 
 impl Registry {
     pub fn insert(&self, shared: Arc<SessionShared>) {
-        let (id, counted) = (Arc::clone(&shared.id), counts(&shared));
+        let (id, counted) = (Arc::clone(&shared.id), holds_state(&shared));
         let principal = Arc::clone(shared.principal());
         self.sessions.insert(shared.id.to_string(), shared);
         if counted {
             let mut by_principal = self.by_principal.lock();
-            let own = by_principal.entry(principal.name.clone()).or_default();
-            own.count += 1;
-            own.queue.joined(id, own.count, |id| self.hold(id));
+            let principal_sessions = by_principal.entry(principal.name.clone()).or_default();
+            principal_sessions.count += 1;
+            principal_sessions.queue.joined(id, principal_sessions.count, |id| self.hold(id));
         }
     }
 
@@ -70,12 +70,12 @@ impl Registry {
 
     pub fn remove(&self, id: &str) -> Option<Arc<SessionShared>> {
         let session = self.sessions.remove(id).map(|(_, session)| session)?;
-        if counts(&session) {
+        if holds_state(&session) {
             let mut by_principal = self.by_principal.lock();
             let name = &session.principal().name;
-            if let Some(own) = by_principal.get_mut(name) {
-                own.count -= 1;
-                if own.count == 0 {
+            if let Some(principal_sessions) = by_principal.get_mut(name) {
+                principal_sessions.count -= 1;
+                if principal_sessions.count == 0 {
                     by_principal.remove(name);
                 }
             }
@@ -91,33 +91,36 @@ impl Registry {
         self.sessions.is_empty()
     }
 
-    /// Sessions of one principal that hold state of their own.
+    /// Returns the number of sessions of one principal that hold state.
     pub fn count_of(&self, principal: &str) -> usize {
-        self.by_principal.lock().get(principal).map_or(0, |own| own.count)
+        self.by_principal.lock().get(principal).map_or(0, |principal_sessions| principal_sessions.count)
     }
 
-    /// Takes out the session of that principal whose place is to be taken; `None` where all have calls in flight. Its place
-    /// is free at once, not only when its actor has ended.
+    /// Removes the session of a principal that is to be evicted. Returns `None` if all of its sessions have calls in
+    /// flight. The place is free at once, even before the session's actor has ended.
     pub fn evict_one_of(&self, principal: &str) -> Option<Arc<SessionShared>> {
         let all = || {
-            let own = self.sessions.iter().filter(|session| session.principal().name == principal && counts(session));
-            own.map(|session| Arc::clone(&session.id)).collect()
+            let principal_sessions =
+                self.sessions.iter().filter(|session| session.principal().name == principal && holds_state(session));
+            principal_sessions.map(|session| Arc::clone(&session.id)).collect()
         };
         let next = {
             let mut by_principal = self.by_principal.lock();
-            by_principal.get_mut(principal).and_then(|own| own.queue.next(|id| self.hold(id), all))
+            by_principal
+                .get_mut(principal)
+                .and_then(|principal_sessions| principal_sessions.queue.next(|id| self.hold(id), all))
         };
         next.and_then(|id| self.remove(&id))
     }
 
-    /// Calls `f` with each session; a session that comes or goes meanwhile may be missed.
+    /// Calls `f` with each session. It may miss a session that opens or closes meanwhile.
     pub fn for_each(&self, mut f: impl FnMut(&Arc<SessionShared>)) {
         for entry in &self.sessions {
             f(&entry);
         }
     }
 
-    /// Describes all sessions that live now.
+    /// Describes all live sessions.
     pub fn infos(&self) -> Vec<SessionInfo> {
         let mut all = Vec::new();
         self.for_each(|session| all.push(SessionInfo::new(session)));
@@ -125,12 +128,12 @@ impl Registry {
     }
 }
 
-/// A live session, as people see it.
+/// A live session as the API and the dashboard show it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionInfo {
-    /// Only its beginning ever leaves: the whole id lets whoever holds it use the session.
-    #[serde(serialize_with = "beginning")]
+    /// The serialized form is only a prefix, because the complete id lets its holder use the session.
+    #[serde(serialize_with = "serialize_id_prefix")]
     pub id: String,
     /// `http`, `websocket`, `stdio` or `sse`.
     pub transport: String,
@@ -141,10 +144,10 @@ pub struct SessionInfo {
     pub principal: String,
     pub created_at: Timestamp,
     pub last_active_at: Timestamp,
-    /// Its client has a connection open. One that has none may have closed without ending its session, which is kept for
-    /// a while for it to come back.
+    /// `true` if the client has a connection open. A client without one may have left without ending its session, which
+    /// is kept for a while in case the client comes back.
     pub connected: bool,
-    /// Requests that are being answered.
+    /// The number of requests that are being answered.
     pub in_flight: usize,
 }
 
@@ -168,6 +171,6 @@ impl SessionInfo {
     }
 }
 
-fn beginning<S: Serializer>(id: &str, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_id_prefix<S: Serializer>(id: &str, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{}…", short_session_id(id)))
 }

@@ -1,5 +1,5 @@
-//! The parts of the gateway that answer MCP requests, by subject. Code below the handlers of methods takes the part that it
-//! uses.
+//! The parts of the gateway that answer MCP requests, grouped by subject. Code below the handlers takes only the part
+//! that it uses.
 
 use std::{
     sync::Arc,
@@ -27,7 +27,7 @@ use countersign_routing::{PublishedTable, Router};
 use countersign_runtime::large_messages::LargeMessageThreads;
 use countersign_upstream::Upstreams;
 
-/// Finds what tools, prompts and resources lead to, and waits for servers that have just been started.
+/// Finds the routes of tools, prompts and resources, and waits for servers that were just started.
 #[derive(Clone)]
 pub struct Routing {
     pub routes: Arc<PublishedTable>,
@@ -35,11 +35,11 @@ pub struct Routing {
     pub upstreams: Arc<Upstreams>,
     /// The longest time until a server's first answer (`limits.first_connection`).
     pub first_connection: Duration,
-    /// When the gateway was started.
+    /// The time at which the gateway was started.
     pub started: Instant,
 }
 
-/// Proposes calls for review, and follows what becomes of them.
+/// Proposes calls for review and follows their changes.
 pub struct Reviews {
     pub changes: Changes,
     pub feed: Feed,
@@ -47,9 +47,9 @@ pub struct Reviews {
     pub expire_after: Duration,
     pub retention: RetentionConfig,
     pub address: Arc<GatewayAddress>,
-    /// Changes whose pages their clients were already asked to open.
+    /// Changes whose clients were already asked to open the page.
     pub opened_pages: OpenedPages,
-    /// Keys that both called tools and decided on changes.
+    /// Keys that called tools although they may decide on changes.
     pub deciding_keys: DecidingKeys,
 }
 
@@ -71,21 +71,21 @@ impl Reviews {
 /// The parts of the gateway that answer MCP requests.
 pub struct McpServer {
     pub limits: RequestLimits,
-    /// Requests that are being answered.
+    /// The places of requests that are being answered.
     pub slots: RequestSlots,
     pub limiter: Arc<Limiter>,
     pub long_requests: LongRequests,
-    /// The memory of each principal.
+    /// The memory budget of each principal.
     pub memory: Arc<Memory>,
     /// The threads for large messages.
     pub lanes: Arc<LargeMessageThreads>,
     pub routing: Routing,
     pub reviews: Reviews,
     pub bridge: Arc<Bridge>,
-    /// Calls that run here as tasks.
+    /// Tool calls that run in the gateway as tasks.
     pub local_tasks: LocalTasks,
     pub status: Arc<GatewayStatus>,
-    /// The other nodes, where several gateways serve the store.
+    /// The other nodes, if several gateways serve the store.
     pub cluster: Option<Box<dyn Cluster>>,
 }
 
@@ -116,7 +116,8 @@ impl McpServer {
         }
     }
 
-    /// Charges the time that a module takes for a call to the rate of that principal, also where the client is gone by then.
+    /// Returns a meter that charges the time that a module takes for a call to the principal's rate limit, even if the
+    /// client has disconnected by then.
     #[must_use]
     pub fn meter(&self, principal: &Arc<Principal>) -> Meter {
         let (limiter, nodes) = (Arc::clone(&self.limiter), Arc::clone(self.reviews.changes.nodes()));
@@ -124,9 +125,9 @@ impl McpServer {
         Meter(Arc::new(move |time| limiter.charge(&principal.name, time, nodes.live_count())))
     }
 
-    /// Keeps what a stateless client says of itself for people to see. Its request carries it anyway, so a principal
-    /// that has no memory left only shows none.
-    pub fn show_facts(&self, session: &SessionShared, facts: &Arc<ClientFacts>) {
+    /// Stores the facts that a stateless client states, so that people can see them. Each request carries them anyway,
+    /// so nothing is lost if the principal has no memory left.
+    pub fn publish_facts(&self, session: &SessionShared, facts: &Arc<ClientFacts>) {
         if let Ok(share) = self.memory.take(&session.principal().name, facts.size()) {
             session.set_facts(Arc::clone(facts), share);
         }

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::registry::Registry;
 use countersign_config::Config;
-use countersign_exchange::{inflow::Inflow, shared::Channel};
+use countersign_exchange::{inflow::BodyBudget, shared::Channel};
 use countersign_protocol::Revision;
 use countersign_review::Changes;
 use countersign_routing::PublishedTable;
@@ -26,24 +26,24 @@ pub struct GatewayStatus {
     pub routes: Arc<PublishedTable>,
     pub upstreams: Arc<Upstreams>,
     pub registry: Arc<Registry>,
-    /// Bytes of bodies that are held.
-    pub inflow: Arc<Inflow>,
+    /// The budget of bytes for request bodies.
+    pub inflow: Arc<BodyBudget>,
     pub metrics: Metrics,
     /// Returns the configuration that is in force.
     pub config: Box<dyn Fn() -> Arc<Config> + Send + Sync>,
 }
 
 impl GatewayStatus {
-    /// Live, and able to take work.
+    /// Returns the health that `GET /health` serves: whether the gateway is live and able to take work.
     #[must_use]
     pub fn health(&self) -> Value {
         let nodes = self.changes.nodes();
         let draining = self.shutdown.is_cancelled();
         let store = match self.changes.store_trouble() {
-            // A gateway that ends closes its store.
+            // A gateway that is shutting down closes its store.
             _ if !draining && !self.changes.is_healthy() => "failed",
             Some(trouble) => trouble.readiness_reason(),
-            // The database has not answered for so long that other nodes count this one as gone.
+            // The database has not answered for so long that other nodes count this node as gone.
             None if !draining && !nodes.holds_claim(None) => "unreachable",
             None => "ok",
         };
@@ -56,14 +56,14 @@ impl GatewayStatus {
             "live": true,
             "ready": ready,
             "checks": {
-                // Or `disk_full`, `locked`, `damaged`, `failed`, `unreachable`.
+                // Other values are `disk_full`, `locked`, `damaged`, `failed` and `unreachable`.
                 "store": store,
                 "draining": draining,
-                // Only those that are required.
+                // Only required servers count.
                 "upstreams": if missing.is_empty() { json!("ok") } else { json!({ "missing": missing }) },
             },
         });
-        // Where others may serve the same store.
+        // Only if several nodes may serve the same store.
         if nodes.claimant().is_some() {
             health["checks"]["nodes"] =
                 json!({ "live": nodes.live_count(), "otherConfiguration": nodes.differing_count() });
@@ -71,7 +71,7 @@ impl GatewayStatus {
         health
     }
 
-    /// Returns the description that `GET /info` serves. It is not private.
+    /// Returns the description that `GET /info` serves. It contains nothing confidential.
     #[must_use]
     pub fn info(&self) -> Value {
         let table = self.routes.load();
@@ -97,7 +97,7 @@ impl GatewayStatus {
         })
     }
 
-    /// Prometheus text, with the gauges that are read rather than counted.
+    /// Returns the metrics as Prometheus text, after an update of the gauges that are sampled rather than counted.
     #[must_use]
     pub fn render_metrics(&self) -> String {
         let mut queued = 0;

@@ -1,4 +1,4 @@
-//! A gateway for tests, all of it real but for its endpoints.
+//! A gateway for tests. Everything is real except that it has no endpoints.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "it is only built for tests")]
 
 use std::{
@@ -31,14 +31,14 @@ use countersign_routing::{
 use countersign_telemetry::Metrics;
 use countersign_upstream::Upstreams;
 
-/// See the module's page. It has no providers at first. Must be made inside an actix system.
+/// A gateway for tests without providers at first. It must be created inside an actix system.
 pub struct Gateway {
     pub config: Arc<Config>,
     pub server: Arc<McpServer>,
     pub sessions: Arc<Sessions>,
     pub clients: Clients,
     pub keys: Arc<StoredCredentials>,
-    /// The directory that everything is kept in.
+    /// The data directory, which is deleted with the gateway.
     _data: tempfile::TempDir,
 }
 
@@ -91,12 +91,12 @@ impl Gateway {
         Self { config, server, sessions: Arc::new(sessions), clients, keys, _data: dir }
     }
 
-    /// Publishes these providers, and no others.
+    /// Publishes these providers and removes all others.
     pub async fn offer(&self, providers: Vec<RouteTarget>) {
         self.server.routing.router.send(PublishProviders(providers)).await.unwrap().unwrap();
     }
 
-    /// Publishes this module alone.
+    /// Publishes only this module.
     pub async fn offer_module(&self, module: FakeProvider) -> Arc<FakeProvider> {
         let module = Arc::new(module);
         self.offer(vec![RouteTarget::Module(Arc::clone(&module) as _)]).await;

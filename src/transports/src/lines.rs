@@ -13,7 +13,7 @@ use super::next_pump_id;
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    inflow::{Held, Intake, SMALL},
+    inflow::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES},
     shared::{Channel, SessionShared},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, encode};
@@ -118,7 +118,7 @@ where
     R: AsyncRead + Unpin + 'static,
     W: AsyncWrite + Unpin + 'static,
 {
-    if let Err(error) = endpoint.sessions.room_for_session(&identity.principal) {
+    if let Err(error) = endpoint.sessions.make_room_for_session(&identity.principal) {
         let bytes = encode::error(None, &error, Revision::NEWEST_LEGACY);
         let mut writer = writer;
         let refused = async {
@@ -174,10 +174,10 @@ async fn read<R: AsyncRead + Unpin>(
     shared: &Arc<SessionShared>,
     room: &Notify,
     mut reader: R,
-    (max, intake): (usize, Arc<Intake>),
+    (max, intake): (usize, Arc<ConnectionBudget>),
 ) {
     let mut framer = Framer::new(max);
-    let mut held: Option<Held> = None;
+    let mut held: Option<Reservation> = None;
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let read = match reader.read(&mut chunk).await {
@@ -189,7 +189,7 @@ async fn read<R: AsyncRead + Unpin>(
             }
         };
         // Small lines that arrive one by one are not counted. Input for which the budget has no room stays in the pipe.
-        if held.is_some() || read > SMALL {
+        if held.is_some() || read > UNCOUNTED_MESSAGE_BYTES {
             let counted = held.get_or_insert_with(|| intake.hold()).grow(read).await;
             if let Err(error) = counted {
                 held = None;
@@ -219,7 +219,7 @@ async fn handle_line(
     shared: &SessionShared,
     line: Line,
     max: usize,
-    held: Option<Held>,
+    held: Option<Reservation>,
 ) -> bool {
     match line {
         Line::Message(frame) => deliver(session, frame, held).await.is_ok(),

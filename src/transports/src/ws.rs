@@ -22,8 +22,8 @@ use crate::{
 };
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    inflow::Held,
-    outbox::{Drained, ResumeFault, Wake},
+    inflow::Reservation,
+    outbox::{DrainedFrames, ResumeFault, Wake},
     shared::{Channel, SessionShared},
 };
 use countersign_http::{
@@ -205,18 +205,18 @@ impl Backend for AgentConnection {
         self.session.do_send(Attach(Pump { id: self.pump, turn: self.turn, wake, cut: Arc::clone(&self.cut) }));
     }
 
-    fn drain(&mut self, budget: usize) -> Option<Drained> {
+    fn drain(&mut self, budget: usize) -> Option<DrainedFrames> {
         let Channel::Outbox(outbox) = &self.shared.channel else { return None };
         outbox.drain(self.turn, budget)
     }
 
     fn on_flushed(&mut self) {
         if let Channel::Outbox(outbox) = &self.shared.channel {
-            outbox.taken(self.turn);
+            outbox.confirm_taken(self.turn);
         }
     }
 
-    fn on_message(&mut self, text: Bytes, held: Option<Held>) -> MessageOutcome {
+    fn on_message(&mut self, text: Bytes, held: Option<Reservation>) -> MessageOutcome {
         if text.len() <= LARGE_MESSAGE_BYTES {
             self.session.do_send(Inbound { frame: text, held });
             return MessageOutcome::Accepted;

@@ -21,7 +21,7 @@ use countersign_auth::{
     Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::FailedAttempts,
     stored_credentials::StoredCredentials,
 };
-use countersign_bridge::{Bridge, StateSealer, key_of};
+use countersign_bridge::{Bridge, StateSealer, load_or_create_key};
 use countersign_cluster::StoreNodes;
 use countersign_config::{Config, LoadedConfig};
 use countersign_docs::Docs;
@@ -98,7 +98,7 @@ pub async fn start(
     let (salt, sealer) = match store.nodes().cluster_secret() {
         Some(secret) => (nodes::consent_salt(&secret), StateSealer::new(nodes::state_key(&secret))),
         None => {
-            let key = key_of(&config.data).map_err(ServeError::StateKey)?;
+            let key = load_or_create_key(&config.data).map_err(ServeError::StateKey)?;
             (nodes::consent_salt(&key), StateSealer::new(key))
         }
     };
@@ -208,7 +208,7 @@ pub async fn start(
     let listen_error = |source| ServeError::Listen { address: config.listen, source };
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen_error)?;
     let address = socket.local_addr().map_err(listen_error)?;
-    gateway_address.bind(address);
+    gateway_address.set_listen_address(address);
     // The webhooks start before the endpoints open, so that they miss no event. Their links contain the bound port.
     let dashboard = gateway_address.dashboard();
     webhooks

@@ -1,9 +1,9 @@
-//! The way of a call through the bridge, by the eras of its client and its upstream.
+//! Passes calls through the bridge. The eras of client and upstream determine how.
 
 mod into_task;
 mod park;
 pub mod plan;
-mod ready;
+mod prepared_call;
 mod reply;
 mod response_cache;
 mod rounds;
@@ -17,7 +17,7 @@ use crate::{
     questions::{
         self,
         client_asker::ClientAsker,
-        relay::{Hearer, Relay},
+        relay::{MessageRecipient, Relay},
     },
     request_state::StateSealer,
     tasks::Tasks,
@@ -29,34 +29,34 @@ use countersign_protocol::{Era, McpError, envelope::Request, param_headers::Para
 use countersign_provider::ToolResult;
 use countersign_upstream::{Caller, LinkChoice, Outgoing, Response, Upstream};
 use plan::CallPlan;
-use ready::Ready;
+use prepared_call::PreparedCall;
 
-/// The log messages that a handshake-era client gets from upstreams if it never set a level.
-const DEFAULT_LEVEL: LoggingLevel = LoggingLevel::Info;
+/// The default level of the log messages that a handshake-era client gets from upstreams.
+const DEFAULT_LOG_LEVEL: LoggingLevel = LoggingLevel::Info;
 
 /// The state that the bridge keeps from one request to the next.
 pub struct Bridge {
-    /// Tasks of upstreams that clients may ask for.
+    /// The tasks of upstreams that clients may request.
     pub tasks: Tasks,
-    /// Calls that wait for what their stateless clients answer.
+    /// Calls that wait for the answers of their stateless clients.
     pub parked: Arc<ParkedCalls>,
-    /// Seals what clients carry to their next request.
-    pub carrier: Arc<StateSealer>,
-    /// The memory of each principal, of which parked calls take a share.
+    /// Seals the state that clients carry to their next request.
+    pub sealer: Arc<StateSealer>,
+    /// The memory budget of each principal. Parked calls take a share of it.
     memory: Arc<Memory>,
 }
 
 impl Bridge {
-    /// `node` is what this gateway is called among those that serve its store, where there may be several.
+    /// Creates the bridge. `node` is the name of this gateway, if several gateways may serve its store.
     #[must_use]
-    pub fn new(carrier: StateSealer, memory: Arc<Memory>, node: Option<String>) -> Self {
-        let carrier = Arc::new(carrier);
-        let parked = ParkedCalls::new(node.clone(), Arc::clone(&carrier));
-        Self { tasks: Tasks::new(node), parked, carrier, memory }
+    pub fn new(sealer: StateSealer, memory: Arc<Memory>, node: Option<String>) -> Self {
+        let sealer = Arc::new(sealer);
+        let parked = ParkedCalls::new(node.clone(), Arc::clone(&sealer));
+        Self { tasks: Tasks::new(node), parked, sealer, memory }
     }
 }
 
-/// One call of a client, routed to an upstream and allowed.
+/// One call of a client that is routed to an upstream and allowed by the policy.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     pub exchange: &'a Exchange,
@@ -65,21 +65,21 @@ pub struct Call<'a> {
     pub verb: Verb,
     /// The requested item, under the upstream's own name.
     pub subject: Subject<'a>,
-    /// The URI that the client named, where it read a resource.
+    /// The URI that the client named, if it reads a resource.
     pub uri: Option<&'a str>,
-    /// As the client wrote it.
+    /// The request of the client, unchanged.
     pub request: &'a Request<'a>,
-    /// A tool's definition as the upstream wrote it.
+    /// The tool's definition as the upstream wrote it.
     pub definition: Option<&'a RawValue>,
     /// Arguments that are mirrored into headers.
     pub headers: &'a [ParamHeader],
-    /// It changes nothing: asking twice does no harm.
-    pub reads: bool,
+    /// `true` if the call changes nothing, so that it may be repeated.
+    pub is_read_only: bool,
     pub plan: CallPlan,
 }
 
 impl<'a> Call<'a> {
-    /// Creates a call of anything but a tool. Requests of extensions may write.
+    /// Creates a call that is no tool call. Requests of extensions count as writes.
     #[must_use]
     pub fn new(
         exchange: &'a Exchange,
@@ -89,7 +89,7 @@ impl<'a> Call<'a> {
         subject: Subject<'a>,
         request: &'a Request<'a>,
     ) -> Self {
-        let (plan, reads) = (CallPlan::new(&request.outlined_params().object), verb != Verb::Extension);
+        let (plan, is_read_only) = (CallPlan::new(&request.outlined_params().object), verb != Verb::Extension);
         Self {
             exchange,
             bridge,
@@ -100,44 +100,43 @@ impl<'a> Call<'a> {
             request,
             definition: None,
             headers: &[],
-            reads,
+            is_read_only,
             plan,
         }
     }
 }
 
-/// Takes a call to its upstream and brings the answer back.
+/// Passes a call to its upstream and returns the reply.
 ///
-/// Not bounded in time here: the upstream's own time-out is, and it stands still while somebody is asked.
-///
+/// The bridge sets no time limit. The upstream's own time-out applies, and stops while a person is asked.
 /// # Errors
-/// The upstream's own errors as its client's era has them ([`McpError::from_upstream`]), those of
-/// [`Upstream::call`], and `NOT_BRIDGEABLE`.
+/// The upstream's own errors, translated into the client's era ([`McpError::from_upstream`]); the errors of
+/// [`Upstream::call`]; `NOT_BRIDGEABLE`.
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
-    let mut ready = Ready::new(call)?;
-    ready.task = into_task::augmentation(&ready)?;
-    if ready.may_be_task() {
-        // What is asked about the task later must reach the process that has it.
-        ready.caller.link_choice = LinkChoice::recording();
+    let mut prepared = PreparedCall::new(call)?;
+    prepared.task = into_task::added_task_member(&prepared)?;
+    if prepared.may_be_task() {
+        // Later requests about the task must reach the same server process.
+        prepared.caller.link_choice = LinkChoice::recording();
     }
-    ready.question = response_cache::question(&ready);
-    if let Some(reply) = response_cache::answer(&ready)? {
+    prepared.cache_lookup = response_cache::prepare_lookup(&prepared);
+    if let Some(reply) = response_cache::cached_reply(&prepared)? {
         return Ok(reply);
     }
-    match (ready.negotiated.revision.era(), call.exchange.is_modern()) {
-        (Era::Modern, true) => rounds::pass_through(&ready).await,
-        (Era::Modern, false) => rounds::gather(&ready).await,
-        (Era::Legacy, false) => ready.reply(call_in_handshake_era(&ready).await?),
-        (Era::Legacy, true) => park::call(&ready).await,
+    match (prepared.negotiated.revision.era(), call.exchange.is_modern()) {
+        (Era::Modern, true) => rounds::pass_through(&prepared).await,
+        (Era::Modern, false) => rounds::ask_in_rounds(&prepared).await,
+        (Era::Legacy, false) => prepared.reply(call_in_handshake_era(&prepared).await?),
+        (Era::Legacy, true) => park::call(&prepared).await,
     }
 }
 
-/// Returns the caller for whom an upstream is called, and whether the configuration withholds some of its capabilities.
+/// Returns the caller for an upstream, and whether the configuration withholds some of the client's capabilities.
 fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
     let stateless = exchange.is_modern();
-    let (capabilities, less) = questions::capabilities(exchange, config);
+    let (capabilities, is_restricted) = questions::capabilities(exchange, config);
     let level =
-        if stateless { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LEVEL)) };
+        if stateless { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LOG_LEVEL)) };
     let caller = Caller {
         principal: exchange.identity.principal.clone(),
         session: (!stateless).then(|| Arc::clone(&exchange.session.id)),
@@ -146,44 +145,44 @@ fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
         log_level: level,
         link_choice: LinkChoice::default(),
     };
-    (caller, less)
+    (caller, is_restricted)
 }
 
-/// Subscribes a client to a resource, or ends that, on a connection of its own, where it has one at this upstream:
-/// some servers tell only the session that asked, and the gateway's own connection is another. What arrives there
-/// counts like what arrives elsewhere. Best effort, since the gateway's own subscription stands anyway.
-pub async fn subscribe_own(exchange: &Exchange, upstream: &Arc<Upstream>, own_uri: &str, method: &'static str) {
+/// Subscribes a client to a resource, or unsubscribes it, on its own link to the upstream, if it has one. Some servers
+/// send updates only to the session that subscribed, and the gateway's shared link is another session. A failure is
+/// only logged, because the gateway's own subscription remains.
+pub async fn subscribe_on_own_link(exchange: &Exchange, upstream: &Arc<Upstream>, own_uri: &str, method: &'static str) {
     let (caller, _) = caller(exchange, &upstream.config);
     if !upstream.needs_own_link(&caller) {
         return;
     }
     let params = serde_json::json!({ "uri": own_uri }).to_string();
     let outgoing = Outgoing::new(upstream.next_request_id(), method, Some(&params));
-    let relay = Relay::new(Hearer::for_exchange(exchange, None, None), false);
+    let relay = Relay::new(MessageRecipient::for_exchange(exchange, None, None), false);
     if let Err(error) = upstream.call(&caller, &outgoing, relay).await {
-        tracing::debug!(upstream = %upstream.config.name, %error, method, "not on the client's own connection");
+        tracing::debug!(upstream = %upstream.config.name, %error, method, "the subscription failed on the client's own link");
     }
 }
 
-/// A tool's result that says what went wrong.
+/// Returns a tool result that describes an error.
 #[must_use]
-pub fn failed(error: &McpError) -> Reply {
+pub fn tool_error_reply(error: &McpError) -> Reply {
     let result = ToolResult::error(error);
     let json = format!(r#"{{"content":{},"isError":true}}"#, result.content.get());
     Reply::new(json).failing(Some(error.kind))
 }
 
-/// Calls a handshake-era upstream for a handshake-era client. What the upstream asks during the call is asked of that
-/// client on that request. When the call ends, or is dropped, open questions are cancelled.
-async fn call_in_handshake_era(ready: &Ready<'_>) -> Result<Response, McpError> {
-    let outgoing = ready.outgoing(&[]);
-    let upstream = ready.call.upstream;
-    if ready.caller.capabilities.accepts_no_requests() {
-        return upstream.call(&ready.caller, &outgoing, Relay::new(ready.hearer(), true)).await;
+/// Calls a handshake-era upstream for a handshake-era client. The upstream's questions go to the client as part of that
+/// request. When the call ends or is dropped, its open questions are cancelled.
+async fn call_in_handshake_era(prepared: &PreparedCall<'_>) -> Result<Response, McpError> {
+    let outgoing = prepared.outgoing(&[]);
+    let upstream = prepared.call.upstream;
+    if prepared.caller.capabilities.accepts_no_requests() {
+        return upstream.call(&prepared.caller, &outgoing, Relay::new(prepared.recipient(), true)).await;
     }
-    let (relay, requests) = Relay::asking(ready.hearer(), true);
-    let (exchange, server) = (ready.call.exchange, ready.call.upstream.config.name.as_str());
-    let asks = ClientAsker { exchange, server, capabilities: &ready.caller.capabilities, task: None };
+    let (relay, requests) = Relay::with_questions(prepared.recipient(), true);
+    let (exchange, server) = (prepared.call.exchange, prepared.call.upstream.config.name.as_str());
+    let asker = ClientAsker { exchange, server, capabilities: &prepared.caller.capabilities, task: None };
     // Boxed, because the future would otherwise be stored twice.
-    asks.run(Box::pin(upstream.call(&ready.caller, &outgoing, relay)), requests).await
+    asker.run(Box::pin(upstream.call(&prepared.caller, &outgoing, relay)), requests).await
 }

@@ -1,11 +1,11 @@
-//! Answers that need not be asked for again, where a server's configuration wants that (`cache: true`).
+//! Caches results of servers whose configuration allows it (`cache: true`).
 //!
-//! Only what reads: resources, and tools that policy has just allowed and that are believed to read. Only results of
-//! stateless servers, since no others say how long they are fresh (2026-07-28/server/utilities/caching). Never what
-//! depends on more than its key tells: answers to questions, tasks, calls with progress, and such that carry a
-//! member in `_meta` that the gateway does not know.
+//! Only reads are cached: resources, and tools that the policy has just allowed and that count as read-only. Only
+//! stateless servers state how long a result is fresh (2026-07-28/server/utilities/caching). A result that depends on
+//! more than its key is never cached: answers to questions, tasks, calls with progress, and calls with an unknown
+//! member in `_meta`.
 
-use super::{Call, ready::Ready};
+use super::{Call, prepared_call::PreparedCall};
 use crate::translation::{
     request::Verb,
     result::{Kind, ResultMembers},
@@ -22,8 +22,8 @@ use countersign_upstream::{
     cache::{CacheLookup, CacheRequest, FreshResult},
 };
 
-/// Members of a request's `_meta` on which no answer depends, beside those of which the key knows.
-const WITHOUT_EFFECT: [&str; 7] = [
+/// The members of a request's `_meta` that have no effect on its result, apart from those in the key.
+const META_WITHOUT_EFFECT: [&str; 7] = [
     keys::PROTOCOL_VERSION,
     keys::CLIENT_INFO,
     keys::CLIENT_CAPABILITIES,
@@ -33,70 +33,73 @@ const WITHOUT_EFFECT: [&str; 7] = [
     "baggage",
 ];
 
-/// The request, if its answer may be one that was kept, or may be kept.
+/// Prepares the cache lookup for a request. Returns `None` if its result must not be cached.
 #[must_use]
-pub fn question(ready: &Ready<'_>) -> Option<CacheLookup> {
-    let Call { upstream, verb, subject, reads, .. } = ready.call;
+pub fn prepare_lookup(prepared: &PreparedCall<'_>) -> Option<CacheLookup> {
+    let Call { upstream, verb, subject, is_read_only, .. } = prepared.call;
     let cache = upstream.cache()?;
-    let may = reads
+    let is_cacheable = is_read_only
         && matches!(verb, Verb::Tool | Verb::Resource)
-        && ready.negotiated.revision.era() == Era::Modern
-        && !ready.augmented()
-        && !ready.call.plan.is_retry;
-    if !may || ready.params.object.members().any(|member| member.key == "task") {
+        && prepared.negotiated.revision.era() == Era::Modern
+        && !prepared.requests_task()
+        && !prepared.call.plan.is_retry;
+    if !is_cacheable || prepared.params.object.members().any(|member| member.key == "task") {
         return None;
     }
-    if ready
+    if prepared
         .params
         .meta
         .into_iter()
         .flat_map(|meta| meta.members())
-        .any(|member| !WITHOUT_EFFECT.contains(&&*member.key))
+        .any(|member| !META_WITHOUT_EFFECT.contains(&&*member.key))
     {
         return None;
     }
-    // The subject stands in the key under the upstream's own name, the client's may be another.
-    let own = if verb == Verb::Tool { "name" } else { "uri" };
-    let mut digest =
-        canonical_text_hash(&ready.params.object.edit(&[("_meta", MemberEdit::Drop), (own, MemberEdit::Drop)]));
-    for (name, value) in ready.forwarded() {
+    // The key contains the subject under the upstream's own name. The client may use another name.
+    let subject_member = if verb == Verb::Tool { "name" } else { "uri" };
+    let mut digest = canonical_text_hash(
+        &prepared.params.object.edit(&[("_meta", MemberEdit::Drop), (subject_member, MemberEdit::Drop)]),
+    );
+    for (name, value) in prepared.forwarded() {
         digest.push_str(&format!("\n{name}:{value}"));
     }
     Some(cache.prepare(CacheRequest {
         method: verb.method()?,
         subject: subject.text(),
         digest,
-        capabilities: &ready.caller.capabilities,
-        principal: &ready.caller.principal,
+        capabilities: &prepared.caller.capabilities,
+        principal: &prepared.caller.principal,
     }))
 }
 
-/// The answer that was kept, as this client gets it; how long it may be reused is what is left of its time.
+/// Returns the cached result in the form of this client. Its `ttlMs` is the time for which it is still fresh.
 ///
 /// # Errors
-/// The errors of [`Ready::reply`].
-pub fn answer(ready: &Ready<'_>) -> Result<Option<Reply>, McpError> {
-    let Some((question, cache)) = ready.question.as_ref().zip(ready.call.upstream.cache()) else { return Ok(None) };
-    let Some(FreshResult { result, remaining_ttl: left }) = cache.get(question) else { return Ok(None) };
-    ready.call.upstream.refresh_if_stale();
-    let left = left.as_millis().to_string();
-    let aged = edit(result.get(), &[("ttlMs", MemberEdit::Set(&left))]);
+/// The errors of [`PreparedCall::reply`].
+pub fn cached_reply(prepared: &PreparedCall<'_>) -> Result<Option<Reply>, McpError> {
+    let Some((lookup, cache)) = prepared.cache_lookup.as_ref().zip(prepared.call.upstream.cache()) else {
+        return Ok(None);
+    };
+    let Some(FreshResult { result, remaining_ttl }) = cache.get(lookup) else { return Ok(None) };
+    prepared.call.upstream.refresh_if_stale();
+    let ttl_ms = remaining_ttl.as_millis().to_string();
+    let aged = edit(result.get(), &[("ttlMs", MemberEdit::Set(&ttl_ms))]);
     let result = serde_json::value::RawValue::from_string(aged).unwrap_or(result);
-    ready.reply(Response::Result(result)).map(Some)
+    prepared.reply(Response::Result(result)).map(Some)
 }
 
-/// Keeps a result that no input was needed for, if it is such a one.
-pub fn keep(ready: &Ready<'_>, response: &Response) {
-    let (Some(question), Some(cache), Response::Result(result)) =
-        (&ready.question, ready.call.upstream.cache(), response)
+/// Caches a result that needed no input, if it may be cached.
+pub fn store(prepared: &PreparedCall<'_>, response: &Response) {
+    let (Some(lookup), Some(cache), Response::Result(result)) =
+        (&prepared.cache_lookup, prepared.call.upstream.cache(), response)
     else {
         return;
     };
-    let glance = ResultMembers::parse(result.get());
-    // A whole number that is not negative; anything else says nothing.
-    let ttl = glance.ttl.and_then(|ttl| ttl.parse::<u64>().ok()).unwrap_or(0);
-    if glance.kind() == Kind::Complete && !glance.is_error && result.get().starts_with('{') {
-        let public = glance.scope.and_then(string).is_some_and(|scope| scope == "public");
-        cache.insert(question, result, ttl, public);
+    let parsed = ResultMembers::parse(result.get());
+    // Only a non-negative integer is a valid `ttlMs`; any other value counts as 0.
+    let ttl = parsed.ttl.and_then(|ttl| ttl.parse::<u64>().ok()).unwrap_or(0);
+    if parsed.kind() == Kind::Complete && !parsed.is_error && result.get().starts_with('{') {
+        let public = parsed.scope.and_then(string).is_some_and(|scope| scope == "public");
+        cache.insert(lookup, result, ttl, public);
     }
 }

@@ -1,4 +1,4 @@
-//! Calls to stateless upstreams: what they need is in their result, and the call is made again with the answers
+//! Calls to stateless upstreams. A result may ask for input, and the call is then repeated with the answers
 //! (2026-07-28/basic/patterns/mrtr).
 
 use std::borrow::Cow;
@@ -6,13 +6,13 @@ use std::borrow::Cow;
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
 
-use super::{into_task, park::binding, ready::Ready, response_cache};
+use super::{into_task, park::binding, prepared_call::PreparedCall, response_cache};
 use crate::{
     questions::{
         self,
-        relay::{Relay, tell_completed},
+        relay::{Relay, notify_url_completed},
     },
-    request_state::{StateKind, refused},
+    request_state::{StateKind, invalid_state},
     tasks,
     translation::{
         request::Verb,
@@ -29,35 +29,35 @@ use countersign_upstream::{
     rounds::{InputRounds, MAX_QUESTIONS, MAX_ROUNDS, RoundError},
 };
 
-/// A stateless client before a stateless upstream: each speaks for itself.
-pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
-    let relay = Relay::new(ready.hearer(), true);
-    let state = unseal_state(ready)?;
-    let more = state.as_deref().map(|state| [("requestState", state)]);
-    let outgoing = ready.outgoing(more.as_ref().map_or(&[], |more| more.as_slice()));
-    let response = ready.call.upstream.call(&ready.caller, &outgoing, relay).await?;
-    let Response::Result(result) = &response else { return ready.reply(response) };
-    let glance = ResultMembers::parse(result.get());
-    match glance.kind() {
-        Kind::Complete if ready.may_be_task() || ready.call.verb == Verb::Extension => {
-            response_cache::keep(ready, &response);
-            ready.reply(response)
+/// Calls a stateless upstream for a stateless client. Questions and answers pass through.
+pub async fn pass_through(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
+    let relay = Relay::new(prepared.recipient(), true);
+    let state = unseal_state(prepared)?;
+    let extra = state.as_deref().map(|state| [("requestState", state)]);
+    let outgoing = prepared.outgoing(extra.as_ref().map_or(&[], |extra| extra.as_slice()));
+    let response = prepared.call.upstream.call(&prepared.caller, &outgoing, relay).await?;
+    let Response::Result(result) = &response else { return prepared.reply(response) };
+    let parsed = ResultMembers::parse(result.get());
+    match parsed.kind() {
+        Kind::Complete if prepared.may_be_task() || prepared.call.verb == Verb::Extension => {
+            response_cache::store(prepared, &response);
+            prepared.reply(response)
         }
         Kind::Complete => {
-            response_cache::keep(ready, &response);
-            let outcome = ready.result_adapter().outcome(result.get(), &glance)?;
+            response_cache::store(prepared, &response);
+            let outcome = prepared.result_adapter().outcome(result.get(), &parsed)?;
             match response {
                 Response::Result(result) => Ok(outcome.reply(result)),
-                response => ready.reply(response),
+                response => prepared.reply(response),
             }
         }
         Kind::InputRequired => {
-            check_input(ready, result.get())?;
-            ready.reply(Response::Result(seal_input_result(ready, result.get())?))
+            check_input(prepared, result.get())?;
+            prepared.reply(Response::Result(seal_input_result(prepared, result.get())?))
         }
         Kind::Other(kind) => {
-            if ready.shares_an_extension() {
-                ready.reply(response)
+            if prepared.shares_an_extension() {
+                prepared.reply(response)
             } else {
                 Err(unknown_type(&kind))
             }
@@ -65,28 +65,28 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
     }
 }
 
-/// The `requestState` that a client brings back, as its upstream gave it, in JSON.
+/// Returns the `requestState` that the client sent, in the upstream's own form, as JSON text.
 ///
 /// # Errors
-/// `-32602` for one that was not given to this client for this request.
-fn unseal_state(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
-    let mut found = ready.params.object.members().filter(|member| member.key == "requestState");
+/// `-32602` for a state that was not issued to this client for this request.
+fn unseal_state(prepared: &PreparedCall<'_>) -> Result<Option<String>, McpError> {
+    let mut found = prepared.params.object.members().filter(|member| member.key == "requestState");
     let Some(member) = found.next() else { return Ok(None) };
     if found.next().is_some() {
-        return Err(refused("it is given more than once"));
+        return Err(invalid_state("it is given extra than once"));
     }
-    let sealed = string(member.value).ok_or_else(|| refused("it must be a string"))?;
-    ready.call.bridge.carrier.open(StateKind::Upstream, &sealed, &binding(ready)).map(Some)
+    let sealed = string(member.value).ok_or_else(|| invalid_state("it must be a string"))?;
+    prepared.call.bridge.sealer.open(StateKind::Upstream, &sealed, &binding(prepared)).map(Some)
 }
 
 /// Seals the state of an upstream's result that needs input, and names the upstream in its questions.
-fn seal_input_result(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError> {
+fn seal_input_result(prepared: &PreparedCall<'_>, result: &str) -> Result<Box<RawValue>, McpError> {
     let (mut requests, mut state) = (None, None);
-    if let Some(asked) = member(result, "inputRequests") {
-        requests = questions::attribute_requests(&ready.call.upstream.config.name, asked);
+    if let Some(input_requests) = member(result, "inputRequests") {
+        requests = questions::attribute_requests(&prepared.call.upstream.config.name, input_requests);
     }
-    if let Some(bare) = member(result, "requestState") {
-        state = Some(quoted(&ready.call.bridge.carrier.seal(StateKind::Upstream, bare, &binding(ready))?));
+    if let Some(own_state) = member(result, "requestState") {
+        state = Some(quoted(&prepared.call.bridge.sealer.seal(StateKind::Upstream, own_state, &binding(prepared))?));
     }
     let values = [("inputRequests", &requests), ("requestState", &state)];
     let edits: Vec<_> =
@@ -95,101 +95,109 @@ fn seal_input_result(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, M
         .map_err(|_| McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not JSON"))
 }
 
-/// A handshake-era client before a stateless upstream: it is asked one by one what the upstream wants to know.
-pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
-    let relay = Relay::new(ready.hearer(), false);
+/// Calls a stateless upstream for a handshake-era client, and asks the client the upstream's questions between the
+/// rounds.
+pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
+    let relay = Relay::new(prepared.recipient(), false);
     let mut rounds = InputRounds::default();
-    let mut opened: Vec<String> = Vec::new();
+    let mut opened_urls: Vec<String> = Vec::new();
     loop {
-        let brings = rounds.extra_params();
-        let outgoing = ready.outgoing(&brings);
-        let response = ready.call.upstream.call(&ready.caller, &outgoing, relay.clone()).await?;
-        let Response::Result(result) = &response else { return ready.reply(response) };
+        let answer_members = rounds.extra_params();
+        let outgoing = prepared.outgoing(&answer_members);
+        let response = prepared.call.upstream.call(&prepared.caller, &outgoing, relay.clone()).await?;
+        let Response::Result(result) = &response else { return prepared.reply(response) };
         match ResultMembers::parse(result.get()).kind() {
             Kind::Complete => {
-                for elicitation in &opened {
-                    tell_completed(&ready.call.exchange.related, elicitation);
+                for elicitation in &opened_urls {
+                    notify_url_completed(&prepared.call.exchange.related, elicitation);
                 }
-                if brings.is_empty() {
-                    response_cache::keep(ready, &response);
+                if answer_members.is_empty() {
+                    response_cache::store(prepared, &response);
                 }
-                return ready.reply(response);
+                return prepared.reply(response);
             }
             Kind::Other(kind)
-                if kind == "task" && tasks::speaks_for(ready.call.exchange.revision(), &ready.negotiated) =>
+                if kind == "task"
+                    && tasks::declares_extension_for(prepared.call.exchange.revision(), &prepared.negotiated) =>
             {
-                return Box::pin(into_task::for_legacy(ready, response)).await;
+                return Box::pin(into_task::reply_for_legacy_client(prepared, response)).await;
             }
             Kind::Other(kind) => return Err(unknown_type(&kind)),
             Kind::InputRequired => {}
         }
-        check_input(ready, result.get())?;
-        let next = rounds.next(result.get(), async |requests| answers(ready, requests, &mut opened).await).await;
+        check_input(prepared, result.get())?;
+        let next =
+            rounds.next(result.get(), async |requests| ask_client(prepared, requests, &mut opened_urls).await).await;
         next.map_err(|stop| match stop {
             RoundError::Unanswered(error) => error,
             RoundError::TooManyRounds => McpError::new(
                 ErrorKind::NotBridgeable,
-                "the upstream asked for input more often than the gateway allows",
+                "the upstream asked for input extra often than the gateway allows",
             )
             .with("limit", MAX_ROUNDS),
-            RoundError::TooManyQuestions => broken(TOO_MANY),
-            RoundError::NothingAsked => broken(ASKS_NOTHING),
+            RoundError::TooManyQuestions => not_bridgeable(TOO_MANY_QUESTIONS),
+            RoundError::NothingAsked => not_bridgeable(NOTHING_ASKED),
         })?;
     }
 }
 
-/// ClientAsker the client everything at once.
-async fn answers(
-    ready: &Ready<'_>,
+/// Asks the client all questions at once. The ids of its URL elicitations are added to `opened_urls`.
+async fn ask_client(
+    prepared: &PreparedCall<'_>,
     requests: &[Member<'_>],
-    opened: &mut Vec<String>,
+    opened_urls: &mut Vec<String>,
 ) -> Result<Vec<Box<RawValue>>, McpError> {
-    let exchange = ready.call.exchange;
-    let asked = requests.iter().map(|request| {
+    let exchange = prepared.call.exchange;
+    let questions = requests.iter().map(|request| {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
         let elicitation = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
         if let Some(elicitation) = &elicitation {
-            opened.push(elicitation.clone());
+            opened_urls.push(elicitation.clone());
         }
-        let server = &ready.call.upstream.config.name;
+        let server = &prepared.call.upstream.config.name;
         let params = questions::params_for_client(server, &method, params, exchange.revision(), elicitation.as_deref());
         async move {
             let answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()).await;
             (method, answer)
         }
     });
-    let answers = join_all(asked.collect::<Vec<_>>()).await.into_iter();
-    answers.map(|(method, answer)| questions::answer(&method, answer)).collect()
+    let answers = join_all(questions.collect::<Vec<_>>()).await.into_iter();
+    answers.map(|(method, answer)| questions::answer_or_error(&method, answer)).collect()
 }
 
-const ASKS_NOTHING: &str = "the upstream needs input and does not say which";
-const TOO_MANY: &str = "the upstream asks for more input at once than the gateway takes";
+const NOTHING_ASKED: &str = "the upstream needs input and does not say which";
+const TOO_MANY_QUESTIONS: &str = "the upstream asks for extra input at once than the gateway takes";
 
-fn broken(why: impl Into<Cow<'static, str>>) -> McpError {
-    McpError::new(ErrorKind::NotBridgeable, why)
+fn not_bridgeable(message: impl Into<Cow<'static, str>>) -> McpError {
+    McpError::new(ErrorKind::NotBridgeable, message)
 }
 
+/// Checks a result that needs input.
+///
 /// # Errors
-/// For what an upstream must not answer: input for other requests than those three, neither questions nor state, or
-/// questions that the client did not declare itself able to answer.
-fn check_input(ready: &Ready<'_>, result: &str) -> Result<(), McpError> {
-    if ready.call.verb == Verb::Complete {
-        return Err(broken("the upstream needs input for a completion, which the protocol does not have"));
+/// `NOT_BRIDGEABLE` for requests other than elicitation, sampling and roots, for a result with neither questions nor
+/// state, and for questions that the client's declared capabilities do not cover.
+fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError> {
+    if prepared.call.verb == Verb::Complete {
+        return Err(not_bridgeable("the upstream needs input for a completion, which the protocol does not have"));
     }
     let requests = member(result, "inputRequests");
     if requests.is_none() && member(result, "requestState").is_none() {
-        return Err(broken(ASKS_NOTHING));
+        return Err(not_bridgeable(NOTHING_ASKED));
     }
-    for (at, request) in requests.into_iter().flat_map(members).enumerate() {
+    for (index, request) in requests.into_iter().flat_map(members).enumerate() {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let allowed =
-            questions::check_capabilities(&ready.caller.capabilities, &method, member(request.value, "params"));
+            questions::check_capabilities(&prepared.caller.capabilities, &method, member(request.value, "params"));
         if let Err(refused) = allowed {
-            return Err(broken(format!("the upstream needs what this client cannot give: {}", refused.message)));
+            return Err(not_bridgeable(format!(
+                "the upstream needs what this client cannot give: {}",
+                refused.message
+            )));
         }
-        if at >= MAX_QUESTIONS {
-            return Err(broken(TOO_MANY));
+        if index >= MAX_QUESTIONS {
+            return Err(not_bridgeable(TOO_MANY_QUESTIONS));
         }
     }
     Ok(())

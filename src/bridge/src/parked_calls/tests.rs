@@ -1,7 +1,7 @@
 use super::*;
 use countersign_protocol::rpc_error::RpcError;
 
-const URL_AND_ALL: ClientCapabilities = ClientCapabilities {
+const ALL_EXCEPT_ROOTS: ClientCapabilities = ClientCapabilities {
     elicitation_form: true,
     elicitation_url: true,
     sampling: true,
@@ -19,7 +19,7 @@ fn raw(text: &str) -> Box<RawValue> {
 type AnswerReceiver = oneshot::Receiver<Result<Box<RawValue>, RpcError>>;
 
 fn question(id: &str, method: &str, params: Option<&str>) -> (UpstreamRequest, AnswerReceiver, CancellationToken) {
-    let (sender, told) = oneshot::channel();
+    let (sender, answer) = oneshot::channel();
     let cancelled = CancellationToken::new();
     let request = UpstreamRequest {
         id: RequestId::from_json(id).unwrap(),
@@ -28,45 +28,45 @@ fn question(id: &str, method: &str, params: Option<&str>) -> (UpstreamRequest, A
         reply: Replier::new(move |answer| drop(sender.send(answer))),
         cancelled: cancelled.clone(),
     };
-    (request, told, cancelled)
+    (request, answer, cancelled)
 }
 
-/// A running_call, where its upstream's questions go in, and what ends it.
+/// Returns a running call, the sender of its upstream's questions, and the sender of its outcome.
 fn running_call() -> (RunningCall, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Response, McpError>>) {
     let (questions, requests) = mpsc::channel(64);
     let (end, ended) = oneshot::channel();
     let running_call = RunningCall {
         work: Box::pin(async move { ended.await.unwrap() }),
         requests,
-        capabilities: URL_AND_ALL,
+        capabilities: ALL_EXCEPT_ROOTS,
         declared: r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#.into(),
         server: "s".to_owned(),
         declined: DeclinedQuestions::default(),
         open: Vec::new(),
         outcome: None,
         finished: false,
-        ahead: Answers::new(),
+        early_answers: Answers::new(),
     };
     (running_call, questions, end)
 }
 
 #[actix::test]
-async fn a_call_that_fails_names_what_its_client_lacked_also_where_nobody_had_heard_the_question_yet() {
-    for (result, lacks) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"content":[]}"#, false)] {
+async fn failed_call_names_missing_capability_of_late_question() {
+    for (result, is_missing) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"content":[]}"#, false)] {
         let (mut running_call, questions, end) = running_call();
-        let (asked, _told, _) = question("1", "roots/list", None);
-        questions.send(asked).await.unwrap();
+        let (roots, _answer, _) = question("1", "roots/list", None);
+        questions.send(roots).await.unwrap();
         end.send(Ok(Response::Result(raw(result)))).ok().unwrap();
-        let Event::Done(outcome) = running_call.advance().await else { panic!("it is over") };
+        let Event::Done(outcome) = running_call.advance().await else { panic!("the call has ended") };
         let kind = outcome.err().map(|error| (error.kind, error.data["requiredCapabilities"].to_string()));
         let missing = Some((ErrorKind::MissingCapability, r#"{"roots":{}}"#.to_owned()));
-        assert_eq!(kind, missing.filter(|_| lacks));
+        assert_eq!(kind, missing.filter(|_| is_missing));
     }
 }
 
 fn keys(event: &Event) -> Vec<String> {
     match event {
-        Event::Input(asked) => asked.iter().map(|asked| asked.key.clone()).collect(),
+        Event::Input(questions) => questions.iter().map(|question| question.key.clone()).collect(),
         Event::Done(_) => Vec::new(),
     }
 }
@@ -76,42 +76,46 @@ fn input(params: &str) -> Answers {
 }
 
 #[actix::test]
-async fn questions_asked_at_once_come_together_under_their_own_names() {
+async fn simultaneous_questions_reach_client_together() {
     let (mut running_call, questions, _end) = running_call();
-    let (first, mut told, _) = question("\"user_name\"", "elicitation/create", Some(r#"{"message":"?","task":{}}"#));
+    let (first, mut first_answer, _) =
+        question("\"user_name\"", "elicitation/create", Some(r#"{"message":"?","task":{}}"#));
     let (second, _t, _) = question("7", "sampling/createMessage", Some("{}"));
     let (third, _t3, _) = question("\"7\"", "elicitation/create", None);
-    // Undeclared: told so at once, and never shown.
+    // The client did not declare roots, so the question is refused at once and never shown.
     let (roots, refused, _) = question("8", "roots/list", None);
     for request in [first, second, third, roots] {
         questions.try_send(request).ok().unwrap();
     }
     let event = running_call.advance().await;
     assert_eq!(keys(&event), ["user_name", "7", "7'"]);
-    let Event::Input(asked) = event else { unreachable!() };
-    assert_eq!(asked[0].params.as_deref(), Some(r#"{"message":"The server \"s\" asks, not Countersign: ?"}"#));
+    let Event::Input(asked_questions) = event else { unreachable!() };
+    assert_eq!(
+        asked_questions[0].params.as_deref(),
+        Some(r#"{"message":"The server \"s\" asks, not Countersign: ?"}"#)
+    );
     assert_eq!(refused.await.unwrap().unwrap_err().code, -32601);
     running_call.answer(input(r#"{"inputResponses":{"user_name":{"n":1.0},"extra":{},"7":3}}"#));
-    assert_eq!(told.try_recv().unwrap().unwrap().get(), r#"{"n":1.0}"#);
-    assert_eq!(running_call.open_questions().len(), 2, "no object is no answer");
+    assert_eq!(first_answer.try_recv().unwrap().unwrap().get(), r#"{"n":1.0}"#);
+    assert_eq!(running_call.open_questions().len(), 2, "an answer that is no object is ignored");
 }
 
 #[actix::test]
-async fn answers_that_came_before_their_questions_are_given_by_name_not_by_number() {
+async fn early_answers_match_textual_ids_only() {
     let (mut running_call, questions, _end) = running_call();
-    running_call.ahead = input(r#"{"inputResponses":{"user_name":{"a":1},"7":{"a":2}}}"#);
-    let (first, told, _) = question("\"user_name\"", "elicitation/create", None);
+    running_call.early_answers = input(r#"{"inputResponses":{"user_name":{"a":1},"7":{"a":2}}}"#);
+    let (first, answer, _) = question("\"user_name\"", "elicitation/create", None);
     let (second, _t, _) = question("7", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     questions.try_send(second).ok().unwrap();
     assert_eq!(keys(&running_call.advance().await), ["7"]);
-    assert_eq!(told.await.unwrap().unwrap().get(), r#"{"a":1}"#);
+    assert_eq!(answer.await.unwrap().unwrap().get(), r#"{"a":1}"#);
 }
 
 #[actix::test]
-async fn a_question_that_was_taken_back_is_not_asked_and_the_end_is_told() {
+async fn cancelled_question_is_not_asked() {
     let (mut running_call, questions, end) = running_call();
-    let (first, _told, cancelled) = question("1", "elicitation/create", None);
+    let (first, _answer, cancelled) = question("1", "elicitation/create", None);
     cancelled.cancel();
     questions.try_send(first).ok().unwrap();
     end.send(Ok(Response::Result(raw("{}")))).ok().unwrap();
@@ -120,25 +124,25 @@ async fn a_question_that_was_taken_back_is_not_asked_and_the_end_is_told() {
 
 fn resume(answers: &str) -> (Resume, oneshot::Receiver<(Event, u64)>) {
     let (reply, event) = oneshot::channel();
-    (Resume { answers: input(answers), hearer: Hearer::nobody(), reply }, event)
+    (Resume { answers: input(answers), recipient: MessageRecipient::none(), reply }, event)
 }
 
-fn parked(running_call: RunningCall, parked_calls: &Arc<ParkedCalls>) -> mpsc::Sender<Resume> {
-    let (relay, _requests) = Relay::asking(Hearer::nobody(), false);
-    let (place, resumes) = parked_calls.admit("alice", "u", usize::MAX).unwrap();
-    let sender = parked_calls.calls.lock()[&place.claim.call].resumes.clone();
-    actix::spawn(keep(running_call, relay, place, resumes));
+fn spawn_parked(running_call: RunningCall, parked_calls: &Arc<ParkedCalls>) -> mpsc::Sender<Resume> {
+    let (relay, _requests) = Relay::with_questions(MessageRecipient::none(), false);
+    let (slot, resumes) = parked_calls.admit("alice", "u", usize::MAX).unwrap();
+    let sender = parked_calls.calls.lock()[&slot.claim.call].resumes.clone();
+    actix::spawn(run_parked(running_call, relay, slot, resumes));
     sender
 }
 
 #[actix::test]
-async fn a_parked_call_goes_from_question_to_question_to_its_result() {
+async fn parked_call_asks_repeatedly_until_its_result() {
     let (mut running_call, questions, end) = running_call();
-    let (first, told, _) = question("\"a\"", "elicitation/create", None);
+    let (first, first_answer, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     running_call.advance().await;
     let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
-    let resumes = parked(running_call, &parked_calls);
+    let resumes = spawn_parked(running_call, &parked_calls);
 
     let (incomplete, event) = resume("{}");
     resumes.send(incomplete).await.ok().unwrap();
@@ -147,13 +151,13 @@ async fn a_parked_call_goes_from_question_to_question_to_its_result() {
 
     let (answered, event) = resume(r#"{"inputResponses":{"a":{}}}"#);
     resumes.send(answered).await.ok().unwrap();
-    assert_eq!(told.await.unwrap().unwrap().get(), "{}");
-    let (second, _told, _) = question("\"b\"", "sampling/createMessage", None);
+    assert_eq!(first_answer.await.unwrap().unwrap().get(), "{}");
+    let (second, _second_answer, _) = question("\"b\"", "sampling/createMessage", None);
     questions.try_send(second).ok().unwrap();
     let (event, ticket) = event.await.unwrap();
     assert_eq!((keys(&event), ticket), (vec!["b".to_owned()], 3));
 
-    // The upstream goes on without the answer, while nobody is there.
+    // The upstream continues without the answer while the client is away.
     end.send(Ok(Response::Result(raw(r#"{"n":1.0}"#)))).ok().unwrap();
     let (late, event) = resume(r#"{"inputResponses":{"b":{}}}"#);
     resumes.send(late).await.ok().unwrap();
@@ -164,13 +168,13 @@ async fn a_parked_call_goes_from_question_to_question_to_its_result() {
 }
 
 #[actix::test]
-async fn a_retry_that_is_given_up_cancels_the_call() {
+async fn dropped_retry_cancels_parked_call() {
     let (mut running_call, questions, end) = running_call();
-    let (first, _told, _) = question("\"a\"", "elicitation/create", None);
+    let (first, _answer, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     running_call.advance().await;
     let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
-    let resumes = parked(running_call, &parked_calls);
+    let resumes = spawn_parked(running_call, &parked_calls);
     let (answered, event) = resume(r#"{"inputResponses":{"a":{}}}"#);
     resumes.send(answered).await.ok().unwrap();
     drop(event);
@@ -179,53 +183,53 @@ async fn a_retry_that_is_given_up_cancels_the_call() {
 }
 
 #[actix::test]
-async fn tickets_are_good_once_and_places_are_few() {
+async fn ticket_is_valid_once_and_slots_are_limited() {
     let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
-    let mut held: Vec<_> =
+    let mut slots: Vec<_> =
         (0..MAX_PER_PRINCIPAL).map(|_| parked_calls.admit("alice", "u", usize::MAX).unwrap()).collect();
     assert_eq!(parked_calls.admit("alice", "v", usize::MAX).err().unwrap().kind, ErrorKind::Overloaded);
     assert!(parked_calls.admit("bob", "u", usize::MAX).is_ok());
-    let (place, _) = &mut held[0];
-    let claim = place.claim;
+    let (slot, _) = &mut slots[0];
+    let claim = slot.claim;
     assert!(parked_calls.redeem(&Claim { ticket: 9, ..claim }).is_err());
     assert!(parked_calls.redeem(&claim).is_ok());
     assert!(parked_calls.redeem(&claim).is_err());
-    place.renew(true);
+    slot.renew(true);
     assert!(parked_calls.redeem(&claim).is_err());
-    assert!(parked_calls.redeem(&place.claim).is_ok());
-    drop(held);
+    assert!(parked_calls.redeem(&slot.claim).is_ok());
+    drop(slots);
     assert!(parked_calls.is_empty() && parked_calls.redeem(&claim).is_err());
 }
 
 #[actix::test]
 async fn state_of_earlier_run_says_that_outcome_is_unknown() {
-    let carrier = Arc::new(StateSealer::new([7; 32]).unwrap());
-    let calls = [Some("a".to_owned()), None].map(|node| ParkedCalls::new(node, Arc::clone(&carrier)));
+    let sealer = Arc::new(StateSealer::new([7; 32]).unwrap());
+    let calls = [Some("a".to_owned()), None].map(|node| ParkedCalls::new(node, Arc::clone(&sealer)));
     let claim = Claim { call: [1; 16], ticket: 2 };
     for calls in &calls {
-        let state = calls.state(claim, &[1; 32]).unwrap();
+        let state = calls.seal_claim(claim, &[1; 32]).unwrap();
         assert_eq!(calls.open(&state, &[1; 32]), Ok(claim));
-        let later = ParkedCalls::new(calls.node.clone(), Arc::clone(&carrier));
+        let later = ParkedCalls::new(calls.node.clone(), Arc::clone(&sealer));
         assert!(later.open(&state, &[1; 32]).unwrap_err().message.contains("has been restarted"));
     }
-    assert!(calls[0].state(claim, &[1; 32]).unwrap().starts_with("a.cp1."));
+    assert!(calls[0].seal_claim(claim, &[1; 32]).unwrap().starts_with("a.cp1."));
 }
 
 #[actix::test]
-async fn where_links_are_few_the_oldest_call_that_nobody_is_there_for_makes_room() {
+async fn oldest_call_with_absent_client_is_evicted_beyond_limit() {
     let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
-    let held: Vec<_> = (0..3).map(|_| parked_calls.admit("alice", "u", 3).unwrap().0).collect();
-    // Somebody is there for the first.
-    parked_calls.redeem(&held[0].claim).unwrap();
+    let slots: Vec<_> = (0..3).map(|_| parked_calls.admit("alice", "u", 3).unwrap().0).collect();
+    // The client of the first call is back.
+    parked_calls.redeem(&slots[0].claim).unwrap();
     let _other = parked_calls.admit("alice", "v", 3).unwrap();
-    assert_eq!(held.iter().map(|place| place.given_up.is_cancelled()).collect::<Vec<_>>(), [false; 3]);
+    assert_eq!(slots.iter().map(|slot| slot.evicted.is_cancelled()).collect::<Vec<_>>(), [false; 3]);
     let _fourth = parked_calls.admit("alice", "u", 3).unwrap();
-    assert_eq!(held.iter().map(|p| p.given_up.is_cancelled()).collect::<Vec<_>>(), [false, true, false]);
-    assert!(parked_calls.redeem(&held[1].claim).is_err() && parked_calls.redeem(&held[2].claim).is_ok());
+    assert_eq!(slots.iter().map(|slot| slot.evicted.is_cancelled()).collect::<Vec<_>>(), [false, true, false]);
+    assert!(parked_calls.redeem(&slots[1].claim).is_err() && parked_calls.redeem(&slots[2].claim).is_ok());
 }
 
 #[test]
-fn what_a_retry_brings_is_read_with_care() {
+fn malformed_retry_members_are_refused_or_ignored() {
     for bad in [
         r#"{"inputResponses":null}"#,
         r#"{"inputResponses":[]}"#,

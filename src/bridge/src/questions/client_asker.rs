@@ -1,4 +1,4 @@
-//! ClientAsker handshake-era clients what an upstream wants to know, while it works.
+//! Asks handshake-era clients the questions of an upstream during its call.
 
 use std::future::Future;
 
@@ -12,39 +12,39 @@ use countersign_protocol::{McpError, capabilities::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::Response;
 
-/// Asks the client of an exchange for an upstream.
+/// Puts the questions of an upstream to the client of an exchange.
 pub struct ClientAsker<'a> {
     pub exchange: &'a Exchange,
-    /// The name of the upstream that asks.
+    /// The name of the upstream.
     pub server: &'a str,
     pub capabilities: &'a ClientCapabilities,
-    /// The task that the questions belong to, as the client knows it.
+    /// The task that the questions belong to, under the client's id.
     pub task: Option<&'a str>,
 }
 
 impl ClientAsker<'_> {
-    /// Runs a call to its end, answering questions meanwhile.
+    /// Runs a call to its end and has the client answer its questions meanwhile.
     ///
     /// # Errors
-    /// Those of the call.
+    /// The errors of the call.
     pub async fn run(
         &self,
         work: impl Future<Output = Result<Response, McpError>>,
         mut requests: mpsc::Receiver<UpstreamRequest>,
     ) -> Result<Response, McpError> {
         let mut work = std::pin::pin!(work);
-        let mut asked: FuturesUnordered<LocalBoxFuture<'_, ()>> = FuturesUnordered::new();
+        let mut open_questions: FuturesUnordered<LocalBoxFuture<'_, ()>> = FuturesUnordered::new();
         loop {
             tokio::select! {
                 biased;
                 response = &mut work => return response,
-                Some(request) = requests.recv() => asked.push(Box::pin(self.pass_on(request))),
-                Some(()) = asked.next(), if !asked.is_empty() => {}
+                Some(request) = requests.recv() => open_questions.push(Box::pin(self.ask_client(request))),
+                Some(()) = open_questions.next(), if !open_questions.is_empty() => {}
             }
         }
     }
 
-    async fn pass_on(&self, request: UpstreamRequest) {
+    async fn ask_client(&self, request: UpstreamRequest) {
         let UpstreamRequest { method, params, reply, cancelled, .. } = request;
         let params = params.as_deref().map(RawValue::get);
         if let Err(refused) = super::check_capabilities(self.capabilities, &method, params) {

@@ -1,5 +1,6 @@
-//! What servers ask clients: elicitation, sampling, roots. Which client may be asked what, and in which words
-//! (2025-11-25/client/*, 2026-07-28/client/*). [`relay`] brings it to the client of a call, [`client_asker`] asks it there.
+//! The questions of servers to clients: elicitation, sampling and roots. This module checks which questions a client
+//! accepts and adapts them to it (2025-11-25/client/*, 2026-07-28/client/*). [`relay`] carries questions to the client
+//! of a call, and [`client_asker`] asks them.
 
 pub mod client_asker;
 pub mod relay;
@@ -23,31 +24,31 @@ pub use countersign_domain::questions::{
 
 const INTERNAL: i64 = -32603;
 
-/// What a client can be asked for by this upstream: what it declared, its revision has and the configuration allows; and
-/// whether that is less than it declared.
+/// Returns the capabilities that this upstream may use: those that the client declared, its revision has and the
+/// configuration allows. The second value is `true` if that is less than the client declared.
 #[must_use]
 pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
     let declared = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
-    let mut can = declared.clone();
+    let mut allowed = declared.clone();
     let revision = exchange.revision();
     if revision < Revision::V2025_11_25 {
-        can.elicitation_url = false;
-        can.sampling_tools = false;
-        can.sampling_context = false;
+        allowed.elicitation_url = false;
+        allowed.sampling_tools = false;
+        allowed.sampling_context = false;
     }
     if revision < Revision::V2025_06_18 || !config.elicitation {
-        can.elicitation_form = false;
+        allowed.elicitation_form = false;
     }
     if !config.elicitation {
-        can.elicitation_url = false;
+        allowed.elicitation_url = false;
     }
     if !config.sampling {
-        can.sampling = false;
-        can.sampling_tools = false;
-        can.sampling_context = false;
+        allowed.sampling = false;
+        allowed.sampling_tools = false;
+        allowed.sampling_context = false;
     }
-    let less = can != declared;
-    (can, less)
+    let is_restricted = allowed != declared;
+    (allowed, is_restricted)
 }
 
 /// Converts a client's failure to answer into the error for the upstream.
@@ -61,7 +62,7 @@ pub fn refusal(error: &AskError) -> RpcError {
     }
 }
 
-/// An `error` object as it came from a client.
+/// Parses the `error` object of a client's response.
 fn rpc_error(object: &str) -> RpcError {
     let code = member(object, "code").and_then(|code| code.parse().ok()).unwrap_or(INTERNAL);
     let message = member(object, "message").and_then(string).unwrap_or_default().into_owned();
@@ -69,23 +70,23 @@ fn rpc_error(object: &str) -> RpcError {
     RpcError { code, message, data, status: None }
 }
 
-/// What an upstream is told that a client answered. A dialogue that failed was not answered, which is an answer; a model's
-/// text cannot be made up.
+/// Converts the outcome of a question into the answer for the upstream. A dialogue that failed counts as cancelled. Any
+/// other missing answer is an error.
 ///
 /// # Errors
-/// `NOT_BRIDGEABLE` for any other failure to answer.
-pub fn answer(method: &str, outcome: Result<Box<RawValue>, AskError>) -> Result<Box<RawValue>, McpError> {
+/// `NOT_BRIDGEABLE` if a question other than an elicitation has no answer.
+pub fn answer_or_error(method: &str, outcome: Result<Box<RawValue>, AskError>) -> Result<Box<RawValue>, McpError> {
     match outcome {
         Ok(answer) => Ok(answer),
         Err(AskError::Refused(_) | AskError::Silent) if method == ELICITATION => {
             Ok(RawValue::from_string(r#"{"action":"cancel"}"#.to_owned()).unwrap_or_default())
         }
-        Err(error) => Err(unanswered(method, &error)),
+        Err(error) => Err(no_answer_error(method, &error)),
     }
 }
 
-/// The same for a client whose call cannot go on without the answer.
-fn unanswered(method: &str, error: &AskError) -> McpError {
+/// Returns the error for a call that cannot continue without the answer.
+fn no_answer_error(method: &str, error: &AskError) -> McpError {
     let refusal = refusal(error);
     McpError::new(ErrorKind::NotBridgeable, format!("the upstream needs an answer to {method}: {}", refusal.message))
         .with("method", method)
@@ -98,38 +99,39 @@ mod tests {
     use countersign_config::UpstreamTarget;
     use countersign_exchange::testing::Bench;
 
-    const ALL: &str = r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{},"context":{}},"roots":{}}"#;
+    const ALL_CAPABILITIES: &str =
+        r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{},"context":{}},"roots":{}}"#;
 
     #[actix::test]
-    async fn a_client_can_be_asked_what_it_declared_its_revision_has_and_the_configuration_allows() {
+    async fn declaration_revision_and_config_limit_capabilities() {
         let bench = Bench::default();
         let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
         let open = UpstreamConfig::new("s", target);
         let no_people = UpstreamConfig { elicitation: false, ..open.clone() };
         let no_models = UpstreamConfig { sampling: false, ..open.clone() };
         for (revision, config, declared, form, url, sampling, tools, less) in [
-            (Revision::MODERN, &open, ALL, true, true, true, true, false),
-            (Revision::V2025_11_25, &open, ALL, true, true, true, true, false),
-            (Revision::V2025_06_18, &open, ALL, true, false, true, false, true),
-            (Revision::V2025_03_26, &open, ALL, false, false, true, false, true),
-            (Revision::MODERN, &no_people, ALL, false, false, true, true, true),
-            (Revision::MODERN, &no_models, ALL, true, true, false, false, true),
+            (Revision::MODERN, &open, ALL_CAPABILITIES, true, true, true, true, false),
+            (Revision::V2025_11_25, &open, ALL_CAPABILITIES, true, true, true, true, false),
+            (Revision::V2025_06_18, &open, ALL_CAPABILITIES, true, false, true, false, true),
+            (Revision::V2025_03_26, &open, ALL_CAPABILITIES, false, false, true, false, true),
+            (Revision::MODERN, &no_people, ALL_CAPABILITIES, false, false, true, true, true),
+            (Revision::MODERN, &no_models, ALL_CAPABILITIES, true, true, false, false, true),
             (Revision::MODERN, &no_models, "{}", false, false, false, false, false),
         ] {
-            let (can, kept_back) = capabilities(&bench.exchange(revision, declared), config);
+            let (can, is_restricted) = capabilities(&bench.exchange(revision, declared), config);
             let has = (can.elicitation_form, can.elicitation_url, can.sampling, can.sampling_tools);
-            assert_eq!((has, kept_back), ((form, url, sampling, tools), less), "{revision:?}");
+            assert_eq!((has, is_restricted), ((form, url, sampling, tools), less), "{revision:?}");
         }
     }
 
     #[test]
-    fn a_refusal_reaches_its_upstream_as_the_client_said_it() {
+    fn clients_refusal_reaches_upstream_unchanged() {
         let refused = |text: &str| refusal(&AskError::Refused(RawValue::from_string(text.to_owned()).unwrap()));
-        let told = refused(r#"{"code":-1,"message":"no","data":{"n":1.0}}"#);
-        assert_eq!((told.code, told.message.as_str()), (-1, "no"));
-        assert_eq!(told.data.unwrap().get(), r#"{"n":1.0}"#);
-        assert_eq!(refused(r#"{"code":"x"}"#).code, INTERNAL, "what is no code is none");
-        let error = unanswered(SAMPLING, &AskError::Gone);
+        let error = refused(r#"{"code":-1,"message":"no","data":{"n":1.0}}"#);
+        assert_eq!((error.code, error.message.as_str()), (-1, "no"));
+        assert_eq!(error.data.unwrap().get(), r#"{"n":1.0}"#);
+        assert_eq!(refused(r#"{"code":"x"}"#).code, INTERNAL, "an invalid code counts as an internal error");
+        let error = no_answer_error(SAMPLING, &AskError::Gone);
         assert_eq!((error.kind, &error.data["method"]), (ErrorKind::NotBridgeable, &SAMPLING.into()));
     }
 }

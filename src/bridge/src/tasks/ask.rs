@@ -1,4 +1,4 @@
-//! Asking an upstream about a task.
+//! Requests of the gateway to an upstream about a task.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use serde_json::value::RawValue;
 
 use super::table::Task;
 use crate::{
-    questions::relay::{Hearer, Relay},
+    questions::relay::{MessageRecipient, Relay},
     translation::{
         error,
-        request::{self, Draft, Speaker, Subject, Verb, client_info},
+        request::{self, DeclaredClient, Draft, Subject, Verb, client_info},
         result::ResultAdapter,
     },
 };
@@ -19,10 +19,10 @@ use countersign_protocol::{
 };
 use countersign_upstream::{Listener, NegotiatedSession, Outgoing, Response, Upstream};
 
-/// The extension's name in capabilities.
+/// The name of the extension in capabilities.
 pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// A client's request about a task, with all that is known of both sides.
+/// A client's request about a task, with everything that is known of its client and its upstream.
 pub struct TaskRequest<'a> {
     pub exchange: &'a Exchange,
     pub task: Arc<Task>,
@@ -31,8 +31,10 @@ pub struct TaskRequest<'a> {
 }
 
 impl<'a> TaskRequest<'a> {
+    /// Finds the upstream of a task.
+    ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE`
+    /// `UPSTREAM_UNAVAILABLE` if the upstream is no longer configured or was not reached yet.
     pub fn new(exchange: &'a Exchange, task: Arc<Task>) -> Result<Self, McpError> {
         let upstream = task.upstream()?;
         let negotiated = upstream.negotiated().ok_or_else(|| {
@@ -41,22 +43,23 @@ impl<'a> TaskRequest<'a> {
         Ok(Self { exchange, task, upstream, negotiated })
     }
 
-    /// The client's own `params`, or the gateway's, with the upstream's id in them.
+    /// Returns a request to the upstream with the upstream's own task id. `params` come from the client or from the
+    /// gateway.
     pub fn outgoing(&self, method: &str, params: &str) -> Outgoing {
         outgoing(&self.upstream, &self.task, method, params, self.exchange.is_modern())
     }
 
-    /// Returns the receiver of messages that the upstream sends meanwhile.
-    pub fn hearer(&self, level: Option<LoggingLevel>) -> Hearer {
-        Hearer::for_exchange(self.exchange, None, level)
+    /// Returns the recipient of messages that the upstream sends meanwhile.
+    pub fn recipient(&self, level: Option<LoggingLevel>) -> MessageRecipient {
+        MessageRecipient::for_exchange(self.exchange, None, level)
     }
 
-    /// ClientAsker the upstream, which has nothing to ask back.
+    /// Sends a request to the upstream. The upstream's questions during it are declined.
     ///
     /// # Errors
-    /// Those of [`Upstream::call`].
+    /// The errors of [`Upstream::call`].
     pub async fn ask(&self, method: &str, params: &str) -> Result<Result<Box<RawValue>, RpcError>, McpError> {
-        let relay: Arc<dyn Listener> = Relay::new(self.hearer(None), false);
+        let relay: Arc<dyn Listener> = Relay::new(self.recipient(None), false);
         match self.upstream.call(&self.task.caller, &self.outgoing(method, params), relay).await? {
             Response::Result(result) if result.get().starts_with('{') => Ok(Ok(result)),
             Response::Result(_) => {
@@ -66,10 +69,10 @@ impl<'a> TaskRequest<'a> {
         }
     }
 
-    /// Like [`Self::ask`], with the upstream's error translated into the client's era.
+    /// Sends a request like [`Self::ask`], and translates an error of the upstream into the client's era.
     ///
     /// # Errors
-    /// Those of the upstream too.
+    /// The errors of [`Self::ask`] and those of the upstream.
     pub async fn ask_or_fail(&self, method: &str, params: &str) -> Result<Box<RawValue>, McpError> {
         self.ask(method, params).await?.map_err(|error| self.error(&error))
     }
@@ -79,10 +82,10 @@ impl<'a> TaskRequest<'a> {
         error::for_client(error, Verb::Tool, eras, None, self.upstream.names.scheme())
     }
 
-    /// A tool's result as this client wants it.
+    /// Adapts a tool result to the client.
     ///
     /// # Errors
-    /// [`ErrorKind::NotBridgeable`] for one that is no object.
+    /// [`ErrorKind::NotBridgeable`] for a result that is no object.
     pub fn adapted_result(&self, result: &str) -> Result<String, McpError> {
         ResultAdapter {
             verb: Verb::Tool,
@@ -94,7 +97,7 @@ impl<'a> TaskRequest<'a> {
     }
 }
 
-/// A request about a task as its upstream gets it.
+/// Returns a request about a task in the form that its upstream gets.
 pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, modern: bool) -> Outgoing {
     let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
     let capabilities = with_extension(&task.caller.capabilities.to_json(revision).to_string());
@@ -102,21 +105,21 @@ pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, mo
     let draft = Draft {
         method,
         params: outline.params(params),
-        subject: Subject::Task(&task.own),
-        speaker: Speaker {
+        subject: Subject::Task(&task.upstream_id),
+        declared_client: DeclaredClient {
             modern: modern && revision.era() == Era::Modern,
             info: client_info().into(),
             capabilities: (revision.era() == Era::Modern && !modern).then(|| capabilities.into()),
             log_level: None,
         },
-        more: &[],
+        extra: &[],
     };
     let mut outgoing = request::for_upstream(upstream.next_request_id(), revision, &draft);
     outgoing.repeatable = method == "tasks/get";
     outgoing
 }
 
-/// Capabilities that declare the extension beside what else they say.
+/// Adds the declaration of the extension to capabilities.
 #[must_use]
 pub fn with_extension(capabilities: &str) -> String {
     use countersign_protocol::json::{MemberEdit, edit, member};

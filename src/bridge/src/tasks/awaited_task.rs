@@ -1,6 +1,6 @@
-//! Tasks of upstreams of 2025-11-25 for stateless clients. The gateway waits for the result (`tasks/result` blocks until
-//! there is one) as long as the task lasts; what the upstream asks meanwhile stands in the task's `inputRequests`
-//! until a `tasks/update` answers it.
+//! Tasks of upstreams of 2025-11-25 for stateless clients. The gateway waits for the result as long as the task lasts
+//! (`tasks/result` blocks until there is one). The upstream's questions are in the task's `inputRequests` until a
+//! `tasks/update` answers them.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use countersign_protocol::{
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::{Listener, Response, Upstream, UpstreamNotification};
 
-/// Questions of one task that may be open.
-const MAX_OPEN: usize = 64;
+/// The maximum number of open questions of one task.
+const MAX_OPEN_QUESTIONS: usize = 64;
 
 struct Question {
     /// The key of the answer: the upstream's own request id, which is never used again.
@@ -38,20 +38,20 @@ struct Question {
 enum TaskOutcome {
     Result(Box<RawValue>),
     Error(RpcError),
-    /// By its client.
+    /// The client has cancelled the task.
     Cancelled,
 }
 
 /// The state of a task whose result the gateway awaits.
 pub struct AwaitedTask {
-    /// As the upstream last described it.
+    /// The task as the upstream last described it.
     task: Mutex<Box<str>>,
     open: Mutex<Vec<Question>>,
     outcome: Mutex<Option<TaskOutcome>>,
     capabilities: ClientCapabilities,
-    /// The client's own declaration as JSON text. `capabilities` may be a part of it.
+    /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
     declared: Arc<str>,
-    /// The name of the upstream that asks.
+    /// The name of the upstream.
     server: String,
     declined: DeclinedQuestions,
     pub stop: CancellationToken,
@@ -79,7 +79,7 @@ impl AwaitedTask {
             let outgoing = ask::outgoing(&upstream, &task, "tasks/result", "{}", true);
             let listener: Arc<dyn Listener> = Arc::clone(&this) as _;
             let outcome = tokio::select! {
-                response = upstream.call(&task.caller, &outgoing, listener) => match this.judged(response) {
+                response = upstream.call(&task.caller, &outgoing, listener) => match this.check_capabilities(response) {
                     Ok(Response::Result(result)) => TaskOutcome::Result(result),
                     Ok(Response::Error(error)) => TaskOutcome::Error(error),
                     Err(error) => TaskOutcome::Error(RpcError::new(-32603, error.message.to_string())),
@@ -91,8 +91,9 @@ impl AwaitedTask {
         });
     }
 
-    /// A task that failed after its server had asked for what the client did not declare fails for that.
-    fn judged(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
+    /// Replaces the response of a failed task by `-32021` if its server asked for something that the client did not
+    /// declare.
+    fn check_capabilities(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
         match &response {
             Ok(answer) => self.declined.missing(answer, &self.declared, &self.server).map_or(response, |error| {
                 let data = RawValue::from_string(error.data().to_string()).ok();
@@ -103,18 +104,19 @@ impl AwaitedTask {
         }
     }
 
-    /// Its client has taken it back.
+    /// Marks the task as cancelled by its client.
     pub fn cancel(&self) {
         self.outcome.lock().get_or_insert(TaskOutcome::Cancelled);
         self.stop.cancel();
     }
 
-    /// The task as `tasks/get` of the extension describes it, without `resultType`.
-    pub fn describe(&self, alias: &str, dress: impl Fn(&str) -> String) -> String {
+    /// Describes the task like `tasks/get` of the extension, without `resultType`. `adapt` adapts its result to the
+    /// client.
+    pub fn describe(&self, alias: &str, adapt: impl Fn(&str) -> String) -> String {
         let task = self.task.lock().clone();
         match &*self.outcome.lock() {
             Some(TaskOutcome::Result(result)) => {
-                let result = dress(&task_shape::without_related_task(result.get()));
+                let result = adapt(&task_shape::without_related_task(result.get()));
                 task_shape::modern(&task, alias, Status::Completed, Some(("result", &result)))
             }
             Some(TaskOutcome::Error(error)) => {
@@ -142,12 +144,12 @@ impl AwaitedTask {
         }
     }
 
-    /// Takes answers; those of no open question are ignored (ext-tasks, "Task Update Requests").
+    /// Passes answers to the upstream. Answers to unknown questions are ignored (ext-tasks, "Task Update Requests").
     pub fn update(&self, responses: &str) {
         for response in members(responses) {
             let question = {
                 let mut open = self.open.lock();
-                open.iter().position(|question| question.key == response.key).map(|at| open.remove(at))
+                open.iter().position(|question| question.key == response.key).map(|index| open.remove(index))
             };
             if let Some(question) = question {
                 let answer = RawValue::from_string(response.value.to_owned());
@@ -159,7 +161,7 @@ impl AwaitedTask {
 
 impl Listener for AwaitedTask {
     fn notification(&self, notification: UpstreamNotification) {
-        // Neither progress nor logs exist on tasks of the extension; their state is asked for.
+        // Tasks of the extension have neither progress nor log messages, and clients request their state.
         if notification.method == "notifications/tasks/status"
             && let Some(params) = notification.params
             && Status::parse(params.get()).is_some()
@@ -186,13 +188,13 @@ impl Listener for AwaitedTask {
             None => format!(r#"{{"method":{method_text}}}"#),
         };
         let mut open = self.open.lock();
-        if open.len() < MAX_OPEN {
+        if open.len() < MAX_OPEN_QUESTIONS {
             open.push(Question { key, text, reply, cancelled });
         }
     }
 }
 
-/// An error of the upstream as JSON text.
+/// Returns an error of the upstream as JSON text.
 fn rpc_object(error: &RpcError) -> String {
     let mut object = Map::new();
     object.insert("code".into(), error.code.into());
@@ -204,7 +206,7 @@ fn rpc_object(error: &RpcError) -> String {
     }
 }
 
-/// As a notification of the extension.
+/// Returns a notification of the extension with the state of a task.
 #[must_use]
 pub fn notification(task: &str, subscription: &str) -> bytes::Bytes {
     let params =

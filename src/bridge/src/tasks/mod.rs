@@ -1,12 +1,12 @@
-//! Tasks of upstreams: the experimental ones of 2025-11-25 (basic/utilities/tasks) and those of the extension
-//! `io.modelcontextprotocol/tasks`, which are wire-incompatible, for clients of either kind.
+//! Tasks of upstreams for clients of either era. The experimental tasks of 2025-11-25 (basic/utilities/tasks) and those
+//! of the extension `io.modelcontextprotocol/tasks` are incompatible on the wire.
 //!
 //! | | upstream of 2025-11-25 | stateless upstream |
 //! |---|---|---|
-//! | client of 2025-11-25 | passed on under another id | the old verbs over the extension; a client that wants no task gets the result once it is there |
-//! | stateless client | the gateway augments the call where the tool wants that, and waits for its result ([`awaited_task`]) | passed on under another id |
+//! | client of 2025-11-25 | passed on under another id | the methods of 2025-11-25 over the extension; a client that requests no task gets the result once it is there |
+//! | stateless client | the gateway requests the task if the tool requires one, and waits for its result ([`awaited_task`]) | passed on under another id |
 //!
-//! Ids towards clients are the gateway's own: unguessable, and of use to one principal only ([`table`]).
+//! Clients see ids of the gateway, which are unguessable and valid for one principal only ([`table`]).
 
 pub mod ask;
 pub mod awaited_task;
@@ -39,7 +39,7 @@ pub fn declares(capabilities: &str) -> bool {
     member(capabilities, "extensions").is_some_and(|extensions| member(extensions, EXTENSION).is_some())
 }
 
-/// Returns `true` if tools of that upstream may run as tasks.
+/// Returns `true` if tools of the upstream may run as tasks.
 #[must_use]
 pub fn has_tasks(negotiated: &NegotiatedSession) -> bool {
     let capabilities = negotiated.capabilities.get();
@@ -52,22 +52,22 @@ pub fn has_tasks(negotiated: &NegotiatedSession) -> bool {
     }
 }
 
-/// Whether a call of that tool may be passed on as the task that its client wants: its server has tasks, and says so of
-/// this tool.
+/// Returns `true` if a call of the tool may be passed on as a task: its server has tasks, and the definition allows
+/// them for this tool.
 #[must_use]
-pub fn runs_there(upstream: &Upstream, definition: Option<&RawValue>) -> bool {
+pub fn can_run_as_task(upstream: &Upstream, definition: Option<&RawValue>) -> bool {
     let support = definition.and_then(|definition| task_support(definition.get()));
     support.is_some_and(|support| support != "forbidden")
         && upstream.negotiated().is_some_and(|negotiated| has_tasks(&negotiated))
 }
 
-/// The client of 2025-11-25 wants this call to be a task.
+/// Returns `true` if a client of 2025-11-25 requests this call as a task.
 #[must_use]
-pub fn wanted(exchange: &Exchange, params: &OutlinedObject<'_>) -> bool {
+pub fn is_requested(exchange: &Exchange, params: &OutlinedObject<'_>) -> bool {
     exchange.revision() == Revision::V2025_11_25 && params.member("task").is_some_and(|task| task.starts_with('{'))
 }
 
-/// The tool's `execution.taskSupport`.
+/// Returns the tool's `execution.taskSupport`.
 #[must_use]
 pub fn task_support(definition: &str) -> Option<std::borrow::Cow<'_, str>> {
     member(definition, "execution").and_then(|execution| member(execution, "taskSupport")).and_then(string)
@@ -75,13 +75,13 @@ pub fn task_support(definition: &str) -> Option<std::borrow::Cow<'_, str>> {
 
 /// Returns `true` if the gateway declares the extension to a stateless upstream for a client that cannot know it.
 #[must_use]
-pub fn speaks_for(client: Revision, upstream: &NegotiatedSession) -> bool {
+pub fn declares_extension_for(client: Revision, upstream: &NegotiatedSession) -> bool {
     client.era() == Era::Legacy && upstream.revision.era() == Era::Modern && has_tasks(upstream)
 }
 
-/// For a stateless client that cannot have a task, or speaks of one.
+/// Returns the error for a stateless client that needs the extension and does not declare it.
 #[must_use]
-pub fn undeclared() -> McpError {
+pub fn missing_extension() -> McpError {
     McpError::new(ErrorKind::MissingCapability, "Missing required client capability")
         .with("requiredCapabilities", json!({ "extensions": { EXTENSION: {} } }))
 }
@@ -90,27 +90,27 @@ pub fn undeclared() -> McpError {
 ///
 /// # Errors
 /// `-32021` for a stateless client that does not declare the extension.
-pub fn declared(exchange: &Exchange) -> Result<(), McpError> {
+pub fn check_declared(exchange: &Exchange) -> Result<(), McpError> {
     if exchange.is_modern() && !declares(&exchange.facts.capabilities) {
-        return Err(undeclared());
+        return Err(missing_extension());
     }
     Ok(())
 }
 
-/// The task that a request is about.
+/// Returns the id of the task that a request names.
 ///
 /// # Errors
-/// `-32602` where it names none.
-pub fn id(params: &str) -> Result<String, McpError> {
-    task_shape::id(params).ok_or_else(|| {
+/// `-32602` if the request names no task.
+pub fn requested_id(params: &str) -> Result<String, McpError> {
+    task_shape::task_id(params).ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`taskId` must be a string").with("member", "params.taskId")
     })
 }
 
-/// Requests about one task of an upstream.
+/// Answers a request about one task of an upstream.
 ///
 /// # Errors
-/// `-32602` for a task that is not the client's own.
+/// `-32602` for a task of another principal.
 pub async fn handle(
     tasks: &Tasks,
     exchange: &Exchange,
@@ -119,7 +119,7 @@ pub async fn handle(
     alias: &str,
 ) -> Result<Reply, McpError> {
     let task = tasks.find(&exchange.identity.principal.name, alias)?;
-    // Ids of one kind of task mean nothing among the other.
+    // A task of one era is unknown to clients of the other era.
     if task.caller.stateless != exchange.is_modern() {
         return Err(McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", alias.to_owned()));
     }

@@ -17,45 +17,45 @@ use countersign_protocol::{
     json::{MemberEdit, edit, member, members, string},
 };
 
-/// `tasks/get`
+/// Answers `tasks/get`.
 ///
 /// # Errors
-/// `UPSTREAM_UNAVAILABLE`, and what the upstream answers.
+/// `UPSTREAM_UNAVAILABLE`, and the errors of the upstream.
 pub async fn get(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
     let params = request.params.map_or("{}", |params| params.get());
     Ok(Reply::new(describe(&TaskRequest::new(exchange, task)?, params).await?))
 }
 
-/// The task as it is now, without what every result has.
+/// Returns the current state of the task, without the members that every result has.
 ///
 /// # Errors
 /// The errors of [`get`].
-pub async fn describe(about: &TaskRequest<'_>, params: &str) -> Result<String, McpError> {
-    let alias = &about.task.alias;
-    if let Mode::AwaitedTask(augmented) = &about.task.mode {
+pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<String, McpError> {
+    let alias = &task_request.task.alias;
+    if let Mode::AwaitedTask(awaited) = &task_request.task.mode {
         return Ok(
-            augmented.describe(alias, |result| about.adapted_result(result).unwrap_or_else(|_| result.to_owned()))
+            awaited.describe(alias, |result| task_request.adapted_result(result).unwrap_or_else(|_| result.to_owned()))
         );
     }
-    let task = about.ask_or_fail("tasks/get", params).await?;
+    let task = task_request.ask_or_fail("tasks/get", params).await?;
     if Status::parse(task.get()).is_none() {
         return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no state"));
     }
     let result = match member(task.get(), "result") {
-        Some(result) => Some(about.adapted_result(result)?),
+        Some(result) => Some(task_request.adapted_result(result)?),
         None => None,
     };
-    let server = about.upstream.config.name.as_str();
-    let asked = match member(task.get(), "inputRequests") {
+    let server = task_request.upstream.config.name.as_str();
+    let input_requests = match member(task.get(), "inputRequests") {
         Some(requests) => {
-            asks_properly(about, requests)?;
+            check_url_questions(task_request, requests)?;
             questions::attribute_requests(server, requests)
         }
         None => None,
     };
     let mut edits = vec![("resultType", MemberEdit::Drop)];
-    if let Some(asked) = &asked {
-        edits.push(("inputRequests", MemberEdit::Set(asked)));
+    if let Some(requests) = &input_requests {
+        edits.push(("inputRequests", MemberEdit::Set(requests)));
     }
     if let Some(result) = &result {
         edits.push(("result", MemberEdit::Set(result)));
@@ -63,23 +63,26 @@ pub async fn describe(about: &TaskRequest<'_>, params: &str) -> Result<String, M
     Ok(edit(&task_shape::with_task_id(task.get(), alias), &edits))
 }
 
+/// Checks that the upstream's questions send a person only to web pages.
+///
 /// # Errors
-/// [`ErrorKind::NotBridgeable`] where a person would be sent to what is no page of the web.
-fn asks_properly(about: &TaskRequest<'_>, requests: &str) -> Result<(), McpError> {
+/// [`ErrorKind::NotBridgeable`] for any other URL.
+fn check_url_questions(task_request: &TaskRequest<'_>, requests: &str) -> Result<(), McpError> {
     for request in members(requests) {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
         if questions::is_url_elicitation(&method, params)
-            && let Err(refused) = questions::check_capabilities(&about.task.caller.capabilities, &method, params)
+            && let Err(refused) = questions::check_capabilities(&task_request.task.caller.capabilities, &method, params)
         {
-            let why = format!("the upstream asks for something that this client is never asked: {}", refused.message);
-            return Err(McpError::new(ErrorKind::NotBridgeable, why));
+            let message =
+                format!("the upstream asks the client to open a URL that the gateway refuses: {}", refused.message);
+            return Err(McpError::new(ErrorKind::NotBridgeable, message));
         }
     }
     Ok(())
 }
 
-/// `tasks/update`: acknowledged at once, taken when it can be.
+/// Answers `tasks/update` at once. The upstream takes the answers when it can.
 ///
 /// # Errors
 /// The errors of [`get`].
@@ -90,32 +93,32 @@ pub async fn update(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
         return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
             .with("member", "params.inputResponses"));
     };
-    if let Mode::AwaitedTask(augmented) = &task.mode {
-        augmented.update(responses);
+    if let Mode::AwaitedTask(awaited) = &task.mode {
+        awaited.update(responses);
     } else {
         TaskRequest::new(exchange, task)?.ask_or_fail("tasks/update", params).await?;
     }
     Ok(Reply::new("{}".into()))
 }
 
-/// `tasks/cancel`: always acknowledged, and done if it can be.
+/// Answers `tasks/cancel`, which is always acknowledged, and cancels the task if possible.
 ///
 /// # Errors
 /// The errors of [`get`].
 pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
     let params = request.params.map_or("{}", |params| params.get());
-    let about = TaskRequest::new(exchange, task)?;
-    match &about.task.mode {
-        Mode::AwaitedTask(augmented) => {
-            // A task that has ended is refused there, and acknowledged here.
-            if let Err(error) = about.ask("tasks/cancel", params).await? {
+    let task_request = TaskRequest::new(exchange, task)?;
+    match &task_request.task.mode {
+        Mode::AwaitedTask(awaited) => {
+            // The upstream refuses to cancel a task that has ended, but the client gets an acknowledgement.
+            if let Err(error) = task_request.ask("tasks/cancel", params).await? {
                 tracing::debug!(code = error.code, "the upstream does not cancel a task");
             } else {
-                augmented.cancel();
+                awaited.cancel();
             }
         }
         _ => {
-            about.ask_or_fail("tasks/cancel", params).await?;
+            task_request.ask_or_fail("tasks/cancel", params).await?;
         }
     }
     Ok(Reply::new("{}".into()))

@@ -1,4 +1,4 @@
-//! Which tasks there are: their names towards clients, whose they are, and where they run.
+//! The known tasks: their ids for clients, their principals and their upstreams.
 
 use std::{
     sync::{Arc, Weak},
@@ -14,58 +14,68 @@ use crate::translation::task_shape::Times;
 use countersign_protocol::{ErrorKind, McpError, rpc_error::RpcError};
 use countersign_upstream::{Caller, Upstream};
 
-/// Tasks of one principal that are remembered; beyond it the oldest is forgotten.
+/// The maximum number of tasks of one principal that are remembered. Beyond it, the oldest one is forgotten.
 const MAX_TASKS: usize = 1000;
 
-/// The longest time that a task is remembered, also if it names no end of its own.
-const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The longest time for which a task is remembered, including a task without a `ttl`.
+const MAX_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The place where a task's state is kept, which decides how it is requested.
+/// The place where a task's state is kept, which decides how the gateway requests it.
 pub enum Mode {
-    /// At an upstream of its client's era.
-    Same,
-    /// At a stateless upstream, for a client of 2025-11-25. Holds whether that client has cancelled it.
+    /// The task runs at an upstream of its client's era.
+    SameEra,
+    /// The task runs at a stateless upstream, for a client of 2025-11-25. The value is `true` once the client has
+    /// cancelled it.
     Extension(Mutex<bool>),
-    /// At an upstream of 2025-11-25, for a stateless client: the gateway waits for its result.
+    /// The task runs at an upstream of 2025-11-25, for a stateless client. The gateway waits for its result.
     AwaitedTask(Arc<AwaitedTask>),
-    /// Here: a client of 2025-11-25 wanted a task, and the stateless upstream answered at once.
+    /// The gateway keeps the outcome: a client of 2025-11-25 requested a task, and the stateless upstream answered at
+    /// once.
     Done(Result<Box<RawValue>, RpcError>, Times),
 }
 
 /// One task.
 pub struct Task {
-    /// The id that the client uses, which cannot be guessed. If there are several gateways, it begins with this one's
-    /// name and a dot.
+    /// The unguessable id that the client uses. If several gateways may serve the store, it begins with the name of
+    /// this gateway and a dot.
     pub alias: String,
-    /// The upstream's own id.
-    pub own: String,
+    /// The upstream's id of the task.
+    pub upstream_id: String,
     pub upstream: Weak<Upstream>,
     /// The caller of the upstream. Further requests about the task use the same link.
     pub caller: Caller,
     pub mode: Mode,
-    made: Instant,
-    ends: Instant,
+    created_at: Instant,
+    expires_at: Instant,
 }
 
 impl Task {
     #[must_use]
-    pub fn new(own: String, upstream: &Arc<Upstream>, caller: Caller, mode: Mode, ttl: Option<Duration>) -> Self {
-        let made = Instant::now();
-        // A little longer than the upstream keeps it: only there is the truth.
-        let kept = ttl.map_or(LONGEST, |ttl| ttl.saturating_add(Duration::from_secs(60)).min(LONGEST));
+    pub fn new(
+        upstream_id: String,
+        upstream: &Arc<Upstream>,
+        caller: Caller,
+        mode: Mode,
+        ttl: Option<Duration>,
+    ) -> Self {
+        let created_at = Instant::now();
+        // The entry lives a little longer than the task at the upstream, whose answer is decisive.
+        let retention = ttl.map_or(MAX_RETENTION, |ttl| ttl.saturating_add(Duration::from_secs(60)).min(MAX_RETENTION));
         Self {
             alias: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]),
-            own,
+            upstream_id,
             upstream: Arc::downgrade(upstream),
             caller: Caller { link_choice: caller.link_choice.for_follow_up(), ..caller },
             mode,
-            made,
-            ends: made + kept,
+            created_at,
+            expires_at: created_at + retention,
         }
     }
 
+    /// Returns the upstream of the task.
+    ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE` once the upstream was taken out of the configuration.
+    /// `UPSTREAM_UNAVAILABLE` if the upstream is no longer configured.
     pub fn upstream(&self) -> Result<Arc<Upstream>, McpError> {
         self.upstream.upgrade().ok_or_else(|| {
             McpError::new(ErrorKind::UpstreamUnavailable, "the server of this task is no longer configured")
@@ -73,10 +83,11 @@ impl Task {
     }
 }
 
-/// All tasks of upstreams that clients may ask for. In memory: after a restart their ids are unknown.
+/// The tasks of upstreams that clients may request. They are kept in memory only, so after a restart their ids are
+/// unknown.
 #[derive(Default)]
 pub struct Tasks {
-    /// This gateway, where there may be several.
+    /// The name of this gateway, if several gateways may serve its store.
     node: Option<String>,
     by_alias: DashMap<String, Arc<Task>>,
 }
@@ -97,15 +108,15 @@ impl Tasks {
         let principal = &task.caller.principal.name;
         let mut oldest: Option<(Instant, String)> = None;
         let mut count = 0;
-        // Making a task is rare, and always a call to an upstream.
+        // A full scan is cheap here, because each new task is the result of a call to an upstream.
         self.by_alias.retain(|_, other| {
-            if other.ends > now && other.caller.principal.name == *principal {
+            if other.expires_at > now && other.caller.principal.name == *principal {
                 count += 1;
-                if oldest.as_ref().is_none_or(|(made, _)| other.made < *made) {
-                    oldest = Some((other.made, other.alias.clone()));
+                if oldest.as_ref().is_none_or(|(created_at, _)| other.created_at < *created_at) {
+                    oldest = Some((other.created_at, other.alias.clone()));
                 }
             }
-            other.ends > now
+            other.expires_at > now
         });
         if count >= MAX_TASKS
             && let Some((_, alias)) = oldest
@@ -116,19 +127,21 @@ impl Tasks {
         task
     }
 
-    /// A task of that principal.
+    /// Finds a task of a principal.
     ///
     /// # Errors
-    /// `-32602` for any other, as for one that does not exist.
+    /// `-32602` for a task of another principal and for an unknown one, with the same message.
     pub fn find(&self, principal: &str, alias: &str) -> Result<Arc<Task>, McpError> {
         let task = self.by_alias.get(alias).map(|task| Arc::clone(&task));
-        task.filter(|task| task.caller.principal.name == principal && task.ends > Instant::now()).ok_or_else(|| {
-            let shown: String = alias.chars().take(128).collect();
-            McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", shown)
-        })
+        task.filter(|task| task.caller.principal.name == principal && task.expires_at > Instant::now()).ok_or_else(
+            || {
+                let shown: String = alias.chars().take(128).collect();
+                McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", shown)
+            },
+        )
     }
 
-    /// Nobody will ask for it.
+    /// Forgets a task that no client will request.
     pub fn forget(&self, alias: &str) {
         self.by_alias.remove(alias);
     }
@@ -137,10 +150,11 @@ impl Tasks {
     #[must_use]
     pub fn all_of(&self, principal: &str) -> Vec<Arc<Task>> {
         let now = Instant::now();
-        let mine = self.by_alias.iter().filter(|task| task.caller.principal.name == principal && task.ends > now);
-        let mut mine: Vec<_> = mine.map(|task| Arc::clone(&task)).collect();
-        mine.sort_by(|a, b| (a.made, &a.alias).cmp(&(b.made, &b.alias)));
-        mine
+        let found =
+            self.by_alias.iter().filter(|task| task.caller.principal.name == principal && task.expires_at > now);
+        let mut found: Vec<_> = found.map(|task| Arc::clone(&task)).collect();
+        found.sort_by(|a, b| (a.created_at, &a.alias).cmp(&(b.created_at, &b.alias)));
+        found
     }
 }
 
@@ -169,23 +183,27 @@ mod tests {
             log_level: None,
             link_choice: LinkChoice::default(),
         };
-        Task::new("own".into(), upstream, caller, Mode::Same, ttl)
+        Task::new("own".into(), upstream, caller, Mode::SameEra, ttl)
     }
 
     #[test]
-    fn a_task_is_its_principals_under_a_name_that_its_server_does_not_know() {
+    fn task_alias_is_unguessable_and_valid_for_its_principal() {
         let (tasks, upstream) = (Tasks::default(), upstream());
         let (first, second) = (tasks.insert(task(&upstream, "ann", None)), tasks.insert(task(&upstream, "ann", None)));
         assert!(first.alias != second.alias && first.alias != "own" && first.alias.len() == 32);
         let aliases = (0..100).map(|_| task(&upstream, "ann", None).alias);
         assert!(
             aliases.flat_map(String::into_bytes).all(|byte| byte.is_ascii_alphanumeric()),
-            "selected by a double click"
+            "a double click selects the whole id"
         );
         assert!(tasks.find("ann", &first.alias).is_ok());
         let (foreign, unknown) = (tasks.find("bob", &first.alias), tasks.find("ann", "none"));
-        let said = |error: McpError| (error.kind, error.message.to_string());
-        assert_eq!(said(foreign.err().unwrap()), said(unknown.err().unwrap()), "nobody learns that there is one");
+        let shown = |error: McpError| (error.kind, error.message.to_string());
+        assert_eq!(
+            shown(foreign.err().unwrap()),
+            shown(unknown.err().unwrap()),
+            "the error does not reveal that the task exists"
+        );
         assert!(tasks.find("ann", "own").is_err());
         let names = tasks.all_of("ann").iter().map(|task| task.alias.clone()).collect::<Vec<_>>();
         assert_eq!((names, tasks.all_of("bob").len()), (vec![first.alias.clone(), second.alias.clone()], 0));
@@ -194,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_other_gateways_a_task_says_where_it_is_known() {
+    fn task_alias_begins_with_node_name() {
         let (tasks, upstream) = (Tasks::new(Some("a".into())), upstream());
         let task = tasks.insert(task(&upstream, "ann", None));
         assert_eq!(task.alias.split_once('.').map(|(node, rest)| (node, rest.len())), Some(("a", 32)));
@@ -202,9 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn one_too_many_ends_the_oldest_of_its_principal() {
+    fn oldest_task_of_principal_is_forgotten_beyond_limit() {
         let (tasks, upstream) = (Tasks::default(), upstream());
-        let bobs = tasks.insert(task(&upstream, "bob", None));
+        let of_bob = tasks.insert(task(&upstream, "bob", None));
         let oldest = tasks.insert(task(&upstream, "ann", None));
         let next = tasks.insert(task(&upstream, "ann", None));
         for _ in 2..=MAX_TASKS {
@@ -212,22 +230,22 @@ mod tests {
         }
         assert_eq!(tasks.all_of("ann").len(), MAX_TASKS);
         assert!(tasks.find("ann", &oldest.alias).is_err() && tasks.find("ann", &next.alias).is_ok());
-        assert!(tasks.find("bob", &bobs.alias).is_ok());
+        assert!(tasks.find("bob", &of_bob.alias).is_ok());
     }
 
     #[test]
-    fn a_task_lives_a_little_longer_than_at_its_server_and_a_week_at_most() {
+    fn task_expires_shortly_after_its_ttl_or_after_a_week() {
         let upstream = upstream();
-        let kept = |ttl| {
+        let retention = |ttl| {
             let task = task(&upstream, "ann", ttl);
-            task.ends - task.made
+            task.expires_at - task.created_at
         };
-        assert_eq!(kept(Some(Duration::from_secs(10))), Duration::from_secs(70));
-        assert_eq!((kept(Some(Duration::MAX)), kept(None)), (LONGEST, LONGEST));
+        assert_eq!(retention(Some(Duration::from_secs(10))), Duration::from_secs(70));
+        assert_eq!((retention(Some(Duration::MAX)), retention(None)), (MAX_RETENTION, MAX_RETENTION));
     }
 
     #[test]
-    fn the_task_of_a_server_that_was_taken_out_says_so() {
+    fn task_of_removed_server_is_unavailable() {
         let upstream = upstream();
         let task = task(&upstream, "ann", None);
         assert!(task.upstream().is_ok());

@@ -1,6 +1,6 @@
-//! Content in results: URIs as clients know them, and nothing that the client's revision lacks.
+//! Adapts the content of results to a client: exposes URIs, and removes or replaces what the client's revision lacks.
 //!
-//! Content that stays unchanged is not copied.
+//! Unchanged content is not copied.
 
 use std::borrow::Cow;
 
@@ -11,29 +11,29 @@ use countersign_protocol::{
     json::{MemberEdit, edit, map_elements, member, string},
 };
 
-/// Changes content for one client.
+/// Adapts content for one client.
 #[derive(Clone, Copy, Debug)]
 pub struct ContentAdapter<'a> {
     /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
     pub scheme: &'a str,
-    /// The client's revision, if the upstream's has more than it.
+    /// The client's revision, if it is older than the upstream's.
     pub older: Option<Revision>,
 }
 
 impl ContentAdapter<'_> {
-    /// Nothing has to be changed.
+    /// Returns `true` if no content has to be changed.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.scheme.is_empty() && self.older.is_none()
     }
 
-    /// The `content` of a tool's result, or `None` if it stays as it is.
+    /// Adapts the `content` of a tool result. Returns `None` if it stays unchanged, like all methods here.
     #[must_use]
     pub fn blocks(&self, array: &str) -> Option<String> {
         if self.is_idle() { None } else { map_elements(array, |block| self.block(block)) }
     }
 
-    /// The `messages` of a prompt.
+    /// Adapts the `messages` of a prompt.
     #[must_use]
     pub fn messages(&self, array: &str) -> Option<String> {
         if self.is_idle() {
@@ -45,13 +45,13 @@ impl ContentAdapter<'_> {
         })
     }
 
-    /// The `contents` of a resource.
+    /// Adapts the `contents` of a resource.
     #[must_use]
     pub fn contents(&self, array: &str) -> Option<String> {
         if self.is_idle() { None } else { map_elements(array, |contents| self.resource(contents)) }
     }
 
-    /// One block of content.
+    /// Adapts one block of content.
     #[must_use]
     pub fn block(&self, block: &str) -> Option<String> {
         let kind = member(block, "type").and_then(string).unwrap_or_default();
@@ -66,7 +66,7 @@ impl ContentAdapter<'_> {
         let annotations = rules
             .filter(|rules| !rules.structured_content)
             .and_then(|_| member(block, "annotations"))
-            .and_then(|annotations| dropped(annotations, "lastModified"));
+            .and_then(|annotations| without_member(annotations, "lastModified"));
         let resource = match kind.as_ref() {
             "resource" => member(block, "resource").and_then(|resource| self.resource(resource)),
             _ => None,
@@ -93,7 +93,7 @@ impl ContentAdapter<'_> {
         (!edits.is_empty()).then(|| edit(block, &edits))
     }
 
-    /// The contents of a resource, embedded or read.
+    /// Adapts the contents of an embedded or read resource.
     fn resource(&self, resource: &str) -> Option<String> {
         let uri = self.uri(resource);
         let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
@@ -106,24 +106,24 @@ impl ContentAdapter<'_> {
         (!edits.is_empty()).then(|| edit(resource, &edits))
     }
 
-    /// The exposed form of an object's `uri`, as JSON text.
+    /// Returns the exposed form of an object's `uri`, as JSON text.
     fn uri(&self, object: &str) -> Option<String> {
         let scheme = Some(self.scheme).filter(|scheme| !scheme.is_empty())?;
-        let own = string(member(object, "uri")?)?;
-        Some(Value::from(format!("{scheme}{own}")).to_string())
+        let own_uri = string(member(object, "uri")?)?;
+        Some(Value::from(format!("{scheme}{own_uri}")).to_string())
     }
 
-    /// A link in words, for clients that know none.
+    /// Describes a resource link as text, for clients that do not know links.
     fn link(&self, block: &str) -> String {
         let uri = member(block, "uri").and_then(string).unwrap_or_default();
         let name = member(block, "title").or_else(|| member(block, "name")).and_then(string).unwrap_or_default();
-        let about = member(block, "description").and_then(string).unwrap_or_default();
+        let description = member(block, "description").and_then(string).unwrap_or_default();
         let scheme = self.scheme;
-        format!("[resource {scheme}{uri} {name}{}{about}]", if about.is_empty() { "" } else { ": " })
+        format!("[resource {scheme}{uri} {name}{}{description}]", if description.is_empty() { "" } else { ": " })
     }
 }
 
-/// A text block, as JSON.
+/// Returns a text block as JSON.
 #[must_use]
 pub fn text(text: &str) -> String {
     format!(r#"{{"type":"text","text":{}}}"#, Value::from(text))
@@ -133,7 +133,7 @@ fn mime(block: &str) -> Cow<'_, str> {
     member(block, "mimeType").and_then(string).unwrap_or_default()
 }
 
-fn dropped(object: &str, key: &str) -> Option<String> {
+fn without_member(object: &str, key: &str) -> Option<String> {
     member(object, key).map(|_| edit(object, &[(key, MemberEdit::Drop)]))
 }
 
@@ -141,28 +141,28 @@ fn dropped(object: &str, key: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn tailor(scheme: &str, older: Option<Revision>) -> ContentAdapter<'_> {
+    fn adapter(scheme: &str, older: Option<Revision>) -> ContentAdapter<'_> {
         ContentAdapter { scheme, older }
     }
 
     #[test]
-    fn uris_are_exposed_where_they_stand() {
-        let tailor = tailor("fs+", None);
+    fn uris_get_exposed_form_in_all_content() {
+        let adapter = adapter("fs+", None);
         let blocks = r#"[ {"type":"text","text":"file:///a","n":1.0}, {"uri" : "file:///\u0061","type":"resource_link"},{"type":"resource","resource":{"text":"", "uri":"file:///b"}} ]"#;
         let expected = r#"[ {"type":"text","text":"file:///a","n":1.0}, {"uri" : "fs+file:///a","type":"resource_link"},{"type":"resource","resource":{"text":"", "uri":"fs+file:///b"}} ]"#;
-        assert_eq!(tailor.blocks(blocks).as_deref(), Some(expected));
-        assert_eq!(tailor.blocks(r#"[{"type":"text","text":"x"}]"#), None);
+        assert_eq!(adapter.blocks(blocks).as_deref(), Some(expected));
+        assert_eq!(adapter.blocks(r#"[{"type":"text","text":"x"}]"#), None);
         let contents = r#"[{"uri":"file:///a","text":"x","_meta":{"k":1}}]"#;
-        assert_eq!(tailor.contents(contents).unwrap(), contents.replace("file", "fs+file"));
+        assert_eq!(adapter.contents(contents).unwrap(), contents.replace("file", "fs+file"));
         let messages = r#"[{"role":"user","content":{"type":"resource","resource":{"uri":"a:b","text":""}}}]"#;
-        assert_eq!(tailor.messages(messages).unwrap(), messages.replace("a:b", "fs+a:b"));
+        assert_eq!(adapter.messages(messages).unwrap(), messages.replace("a:b", "fs+a:b"));
     }
 
     #[test]
-    fn older_clients_get_what_they_know() {
+    fn content_unknown_to_older_client_is_replaced() {
         let audio = r#"{"type":"audio","data":"AA==","mimeType":"audio/wav"}"#;
         let link = r#"{"type":"resource_link","uri":"a:b","name":"n","title":"T","icons":[],"description":"d"}"#;
-        let noted = r#"{"type":"text","text":"x","annotations":{"priority":1,"lastModified":"y"},"_meta":{}}"#;
+        let annotated = r#"{"type":"text","text":"x","annotations":{"priority":1,"lastModified":"y"},"_meta":{}}"#;
         use Revision as R;
         for (revision, block, expected) in [
             (R::V2024_11_05, audio, Some(r#"{"type":"text","text":"[audio, audio/wav]"}"#)),
@@ -174,10 +174,10 @@ mod tests {
                 Some(r#"{"type":"resource_link","uri":"a:b","name":"n","title":"T","description":"d"}"#),
             ),
             (R::V2025_11_25, link, None),
-            (R::V2025_03_26, noted, Some(r#"{"type":"text","text":"x","annotations":{"priority":1}}"#)),
-            (R::V2025_06_18, noted, None),
+            (R::V2025_03_26, annotated, Some(r#"{"type":"text","text":"x","annotations":{"priority":1}}"#)),
+            (R::V2025_06_18, annotated, None),
         ] {
-            assert_eq!(tailor("", Some(revision)).block(block).as_deref(), expected, "{revision:?} {block}");
+            assert_eq!(adapter("", Some(revision)).block(block).as_deref(), expected, "{revision:?} {block}");
         }
     }
 }

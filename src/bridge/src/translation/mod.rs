@@ -1,5 +1,5 @@
-//! What one era or revision has and another lacks, changed in requests, results, errors and tasks; every other byte passes
-//! as it came.
+//! Translates requests, results, errors and tasks between eras and revisions. Only what one side lacks is changed;
+//! every other byte passes unchanged.
 
 pub mod content;
 pub mod error;

@@ -1,5 +1,5 @@
-//! A client's request as its upstream gets it: the same bytes, but for the name, the URI and what `_meta` says of the
-//! client. Never through a tree of values.
+//! Translates a client's request for its upstream. Only the name, the URI and the client facts in `_meta` change; all
+//! other bytes stay the same. The request is never parsed into a tree of values.
 
 use std::borrow::Cow;
 
@@ -21,12 +21,12 @@ pub enum Verb {
     Prompt,
     Resource,
     Complete,
-    /// A request that the gateway does not know; its method is the subject.
+    /// A request of an extension, which the gateway does not know. Its method is the subject.
     Extension,
 }
 
 impl Verb {
-    /// `None` for what the gateway has no word for.
+    /// Returns the method, or `None` for a request of an extension.
     #[must_use]
     pub const fn method(self) -> Option<&'static str> {
         match self {
@@ -48,7 +48,7 @@ pub enum Subject<'a> {
     Uri(&'a str),
     /// `params.taskId`
     Task(&'a str),
-    /// `params.ref`, whole, as JSON text.
+    /// `params.ref` as JSON text.
     Reference(&'a str),
     /// The method of an extension, whose parameters the gateway does not know.
     Method(&'a str),
@@ -67,16 +67,16 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// For whom an upstream is asked, as far as it is told.
+/// The client for which an upstream is called, as far as the upstream is told.
 #[derive(Clone, Debug, Default)]
-pub struct Speaker<'a> {
-    /// Its `params` say of it what the stateless era wants said.
+pub struct DeclaredClient<'a> {
+    /// `true` if the client's `params` contain the facts that the stateless era requires.
     pub modern: bool,
-    /// `clientInfo`, as JSON text, where its request does not carry it.
+    /// `clientInfo` as JSON text, if the client's request does not contain it.
     pub info: Cow<'a, str>,
-    /// `clientCapabilities`, as JSON text, where others than those in the request hold.
+    /// `clientCapabilities` as JSON text, if they differ from those in the client's request.
     pub capabilities: Option<Cow<'a, str>>,
-    /// The log messages that a handshake-era client wants.
+    /// The log level that a handshake-era client has set.
     pub log_level: Option<LoggingLevel>,
 }
 
@@ -86,50 +86,50 @@ pub fn client_info() -> &'static str {
     concat!(r#"{"name":"countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)
 }
 
-/// A request to be written for an upstream.
+/// The parts of a request to an upstream.
 #[derive(Clone, Debug)]
 pub struct Draft<'a> {
     pub method: &'a str,
-    /// The client's own.
+    /// The client's own parameters.
     pub params: OutlinedParams<'a>,
     pub subject: Subject<'a>,
-    pub speaker: Speaker<'a>,
-    /// Members that it gets beside the client's: `inputResponses` and `requestState` of a further round.
-    pub more: &'a [(&'static str, &'a str)],
+    pub declared_client: DeclaredClient<'a>,
+    /// Members to add to the client's parameters, such as `inputResponses` and `requestState` of a further round.
+    pub extra: &'a [(&'static str, &'a str)],
 }
 
-/// Writes a request under the id that [`countersign_upstream::Upstream::next_request_id`] gave, for an upstream of that revision.
+/// Writes a request for an upstream of `revision`. [`countersign_upstream::Upstream::next_request_id`] provides the id.
 #[must_use]
 pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing {
     let number = id.to_compact_string();
     let meta = meta_for(&number, revision, draft);
-    let own = match draft.subject {
-        Subject::Name(own) => Some(("name", quoted(own))),
-        Subject::Uri(own) => Some(("uri", quoted(own))),
-        Subject::Task(own) => Some(("taskId", quoted(own))),
+    let subject_member = match draft.subject {
+        Subject::Name(name) => Some(("name", quoted(name))),
+        Subject::Uri(uri) => Some(("uri", quoted(uri))),
+        Subject::Task(id) => Some(("taskId", quoted(id))),
         Subject::Reference(json) => Some(("ref", json.into())),
         Subject::Method(_) | Subject::None => None,
     };
-    let mut edits: Edits<'_> = own.iter().map(|(key, own)| (*key, MemberEdit::Set(own))).collect();
+    let mut edits: Edits<'_> = subject_member.iter().map(|(key, value)| (*key, MemberEdit::Set(value))).collect();
     match &meta {
-        Meta::Same => {}
-        Meta::Gone => edits.push(("_meta", MemberEdit::Drop)),
-        Meta::New(text) => edits.push(("_meta", MemberEdit::Set(text))),
+        Meta::Unchanged => {}
+        Meta::Removed => edits.push(("_meta", MemberEdit::Drop)),
+        Meta::Changed(text) => edits.push(("_meta", MemberEdit::Set(text))),
     }
-    for (key, value) in draft.more {
+    for (key, value) in draft.extra {
         edits.push((key, MemberEdit::Set(value)));
     }
-    if draft.speaker.modern && revision.era() == Era::Legacy {
-        // They answer the gateway, which asked in the upstream's place.
+    if draft.declared_client.modern && revision.era() == Era::Legacy {
+        // These members answer the gateway, which asked the questions on the upstream's behalf.
         for key in ["inputResponses", "requestState"] {
             edits.push((key, MemberEdit::Drop));
         }
     }
     let room = draft.params.object.text().len()
-        + own.as_ref().map_or(0, |(_, own)| own.len())
+        + subject_member.as_ref().map_or(0, |(_, value)| value.len())
         + 96
-        + draft.more.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
-    let mut body = String::with_capacity(room + if let Meta::New(text) = &meta { text.len() } else { 0 });
+        + draft.extra.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+    let mut body = String::with_capacity(room + if let Meta::Changed(text) = &meta { text.len() } else { 0 });
     body.push_str(r#"{"jsonrpc":"2.0","id":"#);
     body.push_str(&number);
     body.push_str(r#","method":"#);
@@ -144,7 +144,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
         method: draft.method.into(),
         body: body.into(),
         name: match draft.subject {
-            Subject::Name(own) | Subject::Uri(own) | Subject::Task(own) => Some(own.into()),
+            Subject::Name(text) | Subject::Uri(text) | Subject::Task(text) => Some(text.into()),
             Subject::Reference(_) | Subject::Method(_) | Subject::None => None,
         },
         headers: Vec::new(),
@@ -154,47 +154,51 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
 }
 
 enum Meta {
-    /// As the client wrote it.
-    Same,
-    Gone,
-    New(String),
+    /// The client's `_meta` stays unchanged.
+    Unchanged,
+    Removed,
+    Changed(String),
 }
 
 fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
-    let speaker = &draft.speaker;
+    let declared_client = &draft.declared_client;
     let (version, level);
     let mut edits: Edits<'_> = SmallVec::new();
     edits.push((keys::PROGRESS_TOKEN, MemberEdit::Replace(id)));
     match revision.era() {
         Era::Legacy => {
-            let Some(meta) = draft.params.meta else { return Meta::Same };
+            let Some(meta) = draft.params.meta else { return Meta::Unchanged };
             for key in [keys::PROTOCOL_VERSION, keys::CLIENT_INFO, keys::CLIENT_CAPABILITIES, keys::LOG_LEVEL] {
                 edits.push((key, MemberEdit::Drop));
             }
             let edited = meta.edit(&edits);
             if edited == meta.text() {
-                return Meta::Same;
+                return Meta::Unchanged;
             }
-            // Nothing is left of it that the upstream could want.
-            if countersign_protocol::json::members(&edited).next().is_none() { Meta::Gone } else { Meta::New(edited) }
+            // All members concerned the other era.
+            if countersign_protocol::json::members(&edited).next().is_none() {
+                Meta::Removed
+            } else {
+                Meta::Changed(edited)
+            }
         }
         Era::Modern => {
             version = quoted(revision.as_str());
             edits.push((keys::PROTOCOL_VERSION, MemberEdit::Set(&version)));
-            let info: &str = &speaker.info;
+            let info: &str = &declared_client.info;
             edits.push((
                 keys::CLIENT_INFO,
-                if speaker.modern { MemberEdit::Default(info) } else { MemberEdit::Set(info) },
+                if declared_client.modern { MemberEdit::Default(info) } else { MemberEdit::Set(info) },
             ));
             edits.push((
                 keys::CLIENT_CAPABILITIES,
-                match &speaker.capabilities {
+                match &declared_client.capabilities {
                     Some(capabilities) => MemberEdit::Set(capabilities),
                     None => MemberEdit::Default("{}"),
                 },
             ));
-            if !speaker.modern {
-                level = speaker.log_level.map(|level| quoted(level.as_str()));
+            if !declared_client.modern {
+                level = declared_client.log_level.map(|level| quoted(level.as_str()));
                 edits.push((
                     keys::LOG_LEVEL,
                     match &level {
@@ -205,16 +209,16 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
             }
             let meta = draft.params.meta.unwrap_or(OutlinedObject::EMPTY);
             let edited = meta.edit(&edits);
-            // So it is where a stateless client says everything just as its upstream is to be told.
-            if edited == meta.text() { Meta::Same } else { Meta::New(edited) }
+            // Nothing changes if a stateless client states exactly the facts that its upstream should get.
+            if edited == meta.text() { Meta::Unchanged } else { Meta::Changed(edited) }
         }
     }
 }
 
-/// As many as a call nearly always has.
+/// The edits of a request. A call rarely needs more than six.
 type Edits<'a> = SmallVec<[(&'a str, MemberEdit<'a>); 6]>;
 
-/// JSON text of a string.
+/// Returns a string as JSON text.
 fn quoted(text: &str) -> CompactString {
     let mut out = CompactString::with_capacity(text.len() + 2);
     push_quoted(&mut out, text);
@@ -230,10 +234,10 @@ mod tests {
         String::from_utf8(outgoing.body.to_vec()).unwrap()
     }
 
-    fn draft<'a>(params: &'a str, speaker: Speaker<'a>) -> Draft<'a> {
-        // For the time of the tests.
+    fn draft<'a>(params: &'a str, declared_client: DeclaredClient<'a>) -> Draft<'a> {
+        // The leaked outline lives until the end of the test process.
         let params = Box::leak(Box::new(countersign_protocol::outline::Outline::new(params))).params(params);
-        Draft { method: "tools/call", params, subject: Subject::None, speaker, more: &[] }
+        Draft { method: "tools/call", params, subject: Subject::None, declared_client, extra: &[] }
     }
 
     const MODERN: &str = concat!(
@@ -245,9 +249,9 @@ mod tests {
     );
 
     #[test]
-    fn towards_the_handshake_era_only_the_envelope_goes() {
-        let speaker = Speaker { modern: true, ..Speaker::default() };
-        let draft = Draft { subject: Subject::Name("a"), ..draft(MODERN, speaker) };
+    fn stateless_facts_are_removed_for_handshake_upstream() {
+        let declared_client = DeclaredClient { modern: true, ..DeclaredClient::default() };
+        let draft = Draft { subject: Subject::Name("a"), ..draft(MODERN, declared_client) };
         assert_eq!(
             body(Revision::V2025_11_25, &draft),
             concat!(
@@ -257,42 +261,43 @@ mod tests {
             )
         );
         let bare = r#"{"name":"a","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
-        let draft = super::tests::draft(bare, Speaker { modern: true, ..Speaker::default() });
+        let draft = super::tests::draft(bare, DeclaredClient { modern: true, ..DeclaredClient::default() });
         assert!(body(Revision::V2025_11_25, &draft).ends_with(r#""params":{"name":"a"}}"#));
     }
 
     #[test]
-    fn between_stateless_peers_nothing_but_the_token_changes() {
-        let speaker = Speaker { modern: true, info: "{}".into(), ..Speaker::default() };
+    fn only_progress_token_changes_between_stateless_peers() {
+        let declared_client = DeclaredClient { modern: true, info: "{}".into(), ..DeclaredClient::default() };
         let whole =
             |params: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{params}}}");
-        let got = body(Revision::V2026_07_28, &draft(MODERN, speaker.clone()));
+        let got = body(Revision::V2026_07_28, &draft(MODERN, declared_client.clone()));
         let expected = MODERN.replace("\"progressToken\":\"t\"", "\"progressToken\":7").replace('\n', " ");
         assert_eq!(got, whole(&expected));
         let without = MODERN.replace("\"progressToken\":\"t\",", "").replace('\n', " ");
-        assert_eq!(body(Revision::V2026_07_28, &draft(&without, speaker.clone())), whole(&without));
-        // What is said otherwise than it is to be told is told as it is to be.
+        assert_eq!(body(Revision::V2026_07_28, &draft(&without, declared_client.clone())), whole(&without));
+        // Facts that differ from those that the upstream should get are replaced.
         let version = "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\"";
         let escaped = without.replace(version, "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-2\\u0038\"");
-        assert_eq!(body(Revision::V2026_07_28, &draft(&escaped, speaker.clone())), whole(&without));
-        let less = Speaker { capabilities: Some("{}".into()), ..speaker.clone() };
-        let got = body(Revision::V2026_07_28, &draft(&without, less));
+        assert_eq!(body(Revision::V2026_07_28, &draft(&escaped, declared_client.clone())), whole(&without));
+        let without_capabilities = DeclaredClient { capabilities: Some("{}".into()), ..declared_client.clone() };
+        let got = body(Revision::V2026_07_28, &draft(&without, without_capabilities));
         assert_eq!(got, whole(&without.replace("{\"sampling\":{}}", "{}")));
         let unnamed = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
-        let got = body(Revision::V2026_07_28, &draft(unnamed, speaker));
+        let got = body(Revision::V2026_07_28, &draft(unnamed, declared_client));
         assert!(got.contains(keys::CLIENT_INFO) && got.contains(keys::CLIENT_CAPABILITIES), "{got}");
     }
 
     #[test]
-    fn towards_the_stateless_era_the_envelope_is_stamped() {
-        let speaker = Speaker {
+    fn client_facts_are_added_for_stateless_upstream() {
+        let declared_client = DeclaredClient {
             info: r#"{"name":"old"}"#.into(),
             capabilities: Some(r#"{"roots":{}}"#.into()),
             log_level: Some(LoggingLevel::Warning),
-            ..Speaker::default()
+            ..DeclaredClient::default()
         };
-        let more = [("inputResponses", r#"{"k":{"n":1e400}}"#), ("requestState", r#""s\u0041""#)];
-        let draft = Draft { more: &more, ..draft(r#"{"name":"a","_meta":{"progressToken":3,"x":[1 ]}}"#, speaker) };
+        let extra = [("inputResponses", r#"{"k":{"n":1e400}}"#), ("requestState", r#""s\u0041""#)];
+        let draft =
+            Draft { extra: &extra, ..draft(r#"{"name":"a","_meta":{"progressToken":3,"x":[1 ]}}"#, declared_client) };
         assert_eq!(
             body(Revision::V2026_07_28, &draft),
             concat!(
@@ -305,9 +310,9 @@ mod tests {
     }
 
     #[test]
-    fn handshake_peers_pass_on_what_they_wrote() {
+    fn request_between_handshake_peers_is_unchanged() {
         let text = r#"{"arguments":{ },"name":"é","_meta":{"k":1}, "task":{"ttl":1}}"#;
-        let got = body(Revision::V2025_06_18, &draft(text, Speaker::default()));
+        let got = body(Revision::V2025_06_18, &draft(text, DeclaredClient::default()));
         assert!(got.ends_with(&format!(r#""params":{text}}}"#)));
     }
 }

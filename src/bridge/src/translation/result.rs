@@ -1,4 +1,4 @@
-//! An upstream's result as its client gets it: the same bytes, but for what the other era has and the client's does not.
+//! Translates an upstream's result for its client. Only what the client's era lacks or requires is changed.
 
 use std::borrow::Cow;
 
@@ -18,11 +18,11 @@ use countersign_upstream::NegotiatedSession;
 pub enum Kind<'a> {
     Complete,
     InputRequired,
-    /// An extension's.
+    /// A result type of an extension.
     Other(Cow<'a, str>),
 }
 
-/// The members of a result that decide what becomes of it.
+/// The members of a result that decide how it is handled.
 #[derive(Debug, Default)]
 pub struct ResultMembers<'a> {
     pub result_type: Option<&'a str>,
@@ -38,29 +38,29 @@ pub struct ResultMembers<'a> {
 }
 
 impl<'a> ResultMembers<'a> {
-    /// One pass over the result.
+    /// Finds the members in one pass over the result.
     #[must_use]
     pub fn parse(result: &'a str) -> Self {
-        let mut glance = Self::default();
+        let mut parsed = Self::default();
         for member in members(result) {
             let value = Some(member.value);
             match member.key.as_ref() {
-                "resultType" => glance.result_type = value,
-                "isError" => glance.is_error = member.value == "true",
-                "content" => glance.content = value,
-                "messages" => glance.messages = value,
-                "contents" => glance.contents = value,
-                "structuredContent" => glance.structured = value,
-                "_meta" => glance.meta = value,
-                "ttlMs" => glance.ttl = value,
-                "cacheScope" => glance.scope = value,
+                "resultType" => parsed.result_type = value,
+                "isError" => parsed.is_error = member.value == "true",
+                "content" => parsed.content = value,
+                "messages" => parsed.messages = value,
+                "contents" => parsed.contents = value,
+                "structuredContent" => parsed.structured = value,
+                "_meta" => parsed.meta = value,
+                "ttlMs" => parsed.ttl = value,
+                "cacheScope" => parsed.scope = value,
                 _ => {}
             }
         }
-        glance
+        parsed
     }
 
-    /// Absent is complete; so is anything that is not even a string.
+    /// Returns the kind of the result. A missing `resultType`, or one that is no string, means complete.
     #[must_use]
     pub fn kind(&self) -> Kind<'a> {
         match self.result_type.and_then(string) {
@@ -82,37 +82,37 @@ pub struct ResultAdapter<'a> {
 }
 
 impl<'a> ResultAdapter<'a> {
-    fn tailor(&self) -> ContentAdapter<'a> {
+    fn content_adapter(&self) -> ContentAdapter<'a> {
         ContentAdapter { scheme: self.scheme, older: (self.client < self.upstream.revision).then_some(self.client) }
     }
 
-    /// The reply that a result becomes.
+    /// Converts a result into the reply.
     ///
     /// # Errors
     /// [`ErrorKind::NotBridgeable`] for a result that is no JSON object.
     pub fn reply(&self, result: Box<RawValue>) -> Result<Reply, McpError> {
         let text = result.get();
         if self.verb == Verb::Extension && text.starts_with('{') {
-            // What its members mean is known to the two sides only.
+            // Only the two sides know what the members mean.
             return Ok(Reply::passed_on(String::from(Box::<str>::from(result))));
         }
         let outcome = self.outcome(text, &ResultMembers::parse(text))?;
         Ok(outcome.reply(result))
     }
 
-    /// Adapts a result whose members were parsed before. The result must not be that of an extension.
+    /// Adapts a result whose members were parsed before. It must not be a result of an extension.
     ///
     /// # Errors
     /// The errors of [`Self::reply`].
-    pub fn outcome(&self, text: &str, glance: &ResultMembers<'_>) -> Result<AdaptedResult, McpError> {
+    pub fn outcome(&self, text: &str, parsed: &ResultMembers<'_>) -> Result<AdaptedResult, McpError> {
         if !text.starts_with('{') {
             return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
         }
-        let failure = (self.verb == Verb::Tool && glance.is_error).then_some(ErrorKind::ToolExecution);
-        Ok(AdaptedResult { changed: self.changed(text, glance), failure })
+        let failure = (self.verb == Verb::Tool && parsed.is_error).then_some(ErrorKind::ToolExecution);
+        Ok(AdaptedResult { changed: self.changed(text, parsed), failure })
     }
 
-    /// The same for a result that stands inside another.
+    /// Adapts a result that is part of another result.
     ///
     /// # Errors
     /// The errors of [`Self::reply`].
@@ -123,14 +123,14 @@ impl<'a> ResultAdapter<'a> {
         Ok(self.changed(result, &ResultMembers::parse(result)).unwrap_or_else(|| result.to_owned()))
     }
 
-    /// `None` where nothing has to change.
-    fn changed(&self, text: &str, glance: &ResultMembers<'_>) -> Option<String> {
+    /// Returns the changed result, or `None` if it stays unchanged.
+    fn changed(&self, text: &str, parsed: &ResultMembers<'_>) -> Option<String> {
         let (from, to) = (self.upstream.revision.era(), self.client.era());
-        let tailor = self.tailor();
-        let (content, structured) = self.content(&tailor, glance);
-        let messages = glance.messages.and_then(|messages| tailor.messages(messages));
-        let contents = glance.contents.and_then(|contents| tailor.contents(contents));
-        let meta = if (from, to) == (Era::Legacy, Era::Modern) { self.server_info(glance) } else { None };
+        let adapter = self.content_adapter();
+        let (content, structured) = self.content(&adapter, parsed);
+        let messages = parsed.messages.and_then(|messages| adapter.messages(messages));
+        let contents = parsed.contents.and_then(|contents| adapter.contents(contents));
+        let meta = if (from, to) == (Era::Legacy, Era::Modern) { self.server_info(parsed) } else { None };
         let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
         for (key, value) in [("content", &content), ("messages", &messages), ("contents", &contents), ("_meta", &meta)]
         {
@@ -138,15 +138,15 @@ impl<'a> ResultAdapter<'a> {
                 edits.push((key, MemberEdit::Set(value)));
             }
         }
-        if structured == Structured::Drop {
+        if structured == StructuredContent::Drop {
             edits.push(("structuredContent", MemberEdit::Drop));
         }
         match (from, to) {
             (_, Era::Legacy) => {
-                if glance.result_type.is_some() && from == Era::Modern {
+                if parsed.result_type.is_some() && from == Era::Modern {
                     edits.push(("resultType", MemberEdit::Drop));
                 }
-                if (glance.ttl.is_some() || glance.scope.is_some()) && from == Era::Modern {
+                if (parsed.ttl.is_some() || parsed.scope.is_some()) && from == Era::Modern {
                     edits.push(("ttlMs", MemberEdit::Drop));
                     edits.push(("cacheScope", MemberEdit::Drop));
                 }
@@ -158,9 +158,9 @@ impl<'a> ResultAdapter<'a> {
                     edits.push(("cacheScope", MemberEdit::Default(r#""private""#)));
                 }
             }
-            // Absent it means complete, but strict clients want to read that.
+            // A missing `resultType` means complete, but strict clients require it.
             (Era::Modern, Era::Modern) => {
-                if glance.result_type.is_none() {
+                if parsed.result_type.is_none() {
                     edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
                 }
             }
@@ -168,25 +168,26 @@ impl<'a> ResultAdapter<'a> {
         (!edits.is_empty()).then(|| edit(text, &edits))
     }
 
-    /// The blocks, and whether `structuredContent` goes: it is then told as text, if nothing else is.
-    fn content(&self, tailor: &ContentAdapter<'_>, glance: &ResultMembers<'_>) -> (Option<String>, Structured) {
+    /// Returns the changed blocks, and whether `structuredContent` is dropped. Dropped content becomes text if the
+    /// result has no other content.
+    fn content(&self, adapter: &ContentAdapter<'_>, parsed: &ResultMembers<'_>) -> (Option<String>, StructuredContent) {
         let rules = self.client.rules();
-        let structured = glance.structured.filter(|value| {
-            tailor.older.is_some()
+        let structured = parsed.structured.filter(|value| {
+            adapter.older.is_some()
                 && (!rules.structured_content || (rules.structured_object_only && !value.starts_with('{')))
         });
-        let Some(blocks) = glance.content else { return (None, Structured::of(structured)) };
-        let changed = tailor.blocks(blocks);
-        let told = match structured {
+        let Some(blocks) = parsed.content else { return (None, StructuredContent::for_unsupported(structured)) };
+        let changed = adapter.blocks(blocks);
+        let blocks = match structured {
             Some(value) if elements(blocks).next().is_none() => Some(format!("[{}]", super::content::text(value))),
             _ => changed,
         };
-        (told, Structured::of(structured))
+        (blocks, StructuredContent::for_unsupported(structured))
     }
 
-    /// `_meta` with who answers in it (2026-07-28/basic/index, "Per-response protocol fields").
-    fn server_info(&self, glance: &ResultMembers<'_>) -> Option<String> {
-        let meta = glance.meta.filter(|meta| meta.starts_with('{'));
+    /// Returns `_meta` with the name of the server (2026-07-28/basic/index, "Per-response protocol fields").
+    fn server_info(&self, parsed: &ResultMembers<'_>) -> Option<String> {
+        let meta = parsed.meta.filter(|meta| meta.starts_with('{'));
         match (&self.upstream.server_info, meta) {
             (Some(info), None) => Some(add_members("{}", &[(keys::SERVER_INFO, info.get())])),
             (Some(info), Some(meta)) => Some(edit(meta, &[(keys::SERVER_INFO, MemberEdit::Default(info.get()))])),
@@ -196,15 +197,15 @@ impl<'a> ResultAdapter<'a> {
     }
 }
 
-/// See [`ResultAdapter::outcome`].
+/// The changes that [`ResultAdapter::outcome`] makes to a result.
 pub struct AdaptedResult {
-    /// `None` for a result that stays as it is.
+    /// The changed result; `None` for a result that stays unchanged.
     changed: Option<String>,
     failure: Option<ErrorKind>,
 }
 
 impl AdaptedResult {
-    /// The reply; `result` is the one that it is the outcome of.
+    /// Converts the outcome into the reply. `result` is the original result.
     #[must_use]
     pub fn reply(self, result: Box<RawValue>) -> Reply {
         let json = self.changed.unwrap_or_else(|| String::from(Box::<str>::from(result)));
@@ -213,18 +214,18 @@ impl AdaptedResult {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Structured {
+enum StructuredContent {
     Keep,
     Drop,
 }
 
-impl Structured {
-    fn of(unfit: Option<&str>) -> Self {
-        if unfit.is_some() { Self::Drop } else { Self::Keep }
+impl StructuredContent {
+    fn for_unsupported(content: Option<&str>) -> Self {
+        if content.is_some() { Self::Drop } else { Self::Keep }
     }
 }
 
-/// A result that needs input, as JSON.
+/// Returns a result that asks for input, as JSON.
 #[must_use]
 pub fn input_result<'q>(
     requests: impl Iterator<Item = (&'q str, &'q str, Option<&'q str>)>,
@@ -232,8 +233,8 @@ pub fn input_result<'q>(
     meta: &str,
 ) -> String {
     let mut out = String::from(r#"{"resultType":"input_required","inputRequests":{"#);
-    for (at, (key, method, params)) in requests.enumerate() {
-        if at > 0 {
+    for (index, (key, method, params)) in requests.enumerate() {
+        if index > 0 {
             out.push(',');
         }
         out.push_str(&Value::from(key).to_string());
@@ -262,29 +263,39 @@ mod tests {
     use super::*;
     use countersign_upstream::testing::negotiated;
 
-    const OLD: Revision = Revision::V2025_11_25;
-    const NEW: Revision = Revision::MODERN;
+    const LEGACY: Revision = Revision::V2025_11_25;
+    const MODERN: Revision = Revision::MODERN;
 
     fn translate(verb: Verb, (client, upstream): (Revision, Revision), result: &str) -> String {
         let upstream = negotiated(upstream);
-        let dress = ResultAdapter { verb, client, upstream: &upstream, scheme: "" };
-        dress.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json
+        let adapter = ResultAdapter { verb, client, upstream: &upstream, scheme: "" };
+        adapter.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json
     }
 
     #[test]
-    fn only_what_one_era_has_and_the_other_lacks_is_changed() {
+    fn only_differences_between_eras_are_changed() {
         let meta = &SERVER_META[1..];
         for (verb, eras, result, expected) in [
-            (Verb::Tool, (OLD, OLD), r#"{ "content":[ ],"n":1e2 }"#, r#"{ "content":[ ],"n":1e2 }"#.to_owned()),
-            (Verb::Tool, (NEW, NEW), r#"{"resultType":"complete","x":1}"#, r#"{"resultType":"complete","x":1}"#.into()),
-            (Verb::Tool, (NEW, NEW), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
-            (Verb::Tool, (OLD, NEW), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
-            // Of a server of its own era it is the server's own word.
-            (Verb::Tool, (OLD, OLD), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
-            (Verb::Tool, (NEW, OLD), r#"{"x":1}"#, format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#)),
+            (Verb::Tool, (LEGACY, LEGACY), r#"{ "content":[ ],"n":1e2 }"#, r#"{ "content":[ ],"n":1e2 }"#.to_owned()),
+            (
+                Verb::Tool,
+                (MODERN, MODERN),
+                r#"{"resultType":"complete","x":1}"#,
+                r#"{"resultType":"complete","x":1}"#.into(),
+            ),
+            (Verb::Tool, (MODERN, MODERN), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
+            (Verb::Tool, (LEGACY, MODERN), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
+            // A server of the client's own era may use the member for its own purpose.
+            (Verb::Tool, (LEGACY, LEGACY), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
+            (
+                Verb::Tool,
+                (MODERN, LEGACY),
+                r#"{"x":1}"#,
+                format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#),
+            ),
             (
                 Verb::Resource,
-                (NEW, OLD),
+                (MODERN, LEGACY),
                 r#"{"contents":[],"ttlMs":7}"#,
                 format!(
                     r#"{{"contents":[],"ttlMs":7,"_meta":{{{meta},"resultType":"complete","cacheScope":"private"}}"#
@@ -296,37 +307,40 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_names_itself_is_named_and_no_other() {
+    fn server_info_is_added_unless_result_has_one() {
         let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
-        let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(OLD) };
-        let dress = ResultAdapter { verb: Verb::Tool, client: NEW, upstream: &upstream, scheme: "" };
+        let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(LEGACY) };
+        let adapter = ResultAdapter { verb: Verb::Tool, client: MODERN, upstream: &upstream, scheme: "" };
         let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
-        assert_eq!(dress.text("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
-        let own = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
-        assert!(dress.text(own).unwrap().contains(r#"{"name":"y"}"#), "it says so itself");
+        assert_eq!(adapter.text("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
+        let with_server_info = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
+        assert!(
+            adapter.text(with_server_info).unwrap().contains(r#"{"name":"y"}"#),
+            "the result's own server info stays"
+        );
     }
 
     #[test]
-    fn structured_content_that_a_client_does_not_know_is_told_as_text_where_nothing_else_is() {
-        let silent = r#"{"content":[],"structuredContent":[1,2]}"#;
-        let telling = r#"{"content":[{"type":"text","text":"x"}],"structuredContent":[1,2]}"#;
+    fn unsupported_structured_content_becomes_text_if_alone() {
+        let without_blocks = r#"{"content":[],"structuredContent":[1,2]}"#;
+        let with_blocks = r#"{"content":[{"type":"text","text":"x"}],"structuredContent":[1,2]}"#;
         for (client, result, expected) in [
-            (Revision::V2025_03_26, silent, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
-            (Revision::V2025_06_18, silent, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
-            (OLD, telling, r#"{"content":[{"type":"text","text":"x"}]}"#),
-            (OLD, r#"{"content":[],"structuredContent":{"a":1}}"#, r#"{"content":[],"structuredContent":{"a":1}}"#),
-            (NEW, silent, r#"{"content":[],"structuredContent":[1,2],"resultType":"complete"}"#),
+            (Revision::V2025_03_26, without_blocks, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
+            (Revision::V2025_06_18, without_blocks, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
+            (LEGACY, with_blocks, r#"{"content":[{"type":"text","text":"x"}]}"#),
+            (LEGACY, r#"{"content":[],"structuredContent":{"a":1}}"#, r#"{"content":[],"structuredContent":{"a":1}}"#),
+            (MODERN, without_blocks, r#"{"content":[],"structuredContent":[1,2],"resultType":"complete"}"#),
         ] {
-            assert_eq!(translate(Verb::Tool, (client, NEW), result), expected, "{client:?}");
+            assert_eq!(translate(Verb::Tool, (client, MODERN), result), expected, "{client:?}");
         }
     }
 
     #[test]
-    fn a_failure_is_one_of_tools_only_and_a_result_is_an_object() {
-        let upstream = negotiated(NEW);
+    fn only_tool_results_fail_and_results_are_objects() {
+        let upstream = negotiated(MODERN);
         for (verb, failure) in [(Verb::Tool, Some(ErrorKind::ToolExecution)), (Verb::Prompt, None)] {
-            let dress = ResultAdapter { verb, client: NEW, upstream: &upstream, scheme: "" };
-            let reply = |text: &str| dress.reply(RawValue::from_string(text.to_owned()).unwrap());
+            let adapter = ResultAdapter { verb, client: MODERN, upstream: &upstream, scheme: "" };
+            let reply = |text: &str| adapter.reply(RawValue::from_string(text.to_owned()).unwrap());
             assert_eq!(reply(r#"{"isError":true}"#).unwrap().failure, failure);
             assert_eq!(reply(r#"{"isError":"true"}"#).unwrap().failure, None);
             assert_eq!(reply("[]").unwrap_err().kind, ErrorKind::NotBridgeable);
@@ -334,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_complete_unless_it_says_otherwise() {
+    fn result_without_known_type_is_complete() {
         for (result, kind) in [
             ("{}", Kind::Complete),
             (r#"{"resultType":"complete"}"#, Kind::Complete),

@@ -1,5 +1,5 @@
-//! How a task looks in either era: the `Task` of 2025-11-25 (schema/2025-11-25) and that of the extension
-//! (ext-tasks, "Tasks"). What both have passes as it was written.
+//! The JSON of a task in either era: the `Task` of 2025-11-25 (schema/2025-11-25) and that of the extension (ext-tasks,
+//! "Tasks"). Members that both have pass unchanged.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use serde_json::json;
 
 use countersign_protocol::json::{MemberEdit, edit, member, members, quoted, string};
 
-/// `_meta` of everything that belongs to a task of 2025-11-25.
+/// The key in `_meta` of all messages that belong to a task of 2025-11-25.
 pub const RELATED_TASK_KEY: &str = "io.modelcontextprotocol/related-task";
 
 /// The polling interval if the server suggests none.
-const POLL: Duration = Duration::from_secs(1);
+const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The bounds of the polling interval, whatever the server suggests.
-const SOONEST: Duration = Duration::from_millis(50);
-const LATEST: Duration = Duration::from_secs(15);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The states of a task, which both eras share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The state that a task says it is in.
+    /// Returns the state that a task is in, or `None` if it names no known state.
     #[must_use]
     pub fn parse(task: &str) -> Option<Self> {
         Some(match member(task, "status").and_then(string)?.as_ref() {
@@ -59,7 +59,7 @@ impl Status {
     }
 }
 
-/// When a task of the gateway's own making began and last changed.
+/// The times of creation and last change of a task that the gateway itself keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     pub created: Timestamp,
@@ -74,34 +74,37 @@ impl Times {
     }
 }
 
-/// Its id, which is a string.
+/// Returns the id of a task, which must be a string.
 #[must_use]
-pub fn id(task: &str) -> Option<String> {
+pub fn task_id(task: &str) -> Option<String> {
     member(task, "taskId").and_then(string).map(std::borrow::Cow::into_owned)
 }
 
-/// A time in milliseconds; `None` where it is unlimited or not said.
+/// Returns a member as a time in milliseconds, or `None` if it is unlimited or missing.
 #[must_use]
-pub fn millis(task: &str, key: &str) -> Option<Duration> {
+pub fn duration_ms(task: &str, key: &str) -> Option<Duration> {
     let value = member(task, key)?.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms >= 0.0)?;
-    // What no duration can hold is as good as for ever.
+    // A value that no duration can hold is treated as unlimited.
     Some(Duration::try_from_secs_f64(value / 1000.0).unwrap_or(Duration::MAX))
 }
 
 /// Returns the time to wait before a task is requested again.
 #[must_use]
-pub fn pause(task: &str) -> Duration {
-    millis(task, "pollIntervalMs").or_else(|| millis(task, "pollInterval")).unwrap_or(POLL).clamp(SOONEST, LATEST)
+pub fn poll_interval(task: &str) -> Duration {
+    duration_ms(task, "pollIntervalMs")
+        .or_else(|| duration_ms(task, "pollInterval"))
+        .unwrap_or(DEFAULT_POLL_INTERVAL)
+        .clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)
 }
 
-/// The same object under another id.
+/// Returns the task with another id.
 #[must_use]
 pub fn with_task_id(task: &str, alias: &str) -> String {
     edit(task, &[("taskId", MemberEdit::Replace(&quoted(alias)))])
 }
 
-/// A task of the extension as one of 2025-11-25: other names for its times, and none of what it carries. A result that
-/// is an error is a failure there.
+/// Converts a task of the extension into one of 2025-11-25: renames its times and removes its result, error and
+/// questions. A completed task with an error result counts as failed there.
 #[must_use]
 pub fn legacy(task: &str, alias: &str, status: Status) -> String {
     let failed = status == Status::Completed
@@ -128,10 +131,10 @@ pub fn legacy(task: &str, alias: &str, status: Status) -> String {
     edit(task, &edits)
 }
 
-/// A task of 2025-11-25 as one of the extension, in that state and with what belongs to it (`result`, `error` or
+/// Converts a task of 2025-11-25 into one of the extension with a status and one more member (`result`, `error` or
 /// `inputRequests`, as JSON text).
 #[must_use]
-pub fn modern(task: &str, alias: &str, status: Status, more: Option<(&'static str, &str)>) -> String {
+pub fn modern(task: &str, alias: &str, status: Status, detail: Option<(&'static str, &str)>) -> String {
     let (id, status) = (quoted(alias), quoted(status.as_str()));
     let ttl = member(task, "ttl").unwrap_or("null");
     let mut edits = vec![
@@ -145,13 +148,13 @@ pub fn modern(task: &str, alias: &str, status: Status, more: Option<(&'static st
     if let Some(poll) = member(task, "pollInterval") {
         edits.push(("pollIntervalMs", MemberEdit::Set(poll)));
     }
-    if let Some((key, value)) = more {
+    if let Some((key, value)) = detail {
         edits.push((key, MemberEdit::Set(value)));
     }
     edit(task, &edits)
 }
 
-/// A task of 2025-11-25 that the gateway keeps itself.
+/// Returns a task of 2025-11-25 that the gateway itself keeps.
 #[must_use]
 pub fn local(alias: &str, status: Status, times: &Times) -> String {
     json!({
@@ -165,7 +168,8 @@ pub fn local(alias: &str, status: Status, times: &Times) -> String {
     .to_string()
 }
 
-/// `map_value` with that task named in its `_meta` (2025-11-25/basic/utilities/tasks, "Associating Task-Related Messages").
+/// Returns the object with the task named in its `_meta` (2025-11-25/basic/utilities/tasks, "Associating Task-Related
+/// Messages").
 #[must_use]
 pub fn with_related_task(object: &str, alias: &str) -> String {
     let task = json!({ "taskId": alias }).to_string();
@@ -174,18 +178,18 @@ pub fn with_related_task(object: &str, alias: &str) -> String {
     edit(object, &[("_meta", MemberEdit::Set(&meta))])
 }
 
-/// `map_value` without the task in its `_meta`, which another era does not know.
+/// Returns the object without the task in its `_meta`, which the other era does not know.
 #[must_use]
 pub fn without_related_task(object: &str) -> String {
     let Some(meta) = member(object, "_meta").filter(|meta| member(meta, RELATED_TASK_KEY).is_some()) else {
         return object.to_owned();
     };
     let meta = edit(meta, &[(RELATED_TASK_KEY, MemberEdit::Drop)]);
-    let op = if members(&meta).next().is_none() { MemberEdit::Drop } else { MemberEdit::Set(&meta) };
-    edit(object, &[("_meta", op)])
+    let meta_edit = if members(&meta).next().is_none() { MemberEdit::Drop } else { MemberEdit::Set(&meta) };
+    edit(object, &[("_meta", meta_edit)])
 }
 
-/// `resultType` beside what a result has.
+/// Returns the result with a `resultType`.
 #[must_use]
 pub fn with_result_type(object: &str, kind: &str) -> String {
     edit(object, &[("resultType", MemberEdit::Set(&quoted(kind)))])
@@ -198,17 +202,17 @@ mod tests {
     const EXTENSION: &str = r#"{"resultType":"complete","taskId":"own","status":"completed","statusMessage":"ok","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:01Z","ttlMs":60000,"pollIntervalMs":250,"vendor":12345678901234567890123,"result":{"content":[],"isError":true}}"#;
 
     #[test]
-    fn an_extension_task_in_the_words_of_2025() {
+    fn extension_task_converts_to_2025_task() {
         assert_eq!(
             legacy(EXTENSION, "a", Status::Completed),
             r#"{"taskId":"a","status":"failed","statusMessage":"ok","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:01Z","vendor":12345678901234567890123,"ttl":60000,"pollInterval":250}"#
         );
-        let fine = EXTENSION.replace("true", "false");
-        assert!(legacy(&fine, "a", Status::Completed).contains(r#""status":"completed""#));
+        let succeeded = EXTENSION.replace("true", "false");
+        assert!(legacy(&succeeded, "a", Status::Completed).contains(r#""status":"completed""#));
     }
 
     #[test]
-    fn a_task_of_2025_in_the_words_of_the_extension() {
+    fn task_of_2025_converts_to_extension_task() {
         let task = r#"{"taskId":"own","status":"working","ttl":null,"pollInterval":5,"createdAt":"x","_meta":{}}"#;
         assert_eq!(
             modern(task, "a", Status::Completed, Some(("result", r#"{"content":[1e400]}"#))),
@@ -217,21 +221,21 @@ mod tests {
     }
 
     #[test]
-    fn times_of_hostile_servers_stay_within_reason() {
+    fn poll_interval_of_hostile_server_is_bounded() {
         for (text, expected) in [
-            (r#"{"pollIntervalMs":0}"#, SOONEST),
-            (r#"{"pollIntervalMs":1e300}"#, LATEST),
-            (r#"{"pollIntervalMs":"soon"}"#, POLL),
-            (r#"{"pollIntervalMs":-5}"#, POLL),
+            (r#"{"pollIntervalMs":0}"#, MIN_POLL_INTERVAL),
+            (r#"{"pollIntervalMs":1e300}"#, MAX_POLL_INTERVAL),
+            (r#"{"pollIntervalMs":"soon"}"#, DEFAULT_POLL_INTERVAL),
+            (r#"{"pollIntervalMs":-5}"#, DEFAULT_POLL_INTERVAL),
             (r#"{"pollInterval":2000}"#, Duration::from_secs(2)),
-            ("{}", POLL),
+            ("{}", DEFAULT_POLL_INTERVAL),
         ] {
-            assert_eq!(pause(text), expected, "{text}");
+            assert_eq!(poll_interval(text), expected, "{text}");
         }
     }
 
     #[test]
-    fn the_task_of_a_message() {
+    fn related_task_is_added_and_removed() {
         let with = with_related_task(r#"{"content":[],"_meta":{"k":1}}"#, "a");
         assert_eq!(with, r#"{"content":[],"_meta":{"k":1,"io.modelcontextprotocol/related-task":{"taskId":"a"}}}"#);
         assert_eq!(without_related_task(&with), r#"{"content":[],"_meta":{"k":1}}"#);

@@ -1,71 +1,72 @@
-//! Chooses who is evicted when every place is taken: first who never finished a handshake, then who was idle longest.
-//! A holder with a call in flight keeps its place.
+//! Chooses the holder to evict when all places are taken: first holders that never finished a handshake, then the one
+//! that was idle longest. A holder with a call in flight keeps its place.
 
 use std::{collections::VecDeque, sync::OnceLock, time::Instant};
 
-/// Those that were idle longest are looked for so many at a time: a look at all of them costs too much for each.
-const BATCH: usize = 64;
+/// The number of idle holders that one search finds. A search through all holders is too expensive for each eviction.
+const IDLE_BATCH: usize = 64;
 
-/// Milliseconds since the process began to count them, by a clock that nobody sets.
+/// Returns milliseconds of a monotonic clock since its first use in this process.
 #[must_use]
 pub fn now() -> u64 {
-    static BEGAN: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(BEGAN.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX)
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The claim of a holder to its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// It never got past its handshake.
+    /// The holder never finished its handshake.
     Handshake,
-    /// Nothing was heard of it since then, by [`now`].
+    /// The time, by [`now`], since which the holder has been idle.
     Idle(u64),
-    /// It has a call in flight, or its place is not to be taken.
+    /// The holder has a call in flight, or must not be evicted.
     Busy,
 }
 
-/// The order in which those of one kind lose their places.
+/// The order in which holders of one kind are evicted.
 pub struct Queue<K> {
-    /// Those that were not past their handshake when they came, oldest first.
-    fresh: VecDeque<K>,
-    /// Some of those that were idle longest, and since when.
+    /// Holders that had not finished their handshakes when they were added, oldest first.
+    handshaking: VecDeque<K>,
+    /// Some of the holders that were idle longest, with the times since which they were idle.
     idle: VecDeque<(K, u64)>,
 }
 
 impl<K> Default for Queue<K> {
     fn default() -> Self {
-        Self { fresh: VecDeque::new(), idle: VecDeque::new() }
+        Self { handshaking: VecDeque::new(), idle: VecDeque::new() }
     }
 }
 
 impl<K> Queue<K> {
-    /// One more has come; there are `open` of them by now. `hold` is `None` for those that are gone.
+    /// Adds a holder. `open` is the number of all holders, including this one. `hold` returns `None` for a holder that
+    /// is gone.
     pub fn joined(&mut self, key: K, open: usize, hold: impl Fn(&K) -> Option<Hold>) {
-        if self.fresh.len() >= 2 * open + BATCH {
-            self.fresh.retain(|key| matches!(hold(key), Some(Hold::Handshake | Hold::Busy)));
+        if self.handshaking.len() >= 2 * open + IDLE_BATCH {
+            self.handshaking.retain(|key| matches!(hold(key), Some(Hold::Handshake | Hold::Busy)));
         }
-        self.fresh.push_back(key);
+        self.handshaking.push_back(key);
     }
 
     /// Returns the next holder to evict. `all` lists all holders, and is called only if no idle one is known.
     pub fn next(&mut self, hold: impl Fn(&K) -> Option<Hold>, all: impl FnOnce() -> Vec<K>) -> Option<K> {
-        for _ in 0..self.fresh.len() {
-            let key = self.fresh.pop_front()?;
+        for _ in 0..self.handshaking.len() {
+            let key = self.handshaking.pop_front()?;
             match hold(&key) {
                 Some(Hold::Handshake) => return Some(key),
-                // It may yet fail to get past it.
-                Some(Hold::Busy) => self.fresh.push_back(key),
+                // The holder may yet fail to finish its handshake.
+                Some(Hold::Busy) => self.handshaking.push_back(key),
                 Some(Hold::Idle(_)) | None => {}
             }
         }
-        self.idlest(&hold).or_else(|| {
-            self.look(&hold, all());
-            self.idlest(&hold)
+        self.take_longest_idle(&hold).or_else(|| {
+            self.find_idle(&hold, all());
+            self.take_longest_idle(&hold)
         })
     }
 
-    /// The first that was not heard of since it was looked at.
-    fn idlest(&mut self, hold: &impl Fn(&K) -> Option<Hold>) -> Option<K> {
+    /// Takes the first known holder that was still idle since it was found.
+    fn take_longest_idle(&mut self, hold: &impl Fn(&K) -> Option<Hold>) -> Option<K> {
         while let Some((key, since)) = self.idle.pop_front() {
             if hold(&key) == Some(Hold::Idle(since)) {
                 return Some(key);
@@ -74,19 +75,19 @@ impl<K> Queue<K> {
         None
     }
 
-    fn look(&mut self, hold: &impl Fn(&K) -> Option<Hold>, all: Vec<K>) {
+    fn find_idle(&mut self, hold: &impl Fn(&K) -> Option<Hold>, all: Vec<K>) {
         let mut idle: Vec<(K, u64)> = all
             .into_iter()
             .filter_map(|key| match hold(&key)? {
-                // One that a pass over `fresh` has lost sight of goes before all that are past it.
+                // A holder that is missing in `handshaking` goes before all holders that finished their handshakes.
                 Hold::Handshake => Some((key, 0)),
                 Hold::Idle(since) => Some((key, since)),
                 Hold::Busy => None,
             })
             .collect();
-        if idle.len() > BATCH {
-            idle.select_nth_unstable_by_key(BATCH, |(_, since)| *since);
-            idle.truncate(BATCH);
+        if idle.len() > IDLE_BATCH {
+            idle.select_nth_unstable_by_key(IDLE_BATCH, |(_, since)| *since);
+            idle.truncate(IDLE_BATCH);
         }
         idle.sort_by_key(|(_, since)| *since);
         self.idle = idle.into();
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn first_goes_who_never_got_past_its_handshake_then_who_was_idle_longest() {
+    fn unfinished_handshakes_are_evicted_before_longest_idle() {
         let mut queue = Queue::default();
         let mut holds = Holds::new();
         for (key, hold) in
@@ -121,13 +122,13 @@ mod tests {
             assert_eq!(next(&mut queue, &holds), expected);
             expected.map(|key| holds.remove(&key));
         }
-        // What was busy may be idle later.
+        // A busy holder may become idle later.
         holds.insert(3, Hold::Idle(50));
         assert_eq!(next(&mut queue, &holds), Some(3));
     }
 
     #[test]
-    fn who_was_heard_of_since_it_was_looked_at_stays() {
+    fn holder_that_became_active_since_search_stays() {
         let mut queue = Queue::default();
         let mut holds: Holds = (0..5).map(|key| (key, Hold::Idle(u64::from(key)))).collect();
         assert_eq!(next(&mut queue, &holds), Some(0));
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn newcomers_that_say_nothing_take_one_anothers_places_and_nobody_elses() {
+    fn silent_newcomers_evict_only_each_other() {
         let mut queue = Queue::default();
         let mut holds: Holds = (0..1000).map(|key| (key, Hold::Idle(u64::from(key)))).collect();
         assert_eq!(next(&mut queue, &holds), Some(0));
@@ -150,19 +151,19 @@ mod tests {
         for key in 1000..5000 {
             holds.insert(key, Hold::Handshake);
             queue.joined(key, holds.len(), |key| holds.get(key).copied());
-            let gone = next(&mut queue, &holds).unwrap();
-            assert_eq!(gone, key);
-            holds.remove(&gone);
+            let evicted = next(&mut queue, &holds).unwrap();
+            assert_eq!(evicted, key);
+            holds.remove(&evicted);
         }
-        assert!(queue.fresh.len() <= 2 * 1000 + BATCH, "{}", queue.fresh.len());
+        assert!(queue.handshaking.len() <= 2 * 1000 + IDLE_BATCH, "{}", queue.handshaking.len());
     }
 
     #[test]
-    fn those_that_got_past_it_are_forgotten_among_the_fresh() {
+    fn holders_with_finished_handshake_are_removed_from_queue() {
         let mut queue = Queue::default();
         for key in 0..10_000_u32 {
             queue.joined(key, 10, |_| Some(Hold::Idle(0)));
         }
-        assert!(queue.fresh.len() <= 2 * 10 + BATCH + 1, "{}", queue.fresh.len());
+        assert!(queue.handshaking.len() <= 2 * 10 + IDLE_BATCH + 1, "{}", queue.handshaking.len());
     }
 }

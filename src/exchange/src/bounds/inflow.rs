@@ -1,7 +1,7 @@
-//! The bytes of bodies and messages that are on their way in or being answered: of one connection, and of all together.
+//! Bounds the bytes of request bodies and messages that are being read or answered: per connection and in total.
 //!
-//! They are counted as they come. Where there is no room for more, no more is read, and the peer has to wait; who waits
-//! too long is told that the gateway is overloaded. What is counted is given back with the last of what was counted for.
+//! Bytes are reserved as they are read. Without room, reading stops and the peer has to wait. A peer that waits too
+//! long gets an `OVERLOADED` error. A reservation is released when the last user of its bytes drops it.
 
 use std::{
     sync::{
@@ -15,74 +15,75 @@ use tokio::sync::Semaphore;
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Bytes of each connection that are not counted in the sum of all: as many as its buffers may hold anyway.
+/// The bytes of each connection that do not count in the total. Its buffers may hold as many anyway.
 const EXEMPT_BYTES: usize = 64 << 10;
 
-/// Lines and messages that come whole in so few bytes are not counted at all.
-pub const SMALL: usize = 1024;
+/// The size up to which complete lines and messages are not counted at all.
+pub const UNCOUNTED_MESSAGE_BYTES: usize = 1024;
 
-/// The bytes that all connections hold together.
-pub struct Inflow {
+/// The budget of bytes for all connections together.
+pub struct BodyBudget {
     room: Semaphore,
-    /// Bytes of all, and of one connection.
+    /// The maximum number of bytes of all connections.
     max: usize,
+    /// The maximum number of bytes of one connection.
     max_connection: usize,
-    patience: Duration,
+    max_wait: Duration,
 }
 
-impl Inflow {
-    /// Bounds the bytes of all connections and of each one; `patience` is how long a reader waits for room.
+impl BodyBudget {
+    /// Creates the budget for all connections and for each one. A reader waits for room for at most `max_wait`.
     #[must_use]
-    pub fn new(max: usize, max_connection: usize, patience: Duration) -> Arc<Self> {
+    pub fn new(max: usize, max_connection: usize, max_wait: Duration) -> Arc<Self> {
         let max = max.min(Semaphore::MAX_PERMITS);
         let max_connection = max_connection.min(Semaphore::MAX_PERMITS);
-        Arc::new(Self { room: Semaphore::new(max), max, max_connection, patience })
+        Arc::new(Self { room: Semaphore::new(max), max, max_connection, max_wait })
     }
 
-    /// Bytes that count in the sum of all.
+    /// Returns the reserved bytes that count in the total.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.max.saturating_sub(self.room.available_permits())
     }
 
-    /// Opens the account of one more connection.
+    /// Creates the budget of one more connection.
     #[must_use]
-    pub fn intake(self: &Arc<Self>) -> Arc<Intake> {
+    pub fn intake(self: &Arc<Self>) -> Arc<ConnectionBudget> {
         let room = Semaphore::new(self.max_connection);
-        Arc::new(Intake { all: Arc::clone(self), room, held: AtomicUsize::new(0) })
+        Arc::new(ConnectionBudget { total: Arc::clone(self), room, held: AtomicUsize::new(0) })
     }
 }
 
-/// The bytes that one connection holds.
-pub struct Intake {
-    all: Arc<Inflow>,
+/// The budget of bytes for one connection.
+pub struct ConnectionBudget {
+    total: Arc<BodyBudget>,
     room: Semaphore,
     held: AtomicUsize,
 }
 
-impl Intake {
-    /// Nothing yet.
+impl ConnectionBudget {
+    /// Creates an empty reservation.
     #[must_use]
-    pub fn hold(self: &Arc<Self>) -> Held {
-        Held { of: Arc::clone(self), bytes: 0, counted: 0 }
+    pub fn hold(self: &Arc<Self>) -> Reservation {
+        Reservation { connection: Arc::clone(self), bytes: 0, counted: 0 }
     }
 }
 
-/// Bytes that are held; given back when dropped.
-pub struct Held {
-    of: Arc<Intake>,
+/// Reserved bytes, which are released when this is dropped.
+pub struct Reservation {
+    connection: Arc<ConnectionBudget>,
     bytes: usize,
-    /// Those of them that count in the sum of all.
+    /// The part of the bytes that counts in the total.
     counted: usize,
 }
 
-impl Held {
+impl Reservation {
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Holds so many more, once there is room for them.
+    /// Reserves more bytes, and waits until there is room for them.
     ///
     /// # Errors
     /// `OVERLOADED` after `transports.http.body_wait`.
@@ -90,48 +91,52 @@ impl Held {
         if self.try_grow(bytes) {
             return Ok(());
         }
-        let of = Arc::clone(&self.of);
-        let held = self.bytes;
-        let waited = tokio::time::timeout(of.all.patience, async {
-            take(&of.room, bytes).await;
-            // It counts for the connection while it waits for all, or several of its bodies would count none.
+        let connection = Arc::clone(&self.connection);
+        let bytes_before = self.bytes;
+        let waited = tokio::time::timeout(connection.total.max_wait, async {
+            take(&connection.room, bytes).await;
+            // The bytes count for the connection while this waits for the total. Otherwise several bodies of one
+            // connection could wait without counting.
             self.bytes += bytes;
-            let before = of.held.fetch_add(bytes, Ordering::Relaxed);
+            let before = connection.held.fetch_add(bytes, Ordering::Relaxed);
             let counted = counted_bytes(before, bytes);
-            take(&of.all.room, counted).await;
+            take(&connection.total.room, counted).await;
             self.counted += counted;
         });
         waited.await.map_err(|_| {
-            // Its connection had room where the bytes were counted already.
-            let max = if self.bytes == held { of.all.max_connection } else { of.all.max };
-            let why = "there is no room for the body at the moment (transports.http.max_body_bytes and \
+            // If the bytes were already counted for the connection, the total is the limit that was reached.
+            let max = if self.bytes == bytes_before { connection.total.max_connection } else { connection.total.max };
+            let message = "there is no room for the body at the moment (transports.http.max_body_bytes and \
                        max_connection_body_bytes); try again";
-            McpError::new(ErrorKind::Overloaded, why).with("limit", max as u64).with("retryAfter", 1)
+            McpError::new(ErrorKind::Overloaded, message).with("limit", max as u64).with("retryAfter", 1)
         })
     }
 
-    /// Holds so many more if there is room for them now.
+    /// Reserves more bytes if there is room for them now.
     #[must_use]
     pub fn try_grow(&mut self, bytes: usize) -> bool {
-        let of = &*self.of;
-        let Some(own) = permits(bytes).and_then(|n| of.room.try_acquire_many(n).ok()) else { return false };
-        let before = of.held.fetch_add(bytes, Ordering::Relaxed);
+        let connection = &*self.connection;
+        let Some(connection_permit) = permits(bytes).and_then(|n| connection.room.try_acquire_many(n).ok()) else {
+            return false;
+        };
+        let before = connection.held.fetch_add(bytes, Ordering::Relaxed);
         let counted = counted_bytes(before, bytes);
         if counted > 0 {
-            let Some(all) = permits(counted).and_then(|n| of.all.room.try_acquire_many(n).ok()) else {
-                of.held.fetch_sub(bytes, Ordering::Relaxed);
+            let Some(total_permit) = permits(counted).and_then(|n| connection.total.room.try_acquire_many(n).ok())
+            else {
+                connection.held.fetch_sub(bytes, Ordering::Relaxed);
                 return false;
             };
-            all.forget();
+            total_permit.forget();
         }
-        own.forget();
+        connection_permit.forget();
         self.bytes += bytes;
         self.counted += counted;
         true
     }
 }
 
-/// Returns how many of `bytes` more bytes count in the total.
+/// Returns how many of the additional bytes count in the total.
 fn counted_bytes(before: usize, bytes: usize) -> usize {
     bytes.min((before + bytes).saturating_sub(EXEMPT_BYTES))
 }
@@ -140,27 +145,27 @@ fn permits(bytes: usize) -> Option<u32> {
     u32::try_from(bytes).ok()
 }
 
-/// Takes permits for good. One by one acquisition of many is fair: who waits for much is not passed by for ever.
+/// Takes permits permanently. The semaphore is fair, so a request for many permits is not overtaken forever.
 async fn take(room: &Semaphore, mut bytes: usize) {
     while bytes > 0 {
         let step = permits(bytes).unwrap_or(u32::MAX);
         match room.acquire_many(step).await {
             Ok(permit) => permit.forget(),
-            // It is never closed.
+            // The semaphore is never closed.
             Err(_) => return std::future::pending().await,
         }
         bytes -= usize::try_from(step).unwrap_or(bytes);
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.of.held.fetch_sub(self.bytes, Ordering::Relaxed);
-            self.of.room.add_permits(self.bytes);
+            self.connection.held.fetch_sub(self.bytes, Ordering::Relaxed);
+            self.connection.room.add_permits(self.bytes);
         }
         if self.counted > 0 {
-            self.of.all.room.add_permits(self.counted);
+            self.connection.total.room.add_permits(self.counted);
         }
     }
 }
@@ -170,66 +175,70 @@ mod tests {
     use super::*;
     const KIB: usize = 1024;
 
-    fn inflow(max: usize, max_connection: usize) -> Arc<Inflow> {
-        Inflow::new(max, max_connection, Duration::from_secs(5))
+    fn budget(max: usize, max_connection: usize) -> Arc<BodyBudget> {
+        BodyBudget::new(max, max_connection, Duration::from_secs(5))
     }
 
     #[test]
-    fn a_little_of_each_connection_is_free_and_the_rest_counts() {
-        let all = inflow(100 * KIB, 1000 * KIB);
-        let intakes: Vec<_> = (0..10).map(|_| all.intake()).collect();
-        let mut free: Vec<_> = intakes.iter().map(Intake::hold).collect();
-        assert!(free.iter_mut().all(|held| held.try_grow(EXEMPT_BYTES)));
-        assert_eq!(all.room.available_permits(), 100 * KIB);
-        let mut more = intakes[0].hold();
+    fn only_bytes_beyond_exempt_ones_count_in_total() {
+        let total = budget(100 * KIB, 1000 * KIB);
+        let connections: Vec<_> = (0..10).map(|_| total.intake()).collect();
+        let mut exempt: Vec<_> = connections.iter().map(ConnectionBudget::hold).collect();
+        assert!(exempt.iter_mut().all(|held| held.try_grow(EXEMPT_BYTES)));
+        assert_eq!(total.room.available_permits(), 100 * KIB);
+        let mut more = connections[0].hold();
         assert!(more.try_grow(60 * KIB));
-        assert!(!intakes[1].hold().try_grow(41 * KIB));
-        assert!(intakes[1].hold().try_grow(40 * KIB));
-        assert_eq!(all.room.available_permits(), 40 * KIB);
-        drop((more, free));
-        assert_eq!(all.room.available_permits(), 100 * KIB);
-        assert!(intakes.iter().all(|intake| intake.room.available_permits() == 1000 * KIB));
+        assert!(!connections[1].hold().try_grow(41 * KIB));
+        assert!(connections[1].hold().try_grow(40 * KIB));
+        assert_eq!(total.room.available_permits(), 40 * KIB);
+        drop((more, exempt));
+        assert_eq!(total.room.available_permits(), 100 * KIB);
+        assert!(connections.iter().all(|connection| connection.room.available_permits() == 1000 * KIB));
     }
 
     #[test]
-    fn one_connection_does_not_have_it_all() {
-        let all = inflow(1000 * KIB, 100 * KIB);
-        let (one, other) = (all.intake(), all.intake());
-        let mut held = one.hold();
+    fn one_connection_cannot_reserve_whole_total() {
+        let total = budget(1000 * KIB, 100 * KIB);
+        let (first, second) = (total.intake(), total.intake());
+        let mut held = first.hold();
         assert!(held.try_grow(100 * KIB));
-        assert!(!one.hold().try_grow(1));
-        assert!(other.hold().try_grow(100 * KIB));
+        assert!(!first.hold().try_grow(1));
+        assert!(second.hold().try_grow(100 * KIB));
         drop(held);
-        assert!(one.hold().try_grow(100 * KIB));
+        assert!(first.hold().try_grow(100 * KIB));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_finds_no_room_is_told_of_the_bound_that_is_reached() {
-        let told = async |held: &mut Held, bytes| held.grow(bytes).await.unwrap_err().data["limit"].as_u64();
-        let all = inflow(100 * KIB, 200 * KIB);
-        let (one, other) = (all.intake(), all.intake());
-        let mut first = one.hold();
+    async fn overload_error_states_limit_that_was_reached() {
+        let limit_in_error =
+            async |held: &mut Reservation, bytes| held.grow(bytes).await.unwrap_err().data["limit"].as_u64();
+        let total = budget(100 * KIB, 200 * KIB);
+        let (first_connection, second_connection) = (total.intake(), total.intake());
+        let mut first = first_connection.hold();
         assert!(first.try_grow(EXEMPT_BYTES + 90 * KIB));
-        // Its connection has room for this, and nearly none is left then.
-        assert_eq!(told(&mut other.hold(), 150 * KIB).await, Some(100 * KIB as u64));
-        assert_eq!(told(&mut one.hold(), 150 * KIB).await, Some(200 * KIB as u64));
+        // The second connection has room for the bytes, but the total has not.
+        assert_eq!(limit_in_error(&mut second_connection.hold(), 150 * KIB).await, Some(100 * KIB as u64));
+        assert_eq!(limit_in_error(&mut first_connection.hold(), 150 * KIB).await, Some(200 * KIB as u64));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_gets_room_when_there_is_some_and_is_told_when_there_is_none() {
-        let all = inflow(100 * KIB, 1000 * KIB);
-        let (one, other) = (all.intake(), all.intake());
-        let mut first = one.hold();
+    async fn waiting_reader_gets_released_room_or_overload_error() {
+        let total = budget(100 * KIB, 1000 * KIB);
+        let (first_connection, second_connection) = (total.intake(), total.intake());
+        let mut first = first_connection.hold();
         assert!(first.try_grow(EXEMPT_BYTES + 100 * KIB));
-        let mut second = other.hold();
+        let mut second = second_connection.hold();
         let error = second.grow(EXEMPT_BYTES + KIB).await.unwrap_err();
         assert_eq!((error.kind, error.data["retryAfter"].as_u64()), (ErrorKind::Overloaded, Some(1)));
-        // It gives back what it had got until then.
+        // The failed reservation releases the bytes that it had reserved.
         drop(second);
-        assert_eq!((other.room.available_permits(), other.held.load(Ordering::Relaxed)), (1000 * KIB, 0));
-        let mut third = other.hold();
+        assert_eq!(
+            (second_connection.room.available_permits(), second_connection.held.load(Ordering::Relaxed)),
+            (1000 * KIB, 0)
+        );
+        let mut third = second_connection.hold();
         let (grown, ()) = tokio::join!(third.grow(EXEMPT_BYTES + KIB), async { drop(first) });
         grown.unwrap();
-        assert_eq!((third.bytes(), all.room.available_permits()), (EXEMPT_BYTES + KIB, 99 * KIB));
+        assert_eq!((third.bytes(), total.room.available_permits()), (EXEMPT_BYTES + KIB, 99 * KIB));
     }
 }

@@ -1,12 +1,12 @@
-//! Counts the bytes that the gateway keeps for each principal beyond its requests: what clients say of themselves,
-//! subscriptions, tasks, messages that wait for their readers, frames for those who come back. One bound is of each
-//! principal, and one of all together.
+//! Bounds the memory that the gateway keeps for each principal beyond its requests: client facts, subscriptions, tasks,
+//! unread messages, and frames for clients that come back. There is a limit for each principal and one for all
+//! together.
 //!
-//! Where there is no room, the connections that have not been read for longest are closed. A principal's are closed only
-//! after [`GRACE`], as long as the bound of all holds: several long answers at once are no attack.
+//! Without room, the connections that were left unread for longest are closed. While the total limit holds, connections
+//! of a principal are closed only after [`UNREAD_GRACE_MS`], because several long answers at once are no attack.
 //!
-//! It counts where something is kept or let go, never on the way of a call that keeps nothing. Counting is atomic; a lock
-//! is taken for the first bytes of a share only.
+//! Bytes are counted when something is stored or released, and never in a call that stores nothing. Counting is atomic;
+//! only the first bytes of a share take a lock.
 
 use std::{
     collections::HashMap,
@@ -21,29 +21,32 @@ use parking_lot::Mutex;
 use super::eviction::now;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Bytes by which what covers much grows and shrinks.
-const STEP: usize = 16 << 10;
+/// The step in bytes by which shares for many items grow and shrink.
+const GROWTH_STEP: usize = 16 << 10;
 
-/// Bytes of one connection's messages that are not counted: no more than its buffers may hold anyway.
+/// The bytes of one connection's messages that are not counted. Its buffers may hold as many anyway.
 pub const EXEMPT_BYTES: usize = 16 << 10;
 
-/// Milliseconds for which a connection may leave a message unread before its principal's other connections count more.
-const GRACE: u64 = 1000;
+/// The time in milliseconds for which a connection may leave a message unread before it may be closed for its
+/// principal's other connections.
+const UNREAD_GRACE_MS: u64 = 1000;
 
-/// Messages that wait for a peer, who may not be reading.
+/// A connection with messages that its peer may not be reading.
 pub trait Unread: Send + Sync {
-    /// Since when the peer has taken nothing of them, by [`now`]; `None` where nothing waits or it is being used just now.
+    /// Returns the time, by [`now`], since which the peer has read nothing. Returns `None` if no message waits, or if
+    /// the connection is in use at the moment.
     fn since(&self) -> Option<u64>;
 
-    /// Ends the connection and drops the messages; `false` where it is being used just now.
+    /// Ends the connection and drops its messages. Returns `false` if the connection is in use at the moment.
     fn close(&self) -> bool;
 }
 
-/// The memory of all principals: each has up to `limits.principal_memory`, all together up to `limits.total_memory`.
+/// The memory of all principals: each may take up to `limits.principal_memory`, all together up to
+/// `limits.total_memory`.
 pub struct Memory {
     max: usize,
-    max_all: usize,
-    all: AtomicUsize,
+    max_total: usize,
+    total: AtomicUsize,
     accounts: Mutex<HashMap<Arc<str>, Weak<Account>>>,
 }
 
@@ -52,60 +55,61 @@ struct Account {
     memory: Arc<Memory>,
     principal: Arc<str>,
     bytes: AtomicUsize,
-    /// Its connections with more than [`EXEMPT_BYTES`] bytes of messages, now or earlier.
+    /// The connections that have, or had, more than [`EXEMPT_BYTES`] bytes of messages.
     connections: Mutex<Vec<Weak<dyn Unread>>>,
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
         let mut accounts = self.memory.accounts.lock();
-        // Another one may have come up under the name meanwhile.
+        // Another account may have been created under the name meanwhile.
         if accounts.get(&self.principal).is_some_and(|account| account.strong_count() == 0) {
             accounts.remove(&self.principal);
         }
     }
 }
 
-/// The bound that is reached.
+/// The limit that has no room left.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Full {
+enum ExhaustedLimit {
     Principal,
-    All,
+    Total,
 }
 
 impl Memory {
-    /// So many bytes for each principal, and for all of them; never less than one principal may have.
+    /// Creates the memory with a limit in bytes for each principal and one for all. The latter is at least as large as
+    /// the former.
     #[must_use]
-    pub fn new(max: usize, max_all: usize) -> Arc<Self> {
-        Arc::new(Self { max, max_all: max_all.max(max), all: AtomicUsize::new(0), accounts: Mutex::default() })
+    pub fn new(max: usize, max_total: usize) -> Arc<Self> {
+        Arc::new(Self { max, max_total: max_total.max(max), total: AtomicUsize::new(0), accounts: Mutex::default() })
     }
 
-    /// A principal's, of nothing yet.
+    /// Creates an empty share of a principal.
     #[must_use]
     pub fn share(self: &Arc<Self>, principal: &str) -> Share {
         Share { memory: Arc::clone(self), principal: principal.into(), account: None, bytes: 0 }
     }
 
-    /// Takes so many bytes for a principal; given back when dropped.
+    /// Takes bytes for a principal, which are released when the share is dropped.
     ///
     /// # Errors
-    /// `OVERLOADED` where it has no room for them.
+    /// `OVERLOADED` if there is no room for them.
     pub fn take(self: &Arc<Self>, principal: &str, bytes: usize) -> Result<Share, McpError> {
         let mut share = self.share(principal);
-        let Err(full) = share.try_grow(bytes) else { return Ok(share) };
-        let (max, why) = match full {
-            Full::Principal => (
+        let Err(exhausted) = share.try_grow(bytes) else { return Ok(share) };
+        let (max, message) = match exhausted {
+            ExhaustedLimit::Principal => (
                 self.max,
                 "the gateway keeps as much for this principal as it may (limits.principal_memory); end sessions, \
                  subscriptions or tasks that are no longer needed",
             ),
-            Full::All => (
-                self.max_all,
+            ExhaustedLimit::Total => (
+                self.max_total,
                 "the gateway keeps as much for all principals as it may (limits.total_memory); try again later, or end \
                  sessions, subscriptions or tasks that are no longer needed",
             ),
         };
-        Err(McpError::new(ErrorKind::Overloaded, why).with("limit", max as u64))
+        Err(McpError::new(ErrorKind::Overloaded, message).with("limit", max as u64))
     }
 
     /// Returns the bytes that are kept for a principal.
@@ -120,7 +124,7 @@ impl Memory {
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn used_total(&self) -> usize {
-        self.all.load(Ordering::Relaxed)
+        self.total.load(Ordering::Relaxed)
     }
 
     fn account(self: &Arc<Self>, principal: &Arc<str>) -> Arc<Account> {
@@ -140,11 +144,12 @@ impl Memory {
 }
 
 impl Account {
-    /// Closes the connection that was left unread for longest, if that was before then: of this principal or of all.
-    fn close_unread(&self, full: Full, before: u64) -> bool {
-        let mut unread = match full {
-            Full::Principal => self.unread(before),
-            Full::All => {
+    /// Closes the connection that was left unread for longest, if that was before `before`: of this principal or of
+    /// all.
+    fn close_unread(&self, exhausted: ExhaustedLimit, before: u64) -> bool {
+        let mut unread = match exhausted {
+            ExhaustedLimit::Principal => self.unread(before),
+            ExhaustedLimit::Total => {
                 let accounts: Vec<_> = self.memory.accounts.lock().values().filter_map(Weak::upgrade).collect();
                 accounts.iter().flat_map(|account| account.unread(before)).collect()
             }
@@ -153,21 +158,21 @@ impl Account {
         unread.iter().any(|(_, connection)| connection.close())
     }
 
-    fn take(&self, bytes: usize, max: usize, max_all: usize) -> Result<(), Full> {
-        take(&self.bytes, bytes, max).map_err(|()| Full::Principal)?;
-        take(&self.memory.all, bytes, max_all).map_err(|()| {
+    fn take(&self, bytes: usize, max: usize, max_total: usize) -> Result<(), ExhaustedLimit> {
+        take_bytes(&self.bytes, bytes, max).map_err(|()| ExhaustedLimit::Principal)?;
+        take_bytes(&self.memory.total, bytes, max_total).map_err(|()| {
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            Full::All
+            ExhaustedLimit::Total
         })
     }
 
-    fn is_within(&self, max: usize, max_all: usize) -> bool {
-        self.bytes.load(Ordering::Relaxed) <= max && self.memory.all.load(Ordering::Relaxed) <= max_all
+    fn is_within(&self, max: usize, max_total: usize) -> bool {
+        self.bytes.load(Ordering::Relaxed) <= max && self.memory.total.load(Ordering::Relaxed) <= max_total
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.memory.all.fetch_sub(bytes, Ordering::Relaxed);
+        self.memory.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn join(&self, connection: Weak<dyn Unread>) {
@@ -178,7 +183,7 @@ impl Account {
         connections.push(connection);
     }
 
-    /// Its connections that were left unread since before then.
+    /// Returns the principal's connections that were left unread since before `before`.
     fn unread(&self, before: u64) -> Vec<(u64, Arc<dyn Unread>)> {
         let connections = self.connections.lock();
         let unread = connections.iter().filter_map(Weak::upgrade);
@@ -186,12 +191,12 @@ impl Account {
     }
 }
 
-fn take(taken: &AtomicUsize, bytes: usize, max: usize) -> Result<(), ()> {
-    let room = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= max);
-    taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).map(drop).map_err(drop)
+fn take_bytes(used: &AtomicUsize, bytes: usize, max: usize) -> Result<(), ()> {
+    let room = |used: usize| used.checked_add(bytes).filter(|used| *used <= max);
+    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).map(drop).map_err(drop)
 }
 
-/// Bytes of one principal.
+/// The bytes that one holder has taken of its principal's memory.
 pub struct Share {
     memory: Arc<Memory>,
     principal: Arc<str>,
@@ -206,91 +211,93 @@ impl Share {
         self.bytes
     }
 
-    /// Takes more; `false` where there is no room, and then it stays as it was.
+    /// Takes more bytes. Returns `false`, and changes nothing, if there is no room.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         self.try_grow(bytes).is_ok()
     }
 
-    fn try_grow(&mut self, bytes: usize) -> Result<(), Full> {
-        let (max, max_all) = (self.memory.max, self.memory.max_all);
+    fn try_grow(&mut self, bytes: usize) -> Result<(), ExhaustedLimit> {
+        let (max, max_total) = (self.memory.max, self.memory.max_total);
         loop {
-            let Err(full) = self.grow_within(bytes, max, max_all) else { return Ok(()) };
-            if bytes > max || !self.account().close_unread(full, now().saturating_sub(GRACE)) {
-                return Err(full);
+            let Err(exhausted) = self.grow_within(bytes, max, max_total) else { return Ok(()) };
+            if bytes > max || !self.account().close_unread(exhausted, now().saturating_sub(UNREAD_GRACE_MS)) {
+                return Err(exhausted);
             }
         }
     }
 
-    /// Makes it fit so many bytes, in steps; `false` where there is no room, and then some of it is to be forgotten. No
-    /// more than half of what there is goes to what can be forgotten: the rest is for what cannot.
+    /// Adjusts the share, in steps, to `bytes` of replay frames. Returns `false` if there is no room, and the
+    /// caller then has to drop some. Replay frames may take at most half of each limit, because everything else cannot
+    /// be dropped.
     #[must_use]
-    pub fn cover(&mut self, bytes: usize) -> bool {
-        let more = self.step_to(bytes);
-        let (half, half_of_all) = (self.memory.max / 2, self.memory.max_all / 2);
-        if more == 0 {
-            // Messages that waited may have had the other half, too.
-            if self.bytes > 0 && !self.account().is_within(half, half_of_all) {
-                self.shrink_to(bytes.div_ceil(STEP) * STEP);
+    pub fn cover_replay(&mut self, bytes: usize) -> bool {
+        let missing = self.step_to(bytes);
+        let (half, half_of_total) = (self.memory.max / 2, self.memory.max_total / 2);
+        if missing == 0 {
+            // Unread messages may have taken part of the other half.
+            if self.bytes > 0 && !self.account().is_within(half, half_of_total) {
+                self.shrink_to(bytes.div_ceil(GROWTH_STEP) * GROWTH_STEP);
             }
-            return self.bytes == 0 || self.account().is_within(half, half_of_all);
+            return self.bytes == 0 || self.account().is_within(half, half_of_total);
         }
-        self.grow_within(more, half, half_of_all).is_ok()
+        self.grow_within(missing, half, half_of_total).is_ok()
     }
 
-    /// Makes it fit so many bytes of messages, in steps, of which the peer has taken none since then; `false` where there
-    /// is no room, and no other connection that was left unread for longer: then this one is to be closed.
+    /// Adjusts the share, in steps, to `bytes` of messages, of which the peer has read none since `since`.
+    /// Without room, connections that were left unread for longer are closed. Returns `false` if there are none, and
+    /// the caller then has to close this connection.
     #[must_use]
     pub fn cover_messages(&mut self, bytes: usize, since: u64, connection: impl FnOnce() -> Weak<dyn Unread>) -> bool {
-        let more = self.step_to(bytes);
-        if more == 0 {
+        let missing = self.step_to(bytes);
+        if missing == 0 {
             return true;
         }
         if self.account.is_none() {
             self.account().join(connection());
         }
-        let (mut max, max_all) = (self.memory.max, self.memory.max_all);
+        let (mut max, max_total) = (self.memory.max, self.memory.max_total);
         loop {
-            let Err(full) = self.grow_within(more, max, max_all) else { return true };
-            let late = now().saturating_sub(GRACE);
-            let before = if full == Full::All { since } else { late };
-            if self.account().close_unread(full, before) {
+            let Err(exhausted) = self.grow_within(missing, max, max_total) else { return true };
+            let grace_start = now().saturating_sub(UNREAD_GRACE_MS);
+            let before = if exhausted == ExhaustedLimit::Total { since } else { grace_start };
+            if self.account().close_unread(exhausted, before) {
                 continue;
             }
-            if full == Full::All || since < late {
+            if exhausted == ExhaustedLimit::Total || since < grace_start {
                 return false;
             }
-            // Nobody has waited for long: the bound of all is enough for the moment.
+            // No connection is beyond its grace yet, so for now only the total limit applies.
             max = usize::MAX;
         }
     }
 
-    /// Gives back what is more than a step too much; gives the bytes that are missing.
+    /// Releases bytes if the share is more than one step too large. Returns the number of missing bytes.
     fn step_to(&mut self, bytes: usize) -> usize {
-        let wanted = bytes.div_ceil(STEP) * STEP;
-        if wanted + STEP < self.bytes {
-            self.shrink_to(wanted);
+        let target = bytes.div_ceil(GROWTH_STEP) * GROWTH_STEP;
+        if target + GROWTH_STEP < self.bytes {
+            self.shrink_to(target);
         }
-        wanted.saturating_sub(self.bytes)
+        target.saturating_sub(self.bytes)
     }
 
     fn account(&mut self) -> &Account {
         self.account.get_or_insert_with(|| self.memory.account(&self.principal))
     }
 
-    fn grow_within(&mut self, bytes: usize, max: usize, max_all: usize) -> Result<(), Full> {
+    fn grow_within(&mut self, bytes: usize, max: usize, max_total: usize) -> Result<(), ExhaustedLimit> {
         if bytes > 0 {
-            self.account().take(bytes, max, max_all)?;
+            self.account().take(bytes, max, max_total)?;
             self.bytes += bytes;
         }
         Ok(())
     }
 
-    /// Gives back all but so many bytes.
+    /// Releases memory until the share has at most `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
-        let Some(back) = self.bytes.checked_sub(bytes).filter(|back| *back > 0) else { return };
+        let Some(released) = self.bytes.checked_sub(bytes).filter(|released| *released > 0) else { return };
         self.bytes = bytes;
-        self.account().give_back(back);
+        self.account().release(released);
     }
 }
 
@@ -305,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_principal_has_its_own_and_gets_it_back() {
+    fn limit_is_per_principal_and_dropped_share_is_released() {
         let memory = Memory::new(100, 1000);
         let alice = memory.take("alice", 60).unwrap();
         assert_eq!(memory.take("alice", 41).err().unwrap().kind, ErrorKind::Overloaded);
@@ -319,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_grows_and_shrinks_within_the_bound() {
+    fn share_grows_and_shrinks_within_limit() {
         let memory = Memory::new(100, 100);
         let mut share = memory.take("alice", 0).unwrap();
         assert!(share.grow(100));
@@ -334,18 +341,18 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_forgotten_leaves_half_to_what_cannot() {
-        let memory = Memory::new(10 * STEP, 10 * STEP);
-        let mut ring = memory.take("alice", 0).unwrap();
-        assert!(ring.cover(1) && ring.cover(STEP) && ring.cover(5 * STEP));
-        assert!(!ring.cover(5 * STEP + 1));
-        let rest = memory.take("alice", 5 * STEP).unwrap();
-        assert!(ring.cover(0));
+    fn replay_frames_take_at_most_half_of_limit() {
+        let memory = Memory::new(10 * GROWTH_STEP, 10 * GROWTH_STEP);
+        let mut replay = memory.take("alice", 0).unwrap();
+        assert!(replay.cover_replay(1) && replay.cover_replay(GROWTH_STEP) && replay.cover_replay(5 * GROWTH_STEP));
+        assert!(!replay.cover_replay(5 * GROWTH_STEP + 1));
+        let rest = memory.take("alice", 5 * GROWTH_STEP).unwrap();
+        assert!(replay.cover_replay(0));
         assert_eq!(memory.used_by("alice"), rest.bytes());
-        assert!(!ring.cover(1), "there is no half left");
+        assert!(!replay.cover_replay(1), "half of the limit is used by others");
     }
 
-    /// A connection whose peer has read nothing since then.
+    /// A connection whose peer has read nothing since `since`.
     struct Silent {
         since: u64,
         share: Mutex<Option<Share>>,
@@ -380,7 +387,7 @@ mod tests {
         Weak::<Silent>::new()
     }
 
-    /// The clock of [`now`] has gone past its first seconds.
+    /// Waits until the clock of [`now`] is past its first milliseconds, and returns its time.
     fn later() -> u64 {
         while now() < 10 {
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -389,50 +396,50 @@ mod tests {
     }
 
     #[test]
-    fn total_is_bounded_whoever_takes_it() {
+    fn total_limit_applies_across_principals() {
         let memory = Memory::new(100, 150);
         let _alice = memory.take("alice", 100).unwrap();
-        let full = memory.take("bob", 51).err().unwrap();
-        assert_eq!((full.kind, full.data["limit"].as_u64()), (ErrorKind::Overloaded, Some(150)));
+        let exhausted = memory.take("bob", 51).err().unwrap();
+        assert_eq!((exhausted.kind, exhausted.data["limit"].as_u64()), (ErrorKind::Overloaded, Some(150)));
         assert_eq!((memory.used_by("bob"), memory.used_total()), (0, 100));
         let bob = memory.take("bob", 50).unwrap();
         drop(bob);
         assert_eq!(memory.used_total(), 100);
-        // Where the bound of all is less, one principal still has its own.
+        // A total limit below the principal's limit is raised to it.
         assert!(Memory::new(100, 1).take("alice", 100).is_ok());
     }
 
     #[test]
     fn connection_left_unread_for_longest_is_closed_first() {
-        let memory = Memory::new(4 * STEP, 4 * STEP);
-        let at = later();
-        let silent = [7, 3, 5].map(|since| Silent::new(&memory, "alice", STEP, since));
+        let memory = Memory::new(4 * GROWTH_STEP, 4 * GROWTH_STEP);
+        let recent = later();
+        let silent = [7, 3, 5].map(|since| Silent::new(&memory, "alice", GROWTH_STEP, since));
         let closed = |expected: [bool; 3]| assert_eq!(silent.each_ref().map(|silent| silent.is_closed()), expected);
         let mut reads = memory.share("alice");
-        assert!(reads.cover_messages(STEP, at, no_connection));
+        assert!(reads.cover_messages(GROWTH_STEP, recent, no_connection));
         closed([false, false, false]);
-        assert!(reads.cover_messages(2 * STEP, at, no_connection));
+        assert!(reads.cover_messages(2 * GROWTH_STEP, recent, no_connection));
         closed([false, true, false]);
-        // One that was itself left unread for longer than all others is the one to go.
-        assert!(!reads.cover_messages(3 * STEP, 4, no_connection));
+        // If the connection itself was left unread for longest, it has to be closed.
+        assert!(!reads.cover_messages(3 * GROWTH_STEP, 4, no_connection));
         closed([false, true, false]);
-        assert!(reads.cover_messages(3 * STEP, at, no_connection));
+        assert!(reads.cover_messages(3 * GROWTH_STEP, recent, no_connection));
         closed([false, true, true]);
-        // Nor are those of another principal spared.
-        let mut others = memory.share("bob");
-        assert!(others.cover_messages(STEP, at, no_connection));
+        // Connections of other principals may be closed, too.
+        let mut share_of_bob = memory.share("bob");
+        assert!(share_of_bob.cover_messages(GROWTH_STEP, recent, no_connection));
         closed([true, true, true]);
-        assert_eq!(memory.used_total(), 4 * STEP);
+        assert_eq!(memory.used_total(), 4 * GROWTH_STEP);
     }
 
     #[test]
-    fn long_answers_at_one_moment_close_nobody_while_there_is_room() {
-        let memory = Memory::new(2 * STEP, 6 * STEP);
-        let silent = Silent::new(&memory, "alice", 2 * STEP, now());
+    fn simultaneous_long_answers_close_no_connection_within_total() {
+        let memory = Memory::new(2 * GROWTH_STEP, 6 * GROWTH_STEP);
+        let silent = Silent::new(&memory, "alice", 2 * GROWTH_STEP, now());
         let mut reads = memory.share("alice");
-        assert!(reads.cover_messages(4 * STEP, now(), no_connection));
+        assert!(reads.cover_messages(4 * GROWTH_STEP, now(), no_connection));
         assert!(!silent.is_closed());
-        assert_eq!(memory.used_by("alice"), 6 * STEP);
-        assert!(!memory.share("alice").grow(1), "what cannot be forgotten keeps to the bound");
+        assert_eq!(memory.used_by("alice"), 6 * GROWTH_STEP);
+        assert!(!memory.share("alice").grow(1), "bytes other than messages stay within the principal's limit");
     }
 }

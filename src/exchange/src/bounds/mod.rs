@@ -1,4 +1,4 @@
-//! Bounds of what a peer can make the gateway hold, and who gives way when a bound is reached.
+//! Bounds the resources that a peer can make the gateway hold, and chooses what is evicted when a bound is reached.
 
 pub mod eviction;
 pub mod inflow;

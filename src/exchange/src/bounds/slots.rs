@@ -1,4 +1,4 @@
-//! Counts what each principal keeps open: one that opens ever more must not take the gateway's memory.
+//! Bounds the number of long-lived requests of each principal, so that no principal can exhaust the gateway's memory.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,33 +8,33 @@ use tokio_util::sync::CancellationToken;
 use super::eviction::{Hold, Queue};
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Long-lived requests of each principal at every endpoint (streams, feeds, listeners, waits), up to
+/// The places for long-lived requests of each principal at all endpoints (streams, feeds, listeners, waits), up to
 /// `limits.max_streams`.
 pub struct StreamSlots {
     max: usize,
-    open: Mutex<HashMap<String, Own>>,
+    open: Mutex<HashMap<String, PrincipalStreams>>,
 }
 
 /// The open streams and waits of one principal.
 #[derive(Default)]
-struct Own {
+struct PrincipalStreams {
     count: usize,
-    last: u64,
-    /// Those of them whose places may be taken.
+    last_number: u64,
+    /// The streams that may be evicted.
     streams: HashMap<u64, Evictable>,
     queue: Queue<u64>,
 }
 
-/// A stream that may have to make room for another.
+/// A stream that may be evicted to make room for another one.
 pub struct Evictable {
     /// Returns the stream's claim to its place.
     hold: Box<dyn Fn() -> Hold + Send + Sync>,
-    /// Ends it.
+    /// Cancelled to end the stream.
     end: CancellationToken,
 }
 
 impl Evictable {
-    /// One that ends when `end` is cancelled.
+    /// Creates a stream that ends when `end` is cancelled.
     #[must_use]
     pub fn new(hold: impl Fn() -> Hold + Send + Sync + 'static, end: CancellationToken) -> Self {
         Self { hold: Box::new(hold), end }
@@ -47,31 +47,31 @@ impl StreamSlots {
         Arc::new(Self { max, open: Mutex::default() })
     }
 
-    /// A place for one of them, free again when dropped. It is never taken from it.
+    /// Takes a place that is released when it is dropped. Its holder is never evicted.
     ///
     /// # Errors
-    /// `OVERLOADED` when the principal has all of its own, and none of them can go.
+    /// `OVERLOADED` if the principal has no place left and none of its streams can be evicted.
     pub fn take(self: &Arc<Self>, principal: &str) -> Result<StreamSlot, McpError> {
         self.take_for(principal, None)
     }
 
-    /// Like [`Self::take`], for a stream that may lose its place to another one.
+    /// Takes a place like [`Self::take`]. If `stream` is given, it may be evicted later.
     ///
     /// # Errors
     /// The errors of [`Self::take`].
     pub fn take_for(self: &Arc<Self>, principal: &str, stream: Option<Evictable>) -> Result<StreamSlot, McpError> {
         let mut open = self.open.lock();
-        let own = open.entry(principal.to_owned()).or_default();
-        if own.count >= self.max && !own.evict_one() {
-            let why = format!("{} streams and waits are open already (limits.max_streams)", self.max);
-            return Err(McpError::new(ErrorKind::Overloaded, why).with("limit", self.max as u64));
+        let principal_streams = open.entry(principal.to_owned()).or_default();
+        if principal_streams.count >= self.max && !principal_streams.evict_one() {
+            let message = format!("{} streams and waits are open already (limits.max_streams)", self.max);
+            return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", self.max as u64));
         }
-        own.count += 1;
-        own.last += 1;
+        principal_streams.count += 1;
+        principal_streams.last_number += 1;
         let number = stream.map(|stream| {
-            let number = own.last;
-            own.streams.insert(number, stream);
-            let Own { streams, queue, count, .. } = own;
+            let number = principal_streams.last_number;
+            principal_streams.streams.insert(number, stream);
+            let PrincipalStreams { streams, queue, count, .. } = principal_streams;
             queue.joined(number, *count, |key| streams.get(key).map(|stream| (stream.hold)()));
             number
         });
@@ -79,7 +79,7 @@ impl StreamSlots {
     }
 }
 
-impl Own {
+impl PrincipalStreams {
     fn evict_one(&mut self) -> bool {
         let Self { streams, queue, .. } = self;
         let hold = |key: &u64| streams.get(key).map(|stream| (stream.hold)());
@@ -87,30 +87,30 @@ impl Own {
         else {
             return false;
         };
-        tracing::debug!("a stream makes room for another");
+        tracing::debug!("a stream is evicted to make room for another one");
         stream.end.cancel();
         self.count -= 1;
         true
     }
 }
 
-/// See [`StreamSlots::take`].
+/// A place of [`StreamSlots`], which is released when it is dropped.
 pub struct StreamSlot {
     slots: Arc<StreamSlots>,
     principal: String,
-    /// The number of the stream, if its place may be taken.
+    /// The number of the stream, if it may be evicted.
     number: Option<u64>,
 }
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
         let mut open = self.slots.open.lock();
-        let Some(own) = open.get_mut(&self.principal) else { return };
-        // One whose place was taken has none to give back.
-        if self.number.is_none_or(|number| own.streams.remove(&number).is_some()) {
-            own.count -= 1;
+        let Some(principal_streams) = open.get_mut(&self.principal) else { return };
+        // An evicted stream has no place to release.
+        if self.number.is_none_or(|number| principal_streams.streams.remove(&number).is_some()) {
+            principal_streams.count -= 1;
         }
-        if own.count == 0 {
+        if principal_streams.count == 0 {
             open.remove(&self.principal);
         }
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_principal_has_its_own_and_gets_them_back() {
+    fn limit_is_per_principal_and_dropped_place_is_free() {
         let slots = StreamSlots::new(2);
         let held = [slots.take("alice").unwrap(), slots.take("alice").unwrap()];
         assert_eq!(slots.take("alice").err().unwrap().kind, ErrorKind::Overloaded);
@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_none_keeps_nothing() {
+    fn limit_of_zero_admits_nothing() {
         let slots = StreamSlots::new(0);
         assert!(slots.take("alice").is_err());
-        assert_eq!(slots.open.lock().get("alice").map_or(0, |own| own.count), 0);
+        assert_eq!(slots.open.lock().get("alice").map_or(0, |principal_streams| principal_streams.count), 0);
     }
 
     #[test]
-    fn a_stream_gives_its_place_up_and_a_wait_does_not() {
+    fn idle_stream_is_evicted_but_wait_is_not() {
         let slots = StreamSlots::new(2);
         let _wait = slots.take("alice").unwrap();
         let ends = [CancellationToken::new(), CancellationToken::new()];
@@ -148,7 +148,7 @@ mod tests {
         let busy = slots.take_for("alice", stream(Hold::Busy, &ends[1])).unwrap();
         assert!(ends[0].is_cancelled());
         assert!(slots.take("alice").is_err());
-        // Its end gives nothing back a second time.
+        // The dropped place of an evicted stream is not released a second time.
         drop(idle);
         assert!(slots.take("alice").is_err());
         drop(busy);

@@ -1,57 +1,56 @@
-//! Questions to handshake-era clients: requests of the gateway, sent where the request that they belong to is answered
-//! (2025-11-25/basic/transports, "Sending Messages to the Server"; 2025-11-25/client/*).
+//! Questions to handshake-era clients. A question is a request of the gateway, sent over the channel of the client's
+//! request that it belongs to (2025-11-25/basic/transports, "Sending Messages to the Server"; 2025-11-25/client/*).
 
 use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 
-use super::related::Related;
+use super::related::RelatedChannel;
 use crate::session::shared::SessionShared;
 use countersign_protocol::{RequestId, encode};
 
 /// The time that a client has for an answer, which may come from a person.
-pub const PATIENCE: Duration = Duration::from_secs(600);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Why a client did not answer a question with a result.
+/// The reason why a client did not answer a question with a result.
 #[derive(Debug)]
 pub enum AskError {
-    /// Its `error` object.
+    /// The client answered with this `error` object.
     Refused(Box<RawValue>),
-    /// It cannot be asked: it takes no stream, or too many questions are open.
+    /// The client cannot be asked: it accepts no event stream, or too many questions are open.
     Unreachable(&'static str),
-    /// It took too long.
+    /// The client took too long.
     Silent,
-    /// Its session has ended.
+    /// The client's session has ended.
     Gone,
 }
 
-/// Asks a client and waits for its answer. Dropping the future takes the question back
-/// (`notifications/cancelled`).
+/// Asks a client and waits for its answer. Dropping the future cancels the question (`notifications/cancelled`).
 ///
 /// # Errors
 /// See [`AskError`].
 pub async fn ask(
     session: &Arc<SessionShared>,
-    related: &Related,
+    related: &RelatedChannel,
     method: &str,
     params: Option<&str>,
 ) -> Result<Box<RawValue>, AskError> {
-    if matches!(related, Related::Nowhere | Related::Queue(_)) {
+    if matches!(related, RelatedChannel::Nowhere | RelatedChannel::Queue(_)) {
         return Err(AskError::Unreachable("the client takes no event stream"));
     }
     let (id, answer) =
         session.questions.open().ok_or(AskError::Unreachable("too many questions to the client are open"))?;
-    let mut question = Open { session, related, id, sent: false };
+    let mut question = OpenQuestion { session, related, id, needs_cancellation: false };
     if !related.send(encode::request(&question.id, method, params)) {
         return Err(AskError::Unreachable("the client does not read"));
     }
-    question.sent = true;
+    question.needs_cancellation = true;
     let answer = tokio::select! {
         answer = answer => answer.ok(),
         () = session.ended.cancelled() => None,
-        () = tokio::time::sleep(PATIENCE) => return Err(AskError::Silent),
+        () = tokio::time::sleep(ANSWER_TIMEOUT) => return Err(AskError::Silent),
     };
-    question.sent = false;
+    question.needs_cancellation = false;
     match answer {
         Some(Ok(result)) => Ok(result),
         Some(Err(error)) => Err(AskError::Refused(error)),
@@ -59,19 +58,19 @@ pub async fn ask(
     }
 }
 
-/// Takes a question back that was not answered, however its wait ends.
-struct Open<'a> {
+/// A question to a client. If it is dropped before the answer, it is cancelled at the client.
+struct OpenQuestion<'a> {
     session: &'a Arc<SessionShared>,
-    related: &'a Related,
+    related: &'a RelatedChannel,
     id: RequestId,
-    /// And not answered.
-    sent: bool,
+    /// `true` while the question was sent and not answered.
+    needs_cancellation: bool,
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenQuestion<'_> {
     fn drop(&mut self) {
         self.session.questions.close(&self.id);
-        if self.sent {
+        if self.needs_cancellation {
             let params = format!(r#"{{"requestId":{},"reason":"no answer is needed any more"}}"#, self.id);
             self.related.send(encode::notification("notifications/cancelled", Some(&params)));
         }
@@ -88,7 +87,7 @@ mod tests {
     use crate::{
         session::{
             outbox::{Outbox, OutboxLimits},
-            questions::MAX_OPEN,
+            questions::MAX_OPEN_QUESTIONS,
             shared::{Channel, Transport},
         },
         testing::identity,
@@ -96,15 +95,15 @@ mod tests {
     use countersign_domain::principal::Role;
     use countersign_protocol::envelope;
 
-    fn session() -> (Arc<SessionShared>, Related) {
+    fn session() -> (Arc<SessionShared>, RelatedChannel) {
         let limits = OutboxLimits { messages: 200, bytes: 100_000, replay_frames: 0, replay_bytes: 0 };
         let channel = Channel::Outbox(Outbox::new(limits));
         let identity = identity("ann", Role::Agent);
         let session = Arc::new(SessionShared::new(Transport::WebSocket, identity, channel, &CancellationToken::new()));
-        (Arc::clone(&session), Related::Outbox(session))
+        (Arc::clone(&session), RelatedChannel::Outbox(session))
     }
 
-    fn sent(session: &SessionShared) -> Vec<Value> {
+    fn take_sent_messages(session: &SessionShared) -> Vec<Value> {
         let Channel::Outbox(outbox) = &session.channel else { unreachable!() };
         let frames = outbox.drain(0, usize::MAX).map(|drained| drained.frames).unwrap_or_default();
         frames.iter().map(|frame| serde_json::from_slice(frame).unwrap()).collect()
@@ -114,51 +113,55 @@ mod tests {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         let owned = outcome.map(raw).map_err(raw);
         let outcome = owned.as_ref().map(|raw| &**raw).map_err(|raw| &**raw);
-        session.questions.answered(&envelope::Response { id: Some(RequestId::from_raw(id)), outcome });
+        session.questions.deliver_answer(&envelope::Response { id: Some(RequestId::from_raw(id)), outcome });
     }
 
     #[tokio::test]
-    async fn each_answer_goes_to_the_question_that_it_names() {
+    async fn answer_reaches_question_with_its_id() {
         let (session, related) = session();
         let mut first = Box::pin(ask(&session, &related, "roots/list", None));
         let mut second = Box::pin(ask(&session, &related, "elicitation/create", Some("{}")));
         assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
-        let asked = sent(&session);
-        assert_eq!((&asked[0]["method"], &asked[1]["params"]), (&json!("roots/list"), &json!({})));
+        let questions = take_sent_messages(&session);
+        assert_eq!((&questions[0]["method"], &questions[1]["params"]), (&json!("roots/list"), &json!({})));
         answer(&session, "77", Ok("{}"));
-        answer(&session, &asked[1]["id"].to_string(), Err(r#"{"code":1}"#));
+        answer(&session, &questions[1]["id"].to_string(), Err(r#"{"code":1}"#));
         assert!(first.as_mut().now_or_never().is_none());
         assert!(matches!(second.await, Err(AskError::Refused(error)) if error.get() == r#"{"code":1}"#));
-        answer(&session, &asked[0]["id"].to_string(), Ok(r#"{"n":1.0}"#));
-        assert_eq!(first.await.unwrap().get(), r#"{"n":1.0}"#, "as the client wrote it");
-        assert!(sent(&session).is_empty(), "what was answered is not taken back");
+        answer(&session, &questions[0]["id"].to_string(), Ok(r#"{"n":1.0}"#));
+        assert_eq!(first.await.unwrap().get(), r#"{"n":1.0}"#, "the answer is unchanged");
+        assert!(take_sent_messages(&session).is_empty(), "answered questions are not cancelled");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_that_nobody_waits_for_is_taken_back() {
+    async fn dropped_or_unanswered_question_is_cancelled() {
         let (session, related) = session();
         let mut dropped = Box::pin(ask(&session, &related, "roots/list", None));
         assert!(dropped.as_mut().now_or_never().is_none());
-        let id = sent(&session)[0]["id"].clone();
+        let id = take_sent_messages(&session)[0]["id"].clone();
         drop(dropped);
-        let told = sent(&session);
-        assert_eq!((&told[0]["method"], &told[0]["params"]["requestId"]), (&json!("notifications/cancelled"), &id));
-        // So is one that was not answered in time.
+        let messages = take_sent_messages(&session);
+        assert_eq!(
+            (&messages[0]["method"], &messages[0]["params"]["requestId"]),
+            (&json!("notifications/cancelled"), &id)
+        );
+        // A question without an answer in time is cancelled, too.
         let silent = ask(&session, &related, "roots/list", None).await;
         assert!(matches!(silent, Err(AskError::Silent)));
-        assert_eq!(sent(&session)[1]["method"], "notifications/cancelled");
+        assert_eq!(take_sent_messages(&session)[1]["method"], "notifications/cancelled");
         assert!(session.questions.is_empty());
     }
 
     #[tokio::test]
-    async fn who_cannot_be_asked_is_not_waited_for() {
+    async fn unreachable_client_fails_question_at_once() {
         let (session, related) = session();
         let unreachable = |answer: Option<Result<_, AskError>>| matches!(answer, Some(Err(AskError::Unreachable(_))));
-        assert!(unreachable(ask(&session, &Related::Nowhere, "roots/list", None).now_or_never()));
-        assert!(sent(&session).is_empty());
-        let mut open: Vec<_> = (0..MAX_OPEN).map(|_| Box::pin(ask(&session, &related, "roots/list", None))).collect();
+        assert!(unreachable(ask(&session, &RelatedChannel::Nowhere, "roots/list", None).now_or_never()));
+        assert!(take_sent_messages(&session).is_empty());
+        let mut open: Vec<_> =
+            (0..MAX_OPEN_QUESTIONS).map(|_| Box::pin(ask(&session, &related, "roots/list", None))).collect();
         open.iter_mut().for_each(|ask| assert!(ask.as_mut().now_or_never().is_none()));
-        assert!(unreachable(ask(&session, &related, "roots/list", None).now_or_never()), "one too many");
+        assert!(unreachable(ask(&session, &related, "roots/list", None).now_or_never()), "too many questions are open");
         open.pop();
         assert!(ask(&session, &related, "roots/list", None).now_or_never().is_none(), "there is room again");
         session.end();

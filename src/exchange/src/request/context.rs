@@ -1,4 +1,4 @@
-//! One request on its way: on whose behalf, under which revision, and where what belongs to it is sent.
+//! One request in progress: its principal, its revision, and the channel for messages that belong to it.
 
 use std::sync::{
     Arc,
@@ -9,11 +9,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::related::Related;
+use super::related::RelatedChannel;
 use crate::session::{
     cancel::Cancel,
     facts::ClientFacts,
-    shared::{AdmitFault, Key, SessionShared},
+    shared::{AdmitFault, RequestKey, SessionShared},
 };
 use countersign_domain::{
     changes::Proposer,
@@ -24,7 +24,7 @@ use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, encode
 use countersign_provider::{CallContext, NoProgress, ProgressSink, SessionNotes};
 use countersign_telemetry::metrics::Transport;
 
-/// One request and everything its handling needs to know.
+/// One request and everything that its handling needs to know.
 #[derive(Clone)]
 pub struct Exchange {
     pub session: Arc<SessionShared>,
@@ -32,14 +32,14 @@ pub struct Exchange {
     pub facts: Arc<ClientFacts>,
     pub identity: Identity,
     pub transport: Transport,
-    pub related: Related,
-    /// The level a modern request asked for; a handshake session keeps its own.
+    pub related: RelatedChannel,
+    /// The log level that a modern request asks for. A handshake-era session keeps its own level.
     pub log_level: Option<LoggingLevel>,
-    /// Headers of its HTTP request that some upstream's configuration wants passed on.
+    /// The headers of the HTTP request that the configuration of some upstream forwards.
     pub headers: Option<Arc<ForwardedHeaders>>,
 }
 
-/// Names in lower case, and values.
+/// Pairs of lower-case names and values.
 pub type ForwardedHeaders = Vec<(Box<str>, Box<str>)>;
 
 impl Exchange {
@@ -53,7 +53,7 @@ impl Exchange {
         self.revision().era() == Era::Modern
     }
 
-    /// Whom a change is proposed by.
+    /// Returns the proposer of a change that this request proposes.
     #[must_use]
     pub fn proposer(&self) -> Proposer {
         let client = self.facts.client.as_ref();
@@ -69,7 +69,7 @@ impl Exchange {
         }
     }
 
-    /// The context that a provider is called with.
+    /// Returns the context for a call to a provider.
     #[must_use]
     pub fn call_context(&self, cancel: &Cancel, progress_token: Option<&str>) -> CallContext {
         CallContext {
@@ -86,33 +86,36 @@ impl Exchange {
         (!self.is_modern() && self.transport != Transport::Rest).then_some(&self.session.notes)
     }
 
-    /// Returns the receiver of a call's progress.
+    /// Returns the sink for the progress of a call.
     #[must_use]
     pub fn progress(&self, token: Option<&str>) -> Arc<dyn ProgressSink> {
         match token {
             Some(token) => Arc::new(Progress {
                 related: self.related.clone(),
                 token: token.to_owned(),
-                messages: self.revision().rules().annotations,
-                last: Mutex::new(f64::NEG_INFINITY),
+                has_messages: self.revision().rules().annotations,
+                last_progress: Mutex::new(f64::NEG_INFINITY),
             }),
             None => Arc::new(NoProgress),
         }
     }
 
     /// Sends `notifications/message` with this request, if its client wants that level
-    /// (2026-07-28/server/utilities/logging: only on requests that ask for it).
+    /// (2026-07-28/server/utilities/logging: only with requests that ask for it).
     pub fn log(&self, level: LoggingLevel, data: &Value) {
-        let wanted =
-            if self.is_modern() { self.log_level.is_some_and(|min| level >= min) } else { self.session.logs(level) };
-        if wanted && self.transport != Transport::Rest {
+        let is_wanted = if self.is_modern() {
+            self.log_level.is_some_and(|min| level >= min)
+        } else {
+            self.session.wants_log(level)
+        };
+        if is_wanted && self.transport != Transport::Rest {
             let params = serde_json::json!({ "level": level.as_str(), "logger": "countersign", "data": data });
             self.related.send(encode::notification("notifications/message", Some(&params.to_string())));
         }
     }
 }
 
-/// Returns the requester as rules see it.
+/// Returns the requester in the form that policy rules use.
 #[must_use]
 pub fn requester(exchange: &Exchange) -> Requester<'_> {
     requester_for(&exchange.identity.principal, exchange.transport, &exchange.facts)
@@ -129,20 +132,21 @@ pub fn requester_for<'a>(principal: &'a Principal, transport: Transport, facts: 
     }
 }
 
-/// Sends `notifications/progress` with the request that asked for it.
+/// Sends `notifications/progress` with a request.
 struct Progress {
-    related: Related,
-    /// As JSON text, echoed as it came.
+    related: RelatedChannel,
+    /// The client's progress token, as unchanged JSON text.
     token: String,
-    messages: bool,
-    last: Mutex<f64>,
+    /// `true` if the client's revision has messages in progress notifications.
+    has_messages: bool,
+    last_progress: Mutex<f64>,
 }
 
 impl ProgressSink for Progress {
     fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>) {
         {
             // The value must rise with each notification (2026-07-28/basic/patterns/progress).
-            let mut last = self.last.lock();
+            let mut last = self.last_progress.lock();
             if progress <= *last {
                 return;
             }
@@ -152,7 +156,7 @@ impl ProgressSink for Progress {
         if let Some(total) = total {
             params.push_str(&format!(r#","total":{}"#, Value::from(total)));
         }
-        if let Some(message) = message.filter(|_| self.messages) {
+        if let Some(message) = message.filter(|_| self.has_messages) {
             params.push_str(&format!(r#","message":{}"#, Value::from(message)));
         }
         params.push('}');
@@ -170,7 +174,7 @@ pub struct WireResponse {
     pub bytes: Bytes,
     /// The kind of the error, if the response is one. Some endpoints choose their HTTP status by it.
     pub error: Option<ErrorKind>,
-    /// Seconds after which it may be tried again.
+    /// The number of seconds after which the request may be tried again.
     pub retry_after: Option<u64>,
 }
 
@@ -190,7 +194,7 @@ impl WireResponse {
     }
 }
 
-/// Counts the requests that are being answered, and bounds those of each session.
+/// Counts the requests that are being answered, and bounds their number for each session.
 pub struct RequestSlots {
     running: AtomicUsize,
     max_per_session: usize,
@@ -202,26 +206,28 @@ impl RequestSlots {
         Self { running: AtomicUsize::new(0), max_per_session }
     }
 
-    /// Returns how many requests are being answered, at all endpoints.
+    /// Returns the number of requests that are being answered at all endpoints.
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
     }
 }
 
-/// Releases a request's id when it ends, however it ends.
+/// A request in flight. Its id is released when this is dropped.
 pub struct InFlight<'a> {
     slots: &'a RequestSlots,
     session: &'a SessionShared,
-    key: Key,
+    key: RequestKey,
     pub cancel: Cancel,
-    /// The handler has finished: dropping this no longer means that the request was given up.
+    /// `true` once the handler has finished. Otherwise the drop means that the request was abandoned, and cancels it.
     pub is_answered: bool,
 }
 
 impl<'a> InFlight<'a> {
+    /// Admits a request of a session.
+    ///
     /// # Errors
-    /// `-32600` for an id that is in use, `OVERLOADED` for one request too many.
+    /// `-32600` for an id that is in use, `OVERLOADED` if too many requests are in flight.
     pub fn admit(slots: &'a RequestSlots, session: &'a SessionShared, id: &RequestId) -> Result<Self, McpError> {
         let max = slots.max_per_session;
         let (key, cancel) = session.admit(id, max).map_err(|fault| match fault {
@@ -252,10 +258,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{Bench, sent};
+    use crate::testing::{Bench, take_sent_messages};
 
     #[test]
-    fn progress_only_rises_and_says_what_its_revision_has() {
+    fn progress_only_rises_and_has_message_if_revision_allows() {
         let bench = Bench::default();
         for (revision, has_message) in [(Revision::V2025_11_25, true), (Revision::V2024_11_05, false)] {
             let exchange = bench.exchange(revision, "{}");
@@ -264,17 +270,21 @@ mod tests {
             for value in [1.0, 1.0, 0.5, 2.0] {
                 progress.progress(value, Some(4.0), Some("so far"));
             }
-            let told = sent(&exchange);
-            let values: Vec<_> = told.iter().map(|message| message["params"]["progress"].as_f64().unwrap()).collect();
+            let messages = take_sent_messages(&exchange);
+            let values: Vec<_> =
+                messages.iter().map(|message| message["params"]["progress"].as_f64().unwrap()).collect();
             assert_eq!(values, [1.0, 2.0]);
-            assert_eq!((&told[0]["params"]["progressToken"], &told[0]["params"]["total"]), (&json!("t"), &json!(4.0)));
-            assert_eq!(told[0]["params"].get("message").is_some(), has_message, "{revision:?}");
+            assert_eq!(
+                (&messages[0]["params"]["progressToken"], &messages[0]["params"]["total"]),
+                (&json!("t"), &json!(4.0))
+            );
+            assert_eq!(messages[0]["params"].get("message").is_some(), has_message, "{revision:?}");
             assert!(!exchange.progress(None).has_listener());
         }
     }
 
     #[test]
-    fn a_log_message_goes_to_who_wants_its_level() {
+    fn log_message_is_sent_if_client_wants_its_level() {
         use LoggingLevel::{Debug, Error, Notice, Warning};
         let bench = Bench::default();
         let modern = |log_level| Exchange { log_level, ..bench.exchange(Revision::MODERN, "{}") };
@@ -284,7 +294,7 @@ mod tests {
             exchange
         };
         let rest = Exchange { transport: Transport::Rest, ..legacy(Some(Debug)) };
-        for (exchange, level, heard) in [
+        for (exchange, level, is_sent) in [
             (modern(None), Error, false),
             (modern(Some(Warning)), Notice, false),
             (modern(Some(Warning)), Warning, true),
@@ -294,12 +304,17 @@ mod tests {
             (rest, Error, false),
         ] {
             exchange.log(level, &json!(1));
-            assert_eq!(sent(&exchange).len(), usize::from(heard), "{:?} {level:?}", exchange.revision());
+            assert_eq!(
+                take_sent_messages(&exchange).len(),
+                usize::from(is_sent),
+                "{:?} {level:?}",
+                exchange.revision()
+            );
         }
     }
 
     #[test]
-    fn an_id_is_taken_until_its_request_has_ended() {
+    fn request_id_is_in_use_until_request_ends() {
         let bench = Bench::default();
         let exchange = bench.exchange(Revision::V2025_11_25, "{}");
         let id = |n: u8| RequestId::from_raw(&n.to_string());
@@ -311,17 +326,17 @@ mod tests {
         let error = admit(3).err().unwrap();
         assert_eq!((error.kind, error.data["limit"].as_u64()), (ErrorKind::Overloaded, Some(2)));
         assert_eq!((slots.running(), exchange.session.in_flight()), (2, 2));
-        // One that is dropped unanswered was given up; one that was answered was not.
-        let (given_up, answered) = (first.cancel.clone(), second.cancel.clone());
+        // The drop cancels a request without an answer, and not an answered one.
+        let (unanswered, answered) = (first.cancel.clone(), second.cancel.clone());
         second.is_answered = true;
         drop((first, second));
-        assert!(given_up.is_cancelled() && !answered.is_cancelled());
+        assert!(unanswered.is_cancelled() && !answered.is_cancelled());
         assert_eq!((slots.running(), exchange.session.in_flight()), (0, 0));
         assert!(admit(1).is_ok());
     }
 
     #[test]
-    fn a_proposer_is_named_without_the_sessions_whole_id() {
+    fn proposer_contains_only_short_session_id() {
         let bench = Bench::default();
         let exchange = bench.exchange(Revision::V2025_11_25, "{}");
         let proposer = exchange.proposer();
@@ -330,6 +345,6 @@ mod tests {
         let session = proposer.session.unwrap();
         assert!(exchange.session.id.starts_with(session.trim_end_matches('…')) && session.chars().count() == 9);
         let rest = Exchange { transport: Transport::Rest, ..exchange };
-        assert_eq!(rest.proposer().revision, None, "plain HTTP has none");
+        assert_eq!(rest.proposer().revision, None, "plain HTTP has no revision");
     }
 }

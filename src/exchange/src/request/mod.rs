@@ -1,4 +1,4 @@
-//! One request on its way, what belongs to it, what its client is asked meanwhile, and its answer.
+//! One request in progress, with its messages, the questions to its client, and its answer.
 
 pub mod ask;
 pub mod context;

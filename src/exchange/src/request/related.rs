@@ -1,4 +1,4 @@
-//! Delivers the messages that belong to one request and precede its answer.
+//! Sends the messages that belong to one request and precede its answer.
 
 use std::{
     collections::VecDeque,
@@ -16,21 +16,21 @@ use crate::{
 };
 use countersign_domain::principal::Principal;
 
-/// The channel for notifications of one request. They are never sent on the stream of another request.
+/// The channel for the messages of one request. They are never sent on the stream of another request.
 #[derive(Clone)]
-pub enum Related {
-    /// The session's one ordered stream.
+pub enum RelatedChannel {
+    /// The session's only, ordered stream.
     Outbox(Arc<SessionShared>),
-    /// A numbered SSE stream of a handshake-era HTTP session, opened by the first message.
+    /// The numbered SSE stream of a handshake-era HTTP request. The first message opens it.
     Stream(Arc<PostStream>),
     /// The response stream of one modern POST.
     Queue(Arc<ResponseQueue>),
-    /// Nobody could receive them.
+    /// The client cannot receive such messages.
     Nowhere,
 }
 
-impl Related {
-    /// Sends a message; `false` if it could not be queued.
+impl RelatedChannel {
+    /// Sends a message. Returns `false` if it could not be queued.
     pub fn send(&self, message: Bytes) -> bool {
         match self {
             Self::Outbox(session) => match &session.channel {
@@ -44,7 +44,7 @@ impl Related {
     }
 }
 
-/// The SSE stream of one handshake-era POST. Most requests are answered without ever opening it.
+/// The SSE stream of one handshake-era POST. Most requests are answered without opening it.
 pub struct PostStream {
     pub session: Arc<SessionShared>,
     number: OnceLock<u32>,
@@ -57,12 +57,12 @@ impl PostStream {
         Self { session, number: OnceLock::new(), opened: AtomicWaker::new() }
     }
 
-    /// Whoever polls with that context is woken when the stream is opened.
+    /// Registers a task to be woken when the stream is opened.
     pub fn watch(&self, cx: &Context<'_>) {
         self.opened.register(cx.waker());
     }
 
-    /// The stream's number, opening it now if need be; `None` for a session without streams.
+    /// Returns the stream's number, and opens the stream if necessary. Returns `None` for a session without streams.
     pub fn open(&self) -> Option<u32> {
         let Channel::Streams(streams) = &self.session.channel else { return None };
         if let Some(number) = self.number() {
@@ -73,7 +73,7 @@ impl PostStream {
         Some(number)
     }
 
-    /// The stream's number, if anything was sent on it.
+    /// Returns the stream's number if a message was sent on it.
     pub fn number(&self) -> Option<u32> {
         self.number.get().copied()
     }
@@ -105,11 +105,11 @@ impl PendingMessages {
     }
 }
 
-/// Messages on their way into one response; bounded in number and bytes, with a single reader.
+/// The messages for one response, bounded in number and bytes, with a single reader.
 pub struct ResponseQueue {
     max: usize,
     max_bytes: usize,
-    /// Whose they are, where they count.
+    /// The memory and the principal that the messages count for, if they are counted.
     owner: Option<(Arc<Memory>, Arc<Principal>)>,
     messages: Mutex<PendingMessages>,
     reader: AtomicWaker,
@@ -129,39 +129,39 @@ impl ResponseQueue {
 
     fn push(&self, message: Bytes) -> bool {
         {
-            let mut waiting = self.messages.lock();
-            let bytes = waiting.bytes + message.len();
-            if waiting.messages.len() >= self.max || (bytes > self.max_bytes && waiting.bytes > 0) {
+            let mut pending = self.messages.lock();
+            let bytes = pending.bytes + message.len();
+            if pending.messages.len() >= self.max || (bytes > self.max_bytes && pending.bytes > 0) {
                 return false;
             }
-            if let (Some((memory, principal)), more @ 1..) = (&self.owner, bytes.saturating_sub(EXEMPT_BYTES)) {
-                let share = waiting.share.get_or_insert_with(|| memory.share(&principal.name));
-                if !share.grow(more.saturating_sub(share.bytes())) {
+            if let (Some((memory, principal)), counted @ 1..) = (&self.owner, bytes.saturating_sub(EXEMPT_BYTES)) {
+                let share = pending.share.get_or_insert_with(|| memory.share(&principal.name));
+                if !share.grow(counted.saturating_sub(share.bytes())) {
                     return false;
                 }
             }
-            waiting.bytes = bytes;
-            waiting.messages.push_back(message);
+            pending.bytes = bytes;
+            pending.messages.push_back(message);
         }
         self.reader.wake();
         true
     }
 
-    /// All messages that wait, or `Pending` while there are none.
+    /// Takes all pending messages, or returns `Pending` while there are none.
     pub fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<Bytes>> {
         self.reader.register(cx.waker());
         let taken = self.messages.lock().take();
         if taken.is_empty() { Poll::Pending } else { Poll::Ready(taken) }
     }
 
-    /// Puts back what was taken only to see that there is something.
+    /// Puts back messages that were taken only to find out whether there are any.
     pub fn put_back(&self, taken: Vec<Bytes>) {
-        let mut waiting = self.messages.lock();
-        waiting.bytes += taken.iter().map(Bytes::len).sum::<usize>();
-        taken.into_iter().rev().for_each(|message| waiting.messages.push_front(message));
+        let mut pending = self.messages.lock();
+        pending.bytes += taken.iter().map(Bytes::len).sum::<usize>();
+        taken.into_iter().rev().for_each(|message| pending.messages.push_front(message));
     }
 
-    /// Takes the messages that wait now.
+    /// Takes all pending messages.
     pub fn take(&self) -> Vec<Bytes> {
         self.messages.lock().take()
     }
@@ -188,23 +188,23 @@ mod tests {
     }
 
     #[test]
-    fn a_response_queue_is_bounded_and_takes_one_long_message_alone() {
+    fn response_queue_is_bounded_but_accepts_one_long_message() {
         let queue = ResponseQueue::new(2, 10);
         let text = |n: usize| Bytes::from("x".repeat(n));
         assert!(queue.push(text(5)) && queue.push(text(5)));
-        assert!(!queue.push(text(0)), "two messages are enough");
+        assert!(!queue.push(text(0)), "the queue has room for two messages");
         assert_eq!(queue.take().len(), 2);
-        assert!(queue.push(text(100)), "or it would never be sent");
+        assert!(queue.push(text(100)), "a long message could never be sent otherwise");
         assert!(!queue.push(text(1)));
         let taken = queue.take();
         assert!(queue.push(text(1)));
         queue.put_back(taken);
-        assert!(!queue.push(text(1)), "what was put back counts");
+        assert!(!queue.push(text(1)), "messages that were put back count");
         assert_eq!(queue.take().iter().map(Bytes::len).collect::<Vec<_>>(), [100, 1], "and comes first");
     }
 
     #[test]
-    fn response_queue_counts_as_its_principals_memory_until_taken() {
+    fn response_queue_takes_principals_memory_until_read() {
         let memory = Memory::new(40 << 10, 40 << 10);
         let principal = identity("ann", Role::Agent).principal;
         let queue = ResponseQueue::counted(100, 1 << 20, Arc::clone(&memory), principal);
@@ -218,28 +218,28 @@ mod tests {
     }
 
     #[test]
-    fn the_stream_of_a_post_is_opened_once_by_its_first_message() {
+    fn first_message_opens_stream_of_post() {
         let session = session(Transport::Http, Channel::Streams(Streams::new(10, 1000)));
         let stream = Arc::new(PostStream::new(Arc::clone(&session)));
         assert_eq!(stream.number(), None);
-        let related = Related::Stream(Arc::clone(&stream));
+        let related = RelatedChannel::Stream(Arc::clone(&stream));
         assert!(related.send(Bytes::from("a")) && related.send(Bytes::from("b")));
         let number = stream.number().unwrap();
         let Channel::Streams(streams) = &session.channel else { unreachable!() };
         assert_eq!(streams.newest(number), Some(2), "both are on one stream");
-        assert!(!Related::Nowhere.send(Bytes::from("c")));
+        assert!(!RelatedChannel::Nowhere.send(Bytes::from("c")));
     }
 
     #[test]
-    fn what_belongs_to_a_request_needs_its_sessions_outbox() {
+    fn unread_message_of_request_ends_its_session() {
         let limits = OutboxLimits { messages: 1, bytes: 10, replay_frames: 0, replay_bytes: 0 };
         let session = session(Transport::WebSocket, Channel::Outbox(Outbox::new(limits)));
-        let related = Related::Outbox(Arc::clone(&session));
+        let related = RelatedChannel::Outbox(Arc::clone(&session));
         assert!(related.send(Bytes::from("a")));
         assert!(!session.ended.is_cancelled());
         assert!(!related.send(Bytes::from("b")));
         assert!(session.ended.is_cancelled(), "a client that does not read loses its session");
         let none = self::session(Transport::Http, Channel::None);
-        assert!(!Related::Outbox(none).send(Bytes::from("a")));
+        assert!(!RelatedChannel::Outbox(none).send(Bytes::from("a")));
     }
 }

@@ -1,10 +1,11 @@
-//! What a request is answered with, in the plainest form; [`Reply::finish`] makes of it what the client's revision wants.
+//! The plain answer to a request. [`Reply::finish`] adapts it to the client's revision.
 
 use std::borrow::Cow;
 
 use countersign_protocol::{ErrorKind, Revision, json::add_members};
 
-/// `{"io.modelcontextprotocol/serverInfo": …}`, the `_meta` of every result that the gateway makes for stateless clients.
+/// `{"io.modelcontextprotocol/serverInfo": …}`, the `_meta` of all results that the gateway creates for stateless
+/// clients.
 pub const SERVER_META: &str = concat!(
     r#"{"io.modelcontextprotocol/serverInfo":{"name":"countersign","version":""#,
     env!("CARGO_PKG_VERSION"),
@@ -15,34 +16,34 @@ pub const SERVER_META: &str = concat!(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheHint {
     pub ttl_ms: u32,
-    /// The same for every principal.
+    /// `true` if the answer is the same for all principals.
     pub public: bool,
 }
 
 impl CacheHint {
-    /// Lists that only change with the gateway's configuration.
+    /// The hint for lists that change only with the gateway's configuration.
     pub const STATIC: Self = Self { ttl_ms: 60_000, public: true };
-    /// Live data.
+    /// The hint for live data, which must not be reused.
     pub const LIVE: Self = Self { ttl_ms: 0, public: false };
 }
 
 /// The result of a request.
 #[derive(Debug, Default)]
 pub struct Reply {
-    /// A JSON object without what only some revisions have.
+    /// A JSON object without members that only some revisions have.
     pub json: String,
     pub cache: Option<CacheHint>,
-    /// Further entries of `_meta`, as raw JSON.
+    /// An additional member of `_meta`, with its value as JSON text.
     pub meta: Option<(&'static str, String)>,
-    /// The revision that the handshake has just fixed.
+    /// The revision that the handshake has just negotiated.
     pub revision: Option<Revision>,
-    /// A failure that is told in-band.
+    /// The failure that the result describes.
     pub failure: Option<ErrorKind>,
-    /// A person has to approve it.
+    /// `true` if the call waits for a person's approval.
     pub pending: bool,
     /// The id of the change that was proposed for the request.
     pub change_id: Option<String>,
-    /// It is an upstream's, already as the client's revision wants it.
+    /// `true` if the result needs no adaptation, for example because it comes from an upstream.
     pub finished: bool,
 }
 
@@ -52,13 +53,13 @@ impl Reply {
         Self { json, ..Self::default() }
     }
 
-    /// A result that goes to its client as it is.
+    /// Creates a result that goes to its client unchanged.
     #[must_use]
     pub fn passed_on(json: String) -> Self {
         Self { finished: true, ..Self::new(json) }
     }
 
-    /// It tells of a failure.
+    /// Marks the result as one that describes a failure.
     #[must_use]
     pub fn failing(mut self, failure: Option<ErrorKind>) -> Self {
         self.failure = failure;
@@ -71,8 +72,8 @@ impl Reply {
         self
     }
 
-    /// The `result` for the wire: in the modern era with `resultType`, the server's name in `_meta`, and cache hints
-    /// (2026-07-28/basic/index, "ResultType" and "Per-response protocol fields").
+    /// Returns the `result` for the client. The modern era adds `resultType`, the server's name in `_meta` and cache
+    /// hints (2026-07-28/basic/index, "ResultType" and "Per-response protocol fields").
     #[must_use]
     pub fn finish(&self, revision: Revision) -> Cow<'_, str> {
         if self.finished || !revision.rules().result_type {
@@ -104,21 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn a_result_says_what_its_revision_wants_of_it() {
+    fn result_has_members_that_its_revision_requires() {
         let reply =
             Reply { meta: Some(("id", "7".into())), ..Reply::new(r#"{"n":1}"#.into()).cached(CacheHint::STATIC) };
-        assert_eq!(reply.finish(Revision::V2025_11_25), r#"{"n":1}"#, "the handshake era has none of it");
+        assert_eq!(reply.finish(Revision::V2025_11_25), r#"{"n":1}"#, "the handshake era has none of these members");
         let mut meta: Value = serde_json::from_str(SERVER_META).unwrap();
         meta["id"] = 7.into();
-        let wanted = json!({
+        let expected = json!({
             "n": 1, "resultType": "complete", "_meta": meta, "ttlMs": 60_000, "cacheScope": "public",
         });
-        assert_eq!(finished(&reply, Revision::MODERN), wanted);
+        assert_eq!(finished(&reply, Revision::MODERN), expected);
         let live = Reply::new("{}".into()).cached(CacheHint::LIVE);
         assert_eq!(finished(&live, Revision::MODERN)["cacheScope"], "private");
         let plain = finished(&Reply::new("{}".into()), Revision::MODERN);
         assert!(plain.get("ttlMs").is_none() && plain.get("cacheScope").is_none());
-        // An upstream's is its own affair.
+        // A result of an upstream stays unchanged.
         assert_eq!(Reply::passed_on("{ }".into()).finish(Revision::MODERN), "{ }");
     }
 }

@@ -1,4 +1,4 @@
-//! Cancellation of a request: by its client, or by the end of its session.
+//! The cancellation of a request by its client or by the end of its session.
 
 use std::{
     future::poll_fn,
@@ -15,23 +15,23 @@ use tokio_util::sync::CancellationToken;
 
 /// The cancellation of one request.
 ///
-/// Every request has one, and few need more of it than that whoever runs it wakes up: a [`CancellationToken`], which
-/// takes locks and a place among the children of another, is made only for handlers that hand it on.
+/// Every request has one, and most requests need it only to wake the task that runs them. A [`CancellationToken`] takes
+/// locks and a place among its parent's children, so it is created only for handlers that pass it on.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    over: AtomicBool,
-    waits: AtomicWaker,
+    is_cancelled: AtomicBool,
+    waker: AtomicWaker,
     token: Mutex<Option<CancellationToken>>,
 }
 
 impl Cancel {
     pub fn cancel(&self) {
-        // First, so that a token made meanwhile is one that has ended.
-        self.0.over.store(true, Ordering::Release);
-        self.0.waits.wake();
+        // The flag is set first, so that a token that is created meanwhile is cancelled, too.
+        self.0.is_cancelled.store(true, Ordering::Release);
+        self.0.waker.wake();
         if let Some(token) = &*self.0.token.lock() {
             token.cancel();
         }
@@ -39,21 +39,22 @@ impl Cancel {
 
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.0.over.load(Ordering::Acquire)
+        self.0.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// Resolves once it is cancelled. One at a time may wait: whoever asked last is woken.
+    /// Waits until the request is cancelled. Only the task that waited last is woken.
     pub async fn cancelled(&self) {
         poll_fn(|cx| {
             if !self.is_cancelled() {
-                self.0.waits.register(cx.waker());
+                self.0.waker.register(cx.waker());
             }
             if self.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
-    /// For many to wait for, or to be handed on: ends with it, or with `parent` as it was when first asked for.
+    /// Returns a token that many tasks may wait for. It is cancelled with this one, or with the `parent` of the first
+    /// call.
     #[must_use]
     pub fn token(&self, parent: &CancellationToken) -> CancellationToken {
         let mut token = self.0.token.lock();
@@ -65,7 +66,7 @@ impl Cancel {
     }
 }
 
-/// Something else's: handlers that hand it on get that very token.
+/// Wraps the token of another operation. [`Cancel::token`] returns that same token.
 impl From<CancellationToken> for Cancel {
     fn from(token: CancellationToken) -> Self {
         Self(Arc::new(Inner { token: Mutex::new(Some(token)), ..Inner::default() }))
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_waits_and_every_token_hear_of_it() {
+    async fn cancellation_wakes_waiter_and_all_tokens() {
         let (cancel, parent) = (Cancel::default(), CancellationToken::new());
         let before = cancel.token(&parent);
         let waiting = tokio::spawn({
@@ -91,21 +92,21 @@ mod tests {
         assert!(before.is_cancelled() && cancel.token(&parent).is_cancelled() && !parent.is_cancelled());
         cancel.cancelled().await;
 
-        let late = Cancel::default();
-        late.cancel();
-        assert!(late.token(&parent).is_cancelled());
+        let cancelled = Cancel::default();
+        cancelled.cancel();
+        assert!(cancelled.token(&parent).is_cancelled());
     }
 
     #[test]
-    fn tokens_end_with_their_parent_too_and_one_that_was_given_is_given_back() {
+    fn token_ends_with_parent_and_wrapped_token_is_returned() {
         let (cancel, parent) = (Cancel::default(), CancellationToken::new());
         let token = cancel.token(&parent);
         parent.cancel();
         assert!(token.is_cancelled() && !cancel.is_cancelled());
-        let own = CancellationToken::new();
-        let given = Cancel::from(own.clone()).token(&parent);
-        assert!(!given.is_cancelled());
-        own.cancel();
-        assert!(given.is_cancelled());
+        let wrapped = CancellationToken::new();
+        let returned = Cancel::from(wrapped.clone()).token(&parent);
+        assert!(!returned.is_cancelled());
+        wrapped.cancel();
+        assert!(returned.is_cancelled());
     }
 }

@@ -1,5 +1,5 @@
-//! What a client says of itself: in its handshake, or in the `_meta` of one modern request. Cut to what is worth keeping,
-//! since it is kept as long as the session is and shown in every list of sessions.
+//! The facts that a client states about itself, in its handshake or in the `_meta` of a modern request. They are
+//! shortened, because they are kept as long as the session and shown in every list of sessions.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use countersign_protocol::{
     params::Implementation,
 };
 
-/// Bytes of a `websiteUrl`; half of one leads nowhere, so a longer one is left out.
-const MAX_WEBSITE: usize = 2048;
-/// Bytes of members of `clientInfo` that no revision has.
-const MAX_UNKNOWN: usize = 1024;
+/// The maximum number of bytes of a `websiteUrl`. A longer URL is dropped, because a shortened one is useless.
+const MAX_WEBSITE_BYTES: usize = 2048;
+/// The maximum number of bytes of all members of `clientInfo` that no revision defines.
+const MAX_UNKNOWN_BYTES: usize = 1024;
 
 /// The facts that a client states about itself.
 #[derive(Clone, Debug)]
@@ -22,98 +22,102 @@ pub struct ClientFacts {
     pub revision: Revision,
     /// Optional in the modern era. Self-reported: never used for a decision.
     pub client: Option<Implementation>,
-    /// The same as JSON text, as the client wrote it but for what is too long to keep.
+    /// The client's `clientInfo` as JSON text, without parts that are too long to keep.
     pub client_info: Option<Arc<str>>,
     /// The declared capabilities, as JSON text.
     pub capabilities: Arc<str>,
 }
 
 impl ClientFacts {
-    /// Bytes that it takes to keep them.
+    /// Returns the bytes that the facts take.
     #[must_use]
     pub fn size(&self) -> usize {
-        let named = self.client.as_ref().map_or(0, |client| {
+        let name_bytes = self.client.as_ref().map_or(0, |client| {
             client.name.len() + client.version.len() + client.title.as_ref().map_or(0, String::len)
         });
-        named + self.client_info.as_ref().map_or(0, |info| info.len()) + self.capabilities.len()
+        name_bytes + self.client_info.as_ref().map_or(0, |info| info.len()) + self.capabilities.len()
     }
 }
 
 /// The limits on the facts that are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct FactLimits {
-    /// Characters of a name, a title, a version or a description.
+    /// The maximum number of characters of a name, a title, a version or a description.
     pub text: usize,
-    /// Bytes of the capabilities.
+    /// The maximum number of bytes of the capabilities.
     pub capabilities: usize,
 }
 
 impl FactLimits {
-    /// Proves that a declaration of capabilities is not too long; `member` is where it stands in `params`.
+    /// Checks that a declaration of capabilities is not too long. `member` is its path in `params`.
     ///
     /// # Errors
-    /// `-32602` for one that is.
+    /// `-32602` for a declaration that is too long.
     pub fn check(&self, member: &str, capabilities: &str) -> Result<(), McpError> {
-        too_long(member, "the capabilities are too long", capabilities.len(), self.capabilities)
+        check_length(member, "the capabilities are too long", capabilities.len(), self.capabilities)
     }
 
-    /// The client's name for itself, with what is too long cut off.
+    /// Shortens the texts of a client's name.
     #[must_use]
-    pub fn cut(&self, client: Implementation) -> Implementation {
+    pub fn shorten(&self, client: Implementation) -> Implementation {
         let Implementation { name, version, title } = client;
-        Implementation { name: self.text(name), version: self.text(version), title: title.map(|t| self.text(t)) }
+        Implementation {
+            name: self.shorten_text(name),
+            version: self.shorten_text(version),
+            title: title.map(|t| self.shorten_text(t)),
+        }
     }
 
-    /// The same of the JSON text: texts are cut off, icons left out.
+    /// Shortens the texts of `clientInfo`, given as JSON text, and drops its icons.
     #[must_use]
-    pub fn info(&self, text: &str) -> String {
-        let mut kept = Map::new();
-        let mut unknown = 0;
+    pub fn shorten_info(&self, text: &str) -> String {
+        let mut shortened = Map::new();
+        let mut unknown_bytes = 0;
         for member in members(text) {
             let value = match &*member.key {
                 "icons" => None,
                 "name" | "title" | "version" | "description" => {
-                    string(member.value).map(|text| self.text(text.into_owned()).into())
+                    string(member.value).map(|text| self.shorten_text(text.into_owned()).into())
                 }
-                "websiteUrl" => string(member.value).filter(|url| url.len() <= MAX_WEBSITE).map(|url| url.into()),
+                "websiteUrl" => string(member.value).filter(|url| url.len() <= MAX_WEBSITE_BYTES).map(|url| url.into()),
                 other => {
-                    unknown += other.len() + member.value.len();
-                    (unknown <= MAX_UNKNOWN).then(|| serde_json::from_str(member.value).ok()).flatten()
+                    unknown_bytes += other.len() + member.value.len();
+                    (unknown_bytes <= MAX_UNKNOWN_BYTES).then(|| serde_json::from_str(member.value).ok()).flatten()
                 }
             };
             if let Some(value) = value {
-                kept.insert(member.key.into_owned(), value);
+                shortened.insert(member.key.into_owned(), value);
             }
         }
-        Value::Object(kept).to_string()
+        Value::Object(shortened).to_string()
     }
 
-    fn text(&self, mut text: String) -> String {
+    fn shorten_text(&self, mut text: String) -> String {
         if text.len() > self.text
             && let Some((end, _)) = text.char_indices().nth(self.text)
         {
             text.truncate(end);
-            // The rest is not kept with it.
+            // The memory of the rest is released.
             text.shrink_to_fit();
         }
         text
     }
 }
 
-/// Proves that a URI in `params` is not too long.
+/// Checks that a URI in `params` is not too long.
 ///
 /// # Errors
-/// `-32602` for one that is over `max`.
+/// `-32602` for a URI of more than `max` bytes.
 pub fn check_uri(max: usize, member: &str, uri: &str) -> Result<(), McpError> {
-    too_long(member, "the URI is too long", uri.len(), max)
+    check_length(member, "the URI is too long", uri.len(), max)
 }
 
-fn too_long(member: &str, what: &'static str, bytes: usize, limit: usize) -> Result<(), McpError> {
+fn check_length(member: &str, message: &'static str, bytes: usize, limit: usize) -> Result<(), McpError> {
     if bytes <= limit {
         return Ok(());
     }
     let details = serde_json::json!({ "bytes": bytes, "limit": limit });
-    Err(McpError::new(ErrorKind::InvalidParams, what).with("member", member).with("details", details))
+    Err(McpError::new(ErrorKind::InvalidParams, message).with("member", member).with("details", details))
 }
 
 #[cfg(test)]
@@ -123,15 +127,15 @@ mod tests {
     const LIMITS: FactLimits = FactLimits { text: 4, capabilities: 10 };
 
     #[test]
-    fn texts_are_cut_by_characters_and_icons_are_left_out() {
+    fn texts_are_shortened_by_characters_and_icons_dropped() {
         let info = r#"{"name":"äöüßx","version":"1","title":"abcd","icons":[{"src":"data:x"}],"websiteUrl":"https://a.example"}"#;
-        let kept: Value = serde_json::from_str(&LIMITS.info(info)).unwrap();
-        let wanted =
+        let shortened: Value = serde_json::from_str(&LIMITS.shorten_info(info)).unwrap();
+        let expected =
             serde_json::json!({ "name": "äöüß", "version": "1", "title": "abcd", "websiteUrl": "https://a.example" });
-        assert_eq!(kept, wanted);
+        assert_eq!(shortened, expected);
         let client =
             Implementation { name: "x".repeat(1 << 20), version: "12345".into(), title: Some("öööööö".into()) };
-        let client = LIMITS.cut(client);
+        let client = LIMITS.shorten(client);
         assert_eq!(
             (client.name.as_str(), client.version.as_str(), client.title.as_deref()),
             ("xxxx", "1234", Some("öööö"))
@@ -140,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn what_no_revision_has_is_kept_while_it_is_short() {
+    fn unknown_members_are_kept_within_limit() {
         let info = format!(r#"{{"name":"a","x":1,"y":"{}","z":2,"websiteUrl":"{0}"}}"#, "u".repeat(3000));
-        assert_eq!(LIMITS.info(&info), r#"{"name":"a","x":1}"#);
+        assert_eq!(LIMITS.shorten_info(&info), r#"{"name":"a","x":1}"#);
     }
 
     #[test]
-    fn what_is_too_long_is_named_with_its_bound() {
+    fn length_error_names_member_and_limit() {
         assert!(LIMITS.check("capabilities", "0123456789").is_ok());
         let error = LIMITS.check("capabilities", "0123456789a").unwrap_err();
         assert_eq!(error.kind.number(), -32602);

@@ -1,5 +1,5 @@
-//! What the requests of one session share: what its client said of itself, which of them are under way, what the client
-//! was asked, and the ways out to it.
+//! The state that the requests of one session share: the client's facts, the requests in flight, the open questions to
+//! the client, and the channels to it.
 
 pub mod cancel;
 pub mod facts;

@@ -1,8 +1,8 @@
-//! A connection's bounded queue of outgoing messages, and the ring it replays from when a client comes back.
+//! A connection's bounded queue of outgoing messages, with sent frames that are kept for a client that comes back.
 //!
-//! Anyone on any thread may push; one pump drains. The outbox never wakes a pump that was already woken,
-//! so a peer that stops reading costs no more than the bound. What it holds counts as its principal's memory
-//! ([`crate::bounds::memory`]), and where there is no room the connection that was left unread for longest ends.
+//! Any thread may push; one pump drains. The outbox wakes a pump only once between two drains, so a peer that stops
+//! reading costs no more than the bound. The frames count as memory of the principal ([`crate::bounds::memory`]).
+//! Without room, the connection that was left unread for longest ends.
 
 use std::{
     collections::VecDeque,
@@ -18,54 +18,54 @@ use crate::bounds::{
     memory::{EXEMPT_BYTES, Share, Unread},
 };
 
-/// More bytes than that, drained at a time, count until the next drain, or until they are [`Outbox::taken`].
-pub const LARGE_HANDOVER: usize = 32 << 10;
+/// If one drain takes more bytes than this, they count until the next drain or until [`Outbox::confirm_taken`].
+pub const LARGE_HANDOVER_BYTES: usize = 32 << 10;
 
 /// Wakes the pump that drains an outbox. Called at most once between two drains.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// The next work of a pump.
+/// The frames and signals that a pump has to send next.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Drained {
+pub struct DrainedFrames {
     pub frames: Vec<Bytes>,
-    /// Send a keep-alive ping.
+    /// `true` if the pump has to send a keep-alive ping.
     pub ping: bool,
-    /// Everything was drained and the connection is to be closed with this code and reason.
+    /// The code and reason with which the pump has to close the connection. All frames were drained before.
     pub close: Option<(u16, &'static str)>,
 }
 
-/// The queue is full, or there is no memory for it: the peer does not read.
+/// The queue is full, or there is no memory for the message, because the peer does not read.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Overflow;
 
-/// Why a session cannot be resumed from where the client says it is.
+/// The reason why a session cannot be resumed at the client's position.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ResumeFault {
-    /// The frames that the client missed are no longer held.
+    /// The frames that the client missed are no longer kept.
     TooLate,
-    /// The client says it received more frames than were ever sent.
+    /// The client states that it received more frames than were ever sent.
     Ahead,
 }
 
-/// Bounds of one outbox.
+/// The limits of one outbox.
 #[derive(Clone, Copy, Debug)]
 pub struct OutboxLimits {
-    /// Messages and bytes not yet handed to the pump.
+    /// The maximum number of messages that wait for the pump, and of their bytes.
     pub messages: usize,
     pub bytes: usize,
-    /// Frames and bytes kept after they were handed over; 0 keeps none.
+    /// The maximum number of sent frames that are kept, and of their bytes; 0 keeps none.
     pub replay_frames: usize,
     pub replay_bytes: usize,
 }
 
 #[derive(Default)]
 enum Connection {
-    /// Its pump is yet to be attached.
+    /// The pump is not attached yet.
     #[default]
     Awaited,
-    /// `woken` is set from a call of `wake` until the pump drains.
+    /// The pump is attached. `woken` is `true` from a call of `wake` until the pump drains.
     Attached { wake: Wake, woken: bool },
-    /// It was lost; its client may come back.
+    /// The connection was lost, and its client may come back.
     Away,
 }
 
@@ -77,21 +77,21 @@ struct State {
     sent: u64,
     queued_bytes: usize,
     replay_bytes: usize,
-    /// Handed to the connection, which has not asked for more since.
+    /// The bytes of the last drain that the connection has not confirmed yet.
     handed_bytes: usize,
-    /// When the peer last took something of what waits, or when it began to wait, by [`eviction::now`].
-    since: u64,
+    /// The time, by [`eviction::now`], at which the peer last took a frame, or at which the oldest one began to wait.
+    waiting_since: u64,
     connection: Connection,
-    /// The pump is to send a ping.
+    /// `true` if the pump has to send a ping.
     ping: bool,
     close: Option<(u16, &'static str)>,
-    /// A bound was hit since the pump was attached: nothing more is taken in.
+    /// `true` if a limit was exceeded since the pump was attached. Further messages are then refused.
     overflowed: bool,
-    /// Counts the clients that came back; only the pump of the latest turn drains.
+    /// The number of times that a client came back. Only the pump of the latest turn may drain.
     turn: u64,
     /// The memory of the principal that the frames take.
     share: Option<Share>,
-    /// Ends the session.
+    /// The token that ends the session.
     end: Option<CancellationToken>,
 }
 
@@ -107,21 +107,22 @@ impl Outbox {
         Self { limits, state: Arc::default() }
     }
 
-    /// Like [`Self::new`], with frames that count as memory of a principal.
+    /// Creates an outbox like [`Self::new`], whose frames count as memory of a principal.
     #[must_use]
     pub fn counted(limits: OutboxLimits, share: Share) -> Self {
         Self { limits, state: Arc::new(Mutex::new(State { share: Some(share), ..State::default() })) }
     }
 
-    /// Cancels that token where the connection is closed to make room for others.
-    pub fn ends_with(&self, end: CancellationToken) {
+    /// Sets the token that is cancelled if the connection is closed to make room for others.
+    pub fn set_end_token(&self, end: CancellationToken) {
         self.state.lock().end = Some(end);
     }
 
     /// Queues one message.
     ///
     /// # Errors
-    /// `Overflow` once a bound is reached; the message is dropped and every later one too, until a pump is attached anew.
+    /// [`Overflow`] once a limit is exceeded. The message and all later ones are dropped until a pump is attached
+    /// again.
     pub fn push(&self, frame: Bytes) -> Result<(), Overflow> {
         let mut state = self.state.lock();
         if state.overflowed || state.close.is_some() {
@@ -129,19 +130,19 @@ impl Outbox {
         }
         let queued = queued_len(&state);
         if queued >= self.limits.messages || (queued > 0 && state.queued_bytes + frame.len() > self.limits.bytes) {
-            give_up(&mut state);
+            drop_everything(&mut state);
             return Err(Overflow);
         }
         let is_away = matches!(state.connection, Connection::Away);
         if queued == 0 && !is_away {
-            state.since = eviction::now();
+            state.waiting_since = eviction::now();
         }
         state.queued_bytes += frame.len();
         state.frames.push_back(frame);
         if is_away {
             self.trim_away(&mut state);
         } else if !self.covers_messages(&mut state) {
-            give_up(&mut state);
+            drop_everything(&mut state);
             return Err(Overflow);
         }
         wake(state);
@@ -155,14 +156,14 @@ impl Outbox {
         wake(state);
     }
 
-    /// Asks the pump to close once everything queued is sent.
+    /// Asks the pump to close the connection once all queued messages are sent.
     pub fn close(&self, code: u16, reason: &'static str) {
         let mut state = self.state.lock();
         state.close.get_or_insert((code, reason));
         wake(state);
     }
 
-    /// Like [`Self::close`], but drops the queued messages.
+    /// Closes the connection like [`Self::close`], but drops the queued messages.
     pub fn abandon(&self, code: u16, reason: &'static str) {
         let mut state = self.state.lock();
         let sent = state.frames.len() - queued_len(&state);
@@ -174,9 +175,9 @@ impl Outbox {
         self.close(code, reason);
     }
 
-    /// Takes what is queued, up to about `budget` bytes. `None` when there is nothing to do, or another connection
-    /// has taken over since `turn`: what an old one took would be lost.
-    pub fn drain(&self, turn: u64, budget: usize) -> Option<Drained> {
+    /// Takes queued messages of about `budget` bytes. Returns `None` if there is nothing to do, or if another
+    /// connection has taken over since `turn`, because frames that an old connection takes would be lost.
+    pub fn drain(&self, turn: u64, budget: usize) -> Option<DrainedFrames> {
         let mut state = self.state.lock();
         if state.turn != turn {
             return None;
@@ -185,24 +186,24 @@ impl Outbox {
             *woken = false;
         }
         state.handed_bytes = 0;
-        let mut out = Drained { ping: std::mem::take(&mut state.ping), ..Drained::default() };
-        let mut taken = 0;
+        let mut out = DrainedFrames { ping: std::mem::take(&mut state.ping), ..DrainedFrames::default() };
+        let mut drained_bytes = 0;
         while let Some(frame) = usize::try_from(state.sent - state.base).ok().and_then(|i| state.frames.get(i)).cloned()
         {
-            if taken > 0 && taken + frame.len() > budget {
+            if drained_bytes > 0 && drained_bytes + frame.len() > budget {
                 break;
             }
-            taken += frame.len();
+            drained_bytes += frame.len();
             state.sent += 1;
             state.queued_bytes -= frame.len();
             state.replay_bytes += frame.len();
             out.frames.push(frame);
         }
-        if taken > 0 {
-            state.since = eviction::now();
+        if drained_bytes > 0 {
+            state.waiting_since = eviction::now();
         }
-        if taken > LARGE_HANDOVER {
-            state.handed_bytes = taken;
+        if drained_bytes > LARGE_HANDOVER_BYTES {
+            state.handed_bytes = drained_bytes;
         }
         self.trim(&mut state);
         if queued_len(&state) == 0 {
@@ -210,11 +211,11 @@ impl Outbox {
         } else {
             wake(state);
         }
-        (out != Drained::default()).then_some(out)
+        (out != DrainedFrames::default()).then_some(out)
     }
 
-    /// The connection has taken what was drained last: it does not count any more.
-    pub fn taken(&self, turn: u64) {
+    /// Confirms that the connection has sent the last drained frames, which then no longer count.
+    pub fn confirm_taken(&self, turn: u64) {
         let mut state = self.state.lock();
         if state.turn == turn {
             state.handed_bytes = 0;
@@ -222,8 +223,8 @@ impl Outbox {
         }
     }
 
-    /// Attaches the pump of a turn; frames that wait are announced to it at once. `false` for one that came too
-    /// late, because another connection has taken over.
+    /// Attaches the pump of a turn and wakes it if frames wait. Returns `false` if another connection has taken over
+    /// since.
     #[must_use]
     pub fn attach(&self, turn: u64, wake: Wake) -> bool {
         let mut state = self.state.lock();
@@ -232,14 +233,15 @@ impl Outbox {
         }
         state.connection = Connection::Attached { wake, woken: false };
         state.overflowed = false;
-        state.since = eviction::now();
+        state.waiting_since = eviction::now();
         if queued_len(&state) > 0 || state.close.is_some() {
             self::wake(state);
         }
         true
     }
 
-    /// The connection is gone; the newest frames are kept for a client that comes back, within the ring's bounds.
+    /// Detaches the lost connection. The newest frames are kept, within the replay limits, for a client that comes
+    /// back.
     pub fn detach(&self) {
         let mut state = self.state.lock();
         state.connection = Connection::Away;
@@ -247,17 +249,17 @@ impl Outbox {
         self.trim_away(&mut state);
     }
 
-    /// There is no connection to send to.
+    /// Returns `true` if the connection was lost.
     pub fn is_away(&self) -> bool {
         matches!(self.state.lock().connection, Connection::Away)
     }
 
-    /// Sets the stream back to just after frame number `received` (counted from 1), for the connection that comes
-    /// next. From here on the one before gets nothing more, so that nothing falls between the two. Gives the turn of
-    /// the new one; the first connection of all has turn 0.
+    /// Rewinds the stream to just after frame number `received` (counted from 1), for the next connection. The previous
+    /// connection gets no more frames, so none is lost between the two. Returns the turn of the next connection; the
+    /// first connection has turn 0.
     ///
     /// # Errors
-    /// See [`ResumeFault`]; nothing is changed then.
+    /// [`ResumeFault`]; the outbox is then unchanged.
     pub fn rewind(&self, received: u64) -> Result<u64, ResumeFault> {
         let mut state = self.state.lock();
         if received > state.base + state.frames.len() as u64 || received > state.sent {
@@ -276,28 +278,28 @@ impl Outbox {
         Ok(state.turn)
     }
 
-    /// Messages that wait for the pump.
+    /// Returns the number of messages that wait for the pump.
     pub fn len(&self) -> usize {
         queued_len(&self.state.lock())
     }
 
-    /// Bytes that wait for the pump.
+    /// Returns the number of bytes that wait for the pump.
     pub fn bytes(&self) -> usize {
         self.state.lock().queued_bytes
     }
 
-    /// So much waits for the pump that it is wiser to take nothing more in from this peer.
+    /// Returns `true` if so much waits for the pump that no more should be read from this peer.
     pub fn is_half_full(&self) -> bool {
         let state = self.state.lock();
         queued_len(&state) * 2 >= self.limits.messages || state.queued_bytes * 2 >= self.limits.bytes
     }
 
-    /// Nothing waits for the pump.
+    /// Returns `true` if no message waits for the pump.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bound was hit since the pump was attached.
+    /// Returns `true` if a limit was exceeded since the pump was attached.
     pub fn overflowed(&self) -> bool {
         self.state.lock().overflowed
     }
@@ -309,25 +311,25 @@ impl Outbox {
         {
             drop_front(state);
         }
-        forget_uncovered(state, state.sent);
+        drop_frames_without_memory(state, state.sent);
         shrink(state);
     }
 
-    /// While nobody is there the ring's bounds hold for all that is kept.
+    /// Applies the replay limits to all frames while there is no connection.
     fn trim_away(&self, state: &mut State) {
         let count = self.limits.replay_frames.max(1);
         while state.frames.len() > count || state.queued_bytes + state.replay_bytes > self.limits.replay_bytes {
             drop_front(state);
         }
         let end = state.base + state.frames.len() as u64;
-        forget_uncovered(state, end);
+        drop_frames_without_memory(state, end);
         shrink(state);
     }
 
-    /// Returns `true` if there is memory for the held frames. Frames that were sent are forgotten first.
+    /// Returns `true` if there is memory for the kept frames. Frames that were already sent are dropped first.
     fn covers_messages(&self, state: &mut State) -> bool {
         loop {
-            let (bytes, since) = (counted(state), state.since);
+            let (bytes, since) = (counted_bytes(state), state.waiting_since);
             let weak = || Arc::downgrade(&self.state) as Weak<dyn Unread>;
             let is_covered = state.share.as_mut().is_none_or(|share| share.cover_messages(bytes, since, weak));
             if is_covered || state.base >= state.sent {
@@ -341,13 +343,13 @@ impl Outbox {
 impl Unread for Mutex<State> {
     fn since(&self) -> Option<u64> {
         let state = self.try_lock()?;
-        (queued_len(&state) > 0 && !state.overflowed).then_some(state.since)
+        (queued_len(&state) > 0 && !state.overflowed).then_some(state.waiting_since)
     }
 
     fn close(&self) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
-        tracing::warn!("a client does not read, and there is no memory for what waits for it: its session ends");
-        give_up(&mut state);
+        tracing::warn!("a session ends because its client does not read and there is no memory for its messages");
+        drop_everything(&mut state);
         let end = state.end.clone();
         drop(state);
         if let Some(end) = end {
@@ -358,38 +360,38 @@ impl Unread for Mutex<State> {
 }
 
 /// Returns the bytes that count as memory of the principal.
-fn counted(state: &State) -> usize {
+fn counted_bytes(state: &State) -> usize {
     (state.queued_bytes + state.replay_bytes + state.handed_bytes).saturating_sub(EXEMPT_BYTES)
 }
 
-/// Forgets frames below that number for which there is no memory.
-fn forget_uncovered(state: &mut State, below: u64) {
+/// Drops frames below number `below` for which there is no memory.
+fn drop_frames_without_memory(state: &mut State, below: u64) {
     loop {
-        let bytes = counted(state);
-        if state.share.as_mut().is_none_or(|share| share.cover(bytes)) || state.base >= below {
+        let bytes = counted_bytes(state);
+        if state.share.as_mut().is_none_or(|share| share.cover_replay(bytes)) || state.base >= below {
             return;
         }
         drop_front(state);
     }
 }
 
-/// An idle session keeps no spare room: ten thousand of them may sleep here.
+/// Releases the spare capacity of an idle session, of which there may be ten thousand.
 fn shrink(state: &mut State) {
     if state.frames.capacity() > 32 && state.frames.len() * 4 < state.frames.capacity() {
         state.frames.shrink_to_fit();
     }
 }
 
-/// Drops all frames: nobody gets them any more.
-fn give_up(state: &mut State) {
+/// Drops all frames, because no client will get them.
+fn drop_everything(state: &mut State) {
     state.overflowed = true;
     state.base += state.frames.len() as u64;
     state.sent = state.base;
     state.frames = VecDeque::new();
     (state.queued_bytes, state.replay_bytes) = (0, 0);
-    let handed = state.handed_bytes.saturating_sub(EXEMPT_BYTES);
+    let handed_bytes = state.handed_bytes.saturating_sub(EXEMPT_BYTES);
     if let Some(share) = &mut state.share {
-        share.shrink_to(handed);
+        share.shrink_to(handed_bytes);
     }
 }
 
@@ -402,7 +404,7 @@ fn drop_front(state: &mut State) {
         if state.base < state.sent {
             state.replay_bytes -= frame.len();
         } else {
-            // Dropped before it was ever sent: the client will learn of the gap when it resumes.
+            // The frame was never sent. The client will learn of the gap when it resumes.
             state.queued_bytes -= frame.len();
             state.sent += 1;
         }
@@ -414,7 +416,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
     if let Connection::Attached { wake, woken: woken @ false } = &mut state.connection {
         *woken = true;
         let wake = Arc::clone(wake);
-        // Not under the lock: the wake-up may drain at once.
+        // The lock is released first, because the pump may drain at once.
         drop(state);
         wake();
     }
@@ -429,55 +431,55 @@ mod tests {
 
     const LIMITS: OutboxLimits = OutboxLimits { messages: 4, bytes: 100, replay_frames: 2, replay_bytes: 1000 };
 
-    fn counted() -> (Wake, Arc<AtomicUsize>) {
-        let n = Arc::new(AtomicUsize::new(0));
-        let seen = n.clone();
+    fn counting_wake() -> (Wake, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counter = count.clone();
         (
             Arc::new(move || {
-                seen.fetch_add(1, Ordering::Relaxed);
+                counter.fetch_add(1, Ordering::Relaxed);
             }),
-            n,
+            count,
         )
     }
 
     #[test]
-    fn wakes_once_until_drained() {
+    fn pump_is_woken_once_until_it_drains() {
         let outbox = Outbox::new(LIMITS);
-        let (wake, n) = counted();
+        let (wake, count) = counting_wake();
         assert!(outbox.attach(0, wake));
         outbox.push(Bytes::from_static(b"a")).unwrap();
         outbox.push(Bytes::from_static(b"b")).unwrap();
-        assert_eq!(n.load(Ordering::Relaxed), 1);
+        assert_eq!(count.load(Ordering::Relaxed), 1);
         assert_eq!(outbox.drain(0, 1000).unwrap().frames.len(), 2);
         assert!(outbox.drain(0, 1000).is_none());
         outbox.push(Bytes::from_static(b"c")).unwrap();
-        assert_eq!(n.load(Ordering::Relaxed), 2);
+        assert_eq!(count.load(Ordering::Relaxed), 2);
     }
 
     #[test]
-    fn a_pump_that_is_attached_hears_of_what_waits_for_it_and_of_nothing_else() {
+    fn attached_pump_is_woken_only_if_something_waits() {
         let outbox = Outbox::new(LIMITS);
-        let (wake, n) = counted();
+        let (wake, count) = counting_wake();
         assert!(outbox.attach(0, wake) && outbox.is_empty());
-        assert_eq!(n.load(Ordering::Relaxed), 0);
+        assert_eq!(count.load(Ordering::Relaxed), 0);
         outbox.detach();
         outbox.push(Bytes::from_static(b"a")).unwrap();
-        let (wake, n) = counted();
+        let (wake, count) = counting_wake();
         assert!(outbox.attach(0, wake) && !outbox.is_empty());
-        assert_eq!(n.load(Ordering::Relaxed), 1);
-        // The end waits too, without a frame.
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        // A pending close wakes the pump, too, even without a frame.
         assert_eq!(outbox.drain(0, 1000).unwrap().frames.len(), 1);
         outbox.detach();
         outbox.close(1000, "done");
-        let (wake, n) = counted();
+        let (wake, count) = counting_wake();
         assert!(outbox.attach(0, wake) && outbox.is_empty());
-        assert_eq!(n.load(Ordering::Relaxed), 1);
+        assert_eq!(count.load(Ordering::Relaxed), 1);
     }
 
     #[test]
-    fn overflow_is_final_until_reattached() {
+    fn overflow_lasts_until_pump_is_reattached() {
         let outbox = Outbox::new(LIMITS);
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         assert!(outbox.attach(0, wake.clone()));
         for _ in 0..4 {
             outbox.push(Bytes::from_static(b"x")).unwrap();
@@ -490,17 +492,17 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_its_principal_has_no_memory_for_are_forgotten_first() {
+    fn sent_frames_without_memory_are_dropped_first() {
         let memory = Memory::new(64 << 10, 1 << 20);
         let limits = OutboxLimits { replay_frames: 100, replay_bytes: 1 << 20, bytes: 1 << 20, ..LIMITS };
         let outbox = Outbox::counted(limits, memory.take("alice", 0).unwrap());
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         assert!(outbox.attach(0, wake));
         for _ in 0..4 {
             outbox.push(Bytes::from(vec![b'x'; 15 << 10])).unwrap();
             assert_eq!(outbox.drain(0, 1 << 20).unwrap().frames.len(), 1);
         }
-        // What is free holds one of them, and half of what there is two more.
+        // The exempt bytes hold one frame, and half of the memory holds two more.
         assert_eq!(memory.used_by("alice"), 32 << 10);
         assert_eq!(outbox.rewind(0), Err(ResumeFault::TooLate));
         assert_eq!(outbox.rewind(1), Ok(1));
@@ -509,18 +511,18 @@ mod tests {
     }
 
     #[test]
-    fn one_message_over_the_byte_bound_still_passes_alone() {
+    fn single_message_over_byte_limit_is_accepted() {
         let outbox = Outbox::new(LIMITS);
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         assert!(outbox.attach(0, wake));
         assert_eq!(outbox.push(Bytes::from(vec![b'x'; 500])), Ok(()));
         assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(Overflow));
     }
 
     #[test]
-    fn resumes_from_the_ring_or_says_too_late() {
+    fn rewind_succeeds_only_within_kept_frames() {
         let outbox = Outbox::new(LIMITS);
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         assert!(outbox.attach(0, wake.clone()));
         for frame in ["1", "2", "3", "4"] {
             outbox.push(Bytes::from(frame)).unwrap();
@@ -535,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn unsent_frames_dropped_while_away_are_too_late() {
+    fn rewind_to_unsent_dropped_frame_is_too_late() {
         let outbox = Outbox::new(LIMITS);
         outbox.detach();
         for frame in ["1", "2", "3"] {
@@ -547,14 +549,14 @@ mod tests {
     }
 
     #[test]
-    fn once_a_client_came_back_its_old_connection_takes_nothing_more() {
+    fn old_connection_gets_nothing_after_rewind() {
         let outbox = Outbox::new(OutboxLimits { replay_frames: 10, ..LIMITS });
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         assert!(outbox.attach(0, wake.clone()));
         outbox.push(Bytes::from_static(b"1")).unwrap();
         outbox.drain(0, 1000).unwrap();
         let turn = outbox.rewind(1).unwrap();
-        // Produced between the new connection's request and its first word.
+        // The frame is pushed between the rewind and the attachment of the new pump.
         outbox.push(Bytes::from_static(b"2")).unwrap();
         assert_eq!(outbox.drain(0, 1000), None);
         assert!(!outbox.attach(0, wake.clone()));
@@ -563,9 +565,9 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_when_a_client_comes_back_is_not_cut_to_the_ring() {
+    fn replay_limit_does_not_apply_to_waiting_frames_after_rewind() {
         let outbox = Outbox::new(LIMITS);
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         assert!(outbox.attach(0, wake.clone()));
         for frame in ["1", "2", "3"] {
             outbox.push(Bytes::from(frame)).unwrap();
@@ -577,9 +579,9 @@ mod tests {
     }
 
     #[test]
-    fn closes_after_the_last_frame() {
+    fn connection_closes_after_last_frame() {
         let outbox = Outbox::new(LIMITS);
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         assert!(outbox.attach(0, wake));
         outbox.push(Bytes::from(vec![b'x'; 50])).unwrap();
         outbox.push(Bytes::from(vec![b'y'; 50])).unwrap();
@@ -589,20 +591,20 @@ mod tests {
     }
 
     #[test]
-    fn an_outbox_that_is_abandoned_drops_what_waits_and_says_why() {
+    fn abandoned_outbox_drops_waiting_frames_and_closes() {
         let outbox = Outbox::new(LIMITS);
-        let (wake, n) = counted();
+        let (wake, count) = counting_wake();
         assert!(outbox.attach(0, wake));
         outbox.push(Bytes::from_static(b"sent")).unwrap();
         outbox.drain(0, 60).unwrap();
         outbox.push(Bytes::from_static(b"waits")).unwrap();
         assert_eq!((outbox.len(), outbox.bytes()), (1, 5));
         outbox.abandon(1013, "too slow");
-        assert_eq!((outbox.len(), outbox.bytes(), n.load(Ordering::Relaxed)), (0, 0, 2));
+        assert_eq!((outbox.len(), outbox.bytes(), count.load(Ordering::Relaxed)), (0, 0, 2));
         assert_eq!(outbox.push(Bytes::from_static(b"late")), Err(Overflow));
         let last = outbox.drain(0, 60).unwrap();
         assert_eq!((last.frames, last.close), (vec![], Some((1013, "too slow"))));
-        // What was sent before can be asked for again.
+        // Frames that were sent before can still be replayed.
         assert_eq!(outbox.rewind(0), Ok(1));
     }
 
@@ -611,7 +613,7 @@ mod tests {
         let memory = Memory::new(1 << 20, 1 << 20);
         let limits = OutboxLimits { messages: 1000, bytes: 1 << 20, replay_frames: 100, replay_bytes: 30_000 };
         let outbox = Outbox::counted(limits, memory.share("alice"));
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         assert!(outbox.attach(0, wake));
         let push = || outbox.push(Bytes::from(vec![b'x'; 10_000]));
         (0..50).for_each(|_| push().unwrap());
@@ -631,12 +633,12 @@ mod tests {
     fn outboxes_that_nobody_reads_stay_within_the_total() {
         let memory = Memory::new(256 << 10, 512 << 10);
         let limits = OutboxLimits { messages: 1000, bytes: 1 << 20, replay_frames: 100, replay_bytes: 1 << 20 };
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         let outboxes: Vec<_> = (0..20)
             .map(|n| {
                 let outbox = Outbox::counted(limits, memory.share(if n % 2 == 0 { "alice" } else { "bob" }));
                 let end = CancellationToken::new();
-                outbox.ends_with(end.clone());
+                outbox.set_end_token(end.clone());
                 assert!(outbox.attach(0, wake.clone()));
                 (outbox, end)
             })
@@ -649,22 +651,25 @@ mod tests {
         }
         let ended = |(outbox, end): &&(Outbox, CancellationToken)| outbox.overflowed() || end.is_cancelled();
         assert!(outboxes.iter().filter(ended).count() >= 10);
-        assert!(outboxes.iter().filter(ended).all(|(outbox, _)| outbox.is_empty()), "what waited is dropped at once");
+        assert!(
+            outboxes.iter().filter(ended).all(|(outbox, _)| outbox.is_empty()),
+            "waiting frames are dropped at once"
+        );
         drop(outboxes);
         assert_eq!(memory.used_total(), 0);
     }
 
     #[test]
-    fn bytes_handed_over_count_until_the_connection_took_them() {
+    fn drained_bytes_count_until_connection_confirms_them() {
         let memory = Memory::new(1 << 20, 1 << 20);
         let limits = OutboxLimits { replay_frames: 0, replay_bytes: 0, bytes: 1 << 20, ..LIMITS };
         let outbox = Outbox::counted(limits, memory.share("alice"));
-        let (wake, _) = counted();
+        let (wake, _) = counting_wake();
         assert!(outbox.attach(0, wake));
         outbox.push(Bytes::from(vec![b'x'; 200_000])).unwrap();
         assert!(outbox.drain(0, 1).is_some() && outbox.is_empty());
         assert!(memory.used_by("alice") >= 200_000 - EXEMPT_BYTES);
-        outbox.taken(0);
+        outbox.confirm_taken(0);
         assert!(memory.used_by("alice") <= 16 << 10);
     }
 }

@@ -1,4 +1,4 @@
-//! The questions that a session's client was asked and has not answered yet.
+//! The open questions of the gateway to a session's client.
 
 use std::{
     collections::HashMap,
@@ -11,34 +11,35 @@ use tokio::sync::oneshot;
 
 use countersign_protocol::{RequestId, envelope};
 
-/// Questions of one session that wait for their answers.
-pub const MAX_OPEN: usize = 64;
+/// The maximum number of open questions of one session.
+pub const MAX_OPEN_QUESTIONS: usize = 64;
 
-/// A client's `result`, or its `error` object.
+/// The client's `result` or its `error` object.
 pub type ClientAnswer = Result<Box<RawValue>, Box<RawValue>>;
 
 /// The open questions of a session.
 #[derive(Default)]
 pub struct Questions {
-    last: AtomicU64,
+    last_id: AtomicU64,
     open: Mutex<HashMap<RequestId, oneshot::Sender<ClientAnswer>>>,
 }
 
 impl Questions {
-    /// Takes a client's answer; one that belongs to no open question is ignored.
-    pub fn answered(&self, response: &envelope::Response<'_>) {
+    /// Passes a client's answer to the task that waits for it. An answer to no open question is ignored.
+    pub fn deliver_answer(&self, response: &envelope::Response<'_>) {
         let Some(id) = &response.id else { return };
-        let Some(waiting) = self.open.lock().remove(id) else { return };
+        let Some(receiver) = self.open.lock().remove(id) else { return };
         let answer = response.outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned);
-        // Whoever asked may be gone by now.
-        let _ = waiting.send(answer);
+        // The task that asked may be gone.
+        let _ = receiver.send(answer);
     }
 
-    /// One more question, and where its answer comes; `None` for one too many. [`Self::close`] must follow.
+    /// Opens a question and returns its id and the receiver of its answer. Returns `None` if too many are open.
+    /// [`Self::close`] must follow.
     pub fn open(&self) -> Option<(RequestId, oneshot::Receiver<ClientAnswer>)> {
-        let id = RequestId::from_raw(&(self.last.fetch_add(1, Ordering::Relaxed) + 1).to_string());
+        let id = RequestId::from_raw(&(self.last_id.fetch_add(1, Ordering::Relaxed) + 1).to_string());
         let mut open = self.open.lock();
-        if open.len() >= MAX_OPEN {
+        if open.len() >= MAX_OPEN_QUESTIONS {
             return None;
         }
         let (sender, receiver) = oneshot::channel();
@@ -46,7 +47,7 @@ impl Questions {
         Some((id, receiver))
     }
 
-    /// Nobody waits for its answer any more.
+    /// Closes a question whose answer is no longer awaited.
     pub fn close(&self, id: &RequestId) {
         self.open.lock().remove(id);
     }

@@ -1,4 +1,4 @@
-//! The state that a session's requests share. Any thread reads it without a message to the actor.
+//! The state that a session's requests share. Any thread can read it without a message to the session's actor.
 
 use std::{
     collections::HashMap,
@@ -33,65 +33,65 @@ pub use countersign_telemetry::Transport;
 
 /// The channel for messages that belong to no request.
 pub enum Channel {
-    /// One ordered stream both for answers and for everything else: WebSocket, stdio, the 2024-11-05 pair.
+    /// One ordered stream for answers and all other messages: WebSocket, stdio, the pair of 2024-11-05.
     Outbox(Outbox),
-    /// Handshake-era HTTP: each message to exactly one SSE stream.
+    /// The SSE streams of handshake-era HTTP. Each message goes to exactly one of them.
     Streams(Streams),
-    /// Stateless HTTP has none: subscriptions are streams of their own.
+    /// Stateless HTTP has no such channel, because each subscription is a stream of its own.
     None,
 }
 
 /// The state of one session.
 pub struct SessionShared {
-    /// 32 characters of a nanoid from a cryptographic source; before it, where several gateways serve one store, the node
-    /// where the session lives, and a dot.
+    /// 32 characters of a nanoid from a cryptographic source. If several gateways may serve the store, the name of the
+    /// session's node and a dot come first.
     pub id: Arc<str>,
     pub transport: Transport,
     pub identity: Identity,
-    /// The `Authorization` with which it was opened, where there are other nodes that may be asked on its behalf.
+    /// The `Authorization` header that opened the session, if other nodes may be asked on its behalf.
     pub authorization: Option<Box<str>>,
     pub created: Timestamp,
     pub channel: Channel,
-    /// Cancelled when the session ends ([`SessionShared::end`]), or the gateway.
+    /// Cancelled when the session ends ([`SessionShared::end`]) or when the gateway ends.
     pub ended: CancellationToken,
     /// The questions that the client has not answered yet.
     pub questions: Questions,
     /// The notes of modules about a handshake-era session.
     pub notes: Arc<SessionNotes>,
-    facts: RwLock<Option<KeptFacts>>,
+    facts: RwLock<Option<StoredFacts>>,
     initialized: AtomicBool,
-    /// When its client was last heard of, or read on, by [`eviction::now`].
+    /// The time, by [`eviction::now`], at which the client last sent a message or read a stream.
     last_active: AtomicU64,
-    /// The same, without reading.
-    last_heard: AtomicU64,
+    /// The time, by [`eviction::now`], at which the client last sent a message.
+    last_message: AtomicU64,
     log_level: AtomicU8,
-    /// By ids that clients choose, of which there are few at a time.
-    in_flight: Mutex<HashMap<Key, Cancel>>,
-    numbered: AtomicU64,
-    /// The subscribed URIs, each with the memory of the principal that it takes.
+    /// The requests in flight by their keys. There are few of them at a time.
+    in_flight: Mutex<HashMap<RequestKey, Cancel>>,
+    last_number: AtomicU64,
+    /// The subscribed URIs, each with its share of the principal's memory.
     subscriptions: Mutex<HashMap<String, Share>>,
 }
 
-/// The facts that the client stated, and the memory of the principal that they take.
-struct KeptFacts {
+/// The facts that the client stated, with their share of the principal's memory.
+struct StoredFacts {
     facts: Arc<ClientFacts>,
     _share: Share,
 }
 
-/// No log level: the client has set none.
-const UNSET: u8 = u8::MAX;
+/// The value of the log level while the client has set none.
+const NO_LOG_LEVEL: u8 = u8::MAX;
 
 /// The key of a request in flight within its session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Key {
-    /// By its client's id, which cancels it.
+pub enum RequestKey {
+    /// The client's id, by which the client may cancel the request.
     Id(RequestId),
-    /// By a number of ours: on one stateless connection there may be several clients (behind a proxy, or on HTTP/2
-    /// streams), each with ids of its own, and only the end of its stream cancels a request.
+    /// A number of the gateway. One stateless connection may carry several clients with ids of their own, behind a
+    /// proxy or on HTTP/2 streams. Such a request is cancelled only by the end of its stream.
     Number(u64),
 }
 
-/// The id is in use by a request that has not been answered, or there are too many of them.
+/// The reason why a request is refused: its id is in use, or too many requests are in flight.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AdmitFault {
     DuplicateId,
@@ -104,7 +104,7 @@ impl SessionShared {
         let now = Timestamp::now();
         let ended = parent.child_token();
         if let Channel::Outbox(outbox) = &channel {
-            outbox.ends_with(ended.clone());
+            outbox.set_end_token(ended.clone());
         }
         Self {
             id: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]).into(),
@@ -119,15 +119,15 @@ impl SessionShared {
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),
             last_active: AtomicU64::new(eviction::now()),
-            last_heard: AtomicU64::new(eviction::now()),
-            log_level: AtomicU8::new(UNSET),
+            last_message: AtomicU64::new(eviction::now()),
+            log_level: AtomicU8::new(NO_LOG_LEVEL),
             in_flight: Mutex::default(),
-            numbered: AtomicU64::new(0),
+            last_number: AtomicU64::new(0),
             subscriptions: Mutex::default(),
         }
     }
 
-    /// Lives at that node, where there may be several.
+    /// Prefixes the id with the name of its node, if several nodes may serve the store.
     #[must_use]
     pub fn at_node(self, node: Option<&str>) -> Self {
         match node {
@@ -138,33 +138,33 @@ impl SessionShared {
 
     /// Returns the facts of the handshake, or of the latest request on a stateless connection.
     pub fn facts(&self) -> Option<Arc<ClientFacts>> {
-        self.facts.read().as_ref().map(|kept| Arc::clone(&kept.facts))
+        self.facts.read().as_ref().map(|stored| Arc::clone(&stored.facts))
     }
 
-    /// Keeps what the client said.
+    /// Stores the facts that the client stated.
     pub fn set_facts(&self, facts: Arc<ClientFacts>, share: Share) {
-        // What is let go of takes a lock of its own.
-        let _before = self.facts.write().replace(KeptFacts { facts, _share: share });
+        // The previous facts are dropped outside the lock, because their share takes a lock of its own.
+        let _before = self.facts.write().replace(StoredFacts { facts, _share: share });
     }
 
-    /// Returns `true` if exactly these facts are kept.
+    /// Returns `true` if exactly these facts are stored.
     pub fn has_facts(&self, facts: &Arc<ClientFacts>) -> bool {
-        self.facts.read().as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.facts, facts))
+        self.facts.read().as_ref().is_some_and(|stored| Arc::ptr_eq(&stored.facts, facts))
     }
 
     /// Returns `true` if the client has completed its handshake, or has sent a stateless request.
     pub fn is_established(&self) -> bool {
         matches!(self.channel, Channel::None)
             || self.is_initialized()
-            || self.facts.read().as_ref().is_some_and(|kept| kept.facts.revision.era() == Era::Modern)
+            || self.facts.read().as_ref().is_some_and(|stored| stored.facts.revision.era() == Era::Modern)
     }
 
-    /// The negotiated handshake revision, once there is one.
+    /// Returns the revision that the handshake has negotiated, if there is one.
     pub fn legacy_revision(&self) -> Option<Revision> {
-        self.facts.read().as_ref().map(|kept| kept.facts.revision).filter(|r| r.era() == Era::Legacy)
+        self.facts.read().as_ref().map(|stored| stored.facts.revision).filter(|r| r.era() == Era::Legacy)
     }
 
-    /// The client has sent `notifications/initialized` (or anything that only comes after it).
+    /// Notes that the client has sent `notifications/initialized`, or a request that may only follow it.
     pub fn mark_initialized(&self) {
         self.initialized.store(true, Ordering::Relaxed);
     }
@@ -173,19 +173,19 @@ impl SessionShared {
         self.initialized.load(Ordering::Relaxed)
     }
 
-    /// Its client was heard of.
+    /// Notes that the client has sent a message.
     pub fn touch(&self) {
         let now = eviction::now();
         self.last_active.store(now, Ordering::Relaxed);
-        self.last_heard.store(now, Ordering::Relaxed);
+        self.last_message.store(now, Ordering::Relaxed);
     }
 
-    /// Its client listens, which keeps it from idling out.
+    /// Notes that the client reads a stream, which keeps the session from expiring.
     pub fn touch_reader(&self) {
         self.last_active.store(eviction::now(), Ordering::Relaxed);
     }
 
-    /// For how long its client has neither said anything nor listened.
+    /// Returns the time for which the client has neither sent a message nor read a stream.
     pub fn idle(&self) -> Duration {
         Duration::from_millis(eviction::now().saturating_sub(self.last_active.load(Ordering::Relaxed)))
     }
@@ -195,21 +195,21 @@ impl SessionShared {
         if self.in_flight() > 0 {
             Hold::Busy
         } else if self.is_established() {
-            Hold::Idle(self.last_heard.load(Ordering::Relaxed))
+            Hold::Idle(self.last_message.load(Ordering::Relaxed))
         } else {
             Hold::Handshake
         }
     }
 
-    /// A stream of it that ends when `end` is cancelled, and is as busy as the session.
+    /// Returns an evictable stream of this session. It ends when `end` is cancelled, and is as busy as the session.
     #[must_use]
     pub fn evictable(self: &Arc<Self>, end: CancellationToken) -> Evictable {
         let session = Arc::clone(self);
         Evictable::new(move || session.hold(), end)
     }
 
-    /// Returns `true` if its client has a connection open, as far as that can be seen: over handshake-era HTTP, a stream or
-    /// a request that is being answered.
+    /// Returns `true` if the client seems to have a connection open: over handshake-era HTTP, a stream or a request
+    /// that is being answered.
     pub fn is_connected(&self) -> bool {
         match &self.channel {
             Channel::Outbox(outbox) => !outbox.is_away(),
@@ -218,21 +218,21 @@ impl SessionShared {
         }
     }
 
-    /// Returns the time of the last activity by the wall clock, for people.
+    /// Returns the time of the last activity by the wall clock, for display.
     pub fn last_active(&self) -> Timestamp {
         Timestamp::now().saturating_sub(self.idle()).unwrap_or(self.created)
     }
 
-    /// Log messages below this level are not sent (2025-11-25/server/utilities/logging).
+    /// Sets the level below which log messages are not sent (2025-11-25/server/utilities/logging).
     pub fn set_log_level(&self, level: LoggingLevel) {
         self.log_level.store(level as u8, Ordering::Relaxed);
     }
 
-    pub fn logs(&self, level: LoggingLevel) -> bool {
+    pub fn wants_log(&self, level: LoggingLevel) -> bool {
         level >= self.log_level().unwrap_or(LoggingLevel::Warning)
     }
 
-    /// The level that the client has set, if it has.
+    /// Returns the level that the client has set, if any.
     pub fn log_level(&self) -> Option<LoggingLevel> {
         LoggingLevel::ALL.get(usize::from(self.log_level.load(Ordering::Relaxed))).copied()
     }
@@ -241,10 +241,10 @@ impl SessionShared {
     ///
     /// # Errors
     /// See [`AdmitFault`].
-    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(Key, Cancel), AdmitFault> {
+    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancel), AdmitFault> {
         let key = match self.channel {
-            Channel::None => Key::Number(self.numbered.fetch_add(1, Ordering::Relaxed)),
-            Channel::Outbox(_) | Channel::Streams(_) => Key::Id(id.clone()),
+            Channel::None => RequestKey::Number(self.last_number.fetch_add(1, Ordering::Relaxed)),
+            Channel::Outbox(_) | Channel::Streams(_) => RequestKey::Id(id.clone()),
         };
         let mut in_flight = self.in_flight.lock();
         if in_flight.len() >= max {
@@ -252,7 +252,7 @@ impl SessionShared {
         }
         let cancel = Cancel::default();
         if self.ended.is_cancelled() {
-            // It came too late for [`Self::end`] to find it.
+            // [`Self::end`] has already cancelled the requests in flight, so this one is cancelled here.
             cancel.cancel();
         }
         match in_flight.entry(key.clone()) {
@@ -264,7 +264,7 @@ impl SessionShared {
         }
     }
 
-    pub fn release(&self, key: &Key) {
+    pub fn release(&self, key: &RequestKey) {
         let mut in_flight = self.in_flight.lock();
         in_flight.remove(key);
         if in_flight.is_empty() && in_flight.capacity() > 16 {
@@ -272,14 +272,14 @@ impl SessionShared {
         }
     }
 
-    /// Cancels a request of this session; unknown ids are ignored (2025-11-25/basic/utilities/cancellation).
+    /// Cancels a request of this session. Unknown ids are ignored (2025-11-25/basic/utilities/cancellation).
     pub fn cancel(&self, id: &RequestId) {
-        if let Some(cancel) = self.in_flight.lock().get(&Key::Id(id.clone())) {
+        if let Some(cancel) = self.in_flight.lock().get(&RequestKey::Id(id.clone())) {
             cancel.cancel();
         }
     }
 
-    /// Ends the session, and with it every request in flight.
+    /// Ends the session and cancels all of its requests in flight.
     pub fn end(&self) {
         self.ended.cancel();
         self.in_flight.lock().values().for_each(Cancel::cancel);
@@ -289,7 +289,7 @@ impl SessionShared {
         self.in_flight.lock().len()
     }
 
-    /// Remembers a resource subscription.
+    /// Stores a resource subscription.
     ///
     /// # Errors
     /// The errors of `share`, which takes the memory; `OVERLOADED` beyond `max` subscriptions.
@@ -314,22 +314,22 @@ impl SessionShared {
         self.subscriptions.lock().remove(uri);
     }
 
-    /// The subscriptions of a session that ends.
+    /// Removes and returns all subscriptions, for a session that ends.
     pub fn take_subscriptions(&self) -> Vec<String> {
         std::mem::take(&mut *self.subscriptions.lock()).into_keys().collect()
     }
 
-    /// Queues a message in its outbox; `false` if it could not be. A peer that does not read ends its session.
+    /// Queues a message in the outbox. Returns `false` if that fails. A client that does not read loses its session.
     pub(crate) fn push(&self, outbox: &Outbox, message: Bytes) -> bool {
         let sent = outbox.push(message).is_ok();
         if !sent && outbox.overflowed() {
-            tracing::warn!(session = %self.short_id(), "client does not read, session ends");
+            tracing::warn!(session = %self.short_id(), "the session ends because its client does not read");
             self.end();
         }
         sent
     }
 
-    /// Sends a message that belongs to no request. A peer that does not read ends its session.
+    /// Sends a message that belongs to no request. A client that does not read loses its session.
     pub fn send_unsolicited(&self, message: Bytes) {
         match &self.channel {
             Channel::Outbox(outbox) => _ = self.push(outbox, message),
@@ -343,17 +343,17 @@ impl SessionShared {
         &self.identity.principal
     }
 
-    /// Returns the part of the id that may be shown. The whole id would let others use the session.
+    /// Returns the part of the id that may be shown. The complete id would let others use the session.
     #[must_use]
     pub fn short_id(&self) -> String {
         format!("{}…", short_session_id(&self.id))
     }
 }
 
-/// As much of a session's id as may be shown. Its node is the same for all sessions of a gateway, and left out.
+/// Returns the part of a session id that may be shown, without the node's name, which all sessions of a gateway share.
 #[must_use]
 pub fn short_session_id(id: &str) -> String {
-    id.split_once('.').map_or(id, |(_, own)| own).chars().take(8).collect()
+    id.split_once('.').map_or(id, |(_, random_part)| random_part).chars().take(8).collect()
 }
 
 impl Subscriber for SessionShared {
@@ -414,13 +414,13 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_each_id_once_and_cancels_by_it() {
+    fn request_id_is_unique_in_session_and_cancels_its_request() {
         let session = session(outbox());
         let (key, cancel) = session.admit(&id(), 10).unwrap();
         assert_eq!(session.admit(&id(), 10).err(), Some(AdmitFault::DuplicateId));
         session.cancel(&RequestId::from_raw("2"));
         session.cancel(&RequestId::from_raw("\"1\""));
-        assert!(!cancel.is_cancelled(), "neither is its id");
+        assert!(!cancel.is_cancelled(), "neither id is that of the request");
         session.cancel(&id());
         assert!(cancel.is_cancelled());
         session.release(&key);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_behind_one_stateless_connection_do_not_share_their_ids() {
+    fn clients_on_one_stateless_connection_may_use_equal_ids() {
         let session = session(Channel::None);
         let (first, cancel) = session.admit(&id(), 2).unwrap();
         let (second, _) = session.admit(&id(), 2).unwrap();
@@ -440,21 +440,21 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_session_is_that_of_its_requests() {
+    fn end_of_session_cancels_its_requests() {
         let session = session(outbox());
         let (_, cancel) = session.admit(&id(), 10).unwrap();
         session.end();
         assert!(cancel.is_cancelled());
         let (_, late) = session.admit(&RequestId::from_raw("2"), 10).unwrap();
-        assert!(late.is_cancelled(), "one that comes too late to be found by the end");
+        assert!(late.is_cancelled(), "a request that arrives after the end is cancelled, too");
     }
 
     #[test]
-    fn a_place_is_held_by_who_works_before_who_is_there_before_who_never_said_who_it_is() {
+    fn hold_is_busy_or_idle_or_handshake_by_state() {
         let (session, memory) = (session(outbox()), Memory::new(1000, 1000));
         assert_eq!(session.hold(), Hold::Handshake);
         session.set_facts(facts(Revision::V2025_11_25, "{}").into(), memory.share("ann"));
-        assert_eq!(session.hold(), Hold::Handshake, "it has not finished it");
+        assert_eq!(session.hold(), Hold::Handshake, "the handshake is not finished");
         session.mark_initialized();
         assert!(matches!(session.hold(), Hold::Idle(_)));
         let (key, _) = session.admit(&id(), 10).unwrap();
@@ -465,13 +465,13 @@ mod tests {
     }
 
     #[test]
-    fn subscriptions_are_bounded_counted_once_and_given_back() {
+    fn subscriptions_are_limited_counted_once_and_released() {
         let (session, memory) = (session(outbox()), Memory::new(100, 100));
         let subscribe = |uri: &str, max| session.subscribe(uri, max, || memory.take("ann", 60));
         subscribe("a:1", 2).unwrap();
         subscribe("a:1", 2).unwrap();
-        assert_eq!(memory.used_by("ann"), 60, "it is subscribed to once");
-        assert_eq!(subscribe("a:2", 2).unwrap_err().kind, ErrorKind::Overloaded, "it has no memory left");
+        assert_eq!(memory.used_by("ann"), 60, "a repeated subscription counts once");
+        assert_eq!(subscribe("a:2", 2).unwrap_err().kind, ErrorKind::Overloaded, "the principal has no memory left");
         assert_eq!(subscribe("a:2", 1).unwrap_err().data["limit"], 1);
         session.unsubscribe("a:1");
         assert_eq!(memory.used_by("ann"), 0);
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_handshake_fixes_a_revision() {
+    fn only_handshake_facts_set_legacy_revision() {
         let (session, memory) = (session(outbox()), Memory::new(1000, 1000));
         session.set_facts(facts(Revision::MODERN, "{}").into(), memory.take("ann", 10).unwrap());
         assert_eq!((session.legacy_revision(), session.is_established()), (None, true));

@@ -17,7 +17,7 @@ use actix_web_actors::ws::CloseCode;
 use bytes::Bytes;
 use futures_util::Stream;
 
-use countersign_exchange::inflow::{Held, Intake, SMALL};
+use countersign_exchange::inflow::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES};
 use countersign_protocol::McpError;
 
 /// The code and reason to close a connection with.
@@ -35,14 +35,14 @@ pub struct InputState(Rc<RefCell<State>>);
 #[derive(Default)]
 struct State {
     /// The counted bytes of each complete message, in order of arrival. Small messages are not counted.
-    held: VecDeque<Option<Held>>,
+    held: VecDeque<Option<Reservation>>,
     close: Option<Close>,
 }
 
 impl InputState {
     /// Removes and returns the counted bytes of the next message. They stay counted until the returned value is dropped.
     #[must_use]
-    pub fn take_held_bytes(&self) -> Option<Held> {
+    pub fn take_held_bytes(&self) -> Option<Reservation> {
         self.0.borrow_mut().held.pop_front().flatten()
     }
 
@@ -53,7 +53,7 @@ impl InputState {
     }
 }
 
-type PendingGrowth = Pin<Box<dyn Future<Output = (Held, Result<(), McpError>)>>>;
+type PendingGrowth = Pin<Box<dyn Future<Output = (Reservation, Result<(), McpError>)>>>;
 
 /// A stream of the bytes of a connection that ends before the first forbidden frame.
 pub struct LimitedInput<S> {
@@ -61,9 +61,9 @@ pub struct LimitedInput<S> {
     heads: FrameHeads,
     state: InputState,
     /// Counts the bytes against the budget for bodies. Nothing is counted if this is `None`.
-    intake: Option<Arc<Intake>>,
+    intake: Option<Arc<ConnectionBudget>>,
     /// The counted bytes of the message that is arriving.
-    held: Option<Held>,
+    held: Option<Reservation>,
     /// A piece that waits for room in the budget, with the number of messages that end in the piece.
     waiting: Option<(Bytes, usize, PendingGrowth)>,
 }
@@ -71,7 +71,7 @@ pub struct LimitedInput<S> {
 impl<S> LimitedInput<S> {
     /// Limits frames to `max` bytes of payload.
     #[must_use]
-    pub fn new(input: S, max: usize, intake: Option<Arc<Intake>>) -> (Self, InputState) {
+    pub fn new(input: S, max: usize, intake: Option<Arc<ConnectionBudget>>) -> (Self, InputState) {
         let state = InputState::default();
         let heads = FrameHeads::new(max);
         (Self { input, heads, state: state.clone(), intake, held: None, waiting: None }, state)
@@ -81,7 +81,7 @@ impl<S> LimitedInput<S> {
     fn count(&mut self, piece: Bytes, ended: usize) -> Option<Bytes> {
         let Some(intake) = &self.intake else { return Some(piece) };
         let bytes = piece.len();
-        if self.held.is_some() || bytes > SMALL {
+        if self.held.is_some() || bytes > UNCOUNTED_MESSAGE_BYTES {
             let mut held = self.held.take().unwrap_or_else(|| intake.hold());
             if !held.try_grow(bytes) {
                 let growing = Box::pin(async move {
@@ -221,7 +221,7 @@ mod tests {
     use futures_util::{FutureExt, StreamExt, stream};
 
     use super::*;
-    use countersign_exchange::inflow::Inflow;
+    use countersign_exchange::inflow::BodyBudget;
 
     fn frame(first: u8, length: usize) -> Vec<u8> {
         let mut bytes = vec![first];
@@ -291,7 +291,7 @@ mod tests {
 
     /// Returns an input of three messages of these sizes, of which at most 10,000 bytes are held at a time.
     fn counted_input(sizes: [usize; 3]) -> (impl Stream<Item = Result<Bytes, ()>> + Unpin, InputState) {
-        let intake = Inflow::new(1 << 20, 10_000, Duration::from_secs(5)).intake();
+        let intake = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).intake();
         let pieces = sizes.map(|size| Ok(frame(0x82, size - 8).into()));
         LimitedInput::new(stream::iter(pieces), 1 << 20, Some(intake))
     }
@@ -300,7 +300,7 @@ mod tests {
     async fn message_holds_its_bytes_until_it_is_answered() {
         let (first, second) = (frame(0x81, 7992), frame(0x81, 3992));
         let third = [&second[..], &frame(0x81, 1)].concat();
-        let intake = Inflow::new(1 << 20, 10_000, Duration::from_secs(5)).intake();
+        let intake = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).intake();
         let pieces = [&first[..4000], &first[4000..], &third].map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
         let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(intake));
         assert!(input.next().await.is_some() && input.next().await.is_some());
@@ -317,7 +317,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn message_without_room_ends_the_input() {
-        let (mut input, state) = counted_input([8000, SMALL, 8000]);
+        let (mut input, state) = counted_input([8000, UNCOUNTED_MESSAGE_BYTES, 8000]);
         assert!(input.next().await.is_some());
         let _held = state.take_held_bytes().unwrap();
         assert!(input.next().await.is_some(), "a small message needs no room");

@@ -15,8 +15,8 @@ use futures_util::future::LocalBoxFuture;
 
 use super::input::{InputState, LimitedInput, TOO_LARGE};
 use countersign_exchange::{
-    inflow::{Held, Intake},
-    outbox::{Drained, LARGE_HANDOVER, Wake},
+    inflow::{ConnectionBudget, Reservation},
+    outbox::{DrainedFrames, LARGE_HANDOVER_BYTES, Wake},
 };
 
 /// Approximate number of bytes that the connection is given at a time.
@@ -32,11 +32,11 @@ pub trait Backend: Unpin + 'static {
     /// Starts to use the connection. `wake` makes the pump drain the outbox.
     fn on_open(&mut self, wake: Wake);
     /// Returns the next frames to send, of about `budget` bytes.
-    fn drain(&mut self, budget: usize) -> Option<Drained>;
+    fn drain(&mut self, budget: usize) -> Option<DrainedFrames>;
     /// Continues with later frames after the connection has taken a large drain.
     fn on_flushed(&mut self);
     /// Handles a text message. `held` keeps its bytes counted in the budget for bodies.
-    fn on_message(&mut self, text: Bytes, held: Option<Held>) -> MessageOutcome;
+    fn on_message(&mut self, text: Bytes, held: Option<Reservation>) -> MessageOutcome;
     /// Records that the peer has sent a ping or a pong.
     fn on_sign_of_life(&mut self);
     /// Cleans up after the connection has ended. `farewell` is `true` if the peer sent a close frame.
@@ -70,7 +70,7 @@ pub fn start<B: Backend>(
     payload: web::Payload,
     backend: B,
     max: usize,
-    intake: Option<Arc<Intake>>,
+    intake: Option<Arc<ConnectionBudget>>,
 ) -> Result<HttpResponse, Error> {
     let (payload, input) = LimitedInput::new(payload, max, intake);
     let pump = Pump { backend, partial: BytesMut::new(), max_message_bytes: max, input, farewell: false };
@@ -112,7 +112,7 @@ impl<B: Backend> Handler<Drain> for Pump<B> {
         }
         if let Some((code, reason)) = drained.close {
             close(ctx, CloseCode::from(code), reason);
-        } else if bytes > LARGE_HANDOVER {
+        } else if bytes > LARGE_HANDOVER_BYTES {
             // Later frames stay in the outbox until the connection has taken these.
             ctx.wait(tokio::task::yield_now().into_actor(self).map(|(), pump, _| pump.backend.on_flushed()));
         }
@@ -233,13 +233,13 @@ mod tests {
             self.calls.borrow_mut().push(BackendCall::Opened);
             assert!(self.outbox.attach(0, wake));
         }
-        fn drain(&mut self, budget: usize) -> Option<Drained> {
+        fn drain(&mut self, budget: usize) -> Option<DrainedFrames> {
             self.outbox.drain(0, budget)
         }
         fn on_flushed(&mut self) {
-            self.outbox.taken(0);
+            self.outbox.confirm_taken(0);
         }
-        fn on_message(&mut self, text: Bytes, _: Option<Held>) -> MessageOutcome {
+        fn on_message(&mut self, text: Bytes, _: Option<Reservation>) -> MessageOutcome {
             if text == "unsupported" {
                 return MessageOutcome::Unsupported;
             }

@@ -3,7 +3,8 @@
 use countersign_exchange::reply::CacheHint;
 use countersign_routing::RouteTable;
 
-/// Upstreams may change their lists at any time, and while one was never reached, what it offers is missing.
+/// Returns the hint for a list of everything. Upstreams may change their lists at any time, and the list lacks the
+/// entries of an upstream that was never reached.
 #[must_use]
 fn for_list(table: &RouteTable) -> CacheHint {
     match (table.has_upstreams(), table.is_complete()) {
@@ -13,14 +14,14 @@ fn for_list(table: &RouteTable) -> CacheHint {
     }
 }
 
-/// Lists that leave out resources or prompts which a principal may not use.
+/// Returns the hint for a list without the resources or prompts that the principal may not use.
 #[must_use]
 pub fn for_filtered_list(table: &RouteTable) -> CacheHint {
     let hint = for_list(table);
     CacheHint { public: hint.public && table.refusing_policy().is_none(), ..hint }
 }
 
-/// `tools/list`, which leaves out what a principal may not call.
+/// Returns the hint for `tools/list`, which leaves out tools that the principal may not call.
 #[must_use]
 pub fn for_tools(table: &RouteTable) -> CacheHint {
     CacheHint { public: !table.varies_by_principal, ..for_list(table) }

@@ -1,5 +1,6 @@
-//! What a module asks the client of the very call that it is running: a completion of the client's own model
-//! (2025-11-25/client/sampling, 2026-07-28/client/sampling). A reviewed write asks nobody here: the Executor runs it.
+//! Questions of a running module to the client of the call: completions by the client's own model
+//! (2025-11-25/client/sampling, 2026-07-28/client/sampling). The Executor runs reviewed writes, so they ask no
+//! questions here.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use futures_util::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, strea
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use crate::Handling;
+use crate::RequestScope;
 use countersign_bridge::result::input_result;
 use countersign_domain::{
     changes::digest::PartHasher,
@@ -20,10 +21,10 @@ use countersign_exchange::{
 use countersign_protocol::{capabilities::ClientCapabilities, json::member, rpc_error::RpcError};
 use countersign_provider::{Inquirer, request::UpstreamRequest};
 
-/// Questions of one call.
-const QUEUE: usize = 4;
+/// The number of questions of one call that may wait to be sent.
+const MAX_QUEUED_QUESTIONS: usize = 4;
 
-/// The module's side.
+/// The module's end of the channel.
 struct Asker {
     capabilities: ClientCapabilities,
     questions: mpsc::Sender<UpstreamRequest>,
@@ -39,35 +40,35 @@ impl Inquirer for Asker {
         if let Err(refused) = check_capabilities(&self.capabilities, &question.method, params) {
             return question.reply.answer(Err(refused));
         }
-        // Dropped, it declines.
+        // A question that is dropped counts as declined.
         let _ = self.questions.try_send(question);
     }
 }
 
-/// The questions of one call, and what its client answered to them.
+/// The questions of one call and the client's answers to them.
 pub struct ClientQuestions<'a> {
-    exchange: &'a Handling,
-    /// `inputResponses` of a stateless call that is made again.
+    exchange: &'a RequestScope,
+    /// `inputResponses` of a stateless call that its client has repeated.
     responses: Option<&'a str>,
     questions: mpsc::Receiver<UpstreamRequest>,
     open: FuturesUnordered<LocalBoxFuture<'a, ()>>,
 }
 
 impl<'a> ClientQuestions<'a> {
-    /// `None` where the client can be asked nothing.
+    /// Creates the two ends for a call. Returns `None` if the client does not support sampling.
     #[must_use]
-    pub fn for_call(exchange: &'a Handling, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
+    pub fn for_call(exchange: &'a RequestScope, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let capabilities = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
         if !capabilities.sampling {
             return None;
         }
-        let (asker, questions) = mpsc::channel(QUEUE);
-        let asking = Self { exchange, responses, questions, open: FuturesUnordered::new() };
-        Some((Arc::new(Asker { capabilities, questions: asker }), asking))
+        let (sender, questions) = mpsc::channel(MAX_QUEUED_QUESTIONS);
+        let client_questions = Self { exchange, responses, questions, open: FuturesUnordered::new() };
+        Some((Arc::new(Asker { capabilities, questions: sender }), client_questions))
     }
 
-    /// Carries questions to the client and answers back, for as long as the call runs. A stateless client is asked by the
-    /// result of the call, which this returns; it makes the call again with the answer.
+    /// Carries questions to the client and its answers back, for as long as the call runs. A stateless client is asked
+    /// by the result of the call, which is returned; the client then repeats the call with the answer.
     pub async fn serve(&mut self) -> String {
         loop {
             let question = tokio::select! {
@@ -76,8 +77,8 @@ impl<'a> ClientQuestions<'a> {
                 else => std::future::pending().await,
             };
             if self.exchange.is_modern() {
-                if let Some(asks) = self.ask_by_result(question) {
-                    return asks;
+                if let Some(result) = self.ask_by_result(question) {
+                    return result;
                 }
             } else {
                 self.open.push(ask_by_request(self.exchange, question).boxed_local());
@@ -85,11 +86,11 @@ impl<'a> ClientQuestions<'a> {
         }
     }
 
-    /// The result that asks, unless the client has answered this very question.
+    /// Returns the result that asks the client, unless the client has already answered this question.
     fn ask_by_result(&self, question: UpstreamRequest) -> Option<String> {
         let params = question.params.as_deref().map(RawValue::get);
         let params = adapt_params(&question.method, params, self.exchange.revision(), None);
-        let key = key(&question.method, params.as_deref());
+        let key = question_key(&question.method, params.as_deref());
         match self.responses.and_then(|responses| member(responses, &key)) {
             Some(answer) => {
                 let answer = RawValue::from_string(answer.to_owned());
@@ -104,27 +105,27 @@ impl<'a> ClientQuestions<'a> {
     }
 }
 
-/// What a question is known by: what it says, so that an answer is one to this question and to no other, although nothing is
-/// kept from one request to the next.
-fn key(method: &str, params: Option<&str>) -> String {
+/// Returns the key of a question, which is a hash of its content. No state survives from one request to the next, so
+/// the content alone ties an answer to its question.
+fn question_key(method: &str, params: Option<&str>) -> String {
     let mut hasher = PartHasher::new("countersign.question.1");
     hasher.add_part(method.as_bytes());
     hasher.add_part(params.unwrap_or_default().as_bytes());
     hasher.finish()
 }
 
-/// Asks a client of the handshake era.
-async fn ask_by_request(exchange: &Handling, question: UpstreamRequest) {
+/// Sends the question to a client of the handshake era as a request of the gateway.
+async fn ask_by_request(exchange: &RequestScope, question: UpstreamRequest) {
     let params = question.params.as_deref().map(RawValue::get);
     let params = adapt_params(&question.method, params, exchange.revision(), None);
     let answer = tokio::select! {
         answer = ask(&exchange.session, &exchange.related, &question.method, params.as_deref()) => answer,
         () = question.cancelled.cancelled() => return,
     };
-    let declined = |why: &str| RpcError::new(-32603, why.to_owned());
+    let declined = |reason: &str| RpcError::new(-32603, reason.to_owned());
     question.reply.answer(answer.map_err(|error| match error {
         AskError::Refused(_) => declined("the client has refused"),
-        AskError::Unreachable(why) => declined(why),
+        AskError::Unreachable(reason) => declined(reason),
         AskError::Silent => declined("the client took too long"),
         AskError::Gone => declined("the client has gone"),
     }));

@@ -1,12 +1,11 @@
-//! Opening, identity and state of the gateway itself: `handshake_revision`, `server/discover`, log level, and our own
-//! `health/check`, `info/server`, `metrics/get`.
+//! Handshake, discovery and log level, and the gateway's own methods `health/check`, `info/server` and `metrics/get`.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::cache_hint;
-use crate::{Handling, extension::SERVED_HERE, status::GatewayStatus};
+use crate::{RequestScope, extension::SERVED_HERE, status::GatewayStatus};
 use countersign_bridge::tasks;
 use countersign_exchange::{context::Exchange, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params};
@@ -34,10 +33,10 @@ pub fn capabilities(revision: Revision) -> Value {
     out
 }
 
-/// The gateway's capabilities as JSON text, with what it does not know and yet passes on: extensions and experimental
-/// capabilities that both the client and an upstream declare. Of several upstreams the first one's words count.
+/// Returns the gateway's capabilities as JSON text. They include the extensions and experimental capabilities that both
+/// the client and an upstream declare. If several upstreams declare the same one, the first one's declaration is used.
 fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> String {
-    let own = capabilities(revision).to_string();
+    let own_capabilities = capabilities(revision).to_string();
     let mut members = Vec::new();
     let with_tasks = revision >= Revision::V2025_11_25;
     if with_tasks && revision == Revision::V2025_11_25 {
@@ -46,15 +45,15 @@ fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> St
     for kind in ["experimental", "extensions"] {
         let declared = json::member(client, kind).unwrap_or("{}");
         let mut shared: Vec<(String, String)> = Vec::new();
-        // Said to everybody: a client declares it with each request on which it wants tasks.
+        // Every client gets this: it declares the extension only in the requests for which it wants tasks.
         if kind == "extensions" && with_tasks && revision == Revision::MODERN {
             shared.push((tasks::ask::EXTENSION.to_owned(), "{}".to_owned()));
         }
         for negotiated in table.providers().iter().filter_map(|p| p.upstream()?.negotiated()) {
             let offered = json::member(negotiated.capabilities.get(), kind).unwrap_or("{}");
             for theirs in json::members(offered) {
-                let known = SERVED_HERE.contains(&&*theirs.key) || shared.iter().any(|(key, _)| *key == theirs.key);
-                if !known && json::members(declared).any(|ours| ours.key == theirs.key) {
+                let is_listed = SERVED_HERE.contains(&&*theirs.key) || shared.iter().any(|(key, _)| *key == theirs.key);
+                if !is_listed && json::members(declared).any(|ours| ours.key == theirs.key) {
                     shared.push((theirs.key.into_owned(), theirs.value.to_owned()));
                 }
             }
@@ -65,10 +64,10 @@ fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> St
         }
     }
     let members: Vec<_> = members.iter().map(|(kind, text)| (*kind, text.as_str())).collect();
-    json::add_members(&own, &members)
+    json::add_members(&own_capabilities, &members)
 }
 
-/// The gateway's name and version; newer revisions also have a title and a description.
+/// Returns the gateway's name and version. Newer revisions also have a title.
 #[must_use]
 pub fn server_info(revision: Revision) -> Value {
     let mut out = json!({ "name": "countersign", "version": env!("CARGO_PKG_VERSION") });
@@ -78,8 +77,8 @@ pub fn server_info(revision: Revision) -> Value {
     out
 }
 
-/// The handshake (2025-11-25/basic/lifecycle#initialization).
-pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+/// Answers the handshake (2025-11-25/basic/lifecycle#initialization).
+pub fn initialize(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
     let session = &exchange.session;
     if session.legacy_revision().is_some() {
         return Err(McpError::new(ErrorKind::InvalidRequest, "this session is already initialized"));
@@ -90,8 +89,8 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
     limits.check("capabilities", params.capabilities.get())?;
     let facts = Arc::new(ClientFacts {
         revision,
-        client: Some(limits.cut(params.client_info)),
-        client_info: request.outlined_params().object.member("clientInfo").map(|info| limits.info(info).into()),
+        client: Some(limits.shorten(params.client_info)),
+        client_info: request.outlined_params().object.member("clientInfo").map(|info| limits.shorten_info(info).into()),
         capabilities: params.capabilities.get().into(),
     });
     let share = exchange.server.memory.take(&exchange.identity.principal.name, facts.size())?;
@@ -107,7 +106,7 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
     Ok(Reply { revision: Some(revision), ..Reply::new(result) })
 }
 
-/// 2026-07-28/server/discover.
+/// Answers `server/discover` (2026-07-28/server/discover).
 pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
     let result = json!({
         "supportedVersions": negotiate::supported_versions(Some(Era::Modern)),
@@ -115,34 +114,34 @@ pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
     });
     let capabilities = capabilities_with(table, Revision::MODERN, &exchange.facts.capabilities);
     let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
-    // What servers say is left out for whoever sees nothing of them, as their tools are.
+    // The instructions of servers vary by principal exactly as their tools do.
     Reply::new(result).cached(cache_hint::for_tools(table))
 }
 
-/// Returns the instructions of the gateway and of the servers that the principal sees.
+/// Returns the instructions of the gateway and of the servers that are visible to the principal.
 fn instructions(exchange: &Exchange, table: &RouteTable) -> String {
     let servers = table.instructions_for(&exchange.identity.principal);
     [INSTRUCTIONS, &*servers].concat()
 }
 
-/// 2025-11-25/server/utilities/logging.
-pub fn set_level(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+/// Sets the log level of the session (2025-11-25/server/utilities/logging).
+pub fn set_level(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::SetLevel = params::parse(request.params)?;
     exchange.session.set_log_level(params.level);
     Ok(Reply::new("{}".into()))
 }
 
-/// Our own `health/check`: what `GET /health` says.
+/// Answers the gateway's own `health/check` with the content of `GET /health`.
 pub fn health(status: &GatewayStatus) -> Reply {
     Reply::new(status.health().to_string())
 }
 
-/// Our own `info/server`.
+/// Answers the gateway's own `info/server`.
 pub fn info(status: &GatewayStatus) -> Reply {
     Reply::new(status.info().to_string())
 }
 
-/// Our own `metrics/get`: what `GET /metrics` says, as text.
+/// Answers the gateway's own `metrics/get` with the content of `GET /metrics`, as text.
 pub fn metrics(status: &GatewayStatus) -> Reply {
     let text = status.render_metrics();
     Reply::new(json!({ "contentType": "text/plain; version=0.0.4", "text": text }).to_string())

@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: a request that stays open and carries what was asked for
+//! `subscriptions/listen`: a request that stays open and carries the notifications that it asks for
 //! (2026-07-28/basic/patterns/subscriptions).
 
 use std::{
@@ -13,14 +13,14 @@ use actix::Addr;
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::{resources::remember, tasks::listen as tasks, upstream_wait};
-use crate::{Handling, policy::admit};
+use super::{resources::reserve_memory, tasks::listen as tasks, upstream_wait};
+use crate::{RequestScope, policy::admit};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     cancel::Cancel,
     eviction::{self, Hold},
     facts::check_uri,
-    related::Related,
+    related::RelatedChannel,
     reply::Reply,
     slots::Evictable,
 };
@@ -38,25 +38,27 @@ use countersign_routing::{
 };
 use countersign_upstream::Upstream;
 
-/// Stays until the client cancels it, stops reading, or the gateway shuts down; the last ends it with a result.
-pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+/// Keeps the request open until the client cancels it or stops reading, another stream takes its place, or the gateway
+/// shuts down. An eviction or a shutdown ends it with a result.
+pub async fn listen(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Listen<'_> = params::parse(request.params)?;
     let server = &exchange.server;
-    let (heard, taken) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
+    let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
     let hold = {
-        let heard = Arc::clone(&heard);
-        move || Hold::Idle(heard.load(Ordering::Relaxed))
+        let last_sent = Arc::clone(&last_sent);
+        move || Hold::Idle(last_sent.load(Ordering::Relaxed))
     };
-    let _slot = server.long_requests.admit_stream(&exchange.identity.principal, Evictable::new(hold, taken.clone()))?;
-    let asked = params.notifications;
-    for uri in &asked.resource_subscriptions {
+    let _slot =
+        server.long_requests.admit_stream(&exchange.identity.principal, Evictable::new(hold, evicted.clone()))?;
+    let requested = params.notifications;
+    for uri in &requested.resource_subscriptions {
         check_uri(server.limits.max_uri, "notifications.resourceSubscriptions", uri)?;
     }
-    for uri in &asked.resource_subscriptions {
+    for uri in &requested.resource_subscriptions {
         upstream_wait::wait_for_resource(exchange, uri).await;
     }
     let table = server.routing.routes.load_full();
-    let mut uris: HashSet<String> = asked
+    let mut uris: HashSet<String> = requested
         .resource_subscriptions
         .into_iter()
         .filter(|uri| {
@@ -71,27 +73,27 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
     if uris.len() > max {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
-    readable(exchange, &table, &mut uris, cancel).await;
+    remove_unreadable(exchange, &table, &mut uris, cancel).await;
     drop(table);
-    let _share = remember(exchange, uris.iter().map(String::as_str))?;
-    let tasks = tasks::honoured(exchange, &asked.task_ids).await?;
+    let _share = reserve_memory(exchange, uris.iter().map(String::as_str))?;
+    let tasks = tasks::permitted(exchange, &requested.task_ids).await?;
     let filter = ListenFilter {
-        tools_list_changed: asked.tools_list_changed,
-        prompts_list_changed: asked.prompts_list_changed,
-        resources_list_changed: asked.resources_list_changed,
+        tools_list_changed: requested.tools_list_changed,
+        prompts_list_changed: requested.prompts_list_changed,
+        resources_list_changed: requested.resources_list_changed,
         uris: uris.clone(),
         tasks: tasks.ids().collect(),
     };
     let related = exchange.related.clone();
-    // A listener that does not read loses its stream: it learns of the loss when it opens another.
-    let deaf = CancellationToken::new();
+    // A client that does not read loses its stream, and learns of the loss when it opens another one.
+    let unread = CancellationToken::new();
     let sink: ListenSink = {
-        let deaf = deaf.clone();
+        let unread = unread.clone();
         Arc::new(move |message| {
-            heard.store(eviction::now(), Ordering::Relaxed);
+            last_sent.store(eviction::now(), Ordering::Relaxed);
             let sent = related.send(message);
             if !sent {
-                deaf.cancel();
+                unread.cancel();
             }
             sent
         })
@@ -99,34 +101,34 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
     let cancel = cancel.token(&exchange.session.ended);
     let principal = Arc::clone(&exchange.identity.principal);
     let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
-    let gone = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
-    let (key, resources) = server.routing.router.send(listening).await.map_err(gone)?;
-    let _open = Open { router: server.routing.router.clone(), key };
-    // What the client does once it is acknowledged may already be what it wants to hear of.
+    let shutting_down = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
+    let (key, resources) = server.routing.router.send(listening).await.map_err(shutting_down)?;
+    let _listener = RegisteredListener { router: server.routing.router.clone(), key };
+    // The acknowledgement must wait: what the client does after it may already change a subscribed resource.
     let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
     let refused = tokio::select! {
         refused = join_all(watched) => refused.into_iter().flatten().collect(),
         () = cancel.cancelled() => Vec::new(),
     };
-    let own = apart(exchange, &uris);
-    for (upstream, uri) in &own {
-        countersign_bridge::subscribe_own(exchange, upstream, uri, "resources/subscribe").await;
+    let on_own_links = resources_on_own_links(exchange, &uris);
+    for (upstream, uri) in &on_own_links {
+        countersign_bridge::subscribe_on_own_link(exchange, upstream, uri, "resources/subscribe").await;
     }
-    let _own = Own { exchange, subscribed: own };
-    server.routing.router.send(Acknowledge { key, refused }).await.map_err(gone)?;
+    let _guard = OwnLinkSubscriptions { exchange, subscribed: on_own_links };
+    server.routing.router.send(Acknowledge { key, refused }).await.map_err(shutting_down)?;
     tokio::select! {
         () = server.long_requests.shutdown.cancelled() => {
-            // On a shared channel the teardown is told as a cancellation too
-            // (2026-07-28/basic/patterns/cancellation: a server must, for listen requests).
-            if matches!(exchange.related, Related::Outbox(_)) {
+            // On a shared channel the client also gets a cancellation (2026-07-28/basic/patterns/cancellation: a server
+            // must, for listen requests).
+            if matches!(exchange.related, RelatedChannel::Outbox(_)) {
                 let params = format!(r#"{{"requestId":{},"reason":"the gateway is shutting down"}}"#, request.id);
                 exchange.related.send(encode::notification("notifications/cancelled", Some(&params)));
             }
         }
         () = cancel.cancelled() => {}
-        () = deaf.cancelled() => {}
-        // Another stream of its principal needed the place.
-        () = taken.cancelled() => {}
+        () = unread.cancelled() => {}
+        // Another stream of the same principal needs the place.
+        () = evicted.cancelled() => {}
         () = tasks::watch(exchange, tasks, request.id.as_json(), &*sink) => {}
         revoked = server.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
     }
@@ -134,8 +136,9 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
     Ok(Reply { meta, ..Reply::new("{}".into()) })
 }
 
-/// Takes out what the client may not read: the acknowledgement leaves it out, as what is not there.
-async fn readable(exchange: &Handling, table: &RouteTable, uris: &mut HashSet<String>, cancel: &Cancel) {
+/// Removes the resources that the client may not read. The acknowledgement leaves them out like resources that do not
+/// exist.
+async fn remove_unreadable(exchange: &RequestScope, table: &RouteTable, uris: &mut HashSet<String>, cancel: &Cancel) {
     let context = exchange.call_context(cancel, None);
     let mut refused = Vec::new();
     for uri in uris.iter() {
@@ -150,24 +153,24 @@ async fn readable(exchange: &Handling, table: &RouteTable, uris: &mut HashSet<St
     }
 }
 
-/// The resources among those named whose servers are told on connections that may be the client's own.
-fn apart(exchange: &Handling, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
+/// Returns the named resources whose servers send updates over links that may belong to this client alone.
+fn resources_on_own_links(exchange: &RequestScope, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
     let table = exchange.server.routing.routes.load();
-    let of = |uri: &String| {
+    let with_own_link = |uri: &String| {
         let provider = table.provider_for_uri(uri)?;
         let upstream = provider.upstream()?;
         Some((Arc::clone(upstream), upstream.names.own_uri(uri)?.to_owned()))
     };
-    uris.iter().filter_map(of).collect()
+    uris.iter().filter_map(with_own_link).collect()
 }
 
-/// Ends the subscriptions on the client's own connections however the request ends.
-struct Own<'a> {
-    exchange: &'a Handling,
+/// Ends the subscriptions on the client's own links, however the request ends.
+struct OwnLinkSubscriptions<'a> {
+    exchange: &'a RequestScope,
     subscribed: Vec<(Arc<Upstream>, String)>,
 }
 
-impl Drop for Own<'_> {
+impl Drop for OwnLinkSubscriptions<'_> {
     fn drop(&mut self) {
         let (exchange, subscribed) = (self.exchange.clone(), std::mem::take(&mut self.subscribed));
         if subscribed.is_empty() {
@@ -175,19 +178,19 @@ impl Drop for Own<'_> {
         }
         actix::spawn(async move {
             for (upstream, uri) in subscribed {
-                countersign_bridge::subscribe_own(&exchange, &upstream, &uri, "resources/unsubscribe").await;
+                countersign_bridge::subscribe_on_own_link(&exchange, &upstream, &uri, "resources/unsubscribe").await;
             }
         });
     }
 }
 
-/// Takes the listener from the router however the request ends.
-struct Open {
+/// Removes the listener from the router, however the request ends.
+struct RegisteredListener {
     router: Addr<Router>,
     key: u64,
 }
 
-impl Drop for Open {
+impl Drop for RegisteredListener {
     fn drop(&mut self) {
         self.router.do_send(StopListening(self.key));
     }

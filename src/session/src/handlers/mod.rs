@@ -1,5 +1,5 @@
-//! What each method does. A handler gives a [`Reply`] in the plainest form; [`Reply::finish`] makes of it what the
-//! client's revision wants.
+//! The handlers of all methods. A handler returns a plain [`Reply`], and [`Reply::finish`] adapts it to the client's
+//! revision.
 
 mod cache_hint;
 mod client_questions;
@@ -15,7 +15,7 @@ pub mod upstream_wait;
 
 use std::time::Duration;
 
-use crate::{Handling, server::Routing};
+use crate::{RequestScope, server::Routing};
 use countersign_exchange::{cancel::Cancel, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method, params};
 use countersign_routing::RouteTable;
@@ -23,9 +23,9 @@ use countersign_routing::RouteTable;
 /// Runs the handler of a method that exists in the exchange's revision.
 ///
 /// # Errors
-/// Protocol errors; what a tool itself has to say of its failure is a result.
+/// Protocol errors. A failure that the tool itself reports is a result.
 pub async fn handle(
-    exchange: &Handling,
+    exchange: &RequestScope,
     method: Method,
     request: &Request<'_>,
     cancel: &Cancel,
@@ -33,7 +33,7 @@ pub async fn handle(
     if is_list(method) {
         wait_for_first_answers(&exchange.server.routing).await;
     }
-    let Handling { server, .. } = exchange;
+    let RequestScope { server, .. } = exchange;
     match method {
         Method::Ping => Ok(Reply::new("{}".into())),
         Method::Initialize => lifecycle::initialize(exchange, request),
@@ -56,7 +56,7 @@ pub async fn handle(
             Box::pin(tasks::handle(exchange, method, request)).await
         }
         Method::Listen => Box::pin(listen::listen(exchange, request, cancel)).await,
-        // Notifications with an id: not requests of any revision.
+        // These are notifications that were sent with an id. No revision defines them as requests.
         _ => Err(McpError::new(ErrorKind::MethodNotFound, "not a request")),
     }
 }
@@ -67,12 +67,13 @@ const fn is_list(method: Method) -> bool {
 
 /// The time after the gateway's start in which lists wait for servers that have not connected yet.
 const STARTUP_PERIOD: Duration = Duration::from_secs(10);
-/// The longest time that a list waits for them.
+/// The longest time that a list waits for such servers.
 const MAX_LIST_WAIT: Duration = Duration::from_secs(5);
-/// From a server's answer to a table that has it.
+/// The time that the router needs to publish a server's first answer.
 const PUBLISH_DELAY: Duration = Duration::from_millis(150);
 
-/// Many clients list once, when they start, which is often when the gateway does: then servers have not answered yet.
+/// Waits for the first answers of servers. Many clients request lists only once, often while the gateway is still
+/// starting and servers have not answered yet.
 async fn wait_for_first_answers(routing: &Routing) {
     if routing.started.elapsed() < STARTUP_PERIOD && !routing.routes.load().is_complete() {
         routing.upstreams.wait_until_settled(MAX_LIST_WAIT).await;

@@ -1,20 +1,21 @@
-//! Pages of lists by opaque cursors (2025-11-25/server/utilities/pagination).
+//! Pages of lists with opaque cursors (2025-11-25/server/utilities/pagination).
 
 use countersign_protocol::{
     McpError,
     cursor::{self, Cursor},
 };
 
-/// Entries on a page. Many clients never ask for a second one.
-pub const PAGE: usize = 1000;
-/// Bytes of a page, unless its first entry alone is longer: what a slow client's outbox and a small model can take.
-pub const PAGE_BYTES: usize = 1 << 20;
+/// The maximum number of entries on a page. Many clients never ask for a second page.
+pub const MAX_PAGE_ENTRIES: usize = 1000;
+/// The maximum number of bytes on a page, unless its first entry alone is longer. A slow client's outbox and a small
+/// model can take that many.
+pub const MAX_PAGE_BYTES: usize = 1 << 20;
 
-/// The list under `key` from where `cursor` points, with `nextCursor` where more follow. Only the entries of the page
-/// are written. `version` is that of the list: cursors of another one are refused.
+/// Returns the list under `key` from the position of `cursor`, with `nextCursor` if more entries follow. Only the
+/// entries of the page are serialized. `version` is that of the list; a cursor of another version is refused.
 ///
 /// # Errors
-/// `-32602` for a cursor that this list did not give out.
+/// `-32602` for a cursor that was not issued for this list.
 pub fn page<'a, T>(
     key: &'static str,
     items: &'a [T],
@@ -25,10 +26,10 @@ pub fn page<'a, T>(
     let from = usize::try_from(cursor::start_offset(key, cursor, Some(version))?).unwrap_or(usize::MAX);
     let mut out = format!(r#"{{"{key}":["#);
     let mut next = from;
-    for item in items.iter().skip(from).take(PAGE) {
+    for item in items.iter().skip(from).take(MAX_PAGE_ENTRIES) {
         let item = text(item);
         if next > from {
-            if out.len() + item.len() > PAGE_BYTES {
+            if out.len() + item.len() > MAX_PAGE_BYTES {
                 break;
             }
             out.push(',');
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_comes_once() {
+    fn pages_contain_each_entry_once() {
         let all: Vec<String> = (0..2500).map(|n| n.to_string()).collect();
         let pages = pages(&all);
         assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [1000, 1000, 500]);
@@ -72,16 +73,17 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_bounded_in_bytes_and_never_empty() {
+    fn page_is_bounded_in_bytes_and_never_empty() {
         let long = |n: usize| format!("\"{}\"", "a".repeat(n));
-        let all = [long(2 * PAGE_BYTES), long(PAGE_BYTES / 2), long(PAGE_BYTES / 3), long(PAGE_BYTES / 3)];
+        let all =
+            [long(2 * MAX_PAGE_BYTES), long(MAX_PAGE_BYTES / 2), long(MAX_PAGE_BYTES / 3), long(MAX_PAGE_BYTES / 3)];
         let pages = pages(&all);
         assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2, 1]);
         assert_eq!(pages.concat(), all);
     }
 
     #[test]
-    fn only_the_page_is_written() {
+    fn only_entries_of_page_are_serialized() {
         let written = std::cell::Cell::new(0);
         let all: Vec<String> = (0..10_000).map(|n| n.to_string()).collect();
         let last = cursor::encode("tools", Cursor { offset: 9_990, generation: Some(7) });
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_another_list_is_refused() {
+    fn cursor_of_another_list_is_refused() {
         let all: Vec<String> = (0..1001).map(|n| n.to_string()).collect();
         let first = page("tools", &all, String::as_str, None, 7).unwrap();
         let first: serde_json::Value = serde_json::from_str(&first).unwrap();

@@ -1,4 +1,4 @@
-//! Prompts, and completion of their arguments and of resource templates.
+//! Prompts, and the completion of their arguments and of resource templates.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::{cache_hint, page::page, upstream_wait};
 use crate::{
-    Handling,
-    policy::{Lists, admit},
+    RequestScope,
+    policy::{ListFilter, admit},
 };
 use countersign_bridge::{self, Call, Verb, request};
 use countersign_domain::policy::Subject;
@@ -22,27 +22,27 @@ use countersign_provider::CompletionRef;
 use countersign_routing::{RouteTable, RouteTarget, table::PromptRoute};
 use countersign_upstream::Upstream;
 
-/// Values at most (2025-11-25/server/utilities/completion).
+/// The maximum number of values in one completion (2025-11-25/server/utilities/completion).
 const MAX_VALUES: usize = 100;
 
-/// No suggestions.
-const NOTHING: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
+/// A completion without suggestions.
+const NO_SUGGESTIONS: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
 
-/// `prompts/list`.
+/// Answers `prompts/list`.
 pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     table.refresh_stale_lists();
     let revision = exchange.revision();
-    let lists = Lists::for_requester(exchange, table);
-    let shown = |route: &&Arc<PromptRoute>| lists.shows(&*route.provider, Subject::Prompt(&route.def.name));
+    let filter = ListFilter::for_requester(exchange, table);
+    let shown = |route: &&Arc<PromptRoute>| filter.shows(&*route.provider, Subject::Prompt(&route.def.name));
     let prompts: Vec<_> = table.prompts().iter().filter(shown).collect();
     let cursor = params.cursor.as_deref();
     let json = page("prompts", &prompts, |route| route.list_entry(revision), cursor, table.versions.prompts)?;
     Ok(Reply::new(json).cached(cache_hint::for_filtered_list(table)))
 }
 
-/// `prompts/get`.
-pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+/// Answers `prompts/get`.
+pub async fn get(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
     let route = upstream_wait::find_prompt(exchange, &params.name).await?.ok_or_else(|| not_found(&params.name))?;
     admit(exchange, &exchange.server.routing.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
@@ -75,30 +75,31 @@ pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) ->
     Ok(Reply::new(json!({ "description": result.description, "messages": messages }).to_string()))
 }
 
-/// `completion/complete`.
-pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+/// Answers `completion/complete`.
+pub async fn complete(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Complete<'_> = params::parse(request.params)?;
     let (target, subject) = match &params.reference {
         params::Reference::Prompt { name } => {
-            let of = |route: Arc<PromptRoute>| (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone()));
-            (upstream_wait::find_prompt(exchange, name).await?.map(of), Subject::Prompt(name))
+            let to_target =
+                |route: Arc<PromptRoute>| (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone()));
+            (upstream_wait::find_prompt(exchange, name).await?.map(to_target), Subject::Prompt(name))
         }
         params::Reference::Resource { uri } => {
             check_uri(exchange.server.limits.max_uri, "ref.uri", uri)?;
-            let of = |provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()));
-            (upstream_wait::find_resource(exchange, uri).await?.map(of), Subject::Resource(uri))
+            let to_target = |provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()));
+            (upstream_wait::find_resource(exchange, uri).await?.map(to_target), Subject::Resource(uri))
         }
     };
     let Some((provider, reference)) = target else {
-        // Completion only ever helps somebody type: for what does not exist there is nothing to suggest, and the
-        // specification's -32602 for it is a SHOULD that its own test suite does not follow.
-        return Ok(Reply::new(NOTHING.into()));
+        // Completion only helps a person type, so an unknown prompt or template has no suggestions. The specification's
+        // -32602 is a SHOULD that its own test suite does not follow.
+        return Ok(Reply::new(NO_SUGGESTIONS.into()));
     };
     admit(exchange, &exchange.server.routing.routes.load(), &*provider, subject)?;
     if let Subject::Resource(template) = subject {
-        // Whoever may not read what it would become is told nothing of it either.
-        let begun = expand_template(template, &params);
-        admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&begun))?;
+        // A principal that may not read the resulting resource gets no suggestions for it either.
+        let expanded = expand_template(template, &params);
+        admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&expanded))?;
     }
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
@@ -107,55 +108,55 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
         RouteTarget::Module(module) => module,
     };
     let context = exchange.call_context(cancel, None);
-    let given: &Map<String, Value> = &params.context.arguments;
-    let typed = (params.argument.name.as_ref(), params.argument.value.as_ref());
-    let work = module.complete(&reference, typed, given, &context);
+    let context_arguments: &Map<String, Value> = &params.context.arguments;
+    let argument = (params.argument.name.as_ref(), params.argument.value.as_ref());
+    let work = module.complete(&reference, argument, context_arguments, &context);
     let mut completion = exchange.server.limits.in_time(work).await?;
-    let found = completion.values.len();
+    let total_found = completion.values.len();
     completion.values.truncate(MAX_VALUES);
-    let mut out = json!({ "values": completion.values, "hasMore": completion.has_more || found > MAX_VALUES });
+    let mut out = json!({ "values": completion.values, "hasMore": completion.has_more || total_found > MAX_VALUES });
     if let Some(total) = completion.total {
         out["total"] = total.into();
     }
     Ok(Reply::new(json!({ "completion": out }).to_string()))
 }
 
-/// The template with what is known of its variables, and what was typed, in their places.
+/// Replaces each variable of the template by its known value or by the text typed so far. Unknown variables stay.
 fn expand_template(template: &str, params: &params::Complete<'_>) -> String {
-    let mut begun = String::with_capacity(template.len());
+    let mut expanded = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, from)) = rest.split_once('{') {
         let Some((variable, after)) = from.split_once('}') else { break };
-        begun.push_str(before);
+        expanded.push_str(before);
         let name = variable.trim_start_matches(['+', '#', '/', '.', ';', '?', '&']);
         match params.context.arguments.get(name).and_then(Value::as_str) {
-            Some(value) => begun.push_str(value),
-            None if name == params.argument.name => begun.push_str(&params.argument.value),
-            None => begun.extend(["{", variable, "}"]),
+            Some(value) => expanded.push_str(value),
+            None if name == params.argument.name => expanded.push_str(&params.argument.value),
+            None => expanded.extend(["{", variable, "}"]),
         }
         rest = after;
     }
-    begun.push_str(rest);
-    begun
+    expanded.push_str(rest);
+    expanded
 }
 
-/// The upstream completes its own prompts and templates.
+/// Passes the completion on to the upstream that owns the prompt or template.
 async fn complete_upstream(
-    exchange: &Handling,
+    exchange: &RequestScope,
     request: &Request<'_>,
     upstream: &Arc<Upstream>,
 ) -> Result<Reply, McpError> {
-    // Servers without completions are asked in vain (2025-11-25/server/utilities/completion#capabilities); the
-    // capability is younger than the method.
-    let knows = upstream.negotiated().is_none_or(|negotiated| {
+    // A server without completions would refuse the request (2025-11-25/server/utilities/completion#capabilities).
+    // Revisions older than the capability have the method without it.
+    let has_completions = upstream.negotiated().is_none_or(|negotiated| {
         !negotiated.revision.rules().completions_capability
             || member(negotiated.capabilities.get(), "completions").is_some()
     });
-    if !knows {
-        return Ok(Reply::new(NOTHING.into()));
+    if !has_completions {
+        return Ok(Reply::new(NO_SUGGESTIONS.into()));
     }
-    let own = request.params.map(|params| upstream.names.own_params(params));
-    let reference = own.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
+    let own_params = request.params.map(|params| upstream.names.own_params(params));
+    let reference = own_params.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
     let (bridge, subject) = (&exchange.server.bridge, request::Subject::Reference(reference));
     let call = Call::new(exchange, bridge, upstream, Verb::Complete, subject, request);
     let reply = countersign_bridge::call(call).await?;
@@ -165,15 +166,15 @@ async fn complete_upstream(
     })
 }
 
-/// The result with no more values than clients must take; `None` where there are no more.
+/// Limits the values of a completion result to [`MAX_VALUES`]. Returns `None` if the result has no more than that.
 fn cut_values(result: &str) -> Option<String> {
     let completion = member(result, "completion")?;
-    let values = member(completion, "values")?;
-    let kept: Vec<&str> = elements(values).map(|(_, value)| value).collect();
-    if kept.len() <= MAX_VALUES {
+    let list = member(completion, "values")?;
+    let values: Vec<&str> = elements(list).map(|(_, value)| value).collect();
+    if values.len() <= MAX_VALUES {
         return None;
     }
-    let values = format!("[{}]", kept[..MAX_VALUES].join(","));
+    let values = format!("[{}]", values[..MAX_VALUES].join(","));
     let completion = edit(completion, &[("values", MemberEdit::Set(&values)), ("hasMore", MemberEdit::Set("true"))]);
     Some(edit(result, &[("completion", MemberEdit::Set(&completion))]))
 }
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_values_than_clients_take_are_cut_and_the_rest_stays_as_it_is() {
+    fn only_excess_completion_values_are_cut() {
         let result = |n: usize, more: &str| {
             let values: Vec<_> = (0..n).map(|n| format!(r#""v{n},]""#)).collect();
             let values = format!("[{}]", values.join(","));

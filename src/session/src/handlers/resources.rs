@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::{cache_hint, page::page, upstream_wait};
 use crate::{
-    Handling,
-    policy::{Lists, admit},
+    RequestScope,
+    policy::{ListFilter, admit},
 };
 use countersign_bridge::{self, Call, Verb, request};
 use countersign_domain::policy::Subject;
@@ -26,47 +26,50 @@ use countersign_routing::{
     listing,
 };
 
-/// Bytes that a subscription takes beside its URI, which stands in the session, in the router and, of an upstream, in
-/// what it is asked to tell of.
-const SUBSCRIPTION: usize = 512;
-/// The number of copies of a subscribed URI.
-const COPIES: usize = 4;
+/// The bytes that a subscription takes in addition to its URI. The session, the router and the request to an upstream
+/// keep it.
+const SUBSCRIPTION_BYTES: usize = 512;
+/// The number of copies that are kept of a subscribed URI.
+const URI_COPIES: usize = 4;
 
-/// Takes what subscriptions to those resources take of their principal's memory.
+/// Reserves memory of the principal for subscriptions to these resources.
 ///
 /// # Errors
-/// `OVERLOADED`
-pub fn remember<'a>(exchange: &Handling, uris: impl Iterator<Item = &'a str>) -> Result<Share, McpError> {
-    let bytes = uris.map(|uri| COPIES * uri.len() + SUBSCRIPTION).sum();
+/// `OVERLOADED` if the principal has too little memory left.
+pub fn reserve_memory<'a>(exchange: &RequestScope, uris: impl Iterator<Item = &'a str>) -> Result<Share, McpError> {
+    let bytes = uris.map(|uri| URI_COPIES * uri.len() + SUBSCRIPTION_BYTES).sum();
     exchange.server.memory.take(&exchange.identity.principal.name, bytes)
 }
 
-/// `resources/list`: what all providers have, in their order. Modules are asked; what upstreams have is known.
-pub async fn list(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+/// Answers `resources/list` with the resources of all providers, in the order of the providers. Modules are asked now;
+/// the lists of upstreams are in the route table.
+pub async fn list(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.server.routing.routes.load_full();
     let revision = exchange.revision();
     table.refresh_stale_lists();
     let context = exchange.call_context(cancel, None);
-    let lists = Lists::for_requester(exchange, &table);
-    let mut items: Vec<Item<'_>> = Vec::new();
-    let mut known = table.resources().iter().peekable();
+    let filter = ListFilter::for_requester(exchange, &table);
+    let mut items: Vec<ListedResource<'_>> = Vec::new();
+    let mut upstream_routes = table.resources().iter().peekable();
     for provider in table.providers() {
         if provider.upstream().is_some() {
-            while let Some(route) = known.next_if(|route| route.provider.is_same_provider(provider)) {
-                if lists.shows(&**provider, Subject::Resource(&route.def.uri)) {
-                    items.push(Item::Known(route));
+            while let Some(route) = upstream_routes.next_if(|route| route.provider.is_same_provider(provider)) {
+                if filter.shows(&**provider, Subject::Resource(&route.def.uri)) {
+                    items.push(ListedResource::Routed(route));
                 }
             }
             continue;
         }
         match exchange.server.limits.in_time(provider.resources(&context)).await {
             Ok(resources) => {
-                let shown = resources.iter().filter(|r| lists.shows(&**provider, Subject::Resource(&r.uri)));
-                items.extend(shown.map(|r| Item::Live(listing::entry(serde_json::to_value(r), revision))));
+                let shown = resources.iter().filter(|r| filter.shows(&**provider, Subject::Resource(&r.uri)));
+                items.extend(shown.map(|r| ListedResource::Module(listing::entry(serde_json::to_value(r), revision))));
             }
-            // One bad provider never spoils the others.
-            Err(error) => tracing::warn!(provider = provider.name(), %error, "resources left out of a list"),
+            // The failure of one provider must not hide the resources of the others.
+            Err(error) => {
+                tracing::warn!(provider = provider.name(), %error, "the list leaves out the resources of a provider that failed")
+            }
         }
     }
     let json =
@@ -74,37 +77,38 @@ pub async fn list(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
     Ok(Reply::new(json).cached(CacheHint::LIVE))
 }
 
-/// One entry of the list.
-enum Item<'a> {
-    Live(String),
-    Known(&'a ResourceRoute),
+/// One entry of the list: the text that a module returned, or a route of an upstream.
+enum ListedResource<'a> {
+    Module(String),
+    Routed(&'a ResourceRoute),
 }
 
-impl Item<'_> {
+impl ListedResource<'_> {
     fn text(&self, revision: Revision) -> &str {
         match self {
-            Self::Live(text) => text,
-            Self::Known(route) => route.list_entry(revision),
+            Self::Module(text) => text,
+            Self::Routed(route) => route.list_entry(revision),
         }
     }
 }
 
-/// `resources/templates/list`.
+/// Answers `resources/templates/list`.
 pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let revision = exchange.revision();
     table.refresh_stale_lists();
     let cursor = params.cursor.as_deref();
-    let lists = Lists::for_requester(exchange, table);
-    let shown = |route: &&Arc<TemplateRoute>| lists.shows(&*route.provider, Subject::Resource(&route.def.uri_template));
+    let filter = ListFilter::for_requester(exchange, table);
+    let shown =
+        |route: &&Arc<TemplateRoute>| filter.shows(&*route.provider, Subject::Resource(&route.def.uri_template));
     let templates: Vec<_> = table.templates().iter().filter(shown).collect();
     let json =
         page("resourceTemplates", &templates, |route| route.list_entry(revision), cursor, table.versions.resources)?;
     Ok(Reply::new(json).cached(cache_hint::for_filtered_list(table)))
 }
 
-/// `resources/read`.
-pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+/// Answers `resources/read`.
+pub async fn read(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
     let provider = upstream_wait::find_resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
@@ -123,9 +127,9 @@ pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
 }
 
-/// `resources/subscribe`. The resource need not exist yet: a client may wait for one to appear. What not everybody may read
-/// answers as reading it does.
-pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+/// Answers `resources/subscribe`. The resource need not exist yet, because a client may wait for it to appear. A
+/// principal that may not read the resource gets the same error as for reading it.
+pub async fn subscribe(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     let server = &exchange.server;
     check_uri(server.limits.max_uri, "uri", &params.uri)?;
@@ -138,20 +142,20 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
         }
         provider
     };
-    // Upstreams are asked themselves.
+    // An upstream checks access itself.
     if let Some(RouteTarget::Module(module)) = provider {
         let context = exchange.call_context(cancel, None);
         server.limits.in_time(module.may_subscribe(&params.uri, &context)).await?;
     }
     let max = server.limits.max_subscriptions;
-    exchange.session.subscribe(&params.uri, max, || remember(exchange, std::iter::once(&*params.uri)))?;
+    exchange.session.subscribe(&params.uri, max, || reserve_memory(exchange, std::iter::once(&*params.uri)))?;
     let session = exchange.session.clone();
     let subscribe = Subscribe { session: session.clone() as _, uri: params.uri.to_string() };
     let ready = server.routing.router.send(subscribe).await.map_err(|_| shutting_down())?;
     if let Some(ready) = ready
         && let Err(error) = ready.await
     {
-        // Its server does not tell of changes: then there is no subscription.
+        // Without updates from its server there is no subscription.
         session.unsubscribe(&params.uri);
         server.routing.router.do_send(Unsubscribe { session: session.id.clone(), uris: vec![params.uri.into_owned()] });
         return Err(error);
@@ -160,17 +164,17 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
         && let Some(upstream) = provider.upstream()
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {
-        countersign_bridge::subscribe_own(exchange, upstream, own, "resources/subscribe").await;
+        countersign_bridge::subscribe_on_own_link(exchange, upstream, own, "resources/subscribe").await;
     }
-    // The session may have ended while an upstream was asked, after its subscriptions were taken down.
+    // The session may have ended, and its subscriptions may have been removed, while the upstream was asked.
     if session.ended.is_cancelled() {
         server.routing.router.do_send(Unsubscribe { session: session.id.clone(), uris: vec![params.uri.into_owned()] });
     }
     Ok(Reply::new("{}".into()))
 }
 
-/// `resources/unsubscribe`; unknown subscriptions are none any more.
-pub async fn unsubscribe(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+/// Answers `resources/unsubscribe`. Removing an unknown subscription succeeds.
+pub async fn unsubscribe(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
@@ -178,7 +182,7 @@ pub async fn unsubscribe(exchange: &Handling, request: &Request<'_>) -> Result<R
     if let Some(upstream) = provider.as_ref().and_then(|provider| provider.upstream())
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {
-        countersign_bridge::subscribe_own(exchange, upstream, own, "resources/unsubscribe").await;
+        countersign_bridge::subscribe_on_own_link(exchange, upstream, own, "resources/unsubscribe").await;
     }
     let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uris: vec![params.uri.into_owned()] };
     exchange.server.routing.router.send(unsubscribe).await.map_err(|_| shutting_down())?;

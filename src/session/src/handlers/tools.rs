@@ -1,4 +1,4 @@
-//! `tools/list` and `tools/call`, and what becomes of a call: it runs, or it becomes a pending change.
+//! `tools/list` and `tools/call`. A call runs, or it becomes a pending change.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use super::{
     tasks, upstream_wait,
 };
 use crate::{
-    Handling,
+    RequestScope,
     owned::OwnedRequest,
-    policy::{self, AdmittedCall, Counted, Gate, JudgedCall},
+    policy::{self, AdmittedCall, Counting, Gate, JudgedCall},
 };
 use countersign_bridge::{
     self, CallPlan,
@@ -35,7 +35,7 @@ use countersign_review::gateway_tools::pending_result;
 use countersign_routing::{RouteTable, ToolRoute, validate};
 use countersign_telemetry::metrics::Transport;
 
-/// `tools/list`: stably ordered, rendered when the table was built.
+/// Answers `tools/list` in a stable order, with entries that were rendered when the table was built.
 pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let revision = exchange.revision();
@@ -49,49 +49,50 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
 
 /// A call whose arguments the gateway checks.
 pub(super) struct ToolCall<'a> {
-    /// A JSON object; absent is an empty one.
+    /// A JSON object. An absent one counts as empty.
     pub arguments: Option<&'a RawValue>,
     pub idempotency_key: Option<&'a str>,
-    /// Raw JSON.
+    /// The token as JSON text.
     pub progress_token: Option<&'a str>,
-    /// Its client takes a task for an answer.
+    /// `true` if the client accepts a task as the answer.
     pub task: bool,
-    /// `requestState` of a call that is made again.
+    /// `requestState` of a call that its client has repeated.
     pub state: Option<&'a str>,
-    /// `inputResponses` of such a call, as JSON.
+    /// `inputResponses` of a repeated call, as JSON.
     pub responses: Option<&'a str>,
 }
 
 /// The outcome of a call that the gateway runs or puts under review.
 pub(super) enum ToolOutcome {
-    /// It ran, or its change has ended: also with the id of that change.
+    /// The call ran, or its change has ended. The id of that change is included.
     Finished(FinishedCall, Option<String>),
-    /// It waits for a person.
+    /// The call waits for a person's decision.
     Pending(Arc<Change>),
-    /// Its change ran, and the call ended with an error of the protocol.
+    /// The change ran, and the call ended with a protocol error.
     Failed(McpError),
-    /// The result that asks a stateless client for input. `pending` tells whether a person has to approve the call, too.
+    /// The result that asks a stateless client for input. `pending` is `true` if a person also has to approve the call.
     NeedsInput { question: String, pending: bool },
 }
 
-/// `tools/call`. It is found, decided on and carried out, each once. A module's arguments are checked before policy is
-/// asked, an upstream's by the upstream itself, except those of a one-shot client and those that a person is to see.
-pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+/// Answers `tools/call`: finds the tool, decides on the call and carries it out. The arguments of a module are checked
+/// before the policy is asked. An upstream checks arguments itself; the gateway checks those of one-shot clients and of
+/// calls that a person is to see.
+pub async fn call_request(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params = request.tool_call()?;
-    note_key(exchange);
+    note_deciding_key(exchange);
     let route = find(exchange, &params.name).await?;
     let is_module = route.provider.upstream().is_none();
-    let completed;
+    let completed_owned;
     let completed_request;
-    let (request, params) = match is_module.then(|| in_session(exchange, &route, request, params.arguments)) {
-        Some(Err(error)) if is_the_tools_own(error.kind) => {
+    let (request, params) = match is_module.then(|| complete_arguments(exchange, &route, request, params.arguments)) {
+        Some(Err(error)) if is_tool_failure(error.kind) => {
             let FinishedCall { result, failure, structured } = FinishedCall::failed(&error, &route);
             return Ok(Reply::new(encode(&result, exchange.revision(), structured)).failing(failure));
         }
         Some(Err(error)) => return Err(error),
-        Some(Ok(Some(whole))) => {
-            completed = whole;
-            completed_request = completed.as_request();
+        Some(Ok(Some(completed))) => {
+            completed_owned = completed;
+            completed_request = completed_owned.as_request();
             (&completed_request, completed_request.tool_call()?)
         }
         Some(Ok(None)) | None => (request, params),
@@ -111,16 +112,16 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
     if exchange.transport == Transport::Rest {
         validate::check_arguments(&route, arguments)?;
     }
-    // Where a server has asked for input, the answers go to this very server, and the call goes on.
+    // The answers to a server's questions must reach that same server, so a repeated call has no fallback.
     let judged = match plan.is_retry {
         true => policy::judge(exchange, &route, arguments).await?,
-        false => judge(exchange, &route, arguments).await?,
+        false => judge_with_fallback(exchange, &route, arguments).await?,
     };
-    let counted = if plan.resumes_parked_call { Counted::Before } else { Counted::NotYet };
-    let admitted = match judged.carry_out(exchange, counted) {
+    let counting = if plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::NotYet };
+    let admitted = match judged.carry_out(exchange, counting) {
         Ok(Gate::Open(admitted)) => admitted,
         Ok(review) => return finish(exchange, request, &route, Some(review), params.arguments, cancel).await,
-        Err(error) => return Ok(countersign_bridge::failed(&error)),
+        Err(error) => return Ok(countersign_bridge::tool_error_reply(&error)),
     };
     let plan = if Arc::ptr_eq(admitted.route(), &route) { plan } else { classify(admitted.route()) };
     let may_run_here = admitted.route().ruling.may_review() || admitted.route().provider.is_module();
@@ -130,23 +131,24 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
     call_admitted(exchange, request, admitted, plan, cancel).await
 }
 
-fn note_key(exchange: &Handling) {
+fn note_deciding_key(exchange: &RequestScope) {
     exchange.server.reviews.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
 }
 
-/// The call of a module's tool as it is meant in its session, where that is more than it says.
-fn in_session(
-    exchange: &Handling,
+/// Returns the call of a module's tool with the arguments that its session implies, or `None` if there are none.
+fn complete_arguments(
+    exchange: &RequestScope,
     route: &ToolRoute,
     request: &Request<'_>,
     arguments: Option<&RawValue>,
 ) -> Result<Option<OwnedRequest>, McpError> {
     let Some(notes) = exchange.notes() else { return Ok(None) };
-    let Some(whole) = route.provider.complete_arguments(&route.def.name, arguments_or_empty(arguments)?, notes)? else {
+    let Some(completed) = route.provider.complete_arguments(&route.def.name, arguments_or_empty(arguments)?, notes)?
+    else {
         return Ok(None);
     };
     let params = request.params.map_or("{}", RawValue::get);
-    let params = RawValue::from_string(edit(params, &[("arguments", MemberEdit::Set(whole.get()))]))
+    let params = RawValue::from_string(edit(params, &[("arguments", MemberEdit::Set(completed.get()))]))
         .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
     Ok(Some(OwnedRequest::from_request(&Request {
         id: request.id.clone(),
@@ -156,12 +158,12 @@ fn in_session(
     })))
 }
 
-/// Runs a call that policy has let through: it is not asked again.
+/// Runs a call that the policy has let through. The policy is not asked again.
 ///
 /// # Errors
-/// Those of the call.
+/// The errors of the call.
 pub async fn call_admitted(
-    exchange: &Handling,
+    exchange: &RequestScope,
     request: &Request<'_>,
     admitted: AdmittedCall,
     plan: CallPlan,
@@ -182,20 +184,20 @@ pub async fn call_admitted(
         request,
         definition: route.def.raw.as_deref(),
         headers: &route.param_headers,
-        reads: route.is_read_only(),
+        is_read_only: route.is_read_only(),
         plan,
     };
     match countersign_bridge::call(call).await {
-        Err(error) if error.passthrough.is_none() && is_the_tools_own(error.kind) => {
-            Ok(countersign_bridge::failed(&error))
+        Err(error) if error.passthrough.is_none() && is_tool_failure(error.kind) => {
+            Ok(countersign_bridge::tool_error_reply(&error))
         }
         outcome => outcome,
     }
 }
 
-/// A call that the gateway itself runs or puts under review.
+/// Answers a call that the gateway itself runs or puts under review.
 async fn finish(
-    exchange: &Handling,
+    exchange: &RequestScope,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
     gate: Option<Gate>,
@@ -205,18 +207,22 @@ async fn finish(
     let meta = request.meta()?;
     let object = request.outlined_params().object;
     let modern = exchange.is_modern();
-    let of_retry = |key: &str| if modern { object.member(key) } else { None };
-    let state = of_retry("requestState").and_then(string);
+    let retry_member = |key: &str| if modern { object.member(key) } else { None };
+    let state = retry_member("requestState").and_then(string);
     let call = ToolCall {
         arguments,
         idempotency_key: meta.idempotency_key.as_deref(),
         progress_token: meta.progress_token,
-        task: if modern { foreign::declares(&exchange.facts.capabilities) } else { foreign::wanted(exchange, &object) },
+        task: if modern {
+            foreign::declares(&exchange.facts.capabilities)
+        } else {
+            foreign::is_requested(exchange, &object)
+        },
         state: state.as_deref(),
-        responses: of_retry("inputResponses").filter(|responses| responses.starts_with('{')),
+        responses: retry_member("inputResponses").filter(|responses| responses.starts_with('{')),
     };
-    // Bad arguments are an error of the protocol in old revisions and for one-shot clients, and a result that a model can
-    // read in newer ones (2025-11-25/server/tools#error-handling).
+    // Invalid arguments are a protocol error in old revisions and for one-shot clients. In newer revisions they are a
+    // result that a model can read (2025-11-25/server/tools#error-handling).
     let outcome = match self::call(exchange, &call, route, gate, cancel).await {
         Err(error)
             if error.kind == ErrorKind::ValidationFailed
@@ -243,51 +249,56 @@ async fn finish(
     })
 }
 
-/// Decides on a call. While its tool's server is not tried, the tool that the configuration has answer in its place gets
-/// it, if the policy lets this very call through there too. What is reviewed never goes anywhere else than where it was
-/// shown to go.
-async fn judge(exchange: &Handling, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<JudgedCall, McpError> {
+/// Decides on a call. While the server of its tool is not tried, the configured fallback tool gets the call, provided
+/// that the policy lets this call through there too. A reviewed call never goes to another tool than the reviewer was
+/// shown.
+async fn judge_with_fallback(
+    exchange: &RequestScope,
+    route: &Arc<ToolRoute>,
+    arguments: &RawValue,
+) -> Result<JudgedCall, McpError> {
     let judged = policy::judge(exchange, route, arguments).await?;
     let refuses = |route: &ToolRoute| route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
     if judged.verdict() == Verdict::Allow
         && refuses(route)
-        && let Some(other) = exchange.table.fallback_of(route)
-        && !refuses(&other)
-        && let Ok(instead) = policy::judge(exchange, &other, arguments).await
-        && instead.verdict() == Verdict::Allow
+        && let Some(fallback) = exchange.table.fallback_of(route)
+        && !refuses(&fallback)
+        && let Ok(judged_fallback) = policy::judge(exchange, &fallback, arguments).await
+        && judged_fallback.verdict() == Verdict::Allow
     {
-        tracing::debug!(tool = %route.name, instead = %other.name, "another server answers for one that is not tried");
-        return Ok(instead);
+        tracing::debug!(tool = %route.name, instead = %fallback.name, "the fallback tool answers while the server of the tool is not tried");
+        return Ok(judged_fallback);
     }
     Ok(judged)
 }
 
-/// The arguments of a call, which may be left out where a tool takes none.
+/// Returns the arguments of a call. They may be omitted, which counts as an empty object.
 fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
     arguments
         .or_else(|| trusted_raw_value("{}"))
         .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
 }
 
-async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+async fn find(exchange: &RequestScope, name: &str) -> Result<Arc<ToolRoute>, McpError> {
     if let Some(route) = exchange.table.find_tool(name) {
         return Ok(route);
     }
     Box::pin(upstream_wait::find_tool(exchange, name)).await?.ok_or_else(|| {
-        let near = exchange.server.routing.routes.load().nearest_tool(name, &exchange.identity.principal);
+        let nearest = exchange.server.routing.routes.load().nearest_tool(name, &exchange.identity.principal);
         let name: String = name.chars().take(128).collect();
-        let meant = near.as_ref().map(|near| format!(". Did you mean {near}?")).unwrap_or_default();
-        let error = McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{meant}")).with("tool", name);
-        match near {
-            Some(near) => error.with("didYouMean", near),
+        let suggestion = nearest.as_ref().map(|nearest| format!(". Did you mean {nearest}?")).unwrap_or_default();
+        let error =
+            McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{suggestion}")).with("tool", name);
+        match nearest {
+            Some(nearest) => error.with("didYouMean", nearest),
             None => error,
         }
     })
 }
 
-/// Checks the arguments of a call, decides on it unless that was done, and lets it run or puts it under review.
+/// Checks the arguments of a call, decides on it unless that was done before, and runs it or puts it under review.
 async fn call(
-    exchange: &Handling,
+    exchange: &RequestScope,
     call: &ToolCall<'_>,
     route: &Arc<ToolRoute>,
     gate: Option<Gate>,
@@ -296,16 +307,16 @@ async fn call(
     let arguments = arguments_or_empty(call.arguments)?;
     validate::check_arguments(route, arguments)?;
     match carry_out(exchange, call, route, gate, arguments, cancel).await {
-        Err(error) if is_the_tools_own(error.kind) => {
+        Err(error) if is_tool_failure(error.kind) => {
             Ok(ToolOutcome::Finished(FinishedCall::failed(&error, route), None))
         }
         outcome => outcome,
     }
 }
 
-/// Carries out a call whose arguments fit.
+/// Carries out a call with valid arguments.
 async fn carry_out(
-    exchange: &Handling,
+    exchange: &RequestScope,
     call: &ToolCall<'_>,
     route: &Arc<ToolRoute>,
     gate: Option<Gate>,
@@ -314,18 +325,18 @@ async fn carry_out(
 ) -> Result<ToolOutcome, McpError> {
     let gate = match gate {
         Some(gate) => gate,
-        None => policy::judge(exchange, route, arguments).await?.carry_out(exchange, Counted::NotYet)?,
+        None => policy::judge(exchange, route, arguments).await?.carry_out(exchange, Counting::NotYet)?,
     };
     match gate {
         Gate::Open(admitted) => run(exchange, &admitted, arguments, call, cancel).await,
-        // Boxed, so that calls which are let through need not carry its room.
+        // Boxed, so that the future of an admitted call does not reserve space for the review.
         Gate::Review(judged) => Box::pin(reviewed::review(exchange, &judged, arguments, call, cancel)).await,
     }
 }
 
-/// Failures that the model can act on; the others are the gateway's.
+/// Returns `true` for a failure that the model can act on, and `false` for a failure of the gateway.
 #[must_use]
-pub fn is_the_tools_own(kind: ErrorKind) -> bool {
+pub fn is_tool_failure(kind: ErrorKind) -> bool {
     !matches!(
         kind,
         ErrorKind::Internal
@@ -345,32 +356,32 @@ pub fn is_the_tools_own(kind: ErrorKind) -> bool {
 }
 
 async fn run(
-    exchange: &Handling,
+    exchange: &RequestScope,
     admitted: &AdmittedCall,
     arguments: &RawValue,
     call: &ToolCall<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     let route = admitted.route();
-    let asking = route.def.long_running.then(|| ClientQuestions::for_call(exchange, call.responses)).flatten();
-    let (inquirer, mut asking) = asking.unzip();
+    let questions = route.def.long_running.then(|| ClientQuestions::for_call(exchange, call.responses)).flatten();
+    let (inquirer, mut questions) = questions.unzip();
     let meter = Some(exchange.server.meter(&exchange.identity.principal));
     let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
-        // Bounded by the tool itself; here only their number is.
+        // The tool itself bounds the time; the gateway bounds only the number of such calls.
         let server = &exchange.server;
         let _slot = server.long_requests.admit(&exchange.identity.principal)?;
-        let asks = async {
-            match &mut asking {
-                Some(asking) => asking.serve().await,
+        let asking = async {
+            match &mut questions {
+                Some(questions) => questions.serve().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             result = work => result?,
-            question = asks => return Ok(ToolOutcome::NeedsInput { question, pending: false }),
-            // It waits for a person, who will not hurry because the gateway ends.
+            question = asking => return Ok(ToolOutcome::NeedsInput { question, pending: false }),
+            // A person, who may take long, decides when the tool returns.
             () = server.long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
@@ -380,12 +391,12 @@ async fn run(
         exchange.server.limits.in_time(work).await?
     };
     let failure = result.is_error.then_some(ErrorKind::ToolExecution);
-    // Where an error's shape would break the tool's own output schema, its text says it all.
+    // If the error's structure would violate the tool's output schema, only its text is sent.
     let structured = failure.is_none() || route.allows_structured_error();
     Ok(ToolOutcome::Finished(FinishedCall { result, failure, structured }, None))
 }
 
-/// A tool result in the client's revision.
+/// Returns the JSON of a tool result for the client's revision.
 #[must_use]
 pub fn encode(result: &ToolResult, revision: Revision, structured: bool) -> String {
     let mut out = String::with_capacity(result.content.get().len() + 64);

@@ -1,14 +1,14 @@
-//! Waits for servers that are still on their way when the gateway has just started: what is asked of one comes to it, and
-//! is not told that there is no such thing.
+//! Waits for servers that have not connected yet shortly after the gateway's start, so that a request for one of their
+//! tools is not refused as unknown.
 //!
-//! A server has `limits.first_connection` from its start (or from when it was configured); whoever asks later, or waits
-//! until then, is told when to ask again, unless somebody else may have what is asked for. Waiting takes one of the principal's places for requests that stay open, and
-//! nothing is decided by it: the policy is asked afterwards, as always.
+//! A server has `limits.first_connection` from its start, or from its configuration, to connect. After that, a request
+//! gets an error that says when to try again, unless another provider may have the name. The wait takes one of the
+//! principal's places for long requests. It decides nothing: the policy is asked afterwards, as always.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Handling,
+    RequestScope,
     long_requests::LongRequests,
     server::{McpServer, Routing},
 };
@@ -20,49 +20,51 @@ use countersign_routing::{
     unreached_upstreams::{AwaitedUpstream, NameKind},
 };
 
-/// When to ask again for a server that did not come in time: about when it is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
+/// The time after which a client should ask again for a server that was not reached in time. The server is tried again
+/// at about that time.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The tool of that name, or `None` if there is none.
+/// Returns the tool with this name, or `None` if there is none.
 ///
 /// # Errors
-/// `UPSTREAM_UNAVAILABLE` where its server was not reached yet.
-pub async fn find_tool(exchange: &Handling, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
+/// `UPSTREAM_UNAVAILABLE` if its server was not reached yet.
+pub async fn find_tool(exchange: &RequestScope, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
     lookup(exchange, |table| lookup_tool(table, name)).await
 }
 
-/// The prompt of that name.
+/// Returns the prompt with this name.
 ///
 /// # Errors
 /// The errors of [`find_tool`].
-pub async fn find_prompt(exchange: &Handling, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
+pub async fn find_prompt(exchange: &RequestScope, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
     let find = |table: &RouteTable| match table.prompt(name) {
-        Some(route) => Lookup::There(route),
+        Some(route) => Lookup::Found(route),
         None => Lookup::missing(table.unreached_upstream(name, NameKind::Prompt)),
     };
     lookup(exchange, find).await
 }
 
-/// Whose a resource is.
+/// Returns the provider of a resource.
 ///
 /// # Errors
 /// The errors of [`find_tool`].
-pub async fn find_resource(exchange: &Handling, uri: &str) -> Result<Option<RouteTarget>, McpError> {
+pub async fn find_resource(exchange: &RequestScope, uri: &str) -> Result<Option<RouteTarget>, McpError> {
     let find = |table: &RouteTable| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
         (Some(expected), guessed) => Lookup::Awaited(expected.clone(), guessed.filter(|_| !expected.is_certain)),
-        (None, Some(provider)) => Lookup::There(provider),
+        (None, Some(provider)) => Lookup::Found(provider),
         (None, None) => Lookup::Nowhere,
     };
     lookup(exchange, find).await
 }
 
-/// Waits for the server of a resource that is to be subscribed to. One that does not come has no say in what happens.
-pub async fn wait_for_resource(exchange: &Handling, uri: &str) {
+/// Waits for the server of a resource that is to be subscribed to. A server that does not connect does not prevent the
+/// subscription.
+pub async fn wait_for_resource(exchange: &RequestScope, uri: &str) {
     let _ = find_resource(exchange, uri).await;
 }
 
-/// Waits, before anything else is looked at, for the server of a tool that is not there yet. Whether it came says the call
-/// itself.
+/// Waits for the server of a tool before anything else of the request is checked. The call itself finds out whether the
+/// server connected.
 pub async fn wait_for_tool(routing: &Routing, long_requests: &LongRequests, principal: &Principal, name: &str) {
     let table = routing.routes.load_full();
     let _ = wait(routing, long_requests, principal, table, |table| lookup_tool(table, name)).await;
@@ -70,15 +72,15 @@ pub async fn wait_for_tool(routing: &Routing, long_requests: &LongRequests, prin
 
 fn lookup_tool(table: &RouteTable, name: &str) -> Lookup<Arc<ToolRoute>> {
     match table.find_tool(name) {
-        Some(route) => Lookup::There(route),
+        Some(route) => Lookup::Found(route),
         None => Lookup::missing(table.unreached_upstream(name, NameKind::Tool)),
     }
 }
 
 enum Lookup<T> {
-    There(T),
+    Found(T),
     Nowhere,
-    /// Also what it leads to if the server does not come.
+    /// The server that may have the name, and the route to use if that server does not connect.
     Awaited(AwaitedUpstream, Option<T>),
 }
 
@@ -88,10 +90,10 @@ impl<T> Lookup<T> {
     }
 }
 
-async fn lookup<T>(exchange: &Handling, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
-    // Nearly always it is there.
+async fn lookup<T>(exchange: &RequestScope, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
+    // Nearly always the table already has the route.
     match find(&exchange.table) {
-        Lookup::There(found) => return Ok(Some(found)),
+        Lookup::Found(found) => return Ok(Some(found)),
         Lookup::Nowhere => return Ok(None),
         Lookup::Awaited(..) => {}
     }
@@ -107,23 +109,23 @@ async fn wait<T>(
     mut table: Arc<RouteTable>,
     find: impl Fn(&RouteTable) -> Lookup<T>,
 ) -> Result<Option<T>, McpError> {
-    let mut place = None;
+    let mut slot = None;
     loop {
         let (expected, otherwise) = match find(&table) {
-            Lookup::There(found) => return Ok(Some(found)),
+            Lookup::Found(found) => return Ok(Some(found)),
             Lookup::Nowhere => return Ok(None),
             Lookup::Awaited(expected, otherwise) => (expected, otherwise),
         };
-        let left = routing.first_connection.saturating_sub(expected.upstream.age());
-        if place.is_none() {
-            place = long_requests.admit(principal).ok();
+        let remaining = routing.first_connection.saturating_sub(expected.upstream.age());
+        if slot.is_none() {
+            slot = long_requests.admit(principal).ok();
         }
-        if left.is_zero() || place.is_none() {
+        if remaining.is_zero() || slot.is_none() {
             return otherwise.map(Some).ok_or_else(|| unavailable(&expected));
         }
         tokio::select! {
             () = table.superseded.cancelled() => {}
-            () = tokio::time::sleep(left) => {}
+            () = tokio::time::sleep(remaining) => {}
             () = long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
             }
@@ -134,12 +136,14 @@ async fn wait<T>(
 
 fn unavailable(AwaitedUpstream { upstream, is_certain }: &AwaitedUpstream) -> McpError {
     let name = upstream.config.name.as_str();
-    let why = match is_certain {
+    let message = match is_certain {
         true => format!("the server {name} was not reached yet; ask again later"),
-        false => format!("nobody has that, unless the server {name} does, which was not reached yet; ask again later"),
+        false => format!(
+            "no connected provider has this name; the server {name} may have it, but was not reached yet; ask again later"
+        ),
     };
-    McpError::new(ErrorKind::UpstreamUnavailable, why)
+    McpError::new(ErrorKind::UpstreamUnavailable, message)
         .with("upstream", name)
-        .with("retryAfter", AGAIN.as_secs())
+        .with("retryAfter", RETRY_AFTER.as_secs())
         .with("outcome", "not_applied")
 }

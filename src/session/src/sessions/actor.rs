@@ -1,7 +1,7 @@
-//! The Session actor: one per session, of one type whatever the transport.
+//! The actor of one session. All transports use the same type.
 //!
-//! It owns the session's beginning and end, its heartbeat and its idle expiry. It never waits for anything:
-//! requests run as tasks beside it, so that no call ever stands in another's way.
+//! It owns the session's start, end, heartbeat and idle expiry. It never waits: requests run as tasks beside it, so
+//! that no call delays another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::inbound;
 use countersign_auth::authenticator::RECHECK;
 use countersign_domain::principal::Credential;
 use countersign_exchange::{
-    inflow::Held,
+    inflow::Reservation,
     outbox::Wake,
     shared::{Channel, SessionShared},
 };
@@ -32,12 +32,12 @@ pub mod close {
 
 /// The connection that serves a session at the moment.
 pub struct Pump {
-    /// Unique among all pumps of the process; a message of an old one is told apart by it.
+    /// Unique among all pumps of the process. It identifies messages of an old pump.
     pub id: u64,
     /// The turn that [`countersign_exchange::outbox::Outbox::rewind`] returned; 0 for the first connection.
     pub turn: u64,
     pub wake: Wake,
-    /// Breaks the connection without waiting for its peer.
+    /// Breaks the connection without waiting for the peer.
     pub cut: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -45,25 +45,25 @@ pub struct Pump {
 pub struct Session {
     shared: Arc<SessionShared>,
     sessions: Arc<Sessions>,
-    /// Pings the peer so often; `None` where the transport shows a dead peer by itself.
+    /// The interval of pings; `None` if the transport itself detects a dead peer.
     heartbeat: Option<Duration>,
-    /// The peer has shown a sign of life since the last ping.
+    /// `true` if the peer has shown a sign of life since the last ping.
     alive: bool,
     pump: Option<Pump>,
     _gauge: ConnectionGuard,
-    /// A session that lost its connection ends when this fires.
-    farewell: Option<SpawnHandle>,
-    /// Its place among the sessions that wait for their clients.
-    waiting: Option<OwnedSemaphorePermit>,
+    /// The timer that ends a session without a connection.
+    end_timer: Option<SpawnHandle>,
+    /// The session's place among those that wait for their clients.
+    waiting_permit: Option<OwnedSemaphorePermit>,
 }
 
-/// The time that a WebSocket session waits for its client to return.
+/// The time that a WebSocket session waits for its client to come back.
 const RESUME_WINDOW: Duration = Duration::from_secs(120);
 
 /// The time that a session waits for its first connection.
 const MAX_OPENING_TIME: Duration = Duration::from_secs(30);
 
-/// The time in which a closing connection may read its last frames.
+/// The time in which a peer may read the last frames of a closing connection.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 impl Session {
@@ -80,8 +80,8 @@ impl Session {
             alive: true,
             pump: None,
             _gauge: ConnectionGuard::session(shared.transport),
-            farewell: None,
-            waiting: None,
+            end_timer: None,
+            waiting_permit: None,
         };
         let addr = session.start();
         sessions.insert(&shared, addr.clone());
@@ -99,7 +99,7 @@ impl Session {
         }
         self.shared.end();
         if let Some(pump) = self.pump.take() {
-            // A peer that reads gets the close frame; one that does not is cut off.
+            // A peer that reads gets the close frame. The connection of a peer that does not read is cut at once.
             let unread = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.overflowed());
             let grace = if unread || code == close::TIMEOUT { Duration::ZERO } else { CLOSE_GRACE };
             actix::spawn(async move {
@@ -115,7 +115,7 @@ impl Session {
             return;
         }
         if !self.alive {
-            tracing::info!(session = %self.shared.short_id(), "peer does not answer, session ends");
+            tracing::info!(session = %self.shared.short_id(), "the session ends because its peer does not answer pings");
             return self.end(ctx, close::TIMEOUT, "no sign of life");
         }
         self.alive = false;
@@ -125,10 +125,10 @@ impl Session {
     }
 
     fn check_key(&mut self, ctx: &mut Context<Self>) {
-        // A store that cannot be asked just now ends nobody's session.
+        // A store that cannot be asked at the moment must not end sessions.
         let authenticator = &self.sessions.server.long_requests.authenticator;
         if authenticator.check(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
-            tracing::info!(session = %self.shared.short_id(), "its key was revoked, session ends");
+            tracing::info!(session = %self.shared.short_id(), "the session ends because its key was revoked");
             self.end(ctx, close::POLICY, "the key was revoked");
         }
     }
@@ -147,8 +147,8 @@ impl Actor for Session {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         if matches!(self.shared.channel, Channel::Outbox(_)) {
-            // A connection that breaks off in the middle of its opening never says that it is gone.
-            self.farewell = Some(ctx.run_later(MAX_OPENING_TIME, |session, ctx| {
+            // A connection that breaks during its opening never reports its end.
+            self.end_timer = Some(ctx.run_later(MAX_OPENING_TIME, |session, ctx| {
                 session.end(ctx, close::GOING_AWAY, "its connection never came");
             }));
         }
@@ -166,7 +166,7 @@ impl Actor for Session {
         }
         let ended = self.shared.ended.clone();
         let addr = ctx.address();
-        // The token is the one end of a session that other threads can reach: an overflow, a DELETE, the shutdown.
+        // Other threads can end a session only by its token: after an overflow, a DELETE or the shutdown.
         if !matches!(self.shared.channel, Channel::None) {
             actix::spawn(async move {
                 ended.cancelled().await;
@@ -187,13 +187,13 @@ impl Actor for Session {
     }
 }
 
-/// Sent by a pump: one message as it came in.
+/// Sent by a pump for one received message.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Inbound {
     pub frame: Bytes,
     /// The reserved bytes of the body, held until the message is answered.
-    pub held: Option<Held>,
+    pub held: Option<Reservation>,
 }
 
 impl Handler<Inbound> for Session {
@@ -206,13 +206,13 @@ impl Handler<Inbound> for Session {
     }
 }
 
-/// Sent by a pump: one large message ([`countersign_runtime::large_messages::LARGE_MESSAGE_BYTES`]). Answered when it was taken up; a pump reads no further
-/// before.
+/// Sent by a pump for one large message ([`countersign_runtime::large_messages::LARGE_MESSAGE_BYTES`]). The answer comes once
+/// the message was parsed; a pump reads no further before.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct LargeInbound {
     pub frame: Bytes,
-    pub held: Option<Held>,
+    pub held: Option<Reservation>,
 }
 
 impl Handler<LargeInbound> for Session {
@@ -225,15 +225,15 @@ impl Handler<LargeInbound> for Session {
     }
 }
 
-/// Hands one message to its session, and returns when that has taken it: a peer that writes faster than it is served
-/// waits too.
+/// Passes one message to its session and returns once the session has accepted it, so a peer that writes too fast has
+/// to wait.
 ///
 /// # Errors
-/// The session has ended.
+/// Fails if the session has ended.
 pub async fn deliver(
     session: &actix::Addr<Session>,
     frame: Bytes,
-    held: Option<Held>,
+    held: Option<Reservation>,
 ) -> Result<(), actix::MailboxError> {
     if frame.len() > LARGE_MESSAGE_BYTES {
         reclaim::collect_after_large();
@@ -243,7 +243,7 @@ pub async fn deliver(
     }
 }
 
-/// Sent by a pump: the peer lives (a pong, or a ping of its own).
+/// Sent by a pump when the peer has sent a ping or a pong.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct SignOfLife;
@@ -256,13 +256,14 @@ impl Handler<SignOfLife> for Session {
     }
 }
 
-/// Sent by a pump that ends. A handshake-era WebSocket session waits for its client to come back; others end.
+/// Sent by a pump that ends. A handshake-era WebSocket session then waits for its client to come back; other sessions
+/// end.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Disconnected {
     /// [`Pump::id`].
     pub pump: u64,
-    /// The peer said goodbye: it does not come back.
+    /// `true` if the peer has closed the connection in good order, and so does not come back.
     pub farewell: bool,
 }
 
@@ -279,9 +280,9 @@ impl Handler<Disconnected> for Session {
             && self.shared.legacy_revision().is_some()
             && !self.shared.ended.is_cancelled();
         if resumable {
-            self.waiting = Arc::clone(&self.sessions.waiting).try_acquire_owned().ok();
+            self.waiting_permit = Arc::clone(&self.sessions.waiting).try_acquire_owned().ok();
         }
-        if self.waiting.is_none() {
+        if self.waiting_permit.is_none() {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
         }
         if let Channel::Outbox(outbox) = &self.shared.channel {
@@ -291,13 +292,13 @@ impl Handler<Disconnected> for Session {
             outbox.detach();
         }
         let window = RESUME_WINDOW.min(self.sessions.limits.idle);
-        self.farewell =
+        self.end_timer =
             Some(ctx.run_later(window, |session, ctx| session.end(ctx, close::GOING_AWAY, "client did not come back")));
     }
 }
 
-/// Sent by a connection that serves this session from now on: the first one, or that of a client that comes back
-/// (after [`countersign_exchange::outbox::Outbox::rewind`]). A connection that served it before is cut.
+/// Sent by the connection that serves this session from now on: the first one, or one of a client that comes back
+/// (after [`countersign_exchange::outbox::Outbox::rewind`]). The previous connection is cut.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Attach(pub Pump);
@@ -309,11 +310,11 @@ impl Handler<Attach> for Session {
         if let Channel::Outbox(outbox) = &self.shared.channel
             && !outbox.attach(pump.turn, pump.wake.clone())
         {
-            // Two clients came back at once: the later one has it.
+            // Two connections resumed the session at the same time, and the later one serves it.
             return (pump.cut)();
         }
-        self.waiting = None;
-        if let Some(handle) = self.farewell.take() {
+        self.waiting_permit = None;
+        if let Some(handle) = self.end_timer.take() {
             ctx.cancel_future(handle);
         }
         self.alive = true;
@@ -324,7 +325,7 @@ impl Handler<Attach> for Session {
     }
 }
 
-/// Ends the session, from whoever has the right to.
+/// Ends the session. Sent by any part that may do so.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct EndSession {

@@ -1,4 +1,4 @@
-//! The sessions that live now: each has an actor, [`actor::Session`], which begins and ends it.
+//! The live sessions. The actor of each session ([`actor::Session`]) starts and ends it.
 
 pub mod actor;
 
@@ -33,14 +33,15 @@ pub struct RegisteredSession {
 
 /// The live sessions and their actors.
 pub struct Sessions {
-    /// Answers what comes in by them.
+    /// Answers the requests of the sessions.
     pub server: Arc<McpServer>,
     pub registry: Arc<Registry>,
     pub lifetimes: Arc<SessionLifetimes>,
     pub limits: SessionLimits,
     /// The addresses of the actors of sessions that hold state.
     addresses: DashMap<Arc<str>, Addr<Session>, foldhash::fast::RandomState>,
-    /// One permit for each WebSocket session that waits for its client to come back: as many as may be connected.
+    /// One permit for each WebSocket session that waits for its client to come back. There are as many permits as there
+    /// may be connections.
     waiting: Arc<Semaphore>,
 }
 
@@ -56,14 +57,15 @@ impl Sessions {
         Self { server, registry, lifetimes, limits, addresses: DashMap::default(), waiting }
     }
 
-    /// A session of a connection with an outbox; `replay` frames and bytes are kept for a client that comes back.
+    /// Creates the session of a connection with an outbox. `replay` is the number of frames and bytes that are kept for
+    /// a client that comes back.
     #[must_use]
     pub fn outbox_session(&self, transport: Transport, identity: Identity, replay: (usize, usize)) -> SessionShared {
         let limits = OutboxLimits { replay_frames: replay.0, replay_bytes: replay.1, ..self.limits.outbox };
         let outbox = Outbox::counted(limits, self.server.memory.share(&identity.principal.name));
-        // Nobody else is asked for the session of a program on this machine, and so nobody says that it is gone.
+        // A stdio session is unknown to other nodes, so its end does not depend on the lease.
         let lifetimes = &self.lifetimes;
-        let ended = if transport == Transport::Stdio { lifetimes.ended.clone() } else { lifetimes.of_lease() };
+        let ended = if transport == Transport::Stdio { lifetimes.ended.clone() } else { lifetimes.lease_token() };
         SessionShared::new(transport, identity, Channel::Outbox(outbox), &ended).at_node(lifetimes.node().as_deref())
     }
 
@@ -73,8 +75,8 @@ impl Sessions {
         Arc::new(SessionShared::new(transport, identity, Channel::None, &self.lifetimes.ended))
     }
 
-    /// A session of that transport. It is found by its own principal only, so a stranger cannot tell a wrong id from
-    /// somebody else's.
+    /// Finds a session of the transport. Only its own principal finds it, so a stranger cannot tell a wrong id from
+    /// another principal's session.
     #[must_use]
     pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionShared>> {
         self.registry.get(id).filter(|shared| {
@@ -88,13 +90,13 @@ impl Sessions {
     /// Makes room for one more session that clients reach through any node.
     ///
     /// # Errors
-    /// The errors of [`Self::room_for_session`]; `STORE_UNAVAILABLE` while other nodes may count this one as gone.
+    /// The errors of [`Self::make_room_for_session`]; `STORE_UNAVAILABLE` while other nodes may count this one as gone.
     pub fn admit(&self, principal: &Principal) -> Result<(), McpError> {
         self.lifetimes.check_lease()?;
-        self.room_for_session(principal)
+        self.make_room_for_session(principal)
     }
 
-    /// Tells the feed of a session that came or went.
+    /// Publishes to the feed that a session was opened or closed.
     fn announce(&self, kind: &'static str, session: &SessionShared) {
         if matches!(session.channel, Channel::None) && session.facts().is_none() {
             return;
@@ -115,20 +117,21 @@ impl Sessions {
         self.addresses.remove(id);
     }
 
-    /// The session with the address of its actor, while that lives.
+    /// Returns the session with the address of its actor, or `None` once the actor has ended.
     #[must_use]
     pub fn registered(&self, shared: Arc<SessionShared>) -> Option<RegisteredSession> {
         let addr = self.addresses.get(&shared.id)?.clone();
         Some(RegisteredSession { shared, addr })
     }
 
-    /// Makes room for one more session of a principal that holds state: beyond `limits.max_sessions` another one ends.
+    /// Makes room for one more session of a principal that holds state. Beyond `limits.max_sessions`, another session
+    /// of the principal is evicted.
     ///
     /// # Errors
-    /// `OVERLOADED` where all of them have calls in flight.
-    pub fn room_for_session(&self, principal: &Principal) -> Result<(), McpError> {
+    /// `OVERLOADED` if all of them have calls in flight.
+    pub fn make_room_for_session(&self, principal: &Principal) -> Result<(), McpError> {
         let max = self.limits.max_sessions;
-        // Few sessions in all are few of anybody's, which spares the counting.
+        // If all sessions together are below the limit, those of one principal are too.
         let room = || self.registry.count_of(&principal.name) < max || self.evict_one_of(&principal.name);
         if self.registry.len() < max || room() {
             return Ok(());
@@ -138,7 +141,7 @@ impl Sessions {
 
     fn evict_one_of(&self, principal: &str) -> bool {
         let Some(session) = self.registry.evict_one_of(principal) else { return false };
-        tracing::debug!(session = %session.short_id(), "its place is taken by another session");
+        tracing::debug!(session = %session.short_id(), "the session is evicted to make room for another one");
         session.end();
         if let Some(addr) = self.addresses.get(&session.id) {
             addr.do_send(EndSession { code: close::GOING_AWAY, reason: "its place was needed" });

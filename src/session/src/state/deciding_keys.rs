@@ -7,15 +7,15 @@ use std::{
 
 use countersign_domain::principal::Principal;
 
-/// Keys that are remembered. Those beyond are not logged.
+/// The maximum number of keys that are remembered. Further keys are not logged.
 const MAX_KEYS: usize = 1000;
 
-/// The keys that were logged.
+/// The keys that were already logged.
 #[derive(Default)]
 pub struct DecidingKeys(Mutex<HashSet<String>>);
 
 impl DecidingKeys {
-    /// Logs a warning at the first call of a tool with such a key. Returns `true` if this was it.
+    /// Logs a warning at the first tool call with a key that may decide. Returns `true` if this was that call.
     pub fn note_call(&self, principal: &Principal, transport: &str) -> bool {
         let Some(key) = principal.key_id.as_ref().filter(|_| principal.role.may_decide()) else { return false };
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! Calls of clients of 2025-11-25 that run here as tasks: their states and their results.
+//! The states and results of tool calls that clients of 2025-11-25 run as tasks in the gateway.
 //!
-//! In memory and bounded: such a task did not wait for anybody, and after a restart its id is unknown.
+//! The tasks are kept in memory and bounded in number. After a restart their ids are unknown.
 
 use std::{
     sync::Arc,
@@ -17,20 +17,20 @@ use countersign_bridge::task_shape::{self, Status, Times};
 use countersign_exchange::{context::Exchange, memory::Share, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, json::member, method::Method};
 
-/// Tasks of one principal that are remembered; of those that run, none is given up for another.
-const MAX: usize = 100;
+/// The maximum number of tasks of one principal that are remembered. A running task is never dropped for another one.
+const MAX_TASKS: usize = 100;
 
-/// Bytes that a task takes beside its parameters or its result.
+/// The bytes that a task takes in addition to its parameters or its result.
 pub const TASK_BYTES: usize = 1024;
 
-/// The time that a finished task is remembered.
+/// The time for which a finished task is remembered.
 const RETENTION: Duration = Duration::from_secs(3600);
 
-/// The progress of a task.
+/// The state of a task.
 #[derive(Clone)]
 pub enum TaskOutcome {
     Working,
-    /// As the client's revision has it.
+    /// The result in the form of the client's revision.
     Done(Arc<str>),
     Failed(Box<McpError>),
     Cancelled,
@@ -42,54 +42,60 @@ pub struct LocalTask {
     principal: String,
     state: watch::Sender<(TaskOutcome, Times, Instant)>,
     pub cancel: CancellationToken,
-    /// The memory of the principal that the task takes.
+    /// The task's reservation in the memory of its principal.
     share: Mutex<Share>,
 }
 
-/// All of them.
+/// All local tasks of this gateway.
 #[derive(Default)]
 pub struct LocalTasks(DashMap<String, Arc<LocalTask>>);
 
 impl LocalTasks {
-    /// A task of that principal; the stateless era has none.
+    /// Finds a task of a principal. The stateless era has no such tasks.
     #[must_use]
     pub fn find(&self, principal: &str, id: &str, modern: bool) -> Option<Arc<LocalTask>> {
         let task = self.0.get(id).map(|task| Arc::clone(&task))?;
-        (!modern && task.principal == principal && !task.is_forgotten()).then_some(task)
+        (!modern && task.principal == principal && !task.is_expired()).then_some(task)
     }
 
-    /// As `tasks/list` shows them, oldest first.
+    /// Returns the tasks of a principal as `tasks/list` shows them, oldest first.
     #[must_use]
     pub fn all_of(&self, principal: &str) -> Vec<String> {
-        let mut mine: Vec<Arc<LocalTask>> = self
+        let mut tasks: Vec<Arc<LocalTask>> = self
             .0
             .iter()
-            .filter(|task| task.principal == principal && !task.is_forgotten())
+            .filter(|task| task.principal == principal && !task.is_expired())
             .map(|t| Arc::clone(&t))
             .collect();
-        mine.sort_by_key(|task| task.state.borrow().1.created);
-        mine.iter().map(|task| task.describe()).collect()
+        tasks.sort_by_key(|task| task.state.borrow().1.created);
+        tasks.iter().map(|task| task.describe()).collect()
     }
 
+    /// Adds a task. If the principal has too many, its oldest finished task is dropped.
+    ///
     /// # Errors
-    /// `OVERLOADED` where all that its principal may have run.
+    /// `OVERLOADED` if all tasks that the principal may have are running.
     pub fn insert(&self, task: Arc<LocalTask>) -> Result<(), McpError> {
         let mut oldest: Option<(Instant, String)> = None;
         let mut count = 0;
         self.0.retain(|id, other| {
-            let kept = !other.is_forgotten();
-            if kept && other.principal == task.principal {
+            let is_remembered = !other.is_expired();
+            if is_remembered && other.principal == task.principal {
                 count += 1;
                 let (outcome, _, since) = &*other.state.borrow();
                 if !matches!(outcome, TaskOutcome::Working) && oldest.as_ref().is_none_or(|(at, _)| since < at) {
                     oldest = Some((*since, id.clone()));
                 }
             }
-            kept
+            is_remembered
         });
-        if count >= MAX {
+        if count >= MAX_TASKS {
             let Some((_, id)) = oldest else {
-                return Err(McpError::new(ErrorKind::Overloaded, "too many tasks run").with("limit", MAX as u64));
+                return Err(McpError::new(
+                    ErrorKind::Overloaded,
+                    "too many tasks run; wait for one to end or cancel one",
+                )
+                .with("limit", MAX_TASKS as u64));
             };
             self.0.remove(&id);
         }
@@ -99,7 +105,7 @@ impl LocalTasks {
 }
 
 impl LocalTask {
-    /// One of that principal that begins now, and ends when `cancel` is cancelled.
+    /// Creates a task of a principal that begins now and ends when `cancel` is cancelled.
     #[must_use]
     pub fn new(principal: &str, share: Share, cancel: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
@@ -111,7 +117,7 @@ impl LocalTask {
         })
     }
 
-    /// Its result, if there is room to keep it.
+    /// Turns the result into an outcome. The outcome is a failure if the principal has no memory to keep the result.
     #[must_use]
     pub fn outcome(&self, result: String) -> TaskOutcome {
         let mut share = self.share.lock();
@@ -119,11 +125,11 @@ impl LocalTask {
         if share.grow(result.len()) {
             return TaskOutcome::Done(result.into());
         }
-        let why = "the tool has run, but there is no room to keep its result (limits.principal_memory)";
-        TaskOutcome::Failed(Box::new(McpError::new(ErrorKind::Overloaded, why)))
+        let message = "the tool has run, but there is no room to keep its result (limits.principal_memory)";
+        TaskOutcome::Failed(Box::new(McpError::new(ErrorKind::Overloaded, message)))
     }
 
-    /// It is over, unless it was before.
+    /// Ends the task with an outcome, unless it has already ended.
     pub fn end(&self, outcome: TaskOutcome) {
         self.state.send_if_modified(|(state, times, since)| {
             let working = matches!(state, TaskOutcome::Working);
@@ -134,7 +140,7 @@ impl LocalTask {
         });
     }
 
-    fn is_forgotten(&self) -> bool {
+    fn is_expired(&self) -> bool {
         let (outcome, _, since) = &*self.state.borrow();
         !matches!(outcome, TaskOutcome::Working) && since.elapsed() > RETENTION
     }
@@ -148,7 +154,7 @@ impl LocalTask {
         }
     }
 
-    /// As `tasks/get` shows it.
+    /// Describes the task as `tasks/get` shows it.
     #[must_use]
     pub fn describe(&self) -> String {
         let status = self.status();
@@ -156,10 +162,10 @@ impl LocalTask {
         task_shape::local(&self.id, status, &times)
     }
 
-    /// `tasks/get`, `tasks/result` and `tasks/cancel`.
+    /// Answers `tasks/get`, `tasks/result` and `tasks/cancel`.
     ///
     /// # Errors
-    /// The error of the call; `-32602` for an ended task that is to be cancelled.
+    /// The error of the call; `-32602` for the cancellation of a task that has ended.
     pub async fn handle(
         &self,
         exchange: &Exchange,

@@ -1,23 +1,23 @@
-//! Changes whose clients have answered whether they open the page.
+//! Changes whose clients have answered the request to open the change's page.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-/// Maximum number of changes that are remembered.
-const MAX: usize = 1000;
+/// The maximum number of changes that are remembered.
+const MAX_CHANGES: usize = 1000;
 
-/// Changes whose clients have answered, in memory. After a restart clients are asked again.
+/// Changes whose clients have answered. They are kept in memory only, so clients are asked again after a restart.
 #[derive(Default)]
 pub struct OpenedPages(Mutex<VecDeque<String>>);
 
 impl OpenedPages {
-    /// Notes an answer. Beyond [`MAX`] changes, the oldest one is forgotten.
+    /// Stores that the client of a change has answered. Beyond [`MAX_CHANGES`], the oldest change is forgotten.
     pub fn insert(&self, id: &str) {
         let mut opened = self.0.lock();
         if !opened.iter().any(|known| known == id) {
             opened.push_back(id.to_owned());
-            if opened.len() > MAX {
+            if opened.len() > MAX_CHANGES {
                 opened.pop_front();
             }
         }
@@ -34,13 +34,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_answered_is_remembered_within_bounds() {
+    fn oldest_change_is_forgotten_beyond_limit() {
         let opened = OpenedPages::default();
-        for n in 0..=MAX {
+        for n in 0..=MAX_CHANGES {
             opened.insert(&format!("chg_{n}"));
             opened.insert(&format!("chg_{n}"));
         }
-        assert!(!opened.has("chg_0") && opened.has("chg_1") && opened.has(&format!("chg_{MAX}")));
-        assert_eq!(opened.0.lock().len(), MAX);
+        assert!(!opened.has("chg_0") && opened.has("chg_1") && opened.has(&format!("chg_{MAX_CHANGES}")));
+        assert_eq!(opened.0.lock().len(), MAX_CHANGES);
     }
 }

@@ -1,10 +1,10 @@
-//! Clients that tests play, before a gateway with one module.
+//! A gateway with one module, and clients that tests play.
 
 use std::{ops::Deref, sync::Arc};
 
 use serde_json::{Value, json};
 
-use crate::{Handling, inbound, testing::Gateway};
+use crate::{RequestScope, inbound, testing::Gateway};
 use countersign_domain::{
     changes::{Change, ChangeState, Verdict},
     principal::Role,
@@ -17,8 +17,8 @@ use countersign_provider::{
 };
 use countersign_review::{ChangeFilter, testing::decision};
 
-/// A gateway with the module `f`, which has the tools `read`, `write` (reviewed unless policy says otherwise) and `wait`, two
-/// resources and a prompt.
+/// A gateway with the module `f`, which has the tools `read`, `write` (reviewed unless the policy says otherwise) and
+/// `wait`, two resources and a prompt.
 pub struct Bench {
     gateway: Gateway,
     pub fake: Arc<FakeProvider>,
@@ -33,7 +33,7 @@ impl Deref for Bench {
 }
 
 impl Bench {
-    /// Of a configuration in YAML.
+    /// Creates the gateway from a configuration in YAML.
     pub async fn new(config: &str) -> Self {
         let gateway = Gateway::new(config).await;
         let mut read = tool("read", &json!({ "n": { "type": "integer" } }));
@@ -49,30 +49,30 @@ impl Bench {
         Self { gateway, fake }
     }
 
-    /// Requests of the agent `ann` over one connection.
-    pub fn client(&self, revision: Revision, capabilities: &str) -> Handling {
+    /// Returns a client of the agent `ann` with its own connection.
+    pub fn client(&self, revision: Revision, capabilities: &str) -> RequestScope {
         self.client_of("ann", revision, capabilities)
     }
 
-    pub fn client_of(&self, principal: &str, revision: Revision, capabilities: &str) -> Handling {
+    pub fn client_of(&self, principal: &str, revision: Revision, capabilities: &str) -> RequestScope {
         let exchange = self.clients.exchange_of(principal, revision, capabilities);
         let server = Arc::clone(&self.server);
-        Handling { exchange, table: server.routing.routes.load_full(), server }
+        RequestScope { exchange, table: server.routing.routes.load_full(), server }
     }
 
-    /// The same with another role.
-    pub fn client_as(&self, role: Role, revision: Revision) -> Handling {
+    /// Returns a client of `ann` with another role.
+    pub fn client_as(&self, role: Role, revision: Revision) -> RequestScope {
         let mut client = self.client(revision, "{}");
         client.exchange.identity = identity("ann", role);
         client
     }
 
-    /// All changes, newest first.
+    /// Returns all changes, newest first.
     pub async fn changes(&self) -> Vec<Arc<Change>> {
         self.server.reviews.changes.list(ChangeFilter::default(), 100, None).await.unwrap().items
     }
 
-    /// The only change, once it is there.
+    /// Waits until there is exactly one change, and returns it.
     pub async fn change(&self) -> Arc<Change> {
         loop {
             if let [change] = self.changes().await.as_slice() {
@@ -86,8 +86,8 @@ impl Bench {
         self.server.reviews.changes.decide(decision(change, "alice", verdict)).await.unwrap();
     }
 
-    /// Waits until the change is in that state.
-    pub async fn until(&self, id: &str, state: ChangeState) -> Arc<Change> {
+    /// Waits until the change is in the state, and returns it.
+    pub async fn wait_for_state(&self, id: &str, state: ChangeState) -> Arc<Change> {
         loop {
             let change = self.server.reviews.changes.get(id).await.unwrap().unwrap();
             if change.state == state {
@@ -102,21 +102,21 @@ pub async fn pause() {
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
 }
 
-/// The response to a request with that id; nothing where its client took it back.
-pub async fn respond(client: &Handling, id: u64, method: &str, params: &Value) -> Option<Value> {
+/// Returns the response to a request with this id, or `None` if its client cancelled it.
+pub async fn respond(client: &RequestScope, id: u64, method: &str, params: &Value) -> Option<Value> {
     let text = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
     let answer = inbound::answer(client, &request(&text)).await?;
     Some(serde_json::from_slice(&answer.bytes).unwrap())
 }
 
-/// The result of a request.
-pub async fn ask(client: &Handling, method: &str, params: &Value) -> Value {
+/// Returns the result of a request.
+pub async fn ask(client: &RequestScope, method: &str, params: &Value) -> Value {
     let response = respond(client, 1, method, params).await.unwrap();
     response.get("result").unwrap_or_else(|| panic!("{response}")).clone()
 }
 
-/// The number and the code of a request's error, and its data.
-pub async fn refused(client: &Handling, method: &str, params: &Value) -> (i64, String, Value) {
+/// Returns the JSON-RPC code, the gateway's code and the data of a request's error.
+pub async fn ask_error(client: &RequestScope, method: &str, params: &Value) -> (i64, String, Value) {
     let response = respond(client, 1, method, params).await.unwrap();
     let error = response.get("error").unwrap_or_else(|| panic!("{response}"));
     let code = error["data"]["code"].as_str().unwrap_or_default().to_owned();

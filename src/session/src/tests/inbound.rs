@@ -1,13 +1,13 @@
-//! Which era and revision a message speaks, ids and cancellation, batches.
+//! Eras and revisions of messages, request ids, cancellation and batches.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::bench::{Bench, pause, respond};
-use crate::{Handling, inbound::MessageSource};
+use crate::{RequestScope, inbound::MessageSource};
 use countersign_exchange::{
-    related::Related,
+    related::RelatedChannel,
     shared::SessionShared,
     testing::{facts, request},
 };
@@ -17,13 +17,13 @@ use countersign_protocol::{
 };
 use countersign_provider::testing::CallOutcome;
 
-fn endpoint(bench: &Bench, session: &Arc<SessionShared>) -> MessageSource {
+fn source(bench: &Bench, session: &Arc<SessionShared>) -> MessageSource {
     MessageSource {
         server: Arc::clone(&bench.server),
         session: Arc::clone(session),
         identity: session.identity.clone(),
         transport: session.transport,
-        related: Related::Outbox(Arc::clone(session)),
+        related: RelatedChannel::Outbox(Arc::clone(session)),
         assumed: Revision::V2025_03_26,
         headers: None,
         table: bench.server.routing.routes.load_full(),
@@ -34,48 +34,49 @@ fn message(method: &str, params: &Value) -> String {
     json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
 }
 
-fn cancelled(client: &Handling, bench: &Bench, id: u64) {
+fn cancel(client: &RequestScope, bench: &Bench, id: u64) {
     let params = serde_json::value::to_raw_value(&json!({ "requestId": id })).unwrap();
     let method = "notifications/cancelled".into();
-    endpoint(bench, &client.session).notification(&Notification { method, params: Some(&params) });
+    source(bench, &client.session).notification(&Notification { method, params: Some(&params) });
 }
 
 #[actix::test]
-async fn before_its_handshake_a_client_may_look_and_not_call() {
+async fn client_may_list_but_not_call_before_handshake() {
     let bench = Bench::new("").await;
     let session = bench.clients.session("ann", Era::Legacy);
-    for (method, may) in [("ping", true), ("tools/list", true), ("tools/call", false), ("resources/list", false)] {
-        let exchange = endpoint(&bench, &session).exchange(&request(&message(method, &json!({}))));
+    for (method, is_allowed) in [("ping", true), ("tools/list", true), ("tools/call", false), ("resources/list", false)]
+    {
+        let exchange = source(&bench, &session).exchange(&request(&message(method, &json!({}))));
         match exchange {
-            Ok(exchange) => assert!(may && exchange.revision() == Revision::V2025_03_26, "{method}"),
-            Err((error, _)) => assert!(!may && error.kind == ErrorKind::NotInitialized, "{method}"),
+            Ok(exchange) => assert!(is_allowed && exchange.revision() == Revision::V2025_03_26, "{method}"),
+            Err((error, _)) => assert!(!is_allowed && error.kind == ErrorKind::NotInitialized, "{method}"),
         }
     }
     assert!(!session.is_initialized());
-    // A stateless request says itself what a handshake would have.
+    // A stateless request carries the facts of a handshake itself.
     let meta = json!({ "_meta": {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {},
     } });
     let text = message("tools/call", &meta);
-    let exchange = endpoint(&bench, &session).exchange(&request(&text)).unwrap_or_else(|(error, _)| panic!("{error}"));
+    let exchange = source(&bench, &session).exchange(&request(&text)).unwrap_or_else(|(error, _)| panic!("{error}"));
     assert!(exchange.is_modern() && session.legacy_revision().is_none());
 }
 
 #[actix::test]
-async fn who_works_has_finished_its_handshake_whether_or_not_it_said_so() {
+async fn first_request_after_initialize_finishes_handshake() {
     let bench = Bench::new("").await;
     let session = bench.clients.session("ann", Era::Legacy);
     let share = bench.server.memory.share("ann");
     session.set_facts(Arc::new(facts(Revision::V2024_11_05, "{}")), share);
     for (method, initialized) in [("ping", false), ("tools/list", true)] {
         let text = message(method, &json!({}));
-        let exchange = endpoint(&bench, &session).exchange(&request(&text)).unwrap_or_else(|(e, _)| panic!("{e}"));
+        let exchange = source(&bench, &session).exchange(&request(&text)).unwrap_or_else(|(e, _)| panic!("{e}"));
         assert_eq!((exchange.revision(), session.is_initialized()), (Revision::V2024_11_05, initialized), "{method}");
     }
 }
 
 #[actix::test]
-async fn an_id_that_is_in_use_is_refused_and_its_request_goes_on() {
+async fn duplicate_id_is_refused_while_first_request_continues() {
     let bench = Bench::new("").await;
     bench.fake.gate.forget_permits(1_000_000);
     let client = bench.client(Revision::V2025_11_25, "{}");
@@ -90,11 +91,11 @@ async fn an_id_that_is_in_use_is_refused_and_its_request_goes_on() {
     };
     let (first, ()) = tokio::join!(respond(&client, 7, "tools/call", &params), second);
     assert!(first.unwrap()["result"]["content"][0]["text"].as_str().unwrap().contains("done for ann"));
-    assert!(respond(&client, 7, "ping", &json!({})).await.unwrap().get("result").is_some(), "it is free again");
+    assert!(respond(&client, 7, "ping", &json!({})).await.unwrap().get("result").is_some(), "the id is free again");
 }
 
 #[actix::test]
-async fn a_request_that_its_client_takes_back_is_not_answered() {
+async fn cancelled_request_gets_no_answer() {
     let bench = Bench::new("").await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Hang;
     let client = bench.client(Revision::V2025_11_25, "{}");
@@ -103,10 +104,10 @@ async fn a_request_that_its_client_takes_back_is_not_answered() {
         while bench.fake.call_count() == 0 {
             pause().await;
         }
-        cancelled(&client, &bench, 8);
+        cancel(&client, &bench, 8);
         pause().await;
-        assert_eq!(client.session.in_flight(), 1, "that was another one");
-        cancelled(&client, &bench, 7);
+        assert_eq!(client.session.in_flight(), 1, "the cancelled id is not in use");
+        cancel(&client, &bench, 7);
     };
     let (answer, ()) = tokio::join!(respond(&client, 7, "tools/call", &params), cancelling);
     assert!(answer.is_none());
@@ -114,7 +115,7 @@ async fn a_request_that_its_client_takes_back_is_not_answered() {
 }
 
 #[actix::test]
-async fn so_many_requests_are_in_flight_and_no_more() {
+async fn request_beyond_max_in_flight_is_refused() {
     let bench = Bench::new("limits: { max_in_flight: 1 }").await;
     bench.fake.gate.forget_permits(1_000_000);
     let client = bench.client(Revision::V2025_11_25, "{}");
@@ -137,18 +138,18 @@ async fn batch(bench: &Bench, revision: Revision, members: &Value) -> Option<Val
     let text = members.to_string();
     let limits = envelope::Limits { max_depth: 64, max_batch: 100 };
     let Ok(Incoming::Batch(members)) = envelope::parse(text.as_bytes(), &limits) else { panic!("{text}") };
-    let answer = endpoint(bench, &session).batch(members).await?;
+    let answer = source(bench, &session).batch(members).await?;
     Some(serde_json::from_slice(&answer.bytes).unwrap())
 }
 
 #[actix::test]
-async fn a_batch_is_answered_whole_and_in_order_and_equal_reads_are_one_call() {
+async fn batch_is_answered_in_order_and_shares_identical_reads() {
     let bench = Bench::new("").await;
     let read = |id: u64, n: u64| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "read", "arguments": { "n": n } } });
-    let mut watched = read(4, 1);
-    watched["params"]["_meta"] = json!({ "progressToken": "t" });
+    let mut with_progress = read(4, 1);
+    with_progress["params"]["_meta"] = json!({ "progressToken": "t" });
     let members = json!([
-        read(1, 1), read(2, 1), read(3, 2), watched, 5,
+        read(1, 1), read(2, 1), read(3, 2), with_progress, 5,
         { "jsonrpc": "2.0", "id": 6, "method": "initialize", "params": {} },
         { "jsonrpc": "2.0", "method": "notifications/initialized" },
     ]);
@@ -158,15 +159,19 @@ async fn a_batch_is_answered_whole_and_in_order_and_equal_reads_are_one_call() {
     assert_eq!(ids, [json!(1), json!(2), json!(3), json!(4), Value::Null, json!(6)]);
     let results: Vec<_> = answers.iter().map(|answer| answer.get("result").is_some()).collect();
     assert_eq!(results, [true, true, true, true, false, false]);
-    assert_eq!(bench.fake.call_count(), 3, "one for 1 and 2; progress goes to whom it belongs");
-    let told = json!([{ "jsonrpc": "2.0", "method": "notifications/initialized" }]);
-    assert_eq!(batch(&bench, Revision::V2025_03_26, &told).await, None, "nothing to answer");
+    assert_eq!(bench.fake.call_count(), 3, "1 and 2 share a call; 4 does not, because it has a progress token");
+    let notification = json!([{ "jsonrpc": "2.0", "method": "notifications/initialized" }]);
+    assert_eq!(batch(&bench, Revision::V2025_03_26, &notification).await, None, "nothing to answer");
     let refused = batch(&bench, Revision::V2025_06_18, &members).await.unwrap();
-    assert_eq!((&refused["error"]["code"], bench.fake.call_count()), (&json!(-32600), 3), "that revision has none");
+    assert_eq!(
+        (&refused["error"]["code"], bench.fake.call_count()),
+        (&json!(-32600), 3),
+        "that revision has no batches"
+    );
 }
 
 #[actix::test]
-async fn writes_of_a_batch_are_never_one() {
+async fn identical_writes_of_batch_each_run() {
     let bench = Bench::new("policy: { default: allow }").await;
     let write = |id: u64| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "write", "arguments": { "target": "t" } } });
     batch(&bench, Revision::V2025_03_26, &json!([write(1), write(2)])).await.unwrap();
@@ -174,7 +179,7 @@ async fn writes_of_a_batch_are_never_one() {
 }
 
 #[actix::test]
-async fn what_cannot_be_read_is_answered_unless_it_told_something() {
+async fn invalid_message_is_answered_unless_it_is_notification() {
     let bench = Bench::new("").await;
     let session = bench.clients.session("ann", Era::Legacy);
     let limits = envelope::Limits { max_depth: 64, max_batch: 100 };
@@ -184,6 +189,6 @@ async fn what_cannot_be_read_is_answered_unless_it_told_something() {
         (r#"{"jsonrpc":"2.0","method":"notifications/x","params":[1]}"#, false),
     ] {
         let Err(fault) = envelope::parse(text.as_bytes(), &limits) else { panic!("{text}") };
-        assert_eq!(endpoint(&bench, &session).fault(&fault).is_some(), answered, "{text}");
+        assert_eq!(source(&bench, &session).fault(&fault).is_some(), answered, "{text}");
     }
 }

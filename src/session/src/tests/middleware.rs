@@ -1,85 +1,86 @@
-//! What stands around each request, and what the policy makes of it.
+//! The middleware around each request, and the decisions of the policy.
 
 use serde_json::{Value, json};
 
-use super::bench::{Bench, ask, refused};
-use crate::policy::{self, Counted, Gate};
+use super::bench::{Bench, ask, ask_error};
+use crate::policy::{self, Counting, Gate};
 use countersign_domain::{policy::Verdict, principal::Role};
 use countersign_protocol::Revision;
 
-const OLD: Revision = Revision::V2025_11_25;
-const NEW: Revision = Revision::MODERN;
+const LEGACY: Revision = Revision::V2025_11_25;
+const MODERN: Revision = Revision::MODERN;
 
 fn write() -> Value {
     json!({ "name": "write", "arguments": { "target": "t" } })
 }
 
 #[actix::test]
-async fn whoever_only_watches_uses_no_tools() {
+async fn viewer_may_not_use_tools() {
     let bench = Bench::new("policy: { default: allow }").await;
-    for (role, may) in [(Role::Viewer, false), (Role::Agent, true), (Role::Reviewer, true), (Role::Admin, true)] {
-        let client = bench.client_as(role, OLD);
+    for (role, is_allowed) in [(Role::Viewer, false), (Role::Agent, true), (Role::Reviewer, true), (Role::Admin, true)]
+    {
+        let client = bench.client_as(role, LEGACY);
         let before = bench.fake.call_count();
-        if may {
+        if is_allowed {
             ask(&client, "tools/call", &write()).await;
         } else {
-            assert_eq!(refused(&client, "tools/call", &write()).await.1, "FORBIDDEN");
-            assert_eq!(refused(&client, "ping", &json!({})).await.1, "FORBIDDEN");
+            assert_eq!(ask_error(&client, "tools/call", &write()).await.1, "FORBIDDEN");
+            assert_eq!(ask_error(&client, "ping", &json!({})).await.1, "FORBIDDEN");
         }
-        assert_eq!(bench.fake.call_count() - before, usize::from(may), "{role:?}");
+        assert_eq!(bench.fake.call_count() - before, usize::from(is_allowed), "{role:?}");
     }
 }
 
 #[actix::test]
-async fn each_principal_has_its_rate_and_is_told_when_to_come_again() {
+async fn rate_limit_is_per_principal_and_states_retry_time() {
     let bench = Bench::new("limits: { rate_per_second: 1, rate_burst: 2 }").await;
-    let ann = bench.client(OLD, "{}");
+    let ann = bench.client(LEGACY, "{}");
     for _ in 0..2 {
         ask(&ann, "ping", &json!({})).await;
     }
-    let (_, code, data) = refused(&ann, "ping", &json!({})).await;
+    let (_, code, data) = ask_error(&ann, "ping", &json!({})).await;
     assert_eq!((code.as_str(), data["retryAfter"].is_u64()), ("RATE_LIMITED", true));
-    // Another connection of hers is hers too; bob is somebody else.
-    assert_eq!(refused(&bench.client(NEW, "{}"), "tools/list", &json!({})).await.1, "RATE_LIMITED");
-    ask(&bench.client_of("bob", OLD, "{}"), "ping", &json!({})).await;
+    // The rate covers all connections of `ann` and none of `bob`.
+    assert_eq!(ask_error(&bench.client(MODERN, "{}"), "tools/list", &json!({})).await.1, "RATE_LIMITED");
+    ask(&bench.client_of("bob", LEGACY, "{}"), "ping", &json!({})).await;
 }
 
 #[actix::test]
-async fn a_gateway_that_ends_takes_nothing_new() {
+async fn draining_gateway_refuses_requests() {
     let bench = Bench::new("").await;
     bench.server.long_requests.shutdown.cancel();
-    let client = bench.client(OLD, "{}");
-    assert_eq!(refused(&client, "tools/call", &json!({ "name": "read" })).await.1, "SHUTTING_DOWN");
+    let client = bench.client(LEGACY, "{}");
+    assert_eq!(ask_error(&client, "tools/call", &json!({ "name": "read" })).await.1, "SHUTTING_DOWN");
     assert_eq!(bench.fake.call_count(), 0);
 }
 
 #[actix::test]
-async fn a_method_is_one_of_its_revision_only() {
+async fn method_of_another_revision_is_unknown() {
     let bench = Bench::new("").await;
     for (revision, method) in [
-        (OLD, "server/discover"),
-        (OLD, "subscriptions/listen"),
-        (NEW, "initialize"),
-        (NEW, "ping"),
-        (NEW, "resources/subscribe"),
-        (OLD, "acme/do"),
-        (NEW, "notifications/initialized"),
+        (LEGACY, "server/discover"),
+        (LEGACY, "subscriptions/listen"),
+        (MODERN, "initialize"),
+        (MODERN, "ping"),
+        (MODERN, "resources/subscribe"),
+        (LEGACY, "acme/do"),
+        (MODERN, "notifications/initialized"),
     ] {
         let client = bench.client(revision, "{}");
-        assert_eq!(refused(&client, method, &json!({})).await.0, -32601, "{method} in {revision:?}");
+        assert_eq!(ask_error(&client, method, &json!({})).await.0, -32601, "{method} in {revision:?}");
     }
 }
 
 #[actix::test]
-async fn what_is_denied_runs_nowhere_is_not_listed_and_says_why() {
+async fn denied_tool_is_not_listed_and_its_error_states_rule() {
     let policy = "policy: { default: allow, rules: [{ name: no, tools: write, then: deny, reason: by hand }] }";
     let bench = Bench::new(policy).await;
-    let client = bench.client(OLD, "{}");
+    let client = bench.client(LEGACY, "{}");
     let result = ask(&client, "tools/call", &write()).await;
     assert_eq!(result["isError"], true);
-    let said: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
-    assert_eq!((&said["code"], &said["details"]["rule"]), (&json!("POLICY_DENIED"), &json!("no")));
-    assert!(said["details"]["reason"].as_str().unwrap().contains("by hand"));
+    let error: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!((&error["code"], &error["details"]["rule"]), (&json!("POLICY_DENIED"), &json!("no")));
+    assert!(error["details"]["reason"].as_str().unwrap().contains("by hand"));
     assert_eq!((bench.fake.call_count(), bench.changes().await.len()), (0, 0));
     let tools = ask(&client, "tools/list", &json!({})).await;
     let names: Vec<_> = tools["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
@@ -87,10 +88,10 @@ async fn what_is_denied_runs_nowhere_is_not_listed_and_says_why() {
 }
 
 #[actix::test]
-async fn a_simulated_policy_stops_nothing() {
+async fn simulated_policy_denies_nothing() {
     let deny = "rules: [{ tools: write, then: deny }, { resources: \"f://*\", then: deny }]";
     let bench = Bench::new(&format!("policy: {{ mode: simulate, default: allow, {deny} }}")).await;
-    let client = bench.client(OLD, "{}");
+    let client = bench.client(LEGACY, "{}");
     ask(&client, "tools/call", &write()).await;
     assert_eq!(bench.fake.call_count(), 1);
     ask(&client, "resources/read", &json!({ "uri": "f://a" })).await;
@@ -98,10 +99,10 @@ async fn a_simulated_policy_stops_nothing() {
 }
 
 #[actix::test]
-async fn resources_and_prompts_are_used_and_shown_as_the_policy_names_them() {
+async fn policy_denies_and_hides_resources_and_prompts() {
     let bench =
         Bench::new("policy: { default: allow, rules: [{ resources: \"f://b\", prompts: greet, then: deny }] }").await;
-    let client = bench.client(OLD, "{}");
+    let client = bench.client(LEGACY, "{}");
     let listed = ask(&client, "resources/list", &json!({})).await;
     let uris: Vec<_> = listed["resources"].as_array().unwrap().iter().map(|resource| resource["uri"].clone()).collect();
     assert_eq!(uris, ["f://a"]);
@@ -111,13 +112,13 @@ async fn resources_and_prompts_are_used_and_shown_as_the_policy_names_them() {
         ("resources/subscribe", json!({ "uri": "f://b" })),
         ("prompts/get", json!({ "name": "greet", "arguments": { "whom": "x" } })),
     ] {
-        assert_eq!(refused(&client, method, &params).await.1, "POLICY_DENIED", "{method}");
+        assert_eq!(ask_error(&client, method, &params).await.1, "POLICY_DENIED", "{method}");
     }
     assert_eq!(ask(&client, "prompts/list", &json!({})).await["prompts"], json!([]));
 }
 
 #[actix::test]
-async fn a_condition_sees_the_call_and_who_makes_it() {
+async fn condition_can_use_arguments_and_principal() {
     let rules =
         "rules: [{ tools: write, when: 'arguments.target == \"x\" && principal.name == \"ann\"', then: allow }]";
     let bench = Bench::new(&format!("policy: {{ default: review_writes, {rules} }}")).await;
@@ -125,11 +126,11 @@ async fn a_condition_sees_the_call_and_who_makes_it() {
     for (principal, target, verdict) in
         [("ann", "x", Verdict::Allow), ("ann", "y", Verdict::Review), ("bob", "x", Verdict::Review)]
     {
-        let client = bench.client_of(principal, OLD, "{}");
+        let client = bench.client_of(principal, LEGACY, "{}");
         let arguments = serde_json::value::to_raw_value(&json!({ "target": target })).unwrap();
         let judged = policy::judge(&client, &route, &arguments).await.unwrap();
         assert_eq!(judged.verdict(), verdict, "{principal} {target}");
-        let gate = judged.carry_out(&client, Counted::NotYet).unwrap();
+        let gate = judged.carry_out(&client, Counting::NotYet).unwrap();
         assert_eq!(matches!(gate, Gate::Open(_)), verdict == Verdict::Allow);
     }
 }

@@ -1,4 +1,4 @@
-//! What clients of either era are answered, without a transport.
+//! Requests of clients of either era, answered without a transport.
 
 mod bench;
 mod inbound;

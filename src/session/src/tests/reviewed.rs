@@ -1,18 +1,18 @@
-//! Calls that a person decides on: what their callers are told, and when an equal call is the same one.
+//! Calls that a person decides on: their answers, and repeated calls.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::bench::{Bench, ask, pause, refused};
+use super::bench::{Bench, ask, ask_error, pause};
 use crate::handlers::reviewed::long_poll::{self, WaitOutcome};
 use countersign_domain::changes::{ChangeState, Verdict};
 use countersign_protocol::{ErrorKind, Revision};
 use countersign_provider::NoProgress;
 
-const OLD: Revision = Revision::V2025_11_25;
-const NEW: Revision = Revision::MODERN;
-const HOLDS: &str = "policy: { rules: [{ tools: write, then: review, on_review: hold, hold_for: 10m }] }";
+const LEGACY: Revision = Revision::V2025_11_25;
+const MODERN: Revision = Revision::MODERN;
+const HOLD_POLICY: &str = "policy: { rules: [{ tools: write, then: review, on_review: hold, hold_for: 10m }] }";
 
 fn write() -> Value {
     json!({ "name": "write", "arguments": { "target": "t" } })
@@ -25,22 +25,22 @@ fn pending(result: &Value) -> &str {
 }
 
 #[actix::test]
-async fn a_reviewed_call_is_previewed_and_kept_and_does_not_run() {
+async fn reviewed_call_is_previewed_and_runs_once_approved() {
     let bench = Bench::new("").await;
-    let result = ask(&bench.client(OLD, "{}"), "tools/call", &write()).await;
+    let result = ask(&bench.client(LEGACY, "{}"), "tools/call", &write()).await;
     let change = bench.change().await;
     assert_eq!((pending(&result), change.state), (change.id.as_str(), ChangeState::Pending));
     assert_eq!((change.proposer.principal.as_str(), change.arguments.get()), ("ann", r#"{"target":"t"}"#));
     assert_eq!((bench.fake.call_count(), bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst)), (0, 1));
     bench.decide(&change, Verdict::Approve).await;
-    bench.until(&change.id, ChangeState::Applied).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(*bench.fake.received_calls.lock().unwrap(), [("write".to_owned(), r#"{"target":"t"}"#.to_owned())]);
 }
 
 #[actix::test]
-async fn what_could_mean_two_things_is_not_proposed() {
+async fn ambiguous_or_unpreviewable_call_is_not_proposed() {
     let bench = Bench::new("").await;
-    let client = bench.client(OLD, "{}");
+    let client = bench.client(LEGACY, "{}");
     let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"write","arguments":{"target":"a","target":"b"}}}"#;
     let request = countersign_exchange::testing::request(text);
     let answer = crate::inbound::answer(&client, &request).await.unwrap();
@@ -48,14 +48,14 @@ async fn what_could_mean_two_things_is_not_proposed() {
     assert_eq!(response["error"]["data"]["key"], "target", "{response}");
     assert!(bench.changes().await.is_empty());
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
-    assert_eq!(ask(&client, "tools/call", &write()).await["isError"], true, "a write that could not run");
+    assert_eq!(ask(&client, "tools/call", &write()).await["isError"], true, "the write has no preview");
     assert!(bench.changes().await.is_empty());
 }
 
 #[actix::test]
-async fn a_held_call_is_answered_by_the_decision() {
-    let bench = Bench::new(HOLDS).await;
-    let client = bench.client(OLD, "{}");
+async fn held_call_is_answered_by_decision() {
+    let bench = Bench::new(HOLD_POLICY).await;
+    let client = bench.client(LEGACY, "{}");
     let call = write();
     let approving = async {
         let change = bench.change().await;
@@ -82,26 +82,26 @@ async fn a_held_call_is_answered_by_the_decision() {
 }
 
 #[actix::test]
-async fn repeat_with_the_same_key_is_held_again() {
-    let bench = Bench::new(HOLDS).await;
+async fn repeated_call_with_same_key_waits_for_same_change() {
+    let bench = Bench::new(HOLD_POLICY).await;
     let mut call = write();
     call["_meta"] = json!({ "dev.countersign/idempotencyKey": "k" });
-    let first = bench.client(OLD, "{}");
+    let first = bench.client(LEGACY, "{}");
     let change = tokio::select! {
         change = bench.change() => change,
         result = ask(&first, "tools/call", &call) => panic!("nobody has decided: {result}"),
     };
-    let again = bench.client(NEW, "{}");
+    let second = bench.client(MODERN, "{}");
     let deciding = async { bench.decide(&change, Verdict::Approve).await };
-    let (result, ()) = tokio::join!(ask(&again, "tools/call", &call), deciding);
+    let (result, ()) = tokio::join!(ask(&second, "tools/call", &call), deciding);
     assert_eq!(result["content"][0]["text"], "done for ann");
     assert_eq!((bench.changes().await.len(), bench.fake.call_count()), (1, 1));
 }
 
 #[actix::test]
-async fn equal_call_is_another_change_unless_its_key_is_the_same() {
+async fn identical_call_is_new_change_unless_key_matches() {
     let bench = Bench::new("").await;
-    let client = bench.client(OLD, "{}");
+    let client = bench.client(LEGACY, "{}");
     let (first, second) = (ask(&client, "tools/call", &write()).await, ask(&client, "tools/call", &write()).await);
     assert_ne!(pending(&first), pending(&second));
     assert_eq!(second["structuredContent"]["duplicateOf"], pending(&first), "{second}");
@@ -109,45 +109,45 @@ async fn equal_call_is_another_change_unless_its_key_is_the_same() {
     keyed["_meta"] = json!({ "dev.countersign/idempotencyKey": "k" });
     let (first, second) = (ask(&client, "tools/call", &keyed).await, ask(&client, "tools/call", &keyed).await);
     assert_eq!(pending(&first), pending(&second));
-    let bobs = ask(&bench.client_of("bob", OLD, "{}"), "tools/call", &keyed).await;
-    assert_ne!(pending(&bobs), pending(&first), "his key is his");
+    let other_result = ask(&bench.client_of("bob", LEGACY, "{}"), "tools/call", &keyed).await;
+    assert_ne!(pending(&other_result), pending(&first), "another principal's key is another key");
     assert_eq!(bench.changes().await.len(), 4);
 }
 
 #[actix::test]
-async fn what_is_reviewed_as_a_task_only_is_refused_to_who_takes_none() {
+async fn task_only_review_refuses_client_without_tasks() {
     let bench = Bench::new("policy: { rules: [{ tools: write, then: review, on_review: task }] }").await;
-    let (number, _, data) = refused(&bench.client(NEW, "{}"), "tools/call", &write()).await;
+    let (number, _, data) = ask_error(&bench.client(MODERN, "{}"), "tools/call", &write()).await;
     assert_eq!((number, data.pointer("/requiredCapabilities/extensions").is_some()), (-32021, true));
-    for revision in [OLD, Revision::V2025_06_18] {
+    for revision in [LEGACY, Revision::V2025_06_18] {
         let result = ask(&bench.client(revision, "{}"), "tools/call", &write()).await;
         assert!(result["content"][0]["text"].as_str().unwrap().contains("POLICY_DENIED"), "{result}");
     }
-    assert!(bench.changes().await.is_empty(), "nobody waits for what nobody was told of");
+    assert!(bench.changes().await.is_empty(), "a refused call leaves no change");
 }
 
 #[actix::test]
-async fn a_state_that_names_a_change_is_one_of_this_very_call() {
+async fn request_state_is_valid_only_for_its_own_call() {
     let bench = Bench::new("").await;
-    let client = bench.client(NEW, "{}");
+    let client = bench.client(MODERN, "{}");
     let result = ask(&client, "tools/call", &write()).await;
     let mut retry = write();
     retry["requestState"] = pending(&result).into();
     assert_eq!(pending(&ask(&client, "tools/call", &retry).await), pending(&result));
-    let mut other = retry.clone();
-    other["arguments"]["target"] = "other".into();
-    let bob = bench.client_of("bob", NEW, "{}");
-    for (client, params) in [(&client, &other), (&bob, &retry)] {
-        let (number, _, data) = refused(client, "tools/call", params).await;
+    let mut other_call = retry.clone();
+    other_call["arguments"]["target"] = "other".into();
+    let bob = bench.client_of("bob", MODERN, "{}");
+    for (client, params) in [(&client, &other_call), (&bob, &retry)] {
+        let (number, _, data) = ask_error(client, "tools/call", params).await;
         assert_eq!((number, &data["member"]), (-32602, &json!("params.requestState")));
     }
     assert_eq!(bench.changes().await.len(), 1);
 }
 
 #[actix::test]
-async fn a_wait_ends_with_the_decision_its_time_or_the_gateway() {
+async fn wait_ends_with_decision_timeout_or_shutdown() {
     let bench = Bench::new("").await;
-    let client = bench.client(OLD, "{}");
+    let client = bench.client(LEGACY, "{}");
     let wait = async |limit| {
         let change = bench.changes().await.remove(0);
         long_poll::wait(&client, change, limit, &NoProgress, long_poll::is_over).await.unwrap()
@@ -157,7 +157,10 @@ async fn a_wait_ends_with_the_decision_its_time_or_the_gateway() {
     let change = bench.change().await;
     let (over, ()) = tokio::join!(wait(None), bench.decide(&change, Verdict::Reject));
     assert!(matches!(over, WaitOutcome::Over(change) if change.state == ChangeState::Rejected));
-    assert!(matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::Over(_)), "what is over needs no time");
+    assert!(
+        matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::Over(_)),
+        "a decided change is returned without a wait"
+    );
     ask(&client, "tools/call", &write()).await;
     let ending = async {
         pause().await;
@@ -166,6 +169,6 @@ async fn a_wait_ends_with_the_decision_its_time_or_the_gateway() {
     let (waited, ()) = tokio::join!(wait(None), ending);
     assert!(matches!(waited, WaitOutcome::NotYet(change) if change.state == ChangeState::Pending));
     let change = bench.changes().await.remove(0);
-    let error = long_poll::moved(&client, change.clone(), change.version).await.unwrap_err();
+    let error = long_poll::wait_for_new_version(&client, change.clone(), change.version).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::ShuttingDown);
 }

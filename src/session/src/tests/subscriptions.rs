@@ -1,25 +1,25 @@
-//! What clients are told of resources that change.
+//! Notifications about resources that change.
 
 use serde_json::{Value, json};
 
-use super::bench::{Bench, ask, pause, refused};
-use crate::Handling;
-use countersign_exchange::testing::sent;
+use super::bench::{Bench, ask, ask_error, pause};
+use crate::RequestScope;
+use countersign_exchange::testing::take_sent_messages;
 use countersign_protocol::Revision;
 use countersign_provider::ProviderEvent;
 
-const OLD: Revision = Revision::V2025_11_25;
-const NEW: Revision = Revision::MODERN;
+const LEGACY: Revision = Revision::V2025_11_25;
+const MODERN: Revision = Revision::MODERN;
 
-fn changed(bench: &Bench) {
+fn change_resources(bench: &Bench) {
     let uris = ["f://a", "f://b"].map(str::to_owned).to_vec();
     bench.fake.events.send(ProviderEvent::ResourcesUpdated(uris)).unwrap();
 }
 
-/// The next notification of that method.
-async fn told(client: &Handling, method: &str) -> Value {
+/// Waits for the next notification with this method and returns its parameters.
+async fn next_notification(client: &RequestScope, method: &str) -> Value {
     loop {
-        if let Some(message) = sent(client).into_iter().find(|message| message["method"] == method) {
+        if let Some(message) = take_sent_messages(client).into_iter().find(|message| message["method"] == method) {
             return message["params"].clone();
         }
         pause().await;
@@ -27,69 +27,76 @@ async fn told(client: &Handling, method: &str) -> Value {
 }
 
 #[actix::test]
-async fn a_subscriber_hears_of_its_resource_until_it_unsubscribes() {
+async fn subscriber_gets_updates_until_it_unsubscribes() {
     let bench = Bench::new("").await;
-    let (client, other) = (bench.client(OLD, "{}"), bench.client(OLD, "{}"));
+    let (client, other) = (bench.client(LEGACY, "{}"), bench.client(LEGACY, "{}"));
     let before = bench.server.memory.used_by("ann");
     let uri = json!({ "uri": "f://a" });
     ask(&client, "resources/subscribe", &uri).await;
-    assert!(bench.server.memory.used_by("ann") > before, "it takes its principal's memory");
-    changed(&bench);
-    assert_eq!(told(&client, "notifications/resources/updated").await["uri"], "f://a");
+    assert!(bench.server.memory.used_by("ann") > before, "a subscription takes its principal's memory");
+    change_resources(&bench);
+    assert_eq!(next_notification(&client, "notifications/resources/updated").await["uri"], "f://a");
     ask(&client, "resources/unsubscribe", &uri).await;
     assert_eq!(bench.server.memory.used_by("ann"), before);
     ask(&other, "resources/subscribe", &uri).await;
-    changed(&bench);
-    told(&other, "notifications/resources/updated").await;
-    assert!(sent(&client).is_empty());
+    change_resources(&bench);
+    next_notification(&other, "notifications/resources/updated").await;
+    assert!(take_sent_messages(&client).is_empty());
 }
 
 #[actix::test]
-async fn a_subscription_is_refused_as_reading_is_and_beyond_a_bound() {
+async fn unreadable_or_excess_subscription_is_refused() {
     let bench = Bench::new("limits: { max_subscriptions: 1 }").await;
-    let client = bench.client(OLD, "{}");
-    assert_eq!(refused(&client, "resources/subscribe", &json!({ "uri": "f://b" })).await.1, "RESOURCE_NOT_FOUND");
-    // One that is not there yet may come.
+    let client = bench.client(LEGACY, "{}");
+    assert_eq!(ask_error(&client, "resources/subscribe", &json!({ "uri": "f://b" })).await.1, "RESOURCE_NOT_FOUND");
+    // A resource that does not exist yet may appear later.
     ask(&client, "resources/subscribe", &json!({ "uri": "f://later" })).await;
-    assert_eq!(refused(&client, "resources/subscribe", &json!({ "uri": "f://a" })).await.1, "OVERLOADED");
+    assert_eq!(ask_error(&client, "resources/subscribe", &json!({ "uri": "f://a" })).await.1, "OVERLOADED");
     ask(&client, "resources/unsubscribe", &json!({ "uri": "f://later" })).await;
     ask(&client, "resources/subscribe", &json!({ "uri": "f://a" })).await;
 }
 
 #[actix::test]
-async fn a_listener_is_told_what_it_will_hear_and_hears_that_until_the_gateway_ends() {
+async fn listener_gets_acknowledged_updates_until_shutdown() {
     let bench = Bench::new("").await;
-    let client = bench.client(NEW, "{}");
-    let asked = json!({ "notifications": {
+    let client = bench.client(MODERN, "{}");
+    let params = json!({ "notifications": {
         "toolsListChanged": true, "resourceSubscriptions": ["f://a", "f://b", "g://nowhere"],
     } });
-    let hearing = async {
-        let acknowledged = told(&client, "notifications/subscriptions/acknowledged").await;
-        assert_eq!(acknowledged["notifications"]["resourceSubscriptions"], json!(["f://a"]), "what it may read");
-        changed(&bench);
-        let updated = told(&client, "notifications/resources/updated").await;
+    let listening = async {
+        let acknowledged = next_notification(&client, "notifications/subscriptions/acknowledged").await;
+        assert_eq!(
+            acknowledged["notifications"]["resourceSubscriptions"],
+            json!(["f://a"]),
+            "only the readable resource"
+        );
+        change_resources(&bench);
+        let updated = next_notification(&client, "notifications/resources/updated").await;
         assert_eq!(updated["uri"], "f://a");
         assert_eq!(updated["_meta"]["io.modelcontextprotocol/subscriptionId"], 1);
         bench.server.long_requests.shutdown.cancel();
     };
-    let (result, ()) = tokio::join!(ask(&client, "subscriptions/listen", &asked), hearing);
+    let (result, ()) = tokio::join!(ask(&client, "subscriptions/listen", &params), listening);
     assert_eq!(result["_meta"]["io.modelcontextprotocol/subscriptionId"], 1);
 }
 
 #[actix::test]
-async fn a_listener_makes_room_for_the_next_one_of_its_principal() {
+async fn new_listener_evicts_listener_of_same_principal() {
     let bench = Bench::new("limits: { max_streams: 1, max_subscriptions: 1 }").await;
-    let (first, second) = (bench.client(NEW, "{}"), bench.client(NEW, "{}"));
-    let asked = json!({ "notifications": { "toolsListChanged": true } });
+    let (first, second) = (bench.client(MODERN, "{}"), bench.client(MODERN, "{}"));
+    let params = json!({ "notifications": { "toolsListChanged": true } });
     let next = async {
-        told(&first, "notifications/subscriptions/acknowledged").await;
+        next_notification(&first, "notifications/subscriptions/acknowledged").await;
         tokio::select! {
-            _ = told(&second, "notifications/subscriptions/acknowledged") => {}
-            _ = ask(&second, "subscriptions/listen", &asked) => panic!("it listens"),
+            _ = next_notification(&second, "notifications/subscriptions/acknowledged") => {}
+            _ = ask(&second, "subscriptions/listen", &params) => panic!("the second listener ended"),
         }
     };
-    let (result, ()) = tokio::join!(ask(&first, "subscriptions/listen", &asked), next);
-    assert!(result["_meta"].get("io.modelcontextprotocol/subscriptionId").is_some(), "it is ended in good order");
+    let (result, ()) = tokio::join!(ask(&first, "subscriptions/listen", &params), next);
+    assert!(
+        result["_meta"].get("io.modelcontextprotocol/subscriptionId").is_some(),
+        "the first listener ends with a result"
+    );
     let many = json!({ "notifications": { "resourceSubscriptions": ["f://a", "f://c"] } });
-    assert_eq!(refused(&first, "subscriptions/listen", &many).await.1, "OVERLOADED");
+    assert_eq!(ask_error(&first, "subscriptions/listen", &many).await.1, "OVERLOADED");
 }

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, future, stream};
 
 use crate::endpoint::McpEndpoint;
-use countersign_exchange::inflow::Held;
+use countersign_exchange::inflow::Reservation;
 use countersign_http::connections::Connection;
 use countersign_protocol::{ErrorKind, McpError};
 
@@ -28,7 +28,7 @@ pub async fn read(
     endpoint: &McpEndpoint,
     max: usize,
     limit: Duration,
-) -> Result<(Bytes, Option<Held>), McpError> {
+) -> Result<(Bytes, Option<Reservation>), McpError> {
     let connection = Connection::for_request(request);
     let intake = || connection.as_ref().map_or_else(|| endpoint.connections.intake(), |connection| connection.intake());
     let mut reading = pin!(async {
@@ -69,9 +69,9 @@ async fn poll_first(payload: &mut Payload) -> Option<Result<Bytes, PayloadError>
 async fn read_pieces<S, E>(
     pieces: &mut S,
     max: usize,
-    mut held: Option<Held>,
-    hold: impl FnOnce() -> Held,
-) -> Result<(Bytes, Option<Held>), McpError>
+    mut held: Option<Reservation>,
+    hold: impl FnOnce() -> Reservation,
+) -> Result<(Bytes, Option<Reservation>), McpError>
 where
     S: Stream<Item = Result<Bytes, E>> + Unpin,
 {
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
     use countersign_config::Config;
-    use countersign_exchange::inflow::Inflow;
+    use countersign_exchange::inflow::BodyBudget;
     use countersign_session::limits;
 
     async fn read_chunks(chunks: &[&'static str], max: usize) -> Result<Bytes, ErrorKind> {
@@ -143,9 +143,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn body_in_pieces_holds_its_bytes() {
-        let inflow = Inflow::new(1 << 20, 10_000, Duration::from_secs(5));
+        let inflow = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5));
         let intake = inflow.intake();
-        let read = async |sizes: &[usize], held: Option<Held>| {
+        let read = async |sizes: &[usize], held: Option<Reservation>| {
             let mut pieces = stream::iter(sizes.iter().map(|size| Ok::<_, ()>(Bytes::from(vec![b'x'; *size]))));
             let read = read_pieces(&mut pieces, 1 << 20, held, || intake.hold()).await;
             read.map(|(_, held)| held).map_err(|error| error.kind)

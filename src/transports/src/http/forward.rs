@@ -13,7 +13,7 @@ use super::mcp::session_id;
 use crate::endpoint::McpEndpoint;
 use countersign_http::{answer, connections::Connection};
 use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Message};
-use countersign_session::cluster::{Body, Cluster, FORWARDED, ForwardTarget};
+use countersign_session::cluster::{Body, Cluster, FORWARDED_HEADER, ForwardTarget};
 use countersign_telemetry::RequestMetrics;
 
 /// Another node, which owns the session, call or task of a request.
@@ -89,7 +89,7 @@ fn to_forwarded_request(request: &HttpRequest, body: Option<Body>) -> http::Requ
 
 /// Returns `true` if another node has forwarded this request, and marks its connection as that of a peer.
 fn is_forwarded(cluster: &dyn Cluster, request: &HttpRequest) -> bool {
-    let token = request.headers().get(HeaderName::from_static(FORWARDED));
+    let token = request.headers().get(HeaderName::from_static(FORWARDED_HEADER));
     let is_forwarded = token.is_some_and(|token| cluster.is_peer(token.as_bytes()));
     if is_forwarded && let Some(connection) = Connection::for_request(request) {
         connection.mark_as_peer();

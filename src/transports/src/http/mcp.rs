@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::{HeaderView, body, forward, identify, modern, names, refuse, refuse_message, session};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
-use countersign_exchange::{context::ForwardedHeaders, inflow::Held};
+use countersign_exchange::{context::ForwardedHeaders, inflow::Reservation};
 use countersign_http::{
     answer::{self, Accepts},
     problem::shutting_down,
@@ -35,8 +35,8 @@ pub struct Post<'a> {
     pub request: &'a HttpRequest,
     pub identity: Identity,
     pub accepts: Accepts,
-    /// The reservation of its body in the budget for bodies.
-    pub held: Option<Held>,
+    /// The part of the budget for bodies that its body holds.
+    pub held: Option<Reservation>,
 }
 
 /// A large request, which is answered on a thread for large messages ([`countersign_runtime::large_messages`]).

@@ -13,7 +13,7 @@ use super::{
 };
 use countersign_exchange::{
     context::{Exchange, WireResponse, requester_for},
-    related::{Related, ResponseQueue},
+    related::{RelatedChannel, ResponseQueue},
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
 use countersign_protocol::{
@@ -27,7 +27,7 @@ use countersign_protocol::{
 };
 use countersign_routing::RouteTable;
 use countersign_session::{
-    Handling, Session,
+    RequestScope, Session,
     actor::{EndSession, close},
     extension,
     handlers::upstream_wait,
@@ -91,7 +91,7 @@ pub async fn serve(
         }
         Some(large) => Box::pin(async move {
             let _held = held;
-            inbound::answer_aside(exchange, large.request).await
+            inbound::answer_in_lane(exchange, large.request).await
         }),
     };
     if post.accepts.json {
@@ -126,14 +126,14 @@ fn build_exchange(
     meta: &Meta<'_>,
     queue: &Arc<ResponseQueue>,
     table: Arc<RouteTable>,
-) -> Result<Handling, McpError> {
+) -> Result<RequestScope, McpError> {
     let facts = inbound::modern_facts(meta, post.endpoint.server.limits.facts)?;
     let sessions = &post.endpoint.sessions;
     // The session is for bookkeeping only: nothing of an earlier request on this connection applies to this one.
     let session = match Connection::for_request(post.request).filter(|connection| !connection.is_peer()) {
         Some(connection) => Arc::clone(connection.session(|| {
             let session = sessions.stateless_session(Transport::Http, post.identity.clone());
-            sessions.server.show_facts(&session, &facts);
+            sessions.server.publish_facts(&session, &facts);
             let addr = Session::open(sessions, Arc::clone(&session), None);
             let ended = Arc::clone(&session);
             let end = move || {
@@ -150,11 +150,11 @@ fn build_exchange(
         facts,
         identity: post.identity.clone(),
         transport: Transport::Http,
-        related: Related::Queue(Arc::clone(queue)),
+        related: RelatedChannel::Queue(Arc::clone(queue)),
         log_level: meta.log_level()?,
         headers: forwarded_headers(&table, post.request),
     };
-    Ok(Handling { exchange, server: Arc::clone(&sessions.server), table })
+    Ok(RequestScope { exchange, server: Arc::clone(&sessions.server), table })
 }
 
 /// Checks that the revision has the method, or that an extension routes it to a server.

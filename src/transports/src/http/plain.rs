@@ -16,7 +16,7 @@ use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::{Exchange, InFlight},
     facts::ClientFacts,
-    related::Related,
+    related::RelatedChannel,
     reply::Reply,
 };
 use countersign_http::{answer, problem::Problem};
@@ -25,7 +25,7 @@ use countersign_protocol::{
 };
 use countersign_provider::{AnswerFault, ToolResult, text::content_text};
 use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
-use countersign_session::{Handling, middleware};
+use countersign_session::{RequestScope, middleware};
 use countersign_telemetry::metrics::Transport;
 
 /// The revision whose formats this endpoint uses.
@@ -180,16 +180,16 @@ fn tool_failure(kind: ErrorKind, result: &ToolResult) -> Problem {
     problem
 }
 
-fn build_exchange(endpoint: &Arc<McpEndpoint>, identity: Identity) -> Handling {
+fn build_exchange(endpoint: &Arc<McpEndpoint>, identity: Identity) -> RequestScope {
     let server = Arc::clone(&endpoint.server);
     let exchange = Exchange {
         session: endpoint.sessions.stateless_session(Transport::Rest, identity.clone()),
         facts: Arc::new(ClientFacts { revision: REVISION, client: None, client_info: None, capabilities: "{}".into() }),
         identity,
         transport: Transport::Rest,
-        related: Related::Nowhere,
+        related: RelatedChannel::Nowhere,
         log_level: None,
         headers: None,
     };
-    Handling { exchange, table: server.routing.routes.load_full(), server }
+    RequestScope { exchange, table: server.routing.routes.load_full(), server }
 }

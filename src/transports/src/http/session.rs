@@ -30,7 +30,7 @@ use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::WireResponse,
     outbox::ResumeFault,
-    related::{PostStream, Related},
+    related::{PostStream, RelatedChannel},
     shared::{Channel, SessionShared},
     streams::{EventId, GET_STREAM, Streams},
 };
@@ -68,7 +68,7 @@ pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<La
             return HttpResponse::Accepted().finish();
         }
         Message::Response(response) => {
-            session.questions.answered(response);
+            session.questions.deliver_answer(response);
             return HttpResponse::Accepted().finish();
         }
         Message::Request(request) => request,
@@ -85,7 +85,7 @@ pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<La
         Some(LargeRequest { request, .. }) => Box::pin(async move {
             let _held = held;
             match source.exchange(&request.as_request()) {
-                Ok(exchange) => inbound::answer_aside(exchange, request).await,
+                Ok(exchange) => inbound::answer_in_lane(exchange, request).await,
                 Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
             }
         }),
@@ -147,7 +147,7 @@ fn message_source(
     stream: &Arc<PostStream>,
     assumed: Revision,
 ) -> MessageSource {
-    let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
+    let related = if post.accepts.sse { RelatedChannel::Stream(Arc::clone(stream)) } else { RelatedChannel::Nowhere };
     let table = post.endpoint.server.routing.routes.load_full();
     MessageSource {
         server: Arc::clone(&post.endpoint.server),
@@ -332,7 +332,7 @@ fn open_session(post: &Post<'_>) -> Result<Arc<SessionShared>, McpError> {
     let share = endpoint.server.memory.share(&post.identity.principal.name);
     let channel = Channel::Streams(Streams::counted(websocket.replay_frames, websocket.replay_bytes, share));
     let lifetimes = &endpoint.sessions.lifetimes;
-    let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &lifetimes.of_lease());
+    let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &lifetimes.lease_token());
     Ok(Arc::new(session.at_node(lifetimes.node().as_deref())))
 }
 

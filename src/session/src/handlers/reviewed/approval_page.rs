@@ -1,4 +1,4 @@
-//! Asking a client to open the page of a change, where somebody decides with a credential of their own
+//! Asks a client to open the page of a change, where a person decides with a credential of their own
 //! (2025-11-25/client/elicitation, "URL Mode"; 2026-07-28/client/elicitation).
 //!
 //! The client's answer decides nothing: the change stays pending until a reviewer decides on its page.
@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 
 use super::long_poll;
-use crate::Handling;
+use crate::RequestScope;
 use countersign_bridge::{result::input_result, task_shape};
 use countersign_domain::{
     changes::{Change, ChangeState},
@@ -21,18 +21,18 @@ use countersign_provider::NoProgress;
 /// The key of the request in `inputRequests`.
 pub const KEY: &str = "open-change";
 
-/// The time for which a client that was asked is told that the page is no longer needed.
-const TELL_FOR: Duration = Duration::from_secs(24 * 3600);
+/// The longest time for which a client that was asked is notified when the page is no longer needed.
+const MAX_NOTIFICATION_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns `true` if the client can be asked to open a URL.
-fn shows_urls(exchange: &Handling) -> bool {
+/// Returns `true` if the client supports elicitation with a URL.
+fn shows_urls(exchange: &RequestScope) -> bool {
     exchange.revision() >= Revision::V2025_11_25
         && ClientCapabilities::from_declaration(&exchange.facts.capabilities).elicitation_url
 }
 
-/// Returns `true` if the client can be asked with a request of the gateway while its own request is open.
+/// Returns `true` if the gateway can send the client a request while the client's own request is open.
 #[must_use]
-pub fn can_ask(exchange: &Handling) -> bool {
+pub fn can_ask(exchange: &RequestScope) -> bool {
     exchange.revision() == Revision::V2025_11_25 && shows_urls(exchange)
 }
 
@@ -41,7 +41,7 @@ fn is_open(change: &Change) -> bool {
     change.terms.open_page && matches!(change.state, ChangeState::Pending | ChangeState::Stale)
 }
 
-fn params(exchange: &Handling, change: &Change) -> serde_json::Value {
+fn params(exchange: &RequestScope, change: &Change) -> serde_json::Value {
     json!({
         "mode": "url",
         "message": format!("A person has to decide on this change: {}. It is decided on its page, which asks for a reviewer's own sign-in.", change.for_proposer().summary),
@@ -49,9 +49,9 @@ fn params(exchange: &Handling, change: &Change) -> serde_json::Value {
     })
 }
 
-/// The result that asks a stateless client, which then makes the call again.
+/// Returns the result that asks a stateless client, which then repeats the call.
 #[must_use]
-pub fn asked_by_result(exchange: &Handling, change: &Change) -> Option<String> {
+pub fn asked_by_result(exchange: &RequestScope, change: &Change) -> Option<String> {
     if !exchange.is_modern() || !is_open(change) || !shows_urls(exchange) {
         return None;
     }
@@ -60,15 +60,15 @@ pub fn asked_by_result(exchange: &Handling, change: &Change) -> Option<String> {
     Some(input_result(requests.into_iter(), Some(&change.id), SERVER_META))
 }
 
-/// `inputRequests` of the change as a task, where its client has not answered yet.
+/// Returns `inputRequests` of the change as a task, unless its client has already answered.
 #[must_use]
-pub fn asked_by_task(exchange: &Handling, change: &Change) -> Option<String> {
-    let wanted = is_open(change) && shows_urls(exchange) && !exchange.server.reviews.opened_pages.has(&change.id);
-    wanted.then(|| json!({ KEY: { "method": ELICITATION, "params": params(exchange, change) } }).to_string())
+pub fn asked_by_task(exchange: &RequestScope, change: &Change) -> Option<String> {
+    let must_ask = is_open(change) && shows_urls(exchange) && !exchange.server.reviews.opened_pages.has(&change.id);
+    must_ask.then(|| json!({ KEY: { "method": ELICITATION, "params": params(exchange, change) } }).to_string())
 }
 
-/// Asks a client of 2025-11-25 and waits for its answer, whatever it is. `task` is the task that the question belongs to.
-pub async fn ask(exchange: &Handling, change: &Arc<Change>, task: Option<&str>) {
+/// Asks a client of 2025-11-25 and waits for any answer. `task` is the task that the question belongs to.
+pub async fn ask(exchange: &RequestScope, change: &Arc<Change>, task: Option<&str>) {
     if !is_open(change) || !can_ask(exchange) {
         return;
     }
@@ -83,20 +83,22 @@ pub async fn ask(exchange: &Handling, change: &Arc<Change>, task: Option<&str>) 
         Ok(answer) => {
             exchange.server.reviews.opened_pages.insert(&change.id);
             tracing::debug!(change = %change.id, answer = answer.get().len(), "a client was asked to open a change's page");
-            tell_when_decided(exchange, change, elicitation);
+            notify_when_decided(exchange, change, elicitation);
         }
-        Err(error) => tracing::debug!(change = %change.id, ?error, "a client does not open a change's page"),
+        Err(error) => {
+            tracing::debug!(change = %change.id, ?error, "a client could not be asked to open a change's page")
+        }
     }
 }
 
-/// `notifications/elicitation/complete` once the change was decided, if its client is still there.
-fn tell_when_decided(exchange: &Handling, change: &Arc<Change>, elicitation: String) {
-    // Of each change that is pending there is one at most, and of those only so many.
+/// Sends `notifications/elicitation/complete` once the change is decided, if the client's session still lives.
+fn notify_when_decided(exchange: &RequestScope, change: &Arc<Change>, elicitation: String) {
+    // At most one such task runs for each pending change, and the number of pending changes is bounded.
     let (exchange, change) = (exchange.clone(), Arc::clone(change));
     actix::spawn(async move {
         let decided: fn(&Change) -> bool = |change| !matches!(change.state, ChangeState::Pending | ChangeState::Stale);
         let waited = tokio::select! {
-            waited = long_poll::wait(&exchange, change, Some(TELL_FOR), &NoProgress, decided) => waited,
+            waited = long_poll::wait(&exchange, change, Some(MAX_NOTIFICATION_WAIT), &NoProgress, decided) => waited,
             () = exchange.session.ended.cancelled() => return,
         };
         if matches!(waited, Ok(long_poll::WaitOutcome::Over(_))) {

@@ -1,7 +1,7 @@
-//! What the tool of a running change asks, put to the client that proposed it: as the input of its task, as the result of
-//! a call that is held, or as a request of the gateway while such a call or `tasks/result` is open.
+//! Puts the questions of a running change's tool to the client that proposed the change: as the input of its task, as
+//! the result of a held call, or as a request of the gateway while such a call or `tasks/result` is open.
 //!
-//! The questions are part of the change, so whoever comes back on another connection finds them.
+//! The questions are part of the change, so a client that reconnects finds them again.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use crate::Handling;
+use crate::RequestScope;
 use countersign_bridge::{questions, result::input_result, task_shape};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},
@@ -24,21 +24,21 @@ use countersign_exchange::{
 use countersign_protocol::{McpError, Revision, capabilities::ClientCapabilities, json::members};
 use countersign_routing::ToolRoute;
 
-/// What goes into the change of what its client can be asked for, where the rule has that and there is a way to ask:
-/// `follows` says that the client keeps a task or an open call.
+/// Returns the capabilities that the tool may ask the client for, to be stored with the change. Returns `None` unless
+/// the rule allows questions and the client `follows` the change by a task or an open call.
 #[must_use]
-pub fn client(exchange: &Handling, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
+pub fn client(exchange: &RequestScope, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
     let upstream = route.provider.upstream().filter(|_| terms.questions && follows)?;
-    let (can, _) = questions::capabilities(exchange, &upstream.config);
-    if can.accepts_no_requests() {
+    let (allowed, _) = questions::capabilities(exchange, &upstream.config);
+    if allowed.accepts_no_requests() {
         return None;
     }
-    // Extensions concern two sides that know of each other.
-    let can = ClientCapabilities { extensions: None, experimental: None, ..can };
-    to_raw_value(&can.to_json(Revision::V2025_11_25)).ok().map(Arc::from)
+    // An extension works only between two parties that both know it, and the Executor knows none.
+    let capabilities = ClientCapabilities { extensions: None, experimental: None, ..allowed };
+    to_raw_value(&capabilities.to_json(Revision::V2025_11_25)).ok().map(Arc::from)
 }
 
-/// Returns `true` if the tool of the change asks something now.
+/// Returns `true` if the tool of the change has open questions now.
 #[must_use]
 pub fn is_asking(change: &Change) -> bool {
     change.state == ChangeState::Executing
@@ -47,22 +47,22 @@ pub fn is_asking(change: &Change) -> bool {
 
 /// Returns the open questions that this client can answer.
 #[must_use]
-pub fn open<'c>(exchange: &Handling, change: &'c Change) -> Vec<&'c Question> {
+pub fn open<'c>(exchange: &RequestScope, change: &'c Change) -> Vec<&'c Question> {
     if !is_asking(change) {
         return Vec::new();
     }
-    let can = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
+    let capabilities = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
     let open = change.dialogue.iter().flat_map(|dialogue| dialogue.open_questions());
-    open.filter(|question| check_capabilities(&can, &question.method, params(question)).is_ok()).collect()
+    open.filter(|question| check_capabilities(&capabilities, &question.method, params(question)).is_ok()).collect()
 }
 
 fn params(question: &Question) -> Option<&str> {
     question.params.as_deref().map(RawValue::get)
 }
 
-/// The members of an `inputRequests`, each as its name and its value.
+/// Returns the members of `inputRequests` as pairs of name and value.
 #[must_use]
-pub fn requests(exchange: &Handling, change: &Change) -> Vec<(String, String)> {
+pub fn requests(exchange: &RequestScope, change: &Change) -> Vec<(String, String)> {
     let open = open(exchange, change).into_iter();
     open.map(|question| {
         let method = Value::from(question.method.as_str());
@@ -72,9 +72,9 @@ pub fn requests(exchange: &Handling, change: &Change) -> Vec<(String, String)> {
     .collect()
 }
 
-/// The result that asks a stateless client, which then makes the call again.
+/// Returns the result that asks a stateless client, which then repeats the call.
 #[must_use]
-pub fn by_result(exchange: &Handling, change: &Change) -> Option<String> {
+pub fn by_result(exchange: &RequestScope, change: &Change) -> Option<String> {
     let open = open(exchange, change);
     if !exchange.is_modern() || open.is_empty() {
         return None;
@@ -83,12 +83,12 @@ pub fn by_result(exchange: &Handling, change: &Change) -> Option<String> {
     Some(input_result(requests, Some(&change.id), SERVER_META))
 }
 
-/// Takes what a client answers (`inputResponses`, as JSON); what is no object, or answers nothing that is open, counts
-/// for nothing.
+/// Delivers a client's answers (`inputResponses`, as JSON) to the tool. Answers that are no objects, or that match no
+/// open question, are ignored.
 ///
 /// # Errors
 /// Fails if the answers could not be stored, and so did not reach the tool.
-pub async fn deliver(exchange: &Handling, change: &Change, responses: &str) -> Result<(), McpError> {
+pub async fn deliver(exchange: &RequestScope, change: &Change, responses: &str) -> Result<(), McpError> {
     if !is_asking(change) {
         return Ok(());
     }
@@ -105,10 +105,10 @@ pub async fn deliver(exchange: &Handling, change: &Change, responses: &str) -> R
     exchange.server.reviews.changes.answer(&change.id, &exchange.identity.principal, answers).await
 }
 
-/// Asks a handshake-era client everything that is open, and delivers what it says. `task` is the task that the questions
-/// belong to. A client that has gone, or does not say anything, leaves them open: it may come back.
-pub async fn ask_all(exchange: &Handling, change: &Change, task: Option<&str>) {
-    let asked = open(exchange, change).into_iter().map(|question| async move {
+/// Asks a handshake-era client all open questions and delivers its answers. `task` is the task that the questions
+/// belong to. If the client is gone or silent, its questions stay open until it comes back.
+pub async fn ask_all(exchange: &RequestScope, change: &Change, task: Option<&str>) {
+    let deliveries = open(exchange, change).into_iter().map(|question| async move {
         let id = is_url_elicitation(&question.method, params(question)).then(|| nanoid::nanoid!(24));
         let mut params = adapt_params(&question.method, params(question), exchange.revision(), id.as_deref());
         if let Some(task) = task {
@@ -116,13 +116,13 @@ pub async fn ask_all(exchange: &Handling, change: &Change, task: Option<&str>) {
         }
         let answer = match ask(&exchange.session, &exchange.related, &question.method, params.as_deref()).await {
             Ok(answer) => Ok(Arc::from(answer)),
-            // A dialogue that failed was not answered, which is an answer.
+            // A dialogue that the client cannot show counts as an answer.
             Err(AskError::Refused(_)) if question.method == ELICITATION => {
                 Err("its client cannot show the dialogue".to_owned())
             }
             Err(error @ AskError::Refused(_)) => Err(questions::refusal(&error).message),
             Err(error) => {
-                tracing::debug!(change = %change.id, ?error, "a client was not asked what a tool wants to know");
+                tracing::debug!(change = %change.id, ?error, "a tool's question did not reach the client");
                 return false;
             }
         };
@@ -134,9 +134,9 @@ pub async fn ask_all(exchange: &Handling, change: &Change, task: Option<&str>) {
         }
         true
     });
-    let delivered = join_all(asked).await;
+    let delivered = join_all(deliveries).await;
     if !delivered.contains(&true) {
-        // Not again at once: nobody is there.
+        // The client is not there, so the next attempt waits a little.
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     }
 }

@@ -1,42 +1,43 @@
-//! Calls and `tasks/result` that stay open until a change is over: never longer than their client, their key and the
-//! gateway.
+//! Calls and `tasks/result` that stay open until a change is over. They end with their client, with its key and with
+//! the gateway.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::Handling;
+use crate::RequestScope;
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ProgressSink;
 use countersign_review::gateway_tools;
 
-/// The interval at which a waiting client is told that the wait goes on.
-const TICK: Duration = Duration::from_secs(5);
+/// The interval at which a waiting client gets progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// One look at the change at least this often, whatever is announced.
-const LOOK: Duration = Duration::from_secs(60);
+/// The longest time between two reads of the change, even if nothing is announced.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The outcome of a wait.
 #[derive(Debug)]
 pub enum WaitOutcome {
     Over(Arc<Change>),
-    /// The time is up, the gateway is ending, or too many wait.
+    /// The time is up, the gateway is shutting down, or too many requests wait.
     NotYet(Arc<Change>),
 }
 
-/// Nothing more will happen to it by itself: an unknown outcome may stay so for days, until a person settles it.
+/// Returns `true` if the change can no longer move on its own. An unknown outcome may last for days, until a person
+/// settles it.
 #[must_use]
 pub fn is_over(change: &Change) -> bool {
     change.state.is_final() || change.state == ChangeState::OutcomeUnknown
 }
 
-/// Waits until the change is `over`, for `limit` at most. Dropping the future frees its place.
+/// Waits until `over` returns `true` for the change, for `limit` at most. Dropping the future frees its place.
 ///
 /// # Errors
-/// `UNAUTHORIZED` once the client's key was revoked; those of the store.
+/// `UNAUTHORIZED` once the client's key was revoked; the errors of the store.
 pub async fn wait(
-    exchange: &Handling,
+    exchange: &RequestScope,
     change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
@@ -46,27 +47,31 @@ pub async fn wait(
     let before = Arc::clone(&change);
     tokio::select! {
         waited = follow(exchange, change, limit, progress, over) => waited,
-        () = server.long_requests.shutdown.cancelled() => Ok(WaitOutcome::NotYet(now(exchange, before).await)),
+        () = server.long_requests.shutdown.cancelled() => Ok(WaitOutcome::NotYet(reload(exchange, before).await)),
         revoked = server.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
     }
 }
 
-/// Waits until the change is at another version than that.
+/// Waits until the version of the change is no longer `version`.
 ///
 /// # Errors
 /// The errors of [`wait`]; `SHUTTING_DOWN`, `OVERLOADED`.
-pub async fn moved(exchange: &Handling, change: Arc<Change>, version: u64) -> Result<Arc<Change>, McpError> {
+pub async fn wait_for_new_version(
+    exchange: &RequestScope,
+    change: Arc<Change>,
+    version: u64,
+) -> Result<Arc<Change>, McpError> {
     let server = &exchange.server;
     loop {
-        let news = tokio::select! {
-            news = server.reviews.changes.wait(&change.id, version, LOOK) => news?,
+        let current = tokio::select! {
+            current = server.reviews.changes.wait(&change.id, version, RECHECK_INTERVAL) => current?,
             () = server.long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
             revoked = server.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         };
-        match news {
-            Some(news) if news.version > version => return Ok(news),
+        match current {
+            Some(current) if current.version > version => return Ok(current),
             Some(_) => {}
             None => return Ok(change),
         }
@@ -74,7 +79,7 @@ pub async fn moved(exchange: &Handling, change: Arc<Change>, version: u64) -> Re
 }
 
 async fn follow(
-    exchange: &Handling,
+    exchange: &RequestScope,
     mut change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
@@ -86,33 +91,33 @@ async fn follow(
             return Ok(WaitOutcome::Over(change));
         }
         let elapsed = began.elapsed();
-        let left = limit.map_or(LOOK, |limit| limit.saturating_sub(elapsed));
-        if left.is_zero() {
+        let remaining = limit.map_or(RECHECK_INTERVAL, |limit| limit.saturating_sub(elapsed));
+        if remaining.is_zero() {
             return Ok(WaitOutcome::NotYet(change));
         }
-        let wanted = progress.has_listener();
-        if wanted {
+        let reports = progress.has_listener();
+        if reports {
             let total = limit.map(|limit| limit.as_secs_f64());
             progress.progress(elapsed.as_secs_f64(), total, Some(&gateway_tools::state_message(&change)));
         }
-        let pause = left.min(if wanted { TICK } else { LOOK });
-        let asked = Instant::now();
-        let news = match exchange.server.reviews.changes.wait(&change.id, change.version, pause).await {
-            Ok(Some(news)) => news,
+        let pause = remaining.min(if reports { PROGRESS_INTERVAL } else { RECHECK_INTERVAL });
+        let paused_at = Instant::now();
+        let current = match exchange.server.reviews.changes.wait(&change.id, change.version, pause).await {
+            Ok(Some(current)) => current,
             Ok(None) => return Ok(WaitOutcome::NotYet(change)),
             Err(error) if error.kind == ErrorKind::Overloaded => return Ok(WaitOutcome::NotYet(change)),
             Err(error) => return Err(error),
         };
-        // It comes back early without news only when the gateway is shutting down.
-        let early = news.version <= change.version && asked.elapsed() < pause;
-        change = news;
+        // The wait returns early without a new version only when the gateway is shutting down.
+        let early = current.version <= change.version && paused_at.elapsed() < pause;
+        change = current;
         if early && !over(&change) {
             return Ok(WaitOutcome::NotYet(change));
         }
     }
 }
 
-/// The change as it is now, as far as that can still be told.
-pub async fn now(exchange: &Handling, change: Arc<Change>) -> Arc<Change> {
+/// Reads the change again. Returns the given one if it cannot be read.
+pub async fn reload(exchange: &RequestScope, change: Arc<Change>) -> Arc<Change> {
     exchange.server.reviews.changes.get(&change.id).await.ok().flatten().unwrap_or(change)
 }

@@ -1,7 +1,7 @@
-//! What becomes of a call that a person decides on: it is proposed, and its caller gets the decision, or the word that
-//! it is pending, in whatever way its client can take it.
+//! Calls that a person decides on: the call is proposed as a change, and the caller gets the decision, or a pending
+//! result, in the form that its client supports.
 //!
-//! Nothing here decides anything: what a client answers to a question about a page to open is only heard.
+//! Nothing here decides on a change. A client's answer to the request to open a page has no effect on it.
 
 pub mod approval_page;
 pub mod ask_client;
@@ -16,7 +16,7 @@ use std::{
 use serde_json::{json, value::RawValue};
 
 use super::tools::{ToolCall, ToolOutcome};
-use crate::{Handling, policy::JudgedCall};
+use crate::{RequestScope, policy::JudgedCall};
 use countersign_bridge::tasks;
 use countersign_domain::{
     changes::{Change, OnReview, arguments::are_equal},
@@ -35,7 +35,7 @@ use long_poll::WaitOutcome;
 /// # Errors
 /// Fails if the call cannot be previewed or stored; `-32602` for a state that does not belong to this call.
 pub(super) async fn review(
-    exchange: &Handling,
+    exchange: &RequestScope,
     judged: &JudgedCall,
     raw: &RawValue,
     call: &ToolCall<'_>,
@@ -48,7 +48,7 @@ pub(super) async fn review(
         reason = %decision.reason,
         "a call is reviewed"
     );
-    // What a person approves must mean one thing only: no key may stand there twice.
+    // A person must approve exactly one meaning, so duplicate keys are refused.
     arguments::check(raw, exchange.server.limits.envelope.max_depth)?;
     if decision.terms.on_review == OnReview::Task && !call.task {
         return Err(needs_tasks(exchange));
@@ -59,8 +59,8 @@ pub(super) async fn review(
             match call.responses {
                 Some(responses) => {
                     ask_client::deliver(exchange, &change, responses).await?;
-                    // What it asked just now is asked no more.
-                    long_poll::now(exchange, change).await
+                    // The given change still holds the questions that were just answered.
+                    long_poll::reload(exchange, change).await
                 }
                 None => change,
             }
@@ -70,11 +70,12 @@ pub(super) async fn review(
     answer(exchange, call, change).await
 }
 
-/// For a client that takes no task, of a call that is reviewed as nothing else: `-32021` in the stateless era (ext-tasks,
-/// "Capability Negotiation"), a result that says what to do in the others.
-fn needs_tasks(exchange: &Handling) -> McpError {
+/// Returns the error for a client that does not support tasks, if the rule reviews the call only as a task. It is
+/// `-32021` in the stateless era (ext-tasks, "Capability Negotiation") and a tool result with the remedy in the
+/// handshake era.
+fn needs_tasks(exchange: &RequestScope) -> McpError {
     if exchange.is_modern() {
-        return tasks::undeclared();
+        return tasks::missing_extension();
     }
     let remedy = match exchange.revision() {
         Revision::V2025_11_25 => "call it as a task (`task` in its parameters)",
@@ -83,35 +84,35 @@ fn needs_tasks(exchange: &Handling) -> McpError {
     McpError::new(ErrorKind::PolicyDenied, format!("Calls of this tool are reviewed as tasks only: {remedy}"))
 }
 
-async fn answer(exchange: &Handling, call: &ToolCall<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
-    if call.task || (outcome_of(&change).is_none() && !may_follow(&change)) {
+async fn answer(exchange: &RequestScope, call: &ToolCall<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
+    if call.task || (outcome_of(&change).is_none() && !can_wait_for(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
     if call.state.is_none()
-        && may_follow(&change)
+        && can_wait_for(&change)
         && let Some(question) = approval_page::asked_by_result(exchange, &change)
     {
         return Ok(ToolOutcome::NeedsInput { question, pending: true });
     }
-    let asks = call.state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
+    let asks_to_open_page = call.state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
     let holds = change.terms.on_review == OnReview::Hold;
-    if !asks && !holds {
+    if !asks_to_open_page && !holds {
         return Ok(outcome_of_change(change));
     }
     let progress = exchange.progress(call.progress_token);
     let limit = Duration::from_secs(change.terms.hold_for);
-    // Without a place of their own they are not held at all: it is pending all the same.
+    // Without a free place the call is not held; its change is pending all the same.
     let Ok(_slot) = exchange.server.long_requests.admit(&exchange.identity.principal) else {
         return Ok(outcome_of_change(change));
     };
     let wait = wait_while_held(exchange, Arc::clone(&change), limit, &*progress);
-    let waited = if asks {
+    let waited = if asks_to_open_page {
         let mut wait = std::pin::pin!(wait);
         tokio::select! {
             waited = &mut wait => waited?,
             () = approval_page::ask(exchange, &change, None) => match holds {
                 true => wait.await?,
-                false => WaitOutcome::NotYet(long_poll::now(exchange, Arc::clone(&change)).await),
+                false => WaitOutcome::NotYet(long_poll::reload(exchange, Arc::clone(&change)).await),
             },
         }
     } else {
@@ -124,18 +125,18 @@ async fn answer(exchange: &Handling, call: &ToolCall<'_>, change: Arc<Change>) -
     })
 }
 
-/// Waits until the change is over, or its stateless client has to be asked something. A client of the handshake era is
-/// asked meanwhile, for as long as that takes.
+/// Waits until the change is over, or until its stateless client must be asked. A handshake-era client is asked during
+/// the wait.
 async fn wait_while_held(
-    exchange: &Handling,
+    exchange: &RequestScope,
     mut change: Arc<Change>,
     mut limit: Duration,
     progress: &dyn ProgressSink,
 ) -> Result<WaitOutcome, McpError> {
-    // A client that cannot be asked just waits.
-    let asks = change.dialogue.is_some();
+    // A client that cannot be asked only waits.
+    let may_ask = change.dialogue.is_some();
     let over: fn(&Change) -> bool =
-        if asks { |change| long_poll::is_over(change) || ask_client::is_asking(change) } else { long_poll::is_over };
+        if may_ask { |change| long_poll::is_over(change) || ask_client::is_asking(change) } else { long_poll::is_over };
     loop {
         let began = Instant::now();
         change = match long_poll::wait(exchange, Arc::clone(&change), Some(limit), progress, over).await? {
@@ -150,27 +151,27 @@ async fn wait_while_held(
         }
         limit = limit.saturating_sub(began.elapsed());
         ask_client::ask_all(exchange, &change, None).await;
-        change = long_poll::now(exchange, change).await;
+        change = long_poll::reload(exchange, change).await;
     }
 }
 
-/// Returns `true` if a caller could still wait for something.
-fn may_follow(change: &Change) -> bool {
+/// Returns `true` if the change can still move, so that waiting for it makes sense.
+fn can_wait_for(change: &Change) -> bool {
     !long_poll::is_over(change)
 }
 
-/// The answer to a call whose change is where it is.
+/// Returns the answer to a call from the current state of its change.
 fn outcome_of_change(change: Arc<Change>) -> ToolOutcome {
     match outcome_of(&change) {
-        Some(ChangeOutcome::Result(settled)) => ToolOutcome::Finished(settled, Some(change.id.clone())),
+        Some(ChangeOutcome::Result(finished)) => ToolOutcome::Finished(finished, Some(change.id.clone())),
         Some(ChangeOutcome::Error(error)) => ToolOutcome::Failed(error),
         None => ToolOutcome::Pending(change),
     }
 }
 
-/// The change that a client was asked about before: its own, and of this very call.
+/// Finds the change that `requestState` names. It must belong to this principal and to this call.
 async fn find_named_change(
-    exchange: &Handling,
+    exchange: &RequestScope,
     route: &ToolRoute,
     raw: &RawValue,
     id: &str,
@@ -179,7 +180,7 @@ async fn find_named_change(
         change.proposer.principal == exchange.identity.principal.name
             && change.provider == route.provider.name()
             && change.tool == route.def.name
-            // A reviewer may have corrected them since.
+            // A reviewer may have edited the arguments since.
             && are_equal(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), raw)
     });
     change.ok_or_else(|| {
@@ -189,7 +190,7 @@ async fn find_named_change(
 }
 
 async fn propose(
-    exchange: &Handling,
+    exchange: &RequestScope,
     route: &ToolRoute,
     raw: &RawValue,
     call: &ToolCall<'_>,
@@ -229,7 +230,7 @@ async fn propose(
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.map(str::to_owned),
     };
-    // In a task of its own, which stores it also where the client goes away meanwhile.
+    // A separate task stores the change even if the client disconnects meanwhile.
     let changes = server.reviews.changes.clone();
     let stored = actix::spawn(async move { changes.propose(proposal).await }).await;
     let change = stored.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))??;

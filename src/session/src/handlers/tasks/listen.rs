@@ -1,17 +1,17 @@
-//! `notifications/tasks` of changes for a `subscriptions/listen` that names them (ext-tasks, "Task Status
-//! Notifications"): each transition is pushed as the feed announces it.
+//! `notifications/tasks` for changes that a `subscriptions/listen` names (ext-tasks, "Task Status Notifications"): each
+//! transition is sent as soon as the feed announces it.
 
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{find, view};
-use crate::Handling;
+use crate::RequestScope;
 use countersign_bridge::tasks::{self as foreign, awaited_task, table::Task};
 use countersign_domain::changes::Change;
 use countersign_protocol::McpError;
 
-/// Tasks of one subscription at most, of each kind.
+/// The maximum number of tasks of each kind in one subscription.
 const MAX_TASKS: usize = 100;
 
 /// The tasks of one subscription.
@@ -22,23 +22,23 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Their ids, as the acknowledgement names them.
+    /// Returns the ids of the tasks, as the acknowledgement names them.
     pub fn ids(&self) -> impl Iterator<Item = String> + '_ {
         self.upstream.iter().map(|task| task.alias.clone()).chain(self.changes.keys().cloned())
     }
 }
 
-/// The tasks among those named that this client may hear of, each once.
+/// Returns the named tasks that this client may observe, each once.
 ///
 /// # Errors
-/// `-32021` for a client that does not declare the extension and names some; those of the store.
-pub async fn honoured(exchange: &Handling, named: &[std::borrow::Cow<'_, str>]) -> Result<Tasks, McpError> {
-    let upstream = foreign::listen::honoured(&exchange.server.bridge.tasks, exchange, named)?;
+/// `-32021` for a client that names tasks but does not declare the extension; the errors of the store.
+pub async fn permitted(exchange: &RequestScope, named: &[std::borrow::Cow<'_, str>]) -> Result<Tasks, McpError> {
+    let upstream = foreign::listen::permitted(&exchange.server.bridge.tasks, exchange, named)?;
     let mut changes = HashMap::new();
-    // From before they are read: what happens in between is told twice rather than not at all.
-    let ours = || named.iter().filter(|id| id.starts_with("chg_"));
-    let feed = if ours().next().is_some() { exchange.server.reviews.feed.subscribe(None) } else { None };
-    for id in ours().take(MAX_TASKS) {
+    // The feed is read from before the tasks are: a transition in between is then sent twice rather than not at all.
+    let change_ids = || named.iter().filter(|id| id.starts_with("chg_"));
+    let feed = if change_ids().next().is_some() { exchange.server.reviews.feed.subscribe(None) } else { None };
+    for id in change_ids().take(MAX_TASKS) {
         if let Some(change) = find(exchange, id).await? {
             changes.insert(change.id.clone(), change);
         }
@@ -46,9 +46,9 @@ pub async fn honoured(exchange: &Handling, named: &[std::borrow::Cow<'_, str>]) 
     Ok(Tasks { upstream, changes, feed })
 }
 
-/// Tells of those tasks as they are, and of every change of them, until nobody reads; `subscription` is the id of the
-/// listen request, as JSON text.
-pub async fn watch(exchange: &Handling, tasks: Tasks, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
+/// Sends the current state of the tasks and every transition of them, until the client stops reading. `subscription` is
+/// the id of the listen request, as JSON text.
+pub async fn watch(exchange: &RequestScope, tasks: Tasks, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
     let Tasks { upstream, changes, feed } = tasks;
     tokio::join!(
         foreign::listen::watch(exchange, upstream, subscription, sink),
@@ -57,16 +57,16 @@ pub async fn watch(exchange: &Handling, tasks: Tasks, subscription: &str, sink: 
 }
 
 async fn follow(
-    exchange: &Handling,
+    exchange: &RequestScope,
     changes: HashMap<String, Arc<Change>>,
     mut feed: Option<countersign_feed::FeedSubscription>,
     subscription: &str,
     sink: &dyn Fn(Bytes) -> bool,
 ) {
-    let tell = |change: &Change| sink(awaited_task::notification(&view::detailed(exchange, change), subscription));
+    let notify = |change: &Change| sink(awaited_task::notification(&view::detailed(exchange, change), subscription));
     let mut open: HashMap<String, u64> = HashMap::new();
     for change in changes.values() {
-        if !tell(change) {
+        if !notify(change) {
             return;
         }
         if !change.state.is_final() {
@@ -76,20 +76,23 @@ async fn follow(
     while !open.is_empty() {
         let Some(subscribed) = &mut feed else { return };
         let Some(event) = subscribed.next().await else {
-            // Behind and unreadable, or at its end: from where it was, as long as there is a feed.
+            // The subscriber fell behind, or the feed has ended. It resumes from its position, as long as there is a
+            // feed.
             let position = subscribed.position();
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             feed = exchange.server.reviews.feed.subscribe(Some(position));
             continue;
         };
-        let Some(about) = &event.change else { continue };
-        let Some(told) = open.get(&about.id).copied().filter(|told| about.version > *told) else { continue };
-        // As it is now: several transitions may have been made since.
-        let Ok(Some(change)) = exchange.server.reviews.changes.get(&about.id).await else { continue };
-        if change.version <= told {
+        let Some(announced) = &event.change else { continue };
+        let Some(sent_version) = open.get(&announced.id).copied().filter(|sent| announced.version > *sent) else {
+            continue;
+        };
+        // The current state is read, because several transitions may have been made since.
+        let Ok(Some(change)) = exchange.server.reviews.changes.get(&announced.id).await else { continue };
+        if change.version <= sent_version {
             continue;
         }
-        if !tell(&change) {
+        if !notify(&change) {
             return;
         }
         if change.state.is_final() {

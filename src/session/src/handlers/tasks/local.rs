@@ -1,5 +1,5 @@
-//! Calls that a client of 2025-11-25 wants as tasks, of tools that may be reviewed, where the policy lets the very call
-//! through: they run here, since neither a module nor an upstream without tasks has any.
+//! Tool calls that a client of 2025-11-25 requests as tasks and that the policy lets through, although the tool may be
+//! reviewed. They run in the gateway, because modules, and upstreams without tasks, have no tasks of their own.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use serde_json::{json, value::RawValue};
 
 use super::super::tools;
 use crate::{
-    Handling,
+    RequestScope,
     owned::OwnedRequest,
     policy::AdmittedCall,
     state::local_tasks::{LocalTask, TASK_BYTES, TaskOutcome},
 };
 use countersign_bridge::CallPlan;
-use countersign_exchange::{cancel::Cancel, related::Related, reply::Reply};
+use countersign_exchange::{cancel::Cancel, related::RelatedChannel, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
@@ -24,9 +24,9 @@ use countersign_protocol::{
 /// Runs the call as a task of this gateway.
 ///
 /// # Errors
-/// `OVERLOADED` for one too many.
+/// `OVERLOADED` if the principal has too many tasks already.
 pub fn start(
-    exchange: &Handling,
+    exchange: &RequestScope,
     request: &Request<'_>,
     admitted: AdmittedCall,
     plan: CallPlan,
@@ -36,14 +36,14 @@ pub fn start(
     let task =
         LocalTask::new(&exchange.identity.principal.name, share, exchange.server.long_requests.shutdown.child_token());
     exchange.server.local_tasks.insert(Arc::clone(&task))?;
-    let seed = task.describe();
+    let description = task.describe();
     let params = request.params.map_or("{}", RawValue::get);
     let params = RawValue::from_string(edit(params, &[("task", MemberEdit::Drop)]))
         .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
     let mut exchange = exchange.clone();
-    if matches!(exchange.related, Related::Stream(_)) {
-        // The stream of a request that is answered at once ends with it.
-        exchange.exchange.related = Related::Nowhere;
+    if matches!(exchange.related, RelatedChannel::Stream(_)) {
+        // The stream of a request that is answered at once ends with the answer.
+        exchange.exchange.related = RelatedChannel::Nowhere;
     }
     let owned = OwnedRequest::from_request(&Request {
         id: request.id.clone(),
@@ -55,8 +55,8 @@ pub fn start(
     let cancel = task.cancel.clone();
     actix::spawn(async move {
         let request = owned.as_request();
-        let handed_on = Cancel::from(cancel.clone());
-        let work = Box::pin(tools::call_admitted(&exchange, &request, admitted, plan, &handed_on));
+        let call_cancel = Cancel::from(cancel.clone());
+        let work = Box::pin(tools::call_admitted(&exchange, &request, admitted, plan, &call_cancel));
         let outcome = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.outcome(reply.finish(exchange.revision()).into_owned()),
@@ -66,11 +66,11 @@ pub fn start(
         };
         task.end(outcome);
     });
-    Ok(Reply::passed_on(format!(r#"{{"task":{seed}}}"#)))
+    Ok(Reply::passed_on(format!(r#"{{"task":{description}}}"#)))
 }
 
-/// That a tool does not run as a task: it says so in its list (2025-11-25/basic/utilities/tasks, "Tool-Level
-/// Negotiation").
+/// Returns the error for a tool that does not run as a task. `tools/list` says so too
+/// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation").
 #[must_use]
 pub fn refused() -> McpError {
     McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")

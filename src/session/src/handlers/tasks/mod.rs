@@ -1,7 +1,7 @@
-//! `tasks/*`: every change is a task of its proposer, durable, on any connection and after a restart; other ids are of
-//! calls that run here as tasks ([`local`]), or of tasks of upstreams ([`countersign_bridge::tasks`]).
+//! `tasks/*`. Every change is a durable task of its proposer, reachable over any connection and after a restart. Other
+//! ids name calls that run here as tasks ([`local`]), or tasks of upstreams ([`countersign_bridge::tasks`]).
 //!
-//! The id of a change's task is the change's own: unguessable, and of use to its proposer's principal only.
+//! The task of a change has the id of the change. The id is unguessable, and only its proposer's principal can use it.
 
 pub mod listen;
 pub mod local;
@@ -19,7 +19,7 @@ use super::{
     },
     tools::encode as encoded,
 };
-use crate::Handling;
+use crate::RequestScope;
 use countersign_bridge::{task_shape, tasks as foreign};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::reply::{Reply, SERVER_META};
@@ -34,41 +34,41 @@ use countersign_provider::NoProgress;
 use countersign_review::ChangeFilter;
 use countersign_runtime::crash::crash_point;
 
-/// Tasks in one page of a list.
-const PAGE: usize = 50;
+/// The maximum number of changes on one page of the list.
+const MAX_PAGE_ENTRIES: usize = 50;
 
-/// The time after which a wait for news of a task is renewed.
-const TELL: Duration = Duration::from_secs(600);
+/// The time after which a wait for the next version of a change is renewed.
+const WAIT_RENEWAL: Duration = Duration::from_secs(600);
 
-/// The prefix of a list's cursor once changes follow.
-const CHANGES: &str = "changes";
+/// The prefix of a cursor that points into the changes of the list.
+const CHANGES_CURSOR_PREFIX: &str = "changes";
 
-/// `tasks/*` of any client.
+/// Answers `tasks/*` of any client.
 ///
 /// # Errors
-/// `-32021` for a stateless client that does not declare the extension, `-32602` for a task that is not its own.
-pub async fn handle(exchange: &Handling, method: Method, request: &Request<'_>) -> Result<Reply, McpError> {
-    foreign::declared(exchange)?;
+/// `-32021` for a stateless client that does not declare the extension, `-32602` for a task of another principal.
+pub async fn handle(exchange: &RequestScope, method: Method, request: &Request<'_>) -> Result<Reply, McpError> {
+    foreign::check_declared(exchange)?;
     if method == Method::TasksList {
         return list(exchange, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
     countersign_protocol::ambiguous_keys::check(&request.outlined_params())?;
-    let id = foreign::id(params)?;
+    let id = foreign::requested_id(params)?;
     if let Some(task) = exchange.server.local_tasks.find(&exchange.identity.principal.name, &id, exchange.is_modern()) {
         return task.handle(exchange, method, &exchange.server.long_requests).await;
     }
     match find(exchange, &id).await? {
-        Some(change) => of_change(exchange, change, method, params).await,
+        Some(change) => handle_change(exchange, change, method, params).await,
         None => foreign::handle(&exchange.server.bridge.tasks, exchange, method, request, &id).await,
     }
 }
 
-/// The change that a task's id names, if it is of this client's principal.
+/// Finds the change that a task id names, if this client's principal proposed it.
 ///
 /// # Errors
-/// Those of the store.
-pub async fn find(exchange: &Handling, id: &str) -> Result<Option<Arc<Change>>, McpError> {
+/// The errors of the store.
+pub async fn find(exchange: &RequestScope, id: &str) -> Result<Option<Arc<Change>>, McpError> {
     if !id.starts_with("chg_") {
         return Ok(None);
     }
@@ -76,7 +76,12 @@ pub async fn find(exchange: &Handling, id: &str) -> Result<Option<Arc<Change>>, 
     Ok(change.filter(|change| change.proposer.principal == exchange.identity.principal.name))
 }
 
-async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, params: &str) -> Result<Reply, McpError> {
+async fn handle_change(
+    exchange: &RequestScope,
+    change: Arc<Change>,
+    method: Method,
+    params: &str,
+) -> Result<Reply, McpError> {
     match method {
         Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::detailed(exchange, &change))),
         Method::TasksGet => Ok(Reply::new(view::legacy(exchange, &change))),
@@ -87,7 +92,7 @@ async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, par
             }
             let responses = member(params, "inputResponses").unwrap_or("{}");
             if member(responses, approval_page::KEY).is_some() {
-                // Whatever it says: the change is decided on its page, by somebody with a reviewer's credential.
+                // The content of the answer is ignored: a person decides on the page, with a reviewer's credential.
                 exchange.server.reviews.opened_pages.insert(&change.id);
             }
             ask_client::deliver(exchange, &change, responses).await?;
@@ -98,31 +103,32 @@ async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, par
     }
 }
 
-/// The answer to a call that became a task.
+/// Returns the answer to a call that became a task.
 #[must_use]
-pub fn created(exchange: &Handling, change: &Change, progress_token: Option<&str>) -> Reply {
+pub fn created(exchange: &RequestScope, change: &Change, progress_token: Option<&str>) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
         let task = task_shape::with_result_type(&view::seed(exchange, change), "task");
         let meta = ("_meta", MemberEdit::Set(SERVER_META));
         return Reply::passed_on(edit(&task, &[meta]));
     }
-    tell_of(exchange, change, progress_token);
-    let told = countersign_review::gateway_tools::pending_text(change);
-    let meta = json!({ "io.modelcontextprotocol/model-immediate-response": told }).to_string();
+    notify_of_transitions(exchange, change, progress_token);
+    let text = countersign_review::gateway_tools::pending_text(change);
+    let meta = json!({ "io.modelcontextprotocol/model-immediate-response": text }).to_string();
     Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, change)))
 }
 
-/// Tells the session in which a task was made of every transition (2025-11-25/basic/utilities/tasks, "Task Status
-/// Notification"), also as progress where the call has a token (ibid., "Task Progress Notifications"; tasks of the
-/// extension have none). Ends with the session or the task; bounded as waits for changes are, and by what may be pending.
-fn tell_of(exchange: &Handling, change: &Change, progress_token: Option<&str>) {
+/// Notifies the session in which a task was created of every transition (2025-11-25/basic/utilities/tasks, "Task Status
+/// Notification"). If the call has a progress token, the transition is also sent as progress (ibid., "Task Progress
+/// Notifications"); tasks of the extension have none. Notifying ends with the session or the task. The limits on waits
+/// and on pending changes bound the number of these background tasks.
+fn notify_of_transitions(exchange: &RequestScope, change: &Change, progress_token: Option<&str>) {
     let (exchange, id, mut version) = (exchange.clone(), change.id.clone(), change.version);
     let token = progress_token.map(ToOwned::to_owned);
     actix::spawn(async move {
         let server = &exchange.server;
-        let tell = async {
-            while let Ok(Some(change)) = server.reviews.changes.wait(&id, version, TELL).await {
+        let notifying = async {
+            while let Ok(Some(change)) = server.reviews.changes.wait(&id, version, WAIT_RENEWAL).await {
                 if change.version > version {
                     version = change.version;
                     if let Some(token) = &token {
@@ -137,7 +143,7 @@ fn tell_of(exchange: &Handling, change: &Change, progress_token: Option<&str>) {
             }
         };
         tokio::select! {
-            () = tell => {}
+            () = notifying => {}
             () = exchange.session.ended.cancelled() => {}
             () = server.long_requests.shutdown.cancelled() => {}
         }
@@ -151,9 +157,9 @@ fn progress(change: &Change, token: &str) -> bytes::Bytes {
     encode::notification("notifications/progress", Some(&task_shape::with_related_task(&params, &change.id)))
 }
 
-/// `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"): waits for the end, in one of the principal's
-/// places for what stays open long.
-async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpError> {
+/// Answers `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"). It waits for the end of the change
+/// and takes one of the principal's places for long requests.
+async fn result(exchange: &RequestScope, change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
     let over: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::is_asking(change);
     let mut change = change;
@@ -186,32 +192,32 @@ async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
         return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", id));
     }
     match outcome_of(&change) {
-        Some(ChangeOutcome::Result(settled)) => {
-            let json = encoded(&settled.result, exchange.revision(), settled.structured);
-            Ok(Reply::passed_on(task_shape::with_related_task(&json, &id)).failing(settled.failure))
+        Some(ChangeOutcome::Result(finished)) => {
+            let json = encoded(&finished.result, exchange.revision(), finished.structured);
+            Ok(Reply::passed_on(task_shape::with_related_task(&json, &id)).failing(finished.failure))
         }
         Some(ChangeOutcome::Error(error)) => Err(error),
         None => Err(McpError::new(ErrorKind::Internal, "the change has ended without a result")),
     }
 }
 
-/// Asks the client what the tool of its running change asks (2025-11-25/basic/utilities/tasks, "Input Required Status"),
-/// until that has changed; the change as it is then.
-async fn ask_while_running(exchange: &Handling, change: Arc<Change>, id: &str) -> Result<Arc<Change>, McpError> {
+/// Asks the client the questions of the running change's tool (2025-11-25/basic/utilities/tasks, "Input Required
+/// Status") until the change moves. Returns the new state of the change.
+async fn ask_while_running(exchange: &RequestScope, change: Arc<Change>, id: &str) -> Result<Arc<Change>, McpError> {
     let before = change.version;
-    let moved = long_poll::moved(exchange, Arc::clone(&change), before);
+    let new_version = long_poll::wait_for_new_version(exchange, Arc::clone(&change), before);
     if ask_client::open(exchange, &change).is_empty() {
-        return moved.await;
+        return new_version.await;
     }
     tokio::select! {
-        // Others may answer, or the tool takes it back.
-        moved = moved => moved,
-        () = ask_client::ask_all(exchange, &change, Some(id)) => Ok(long_poll::now(exchange, change.clone()).await),
+        // Another client may answer, or the tool may withdraw its question.
+        changed = new_version => changed,
+        () = ask_client::ask_all(exchange, &change, Some(id)) => Ok(long_poll::reload(exchange, change.clone()).await),
     }
 }
 
-/// `tasks/cancel` withdraws what nobody has decided on.
-async fn cancel(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpError> {
+/// Answers `tasks/cancel`: withdraws a change that nobody has decided on.
+async fn cancel(exchange: &RequestScope, change: Arc<Change>) -> Result<Reply, McpError> {
     let server = &exchange.server;
     let modern = exchange.is_modern();
     let withdrawn = match server.reviews.changes.withdraw(&change.id, &exchange.identity.principal).await {
@@ -226,18 +232,19 @@ async fn cancel(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
         && modern
         && current.state == ChangeState::Executing
     {
-        // What runs is not stopped. What it asks is not answered any more.
+        // A running call is not stopped, but its questions are no longer answered.
         server.reviews.changes.give_up(&current.id, &exchange.identity.principal).await?;
     }
     match withdrawn {
-        // Acknowledged in any case (ext-tasks, "Task Cancellation"): what was approved runs, what is over stays so.
+        // A cancellation is always acknowledged (ext-tasks, "Task Cancellation"). An approved change still runs, and an
+        // ended one stays as it is.
         _ if modern => Ok(Reply::new("{}".into())),
         Ok(change) => Ok(Reply::new(view::legacy(exchange, &change))),
         Err(current) if current.state.is_final() => {
             let status = view::legacy_status(&current).as_str();
             Err(McpError::new(ErrorKind::InvalidParams, format!("the task has ended already: it is {status}")))
         }
-        // To say that it is cancelled would be a lie.
+        // The change was not cancelled, so the answer must be an error.
         Err(current) => Err(McpError::new(
             ErrorKind::InvalidParams,
             format!("the change was approved and cannot be taken back any more: it is {}", current.state.as_str()),
@@ -245,11 +252,12 @@ async fn cancel(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
     }
 }
 
-/// `tasks/list`: tasks of upstreams and local ones first, oldest first, and then the principal's changes, newest first.
-async fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+/// Answers `tasks/list`: first the tasks of upstreams and local tasks, oldest first, then the principal's changes,
+/// newest first.
+async fn list(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let (mut tasks, next) = match params.cursor.as_deref() {
-        Some(cursor) if cursor.starts_with(CHANGES) => (Vec::new(), None),
+        Some(cursor) if cursor.starts_with(CHANGES_CURSOR_PREFIX) => (Vec::new(), None),
         cursor => {
             let (mut tasks, next) = foreign::list(&exchange.server.bridge.tasks, exchange, cursor).await?;
             if cursor.is_none() {
@@ -261,14 +269,17 @@ async fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpEr
     let next = match next {
         Some(next) => Some(next),
         None => {
-            let cursor = params.cursor.as_deref().and_then(|cursor| cursor.strip_prefix("changes-"));
+            let cursor = params
+                .cursor
+                .as_deref()
+                .and_then(|cursor| cursor.strip_prefix(CHANGES_CURSOR_PREFIX)?.strip_prefix('-'));
             let filter =
                 ChangeFilter { principals: vec![exchange.identity.principal.name.clone()], ..ChangeFilter::default() };
             let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
-            let page = exchange.server.reviews.changes.list(filter, PAGE, cursor.map(str::to_owned)).await;
+            let page = exchange.server.reviews.changes.list(filter, MAX_PAGE_ENTRIES, cursor.map(str::to_owned)).await;
             let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
             tasks.extend(page.items.iter().map(|change| view::legacy(exchange, change)));
-            page.next_cursor.map(|cursor| format!("{CHANGES}-{cursor}"))
+            page.next_cursor.map(|cursor| format!("{CHANGES_CURSOR_PREFIX}-{cursor}"))
         }
     };
     let mut out = format!(r#"{{"tasks":[{}]}}"#, tasks.join(","));

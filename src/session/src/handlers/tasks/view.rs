@@ -1,5 +1,5 @@
-//! How a change looks as a task: the `Task` of 2025-11-25 (schema/2025-11-25) and that of the extension (ext-tasks,
-//! "Tasks").
+//! The representations of a change as a task: the `Task` of 2025-11-25 (schema/2025-11-25) and that of the extension
+//! (ext-tasks, "Tasks").
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use super::super::{
     },
     tools::encode,
 };
-use crate::Handling;
+use crate::RequestScope;
 use countersign_bridge::task_shape::{self, Status};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_protocol::{
@@ -19,27 +19,28 @@ use countersign_protocol::{
 };
 use countersign_review::gateway_tools;
 
-/// The polling intervals in milliseconds: a decision takes longer than a run.
-const POLL_DECISION: u64 = 2_000;
-const POLL_RUN: u64 = 500;
+/// The polling intervals in milliseconds. A decision takes longer than a run.
+const DECISION_POLL_MS: u64 = 2_000;
+const RUN_POLL_MS: u64 = 500;
 
-/// How long the task's result is kept, in milliseconds from its creation on (`changes.retention`). `None` is unlimited: a
-/// change that is not over is never deleted, and only its end tells when it may be.
-fn ttl(exchange: &Handling, change: &Change) -> Option<u64> {
+/// Returns the time in milliseconds, counted from the creation of the task, for which its result is kept
+/// (`changes.retention`). `None` means unlimited: a change that is not over is never deleted, and its end determines
+/// when it may be.
+fn ttl(exchange: &RequestScope, change: &Change) -> Option<u64> {
     if !change.state.is_final() {
         return None;
     }
     let retention = &exchange.server.reviews.retention;
-    let kept = match (retention.arguments, retention.finished) {
+    let retained = match (retention.arguments, retention.finished) {
         (Some(contents), Some(change)) => contents.min(change),
         (contents, change) => contents.or(change)?,
     };
-    let until_over =
+    let lifetime =
         std::time::Duration::try_from(change.updated_at.duration_since(change.created_at)).unwrap_or_default();
-    u64::try_from(until_over.saturating_add(kept).as_millis()).ok().map(|ttl| ttl.max(1))
+    u64::try_from(lifetime.saturating_add(retained).as_millis()).ok().map(|ttl| ttl.max(1))
 }
 
-fn common(exchange: &Handling, change: &Change, status: Status, keys: (&str, &str)) -> Map<String, Value> {
+fn common_members(exchange: &RequestScope, change: &Change, status: Status, keys: (&str, &str)) -> Map<String, Value> {
     let mut task = Map::new();
     task.insert("taskId".into(), change.id.as_str().into());
     task.insert("status".into(), status.as_str().into());
@@ -49,21 +50,21 @@ fn common(exchange: &Handling, change: &Change, status: Status, keys: (&str, &st
     task.insert(keys.0.into(), json!(ttl(exchange, change)));
     if !status.is_terminal() {
         let decided = matches!(change.state, ChangeState::Approved | ChangeState::Executing);
-        task.insert(keys.1.into(), if decided { POLL_RUN } else { POLL_DECISION }.into());
+        task.insert(keys.1.into(), if decided { RUN_POLL_MS } else { DECISION_POLL_MS }.into());
     }
     task
 }
 
-const MODERN: (&str, &str) = ("ttlMs", "pollIntervalMs");
-const LEGACY: (&str, &str) = ("ttl", "pollInterval");
+const MODERN_KEYS: (&str, &str) = ("ttlMs", "pollIntervalMs");
+const LEGACY_KEYS: (&str, &str) = ("ttl", "pollInterval");
 
-/// Returns the task for a result that creates it. The outcome stands in `tasks/get` only.
+/// Returns the task for the result that creates it. Its outcome is only in the answer to `tasks/get`.
 #[must_use]
-pub fn seed(exchange: &Handling, change: &Change) -> String {
-    Value::Object(common(exchange, change, modern_status(change), MODERN)).to_string()
+pub fn seed(exchange: &RequestScope, change: &Change) -> String {
+    Value::Object(common_members(exchange, change, modern_status(change), MODERN_KEYS)).to_string()
 }
 
-/// The state in the words of the extension: `failed` is for errors of the protocol only.
+/// Returns the status of a change for the extension, where `failed` means a protocol error only.
 #[must_use]
 pub fn modern_status(change: &Change) -> Status {
     match (change.state, outcome_of(change)) {
@@ -74,7 +75,7 @@ pub fn modern_status(change: &Change) -> Status {
     }
 }
 
-/// The state in the words of 2025-11-25, where a tool's own error is a failure too.
+/// Returns the status of a change for 2025-11-25, where `failed` includes a tool's own error.
 #[must_use]
 pub fn legacy_status(change: &Change) -> Status {
     match change.state {
@@ -85,36 +86,36 @@ pub fn legacy_status(change: &Change) -> Status {
     }
 }
 
-/// `DetailedTask` of the extension: with its result, its error or what is asked.
+/// Returns the `DetailedTask` of the extension, with its result, its error or its open questions.
 #[must_use]
-pub fn detailed(exchange: &Handling, change: &Change) -> String {
+pub fn detailed(exchange: &RequestScope, change: &Change) -> String {
     let mut status = modern_status(change);
-    let more = match (status, outcome_of(change)) {
-        (Status::Completed, Some(ChangeOutcome::Result(settled))) => {
-            let result = encode(&settled.result, exchange.revision(), settled.structured);
+    let detail = match (status, outcome_of(change)) {
+        (Status::Completed, Some(ChangeOutcome::Result(finished))) => {
+            let result = encode(&finished.result, exchange.revision(), finished.structured);
             Some(("result", task_shape::with_result_type(&result, "complete")))
         }
-        (Status::Failed, Some(ChangeOutcome::Error(error))) => Some(("error", rpc(exchange, &error))),
-        (Status::Failed, Some(ChangeOutcome::Result(settled))) => {
-            let kind = settled.failure.unwrap_or(countersign_protocol::ErrorKind::ChangeExpired);
+        (Status::Failed, Some(ChangeOutcome::Error(error))) => Some(("error", error_json(exchange, &error))),
+        (Status::Failed, Some(ChangeOutcome::Result(finished))) => {
+            let kind = finished.failure.unwrap_or(countersign_protocol::ErrorKind::ChangeExpired);
             let message = gateway_tools::pending_text(change);
-            Some(("error", rpc(exchange, &McpError::new(kind, message).with("changeId", change.id.as_str()))))
+            Some(("error", error_json(exchange, &McpError::new(kind, message).with("changeId", change.id.as_str()))))
         }
-        (Status::Working, _) => input_requests(exchange, change).map(|asked| {
+        (Status::Working, _) => input_requests(exchange, change).map(|requests| {
             status = Status::InputRequired;
-            ("inputRequests", asked)
+            ("inputRequests", requests)
         }),
         _ => None,
     };
-    let task = Value::Object(common(exchange, change, status, MODERN)).to_string();
-    match more {
+    let task = Value::Object(common_members(exchange, change, status, MODERN_KEYS)).to_string();
+    match detail {
         Some((key, value)) => edit(&task, &[(key, MemberEdit::Set(&value))]),
         None => task,
     }
 }
 
-/// Everything that the client is asked: by the gateway before somebody decides, by the tool while it runs.
-fn input_requests(exchange: &Handling, change: &Change) -> Option<String> {
+/// Returns everything that the client is asked: by the gateway before the decision, by the tool while it runs.
+fn input_requests(exchange: &RequestScope, change: &Change) -> Option<String> {
     if let Some(asked) = approval_page::asked_by_task(exchange, change) {
         return Some(asked);
     }
@@ -124,18 +125,18 @@ fn input_requests(exchange: &Handling, change: &Change) -> Option<String> {
     (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
 }
 
-fn rpc(exchange: &Handling, error: &McpError) -> String {
+fn error_json(exchange: &RequestScope, error: &McpError) -> String {
     json!({ "code": error.number(exchange.revision()), "message": error.message, "data": error.data() }).to_string()
 }
 
-/// The `Task` of 2025-11-25.
+/// Returns the `Task` of 2025-11-25.
 #[must_use]
-pub fn legacy(exchange: &Handling, change: &Change) -> String {
+pub fn legacy(exchange: &RequestScope, change: &Change) -> String {
     let mut status = legacy_status(change);
-    let page = approval_page::can_ask(exchange) && approval_page::asked_by_task(exchange, change).is_some();
-    if status == Status::Working && (page || !ask_client::open(exchange, change).is_empty()) {
+    let asks_to_open_page =
+        approval_page::can_ask(exchange) && approval_page::asked_by_task(exchange, change).is_some();
+    if status == Status::Working && (asks_to_open_page || !ask_client::open(exchange, change).is_empty()) {
         status = Status::InputRequired;
     }
-    // A task begins as working; whoever asks again learns the rest.
-    Value::Object(common(exchange, change, status, LEGACY)).to_string()
+    Value::Object(common_members(exchange, change, status, LEGACY_KEYS)).to_string()
 }

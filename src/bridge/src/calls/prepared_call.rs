@@ -1,13 +1,13 @@
-//! A call with all that is known of both sides, and the request that its upstream gets.
+//! A call with everything that is known of its client and its upstream.
 
 use std::sync::Arc;
 
 use super::{Call, caller};
 use crate::{
-    questions::relay::Hearer,
+    questions::relay::MessageRecipient,
     tasks,
     translation::{
-        request::{self, Draft, Speaker, Verb, client_info},
+        request::{self, DeclaredClient, Draft, Verb, client_info},
         result,
     },
 };
@@ -19,20 +19,20 @@ use countersign_protocol::{
 };
 use countersign_upstream::{Caller, NegotiatedSession, Outgoing, cache::CacheLookup};
 
-/// A call with all that is known of both sides.
-pub struct Ready<'a> {
+/// A call with everything that is known of its client and its upstream. It creates the requests to the upstream.
+pub struct PreparedCall<'a> {
     pub call: Call<'a>,
     pub negotiated: Arc<NegotiatedSession>,
     pub caller: Caller,
     pub(super) params: OutlinedParams<'a>,
-    pub(super) speaker: Speaker<'a>,
+    pub(super) declared_client: DeclaredClient<'a>,
     /// The member that makes the upstream run the call as a task, if the client cannot ask for one itself.
     pub(super) task: Option<(&'static str, &'static str)>,
-    /// Its answer may be kept.
-    pub(super) question: Option<CacheLookup>,
+    /// The cache lookup for the call; `None` if its result must not be cached.
+    pub(super) cache_lookup: Option<CacheLookup>,
 }
 
-impl<'a> Ready<'a> {
+impl<'a> PreparedCall<'a> {
     pub(super) fn new(call: Call<'a>) -> Result<Self, McpError> {
         let config = &call.upstream.config;
         let negotiated = call.upstream.negotiated().ok_or_else(|| {
@@ -41,64 +41,64 @@ impl<'a> Ready<'a> {
         })?;
         let exchange = call.exchange;
         let modern = exchange.is_modern();
-        let (caller, less) = caller(exchange, config);
+        let (caller, is_restricted) = caller(exchange, config);
         let params = call.request.outlined_params();
-        let speaker = Speaker {
+        let declared_client = DeclaredClient {
             modern,
             info: exchange.facts.client_info.as_deref().unwrap_or(client_info()).into(),
             capabilities: None,
             log_level: caller.log_level,
         };
         countersign_protocol::ambiguous_keys::check(&params)?;
-        let mut ready = Self { call, negotiated, caller, params, speaker, task: None, question: None };
-        ready.speaker.capabilities = ready.declared(less);
-        Ok(ready)
+        let mut prepared = Self { call, negotiated, caller, params, declared_client, task: None, cache_lookup: None };
+        prepared.declared_client.capabilities = prepared.capabilities_to_declare(is_restricted);
+        Ok(prepared)
     }
 
-    /// Returns the capabilities that a stateless upstream is told, if they differ from the client's own declaration.
-    fn declared(&self, less: bool) -> Option<std::borrow::Cow<'a, str>> {
+    /// Returns the capabilities to send to a stateless upstream, if they differ from the client's own declaration.
+    fn capabilities_to_declare(&self, is_restricted: bool) -> Option<std::borrow::Cow<'a, str>> {
         if self.negotiated.revision.era() == Era::Legacy {
             return None;
         }
-        let can = &self.caller.capabilities;
-        if tasks::speaks_for(self.call.exchange.revision(), &self.negotiated) {
-            let capabilities = can.to_json(self.negotiated.revision).to_string();
+        let capabilities = &self.caller.capabilities;
+        if tasks::declares_extension_for(self.call.exchange.revision(), &self.negotiated) {
+            let capabilities = capabilities.to_json(self.negotiated.revision).to_string();
             return Some(tasks::ask::with_extension(&capabilities).into());
         }
         let facts = &self.call.exchange.facts;
         if *facts.capabilities == *"{}" {
-            return (!self.speaker.modern).then_some("{}".into());
+            return (!self.declared_client.modern).then_some("{}".into());
         }
-        if self.speaker.modern && !less {
+        if self.declared_client.modern && !is_restricted {
             return None;
         }
-        Some(can.to_json(self.negotiated.revision).to_string().into())
+        Some(capabilities.to_json(self.negotiated.revision).to_string().into())
     }
 
-    /// The request as the upstream gets it, each time under a new id.
-    pub(super) fn outgoing(&self, more: &[(&'static str, &str)]) -> Outgoing {
+    /// Returns the request for the upstream, with a new id for each use.
+    pub(super) fn outgoing(&self, extra: &[(&'static str, &str)]) -> Outgoing {
         let with_task: Vec<_>;
-        let more = match self.task {
-            None => more,
+        let extra = match self.task {
+            None => extra,
             Some(task) => {
-                with_task = more.iter().copied().chain([task]).collect();
+                with_task = extra.iter().copied().chain([task]).collect();
                 &with_task
             }
         };
         let revision = self.negotiated.revision;
         if self.call.verb == Verb::Extension && self.call.request.params.is_none() && revision.era() == Era::Legacy {
-            // It has none, and gets none.
+            // The client sent no parameters, so the upstream gets none.
             return Outgoing::new(self.call.upstream.next_request_id(), self.call.subject.text(), None);
         }
         let draft = Draft {
             method: self.call.verb.method().unwrap_or_else(|| self.call.subject.text()),
             params: self.params,
             subject: self.call.subject,
-            speaker: self.speaker.clone(),
-            more,
+            declared_client: self.declared_client.clone(),
+            extra,
         };
         let mut outgoing = request::for_upstream(self.call.upstream.next_request_id(), revision, &draft);
-        outgoing.repeatable = self.call.reads && more.is_empty() && !self.call.plan.is_retry;
+        outgoing.repeatable = self.call.is_read_only && extra.is_empty() && !self.call.plan.is_retry;
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = self.params.object.member("arguments");
             outgoing.headers = countersign_protocol::param_headers::for_call(self.call.headers, arguments);
@@ -107,26 +107,26 @@ impl<'a> Ready<'a> {
         outgoing
     }
 
-    /// Headers of the client's own request that the upstream gets.
+    /// Returns the headers of the client's request that the configuration forwards to the upstream.
     pub(super) fn forwarded(&self) -> impl Iterator<Item = &(Box<str>, Box<str>)> {
-        let wanted = &self.call.upstream.config.forward_headers;
+        let forwarded = &self.call.upstream.config.forward_headers;
         let headers = self.call.exchange.headers.as_deref().map(Vec::as_slice).unwrap_or_default();
-        headers.iter().filter(|(name, _)| wanted.iter().any(|wanted| **wanted == **name))
+        headers.iter().filter(|(name, _)| forwarded.iter().any(|forwarded| **forwarded == **name))
     }
 
-    /// The client's own, a JSON object.
+    /// Returns the client's parameters, a JSON object.
     pub(super) fn params(&self) -> &str {
         self.params.object.text()
     }
 
-    /// The gateway asked for a task in the client's place.
-    pub(super) fn augmented(&self) -> bool {
+    /// Returns `true` if the gateway requests a task on the client's behalf.
+    pub(super) fn requests_task(&self) -> bool {
         self.task.is_some()
     }
 
-    pub(super) fn hearer(&self) -> Hearer {
+    pub(super) fn recipient(&self) -> MessageRecipient {
         let token = self.params.meta.and_then(|meta| meta.member(countersign_protocol::params::keys::PROGRESS_TOKEN));
-        Hearer::for_exchange(self.call.exchange, token, self.caller.log_level)
+        MessageRecipient::for_exchange(self.call.exchange, token, self.caller.log_level)
     }
 
     /// Returns the adapter for results of this call.
@@ -139,7 +139,7 @@ impl<'a> Ready<'a> {
         }
     }
 
-    /// `_meta` of a result that the gateway makes in the upstream's place.
+    /// Returns `_meta` of a result that the gateway creates on the upstream's behalf.
     pub(super) fn server_meta(&self) -> std::borrow::Cow<'_, str> {
         match &self.negotiated.server_info {
             Some(info) => {
@@ -149,16 +149,16 @@ impl<'a> Ready<'a> {
         }
     }
 
-    /// Returns `true` if a result can be a task or has to become one. Most results are not examined for it.
+    /// Returns `true` if a result may be a task or must become one. Other results are not checked for tasks.
     pub(super) fn may_be_task(&self) -> bool {
-        match (self.negotiated.revision.era(), self.speaker.modern) {
+        match (self.negotiated.revision.era(), self.declared_client.modern) {
             (_, false) => self.call.plan.wants_task,
-            (Era::Legacy, true) => self.augmented(),
+            (Era::Legacy, true) => self.requests_task(),
             (Era::Modern, true) => self.shares_an_extension(),
         }
     }
 
-    /// Both sides have declared an extension that may have results of its own.
+    /// Returns `true` if client and upstream both declare an extension, whose results may have another shape.
     pub(super) fn shares_an_extension(&self) -> bool {
         let Some(client) = self.caller.capabilities.extensions.as_deref() else { return false };
         let server = member(self.negotiated.capabilities.get(), "extensions").unwrap_or("{}");
