@@ -8,7 +8,11 @@ use super::{
     cache_hint,
     client_questions::ClientQuestions,
     page::page,
-    reviewed::{self, finished_call::FinishedCall},
+    reviewed::{
+        self,
+        finished_call::FinishedCall,
+        missing_arguments::{self, MissingArguments},
+    },
     tasks, upstream_wait,
 };
 use crate::{
@@ -305,7 +309,30 @@ async fn call(
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     let arguments = arguments_or_empty(call.arguments)?;
-    validate::check_arguments(route, arguments)?;
+    let completed;
+    let (gate, arguments) = match validate::check_arguments(route, arguments) {
+        Ok(()) => (gate, arguments),
+        Err(error) => {
+            let judged = match &gate {
+                // A call that already runs as a task asks for nothing.
+                Some(Gate::Open(_)) => return Err(error),
+                Some(Gate::Review(judged)) => Some(judged),
+                None => None,
+            };
+            match missing_arguments::ask_for(exchange, route, judged, arguments, call).await {
+                Some(MissingArguments::Question(question)) => {
+                    return Ok(ToolOutcome::NeedsInput { question, pending: false });
+                }
+                Some(MissingArguments::Complete(arguments)) => {
+                    validate::check_arguments(route, &arguments)?;
+                    completed = arguments;
+                    // The policy may decide differently on other arguments.
+                    (None, &*completed)
+                }
+                None => return Err(error),
+            }
+        }
+    };
     match carry_out(exchange, call, route, gate, arguments, cancel).await {
         Err(error) if is_tool_failure(error.kind) => {
             Ok(ToolOutcome::Finished(FinishedCall::failed(&error, route), None))

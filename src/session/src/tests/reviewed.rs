@@ -5,13 +5,20 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause};
-use crate::handlers::reviewed::long_poll::{self, WaitOutcome};
+use crate::{
+    RequestScope,
+    handlers::reviewed::long_poll::{self, WaitOutcome},
+};
 use countersign_domain::changes::{ChangeState, Verdict};
-use countersign_protocol::{ErrorKind, Revision};
+use countersign_exchange::testing::take_sent_messages;
+use countersign_protocol::{ErrorKind, RequestId, Revision, envelope::Response};
 use countersign_provider::NoProgress;
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::MODERN;
+const ASKING_POLICY: &str = "policy: { rules: [{ tools: write, then: review, questions: ask }] }";
+/// Capabilities of a client that can fill in forms.
+const FORMS: &str = r#"{"elicitation":{"form":{}}}"#;
 const HOLD_POLICY: &str = "policy: { rules: [{ tools: write, then: review, on_review: hold, hold_for: 10m }] }";
 
 fn write() -> Value {
@@ -171,4 +178,55 @@ async fn wait_ends_with_decision_timeout_or_shutdown() {
     let change = bench.changes().await.remove(0);
     let error = long_poll::wait_for_new_version(&client, change.clone(), change.version).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::ShuttingDown);
+}
+
+/// Answers the next question to a client of the handshake era.
+async fn answer_question(client: &RequestScope, answer: Value) -> Value {
+    let question = loop {
+        let mut messages = take_sent_messages(client).into_iter();
+        if let Some(question) = messages.find(|message| message.get("id").is_some()) {
+            break question;
+        }
+        pause().await;
+    };
+    let answer = serde_json::value::to_raw_value(&answer).unwrap();
+    let id = Some(RequestId::from_raw(&question["id"].to_string()));
+    client.session.questions.deliver_answer(&Response { id, outcome: Ok(&answer) });
+    question
+}
+
+#[actix::test]
+async fn missing_arguments_are_asked_for_before_the_proposal() {
+    let bench = Bench::new(ASKING_POLICY).await;
+    let incomplete = json!({ "name": "write", "arguments": {} });
+    let accepted = json!({ "action": "accept", "content": { "target": "t", "more": 1 } });
+    let client = bench.client(LEGACY, FORMS);
+    let asking = ask(&client, "tools/call", &incomplete);
+    let (result, question) = tokio::join!(asking, answer_question(&client, accepted.clone()));
+    assert_eq!(question["params"]["requestedSchema"]["required"], json!(["target"]));
+    pending(&result);
+    assert_eq!(bench.change().await.arguments.get(), r#"{"target":"t"}"#, "other values are ignored");
+    // A client that declines, or cannot be asked, gets the error.
+    let asking = ask(&client, "tools/call", &incomplete);
+    let (result, _) = tokio::join!(asking, answer_question(&client, json!({ "action": "decline" })));
+    assert_eq!(result["isError"], true);
+    assert_eq!(ask(&bench.client(LEGACY, "{}"), "tools/call", &incomplete).await["isError"], true);
+    // A stateless client gets the question as a result, and the gateway keeps nothing meanwhile.
+    let client = bench.client(MODERN, FORMS);
+    let question = ask(&client, "tools/call", &incomplete).await;
+    assert_eq!(question["resultType"], "input_required");
+    assert_eq!(bench.changes().await.len(), 1);
+    let mut retry = incomplete.clone();
+    retry["inputResponses"] = json!({ "missing-arguments": accepted });
+    pending(&ask(&client, "tools/call", &retry).await);
+    assert_eq!(bench.changes().await.len(), 2);
+}
+
+#[actix::test]
+async fn missing_arguments_are_refused_unless_the_rule_asks() {
+    let bench = Bench::new("").await;
+    let incomplete = json!({ "name": "write", "arguments": {} });
+    let client = bench.client(LEGACY, FORMS);
+    assert_eq!(ask(&client, "tools/call", &incomplete).await["isError"], true);
+    assert!(take_sent_messages(&client).is_empty());
 }

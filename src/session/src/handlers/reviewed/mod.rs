@@ -7,6 +7,7 @@ pub mod approval_page;
 pub mod ask_client;
 pub mod finished_call;
 pub mod long_poll;
+pub mod missing_arguments;
 
 use std::{
     sync::Arc,

@@ -1,0 +1,198 @@
+//! Asks the person at the client for required arguments that a call lacks, before the call is proposed, if the rule has
+//! `questions: ask`. The reviewer then sees the complete call, and the tool need not ask while it runs.
+//!
+//! A form can only ask for flat values (2025-11-25/client/elicitation, "Requested Schema"). The arguments of the model
+//! stay unchanged.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json, value::RawValue};
+
+use super::super::tools::ToolCall;
+use crate::{
+    RequestScope,
+    policy::{self, JudgedCall},
+};
+use countersign_bridge::result::input_result;
+use countersign_domain::{
+    policy::Verdict,
+    questions::{ELICITATION, adapt_params},
+};
+use countersign_exchange::{ask::ask, reply::SERVER_META};
+use countersign_protocol::{
+    Revision,
+    capabilities::ClientCapabilities,
+    json::{MemberEdit, edit, member, members, string},
+};
+use countersign_routing::ToolRoute;
+
+/// The key of the request in `inputRequests`.
+const INPUT_KEY: &str = "missing-arguments";
+
+/// The most arguments in one form.
+const MAX_ARGUMENTS: usize = 16;
+
+/// The schema keywords that a form may use for a value.
+const KEYWORDS: [&str; 12] = [
+    "type",
+    "title",
+    "description",
+    "default",
+    "enum",
+    "enumNames",
+    "format",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "pattern",
+];
+const FORMATS: [&str; 4] = ["email", "uri", "date", "date-time"];
+
+/// The outcome of asking for missing arguments.
+pub enum MissingArguments {
+    /// The complete arguments of the call.
+    Complete(Box<RawValue>),
+    /// The result that asks a stateless client for them.
+    Question(String),
+}
+
+/// Asks for the missing arguments. Returns `None` if a form cannot ask for them, nobody can be asked, or no answer came;
+/// the arguments are then invalid. The decision is not counted, because the completed call is decided on again.
+pub(in crate::handlers) async fn ask_for(
+    exchange: &RequestScope,
+    route: &Arc<ToolRoute>,
+    judged: Option<&JudgedCall>,
+    raw: &RawValue,
+    call: &ToolCall<'_>,
+) -> Option<MissingArguments> {
+    if !can_fill_in_forms(exchange) {
+        return None;
+    }
+    let schema = form_schema(&route.def.input_schema, raw.get())?;
+    let own_judgement;
+    let judged = match judged {
+        Some(judged) => judged,
+        None => {
+            own_judgement = policy::judge(exchange, route, raw).await.ok()?;
+            &own_judgement
+        }
+    };
+    if judged.verdict() != Verdict::Review || !judged.decision.terms.questions {
+        return None;
+    }
+    let title = if route.def.title.is_empty() { &route.name } else { &route.def.title };
+    let message = format!("{title} lacks arguments. Fill them in here; a person then decides on the call.");
+    let params = json!({ "mode": "form", "message": message, "requestedSchema": schema }).to_string();
+    if exchange.is_modern() {
+        let Some(answer) = call.responses.and_then(|responses| member(responses, INPUT_KEY)) else {
+            let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
+            return Some(MissingArguments::Question(input_result(requests.into_iter(), None, SERVER_META)));
+        };
+        return fill_in(raw, &schema, answer).map(MissingArguments::Complete);
+    }
+    let _slot = exchange.server.long_requests.admit(&exchange.identity.principal).ok()?;
+    let params = adapt_params(ELICITATION, Some(&params), exchange.revision(), None);
+    let answer = tokio::select! {
+        answer = ask(&exchange.session, &exchange.related, ELICITATION, params.as_deref()) => answer.ok()?,
+        () = exchange.server.long_requests.shutdown.cancelled() => return None,
+    };
+    fill_in(raw, &schema, answer.get()).map(MissingArguments::Complete)
+}
+
+fn can_fill_in_forms(exchange: &RequestScope) -> bool {
+    exchange.revision() >= Revision::V2025_06_18
+        && ClientCapabilities::from_declaration(&exchange.facts.capabilities).elicitation_form
+}
+
+/// Returns the schema of a form that asks for every required argument that is missing.
+fn form_schema(schema: &Value, arguments: &str) -> Option<Value> {
+    let present: Vec<_> = members(arguments).map(|member| member.key.into_owned()).collect();
+    let required = schema["required"].as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?;
+    let missing: Vec<&str> = required.into_iter().filter(|name| !present.iter().any(|key| key == name)).collect();
+    if missing.is_empty() || missing.len() > MAX_ARGUMENTS {
+        return None;
+    }
+    let mut properties = Map::new();
+    for name in &missing {
+        properties.insert((*name).to_owned(), form_value(&schema["properties"][*name])?);
+    }
+    Some(json!({ "type": "object", "properties": properties, "required": missing }))
+}
+
+/// Converts a value's schema to that of a form. Returns `None` if a form cannot ask for the value.
+fn form_value(schema: &Value) -> Option<Value> {
+    let schema = schema.as_object()?;
+    let kind = schema.get("type")?.as_str()?;
+    if !matches!(kind, "string" | "number" | "integer" | "boolean") {
+        return None;
+    }
+    let mut out = Map::new();
+    for (key, value) in schema.iter().filter(|(key, _)| KEYWORDS.contains(&key.as_str())) {
+        match key.as_str() {
+            "format" if !value.as_str().is_some_and(|format| FORMATS.contains(&format)) => {}
+            // Forms only have choices among texts.
+            "enum" if kind != "string" || !value.as_array()?.iter().all(Value::is_string) => return None,
+            "pattern" => {}
+            _ => drop(out.insert(key.clone(), value.clone())),
+        }
+    }
+    Some(Value::Object(out))
+}
+
+/// Returns the arguments with those that the person filled in. Other values of the answer are ignored.
+fn fill_in(raw: &RawValue, schema: &Value, answer: &str) -> Option<Box<RawValue>> {
+    if member(answer, "action").and_then(string)? != "accept" {
+        return None;
+    }
+    let content = member(answer, "content").filter(|content| content.starts_with('{'))?;
+    let requested = schema["properties"].as_object()?;
+    let given: Vec<_> = members(content).filter(|given| requested.contains_key(given.key.as_ref())).collect();
+    let edits: Vec<(&str, MemberEdit<'_>)> =
+        given.iter().map(|given| (given.key.as_ref(), MemberEdit::Default(given.value))).collect();
+    RawValue::from_string(edit(raw.get(), &edits)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> Value {
+        json!({ "type": "object", "required": ["name", "count", "there"], "properties": {
+            "name": { "type": "string", "title": "Name", "pattern": "^a", "format": "hostname", "x": 1 },
+            "count": { "type": "integer", "minimum": 1 },
+            "there": { "type": "object" },
+            "more": { "type": "string" },
+        } })
+    }
+
+    #[test]
+    fn form_asks_for_missing_required_arguments() {
+        let asked = form_schema(&schema(), r#"{"there":{"a":1}}"#).unwrap();
+        assert_eq!(
+            asked,
+            json!({ "type": "object", "required": ["name", "count"], "properties": {
+                "name": { "type": "string", "title": "Name" }, "count": { "type": "integer", "minimum": 1 } } })
+        );
+        assert_eq!(form_schema(&schema(), "{}"), None, "no form asks for an object");
+        assert_eq!(
+            form_schema(&schema(), r#"{"there":1,"name":1,"count":"x"}"#),
+            None,
+            "an invalid argument is not missing"
+        );
+        assert_eq!(form_schema(&json!(true), "{}"), None);
+        let choice = json!({ "required": ["a"], "properties": { "a": { "type": "integer", "enum": [1, 2] } } });
+        assert_eq!(form_schema(&choice, "{}"), None);
+    }
+
+    #[test]
+    fn answer_completes_arguments_and_keeps_their_bytes() {
+        let raw = RawValue::from_string(r#"{"there":{"a":1.0}}"#.into()).unwrap();
+        let asked = form_schema(&schema(), raw.get()).unwrap();
+        let answer = r#"{"action":"accept","content":{"name":"x","there":7,"count":1e2,"other":true}}"#;
+        assert_eq!(fill_in(&raw, &asked, answer).unwrap().get(), r#"{"there":{"a":1.0},"name":"x","count":1e2}"#);
+        for no in [r#"{"action":"decline"}"#, r#"{"action":"accept"}"#, r#"{"content":{}}"#, "{}"] {
+            assert!(fill_in(&raw, &asked, no).is_none(), "{no}");
+        }
+    }
+}
