@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod docs;
 mod first_hours;
+mod language;
 mod operator;
 mod program;
 mod reload;

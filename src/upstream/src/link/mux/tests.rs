@@ -54,7 +54,7 @@ impl Case {
     }
 
     /// Returns the messages that the writer would write now.
-    fn written(&self) -> Vec<Value> {
+    fn take_written(&self) -> Vec<Value> {
         let messages = std::iter::from_fn(|| self.mux.try_next_permitted());
         messages.map(|message| serde_json::from_slice(&message.text).unwrap()).collect()
     }
@@ -209,21 +209,21 @@ async fn dropped_request_is_cancelled_or_withdrawn() {
     let case = Case::new();
     let (initialize, _) = case.send(1, "initialize").await;
     let (call, _) = case.send(2, "tools/call").await;
-    assert_eq!(case.written().len(), 2);
+    assert_eq!(case.take_written().len(), 2);
     let (unsent, _) = case.send(3, "tools/call").await;
     drop((initialize, call, unsent));
     let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {
         "requestId": 2, "reason": "the client does not wait any longer",
     } });
-    assert_eq!(case.written(), [cancelled]);
+    assert_eq!(case.take_written(), [cancelled]);
     assert!(case.mux.receive(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#).is_err());
     // An answered request is not cancelled.
     let (mut call, _) = case.send(4, "tools/call").await;
-    assert_eq!(case.written().len(), 1);
+    assert_eq!(case.take_written().len(), 1);
     case.receive(json!({ "jsonrpc": "2.0", "id": 4, "result": {} }));
     assert!(poll!(&mut call).is_ready());
     drop(call);
-    assert!(case.written().is_empty());
+    assert!(case.take_written().is_empty());
 }
 
 #[tokio::test]
@@ -234,24 +234,24 @@ async fn server_requests_are_answered_or_cancelled() {
         case.mux.receive(message.to_string().as_bytes())
     };
     ask(json!("p"), "ping").unwrap();
-    assert_eq!(case.written(), [json!({ "jsonrpc": "2.0", "id": "p", "result": {} })]);
+    assert_eq!(case.take_written(), [json!({ "jsonrpc": "2.0", "id": "p", "result": {} })]);
 
     // A request without a call goes to the unsolicited listener. Dropping it declines it.
     ask(json!(1), "roots/list").unwrap();
     let request = case.unsolicited.requests.lock().pop().unwrap();
     assert_eq!((&*request.method, request.params.as_ref().unwrap().get()), ("roots/list", r#"{"n":1}"#));
     drop(request);
-    assert_eq!(case.written()[0]["error"]["code"], -32601);
+    assert_eq!(case.take_written()[0]["error"]["code"], -32601);
 
     let (call, listener) = case.send(5, "tools/call").await;
-    case.written();
+    case.take_written();
     ask(json!("q"), "elicitation/create").unwrap();
     // A second request is ignored while a request with the same id is open.
     ask(json!("q"), "elicitation/create").unwrap();
     let question = listener.requests.lock().pop().unwrap();
     assert!(listener.requests.lock().is_empty());
     question.reply.answer(Ok(RawValue::from_string("{\"n\":\n1.00}".to_owned()).unwrap()));
-    assert_eq!(case.written(), [json!({ "jsonrpc": "2.0", "id": "q", "result": { "n": 1.0 } })]);
+    assert_eq!(case.take_written(), [json!({ "jsonrpc": "2.0", "id": "q", "result": { "n": 1.0 } })]);
 
     // A late answer to a cancelled request does not go to the next request with the same id.
     ask(json!("q"), "elicitation/create").unwrap();
@@ -261,10 +261,10 @@ async fn server_requests_are_answered_or_cancelled() {
     ask(json!("q"), "elicitation/create").unwrap();
     let second = listener.requests.lock().pop().unwrap();
     drop(first);
-    assert!(case.written().is_empty() && !second.cancelled.is_cancelled());
+    assert!(case.take_written().is_empty() && !second.cancelled.is_cancelled());
     second.reply.answer(Err(RpcError::new(-1, "no \"thanks\"")));
     assert_eq!(
-        case.written(),
+        case.take_written(),
         [json!({ "jsonrpc": "2.0", "id": "q", "error": { "code": -1, "message": "no \"thanks\"" } })]
     );
 
@@ -283,14 +283,14 @@ async fn requests_of_stateless_server_are_not_answered() {
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method }).to_string();
         assert!(case.mux.receive(message.as_bytes()).is_err());
     }
-    assert!(case.written().is_empty() && case.unsolicited.requests.lock().is_empty());
+    assert!(case.take_written().is_empty() && case.unsolicited.requests.lock().is_empty());
 }
 
 #[tokio::test]
 async fn end_distinguishes_sent_and_unsent_requests() {
     let case = Case::new();
     let (sent, listener) = case.send(1, "tools/call").await;
-    case.written();
+    case.take_written();
     case.receive(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create" }));
     let question = listener.requests.lock().pop().unwrap();
     let (waiting, _) = case.send(2, "tools/call").await;
@@ -300,7 +300,7 @@ async fn end_distinguishes_sent_and_unsent_requests() {
     assert!(matches!(sent.await, Err(LinkError::Lost(why)) if why == "it died"));
     assert!(matches!(waiting.await, Err(LinkError::Unreachable(why)) if why == "it died"));
     drop(question);
-    assert!(case.written().is_empty());
+    assert!(case.take_written().is_empty());
     let later = case.mux.request(&Outgoing::new(3, "x", None), listener.clone()).await;
     assert!(matches!(later, Err(LinkError::Unreachable(why)) if why == "it died"));
     assert!(matches!(case.mux.notify("x", None), Err(LinkError::Unreachable(_))));
@@ -335,7 +335,7 @@ async fn request_is_withheld_after_permit_expired() {
     };
     let (mut expired, mut valid) = (request(1, false), request(2, true));
     assert!(poll!(&mut expired).is_pending() && poll!(&mut valid).is_pending());
-    assert_eq!(case.written().len(), 1);
+    assert_eq!(case.take_written().len(), 1);
     assert!(matches!(expired.await, Err(LinkError::Withheld)));
     case.receive(json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
     assert_eq!(result(valid.await), "{}");
