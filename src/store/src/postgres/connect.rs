@@ -526,28 +526,4 @@ pub(super) fn no_schema_error() -> StoreError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn outward_address_is_local_address_to_server() {
-        let outward = |url: &str| PgConnector::start(&parse(url).unwrap(), None).unwrap().outward_address();
-        assert_eq!(outward("postgres://127.0.0.1:1/c"), Some(IpAddr::from([127, 0, 0, 1])));
-        assert!(outward("postgres://[::1]:1/c").is_none_or(|ip| ip.is_loopback()));
-        assert_eq!(outward("postgres://a@%2Fvar%2Frun/c"), None);
-    }
-
-    #[test]
-    fn tls_is_required_for_remote_servers_by_default() {
-        let mode = |url: &str| parse(url).unwrap().get_ssl_mode();
-        assert_eq!(mode("postgres://a:b@db.example/c"), SslMode::Require);
-        assert_eq!(mode("postgres://a:b@localhost,db.example/c"), SslMode::Require);
-        for local in ["postgres://a@127.0.0.1:5433/c", "postgres://localhost/c", "postgres://a@%2Fvar%2Frun/c"] {
-            assert_eq!(mode(local), SslMode::Disable, "{local}");
-        }
-        assert_eq!(mode("postgres://db.example/c?sslmode=disable"), SslMode::Disable);
-        assert_eq!(mode("postgres://localhost/c?sslmode=verify-full"), SslMode::Require);
-        let error = parse("postgres://alice:hush@db.example:port/c").unwrap_err().to_string();
-        assert!(!error.contains("hush"), "{error}");
-    }
-}
+mod tests;
