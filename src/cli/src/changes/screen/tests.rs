@@ -339,7 +339,7 @@ fn edited_arguments_are_sent_with_a_comment() {
     let Some(Action::Post { path, body, .. }) = press(&mut app, KeyCode::Enter) else { panic!("no request") };
     assert_eq!(path, ["changes", "chg_1", "edit"]);
     assert_eq!(body, r#"{"arguments":{"n": 12345678901234567890.10},"version":1,"comment":"typo"}"#);
-    let fixed = change_with("chg_2", 1, "pending", &json!({"terms": {"edit": false}}));
+    let fixed = change_with("chg_2", 1, "pending", &json!({"terms": {"edit": "forbidden"}}));
     app.update_change(fixed.clone(), false);
     app.detail = None;
     app.arrange(Some("chg_2"));
