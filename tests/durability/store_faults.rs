@@ -108,7 +108,7 @@ fn truncated_log_is_noticed() {
     File::options().write(true).open(&log).unwrap().set_len(length / 2).unwrap();
     let (code, said) = expect_refusal(home.path());
     assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("what came after is lost") && said.contains("audit.head"), "{said}");
+    assert!(said.contains("later entries are lost") && said.contains("audit.head"), "{said}");
     // The operator accepts the loss.
     std::fs::remove_file(&witness).unwrap();
     let again = Gateway::on_home(home, &Options::default());

@@ -173,7 +173,7 @@ fn invalid_file_is_refused_as_a_whole() {
     assert_eq!(error_code(&answer), None, "{answer}");
     // A removed file counts as invalid too, and a valid one is accepted again.
     std::fs::remove_file(case.file()).unwrap();
-    assert!(config_event(&mut feed)["problems"][0]["message"].as_str().unwrap().contains("gone"));
+    assert!(config_event(&mut feed)["problems"][0]["message"].as_str().unwrap().contains("missing"));
     case.replace("policy: { default: review_all }\n");
     assert_eq!(config_event(&mut feed)["type"], "config.applied");
     assert_eq!(case.status()["generation"], 1);

@@ -3,16 +3,9 @@
 //! The bridge never asks the policy: a [`Call`] has been allowed before. Payloads are never parsed into a tree of
 //! values. Messages that an upstream sends during a call reach only the client of that call.
 //!
-//! Each part uses only the parts before it:
-//!
-//! - `translation` changes what one era has and the other lacks in requests ([`request`]), results ([`result`]), errors
-//!   and tasks, and nothing else.
-//! - [`questions`] holds the questions of upstreams to clients.
-//! - `request_state` seals the state that clients carry to their next request ([`StateSealer`]).
-//! - `parked_calls` holds calls that wait for their clients' answers.
-//! - [`tasks`] translates tasks between the eras.
-//! - `calls` runs a [`call`]: it asks the client, parks the call, or repeats it with the answers.
-//! - [`extension`] passes unknown methods on.
+//! Each part uses only the parts before it: `translation` between the eras ([`request`], [`result`]), [`questions`] of
+//! upstreams to clients, `request_state` that clients carry ([`StateSealer`]), `parked_calls`, [`tasks`], `calls`
+//! ([`call`]), and [`extension`] for unknown methods.
 
 mod calls;
 pub mod extension;

@@ -2,6 +2,9 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
+/// The error of a value: a message and a remedy.
+pub type ValueError = (String, String);
+
 /// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {

@@ -19,8 +19,7 @@ use super::{
 };
 use countersign_domain::changes::visible::has_hidden;
 
-/// The error of a value: a message and a remedy.
-pub type ValueError = (String, String);
+pub use super::error::ValueError;
 
 /// A check of a text beyond its type.
 pub(super) type TextCheck = fn(&str) -> Result<(), ValueError>;

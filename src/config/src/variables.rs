@@ -1,6 +1,6 @@
 //! Expands `${VAR}` and `${VAR:-default}` in texts of the configuration file.
 
-use super::{environment::Environment, values::ValueError};
+use super::{environment::Environment, error::ValueError};
 
 /// Expands `${VAR}`, `${VAR:-default}` and `${env:VAR}`, which some clients write. The default is used verbatim if the
 /// variable is unset or empty. `$${` is an escaped `${`, and any other `$` is unchanged.

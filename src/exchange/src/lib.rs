@@ -3,14 +3,9 @@
 //! This crate never handles a method and never calls an upstream. A stateless request carries its own revision and
 //! capabilities; no session and no earlier request provides them ([`context::Exchange`]).
 //!
-//! Each part uses only the parts before it:
-//!
-//! - `bounds` limits the resources that a peer can make the gateway hold ([`inflow`], [`memory`], [`slots`],
-//!   [`eviction`]).
-//! - `session` is the state that the requests of one session share ([`shared`]), with the client's facts ([`facts`])
-//!   and the channels to the client ([`outbox`], [`streams`]).
-//! - `request` is one request ([`context`]), with the channel for its messages ([`related`]), questions to its client
-//!   ([`ask`]) and its answer ([`reply`]).
+//! Each part uses only the parts before it. `bounds` limits the resources that a peer can make the gateway hold
+//! ([`memory`]). `session` is the state that the requests of one session share ([`shared`]), with the channels to the
+//! client ([`outbox`], [`streams`]). `request` is one request ([`context`]), its questions and its answer ([`reply`]).
 
 mod bounds;
 mod request;

@@ -2,19 +2,10 @@
 //! never decides on a change. Nothing of one stateless request is visible to the next: the session of a stateless
 //! connection is for bookkeeping only.
 //!
-//! Each part uses only the parts before it:
-//!
-//! - [`state`] is kept from one request to the next.
-//! - [`registry`] holds what the requests of each session share ([`countersign_exchange::shared::SessionShared`]).
-//! - [`cluster`] forwards requests to the nodes that own their subjects.
-//! - [`limits`], [`long_requests`], [`lifetimes`], [`address`] and [`status`] are single services of the gateway.
-//! - [`server`] groups the parts of the gateway that a request in progress ([`request_scope`]) may use.
-//! - [`owned`] holds messages that move to another thread.
-//! - [`policy`] admits calls or refuses them, and [`extension`] does so for unknown methods.
-//! - [`handlers`] has a file for each family of methods.
-//! - [`middleware`] is the chain around each request.
-//! - [`inbound`] finds era and revision of a message.
-//! - [`sessions`] are the actors of sessions.
+//! Each part uses only the parts before it: [`state`] that outlives a request; [`registry`] and [`cluster`];
+//! [`limits`], [`long_requests`], [`lifetimes`], [`address`] and [`status`]; [`server`], which groups what a request
+//! ([`request_scope`]) may use; [`owned`] messages; [`policy`] and [`extension`]; [`handlers`]; [`middleware`];
+//! [`inbound`]; and [`sessions`].
 
 pub mod address;
 pub mod cluster;

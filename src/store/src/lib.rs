@@ -10,6 +10,7 @@
 //! trait `sql::Sql`.
 
 mod coverage;
+mod delivery_store;
 #[cfg(test)]
 mod drafts;
 pub mod error;
@@ -35,6 +36,7 @@ pub mod sql;
 pub mod sqlite;
 pub mod standing_rules;
 mod statements;
+mod stored_keys;
 #[cfg(test)]
 mod suite;
 mod verify;

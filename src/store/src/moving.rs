@@ -12,7 +12,7 @@ use super::{
     identity::{STORE_ID, new_id},
     policy_snapshots::NEWEST_POLICY_FACT,
     sql::{Cell, Row, Sql, Value},
-    statements::facts,
+    statements::facts::{self, INCOMPLETE_FACT, MOVED_FACT},
     values,
 };
 use countersign_domain::policy::StandingVerdict;
@@ -90,11 +90,6 @@ impl Table {
         }
     }
 }
-
-/// The fact that marks an incomplete copy. Its value is the audit head that the complete copy will have.
-pub(crate) const INCOMPLETE_FACT: &str = "moving_from";
-/// The fact that marks a store that was moved. Its value is the audit head at the time of the move.
-pub(crate) const MOVED_FACT: &str = "moved";
 
 /// The facts that are moved: the time of the restored backup, the newest policy, and the store's id.
 const MOVED_FACTS: [&str; 3] = ["backup_of", NEWEST_POLICY_FACT, STORE_ID];
@@ -286,15 +281,4 @@ pub(crate) fn move_all(
     from.set_fact(MOVED_FACT, Some(&head))?;
     to.set_fact(INCOMPLETE_FACT, None)?;
     Ok(moved)
-}
-
-/// Returns an error if the store was moved or is an incomplete copy.
-pub(crate) fn check_moved(incomplete: Option<&str>, moved_head: Option<&str>) -> Result<(), StoreError> {
-    if incomplete.is_some() {
-        return Err(StoreError::IncompleteCopy);
-    }
-    if moved_head.is_some() {
-        return Err(StoreError::Moved);
-    }
-    Ok(())
 }

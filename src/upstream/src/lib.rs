@@ -3,7 +3,7 @@
 //! This crate never decides whether a call may be made. The policy has decided that before. Calls for a client go through
 //! `countersign_bridge`, which translates between eras.
 //!
-//! Each module uses only the modules before it in this list. [`link`]: connections over each transport, their eras, and the
+//! Each folder uses only those before it. [`link`]: connections over each transport, their eras, and the
 //! attribution of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the endpoints, pools and circuit
 //! breakers of one [`Upstream`]. `calls`: sending calls, retries, and approved changes. `upkeep`: staying connected and keeping
 //! lists fresh.

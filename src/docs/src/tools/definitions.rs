@@ -4,7 +4,7 @@
 //! 1. Define it here, put it into [`tools`], and call it in `tool_answers_match_their_output_schemas`, which fails for
 //!    each tool that it does not call.
 //! 2. Define its arguments in `args.rs` and its answer in `answers.rs`. Answer a read in `reads.rs`, and route its name
-//!    in `Provider::call` (`lib.rs`).
+//!    in `Provider::call` (`src/docs/src/lib.rs`).
 //! 3. A write is a variant of `WriteCall`, checked and shown in `plan.rs` and done in `run.rs`: the compiler asks for both.
 //!    `read_only_when` tells which calls of its tool only read.
 

@@ -15,9 +15,10 @@ use super::{
 };
 use crate::{
     StoreError,
-    keys::{ApiKey, CodeOutcome, Credentials, SignIn, StoredKeys, is_worth_noting},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
     sql::{Database as _, REQUEST_TIMEOUT},
     statements::keys,
+    stored_keys::StoredKeys,
 };
 use countersign_domain::principal::{Role, SecretHash};
 

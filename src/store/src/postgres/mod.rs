@@ -48,6 +48,7 @@ use self::{nodes::Membership, writer::Writer};
 use crate::{
     Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, ReviewerRecords, Store, StoreBackend, StoreError, StoreFuture,
     VerifiedTrail, VerifyError,
+    delivery_store::DeliveryStore,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
     keys::Credentials,
     nodes::NodeIdSource,
@@ -55,7 +56,7 @@ use crate::{
     queue::{MAX_QUEUED_WRITES, WriteQueue},
     sql::{BACKGROUND_TIMEOUT, Database as _},
     statements::{changes, facts},
-    webhooks::{Deliveries, DeliveryStore},
+    webhooks::Deliveries,
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 

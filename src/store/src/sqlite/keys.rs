@@ -6,7 +6,7 @@ use super::{
     open::open_writer,
     sql::{SharedConnection, run},
 };
-use crate::{StoreError, keys::StoredKeys, statements::facts};
+use crate::{StoreError, statements::facts, stored_keys::StoredKeys};
 
 /// Opens the keys of a data directory, and creates the database if there is none. Each call blocks for one read
 /// (microseconds) or one durable write (milliseconds).

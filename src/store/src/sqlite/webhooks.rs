@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{open::open_writer, sql::SharedConnection};
-use crate::{StoreError, webhooks::DeliveryStore};
+use crate::{StoreError, delivery_store::DeliveryStore};
 
 /// Opens the deliveries of a data directory on a connection of their own.
 ///

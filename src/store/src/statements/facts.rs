@@ -2,14 +2,12 @@
 
 use jiff::Timestamp;
 
-use crate::{
-    StoreError,
-    identity::STORE_ID,
-    moving::{self, INCOMPLETE_FACT, MOVED_FACT},
-    rows::parse_time,
-    sql::Sql,
-    values,
-};
+use crate::{StoreError, identity::STORE_ID, rows::parse_time, sql::Sql, values};
+
+/// The fact that marks an incomplete copy. Its value is the audit head that the complete copy will have.
+pub(crate) const INCOMPLETE_FACT: &str = "moving_from";
+/// The fact that marks a store that was moved. Its value is the audit head at the time of the move.
+pub(crate) const MOVED_FACT: &str = "moved";
 
 pub async fn get<S: Sql>(db: &S, name: &str) -> Result<Option<String>, StoreError> {
     let found = db.first("SELECT value FROM facts WHERE name = ?1", values![name]).await?;
@@ -34,9 +32,20 @@ pub async fn backup_time<S: Sql>(db: &S) -> Result<Option<Timestamp>, StoreError
     get(db, "backup_of").await?.as_deref().map(parse_time).transpose()
 }
 
+/// Checks the two facts that mark an incomplete copy and a moved store.
+pub(crate) fn check_facts(incomplete: Option<&str>, moved_head: Option<&str>) -> Result<(), StoreError> {
+    if incomplete.is_some() {
+        return Err(StoreError::IncompleteCopy);
+    }
+    if moved_head.is_some() {
+        return Err(StoreError::Moved);
+    }
+    Ok(())
+}
+
 /// Returns an error if the store was moved or is an incomplete copy.
 pub async fn check_moved<S: Sql>(db: &S) -> Result<(), StoreError> {
-    moving::check_moved(get(db, INCOMPLETE_FACT).await?.as_deref(), get(db, MOVED_FACT).await?.as_deref())
+    check_facts(get(db, INCOMPLETE_FACT).await?.as_deref(), get(db, MOVED_FACT).await?.as_deref())
 }
 
 /// Returns the id of the store, after setting it to `new` if there is none.
