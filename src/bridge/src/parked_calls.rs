@@ -60,8 +60,10 @@ pub struct Input {
 }
 
 impl Input {
-    /// Reads the members from the parameters of a request.
-    /// `-32602` for members of a wrong type.
+    /// Reads the answers and the state from the parameters of a request.
+    ///
+    /// # Errors
+    /// `-32602` for members of a wrong type and for a duplicate `requestState`.
     pub fn parse(params: &str) -> Result<Self, McpError> {
         let invalid = |member: &str, problem: &str| {
             Err(McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {problem}")).with("member", member))
@@ -332,7 +334,7 @@ pub struct ParkedCalls {
     /// A random id that distinguishes this process from earlier ones with the same key.
     run_id: [u8; 16],
     calls: Mutex<HashMap<CallId, ParkedCall>>,
-    parked: AtomicU64,
+    next_number: AtomicU64,
 }
 
 struct ParkedCall {
@@ -350,7 +352,7 @@ impl ParkedCalls {
     #[must_use]
     pub fn new(node: Option<String>, sealer: Arc<StateSealer>) -> Arc<Self> {
         let (run_id, calls) = (*uuid::Uuid::new_v4().as_bytes(), Mutex::default());
-        Arc::new(Self { sealer, node, run_id, calls, parked: AtomicU64::new(0) })
+        Arc::new(Self { sealer, node, run_id, calls, next_number: AtomicU64::new(0) })
     }
 
     /// Returns the number of parked calls.
@@ -423,7 +425,7 @@ impl ParkedCalls {
         let parked = ParkedCall {
             principal: principal.to_owned(),
             upstream: upstream.to_owned(),
-            number: self.parked.fetch_add(1, Ordering::Relaxed),
+            number: self.next_number.fetch_add(1, Ordering::Relaxed),
             evicted: evicted.clone(),
             resumes,
             ticket: Some(1),

@@ -12,6 +12,7 @@ use std::{
     pin::Pin,
     rc::Rc,
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -94,6 +95,20 @@ struct PeerConnection {
 /// The slot of one stream on a connection.
 struct StreamSlot(Rc<PeerConnection>);
 
+/// The body of a response. Its stream's slot is free once the body is dropped.
+pub struct ResponseBody {
+    body: ReceivedBody,
+    _slot: StreamSlot,
+}
+
+impl Stream for ResponseBody {
+    type Item = Result<Bytes, h2::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.body).poll_next(cx)
+    }
+}
+
 impl StreamSlot {
     fn new(connection: Rc<PeerConnection>) -> Self {
         connection.open_streams.set(connection.open_streams.get() + 1);
@@ -142,7 +157,7 @@ pub async fn send_request(
     peer: &PeerNode,
     request: http::Request<()>,
     body: Option<Body>,
-) -> Result<(http::response::Parts, impl Stream<Item = Result<Bytes, h2::Error>> + Unpin + use<>), PeerError> {
+) -> Result<(http::response::Parts, ResponseBody), PeerError> {
     let is_bodiless = body.is_none();
     let (mut slot, (response, stream)) = start_request(peer, &request, is_bodiless).await?;
     let response = async { Ok(response.await?) };
@@ -170,11 +185,7 @@ pub async fn send_request(
         }
     };
     let (head, body) = response?.into_parts();
-    let body = ReceivedBody(body).inspect(move |_| {
-        // The slot is free once the body is dropped.
-        let _ = &slot;
-    });
-    Ok((head, body))
+    Ok((head, ResponseBody { body: ReceivedBody(body), _slot: slot }))
 }
 
 type StartedRequest = (StreamSlot, (h2::client::ResponseFuture, SendStream<Bytes>));

@@ -63,7 +63,10 @@ pub async fn open(
     let (from_peer, to_peer) = tokio::io::split(parts.io);
     tokio::task::spawn_local(copy_to_peer(payload, to_peer, forward.peer, shutdown.clone()));
     let already_read = stream::iter((!parts.read_buf.is_empty()).then(|| Ok(parts.read_buf.freeze())));
-    let rest = ReaderStream::with_capacity(from_peer, CHUNK_BYTES).map_err(Into::into);
+    // A read error ends the stream, like the end of the input.
+    let rest = ReaderStream::with_capacity(from_peer, CHUNK_BYTES)
+        .take_while(|read| std::future::ready(read.is_ok()))
+        .map_err(Into::into);
     Ok(response.map(|()| already_read.chain(rest.take_until(shutdown.cancelled_owned())).boxed_local()))
 }
 

@@ -304,15 +304,21 @@ impl Config {
         hosts
     }
 
-    /// Returns the URL at which this machine reaches a bound address; an unspecified address becomes loopback.
+    /// Returns the URL at which this machine reaches a bound address of the gateway ([`local_url`]).
     #[must_use]
     pub fn local_url(&self, address: SocketAddr) -> String {
-        let ip = match address.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-            ip => ip,
-        };
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
+        local_url(self.tls.is_some(), address)
     }
+}
+
+/// Returns the URL at which this machine reaches a bound address; an unspecified address becomes loopback.
+#[must_use]
+pub fn local_url(has_tls: bool, address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    let scheme = if has_tls { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
 }

@@ -56,13 +56,14 @@ pub struct Connections {
     pub reserved_permits: Arc<Semaphore>,
     /// Limits the bytes of request bodies in memory.
     inflow: Arc<BodyBudget>,
+    /// Number of connections up to which each gets a second descriptor, so that enough of them remain for everything else.
+    max_second_descriptors: usize,
     users: Users,
 }
 
 impl Connections {
     #[must_use]
     pub fn new(config: &TransportsConfig, inflow: Arc<BodyBudget>, users: Users) -> Self {
-        raise_open_files();
         Self {
             max_http: config.http.max_connections,
             max_web_sockets: config.websocket.max_connections,
@@ -74,6 +75,7 @@ impl Connections {
             web_socket_permits: Arc::new(Semaphore::new(config.websocket.max_connections)),
             reserved_permits: Arc::new(Semaphore::new(config.http.reserved_connections)),
             inflow,
+            max_second_descriptors: raise_open_files() / 3,
             users,
         }
     }
@@ -120,6 +122,8 @@ impl Connections {
     }
 
     fn remove(&self, state: &ConnectionState) {
+        // A `cutter` may keep the state for longer.
+        drop(state.web_socket_permit.lock().take());
         if state.is_reviewer.swap(false, Relaxed) {
             self.reviewers.fetch_sub(1, Relaxed);
         }
@@ -163,9 +167,9 @@ impl Connections {
     }
 }
 
-/// Raises the limit of open files to the maximum for this process. Many systems start it with 1024, which the default limits of
-/// connections exceed.
-fn raise_open_files() {
+/// Raises the limit of open files to the maximum for this process, and returns it. Many systems start it with 1024, which
+/// the default limits of connections exceed.
+fn raise_open_files() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum
@@ -173,6 +177,7 @@ fn raise_open_files() {
     {
         tracing::debug!(%error, "cannot raise the limit of open files");
     }
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
 }
 
 /// The connections of one kind.
@@ -323,7 +328,9 @@ impl Connection {
         if let Err(error) = SockRef::from(stream).set_tcp_user_timeout(Some(USER_TIMEOUT)) {
             tracing::debug!(%error, "cannot set TCP_USER_TIMEOUT");
         }
-        let (state, has_room) = all.add(stream.as_fd().try_clone_to_owned().ok().map(Socket::from));
+        let open = all.http.lock().all.len() + all.web_sockets.lock().all.len();
+        let descriptor = (open < all.max_second_descriptors).then(|| stream.as_fd().try_clone_to_owned().ok());
+        let (state, has_room) = all.add(descriptor.flatten().map(Socket::from));
         Self {
             all: Arc::clone(all),
             peer: stream.peer_addr().ok(),

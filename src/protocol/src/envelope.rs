@@ -302,30 +302,27 @@ fn is_version_two(raw: &RawValue) -> bool {
     raw.get() == "\"2.0\"" || json::string(raw.get()).is_some_and(|text| text == "2.0")
 }
 
-#[cfg(test)]
-mod properties;
-
 /// The raw members of an envelope. Other members are skipped, because JSON-RPC allows them.
 #[derive(Default)]
-pub(super) struct Members<'a> {
-    pub(super) jsonrpc: Option<&'a RawValue>,
-    pub(super) id: Option<&'a RawValue>,
-    pub(super) method: Option<&'a RawValue>,
-    pub(super) params: Option<&'a RawValue>,
-    pub(super) result: Option<&'a RawValue>,
-    pub(super) error: Option<&'a RawValue>,
+struct Members<'a> {
+    jsonrpc: Option<&'a RawValue>,
+    id: Option<&'a RawValue>,
+    method: Option<&'a RawValue>,
+    params: Option<&'a RawValue>,
+    result: Option<&'a RawValue>,
+    error: Option<&'a RawValue>,
     /// The name of a duplicate member, because of which two readers could act on two different messages. `id` takes precedence
     /// over other names.
-    pub(super) repeated: Option<Cow<'a, str>>,
+    repeated: Option<Cow<'a, str>>,
     /// The outline of `params`, if it was already built.
-    pub(super) outline: Option<Outline>,
+    outline: Option<Outline>,
     /// `true` if the nesting depth was already checked.
-    pub(super) depth_checked: bool,
+    depth_checked: bool,
 }
 
 impl<'a> Members<'a> {
     /// Reads an object that is known to be JSON.
-    pub(super) fn read(object: &'a str) -> Self {
+    fn read(object: &'a str) -> Self {
         let mut members = Self::default();
         for member in json::members(object) {
             let Some(slot) = members.slot(&member.key) else { continue };
@@ -338,7 +335,7 @@ impl<'a> Members<'a> {
     }
 
     /// Returns the place of a member's value, or `None` for members that JSON-RPC does not define.
-    pub(super) fn slot(&mut self, key: &str) -> Option<&mut Option<&'a RawValue>> {
+    fn slot(&mut self, key: &str) -> Option<&mut Option<&'a RawValue>> {
         Some(match key {
             "jsonrpc" => &mut self.jsonrpc,
             "id" => &mut self.id,
@@ -351,5 +348,7 @@ impl<'a> Members<'a> {
     }
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

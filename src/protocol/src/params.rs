@@ -91,6 +91,8 @@ pub struct CallTool<'a> {
 impl<'a> CallTool<'a> {
     /// Like [`parse`], for `params` with an outline.
     pub(crate) fn from_outline(params: Option<&'a RawValue>, object: OutlinedObject<'a>) -> Result<Self, McpError> {
+        // The gateway and the upstream must read the same `task`.
+        object.unique_member("task")?;
         let unique = |key| object.unique_member(key).ok().flatten();
         // A fast path for well-formed calls. For others the full parser reports the error.
         if let Some(name) = unique("name").and_then(json::string)

@@ -3,7 +3,7 @@
 //! reviewer. A message above [`LARGE_MESSAGE_BYTES`] is therefore handled here from its first byte to its response, by
 //! the same code as a small one.
 //!
-//! All messages of a principal run on the same thread at a time, so that a principal cannot occupy all threads.
+//! Large messages of one principal share a thread, so that a principal cannot occupy all threads.
 //! Threads are started when they are first needed.
 
 use std::{

@@ -2,11 +2,14 @@
 
 use std::{net::SocketAddr, sync::OnceLock};
 
-use countersign_config::Config;
+use countersign_config::{Config, local_url};
 
 /// The address at which people reach the gateway.
 pub struct GatewayAddress {
-    config: Config,
+    /// The configured public URL, without a slash at its end.
+    public_url: Option<String>,
+    has_tls: bool,
+    configured: SocketAddr,
     /// The address that the listener is bound to; empty until it is bound.
     bound: OnceLock<SocketAddr>,
 }
@@ -14,7 +17,12 @@ pub struct GatewayAddress {
 impl GatewayAddress {
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        Self { config: config.clone(), bound: OnceLock::new() }
+        Self {
+            public_url: config.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
+            has_tls: config.tls.is_some(),
+            configured: config.listen,
+            bound: OnceLock::new(),
+        }
     }
 
     /// Stores the address that the listener is bound to. Later calls have no effect.
@@ -25,7 +33,7 @@ impl GatewayAddress {
     /// Returns the address that the listener is bound to, or the configured one until it is bound.
     #[must_use]
     pub fn listen_address(&self) -> SocketAddr {
-        self.bound.get().copied().unwrap_or(self.config.listen)
+        self.bound.get().copied().unwrap_or(self.configured)
     }
 
     /// Returns the page of a change in the dashboard.
@@ -47,10 +55,7 @@ impl GatewayAddress {
     }
 
     fn base(&self) -> String {
-        match &self.config.public_url {
-            Some(url) => url.trim_end_matches('/').to_owned(),
-            None => self.config.local_url(self.listen_address()),
-        }
+        self.public_url.clone().unwrap_or_else(|| local_url(self.has_tls, self.listen_address()))
     }
 }
 

@@ -60,10 +60,10 @@ pub fn large_frame(
 ) -> impl Future<Output = ()> + use<> {
     let (server, session) = (Arc::clone(server), Arc::clone(session));
     async move {
-        let lanes = Arc::clone(&server.lanes);
+        let large_messages = Arc::clone(&server.large_messages);
         let principal = Arc::clone(&session.identity.principal);
         let work = move || async move { poll_then_spawn(answer_frame(&server, &session, frame, held)) };
-        if let Err(error) = lanes.run(&principal.name, work).await {
+        if let Err(error) = large_messages.run(&principal.name, work).await {
             tracing::debug!(%error, "a large message was not processed");
         }
     }
@@ -318,11 +318,12 @@ pub async fn answer(exchange: &RequestScope, request: &Request<'_>) -> Option<Wi
 }
 
 /// Runs a large request like [`answer`], on the principal's thread for large messages ([`countersign_runtime::large_messages`]).
-pub async fn answer_in_lane(exchange: RequestScope, request: Arc<OwnedRequest>) -> Option<WireResponse> {
-    let (lanes, revision, id) = (Arc::clone(&exchange.server.lanes), exchange.revision(), request.id.clone());
+pub async fn answer_large(exchange: RequestScope, request: Arc<OwnedRequest>) -> Option<WireResponse> {
+    let (large_messages, revision, id) =
+        (Arc::clone(&exchange.server.large_messages), exchange.revision(), request.id.clone());
     let principal = Arc::clone(&exchange.identity.principal);
     let work = move || async move { answer(&exchange, &request.as_request()).await };
-    lanes
+    large_messages
         .run(&principal.name, work)
         .await
         .unwrap_or_else(|error| Some(WireResponse::error(Some(&id), &error, revision)))

@@ -78,7 +78,7 @@ pub struct McpServer {
     /// The memory budget of each principal.
     pub memory: Arc<Memory>,
     /// The threads for large messages.
-    pub lanes: Arc<LargeMessageThreads>,
+    pub large_messages: Arc<LargeMessageThreads>,
     pub routing: Routing,
     pub reviews: Reviews,
     pub bridge: Arc<Bridge>,
@@ -106,7 +106,7 @@ impl McpServer {
             limiter: Arc::new(Limiter::new(&config.limits)),
             long_requests,
             memory,
-            lanes: LargeMessageThreads::new(config.limits.large_threads),
+            large_messages: LargeMessageThreads::new(config.limits.large_threads),
             routing,
             reviews,
             bridge: Arc::new(bridge),

@@ -109,6 +109,7 @@ impl<'a> Call<'a> {
 /// Passes a call to its upstream and returns the reply.
 ///
 /// The bridge sets no time limit. The upstream's own time-out applies, and stops while a person is asked.
+///
 /// # Errors
 /// The upstream's own errors, translated into the client's era ([`McpError::from_upstream`]); the errors of
 /// [`Upstream::call`]; `NOT_BRIDGEABLE`.

@@ -73,7 +73,7 @@ fn unseal_state(prepared: &PreparedCall<'_>) -> Result<Option<String>, McpError>
     let mut found = prepared.params.object.members().filter(|member| member.key == "requestState");
     let Some(member) = found.next() else { return Ok(None) };
     if found.next().is_some() {
-        return Err(invalid_state("it is given extra than once"));
+        return Err(invalid_state("it is given more than once"));
     }
     let sealed = string(member.value).ok_or_else(|| invalid_state("it must be a string"))?;
     prepared.call.bridge.sealer.open(StateKind::Upstream, &sealed, &binding(prepared)).map(Some)
@@ -132,7 +132,7 @@ pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpErro
             RoundError::Unanswered(error) => error,
             RoundError::TooManyRounds => McpError::new(
                 ErrorKind::NotBridgeable,
-                "the upstream asked for input extra often than the gateway allows",
+                "the upstream asked for input more often than the gateway allows",
             )
             .with("limit", MAX_ROUNDS),
             RoundError::TooManyQuestions => not_bridgeable(TOO_MANY_QUESTIONS),
@@ -167,7 +167,7 @@ async fn ask_client(
 }
 
 const NOTHING_ASKED: &str = "the upstream needs input and does not say which";
-const TOO_MANY_QUESTIONS: &str = "the upstream asks for extra input at once than the gateway takes";
+const TOO_MANY_QUESTIONS: &str = "the upstream asks for more input at once than the gateway takes";
 
 fn not_bridgeable(message: impl Into<Cow<'static, str>>) -> McpError {
     McpError::new(ErrorKind::NotBridgeable, message)

@@ -313,7 +313,7 @@ async fn call(
     let (gate, arguments) = match validate::check_arguments(route, arguments) {
         Ok(()) => (gate, arguments),
         Err(error) => {
-            let judged = match &gate {
+            let judged = match gate {
                 // A call that already runs as a task asks for nothing.
                 Some(Gate::Open(_)) => return Err(error),
                 Some(Gate::Review(judged)) => Some(judged),
@@ -352,7 +352,13 @@ async fn carry_out(
 ) -> Result<ToolOutcome, McpError> {
     let gate = match gate {
         Some(gate) => gate,
-        None => policy::judge(exchange, route, arguments).await?.carry_out(exchange, Counting::NotYet)?,
+        None => {
+            let judged = judge_with_fallback(exchange, route, arguments).await?;
+            if !Arc::ptr_eq(&judged.route, route) {
+                validate::check_arguments(&judged.route, arguments)?;
+            }
+            judged.carry_out(exchange, Counting::NotYet)?
+        }
     };
     match gate {
         Gate::Open(admitted) => run(exchange, &admitted, arguments, call, cancel).await,

@@ -1,31 +1,33 @@
 //! Changes whose clients have answered the request to open the change's page.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use parking_lot::Mutex;
 
 /// The maximum number of changes that are remembered.
-const MAX_CHANGES: usize = 1000;
+const MAX_CHANGES: usize = 10_000;
 
 /// Changes whose clients have answered. They are kept in memory only, so clients are asked again after a restart.
 #[derive(Default)]
-pub struct OpenedPages(Mutex<VecDeque<String>>);
+pub struct OpenedPages(Mutex<(HashSet<String>, VecDeque<String>)>);
 
 impl OpenedPages {
     /// Stores that the client of a change has answered. Beyond [`MAX_CHANGES`], the oldest change is forgotten.
     pub fn insert(&self, id: &str) {
-        let mut opened = self.0.lock();
-        if !opened.iter().any(|known| known == id) {
-            opened.push_back(id.to_owned());
-            if opened.len() > MAX_CHANGES {
-                opened.pop_front();
+        let (opened, by_age) = &mut *self.0.lock();
+        if opened.insert(id.to_owned()) {
+            by_age.push_back(id.to_owned());
+            if by_age.len() > MAX_CHANGES
+                && let Some(oldest) = by_age.pop_front()
+            {
+                opened.remove(&oldest);
             }
         }
     }
 
     #[must_use]
     pub fn has(&self, id: &str) -> bool {
-        self.0.lock().iter().any(|known| known == id)
+        self.0.lock().0.contains(id)
     }
 }
 
@@ -41,6 +43,6 @@ mod tests {
             opened.insert(&format!("chg_{n}"));
         }
         assert!(!opened.has("chg_0") && opened.has("chg_1") && opened.has(&format!("chg_{MAX_CHANGES}")));
-        assert_eq!(opened.0.lock().len(), MAX_CHANGES);
+        assert_eq!(opened.0.lock().0.len(), MAX_CHANGES);
     }
 }

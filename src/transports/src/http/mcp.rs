@@ -107,7 +107,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
     let (endpoint, text) = (post.endpoint.clone(), body.clone());
     let table = endpoint.server.routing.routes.load_full();
     let headers = (table.mirrors_arguments || !table.was_built_complete()).then(|| post.request.headers().clone());
-    let lanes = Arc::clone(&endpoint.server.lanes);
+    let large_messages = Arc::clone(&endpoint.server.large_messages);
     let parse = move || async move {
         let Incoming::Single(message) = envelope::parse(&text, &endpoint.server.limits.envelope)? else {
             return Ok::<_, EnvelopeFault>(None);
@@ -121,7 +121,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
         };
         Ok(Some((OwnedMessage::from_message(&message), mirrored)))
     };
-    let (message, mirrored) = match lanes.run(&post.identity.principal.name, parse).await? {
+    let (message, mirrored) = match large_messages.run(&post.identity.principal.name, parse).await? {
         Ok(Some(parsed)) => parsed,
         Ok(None) => return Ok(session::batch(post, body).await),
         Err(fault) => return Ok(refuse_body(&post, &fault)),

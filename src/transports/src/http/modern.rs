@@ -91,7 +91,7 @@ pub async fn serve(
         }
         Some(large) => Box::pin(async move {
             let _held = held;
-            inbound::answer_in_lane(exchange, large.request).await
+            inbound::answer_large(exchange, large.request).await
         }),
     };
     if post.accepts.json {

@@ -85,10 +85,11 @@ pub async fn call(
     }
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
     let reply = if body.len() > LARGE_MESSAGE_BYTES {
-        let (lanes, principal) = (Arc::clone(&endpoint.server.lanes), Arc::clone(&identity.principal));
+        let (large_messages, principal) =
+            (Arc::clone(&endpoint.server.large_messages), Arc::clone(&identity.principal));
         let key = key.map(str::to_owned);
         let work = move || async move { call_tool(&endpoint, identity, &name, &body, key.as_deref()).await };
-        lanes.run(&principal.name, work).await?
+        large_messages.run(&principal.name, work).await?
     } else {
         call_tool(&endpoint, identity, &name, &body, key).await
     };

@@ -85,7 +85,7 @@ pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<La
         Some(LargeRequest { request, .. }) => Box::pin(async move {
             let _held = held;
             match source.exchange(&request.as_request()) {
-                Ok(exchange) => inbound::answer_in_lane(exchange, request).await,
+                Ok(exchange) => inbound::answer_large(exchange, request).await,
                 Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
             }
         }),
@@ -133,8 +133,9 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
         }
     };
     let work: AnswerFuture = if body.len() > LARGE_MESSAGE_BYTES {
-        let (lanes, principal) = (Arc::clone(&post.endpoint.server.lanes), Arc::clone(&post.identity.principal));
-        Box::pin(async move { lanes.run(&principal.name, move || members(body)).await.unwrap_or(None) })
+        let (large_messages, principal) =
+            (Arc::clone(&post.endpoint.server.large_messages), Arc::clone(&post.identity.principal));
+        Box::pin(async move { large_messages.run(&principal.name, move || members(body)).await.unwrap_or(None) })
     } else {
         Box::pin(members(body))
     };

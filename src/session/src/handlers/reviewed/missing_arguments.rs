@@ -58,11 +58,11 @@ pub enum MissingArguments {
 }
 
 /// Asks for the missing arguments. Returns `None` if a form cannot ask for them, nobody can be asked, or no answer came;
-/// the arguments are then invalid. The decision is not counted, because the completed call is decided on again.
+/// the arguments are then invalid. The completed call is decided on again, because the policy may depend on its arguments.
 pub(in crate::handlers) async fn ask_for(
     exchange: &RequestScope,
     route: &Arc<ToolRoute>,
-    judged: Option<&JudgedCall>,
+    judged: Option<JudgedCall>,
     raw: &RawValue,
     call: &ToolCall<'_>,
 ) -> Option<MissingArguments> {
@@ -70,13 +70,9 @@ pub(in crate::handlers) async fn ask_for(
         return None;
     }
     let schema = form_schema(&route.def.input_schema, raw.get())?;
-    let own_judgement;
     let judged = match judged {
         Some(judged) => judged,
-        None => {
-            own_judgement = policy::judge(exchange, route, raw).await.ok()?;
-            &own_judgement
-        }
+        None => policy::judge(exchange, route, raw).await.ok()?,
     };
     if judged.verdict() != Verdict::Review || !judged.decision.terms.questions {
         return None;
