@@ -16,7 +16,7 @@ use super::{
 use crate::{
     StoreError,
     keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
-    sql::{Database as _, REQUEST_TIMEOUT},
+    sql::{BACKGROUND_TIMEOUT, Database as _, REQUEST_TIMEOUT},
     statements::keys,
     stored_keys::StoredKeys,
 };
@@ -37,11 +37,10 @@ pub(crate) struct Keys {
     copy: Arc<RwLock<KeyCopy>>,
 }
 
-#[derive(Default)]
 struct KeyCopy {
     keys: HashMap<SecretHash, ApiKey>,
     /// The start of the last read.
-    read_at: Option<Instant>,
+    read_at: Instant,
     /// The time at which this process last created or revoked a key.
     changed_at: Option<Instant>,
 }
@@ -58,16 +57,23 @@ impl KeyCopy {
             let recorded = self.keys.get(hash).and_then(|known| known.last_used_at);
             key.last_used_at = key.last_used_at.max(recorded);
         }
-        (self.keys, self.read_at) = (keys, Some(read_at));
+        (self.keys, self.read_at) = (keys, read_at);
     }
 }
 
 impl Keys {
-    pub fn open(connector: Arc<PgConnector>) -> Self {
-        let copy = Arc::new(RwLock::new(KeyCopy::default()));
+    /// Reads the keys and refreshes the copy from then on.
+    ///
+    /// # Errors
+    /// If the keys cannot be read.
+    pub fn open(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
+        let read_at = Instant::now();
+        let keys = by_hash(connector.read(BACKGROUND_TIMEOUT, async |client| keys::list(client).await)?);
+        let copy = Arc::new(RwLock::new(KeyCopy { keys, read_at, changed_at: None }));
         let (weak_copy, weak_connector) = (Arc::downgrade(&copy), Arc::downgrade(&connector));
         connector.spawn(async move {
             loop {
+                tokio::time::sleep(REFRESH_INTERVAL).await;
                 let Some(connector) = weak_connector.upgrade() else { return };
                 let began = Instant::now();
                 let reading = connector.run_async(error::no_answer, async |client| keys::list(client).await);
@@ -75,36 +81,26 @@ impl Keys {
                     tokio::time::timeout(REQUEST_TIMEOUT, reading).await.unwrap_or_else(|_| Err(error::no_answer()));
                 let Some(copy) = weak_copy.upgrade() else { return };
                 match read {
-                    Ok(keys) => {
-                        let keys = keys.into_iter().map(|(key, hash)| (hash, key)).collect();
-                        copy.write().unwrap_or_else(PoisonError::into_inner).replace(keys, began);
-                    }
+                    Ok(keys) => copy.write().unwrap_or_else(PoisonError::into_inner).replace(by_hash(keys), began),
                     Err(error) => {
                         tracing::debug!(%error, "the keys could not be read");
                         // The writer detects when the database can be reached again.
                         connector.health.record_failure(&error);
                     }
                 }
-                drop(connector);
-                drop(copy);
-                tokio::time::sleep(REFRESH_INTERVAL).await;
             }
         });
-        Self { stored: StoredKeys(connector), copy }
+        Ok(Self { stored: StoredKeys(connector), copy })
     }
 
-    /// Reads from the copy. Returns `None` if there is no copy yet.
+    /// Reads from the copy.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`] if the copy is too old. The refresh task keeps asking the database, so another
     /// query would not help.
-    fn read_copy<T>(&self, read: impl FnOnce(&KeyCopy) -> T) -> Result<Option<T>, StoreError> {
+    fn read_copy<T>(&self, read: impl FnOnce(&KeyCopy) -> T) -> Result<T, StoreError> {
         let copy = self.copy.read().unwrap_or_else(PoisonError::into_inner);
-        match copy.read_at {
-            None => Ok(None),
-            Some(read_at) if read_at.elapsed() < MAX_COPY_AGE => Ok(Some(read(&copy))),
-            Some(_) => Err(error::no_answer()),
-        }
+        if copy.read_at.elapsed() < MAX_COPY_AGE { Ok(read(&copy)) } else { Err(error::no_answer()) }
     }
 
     /// Finds out whether a write to a key with an unknown outcome was committed: whether the key exists and, if given,
@@ -137,6 +133,10 @@ impl Keys {
     }
 }
 
+fn by_hash(keys: Vec<(ApiKey, SecretHash)>) -> HashMap<SecretHash, ApiKey> {
+    keys.into_iter().map(|(key, hash)| (hash, key)).collect()
+}
+
 impl Credentials for Keys {
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
         let inserted = self.stored.insert(key, hash);
@@ -152,17 +152,16 @@ impl Credentials for Keys {
     }
 
     fn active_roles(&self) -> Result<HashMap<String, Role>, StoreError> {
-        let active_roles = |copy: &KeyCopy| {
+        self.read_copy(|copy| {
             let keys = copy.keys.values().filter(|key| key.revoked_at.is_none());
             keys.map(|key| (key.id.clone(), key.role)).collect()
-        };
-        self.read_copy(active_roles)?.map_or_else(|| self.stored.active_roles(), Ok)
+        })
     }
 
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
         let known = self.read_copy(|copy| copy.keys.get_key_value(hash).map(|(hash, key)| (key.clone(), *hash)))?;
-        if let Some(Some(known)) = known {
-            return Ok(Some(known));
+        if known.is_some() {
+            return Ok(known);
         }
         // The key may have been created after the last refresh.
         let found = self.stored.find(hash)?;

@@ -134,7 +134,7 @@ impl Server {
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
         }
-        let keys = Arc::new(keys::Keys::open(connector));
+        let keys = Arc::new(keys::Keys::open(connector)?);
         *shared = Arc::downgrade(&keys);
         Ok(keys)
     }
