@@ -43,7 +43,9 @@ pub fn read<'a>(text: &'a [u8], mut handle: impl FnMut(Result<Message<'a>, Malfo
     match envelope::parse(text, &Limits { max_batch: MAX_BATCH, ..Limits::default() }) {
         Ok(Incoming::Single(message)) => handle(Ok(message)),
         Ok(Incoming::Batch(messages)) => {
-            let texts: Vec<&RawValue> = serde_json::from_slice(text).unwrap_or_default();
+            let has_faults = messages.iter().any(Result::is_err);
+            let texts: Vec<&RawValue> =
+                if has_faults { serde_json::from_slice(text).unwrap_or_default() } else { Vec::new() };
             for (index, message) in messages.into_iter().enumerate() {
                 let text = texts.get(index).map_or("", |text| text.get()).as_bytes();
                 handle(message.map_err(|fault| MalformedMessage { text, why: fault.error.message.clone() }));

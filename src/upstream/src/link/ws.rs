@@ -100,8 +100,8 @@ async fn run(mux: Arc<Mux>, stop: CancellationToken, socket: Socket) {
     let (mut sink, stream) = socket.split();
     let last_received = Cell::new(Instant::now());
     let (pongs, waiting_pongs) = mpsc::channel(MAX_PONGS);
+    // Unbiased: a flood of frames would otherwise keep the writer from running.
     let end = tokio::select! {
-        biased;
         () = stop.cancelled() => None,
         end = read(&mux, stream, &pongs, &last_received) => Some(end),
         end = write(&mux, &mut sink, waiting_pongs, &last_received) => Some(end),

@@ -96,6 +96,25 @@ pub struct Cache {
     hasher: RandomState,
 }
 
+/// Removes results when their time to live has passed.
+struct Lifetime;
+
+impl moka::Expiry<CacheKey, Arc<CachedResult>> for Lifetime {
+    fn expire_after_create(&self, _: &CacheKey, entry: &Arc<CachedResult>, _: std::time::Instant) -> Option<Duration> {
+        Some(entry.ttl)
+    }
+
+    fn expire_after_update(
+        &self,
+        _: &CacheKey,
+        entry: &Arc<CachedResult>,
+        _: std::time::Instant,
+        _: Option<Duration>,
+    ) -> Option<Duration> {
+        Some(entry.ttl)
+    }
+}
+
 impl Default for Cache {
     fn default() -> Self {
         let weigh = |key: &CacheKey, entry: &Arc<CachedResult>| {
@@ -103,8 +122,11 @@ impl Default for Cache {
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
         Self {
-            // An expired entry is removed when it is looked up or its room is needed.
-            entries: moka::sync::Cache::builder().max_capacity(CAPACITY_BYTES).weigher(weigh).build(),
+            entries: moka::sync::Cache::builder()
+                .max_capacity(CAPACITY_BYTES)
+                .weigher(weigh)
+                .expire_after(Lifetime)
+                .build(),
             all_generation: AtomicU64::new(0),
             subject_generations: (0..COUNTER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::new(),

@@ -86,6 +86,9 @@ pub fn choose_endpoint(endpoints: &[Arc<Endpoint>], excluded: u64) -> Option<&Ar
     if let [only] = endpoints {
         return Some(only).filter(allowed);
     }
-    let load = |endpoint: &&Arc<Endpoint>| (endpoint.in_flight.load(Ordering::Relaxed), random_byte());
+    let first = usize::from(random_byte());
+    let load = |endpoint: &&Arc<Endpoint>| {
+        (endpoint.in_flight.load(Ordering::Relaxed), (endpoint.index + first) % endpoints.len())
+    };
     endpoints.iter().filter(allowed).min_by_key(load)
 }

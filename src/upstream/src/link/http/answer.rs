@@ -84,7 +84,8 @@ impl HttpLink {
         Ok(answer)
     }
 
-    /// Returns the response to `id` in the text, and forwards the other messages in order.
+    /// Returns the response to `id` in the text, and forwards the other messages in order. A malformed message is an error
+    /// only if the text has no other.
     fn handle_messages(
         &self,
         text: &[u8],
@@ -92,47 +93,53 @@ impl HttpLink {
         id: u64,
         listener: &Arc<dyn Listener>,
     ) -> Result<Option<Response>, LinkError> {
-        let (mut answer, mut fault) = (None, None);
-        incoming::read(text, |message| match message {
-            Err(malformed) => fault = Some(malformed.to_error()),
-            Ok(Message::Response(response)) => {
-                // The stream identifies the request, so an error may have any id.
-                let is_ours = response.outcome.is_err() || is_id(response.id.as_ref(), id);
-                if is_ours && answer.is_none() {
-                    answer = Some(response_from(response.outcome));
-                } else {
-                    tracing::debug!(other = ?response.id, id, "an answer to another request is ignored");
+        let (mut answer, mut fault, mut has_message) = (None, None, false);
+        incoming::read(text, |message| {
+            has_message |= message.is_ok();
+            match message {
+                Err(malformed) => {
+                    tracing::debug!("a malformed message is ignored: {}", malformed.why);
+                    fault = Some(malformed.to_error());
                 }
-            }
-            Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
-                let is_own_request = mode.modern && is_id(cancelled_id(notification.params).as_ref(), id);
-                if is_own_request && answer.is_none() {
-                    // A stateless server may end a subscription in this way.
-                    answer = Some(Response::Error(RpcError::new(-32603, "the server has ended the subscription")));
-                } else {
-                    self.shared.open_requests.cancel(notification.params);
+                Ok(Message::Response(response)) => {
+                    // The stream identifies the request, so an error may have any id.
+                    let is_ours = response.outcome.is_err() || is_id(response.id.as_ref(), id);
+                    if is_ours && answer.is_none() {
+                        answer = Some(response_from(response.outcome));
+                    } else {
+                        tracing::debug!(other = ?response.id, id, "an answer to another request is ignored");
+                    }
                 }
-            }
-            Ok(Message::Notification(notification)) => {
-                let notification = UpstreamNotification::from(notification);
-                if !mode.modern && is_about_server(&notification.method) {
-                    self.shared.unsolicited.notification(notification);
-                } else {
-                    listener.notification(notification);
+                Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
+                    let is_own_request = mode.modern && is_id(cancelled_id(notification.params).as_ref(), id);
+                    if is_own_request && answer.is_none() {
+                        // A stateless server may end a subscription in this way.
+                        answer = Some(Response::Error(RpcError::new(-32603, "the server has ended the subscription")));
+                    } else {
+                        self.shared.open_requests.cancel(notification.params);
+                    }
                 }
-            }
-            Ok(Message::Request(request)) if mode.modern => {
-                // 2026-07-28/basic/transports/streamable-http, "Receiving Messages".
-                tracing::debug!(method = %request.method, "a stateless server must not send requests");
-            }
-            Ok(Message::Request(request)) => {
-                if let Some(request) = self.shared.open_requests.open(request, None, &self.reply_sender()) {
-                    listener.request(request);
+                Ok(Message::Notification(notification)) => {
+                    let notification = UpstreamNotification::from(notification);
+                    if !mode.modern && is_about_server(&notification.method) {
+                        self.shared.unsolicited.notification(notification);
+                    } else {
+                        listener.notification(notification);
+                    }
+                }
+                Ok(Message::Request(request)) if mode.modern => {
+                    // 2026-07-28/basic/transports/streamable-http, "Receiving Messages".
+                    tracing::debug!(method = %request.method, "a stateless server must not send requests");
+                }
+                Ok(Message::Request(request)) => {
+                    if let Some(request) = self.shared.open_requests.open(request, None, &self.reply_sender()) {
+                        listener.request(request);
+                    }
                 }
             }
         });
         match (answer, fault) {
-            (None, Some(fault)) => Err(fault),
+            (None, Some(fault)) if !has_message => Err(fault),
             (answer, _) => Ok(answer),
         }
     }

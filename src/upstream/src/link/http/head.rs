@@ -72,13 +72,13 @@ impl AnswerHead {
             }
             let (mut fields, mut length, mut coding) = ([None, None, None], None, None);
             // HTTP/1.0 closes connections by default.
-            let mut keep_alive = response.version == Some(1);
+            let (mut keep_alive, mut closes) = (response.version == Some(1), false);
             for header in &*response.headers {
                 let is = |name: &str| header.name.eq_ignore_ascii_case(name);
                 let field = match header.name.len() {
                     10 if is("connection") => {
                         for option in header.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                            keep_alive &= !option.eq_ignore_ascii_case(b"close");
+                            closes |= option.eq_ignore_ascii_case(b"close");
                             keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
                         }
                         continue;
@@ -119,7 +119,12 @@ impl AnswerHead {
                 // PHP and several Ruby servers end a body with the connection.
                 (_, None, None) => Framing::UntilClose,
             };
-            keep_alive &= framing != Framing::UntilClose && (coding.is_none() || length.is_none());
+            // A connection is not used again if the server may mean another end of the body (RFC 9112, section 6.1).
+            let has_clear_end = match (coding, length) {
+                (Some(_), length) => length.is_none() && response.version == Some(1) && !matches!(status, 204 | 304),
+                (None, length) => status != 204 || length.unwrap_or(0) == 0,
+            };
+            keep_alive &= !closes && has_clear_end && framing != Framing::UntilClose;
             let status = StatusCode::from_u16(status).map_err(|error| not_http(&error.to_string()))?;
             return Ok(Some(Self { status, text: input.split_to(end).freeze(), fields, framing, keep_alive }));
         }
@@ -246,6 +251,21 @@ mod tests {
                 let other = whole.headers().get(field.name()).map(|value| value.as_bytes());
                 assert_eq!(found.field(field), other, "{head:?} {field:?}");
             }
+        }
+    }
+
+    #[test]
+    fn connection_with_an_unclear_end_is_not_kept() {
+        for (head, keep_alive) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close, keep-alive\r\n\r\n", false),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\nConnection: keep-alive\r\n\r\n", false),
+            ("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", false),
+            ("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", true),
+            ("HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", false),
+            ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n", false),
+            ("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", true),
+        ] {
+            assert_eq!(parse(head).0.unwrap().unwrap().keep_alive, keep_alive, "{head:?}");
         }
     }
 

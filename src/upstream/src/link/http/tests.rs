@@ -45,7 +45,10 @@ async fn answer(request: HttpRequest, body: Bytes, ended: web::Data<UnboundedSen
         return HttpResponse::Ok().content_type("text/event-stream").streaming(stream);
     }
     if message["method"] == "stream" {
-        return HttpResponse::Ok().content_type("text/event-stream").body(format!("data: {result}\n\n"));
+        // The answer comes after a batch with a malformed message.
+        let batch = r#"[{"jsonrpc":"2.0","method":"notifications/message"},7]"#;
+        let events = format!("data: {batch}\n\ndata: {result}\n\n");
+        return HttpResponse::Ok().content_type("text/event-stream").body(events);
     }
     HttpResponse::Ok().json(result)
 }
