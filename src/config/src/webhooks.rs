@@ -143,7 +143,6 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     });
     let webhook = WebhookConfig {
         name: name.to_owned(),
-        url: url?,
         keys,
         events,
         tools: f.parse_items("tools", |_, node| parse_glob(node, "of tools")),
@@ -153,6 +152,8 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
         template,
         timeout: f.read("timeout", duration(100 * MS..=300 * S)).unwrap_or(15 * S),
         give_up_after: f.read("give_up_after", duration(S..=30 * DAY)).unwrap_or(3 * DAY),
+        // Last, so that the problems of all keys are reported.
+        url: url?,
     };
     (!f.has_problems()).then_some(webhook)
 }

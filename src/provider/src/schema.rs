@@ -10,6 +10,7 @@ use schemars::{
 };
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
+use serde_path_to_error::{Path, Segment};
 
 use crate::{ToolDef, text::invalid_argument};
 use countersign_protocol::{McpError, annotations::ToolAnnotations};
@@ -111,22 +112,45 @@ fn remove_null(schema: &mut Map<String, Value>) {
 /// # Errors
 /// `VALIDATION_FAILED` with the JSON pointer to the argument that does not fit the type.
 pub fn parse_arguments<A: DeserializeOwned>(arguments: &RawValue) -> Result<A, McpError> {
-    let mut json = serde_json::Deserializer::from_str(arguments.get());
-    serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let name = if path == "." { "" } else { path.as_str() };
-        let error = error.into_inner();
-        let text = error.to_string();
-        let text = text.trim_end_matches(&format!(" at line {} column {}", error.line(), error.column()));
-        let pointer = if name.is_empty() { String::new() } else { format!("/{}", name.replace('.', "/")) };
-        match text.split_once(SEPARATOR) {
-            Some((rule, message)) => invalid_argument(&pointer, rule, format!("{name} {message}")),
-            None => {
-                let message = format!("The arguments do not fit the tool's input schema: {text}.");
-                invalid_argument(&pointer, "type", message)
+    // The path is only tracked after a failure.
+    serde_json::from_str(arguments.get()).or_else(|_| {
+        let mut json = serde_json::Deserializer::from_str(arguments.get());
+        serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let (mut pointer, path) = (pointer_to(error.path()), error.path().to_string());
+            let name = if path == "." { "" } else { path.as_str() };
+            let error = error.inner();
+            let text = error.to_string();
+            let text = text.trim_end_matches(&format!(" at line {} column {}", error.line(), error.column()));
+            if let Some((rule, message)) = text.split_once(SEPARATOR) {
+                return invalid_argument(&pointer, rule, format!("{name} {message}"));
             }
-        }
+            let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+            if let Some(missing) = missing {
+                push_to_pointer(&mut pointer, missing);
+            }
+            let rule = if missing.is_some() { "required" } else { "type" };
+            invalid_argument(&pointer, rule, format!("The arguments do not fit the tool's input schema: {text}."))
+        })
     })
+}
+
+/// Returns the JSON pointer (RFC 6901) of a path.
+fn pointer_to(path: &Path) -> String {
+    let mut pointer = String::new();
+    for segment in path.iter() {
+        match segment {
+            Segment::Seq { index } => push_to_pointer(&mut pointer, &index.to_string()),
+            Segment::Map { key } => push_to_pointer(&mut pointer, key),
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    pointer
+}
+
+/// Appends a token to a JSON pointer.
+pub(crate) fn push_to_pointer(pointer: &mut String, token: &str) {
+    pointer.push('/');
+    pointer.push_str(&token.replace('~', "~0").replace('/', "~1"));
 }
 
 /// The reason why a value is not a valid argument: the broken rule, and a message that continues after the argument's
@@ -292,7 +316,7 @@ mod tests {
             (json!({ "title": "a", "limit": 0 }), "/limit", "minimum"),
             (json!({ "title": "a", "limit": 6 }), "/limit", "maximum"),
             (json!({ "title": "a", "other": 1 }), "/other", "type"),
-            (json!({}), "", "type"),
+            (json!({}), "/title", "required"),
         ] {
             let error = parse(arguments.clone()).unwrap_err();
             assert_eq!((&error["pointer"], &error["rule"]), (&json!(pointer), &json!(rule)), "{arguments}: {error}");

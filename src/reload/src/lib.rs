@@ -419,10 +419,8 @@ impl Reloader {
     async fn put_in_force(&self, before: &Config, now: &Config) -> Result<(), String> {
         let mut applied = before.clone();
         let result = self.apply_changes(&mut applied, now).await;
-        if result.is_err()
-            && let Err(error) = self.undo_changes(&applied, before).await
-        {
-            tracing::error!(error, "the old configuration could not be restored");
+        if result.is_err() {
+            self.undo_changes(&applied, before).await;
         }
         result
     }
@@ -452,21 +450,24 @@ impl Reloader {
     }
 
     /// Undoes the steps in reverse order, all of them even if one fails.
-    async fn undo_changes(&self, applied: &Config, before: &Config) -> Result<(), String> {
-        let mut result = Ok(());
+    async fn undo_changes(&self, applied: &Config, before: &Config) {
+        let log_failure = |part, result: Result<(), String>| {
+            if let Err(error) = result {
+                tracing::error!(part, error, "the old configuration could not be restored");
+            }
+        };
         if applied.webhooks != before.webhooks {
-            result = self.gateway.apply_webhooks(&before.webhooks).await;
+            log_failure("webhooks", self.gateway.apply_webhooks(&before.webhooks).await);
         }
         if applied.log.filter != before.log.filter {
-            result = result.and(self.gateway.apply_log_filter(&before.log.filter));
+            log_failure("log.filter", self.gateway.apply_log_filter(&before.log.filter));
         }
         if applied.upstreams != before.upstreams {
-            result = result.and(self.gateway.apply_servers(&applied.upstreams, &before.upstreams).await);
+            log_failure("mcpServers", self.gateway.apply_servers(&applied.upstreams, &before.upstreams).await);
         }
         if applied.policy != before.policy || applied.routes != before.routes {
-            result = result.and(self.gateway.apply_routing(&before.policy, &before.routes).await);
+            log_failure("policy", self.gateway.apply_routing(&before.policy, &before.routes).await);
         }
-        result
     }
 
     /// Publishes an outcome that the status shows already.

@@ -233,7 +233,7 @@ impl StandingRules {
         self.store_and_announce(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
             .await?;
         crash_point("after_rule_created");
-        tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, says = ?rule.verdict, "a standing rule was created");
+        tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, verdict = ?rule.verdict, "a standing rule was created");
         Ok(Arc::new(rule))
     }
 
@@ -451,7 +451,7 @@ impl StandingRules {
                 }
                 StandingVerdict::Deny => ("standing_rule_orphaned", "rule.orphaned", DENY_RULE_ORPHANED),
             };
-            tracing::warn!(rule = %rule.id, by = %rule.created_by, says = ?rule.verdict, "the creator of a standing rule may no longer decide");
+            tracing::warn!(rule = %rule.id, by = %rule.created_by, verdict = ?rule.verdict, "the creator of a standing rule may no longer decide");
             if let Err(error) = self.store_and_announce(&orphan, event, feed_event, SYSTEM, Some(comment)).await {
                 tracing::warn!(%error, "a standing rule without a valid creator could not be updated; trying again");
                 all_handled = false;

@@ -10,7 +10,7 @@ use serde_json::{json, value::RawValue};
 
 use super::{
     conflict_failure,
-    editor::{Draft, chosen_editor},
+    editor::{Draft, MAX_FILE_BYTES, chosen_editor},
     ensure_version, render,
 };
 use crate::{
@@ -20,9 +20,6 @@ use crate::{
     output::{Output, Style, indented, one_line, remark},
 };
 use countersign_domain::changes::{Change, ChangeState};
-
-/// The size limit of an arguments file, in bytes: more than any gateway accepts.
-const MAX_FILE_BYTES: u64 = 64 << 20;
 
 pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<Exit, Failure> {
     let change: Change = client.get(&["changes", &args.id], &[]).await?.read()?;

@@ -10,8 +10,8 @@ use std::{
 
 use tokio::process::Command;
 
-/// The size limit of the edited text, in bytes.
-const MAX_FILE_BYTES: u64 = 8 << 20;
+/// The size limit of edited arguments, in bytes: more than any gateway accepts.
+pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// A file that only this user can read, removed on drop unless it is kept.
 pub struct Draft {
@@ -71,5 +71,7 @@ impl Drop for Draft {
 
 /// Returns the command in `$VISUAL` or `$EDITOR`.
 pub fn chosen_editor() -> Option<OsString> {
-    ["VISUAL", "EDITOR"].into_iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+    ["VISUAL", "EDITOR"]
+        .into_iter()
+        .find_map(|name| std::env::var_os(name).filter(|value| !value.to_string_lossy().trim().is_empty()))
 }

@@ -37,7 +37,6 @@ pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Res
             }
             FeedUpdate::Event(event) => {
                 handle_event(&event, seen, moment, client.json, out)?;
-                out.finish()?;
             }
             FeedUpdate::Lost => remark("The connection to the gateway was lost; trying again."),
         }
@@ -114,9 +113,11 @@ fn handle_event(
     if json {
         // The event is printed on exactly one line, whatever line breaks the stream had.
         let line = event.data.replace('\n', " ");
-        return Ok(out.json(&line)?);
+        out.json(&line)?;
+    } else if let Some(data) = data {
+        print_event(&data, out)?;
     }
-    data.map_or(Ok(()), |data| print_event(&data, out))
+    Ok(out.finish()?)
 }
 
 fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {

@@ -380,7 +380,12 @@ impl CallContext<'_> {
             true => self.parsed_arguments.get_or_init(|| values::arguments(self.arguments)).clone()?,
             false => cel::Value::Null,
         };
-        let (principal, session) = (principal_value(self.requester.principal), self.requester.session_value());
+        let value_if_read = |name: &str, value: &dyn Fn() -> cel::Value| match when.uses(name) {
+            true => value(),
+            false => cel::Value::Null,
+        };
+        let principal = value_if_read("principal", &|| principal_value(self.requester.principal));
+        let session = value_if_read("session", &|| self.requester.session_value());
         when.holds(&[("arguments", &arguments), ("principal", &principal), ("session", &session), ("tool", self.tool)])
     }
 }

@@ -18,6 +18,8 @@ use countersign_protocol::{
 pub const MAX_BYTES: usize = 1 << 20;
 /// The most values in arguments that conditions read.
 pub const MAX_VALUES: usize = 20_000;
+/// The deepest nesting of arguments that conditions read, which is that of `serde_json`.
+const MAX_DEPTH: usize = 128;
 /// The number of decimal digits that a double can distinguish.
 const MAX_DIGITS: usize = 17;
 
@@ -43,20 +45,19 @@ pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Resu
             "the arguments contain a number that its condition cannot represent exactly",
         ));
     }
+    // The values are counted before any is built.
+    let values = tokens(text).filter(|token| matches!(token, Token::Open(_) | Token::String(_) | Token::Scalar(_)));
+    if values.take(max_values).count() == max_values {
+        return Err(ConditionFault::Arguments("the arguments hold too many values for its condition"));
+    }
     let json = serde_json::from_str::<&RawValue>(text).map_err(|_| AMBIGUOUS)?;
-    countersign_protocol::arguments::check(json, usize::MAX).map_err(|_| AMBIGUOUS)?;
-    let mut remaining = max_values;
-    to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?, &mut remaining)
+    countersign_protocol::arguments::check(json, MAX_DEPTH).map_err(|_| AMBIGUOUS)?;
+    to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
 }
 
 const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments are ambiguous");
 
-/// Converts a value, counting down `remaining` for each value in it.
-fn to_cel(json: Json, remaining: &mut usize) -> Result<Value, ConditionFault> {
-    *remaining -= 1;
-    if *remaining == 0 {
-        return Err(ConditionFault::Arguments("the arguments hold too many values for its condition"));
-    }
+fn to_cel(json: Json) -> Result<Value, ConditionFault> {
     Ok(match json {
         Json::Null => Value::Null,
         Json::Bool(value) => Value::Bool(value),
@@ -67,7 +68,7 @@ fn to_cel(json: Json, remaining: &mut usize) -> Result<Value, ConditionFault> {
         },
         Json::String(text) => Value::String(Arc::new(text)),
         Json::Array(items) => {
-            let items: Result<_, _> = items.into_iter().map(|item| to_cel(item, remaining)).collect();
+            let items: Result<_, _> = items.into_iter().map(to_cel).collect();
             Value::List(Arc::new(items?))
         }
         Json::Object(members) => {
@@ -78,7 +79,7 @@ fn to_cel(json: Json, remaining: &mut usize) -> Result<Value, ConditionFault> {
                 if !folded.insert(key.chars().map(fold_case).collect()) {
                     return Err(AMBIGUOUS);
                 }
-                entries.insert(Key::String(Arc::new(key)), to_cel(value, remaining)?);
+                entries.insert(Key::String(Arc::new(key)), to_cel(value)?);
             }
             Value::Map(cel::objects::Map { map: Arc::new(entries) })
         }

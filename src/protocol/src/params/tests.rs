@@ -1,7 +1,7 @@
 use serde_json::{json, value::to_raw_value};
 
 use super::*;
-use crate::ErrorKind;
+use crate::{ErrorKind, outline::Outline};
 
 fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -34,6 +34,10 @@ macro_rules! assert_error {
 fn errors_name_member_without_client_input() {
     assert_error!(CallTool<'_>, "{}", "name", "`params.name` is missing");
     assert_error!(CallTool<'_>, r#"{"name":5}"#, "name", "`params.name` must be a string");
+    let params = r#"{"name":"a","arguments":{},"task":{},"task":null}"#;
+    let outline = Outline::new(params);
+    let fault = CallTool::from_outline(Some(&raw(params)), outline.params(params).object).unwrap_err();
+    assert_eq!(fault.data["member"], "task");
     assert_error!(CallTool<'_>, r#"{"name":"a","name":"b"}"#, "name", "`params.name` is given more than once");
     assert_error!(CallTool<'_>, r#"{"name":"a","arguments":[]}"#, "arguments", "`params.arguments` must be an object");
     assert_error!(

@@ -6,7 +6,7 @@
 
 use serde_json::value::RawValue;
 
-use crate::text::invalid_argument;
+use crate::{schema::push_to_pointer, text::invalid_argument};
 use countersign_domain::{changes::person::fold_name, recipes::DryRun};
 use countersign_protocol::{McpError, json};
 
@@ -49,7 +49,8 @@ fn displayable_name(name: &str) -> String {
 }
 
 fn refusal(name: &str, rule: &str, message: String) -> McpError {
-    let pointer = format!("/{}", displayable_name(name).replace('~', "~0").replace('/', "~1"));
+    let mut pointer = String::new();
+    push_to_pointer(&mut pointer, &displayable_name(name));
     invalid_argument(&pointer, rule, message)
 }
 

@@ -121,7 +121,14 @@ fn combine_terms(before: &Terms, now: &Terms) -> Option<Terms> {
         (false, false) if set(before) == set(now) => before.reviewers.clone(),
         (false, false) => return None,
     };
-    Some(Terms { reviewers, ..stricter_terms(before, now) })
+    // The time of expiry was set, and the client's capabilities for questions were stored, when the change was proposed.
+    Some(Terms {
+        reviewers,
+        expire_after: before.expire_after,
+        on_expiry: before.on_expiry,
+        questions: before.questions,
+        ..stricter_terms(before, now)
+    })
 }
 
 #[cfg(test)]

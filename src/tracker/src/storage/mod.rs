@@ -69,7 +69,7 @@ struct Inner {
 }
 
 enum Database {
-    File(File),
+    File(Arc<File>),
     Server(Server),
 }
 
@@ -86,7 +86,7 @@ impl Storage {
     ) -> Result<Self, TrackerError> {
         let announce = Arc::new(announce);
         let (database, slow_reads) = match room {
-            ModuleStorage::Directory(dir) => (Database::File(File::open(dir, fill)?), file::MAX_SLOW_READS),
+            ModuleStorage::Directory(dir) => (Database::File(Arc::new(File::open(dir, fill)?)), file::MAX_SLOW_READS),
             ModuleStorage::Server { tables, dir } => {
                 let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
                 let server = Server::open(Arc::clone(tables), Arc::clone(&announce), |db, is_new| match &file {
@@ -125,11 +125,10 @@ impl Storage {
                 return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
             }
         };
-        // This token is also cancelled when the future is dropped, which stops a query on a file within moments. A
-        // query on a server ends by its time limit.
-        let stop = cancel.child_token();
+        // Cancelled when this future ends or is dropped, which stops a query on a file within moments. A query on a
+        // server ends by its time limit.
+        let stop = CancellationToken::new();
         let _stop = stop.clone().drop_guard();
-        let inner = Arc::clone(&self.0);
         let done = async {
             match &self.0.database {
                 Database::Server(server) => {
@@ -139,10 +138,10 @@ impl Storage {
                     };
                     server.read(read).await
                 }
-                Database::File(_) => {
+                Database::File(file) => {
+                    let file = Arc::clone(file);
                     let task = tokio::task::spawn_blocking(move || {
                         let _slot = slot;
-                        let Database::File(file) = &inner.database else { return Err(internal_error()) };
                         file.read_until(&stop, read)
                     });
                     task.await.map_err(|_| internal_error())?
@@ -212,4 +211,29 @@ fn unknown_outcome(error: &dyn std::fmt::Display) -> McpError {
     tracing::error!(%error, "tracker: a commit failed, and it is unknown whether it is durable");
     let message = "The tracker's database failed while it committed; whether the write was made is unknown.";
     McpError::new(ErrorKind::StoreUnavailable, message).with("outcome", "unknown")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn slow_read_is_cancelled() {
+        let dir = tempfile::tempdir().unwrap();
+        let location = ModuleStorage::Directory(dir.path().to_owned());
+        let storage = Storage::open(&location, Box::new(|_| {}), |_, _| Ok(())).unwrap();
+        let cancel = CancellationToken::new();
+        let (started, begun) = tokio::sync::oneshot::channel();
+        let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
+        let reading = storage.read_slow(&cancel, move |db| {
+            let _ = started.send(());
+            Ok(db.query_one(endless, &[], |row| row.get::<i64>(0))?)
+        });
+        let (result, ()) = tokio::join!(reading, async {
+            begun.await.unwrap();
+            cancel.cancel();
+        });
+        assert_eq!(result.unwrap_err().kind, ErrorKind::Cancelled);
+        assert!(storage.read(|_| Ok(true)).await.unwrap());
+    }
 }

@@ -326,7 +326,7 @@ async fn issue_is_assigned_and_unassigned() {
         &t.assert_refused("assign_issue", json!({ "issueId": "CORE-8", "assigneeId": UNKNOWN_ID })).await,
         "person",
     );
-    assert_invalid(&t.assert_refused("assign_issue", json!({ "issueId": "CORE-8" })).await, "", "type");
+    assert_invalid(&t.assert_refused("assign_issue", json!({ "issueId": "CORE-8" })).await, "/assigneeId", "required");
     assert_missing(
         &t.assert_refused("assign_issue", json!({ "issueId": "CORE-99", "assigneeId": null })).await,
         "issue",
