@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 use support::Gateway;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// A page with its parts.
 struct Page {
@@ -284,21 +284,26 @@ fn documented_endpoints_match_openapi() {
     assert!(missing.is_empty(), "docs/rest.md does not name {missing:?}");
 }
 
-/// Collects the text of all tests, in Rust and in JavaScript.
-fn sources(folder: &Path, rust: &mut String, js: &mut String) {
+/// Calls `each` with every file of the repository's own below a folder.
+pub fn for_each_file(folder: &Path, each: &mut dyn FnMut(&Path)) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
-        if path.is_dir() {
-            if !name.starts_with('.') && name != "node_modules" && name != "target" {
-                sources(&path, rust, js);
-            }
-        } else if name.ends_with(".rs") {
-            rust.push_str(&fs::read_to_string(&path).unwrap());
-        } else if name.ends_with(".mjs") {
-            js.push_str(&fs::read_to_string(&path).unwrap());
+        if !path.is_dir() {
+            each(&path);
+        } else if !name.starts_with('.') && name != "node_modules" && name != "target" {
+            for_each_file(&path, each);
         }
     }
+}
+
+/// Collects the text of all tests, in Rust and in JavaScript.
+fn sources(folder: &Path, rust: &mut String, js: &mut String) {
+    for_each_file(folder, &mut |path| match path.extension().and_then(|extension| extension.to_str()) {
+        Some("rs") => rust.push_str(&fs::read_to_string(path).unwrap()),
+        Some("mjs") => js.push_str(&fs::read_to_string(path).unwrap()),
+        _ => {}
+    });
 }
 
 /// Returns `true` if the text can only be the name of a test.

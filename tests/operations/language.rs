@@ -5,12 +5,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use regex::Regex;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+use crate::docs::{ROOT, for_each_file};
 
 /// The most characters of a test's name.
 const MAX_TEST_NAME_CHARS: usize = 60;
@@ -133,17 +133,6 @@ fn is_unclear_function(name: &str) -> bool {
             ))
 }
 
-fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() && !path.ends_with("target") && !path.ends_with("node_modules") {
-            rust_files(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-}
-
 /// Reads the exceptions: a kind, a name and a reason on each line.
 fn exceptions() -> BTreeMap<(String, String), bool> {
     let text = fs::read_to_string(Path::new(ROOT).join("tests/operations/allowed_names.txt")).unwrap();
@@ -160,17 +149,19 @@ fn exceptions() -> BTreeMap<(String, String), bool> {
 #[test]
 fn names_and_comments_follow_the_language_rules() {
     let rules = Rules::new();
-    let (mut findings, mut files) = (Vec::new(), Vec::new());
-    for folder in ["src", "tests"] {
-        rust_files(&Path::new(ROOT).join(folder), &mut files);
-    }
-    for file in &files {
+    let mut findings = Vec::new();
+    let mut check_file = |file: &Path| {
+        if file.extension().is_none_or(|extension| extension != "rs") {
+            return;
+        }
         let location = file.strip_prefix(ROOT).unwrap().display().to_string();
-        let stem = file.file_stem().unwrap().to_str().unwrap();
-        if is_unclear(stem) {
+        if is_unclear(file.file_stem().unwrap().to_str().unwrap()) {
             findings.push(Finding { kind: "file", name: location.clone(), location: location.clone() });
         }
         rules.check(&fs::read_to_string(file).unwrap(), &location, &mut findings);
+    };
+    for folder in ["src", "tests"] {
+        for_each_file(&Path::new(ROOT).join(folder), &mut check_file);
     }
     let mut exceptions = exceptions();
     findings.retain(|finding| match exceptions.get_mut(&(finding.kind.to_owned(), finding.name.clone())) {

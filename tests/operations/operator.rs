@@ -368,11 +368,17 @@ fn tampered_records_break_the_trail_and_are_named() {
             "INSERT INTO api_keys SELECT 'key_x', name, role, x'01', created_at, NULL, NULL, owner FROM api_keys WHERE name = 'alice'",
             "key key_x has no audit entry",
         ),
-        ("UPDATE tool_pins SET accepted = 'sha256:0' WHERE tool = 'fs__read'", "the definition of fs__read"),
-        ("UPDATE tool_pins SET accepted_target = 'x' WHERE tool = 'fs__read'", "the definition of fs__read"),
+        (
+            "UPDATE tool_pins SET accepted = 'sha256:0' WHERE tool = 'fs__read'",
+            "the pinned definition of tool fs__read",
+        ),
+        (
+            "UPDATE tool_pins SET accepted_target = 'x' WHERE tool = 'fs__read'",
+            "the pinned definition of tool fs__read",
+        ),
         (
             "UPDATE tool_pins SET accepted = seen, accepted_by = 'alice', accepted_at = '2026-01-01T00:00:00Z' WHERE tool = 'fs__write'",
-            "the definition of fs__write",
+            "the pinned definition of tool fs__write",
         ),
         ("DELETE FROM tool_pins WHERE tool = 'fs__secret'", "is gone"),
         ("INSERT INTO tool_pins (server, tool, seen) VALUES ('fs', 'fs__new', 'h')", "fs__new"),

@@ -49,9 +49,9 @@ impl fmt::Display for RowName {
         match self {
             Self::Key(id) => write!(f, "key {}", escape(id)),
             Self::Pin(server, tool) => {
-                write!(f, "the definition of {} that was seen or accepted of {}", escape(tool), escape(server))
+                write!(f, "the pinned definition of tool {} of server {}", escape(tool), escape(server))
             }
-            Self::Server(name) => write!(f, "the note that {} was connected", escape(name)),
+            Self::Server(name) => write!(f, "the record of server {}", escape(name)),
             Self::Rule(id) => write!(f, "standing rule {}", escape(id)),
             Self::NewestPolicy => f.write_str("the recorded policy in force"),
             Self::NodePolicy(node) => write!(f, "the recorded policy of node {}", escape(node)),

@@ -165,14 +165,28 @@ impl StoreLocation {
         {
             return Err(MoveError::OtherStore(dir.clone()));
         }
-        let (backend, moved) = match &other.0 {
+        match &other.0 {
             Kind::Directory(dir) => {
-                (Backend::Sqlite, moving::move_all(from, &OfflineDirectory::take(dir, true)?, move_modules, progress)?)
+                let to = OfflineDirectory::take(dir, true)?;
+                self.move_between(from, (other, &to), Backend::Sqlite, move_modules, progress)
             }
             Kind::Server(server) => {
-                (Backend::Postgres, moving::move_all(from, &server.take_offline(true)?, move_modules, progress)?)
+                let to = server.take_offline(true)?;
+                self.move_between(from, (other, &to), Backend::Postgres, move_modules, progress)
             }
-        };
+        }
+    }
+
+    /// Moves the data, and writes the new identities while both stores are still locked.
+    fn move_between(
+        &self,
+        from: &impl OfflineStore,
+        (other, to): (&Self, &impl OfflineStore),
+        backend: Backend,
+        move_modules: &mut MoveModules<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<VerifiedTrail, MoveError> {
+        let moved = moving::move_all(from, to, move_modules, progress)?;
         let id = from.fact(identity::STORE_ID)?.unwrap_or_default();
         for location in [self, other] {
             if let Kind::Directory(dir) = &location.0 {

@@ -91,8 +91,8 @@ impl Table {
     }
 }
 
-/// The facts that are moved: the time of the restored backup, the newest policy, and the store's id.
-const MOVED_FACTS: [&str; 3] = ["backup_of", NEWEST_POLICY_FACT, STORE_ID];
+/// The facts that are copied: the time of the restored backup, the newest policy, and the store's id.
+const COPIED_FACTS: [&str; 3] = ["backup_of", NEWEST_POLICY_FACT, STORE_ID];
 
 /// The source or the destination of a move, which no gateway serves meanwhile.
 pub(crate) trait OfflineStore {
@@ -269,7 +269,7 @@ pub(crate) fn move_all(
     if from.fact(STORE_ID)?.is_none() {
         from.set_fact(STORE_ID, Some(&new_id()))?;
     }
-    for name in MOVED_FACTS {
+    for name in COPIED_FACTS {
         let fact = from.fact(name)?;
         to.set_fact(name, fact.as_deref())?;
     }

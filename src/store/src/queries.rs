@@ -45,7 +45,7 @@ impl<B: Queries> Store for B {
     }
 
     fn find_prunable(&self, before: PruningCutoffs) -> StoreFuture<PrunableRecords> {
-        self.read(async move |db| retention::find_old(db, before).await)
+        self.read(async move |db| retention::find_prunable(db, before).await)
     }
 
     fn backup_time(&self) -> StoreFuture<Option<Timestamp>> {

@@ -92,7 +92,7 @@ pub struct Delivery {
 /// block.
 pub trait Deliveries: Send + Sync + 'static {
     /// Returns a handle for the leader `claimant`. Its writes fail with [`StoreError::HandedOver`] once another node
-    /// may lead, and the next leader sees all successful ones.
+    /// may lead, and the next leader sees all successful ones. Only stores whose nodes have claimants have such handles.
     fn for_leader(&self, claimant: &Claimant) -> Arc<dyn Deliveries>;
 
     /// Deletes all webhooks except the named ones. A webhook that is configured again later counts as new.

@@ -200,7 +200,7 @@ mod tests {
         .unwrap();
         assert!(
             verification_error(dir.path())
-                .contains("the definition of read that was seen or accepted of fs does not match audit entry 1")
+                .contains("the pinned definition of tool read of server fs does not match audit entry 1")
         );
         conn.execute("DELETE FROM tool_pins", []).unwrap();
         assert!(verification_error(dir.path()).contains("is gone"));

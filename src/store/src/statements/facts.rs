@@ -32,20 +32,15 @@ pub async fn backup_time<S: Sql>(db: &S) -> Result<Option<Timestamp>, StoreError
     get(db, "backup_of").await?.as_deref().map(parse_time).transpose()
 }
 
-/// Checks the two facts that mark an incomplete copy and a moved store.
-pub(crate) fn check_facts(incomplete: Option<&str>, moved_head: Option<&str>) -> Result<(), StoreError> {
-    if incomplete.is_some() {
+/// Returns an error if the store was moved or is an incomplete copy.
+pub async fn check_moved<S: Sql>(db: &S) -> Result<(), StoreError> {
+    if get(db, INCOMPLETE_FACT).await?.is_some() {
         return Err(StoreError::IncompleteCopy);
     }
-    if moved_head.is_some() {
+    if get(db, MOVED_FACT).await?.is_some() {
         return Err(StoreError::Moved);
     }
     Ok(())
-}
-
-/// Returns an error if the store was moved or is an incomplete copy.
-pub async fn check_moved<S: Sql>(db: &S) -> Result<(), StoreError> {
-    check_facts(get(db, INCOMPLETE_FACT).await?.as_deref(), get(db, MOVED_FACT).await?.as_deref())
 }
 
 /// Returns the id of the store, after setting it to `new` if there is none.

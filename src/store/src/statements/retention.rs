@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Reads the oldest prunable records.
-pub async fn find_old<S: Sql>(db: &S, before: PruningCutoffs) -> Result<PrunableRecords, StoreError> {
+pub async fn find_prunable<S: Sql>(db: &S, before: PruningCutoffs) -> Result<PrunableRecords, StoreError> {
     let mut old = PrunableRecords::default();
     if let Some(at) = before.contents {
         let sql = "SELECT no, octet_length(body) FROM changes

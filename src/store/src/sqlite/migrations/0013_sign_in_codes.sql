@@ -1,4 +1,4 @@
--- Times in milliseconds. Codes are valid for minutes, so that those before are not kept.
+-- Times are in milliseconds. Existing codes are dropped, because codes are valid only for minutes.
 DROP TABLE sign_in_codes;
 CREATE TABLE sign_in_codes (
     hash       BLOB PRIMARY KEY,
