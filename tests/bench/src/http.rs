@@ -9,7 +9,7 @@ use tokio::{
 
 pub struct Http {
     pub stream: TcpStream,
-    port: u16,
+    pub port: u16,
     buffer: Vec<u8>,
     filled: usize,
 }

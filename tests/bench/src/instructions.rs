@@ -1,4 +1,5 @@
-//! Counts the instructions of a proxied call with valgrind's callgrind, which is repeatable on a shared machine.
+//! Counts the instructions of proxied calls, proposals and decisions with valgrind's callgrind, which is repeatable on a
+//! shared machine.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -6,38 +7,54 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     echo::Era,
-    process::RunSettings,
+    http::Http,
+    process::{RunSettings, Server},
+    proposals::propose,
     proxied::{CallPath, Callers, TestStand},
     report::{self, line},
+    store,
 };
 
-/// Calls before the counting begins, which warm up connections, caches and the allocator.
+/// Requests before the counting begins, which warm up connections, caches and the allocator.
 const WARM_UP_CALLS: usize = 300;
+
+#[derive(Clone, Copy)]
+enum Request {
+    Call(Era, CallPath),
+    Proposal,
+    Decision,
+}
+
+const REQUESTS: [(&str, Request); 6] = [
+    ("call, 2025-11-25, HTTP", Request::Call(Era::Legacy, CallPath::Gateway)),
+    ("call, 2025-11-25, WebSocket", Request::Call(Era::Legacy, CallPath::GatewayWs)),
+    ("call, 2026-07-28, HTTP", Request::Call(Era::Modern, CallPath::Gateway)),
+    ("call, 2026-07-28, WebSocket", Request::Call(Era::Modern, CallPath::GatewayWs)),
+    ("proposal, 2026-07-28, HTTP", Request::Proposal),
+    ("decision, REST", Request::Decision),
+];
 
 pub async fn run(setting: &RunSettings, beside: Option<&Path>) -> Result<()> {
     report::section(
-        "Instructions of a proxied call (callgrind; user space only, one connection)",
+        "Instructions of a proxied call, a proposal and a decision (callgrind; user space only, one connection)",
         "scripts/bench instructions [--beside PROGRAM] (valgrind comes with Debian's valgrind)",
     );
-    let calls = if setting.quick { 500 } else { 3000 };
-    for (name, era) in [("2025-11-25", Era::Legacy), ("2026-07-28", Era::Modern)] {
-        for (endpoint, way) in [("HTTP", CallPath::Gateway), ("WebSocket", CallPath::GatewayWs)] {
-            let ours = count(setting, &setting.gateway, era, way, calls).await?;
-            let figures = match beside {
-                None => format!("{ours:.0}"),
-                Some(other) => {
-                    let other = count(setting, other, era, way, calls).await?;
-                    format!("{ours:.0}, beside {other:.0}: {:.3} times", ours / other)
-                }
-            };
-            line(&format!("{name}, {endpoint}"), &figures);
-        }
+    for (name, request) in REQUESTS.into_iter().filter(|(name, _)| name.contains(&setting.case)) {
+        let ours = count(setting, &setting.gateway, request).await?;
+        let figures = match beside {
+            None => format!("{ours:.0}"),
+            Some(other) => {
+                let other = count(setting, other, request).await?;
+                format!("{ours:.0}, beside {other:.0}: {:.3} times", ours / other)
+            }
+        };
+        line(name, &figures);
     }
     Ok(())
 }
 
-/// Returns the instructions for each of that many consecutive calls.
-async fn count(setting: &RunSettings, gateway: &Path, era: Era, way: CallPath, calls: usize) -> Result<f64> {
+/// Returns the instructions for each of many consecutive requests.
+async fn count(setting: &RunSettings, gateway: &Path, request: Request) -> Result<f64> {
     let folder = tempfile::tempdir()?;
     let log = folder.path().join("log");
     let under = vec![
@@ -48,32 +65,81 @@ async fn count(setting: &RunSettings, gateway: &Path, era: Era, way: CallPath, c
         format!("--log-file={}", log.display()),
     ];
     let setting = RunSettings { gateway: gateway.to_owned(), under, ..setting.clone() };
-    let stand = TestStand::new(&setting, era, 10).await?;
-    let Callers(_, mut callers) = stand.callers(way, "echo").await?;
-    let caller = callers.first_mut().context("no connection")?;
-    for _ in 0..WARM_UP_CALLS {
-        caller.once().await?;
-    }
-    instrument(stand.gateway.id(), "on")?;
-    // The code that the switch itself left behind is translated and executed.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    for _ in 0..calls {
-        caller.once().await?;
-    }
-    instrument(stand.gateway.id(), "off")?;
-    drop(callers);
-    stand.gateway.stop()?;
+    let requests = match request {
+        Request::Call(era, way) => count_calls(&setting, era, way).await?,
+        Request::Proposal => count_proposals(&setting).await?,
+        Request::Decision => count_decisions(&setting).await?,
+    };
     let text = std::fs::read_to_string(&log)?;
     let collected = text
         .lines()
         .find_map(|line| line.split_once("Collected :"))
         .and_then(|(_, number)| number.trim().parse::<f64>().ok())
-        .with_context(|| format!("callgrind says nothing of what it collected:\n{text}"))?;
-    Ok(collected / calls as f64)
+        .with_context(|| format!("callgrind does not say what it collected:\n{text}"))?;
+    Ok(collected / requests as f64)
 }
 
-fn instrument(gateway: u32, switch: &str) -> Result<()> {
-    let output = Command::new("callgrind_control").args(["-i", switch, &gateway.to_string()]).output()?;
+async fn count_calls(setting: &RunSettings, era: Era, way: CallPath) -> Result<usize> {
+    let calls = if setting.quick { 500 } else { 3000 };
+    let stand = TestStand::new(setting, era, 10).await?;
+    let Callers(_, mut callers) = stand.callers(way, "echo").await?;
+    let caller = callers.first_mut().context("no connection")?;
+    for _ in 0..WARM_UP_CALLS {
+        caller.once().await?;
+    }
+    instrument(&stand.gateway, "on").await?;
+    for _ in 0..calls {
+        caller.once().await?;
+    }
+    instrument(&stand.gateway, "off").await?;
+    drop(callers);
+    stand.gateway.stop()?;
+    Ok(calls)
+}
+
+async fn count_proposals(setting: &RunSettings) -> Result<usize> {
+    let proposals = if setting.quick { 200 } else { 1000 };
+    let (mut servers, project) = store::start(setting, None, 1).await?;
+    let gateway = servers.pop().context("no gateway")?;
+    let mut http = Http::connect(gateway.port).await?;
+    for n in 0..WARM_UP_CALLS {
+        propose(&mut http, gateway.port, &project, &format!("Warm up {n}")).await?;
+    }
+    instrument(&gateway, "on").await?;
+    for n in 0..proposals {
+        propose(&mut http, gateway.port, &project, &format!("Change {n}")).await?;
+    }
+    instrument(&gateway, "off").await?;
+    gateway.stop()?;
+    Ok(proposals)
+}
+
+async fn count_decisions(setting: &RunSettings) -> Result<usize> {
+    let decisions = if setting.quick { 200 } else { 1000 };
+    let (mut servers, project) = store::start(setting, None, 1).await?;
+    let gateway = servers.pop().context("no gateway")?;
+    let key = gateway.reviewer(setting)?;
+    let mut http = Http::connect(gateway.port).await?;
+    let mut requests = Vec::new();
+    for n in 0..WARM_UP_CALLS + decisions {
+        let change = propose(&mut http, gateway.port, &project, &format!("Change {n}")).await?;
+        requests.push(store::rejection(&mut http, gateway.port, &key, &change).await?);
+    }
+    for (n, request) in requests.iter().enumerate() {
+        if n == WARM_UP_CALLS {
+            instrument(&gateway, "on").await?;
+        }
+        store::decide(&mut http, request).await?;
+    }
+    instrument(&gateway, "off").await?;
+    gateway.stop()?;
+    Ok(decisions)
+}
+
+/// Switches the counting. The code that the switch leaves behind is translated and executed before this returns.
+async fn instrument(gateway: &Server, switch: &str) -> Result<()> {
+    let output = Command::new("callgrind_control").args(["-i", switch, &gateway.id().to_string()]).output()?;
     ensure!(output.status.success(), "callgrind_control: {}", String::from_utf8_lossy(&output.stderr));
+    tokio::time::sleep(Duration::from_millis(200)).await;
     Ok(())
 }

@@ -4,8 +4,8 @@
 //! bare actix-web endpoint that parses and answers JSON of the same size. `proxied`: a call through the gateway to an
 //! upstream, beside the same call through nginx. `proposals`: durable proposals per second beside raw SQLite group
 //! commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket sessions. `latency`: a
-//! reviewer's latency during large calls. `instructions` (only when named): instructions of a proxied call, by
-//! valgrind, beside another build of the gateway. `store` (only when named): proposals and decisions on SQLite and on
+//! reviewer's latency during large calls. `instructions` (only when named): instructions of calls, proposals
+//! and decisions, by valgrind, beside another build of the gateway. `store` (only when named): proposals and decisions on SQLite and on
 //! PostgreSQL. `cluster` (only when named): SQLite, and one and three gateways on one PostgreSQL. CPU is read from
 //! `/proc/PID/stat` of the server, so the load generator's own does not count.
 
@@ -54,7 +54,7 @@ struct Args {
     /// A short run: less precise, with the same shape.
     #[arg(long)]
     quick: bool,
-    /// Runs only the cases of `calls` whose name contains this text.
+    /// Runs only the cases of `calls` and `instructions` whose name contains this text.
     #[arg(long, default_value = "")]
     case: String,
     /// The gateway's program.

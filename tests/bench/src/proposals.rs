@@ -148,7 +148,8 @@ pub fn proposal(port: u16, project: &str, title: &str) -> Vec<u8> {
     modern(port, "tools/call", json!({"name": "create_issue", "arguments": arguments}))
 }
 
-async fn propose(http: &mut Http, port: u16, project: &str, title: &str) -> Result<String> {
+/// Proposes a change and returns its id.
+pub async fn propose(http: &mut Http, port: u16, project: &str, title: &str) -> Result<String> {
     let answer = http.json(&proposal(port, project, title)).await?;
     Ok(answer["result"]["structuredContent"]["changeId"].as_str().context("no change")?.to_owned())
 }

@@ -116,15 +116,11 @@ pub async fn measure(setting: &RunSettings, name: &str, url: Option<&str>, nodes
     let mut shares: Vec<(u16, Vec<Vec<u8>>)> = (0..WRITERS).map(|writer| (ports[writer % nodes], Vec::new())).collect();
     let mut http = Http::connect(ports[0]).await?;
     for (n, (_, id)) in proposed.iter().enumerate() {
-        let change = json_of(&mut http, &get(ports[0], &key, &format!("/api/changes/{id}"))).await?;
-        let body = json!({
-            "decision": "reject", "comment": "", "version": change["version"], "digest": change["digest"],
-        });
         let (port, share) = &mut shares[n % WRITERS];
-        share.push(post(*port, &key, &format!("/api/changes/{id}/decision"), &body));
+        share.push(rejection(&mut http, *port, &key, id).await?);
     }
     let (cpu, since) = (all_cpu()?, Instant::now());
-    let mut times = decide(shares).await?;
+    let mut times = decide_all(shares).await?;
     let decided = times.len() as f64 / since.elapsed().as_secs_f64();
     let spent = (all_cpu()? - cpu).as_secs_f64() * 1e6 / times.len() as f64;
     print_rate(&format!("{name}, decisions"), decided, &mut times, spent);
@@ -144,8 +140,24 @@ fn print_rate(name: &str, rate: f64, times: &mut [Duration], cpu: f64) {
     );
 }
 
+/// Renders the rejection of a change for the node at that port, with the version and digest that `http` fetches.
+pub async fn rejection(http: &mut Http, port: u16, key: &str, change: &str) -> Result<Vec<u8>> {
+    let current = json_of(http, &get(http.port, key, &format!("/api/changes/{change}"))).await?;
+    let body = json!({
+        "decision": "reject", "comment": "", "version": current["version"], "digest": current["digest"],
+    });
+    Ok(post(port, key, &format!("/api/changes/{change}/decision"), &body))
+}
+
+/// Sends a decision.
+pub async fn decide(http: &mut Http, request: &[u8]) -> Result<()> {
+    let (status, _, head) = http.exchange(request).await?;
+    ensure!(status == 200, "{status} {}", String::from_utf8_lossy(http.body(head)));
+    Ok(())
+}
+
 /// Sends the requests of each share with one client.
-async fn decide(shares: Vec<(u16, Vec<Vec<u8>>)>) -> Result<Vec<Duration>> {
+async fn decide_all(shares: Vec<(u16, Vec<Vec<u8>>)>) -> Result<Vec<Duration>> {
     let local = tokio::task::LocalSet::new();
     local
         .run_until(async {
@@ -157,8 +169,7 @@ async fn decide(shares: Vec<(u16, Vec<Vec<u8>>)>) -> Result<Vec<Duration>> {
                         let mut times = Vec::with_capacity(share.len());
                         for request in share {
                             let began = Instant::now();
-                            let (status, _, head) = http.exchange(&request).await?;
-                            ensure!(status == 200, "{status} {}", String::from_utf8_lossy(http.body(head)));
+                            decide(&mut http, &request).await?;
                             times.push(began.elapsed());
                         }
                         anyhow::Ok(times)
