@@ -101,7 +101,7 @@ test('changed behind its back: refused, the new diff beside the old one, decided
   await page.locator('.banner.altered', { hasText: 'Your decision was not recorded' }).waitFor();
   await shows(page, 'Content', ['-zero', ' one', '-two', '+three']);
   await shows(page, 'Content', [' one', '-two', '+three'], 'section.previous');
-  await page.locator('footer.decision .anew').waitFor();
+  await page.locator('footer.decision .after-conflict').waitFor();
   await look(page, '2-stale');
   const { state, decisions, version } = await gateway.change(id);
   assert.deepEqual([state, decisions], ['pending', []]);

@@ -5,10 +5,10 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { fieldOf, formOf, sourceOfForm } from '../../src/rest/assets/js/core/argform.js';
 import { differences } from '../../src/rest/assets/js/core/compare.js';
-import { Collection, matching } from '../../src/rest/assets/js/core/collection.js';
-import { facets, filtered, filterQuery, readFilter, request, stateCounts } from '../../src/rest/assets/js/core/filters.js';
+import { Collection, matchingRows } from '../../src/rest/assets/js/core/collection.js';
+import { facets, filterRows, filterQuery, readFilter, requestOf, stateCounts } from '../../src/rest/assets/js/core/filters.js';
 import { Feed } from '../../src/rest/assets/js/core/feed.js';
-import { grouped } from '../../src/rest/assets/js/core/groups.js';
+import { groupRows } from '../../src/rest/assets/js/core/groups.js';
 import { lineDiff } from '../../src/rest/assets/js/core/linediff.js';
 import { compose, elementsOf, layout, members, pretty, sourceOf } from '../../src/rest/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/rest/assets/js/core/router.js';
@@ -17,11 +17,11 @@ import { cut, escapeHidden, linesOf, visibleString } from '../../src/rest/assets
 import { Triage } from '../../src/rest/assets/js/core/triage.js';
 import { entryOf, EVENT_GROUPS, EVENTS, eventOf, HISTORY_STATES, shownOperation, toolName } from '../../src/rest/assets/js/core/vocab.js';
 import { auditQuery, auditRequest, isNarrow, readAuditFilter } from '../../src/rest/assets/js/ui/auditfilter.js';
-import { told } from '../../src/rest/assets/js/ui/callargs.js';
+import { splitFields } from '../../src/rest/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/rest/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/rest/assets/js/ui/export.js';
-import { isAsked } from '../../src/rest/assets/js/ui/terms.js';
-import { hasRecipe, silentTools } from '../../src/rest/assets/js/ui/tools.js';
+import { isReviewerOf } from '../../src/rest/assets/js/ui/terms.js';
+import { hasRecipe, unannotatedTools } from '../../src/rest/assets/js/ui/tools.js';
 import { indented } from '../../src/rest/assets/js/ui/definition.js';
 import { boundary } from '../../src/rest/assets/js/ui/longtext.js';
 import { chain } from '../../src/rest/assets/js/views/audit.js';
@@ -265,8 +265,8 @@ test('filters want every word', () => {
   const collection = new Collection({ accepts: () => true, load: async () => ({}) });
   collection.apply(change(1, { summary: 'Delete the old runbook' }));
   collection.apply(change(2, { summary: 'Update the runbook' }));
-  assert.deepEqual(matching(collection.items, 'RUNBOOK old').map((c) => c.id), ['chg_1']);
-  assert.equal(matching(collection.items, '').length, 2);
+  assert.deepEqual(matchingRows(collection.items, 'RUNBOOK old').map((c) => c.id), ['chg_1']);
+  assert.equal(matchingRows(collection.items, '').length, 2);
 });
 
 test('two definitions are compared line by line', () => {
@@ -313,14 +313,14 @@ test('a filter survives the address, and unknown values do not', () => {
   const filter = readFilter(new URLSearchParams('state=pending&tool=a%26b&age=24h&q=x+y&group=none&other=1'));
   assert.deepEqual(filterQuery(filter), { state: 'pending', tool: 'a&b', age: '24h', q: 'x y', group: 'none' });
   assert.deepEqual(filterQuery(readFilter(new URLSearchParams('state=nonsense&age=never&group=all'))), {});
-  assert.deepEqual(request(readFilter(new URLSearchParams('age=over-1h&state=stale')), 3_600_000), { states: ['stale'], tool: '', server: '', principal: '', q: '', since: '', until: '1970-01-01T00:00:00.000Z' });
+  assert.deepEqual(requestOf(readFilter(new URLSearchParams('age=over-1h&state=stale')), 3_600_000), { states: ['stale'], tool: '', server: '', principal: '', q: '', since: '', until: '1970-01-01T00:00:00.000Z' });
 });
 
 test('filters, their figures and the states that each would leave', () => {
   const now = 10 * 86_400_000;
   const made = (id, tool, principal, state, ageHours) => ({ id, tool, provider: 'p', state, proposer: { principal }, at: now - ageHours * 3_600_000, text: `${tool} ${principal} ${state}` });
   const rows = [made('1', 'a', 'x', 'pending', 0.5), made('2', 'a', 'y', 'pending', 2), made('3', 'b', 'y', 'stale', 30)];
-  const ids = (more) => filtered(rows, { ...readFilter(new URLSearchParams()), ...more }, now).map((r) => r.id).join('');
+  const ids = (more) => filterRows(rows, { ...readFilter(new URLSearchParams()), ...more }, now).map((r) => r.id).join('');
   assert.equal(ids({}), '123');
   assert.equal(ids({ tool: 'a', principal: 'y' }), '2');
   assert.equal(ids({ age: '1h' }), '1');
@@ -336,18 +336,18 @@ test('groups stand where their newest change stands, floods are closed, one-shot
   const made = (principal, session, transport = 'http') => ({ id: String(n += 1), tool: 't', provider: 'p', proposer: { principal, session, transport } });
   const rows = [made('a', '1'), made('b', '2'), made('a', '1'), made('a', '1'), made('a', 'other')];
   const show = (items) => items.map((i) => (i.group ? `[${i.rows.length}${i.open ? '' : ' closed'}]` : i.id)).join(' ');
-  assert.equal(show(grouped(rows, new Map())), '[3] 1 3 4 2 5');
-  const key = grouped(rows, new Map())[0].id;
-  assert.equal(show(grouped(rows, new Map([[key, false]]))), '[3 closed] 2 5');
-  assert.equal(show(grouped(Array.from({ length: 30 }, (_, i) => made('flood', String(i), 'rest')), new Map())), '[30 closed]');
-  assert.equal(show(grouped(rows.slice(0, 3), new Map())), '1 2 3', 'two are no group');
+  assert.equal(show(groupRows(rows, new Map())), '[3] 1 3 4 2 5');
+  const key = groupRows(rows, new Map())[0].id;
+  assert.equal(show(groupRows(rows, new Map([[key, false]]))), '[3 closed] 2 5');
+  assert.equal(show(groupRows(Array.from({ length: 30 }, (_, i) => made('flood', String(i), 'rest')), new Map())), '[30 closed]');
+  assert.equal(show(groupRows(rows.slice(0, 3), new Map())), '1 2 3', 'two are no group');
 });
 
 test('only what was seen in this version is picked, and dropped when it alters', () => {
   const triage = new Triage();
   const change = (version) => ({ id: 'c', version, digest: `d${version}`, state: 'pending', diff: { truncated: false }, operation: 'UPDATE', summary: 's' });
   assert.equal(triage.toggle(change(1)), 'unseen');
-  triage.saw(change(1));
+  triage.markSeen(change(1));
   assert.equal(triage.toggle(change(2)), 'unseen');
   assert.equal(triage.toggle({ ...change(1), state: 'stale' }), 'decided');
   assert.equal(triage.toggle(change(1)), 'picked');
@@ -414,7 +414,7 @@ test('a tool has the recipe of its own name, behind the prefix of its server', (
 });
 
 test('only tools that do not say whether they write are offered to run without review', () => {
-  const offered = (...hints) => silentTools(hints.map((hint, i) => ({ name: `${i}`, mayLetRun: i < 4, definition: JSON.stringify({ annotations: hint }), annotations: { readOnlyHint: hint?.readOnlyHint ?? false } }))).map((tool) => tool.name);
+  const offered = (...hints) => unannotatedTools(hints.map((hint, i) => ({ name: `${i}`, mayLetRun: i < 4, definition: JSON.stringify({ annotations: hint }), annotations: { readOnlyHint: hint?.readOnlyHint ?? false } }))).map((tool) => tool.name);
   assert.deepEqual(offered(undefined, null, {}, { readOnlyHint: null }, {}), ['0', '1', '2', '3']);
   assert.deepEqual(offered({}, { readOnlyHint: false }, null), ['0', '2']);
   assert.deepEqual(offered({ readOnlyHint: false }, { readOnlyHint: false }), []);
@@ -429,19 +429,19 @@ test('no test asserts on what it read of a page once: pages paint later', () => 
 });
 
 test('a rule asks for everybody, a role or a group', () => {
-  const asked = (reviewers, me) => isAsked({ terms: { reviewers } }, { mayDecide: true, role: 'reviewer', groups: [], ...me });
+  const asked = (reviewers, me) => isReviewerOf({ terms: { reviewers } }, { mayDecide: true, role: 'reviewer', groups: [], ...me });
   for (const [reviewers, me, expected] of [
     [[], {}, true], [[], { mayDecide: false }, false], [['reviewer'], {}, true], [['reviewer'], { role: 'admin' }, true],
     [['admin'], {}, false], [['admin'], { role: 'admin' }, true], [['dba'], {}, false], [['dba'], { role: 'admin' }, false],
     [['dba'], { groups: ['dba'] }, true], [['dba'], { groups: ['dba'], mayDecide: false }, false], [['dba', 'admin'], { role: 'admin' }, true],
   ]) assert.equal(asked(reviewers, me), expected, JSON.stringify([reviewers, me]));
-  assert.equal(isAsked({}, { mayDecide: true, role: 'reviewer' }), true);
+  assert.equal(isReviewerOf({}, { mayDecide: true, role: 'reviewer' }), true);
 });
 
 test('a vote changes nothing of what is selected, another digest does', () => {
   const triage = new Triage();
   const change = { id: 'c', version: 1, digest: 'd', state: 'pending', diff: { truncated: false }, operation: 'UPDATE', summary: 's' };
-  triage.saw(change);
+  triage.markSeen(change);
   assert.equal(triage.toggle(change), 'picked');
   const voted = { id: 'c', version: 2, digest: 'd', state: 'pending' };
   assert.equal(triage.follow(() => voted), 0);
@@ -461,8 +461,8 @@ test('a call is one only where nothing but its arguments is known', () => {
   assert.equal(toolName({ provider: 'filesystem', tool: 'filesystem__edit_file' }), 'filesystem / edit_file');
   assert.equal(toolName({ provider: 'tracker', tool: 'create_issue' }), 'tracker / create_issue');
   const fields = [{ field: 'path', after: 'a' }, { field: '$description', after: 'Writes.' }];
-  assert.deepEqual(told({ fields }), { fields: [fields[0]], tool: 'Writes.' });
-  assert.equal(told({ fields: [] }).tool, null);
+  assert.deepEqual(splitFields({ fields }), { fields: [fields[0]], tool: 'Writes.' });
+  assert.equal(splitFields({ fields: [] }).tool, null);
 });
 
 test('a rule for a whole tool is told as what it is', () => {

@@ -1,20 +1,20 @@
-// The signed-in page: header, views, the feed and what follows from it.
+// The page of a signed-in user: the header, the views and the live feed.
 
 import { announce, notice } from './core/announce.js';
 import { Collection } from './core/collection.js';
 import { fill, h } from './core/dom.js';
 import { Feed } from './core/feed.js';
-import { filtered, readFilter, request } from './core/filters.js';
+import { filterRows, readFilter, requestOf } from './core/filters.js';
 import { brand, icon } from './core/icons.js';
-import { tellOf } from './core/notify.js';
+import { queueNotification } from './core/notify.js';
 import { go, parseRoute, replaceRoute, routeTo } from './core/router.js';
-import { count, said, short } from './core/text.js';
+import { count, quote, short } from './core/text.js';
 import { nextTheme, theme } from './core/theme.js';
 import { now } from './core/time.js';
 import { Triage } from './core/triage.js';
 import { eventName, HISTORY_STATES, INBOX_STATES } from './core/vocab.js';
 import { openHelp } from './ui/help.js';
-import { isAsked, isOwn } from './ui/terms.js';
+import { isReviewerOf, isOwn } from './ui/terms.js';
 import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
@@ -24,22 +24,22 @@ import { ProvidersView, toReview } from './views/providers.js';
 import { RulesView } from './views/rules.js';
 import { SessionsView } from './views/sessions.js';
 
-// On a small screen, all but the first two are in a menu.
+// On a small screen, all views except the first two are in a menu.
 const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
-// Servers and the configuration file change without an event of their own, too.
-const LOOK = 30_000;
-// A connection that is back before this was never worth a banner.
-const GRACE = 2500;
+// Servers and the configuration can change without an event.
+const POLL_INTERVAL = 30_000;
+// A shorter interruption shows no banner.
+const BANNER_DELAY = 2500;
 
 const MENU = VIEWS.slice(2);
 
-// Links to all views. The menu is one on a small screen only: elsewhere its links stand beside the others.
-function views() {
-  const counted = () => h('span', { class: 'count', hidden: true });
-  const link = ([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && counted());
+// Creates the links to all views. On a large screen the links of the menu stand beside the others.
+function viewLinks() {
+  const badge = () => h('span', { class: 'count', hidden: true });
+  const link = ([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && badge());
   return h('nav', { 'aria-label': 'Views' }, VIEWS.slice(0, 2).map(link),
     h('div', { id: 'more-views', class: 'menu', popover: '' }, MENU.map(link)),
-    h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, 'More'), counted()));
+    h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, 'More'), badge()));
 }
 
 export class App {
@@ -50,21 +50,21 @@ export class App {
   #feed;
   #inbox;
   #history = null;
-  #asked = null;
+  #loadedRequest = null;
   #triage = new Triage();
   #undos;
   #view = null;
   #viewName = null;
   #parts;
-  #grace = null;
-  #recounting = null;
+  #bannerTimer = null;
+  #recountTimer = null;
   #refusal = null;
-  #first = true;
+  #isFirstConnection = true;
   #ended = false;
   #reload;
   #toReview = 0;
-  #counted = -1;
-  #looking = null;
+  #shownCount = -1;
+  #pollTimer = null;
   #abort = new AbortController();
   #onHash = () => this.#route();
 
@@ -73,16 +73,16 @@ export class App {
     this.#me = me;
     this.#keys = keys;
     this.#inbox = new Collection({ load: (page) => api.changes({ ...page, states: INBOX_STATES }), accepts: (c) => INBOX_STATES.includes(c.state), eager: true });
-    this.#inbox.subscribe(() => this.#counts());
+    this.#inbox.subscribe(() => this.#updateCount());
     this.#parts = {
-      nav: views(),
+      nav: viewLinks(),
       state: h('div', { class: 'connection', role: 'status', data: { state: 'connecting' } }),
       banner: h('div', { class: 'gone', role: 'alert', hidden: true }),
       main: h('main', { id: 'main', tabindex: '-1' }),
-      theme: h('button', { type: 'button', class: 'ghost icon-only', onclick: () => this.#theme() }),
+      theme: h('button', { type: 'button', class: 'ghost icon-only', onclick: () => this.#switchTheme() }),
     };
     this.#reload = new ReloadBar({ api, me });
-    this.#undos = new UndoStack({ undo: (id, version) => api.undo(id, version), undone: (answer) => this.#undone(answer) });
+    this.#undos = new UndoStack({ undo: (id, version) => api.undo(id, version), undone: (answer) => this.#applyUndo(answer) });
     this.element = h('div', { class: 'app' },
       h('button', { type: 'button', class: 'skip', onclick: () => this.#focusTitle() }, 'Skip to content'),
       h('header', { class: 'top' },
@@ -90,10 +90,10 @@ export class App {
         this.#parts.nav,
         h('div', { class: 'top-right' }, this.#parts.state, this.#parts.theme,
           h('button', { type: 'button', class: 'ghost icon-only wide-only', 'aria-label': 'Keyboard shortcuts', title: 'Keyboard shortcuts (?)', onclick: openHelp }, icon('keyboard')),
-          h('div', { class: 'me' }, h('span', { class: 'me-name' }, said(me.name, 30)), h('span', { class: 'me-role' }, said(me.role, 20))),
+          h('div', { class: 'me' }, h('span', { class: 'me-name' }, quote(me.name, 30)), h('span', { class: 'me-role' }, quote(me.role, 20))),
           h('button', { type: 'button', class: 'ghost signout', title: 'Sign out', onclick: signOut }, icon('leave'), h('span', null, 'Sign out')))),
       this.#parts.banner, this.#reload.element, this.#parts.main, this.#undos.element);
-    this.#themeButton();
+    this.#paintThemeButton();
     this.#feed = new Feed((signal, seq) => api.events(signal, seq), {
       hello: () => this.#inbox.reload(),
       reset: () => this.#resync(),
@@ -111,28 +111,28 @@ export class App {
     addEventListener('hashchange', this.#onHash);
     this.#feed.start();
     this.#route();
-    this.#look();
-    this.#looking = setInterval(() => !document.hidden && this.#look(), LOOK);
+    this.#poll();
+    this.#pollTimer = setInterval(() => !document.hidden && this.#poll(), POLL_INTERVAL);
   }
 
-  /** Ends everything that would go on by itself. */
+  /** Stops the feed, timers and requests. */
   stop() {
     this.#ended = true;
     this.#abort.abort();
-    clearInterval(this.#looking);
+    clearInterval(this.#pollTimer);
     removeEventListener('hashchange', this.#onHash);
     this.#feed.stop();
     this.#view?.dispose();
     this.#undos.clear();
-    clearTimeout(this.#grace);
-    clearTimeout(this.#recounting);
+    clearTimeout(this.#bannerTimer);
+    clearTimeout(this.#recountTimer);
     this.#keys.bind('app', null);
     this.#keys.bind('view', null);
   }
 
   #route() {
     const route = parseRoute(location.hash);
-    // What links from elsewhere name: a change, wherever it stands.
+    // External links use `#/changes/…`, which does not name a view.
     if (route.view === 'changes') return replaceRoute(routeTo('inbox', route.id, Object.fromEntries(route.query)));
     const name = VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
     const filter = readFilter(route.query, name === 'history' ? HISTORY_STATES : undefined);
@@ -151,10 +151,10 @@ export class App {
       if (switched) this.#focusTitle();
     }
     this.#parts.nav.querySelector(':popover-open')?.hidePopover();
-    if (name === 'history' && JSON.stringify(request(filter, 0)) !== this.#asked) this.#view.use(this.#ask(filter), filter);
+    if (name === 'history' && JSON.stringify(requestOf(filter, 0)) !== this.#loadedRequest) this.#view.use(this.#loadHistory(filter), filter);
     document.body.classList.toggle('on-detail', (name === 'inbox' || name === 'history') && route.id !== null);
     this.#view.route(route);
-    this.#title();
+    this.#updateTitle();
   }
 
   #create(name, filter) {
@@ -167,21 +167,21 @@ export class App {
     if (name === 'servers') return new ProvidersView({ api, me: this.#me });
     const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, filter };
     if (name === 'inbox') return new ChangesView({ ...common, title: 'Inbox', collection: this.#inbox });
-    return new ChangesView({ ...common, title: 'History', collection: this.#ask(filter), onFilter: (chosen) => go(routeTo('history', null, chosen)) });
+    return new ChangesView({ ...common, title: 'History', collection: this.#loadHistory(filter), onFilter: (chosen) => go(routeTo('history', null, chosen)) });
   }
 
-  // The history that the gateway has filtered so.
-  #ask(filter) {
-    this.#asked = JSON.stringify(request(filter, 0));
-    const wanted = request(filter, now());
-    // What is pending stands in the inbox, and is no history yet.
-    if (!wanted.states.length) wanted.states = HISTORY_STATES;
-    this.#history = new Collection({ load: (page) => this.#api.changes({ ...page, ...wanted }), accepts: (c) => HISTORY_STATES.includes(c.state) && filtered([c], filter, now()).length > 0 });
+  // Loads the history with the gateway applying the filter.
+  #loadHistory(filter) {
+    this.#loadedRequest = JSON.stringify(requestOf(filter, 0));
+    const filterRequest = requestOf(filter, now());
+    // Pending changes are in the inbox only.
+    if (!filterRequest.states.length) filterRequest.states = HISTORY_STATES;
+    this.#history = new Collection({ load: (page) => this.#api.changes({ ...page, ...filterRequest }), accepts: (c) => HISTORY_STATES.includes(c.state) && filterRows([c], filter, now()).length > 0 });
     this.#history.reload();
     return this.#history;
   }
 
-  #undone(answer) {
+  #applyUndo(answer) {
     this.#inbox.apply(answer.change, false);
     this.#history?.apply(answer.change, false);
     this.#view?.adopt?.(answer);
@@ -202,8 +202,8 @@ export class App {
       return;
     }
     if (/^(provider|config)\./.test(event.type ?? '')) {
-      if (event.type.startsWith('config.')) this.#whoAmI();
-      this.#look();
+      if (event.type.startsWith('config.')) this.#reloadUser();
+      this.#poll();
       this.#view?.providerEvent?.(event);
       return;
     }
@@ -215,7 +215,7 @@ export class App {
     this.#undos.follow(event.change);
     if (name === 'created') {
       announce(`New change: ${event.change.summary}`);
-      if (isAsked(event.change, this.#me) && !isOwn(event.change, this.#me)) tellOf(event.change, (id) => go(routeTo('inbox', id)));
+      if (isReviewerOf(event.change, this.#me) && !isOwn(event.change, this.#me)) queueNotification(event.change, (id) => go(routeTo('inbox', id)));
     }
     if (name === 'outcome_unknown') notice(`Outcome unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
     if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
@@ -230,37 +230,37 @@ export class App {
   }
 
   #recount() {
-    this.#recounting ??= setTimeout(() => {
-      this.#recounting = null;
+    this.#recountTimer ??= setTimeout(() => {
+      this.#recountTimer = null;
       this.#history?.recount();
     }, 1000);
   }
 
-  // Groups are of the configuration: what is shown next is shown to whom one is then. Views hold the same object.
-  async #whoAmI() {
+  // A new configuration may change the user's groups. Views hold the same object, so it is updated in place.
+  async #reloadUser() {
     try {
       Object.assign(this.#me, await this.#api.me());
     } catch {
-      // The gateway decides all the same.
+      // The gateway checks permissions in any case.
     }
   }
 
-  // The feed has lost its place: everything that is shown is read again.
+  // Reads everything again after the feed has lost its position.
   #resync() {
     this.#inbox.reload();
     this.#history?.reload();
     this.#view?.refresh();
-    this.#look();
+    this.#poll();
   }
 
-  // What waits for a reviewer beside changes: definitions of tools, and the configuration.
-  async #look() {
+  // Reads what else waits for a reviewer: definitions of tools, and the configuration.
+  async #poll() {
     this.#reload.load(this.#abort.signal);
     try {
       const servers = await this.#api.servers(this.#abort.signal);
       this.#toReview = servers.reduce((sum, p) => sum + toReview(p), 0);
     } catch {
-      return; // It is asked again.
+      return; // The next poll tries again.
     }
     for (const badge of this.#parts.nav.querySelectorAll('[data-view=servers] .count, .more-views .count')) {
       badge.hidden = this.#toReview === 0;
@@ -271,13 +271,13 @@ export class App {
   #connection(state, { status = null }) {
     const box = this.#parts.state;
     if (state === 'live') {
-      clearTimeout(this.#grace);
-      this.#grace = null;
+      clearTimeout(this.#bannerTimer);
+      this.#bannerTimer = null;
       box.dataset.state = 'live';
       fill(box, h('span', { class: 'pulse' }), h('span', null, 'Live'));
       this.#parts.banner.hidden = true;
-      if (!this.#first && this.#inbox.status === 'failed') this.#inbox.reload();
-      this.#first = false;
+      if (!this.#isFirstConnection && this.#inbox.status === 'failed') this.#inbox.reload();
+      this.#isFirstConnection = false;
       return;
     }
     if (state === 'connecting' && box.dataset.state === 'waiting') return;
@@ -287,17 +287,17 @@ export class App {
     }
     if (state === 'waiting') {
       this.#refusal = status;
-      this.#grace ??= setTimeout(() => this.#gone(), GRACE);
-      if (!this.#parts.banner.hidden) this.#gone();
-      if (this.#first && this.#inbox.status === 'idle') this.#inbox.reload();
+      this.#bannerTimer ??= setTimeout(() => this.#showBanner(), BANNER_DELAY);
+      if (!this.#parts.banner.hidden) this.#showBanner();
+      if (this.#isFirstConnection && this.#inbox.status === 'idle') this.#inbox.reload();
     }
   }
 
-  #gone() {
+  #showBanner() {
     if (this.#ended) return;
     const { banner } = this.#parts;
     banner.hidden = false;
-    // Said once, and again only if it is something else: it is read aloud.
+    // The banner is read aloud, so it is replaced only when its text changes.
     if (banner.dataset.refusal === String(this.#refusal)) return;
     banner.dataset.refusal = String(this.#refusal);
     const problem = this.#refusal === null ? 'The gateway cannot be reached. ' : `The gateway is refusing the live feed (HTTP ${this.#refusal}). `;
@@ -310,10 +310,10 @@ export class App {
     return this.signedOut?.('This sign-in cannot see changes. Use a key with the role reviewer, viewer or admin.');
   }
 
-  #counts() {
+  #updateCount() {
     const n = this.#inbox.size(INBOX_STATES);
-    if (n === this.#counted) return;
-    this.#counted = n;
+    if (n === this.#shownCount) return;
+    this.#shownCount = n;
     const badge = this.#parts.nav.querySelector('[data-view=inbox] .count');
     badge.hidden = n === 0;
     const text = n > 999 ? '999+' : count(n);
@@ -322,27 +322,27 @@ export class App {
     const mark = n > 0 ? '/assets/icon-waiting.svg' : '/assets/icon.svg';
     const favicon = document.getElementById('favicon');
     if (favicon.getAttribute('href') !== mark) favicon.href = mark;
-    this.#title();
+    this.#updateTitle();
   }
 
-  #title() {
+  #updateTitle() {
     const n = this.#inbox.size(INBOX_STATES);
     const view = VIEWS.find(([name]) => this.#viewName?.startsWith(name))?.[1] ?? 'Inbox';
     document.title = `${n > 0 ? `(${count(n)}) ` : ''}${view} · Countersign`;
   }
 
-  // On a small screen the list with its heading is out of sight while a change is open.
+  // On a small screen an open change hides the list with its heading.
   #focusTitle() {
     [...this.#view?.element.querySelectorAll('h1') ?? []].find((title) => title.checkVisibility())?.focus({ preventScroll: true });
   }
 
-  #theme() {
+  #switchTheme() {
     nextTheme();
-    this.#themeButton();
+    this.#paintThemeButton();
     announce(`Theme: ${theme()}`);
   }
 
-  #themeButton() {
+  #paintThemeButton() {
     const label = `Theme: ${theme()}`;
     this.#parts.theme.setAttribute('aria-label', label);
     this.#parts.theme.title = label;

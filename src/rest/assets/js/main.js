@@ -1,4 +1,4 @@
-// Starts the page: a code in the address signs in, a secret from before goes on, everything else sees the sign-in page.
+// Starts the page. A code in the address signs in, a stored secret resumes, otherwise the sign-in page is shown.
 
 import { mountAnnouncer, notice } from './core/announce.js';
 import { Api, explain } from './core/api.js';
@@ -10,7 +10,7 @@ import { App } from './app.js';
 import { applyDensity } from './ui/density.js';
 import { SignInView, signInProblem } from './views/signin.js';
 
-// Before anything else, so that the code is not in the address for longer than it takes to read it.
+// Runs first, so that the code leaves the address at once.
 let code = takeCode();
 
 const root = document.getElementById('app');
@@ -21,9 +21,9 @@ const session = new Session((signedIn) => {
   if (signedIn) resume('');
   else showSignIn('You have signed out in another tab.');
 });
-const api = new Api(() => session.secret, () => ended('Your sign-in has ended. Sign in again.'));
+const api = new Api(() => session.secret, () => endSession('Your sign-in has ended. Sign in again.'));
 
-function ended(message) {
+function endSession(message) {
   session.end(false);
   showSignIn(message);
 }
@@ -40,7 +40,7 @@ function showSignIn(message, busy = false) {
 function showApp(me) {
   app?.stop();
   app = new App({ api, me, keys, signOut });
-  app.signedOut = ended;
+  app.signedOut = endSession;
   fill(root, app.element);
   app.start();
 }
@@ -55,14 +55,14 @@ async function signOut() {
   try {
     await api.signOut();
   } catch {
-    // The secret is forgotten here in any case, and without it the cookie is worth nothing.
+    // The secret is forgotten here in any case, and the cookie is useless without it.
   }
   session.end(true);
   history.replaceState(null, '', location.pathname);
   showSignIn('');
 }
 
-async function resume(message, again = false) {
+async function resume(message, isRetry = false) {
   try {
     showApp(await api.me());
   } catch (error) {
@@ -70,21 +70,21 @@ async function resume(message, again = false) {
       session.end(false);
       showSignIn(message || 'Your sign-in has ended. Sign in again.');
     } else {
-      // The gateway is away, and the secret may still be good: try again when it is back.
-      if (!again) showSignIn(`${explain(error)} You stay signed in.`);
+      // The gateway cannot be reached and the secret may still be valid, so try again.
+      if (!isRetry) showSignIn(`${explain(error)} You stay signed in.`);
       setTimeout(() => session.secret && !app && resume(message, true), 2000);
     }
   }
 }
 
 async function signInByCode() {
-  const taken = code;
+  const oneTimeCode = code;
   code = null;
   showSignIn('', true);
   try {
-    await signIn({ code: taken });
+    await signIn({ code: oneTimeCode });
   } catch (error) {
-    // Who is signed in already stays so when an old link is opened.
+    // An old link does not end an existing sign-in.
     const problem = signInProblem(error, true);
     if (!session.secret) return showSignIn(problem);
     await resume(problem);
@@ -97,9 +97,9 @@ async function boot() {
   startClock();
   applyDensity();
   addEventListener('hashchange', () => {
-    const late = takeCode();
-    if (!late) return;
-    code = late;
+    const newCode = takeCode();
+    if (!newCode) return;
+    code = newCode;
     signInByCode();
   });
   if (code) await signInByCode();

@@ -1,9 +1,9 @@
-// Runs before the first paint, so that a chosen theme does not flash. A classic script on purpose: modules run late.
+// Runs before the first paint, so that the chosen theme does not flash. It is a classic script because modules run later.
 (() => {
   try {
     const theme = localStorage.getItem('countersign.theme');
     if (theme === 'light' || theme === 'dark') document.documentElement.dataset.theme = theme;
   } catch {
-    // Storage can be switched off; then the system's preference stands.
+    // Without storage, the preference of the system applies.
   }
 })();

@@ -1,10 +1,10 @@
-// Tells people what happened: a polite live region for screen readers, short notices on the page for everybody.
+// Announces events: in a polite live region for screen readers, and as short notices on the page.
 
 import { h } from './dom.js';
 import { icon } from './icons.js';
 import { visibleString, short } from './text.js';
 
-const SHOWN = 6000;
+const NOTICE_MS = 6000;
 let region = null;
 let stack = null;
 let queue = [];
@@ -16,24 +16,24 @@ export function mountAnnouncer(parent) {
   parent.append(region, stack);
 }
 
-/** Says it once to screen readers. What comes in a burst is summed up, so that nobody has to listen to fifty lines. */
+/** Announces `text` to screen readers. A burst of more than three texts is summed up as a number and the last text. */
 export function announce(text) {
   queue.push(visibleString(short(text, 200)));
   timer ??= setTimeout(() => {
     timer = null;
-    const said = queue;
+    const texts = queue;
     queue = [];
-    region.textContent = said.length > 3 ? `${said.length} updates. ${said.at(-1)}` : said.join(' ');
+    region.textContent = texts.length > 3 ? `${texts.length} updates. ${texts.at(-1)}` : texts.join(' ');
   }, 400);
 }
 
-/** A notice that goes by itself. `tone` is `green`, `red`, `amber` or `accent`. */
+/** Shows a notice that disappears by itself. `tone` is `green`, `red`, `amber` or `accent`. */
 export function notice(text, { tone = 'accent', iconName = 'info', action = null } = {}) {
   const element = h('div', { class: `notice tone-${tone}` }, icon(iconName), h('span', null, visibleString(short(text, 200))),
     action && h('button', { type: 'button', class: 'link', onclick: () => { action.run(); element.remove(); } }, action.label),
     h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': 'Dismiss', onclick: () => element.remove() }, icon('cross')));
   stack.prepend(element);
   while (stack.children.length > 3) stack.lastChild.remove();
-  setTimeout(() => element.remove(), SHOWN);
+  setTimeout(() => element.remove(), NOTICE_MS);
   announce(text);
 }

@@ -1,11 +1,11 @@
-// Calls the gateway's REST endpoint. The secret goes along as a header; the cookie alone authorizes nothing.
+// Calls the gateway's REST API. Each request carries the secret in a header, because the cookie alone authorizes nothing.
 
 import { elementsOf, sourceOf } from './rawjson.js';
 import { learnClock } from './time.js';
 
 const TIMEOUT = 20_000;
 
-/** The gateway answered, and said no. */
+/** Reports that the gateway answered with an error. */
 export class ApiError extends Error {
   constructor(status, problem, source, retryAfter) {
     super(problem.detail || problem.title || `HTTP ${status}`);
@@ -17,14 +17,14 @@ export class ApiError extends Error {
   }
 }
 
-/** The gateway did not answer: whether it has heard us is unknown. */
+/** Reports that the gateway did not answer. It may or may not have received the request. */
 export class NetworkError extends Error {}
 
 export class Api {
   #secret;
   #unauthorized;
 
-  /** `secret()` returns the header's value or null; `unauthorized()` is told of every 401 but those of a sign-in. */
+  /** `secret()` returns the header's value or null. `unauthorized()` is called for every 401 except those of a sign-in. */
   constructor(secret, unauthorized) {
     this.#secret = secret;
     this.#unauthorized = unauthorized;
@@ -36,15 +36,15 @@ export class Api {
   }
 
   async #call(method, path, { body, raw, signal, signingIn = false } = {}) {
-    const sent = raw ?? (body === undefined ? undefined : JSON.stringify(body));
+    const payload = raw ?? (body === undefined ? undefined : JSON.stringify(body));
     const timeout = AbortSignal.timeout(TIMEOUT);
     let response;
     let text;
     try {
       response = await fetch(path, {
         method,
-        headers: this.#headers({ Accept: 'application/json', ...(sent === undefined ? {} : { 'Content-Type': 'application/json' }) }),
-        body: sent,
+        headers: this.#headers({ Accept: 'application/json', ...(payload === undefined ? {} : { 'Content-Type': 'application/json' }) }),
+        body: payload,
         signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
         cache: 'no-store',
         credentials: 'same-origin',
@@ -81,7 +81,7 @@ export class Api {
     return (await this.#call('GET', '/api/me', { signingIn: true })).value;
   }
 
-  /** A page of changes, newest first: `{changes, nextCursor, counts}`. What is not asked for is not sent. */
+  /** Returns a page of changes, newest first: `{changes, nextCursor, counts}`. Empty filters are not sent. */
   async changes({ states, tool, server, principal, q, since, until, limit = 100, cursor, signal }) {
     const query = new URLSearchParams({ limit: String(limit) });
     if (states?.length) query.set('status', states.join(','));
@@ -89,46 +89,46 @@ export class Api {
     return (await this.#call('GET', `/api/changes?${query}`, { signal })).value;
   }
 
-  /** `{change, source}`, where `source` is the text of the arguments as they will run. */
+  /** Returns `{change, source, proposed}`; see `withSources`. */
   async change(id, signal) {
     const { value, text } = await this.#call('GET', `/api/changes/${encodeURIComponent(id)}`, { signal });
-    return open(value, text);
+    return withSources(value, text);
   }
 
   async decide(id, decision) {
-    return this.#changing(`/api/changes/${encodeURIComponent(id)}/decision`, decision);
+    return this.#postChange(`/api/changes/${encodeURIComponent(id)}/decision`, decision);
   }
 
   async settle(id, settlement) {
-    return this.#changing(`/api/changes/${encodeURIComponent(id)}/settle`, settlement);
+    return this.#postChange(`/api/changes/${encodeURIComponent(id)}/settle`, settlement);
   }
 
-  /** Other arguments, as JSON text: what is not touched keeps its exact form. */
+  /** Replaces the arguments. They are sent as JSON text, so that untouched values keep their exact form. */
   async edit(id, { source, version, comment }) {
     const rest = JSON.stringify({ version, comment: comment || undefined });
-    return this.#changing(`/api/changes/${encodeURIComponent(id)}/edit`, null, `{"arguments":${source},${rest.slice(1)}`);
+    return this.#postChange(`/api/changes/${encodeURIComponent(id)}/edit`, null, `{"arguments":${source},${rest.slice(1)}`);
   }
 
   async undo(id, version) {
-    return this.#changing(`/api/changes/${encodeURIComponent(id)}/undo`, { version });
+    return this.#postChange(`/api/changes/${encodeURIComponent(id)}/undo`, { version });
   }
 
-  /** Looks at the target again. */
-  async lookAgain(id, version) {
-    return this.#changing(`/api/changes/${encodeURIComponent(id)}/refresh`, { version });
+  /** Makes the gateway read the target again and compute a new preview. */
+  async refreshPreview(id, version) {
+    return this.#postChange(`/api/changes/${encodeURIComponent(id)}/refresh`, { version });
   }
 
-  /** Decides many, each on its own: `[{id, change} | {id, problem}]`. `changes` names version and digest of each. */
+  /** Decides each change on its own: `[{id, change} | {id, problem}]`. `changes` holds the id, version and digest of each. */
   async decideAll(decision, comment, changes) {
     return (await this.#call('POST', '/api/decisions', { body: { decision, comment: comment || undefined, changes } })).value.results;
   }
 
-  /** Makes a standing rule out of a change. */
+  /** Creates a standing rule from a change. */
   async makeRule(id, rule) {
     return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
   }
 
-  /** Standing rules, newest first: `[{rule, source}]`, where `source` is the text of its arguments, or null. */
+  /** Returns the standing rules, newest first: `[{rule, source}]`. `source` is the text of the arguments, or null. */
   async rules(signal) {
     const { value, text } = await this.#call('GET', '/api/rules', { signal });
     const sources = elementsOf(sourceOf(text, ['rules']));
@@ -139,19 +139,19 @@ export class Api {
     return (await this.#call('POST', `/api/rules/${encodeURIComponent(id)}/revoke`, { body: { comment } })).value;
   }
 
-  async #changing(path, body, raw) {
+  async #postChange(path, body, raw) {
     const { value, text } = await this.#call('POST', path, raw === undefined ? { body } : { raw });
-    return open(value, text);
+    return withSources(value, text);
   }
 
-  /** A page of entries, newest first: `{entries, titles, nextCursor, head}`. What is not asked for is not sent. */
+  /** Returns a page of audit entries, newest first: `{entries, titles, nextCursor, head}`. Empty filters are not sent. */
   async audit({ change, event, actor, q, since, until, limit = 50, cursor, signal }) {
     const query = new URLSearchParams({ limit: String(limit) });
     for (const [key, value] of Object.entries({ change, event, actor, q, since, until, cursor })) if (value) query.set(key, value);
     return (await this.#call('GET', `/api/audit?${query}`, { signal })).value;
   }
 
-  /** The audit trail as `{name, blob}`, once it has come wholly. It takes as long as it takes. */
+  /** Returns the audit trail as `{name, blob}` after it has arrived completely. An export has no timeout. */
   async exportAudit({ format, since, until, signal }) {
     const query = new URLSearchParams({ format });
     if (since) query.set('since', since);
@@ -173,7 +173,7 @@ export class Api {
     try {
       problem = JSON.parse(text);
     } catch {
-      // What is between us and the gateway has answered.
+      // A proxy in front of the gateway may answer with something other than JSON.
     }
     throw new ApiError(response.status, problem, text, Number(response.headers.get('Retry-After')) || null);
   }
@@ -182,29 +182,29 @@ export class Api {
     return (await this.#call('GET', '/api/webhooks', { signal })).value.webhooks;
   }
 
-  /** What went out to one webhook, newest first: `{deliveries, nextCursor}`. */
+  /** Returns the deliveries of one webhook, newest first: `{deliveries, nextCursor}`. */
   async deliveries(name, { limit, cursor, signal }) {
     const query = new URLSearchParams({ limit: String(limit) });
     if (cursor) query.set('cursor', cursor);
     return (await this.#call('GET', `/api/webhooks/${encodeURIComponent(name)}/deliveries?${query}`, { signal })).value;
   }
 
-  /** `{again}`: how many that had been given up. */
+  /** Sends waiting deliveries now. Returns `{again}`, the number of deliveries that had been given up. */
   async retryWebhook(name) {
     return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/retry`)).value ?? {};
   }
 
-  /** Sends a webhook something that says that it is a test: `{delivered, status, error}`. */
+  /** Sends a test event to a webhook: `{delivered, status, error}`. */
   async testWebhook(name) {
     return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/test`)).value ?? {};
   }
 
-  /** The gateways of one store; only this one where there can be no other. */
+  /** Returns the gateways that share this store. */
   async nodes(signal) {
     return (await this.#call('GET', '/api/nodes', { signal })).value.nodes;
   }
 
-  /** The newest sessions, and how many there are: `{sessions, total}`. */
+  /** Returns the newest sessions and the number of all: `{sessions, total}`. */
   async sessions(signal) {
     return (await this.#call('GET', '/api/sessions?limit=200', { signal })).value;
   }
@@ -213,32 +213,32 @@ export class Api {
     return (await this.#call('GET', '/api/servers', { signal })).value.servers;
   }
 
-  /** `{name, tools}` of one server. */
+  /** Returns `{name, tools}` of one server. */
   async server(name, signal) {
     return (await this.#call('GET', `/api/servers/${encodeURIComponent(name)}`, { signal })).value;
   }
 
-  /** `what` is accept or revoke; `tools` names each definition with the hash that was shown. */
-  async definitions(name, what, tools) {
-    return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/${what}`, { body: { tools } })).value;
+  /** Accepts or revokes definitions (`action`). `tools` holds each name with the hash that was shown. */
+  async definitions(name, action, tools) {
+    return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/${action}`, { body: { tools } })).value;
   }
 
-  /** Lets tools run without review: a standing rule for each. `tools` as above; the reason is not optional. */
+  /** Creates a standing rule for each tool, so that it runs without review. `tools` is as above; a reason is required. */
   async letRun(name, tools, reason) {
     return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/allow`, { body: { tools, reason } })).value;
   }
 
-  /** How the configuration stands: what waits for consent, what was refused. */
+  /** Returns the state of the configuration: what waits for approval, and what was rejected. */
   async reload(signal) {
     return (await this.#call('GET', '/api/reload', { signal })).value;
   }
 
-  /** `verdict` is accept or refuse. */
+  /** Decides on a configuration change. `verdict` is `accept` or `refuse`. */
   async consent(digest, verdict) {
     return (await this.#call('POST', '/api/reload/consent', { body: { digest, verdict } })).value;
   }
 
-  /** The stream of events; after `lastSeq` where it is not null. */
+  /** Opens the stream of events, after `lastSeq` if it is not null. */
   events(signal, lastSeq) {
     const headers = this.#headers({ Accept: 'text/event-stream' });
     if (lastSeq !== null) headers['Last-Event-ID'] = String(lastSeq);
@@ -246,16 +246,16 @@ export class Api {
   }
 }
 
-// `source` is the text of the arguments as they will run, `proposed` that of what was asked for, once edited.
-const open = (change, text) => ({ change, source: sourceOf(text, ['arguments']), proposed: sourceOf(text, ['proposedArguments']) });
+// Adds the exact JSON text of the arguments that will run (`source`) and, after an edit, of those proposed (`proposed`).
+const withSources = (change, text) => ({ change, source: sourceOf(text, ['arguments']), proposed: sourceOf(text, ['proposedArguments']) });
 
-/** The change inside a 409, as `{change, source}`; null where there is none. */
+/** Returns the change that a 409 carries, as `withSources` does, or null. */
 export function conflictOf(error) {
   if (!(error instanceof ApiError) || !error.problem.change) return null;
   return { change: error.problem.change, source: sourceOf(error.source, ['change', 'arguments']), proposed: sourceOf(error.source, ['change', 'proposedArguments']) };
 }
 
-/** What to tell a person about a failed call. */
+/** Returns a sentence for people about a failed call. */
 export function explain(error) {
   if (error instanceof NetworkError) return `${error.message} Check that it is running; nothing is lost.`;
   if (!(error instanceof ApiError)) return error instanceof Error ? error.message : String(error);

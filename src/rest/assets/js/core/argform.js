@@ -1,47 +1,47 @@
-// The arguments of a call as fields of a form, by the tool's schema, and back. What is not touched keeps its exact text:
-// a parser would round long numbers. Pure.
+// Converts the arguments of a call into form fields, guided by the tool's schema, and back. Untouched values keep their
+// exact text, because a parser would round long numbers. Pure.
 
 import { compose, members, pretty } from './rawjson.js';
 
-const MOST_FIELDS = 60;
+const MAX_FIELDS = 60;
 
 /**
- * `[{key, kind, title, help, required, options, source, text}]`, or null where a form cannot stand for the text (no
- * object, a key twice, too much). Kinds are `text`, `long`, `number`, `flag`, `choice` and `json`.
+ * Returns `[{key, kind, title, help, required, options, source, text, known}]`, or null if a form cannot represent the
+ * text (not an object, a duplicate key, too many keys). Kinds are `text`, `long`, `number`, `flag`, `choice` and `json`.
  */
 export function formOf(source, schema) {
   const present = members(source);
   if (!present || new Set(present.map((m) => m.key)).size !== present.length) return null;
   const properties = schema?.properties && typeof schema.properties === 'object' ? schema.properties : {};
   const keys = [...new Set([...present.map((m) => m.key), ...Object.keys(properties)])];
-  if (keys.length > MOST_FIELDS) return null;
+  if (keys.length > MAX_FIELDS) return null;
   const order = Object.keys(properties);
-  const place = (key) => (order.includes(key) ? order.indexOf(key) : order.length);
-  keys.sort((a, b) => place(a) - place(b));
+  const position = (key) => (order.includes(key) ? order.indexOf(key) : order.length);
+  keys.sort((a, b) => position(a) - position(b));
   return keys.map((key) => {
-    const about = properties[key] && typeof properties[key] === 'object' ? properties[key] : {};
-    const was = present.find((m) => m.key === key)?.source ?? null;
-    const { kind, options } = kindOf(about, was);
+    const property = properties[key] && typeof properties[key] === 'object' ? properties[key] : {};
+    const current = present.find((m) => m.key === key)?.source ?? null;
+    const { kind, options } = kindOf(property, current);
     return {
-      key, kind, options, source: was, text: was === null ? '' : textOf(kind, was), known: !schema || key in properties,
-      title: typeof about.title === 'string' ? about.title : key, help: typeof about.description === 'string' ? about.description : '',
+      key, kind, options, source: current, text: current === null ? '' : textOf(kind, current), known: !schema || key in properties,
+      title: typeof property.title === 'string' ? property.title : key, help: typeof property.description === 'string' ? property.description : '',
       required: Array.isArray(schema?.required) && schema.required.includes(key),
     };
   });
 }
 
-function kindOf(about, source) {
+function kindOf(property, source) {
   const value = source === null ? undefined : JSON.parse(source);
-  const given = value === undefined ? about.type : value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value;
-  // The value that is there rules: a form must be able to show it.
-  if (Array.isArray(about.enum) && about.enum.length <= 40 && about.enum.every((e) => typeof e === 'string') && (given === 'string' || value === undefined)) {
-    const options = [...about.enum];
+  const type = value === undefined ? property.type : value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value;
+  // The present value decides the kind, because the form must be able to show it.
+  if (Array.isArray(property.enum) && property.enum.length <= 40 && property.enum.every((e) => typeof e === 'string') && (type === 'string' || value === undefined)) {
+    const options = [...property.enum];
     if (typeof value === 'string' && !options.includes(value)) options.unshift(value);
     return { kind: 'choice', options };
   }
-  if (given === 'string') return { kind: typeof value === 'string' && (value.length > 80 || value.includes('\n')) || about.maxLength > 300 ? 'long' : 'text' };
-  if (given === 'number' || given === 'integer') return { kind: 'number' };
-  if (given === 'boolean') return { kind: 'flag', options: ['true', 'false'] };
+  if (type === 'string') return { kind: typeof value === 'string' && (value.length > 80 || value.includes('\n')) || property.maxLength > 300 ? 'long' : 'text' };
+  if (type === 'number' || type === 'integer') return { kind: 'number' };
+  if (type === 'boolean') return { kind: 'flag', options: ['true', 'false'] };
   return { kind: 'json' };
 }
 
@@ -50,7 +50,7 @@ function textOf(kind, source) {
   return kind === 'json' ? pretty(source) : source;
 }
 
-/** The source of a field whose text somebody has written; null where the field is to be left out. Throws where it is no value. */
+/** Returns the JSON text of an edited field, or null if the field is to be omitted. Throws if the text is not valid. */
 export function sourceOfField({ kind }, text) {
   if (kind === 'text' || kind === 'long') return JSON.stringify(text);
   if (kind === 'choice') return text === '' ? null : JSON.stringify(text);
@@ -65,7 +65,7 @@ export function sourceOfField({ kind }, text) {
   return trimmed;
 }
 
-/** The whole text again. `entries` is `[{field, text, absent}]`; an untouched field keeps its source. */
+/** Returns the JSON text of all fields. `entries` is `[{field, text, absent}]`; an untouched field keeps its source. */
 export function sourceOfForm(entries) {
   const present = [];
   for (const { field, text, absent } of entries) {
@@ -76,7 +76,7 @@ export function sourceOfForm(entries) {
   return compose(present);
 }
 
-/** Where a fault belongs: the name of the field out of its JSON pointer, or null. */
+/** Returns the name of the field that a JSON pointer addresses, or null. */
 export function fieldOf(pointer) {
   const first = /^\/([^/]*)/.exec(pointer ?? '')?.[1];
   return first === undefined ? null : first.replaceAll('~1', '/').replaceAll('~0', '~');

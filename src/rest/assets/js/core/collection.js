@@ -1,21 +1,21 @@
-// A live, ordered set of changes (newest first), filled page by page from REST and kept current by the feed.
-// Whichever comes first, the higher version wins; so events and pages may arrive in any order.
+// Holds a live set of changes, newest first. It is filled page by page from REST and kept current by the feed. The higher
+// version of a change wins, so events and pages may arrive in any order.
 
 import { shownOperation } from './vocab.js';
 
 const PAGE = 200;
-// A history that somebody leaves open for weeks must not grow for ever: beyond this the oldest rows are let go.
-const MOST = 20_000;
-const TOP_UP = 1500;
-// Milliseconds from an event to its repaint; between two repaints; and how many times longer than a repaint that is at least.
-const FRAME = 16;
-const GAP = 100;
-const SHARE = 10;
-const LONGEST_GAP = 500;
+// Bounds a history that stays open for weeks; the oldest rows are dropped.
+const MAX_ROWS = 20_000;
+const TOP_UP_DELAY = 1500;
+// Milliseconds from an event to its repaint, and between two repaints. A slow repaint lengthens the interval.
+const REPAINT_DELAY = 16;
+const REPAINT_INTERVAL = 100;
+const COST_FACTOR = 10;
+const MAX_INTERVAL = 500;
 
 export class Collection {
   items = [];
-  /** How many there are of each state at the gateway, and how many of those that are here. */
+  /** The number of changes in each state: at the gateway, and among those loaded here. */
   counts = {};
   tally = {};
   /** `idle`, `loading`, `ready` (all loaded), `partial` (more to load) or `failed`. */
@@ -30,17 +30,17 @@ export class Collection {
   #listeners = new Set();
   #timer = null;
   #due = 0;
-  #told = -Infinity;
+  #repaintedAt = -Infinity;
   #cost = 0;
-  #kept = null;
+  #keptId = null;
   #toppingUp = null;
   #waitedFor = new Set();
-  /** Versions of what left while a page was under way: the page may still hold it as it was before. */
-  #left = new Map();
+  /** Versions that arrived while a page was loading: the page may still hold an older one. */
+  #newerThanPage = new Map();
 
   /**
-   * `load({limit, cursor, signal})` is one page; `accepts(change)` whether a change belongs here. An eager
-   * collection goes on loading until it has everything.
+   * `load({limit, cursor, signal})` returns one page. `accepts(change)` tells if a change belongs here. An eager
+   * collection loads all pages at once.
    */
   constructor({ load, accepts, eager = false }) {
     this.#load = load;
@@ -57,29 +57,29 @@ export class Collection {
     return this.#byId.get(id) ?? null;
   }
 
-  /** How many there are of each state; the gateway's counts until everything has been loaded. */
+  /** Returns the number of changes in each state; the gateway's counts until all pages are loaded. */
   get inStates() {
     return this.status === 'ready' ? this.tally : { ...this.counts, ...Object.fromEntries(Object.entries(this.tally).map(([state, n]) => [state, Math.max(n, this.counts[state] ?? 0)])) };
   }
 
-  /** How many belong here; the gateway's count until everything has been loaded. */
+  /** Returns the number of changes in these states; the gateway's count until all pages are loaded. */
   size(states) {
-    if (this.status === 'ready') return this.items.length - (this.#strayKept() ? 1 : 0);
+    if (this.status === 'ready') return this.items.length - (this.#strayRow() ? 1 : 0);
     const counted = states.reduce((sum, state) => sum + (this.counts[state] ?? 0), 0);
     return Math.max(counted, this.items.length);
   }
 
-  /** Keeps one change listed although it no longer belongs here, while somebody looks at it. */
+  /** Keeps one change listed while it is open, even if it no longer belongs here. */
   keep(id) {
-    if (id === this.#kept) return;
-    const stray = this.#strayKept();
-    this.#kept = id;
+    if (id === this.#keptId) return;
+    const stray = this.#strayRow();
+    this.#keptId = id;
     if (stray) this.#remove(stray.id);
     this.#notify();
   }
 
-  #strayKept() {
-    const kept = this.#kept === null ? null : this.#byId.get(this.#kept);
+  #strayRow() {
+    const kept = this.#keptId === null ? null : this.#byId.get(this.#keptId);
     return kept && !this.#accepts(kept) ? kept : null;
   }
 
@@ -90,13 +90,13 @@ export class Collection {
     await this.#page(this.#generation, seen);
   }
 
-  /** Asks again how many there are in each state. */
+  /** Reads the gateway's counts again. */
   async recount() {
     try {
       this.counts = (await this.#load({ limit: 1, cursor: null })).counts ?? this.counts;
       this.#notify();
     } catch {
-      // The figures are a help, and the next event asks again.
+      // The next event triggers another attempt.
     }
   }
 
@@ -116,14 +116,14 @@ export class Collection {
         this.counts = page.counts ?? this.counts;
         for (const change of page.changes) {
           seen?.add(change.id);
-          if ((this.#left.get(change.id) ?? 0) < change.version) this.#put(light(change));
+          if ((this.#newerThanPage.get(change.id) ?? 0) < change.version) this.#put(rowOf(change));
         }
         this.#notify();
       } while (this.#eager && this.#cursor);
-      // What a complete reload has not brought is gone, unless an event has brought it meanwhile.
+      // A complete reload removes every row that it did not contain, except those that an event has added since.
       if (seen && !this.#cursor) this.#forgetUnseen(seen);
       this.status = this.#cursor ? 'partial' : 'ready';
-      this.#left.clear();
+      this.#newerThanPage.clear();
     } catch (error) {
       if (generation !== this.#generation) return;
       this.status = 'failed';
@@ -134,33 +134,33 @@ export class Collection {
 
   #forgetUnseen(seen) {
     for (const item of [...this.items]) {
-      if (!seen.has(item.id) && item.generation !== this.#generation && item.id !== this.#kept) this.#remove(item.id);
+      if (!seen.has(item.id) && item.generation !== this.#generation && item.id !== this.#keptId) this.#remove(item.id);
     }
   }
 
-  /** An event of the feed, or the answer to a decision (not `live`). Returns whether anything is new. */
+  /** Applies an event of the feed, or with `live` false the answer to a decision. Returns true if anything is new. */
   apply(change, live = true) {
-    const applied = this.#take(change, live);
+    const applied = this.#applyChange(change, live);
     if (applied) this.#notify(!live);
     return applied;
   }
 
-  #take(change, live) {
+  #applyChange(change, live) {
     const known = this.#byId.get(change.id);
-    // The feed says less than a page: what it leaves out is taken from the page, even if that is not newer.
-    if (known && (known.version > change.version || (known.version === change.version && (known.whole || !isWhole(change)) && (live || known.waitsFor === (change.waitsFor?.change ?? null))))) return false;
-    if (this.status === 'loading') this.#left.set(change.id, change.version);
-    const row = light(change, known);
+    // An event holds fewer fields than a page, so a page completes a row even if its version is not higher.
+    if (known && (known.version > change.version || (known.version === change.version && (known.whole || !isComplete(change)) && (live || known.waitsFor === (change.waitsFor?.change ?? null))))) return false;
+    if (this.status === 'loading') this.#newerThanPage.set(change.id, change.version);
+    const row = rowOf(change, known);
     row.generation = this.#generation;
     row.fresh = !known && live;
     const applied = this.#put(row);
     if (row.waitsFor) this.#waitedFor.add(row.waitsFor);
-    // No event says that an approved change waits for another one, or for whom.
+    // There is no event for a change that starts to wait for another one, so the newest page is read again.
     if (live && ((applied && !row.whole) || row.state === 'approved' || this.#waitedFor.delete(row.id))) this.#topUp();
     return applied;
   }
 
-  // What the feed leaves out (votes, duplicates, when it runs, what it waits for) is read from the newest page, for all events of a while at once.
+  // Reads the fields that events lack (votes, duplicates, run time, waiting) from the newest page, once for many events.
   #topUp() {
     this.#toppingUp ??= setTimeout(async () => {
       this.#toppingUp = null;
@@ -169,19 +169,19 @@ export class Collection {
       if (from === -1) return;
       try {
         const { changes } = await this.#load({ limit: Math.min(PAGE, from + 10), cursor: null });
-        for (const change of changes) this.#take(change, false);
+        for (const change of changes) this.#applyChange(change, false);
         this.#notify(false);
       } catch {
-        // The list is right without it, only poorer.
+        // The rows stay correct; only these extra fields are missing.
       }
-    }, TOP_UP);
+    }, TOP_UP_DELAY);
   }
 
   #put(row) {
     const known = this.#byId.get(row.id);
     if (known && known.version > row.version) return false;
     if (known && known.version === row.version && known.whole && !row.whole) return false;
-    if (!this.#accepts(row) && row.id !== this.#kept) {
+    if (!this.#accepts(row) && row.id !== this.#keptId) {
       if (known) this.#remove(row.id);
       return Boolean(known);
     }
@@ -191,7 +191,7 @@ export class Collection {
       this.#tally(known, -1);
     } else {
       this.items.splice(this.#slot(row), 0, row);
-      if (this.items.length > MOST) this.#remove(this.items.at(-1).id);
+      if (this.items.length > MAX_ROWS) this.#remove(this.items.at(-1).id);
     }
     this.#tally(row, 1);
     this.#byId.set(row.id, row);
@@ -206,8 +206,8 @@ export class Collection {
     this.#tally(known, -1);
   }
 
-  #tally({ state }, by) {
-    this.tally[state] = (this.tally[state] ?? 0) + by;
+  #tally({ state }, step) {
+    this.tally[state] = (this.tally[state] ?? 0) + step;
   }
 
   #indexOf(row) {
@@ -215,24 +215,24 @@ export class Collection {
     return this.items[slot]?.id === row.id ? slot : this.items.findIndex((r) => r.id === row.id);
   }
 
-  // The first place whose row is not newer: a binary search.
+  // Returns the index of the first row that is not newer, by binary search.
   #slot(row) {
     let low = 0;
     let high = this.items.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (newer(this.items[middle], row)) low = middle + 1;
+      if (isNewer(this.items[middle], row)) low = middle + 1;
       else high = middle;
     }
     return low;
   }
 
-  // A burst of events is one repaint, at once for the first and then a few a second, and seldomer where a repaint takes
-  // long: however many arrive, most of the time is left to whoever scrolls. What somebody does here does not wait. A timer
-  // and not an animation frame: the count in the title of a hidden tab too.
+  // Joins a burst of events into one repaint. The first is painted at once, later ones a few times a second, and less often
+  // if a repaint is slow, so that scrolling stays smooth. Actions of the user are not delayed. A timer is used instead of an
+  // animation frame, so that the count in the title of a hidden tab is updated too.
   #notify(urgent = true) {
     const now = performance.now();
-    const due = urgent ? now + FRAME : Math.max(now + FRAME, this.#told + Math.min(Math.max(GAP, this.#cost * SHARE), LONGEST_GAP));
+    const due = urgent ? now + REPAINT_DELAY : Math.max(now + REPAINT_DELAY, this.#repaintedAt + Math.min(Math.max(REPAINT_INTERVAL, this.#cost * COST_FACTOR), MAX_INTERVAL));
     if (this.#timer !== null) {
       if (due >= this.#due) return;
       clearTimeout(this.#timer);
@@ -240,24 +240,24 @@ export class Collection {
     this.#due = due;
     this.#timer = setTimeout(() => {
       this.#timer = null;
-      const begun = performance.now();
+      const start = performance.now();
       for (const listener of this.#listeners) listener(this);
-      this.#told = performance.now();
-      this.#cost = this.#told - begun;
+      this.#repaintedAt = performance.now();
+      this.#cost = this.#repaintedAt - start;
     }, due - now);
   }
 }
 
-const newer = (a, b) => a.at > b.at || (a.at === b.at && (a.fraction > b.fraction || (a.fraction === b.fraction && a.id > b.id)));
+const isNewer = (a, b) => a.at > b.at || (a.at === b.at && (a.fraction > b.fraction || (a.fraction === b.fraction && a.id > b.id)));
 
-const isWhole = (change) => change.terms !== undefined;
+const isComplete = (change) => change.terms !== undefined;
 
-/** What a list needs; diffs and arguments are left to the detail. `known` is the row so far: the feed says less. */
-function light(change, known = null) {
+/** Returns the row of a change, without diff and arguments. Fields that an event lacks are taken from `known`. */
+function rowOf(change, known = null) {
   const { id, version, state, provider, tool, toolTitle, summary, target, proposer, createdAt, updatedAt, expiresAt } = change;
-  // The feed leaves out how a preview was made.
+  // Events do not tell how a preview was made.
   const operation = change.preview || !known ? shownOperation(change) : known.operation === 'CALL' ? 'CALL' : change.operation;
-  const whole = isWhole(change);
+  const whole = isComplete(change);
   const { digest = known?.digest, duplicateOf = known?.duplicateOf ?? null } = change;
   const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, duplicateOf, whole };
   row.quorum = change.terms?.quorum ?? known?.quorum ?? 1;
@@ -266,15 +266,15 @@ function light(change, known = null) {
   row.waitsFor = change.waitsFor?.change ?? null;
   row.previewFailed = change.preview ? Boolean(change.preview.failed) : Boolean(known?.previewFailed);
   row.at = Date.parse(createdAt) || 0;
-  // A burst is finer than the milliseconds of a Date.
+  // Changes of one burst may differ by less than the milliseconds of a Date.
   row.fraction = (/\.(\d+)/.exec(createdAt)?.[1] ?? '').padEnd(9, '0');
   row.text = [summary, target?.label, target?.entityType, toolTitle, tool, provider, operation, state, id, proposer?.principal, proposer?.clientName]
     .filter(Boolean).join('\n').toLowerCase();
   return row;
 }
 
-/** Those rows that hold every word of the filter. */
-export function matching(items, filter) {
+/** Returns the rows that contain every word of the filter. */
+export function matchingRows(items, filter) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   return words.length ? items.filter((row) => words.every((word) => row.text.includes(word))) : items;
 }

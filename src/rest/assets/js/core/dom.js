@@ -1,10 +1,10 @@
-// Builds DOM nodes. Strings become text nodes, never markup: there is no way to hand HTML to this module.
+// Builds DOM nodes. Strings become text nodes, never markup: this module accepts no HTML.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
 /**
- * `h('a', { class: 'x', onclick: f, 'aria-label': 'y' }, child, 'text')`.
- * A property that is null, undefined or false is left out; true sets an empty attribute.
+ * Creates an element: `h('a', { class: 'x', onclick: f, 'aria-label': 'y' }, child, 'text')`.
+ * A property that is null, undefined or false is omitted; true sets an empty attribute.
  */
 export function h(tag, props = null, ...children) {
   const element = document.createElement(tag);
@@ -13,7 +13,7 @@ export function h(tag, props = null, ...children) {
   return element;
 }
 
-/** As `h`, in the SVG namespace; for our own icons only. */
+/** Creates an SVG element. It is meant for the dashboard's own icons only. */
 export function svg(tag, attributes, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
@@ -31,7 +31,7 @@ function set(element, key, value) {
   } else if (key === 'data') {
     Object.assign(element.dataset, value);
   } else if (key === 'href') {
-    // Only our own routes are ever linked, so that no text of an agent can become a place to go to.
+    // Only routes of this page are linked, so that no text of an agent becomes a link target.
     if (!String(value).startsWith('#')) throw new TypeError('only routes of this page are linked');
     element.setAttribute('href', value);
   } else if (key === 'style' || key === 'srcdoc' || key === 'src') {
@@ -56,7 +56,7 @@ export function fill(parent, ...children) {
   return parent;
 }
 
-/** Whether keys typed now are meant for a field. */
-export function typing(target) {
+/** Returns true if keys typed now go into a field. */
+export function isTyping(target) {
   return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 }

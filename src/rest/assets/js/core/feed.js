@@ -1,12 +1,12 @@
-// The live feed: one streaming fetch (EventSource cannot send headers), resumed with the last sequence number,
-// so that no change event is missed and none is seen twice, whatever happens to the connection.
+// Reads the live feed with a streaming fetch, because EventSource cannot send headers. After a lost connection it resumes
+// from the last sequence number, so that every event is delivered exactly once.
 
 import { SseParser } from './sse.js';
 
 const FIRST_DELAY = 250;
-const LONGEST_DELAY = 8000;
-// The gateway sends a comment every 15 s; a stream silent for this long is dead although nobody said so.
-const SILENCE = 60_000;
+const MAX_DELAY = 8000;
+// The gateway sends a comment every 15 s, so a stream that is silent for this long is dead.
+const MAX_SILENCE = 60_000;
 
 export class Feed {
   #open;
@@ -17,11 +17,12 @@ export class Feed {
   #abort = null;
   #timer = null;
   #watchdog = null;
-  #heard = 0;
+  #lastReceived = 0;
 
   /**
-   * `open(signal, lastSeq)` returns a Response. `on`: `event(data)`, `hello(seq)`, `reset()` (the history is not the
-   * one we knew), `state('connecting'|'live'|'waiting', {delay, status})`, where `status` is that of a gateway that answered with a refusal, `refused(response)` (401 or 403).
+   * `open(signal, lastSeq)` returns a Response. `on` holds the callbacks `event(data)`, `hello(seq)`, `reset()` (the
+   * known history is no longer valid), `refused(response)` (401 or 403) and
+   * `state('connecting'|'live'|'waiting', {delay, status})`, where `status` is that of an error response, or null.
    */
   constructor(open, on) {
     this.#open = open;
@@ -31,32 +32,32 @@ export class Feed {
   start() {
     if (!this.#stopped) return;
     this.#stopped = false;
-    addEventListener('online', this.#now);
-    document.addEventListener('visibilitychange', this.#woke);
+    addEventListener('online', this.#onOnline);
+    document.addEventListener('visibilitychange', this.#onVisible);
     this.#connect();
   }
 
   stop() {
     this.#stopped = true;
-    removeEventListener('online', this.#now);
-    document.removeEventListener('visibilitychange', this.#woke);
+    removeEventListener('online', this.#onOnline);
+    document.removeEventListener('visibilitychange', this.#onVisible);
     clearTimeout(this.#timer);
     clearTimeout(this.#watchdog);
     this.#abort?.abort();
   }
 
-  /** Tries at once instead of waiting. */
+  /** Reconnects now instead of waiting. */
   retry() {
     if (!this.#stopped && this.#timer !== null) this.#connect();
   }
 
-  #now = () => this.retry();
+  #onOnline = () => this.retry();
 
-  // A laptop that slept may hold a dead socket; a busy one has been heard from lately.
-  #woke = () => {
+  // After sleep a laptop may hold a dead socket. A stream with recent traffic is kept.
+  #onVisible = () => {
     if (document.hidden) return;
     if (this.#timer !== null) this.retry();
-    else if (Date.now() - this.#heard > SILENCE / 2) this.#abort?.abort();
+    else if (Date.now() - this.#lastReceived > MAX_SILENCE / 2) this.#abort?.abort();
   };
 
   async #connect() {
@@ -80,17 +81,17 @@ export class Feed {
         await this.#read(response.body, abort);
       }
     } catch {
-      // Whatever it was: the same is done about it.
+      // Every failure leads to a new attempt.
     } finally {
       clearTimeout(this.#watchdog);
     }
-    if (!this.#stopped) this.#wait(status);
+    if (!this.#stopped) this.#scheduleReconnect(status);
   }
 
-  #wait(status) {
-    const ceiling = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.#attempt);
+  #scheduleReconnect(status) {
+    const ceiling = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** this.#attempt);
     this.#attempt += 1;
-    // Jitter, so that a hundred dashboards do not come back in the same instant.
+    // Jitter keeps many dashboards from reconnecting at the same instant.
     const delay = this.#attempt === 1 ? FIRST_DELAY : ceiling * (0.6 + 0.4 * Math.random());
     this.#on.state('waiting', { delay, status });
     this.#timer = setTimeout(() => this.#connect(), delay);
@@ -99,32 +100,32 @@ export class Feed {
   async #read(body, abort) {
     const resuming = this.#seq !== null;
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-    const parser = new SseParser((event) => this.#take(event, resuming));
-    const live = () => {
-      this.#heard = Date.now();
+    const parser = new SseParser((event) => this.#handle(event, resuming));
+    const markLive = () => {
+      this.#lastReceived = Date.now();
       clearTimeout(this.#watchdog);
-      this.#watchdog = setTimeout(() => abort.abort(), SILENCE);
+      this.#watchdog = setTimeout(() => abort.abort(), MAX_SILENCE);
     };
-    live();
+    markLive();
     this.#on.state('live', {});
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
       this.#attempt = 0;
-      live();
+      markLive();
       parser.push(value);
     }
   }
 
-  #take(event, resuming) {
+  #handle(event, resuming) {
     let data;
     try {
       data = JSON.parse(event.data);
     } catch {
-      return; // Not one of ours.
+      return; // The gateway sends only JSON.
     }
     if (data.type === 'hello') {
-      // Where we resume, the events between ours and the head are still to come: the head must not be taken over.
+      // When resuming, the events between the last one read and the head still follow, so the head is not adopted.
       if (!resuming || data.seq < this.#seq) {
         const restarted = this.#seq !== null;
         this.#seq = data.seq;

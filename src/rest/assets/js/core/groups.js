@@ -1,13 +1,13 @@
-// Puts what belongs together under one head: changes of one agent, session and tool. Pure.
+// Groups changes of one agent, session and tool under a heading. Pure.
 
-const LEAST = 3;
-// A flood is closed until somebody opens it; what is less is read as a list.
-const FLOOD = 25;
+const MIN_ROWS = 3;
+// A larger group starts collapsed.
+const MAX_OPEN_ROWS = 25;
 
-// A one-shot call is a session of its own: there the agent alone says what belongs together.
+// Each one-shot call has a session of its own, so such calls are grouped by agent.
 const sessionOf = ({ session, transport }) => (transport === 'rest' ? '' : session ?? '');
 
-// Asked for thousands of rows at every repaint.
+// Caches keys, because each repaint needs thousands of them.
 const keys = new WeakMap();
 
 export function groupKey(row) {
@@ -21,10 +21,10 @@ export function groupKey(row) {
 }
 
 /**
- * Rows in the order of a list with heads among them: `{id, group: true, rows, open}`. A group stands where its newest
- * change would; `turned` holds the keys of those that somebody has opened or closed, with what they chose.
+ * Returns the rows with a heading before each group: `{id, group: true, rows, open}`. A group takes the position of its
+ * newest change. `toggled` maps the keys of groups that the user opened or closed to true or false.
  */
-export function grouped(rows, turned) {
+export function groupRows(rows, toggled) {
   const groups = new Map();
   for (const row of rows) {
     const key = groupKey(row);
@@ -32,22 +32,22 @@ export function grouped(rows, turned) {
     if (group) group.push(row);
     else groups.set(key, [row]);
   }
-  const out = [];
+  const items = [];
   for (const [key, members] of groups) {
-    if (members.length < LEAST) continue;
-    groups.set(key, { id: key, group: true, rows: members, open: turned.get(key) ?? members.length <= FLOOD });
+    if (members.length < MIN_ROWS) continue;
+    groups.set(key, { id: key, group: true, rows: members, open: toggled.get(key) ?? members.length <= MAX_OPEN_ROWS });
   }
-  const done = new Set();
+  const placed = new Set();
   for (const row of rows) {
     const key = groupKey(row);
     const group = groups.get(key);
     if (Array.isArray(group)) {
-      out.push(row);
-    } else if (!done.has(key)) {
-      done.add(key);
-      out.push(group);
-      if (group.open) out.push(...group.rows);
+      items.push(row);
+    } else if (!placed.has(key)) {
+      placed.add(key);
+      items.push(group);
+      if (group.open) items.push(...group.rows);
     }
   }
-  return out;
+  return items;
 }

@@ -1,4 +1,4 @@
-// Our own icons, 16 × 16, drawn with strokes in the colour of the text around them.
+// The dashboard's own icons, 16 × 16, drawn with strokes in the colour of the surrounding text.
 
 import { svg } from './dom.js';
 
@@ -48,13 +48,13 @@ const PATHS = {
   unplugged: ['M2 2l12 12', 'M4 9.8a5.8 5.8 0 012-1.4M12 9.8a6 6 0 00-2.4-1.6M2.2 6.8A8.6 8.6 0 014.6 5M13.8 6.8A8.8 8.8 0 006.9 4', 'M8 12.4v.1'],
 };
 
-/** An icon that says nothing to screen readers: a text or a label always stands beside it. */
+/** Creates an icon that is hidden from screen readers, because text or a label always stands beside it. */
 export function icon(name) {
   return svg('svg', { viewBox: '0 0 16 16', class: 'icon', 'aria-hidden': 'true', focusable: 'false' },
     ...(PATHS[name] ?? PATHS.question).map((d) => svg('path', { d })));
 }
 
-/** The brand: a check above the line that one signs on. */
+/** Creates the brand: a check mark above a signature line. */
 export function brand() {
   return svg('svg', { viewBox: '0 0 32 32', class: 'brand-mark', 'aria-hidden': 'true', focusable: 'false' },
     svg('rect', { width: '32', height: '32', rx: '8', class: 'brand-ground' }),

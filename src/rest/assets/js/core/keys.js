@@ -1,19 +1,18 @@
-// Keyboard shortcuts of the page: single keys, and `g` followed by a view's letter.
+// Handles the keyboard shortcuts of the page: single keys, and `g` followed by the letter of a view.
 
-import { typing } from './dom.js';
+import { isTyping } from './dom.js';
 
-const SEQUENCE = 1200;
+const MAX_SEQUENCE_MS = 1200;
 
 export class Keys {
   #handlers = new Map();
   #prefix = 0;
 
-  /** `bindings` is `{key: handler(event)}`; a handler that returns false has not used the key. */
   constructor() {
     document.addEventListener('keydown', (event) => this.#press(event));
   }
 
-  /** Replaces the bindings of one owner; null takes them away. */
+  /** Sets the bindings `{key: handler(event)}` of one owner, or removes them. A handler returns false for an unused key. */
   bind(owner, bindings) {
     if (bindings) this.#handlers.set(owner, bindings);
     else this.#handlers.delete(owner);
@@ -22,10 +21,10 @@ export class Keys {
   #press(event) {
     if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
     if (document.querySelector('dialog[open]')) return;
-    if (typing(event.target) && event.key !== 'Escape') return;
-    // Enter and the space bar belong to the button or link that has the focus.
+    if (isTyping(event.target) && event.key !== 'Escape') return;
+    // Enter belongs to the button or link that has the focus.
     if (event.key === 'Enter' && event.target instanceof HTMLElement && event.target.closest('button, a, summary')) return;
-    const sequence = Date.now() - this.#prefix < SEQUENCE;
+    const sequence = Date.now() - this.#prefix < MAX_SEQUENCE_MS;
     this.#prefix = 0;
     if (event.key === 'g' && !sequence) {
       this.#prefix = Date.now();

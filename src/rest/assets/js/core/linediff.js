@@ -1,9 +1,9 @@
-// Which lines of two texts are the same: the arithmetic behind a diff of two definitions. Pure.
+// Computes the diff of two texts by lines. Pure.
 
-// Beyond this many comparisons the texts are shown one after the other.
-const MOST = 4_000_000;
+// Larger texts are shown as one removed and one added block.
+const MAX_COMPARISONS = 4_000_000;
 
-/** `[{op, text}]` with the ops `equal`, `delete` and `insert`, by the longest common subsequence. */
+/** Returns `[{op, text}]` with the ops `equal`, `delete` and `insert`, by the longest common subsequence. */
 export function lineDiff(before, after) {
   const a = before.split('\n');
   const b = after.split('\n');
@@ -14,15 +14,15 @@ export function lineDiff(before, after) {
   const equal = (text) => ({ op: 'equal', text });
   return [
     ...a.slice(0, head).map(equal),
-    ...middle(a.slice(head, a.length - tail), b.slice(head, b.length - tail)),
+    ...diffMiddle(a.slice(head, a.length - tail), b.slice(head, b.length - tail)),
     ...a.slice(a.length - tail).map(equal),
   ];
 }
 
-function middle(a, b) {
+function diffMiddle(a, b) {
   const removed = a.map((text) => ({ op: 'delete', text }));
   const added = b.map((text) => ({ op: 'insert', text }));
-  if (!a.length || !b.length || a.length * b.length > MOST) return [...removed, ...added];
+  if (!a.length || !b.length || a.length * b.length > MAX_COMPARISONS) return [...removed, ...added];
   const width = b.length + 1;
   const common = new Uint32Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {

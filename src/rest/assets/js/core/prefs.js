@@ -1,12 +1,11 @@
-// What a person has chosen on this browser: small, and never anything secret. Without storage it holds until the page is
-// loaded again.
+// Remembers small, non-secret preferences in this browser. Without storage they last until the page is reloaded.
 
 const PREFIX = 'countersign.';
-const held = new Map();
+const chosen = new Map();
 
-/** The chosen one of `options`; the first where nothing was chosen. */
+/** Returns the chosen one of `options`, or the first if none was chosen. */
 export function choice(name, options) {
-  let value = held.get(name);
+  let value = chosen.get(name);
   if (value === undefined) {
     try {
       value = localStorage.getItem(PREFIX + name);
@@ -18,7 +17,7 @@ export function choice(name, options) {
 }
 
 export function choose(name, value) {
-  held.set(name, value);
+  chosen.set(name, value);
   try {
     localStorage.setItem(PREFIX + name, value);
   } catch {

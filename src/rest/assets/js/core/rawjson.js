@@ -1,18 +1,18 @@
-// Shows JSON as it was sent. `JSON.parse` rounds long numbers, drops duplicate keys and reorders some: what will
-// run must be shown token by token, so the source text is cut out of the answer and only re-indented.
+// Cuts JSON text into values and tokens without parsing numbers. `JSON.parse` would round long numbers, drop duplicate
+// keys and reorder some, but a reviewer must see exactly what will run.
 
-/** The source text of the member at `path` in a JSON object, or null. The text must be valid JSON. */
+/** Returns the source text of the member at `path` in a JSON object, or null. The text must be valid JSON. */
 export function sourceOf(text, path) {
   let at = skipSpace(text, 0);
   for (const name of path) {
-    const found = member(text, at, name);
-    if (found === -1) return null;
-    at = found;
+    const position = member(text, at, name);
+    if (position === -1) return null;
+    at = position;
   }
   return text.slice(at, endOfValue(text, at));
 }
 
-/** The source texts of the elements of a JSON array. The text must be a valid array. */
+/** Returns the source texts of the elements of a JSON array. The text must be a valid array. */
 export function elementsOf(text) {
   const out = [];
   for (let at = skipSpace(text, 1); text[at] !== ']' && at < text.length;) {
@@ -69,7 +69,7 @@ function member(text, at, name) {
   return -1;
 }
 
-/** `[{key, source}]` of an object's members, in their order and with duplicates; null for anything else. */
+/** Returns `[{key, source}]` of an object's members in their order, with duplicates, or null for anything else. */
 export function members(text) {
   let i = skipSpace(text, 0);
   if (text[i] !== '{') return null;
@@ -79,21 +79,21 @@ export function members(text) {
     const end = endOfString(text, i);
     const key = JSON.parse(text.slice(i, end));
     i = skipSpace(text, skipSpace(text, end) + 1);
-    const until = endOfValue(text, i);
-    out.push({ key, source: text.slice(i, until) });
-    i = skipSpace(text, until);
+    const valueEnd = endOfValue(text, i);
+    out.push({ key, source: text.slice(i, valueEnd) });
+    i = skipSpace(text, valueEnd);
     if (text[i] === ',') i = skipSpace(text, i + 1);
   }
   return out;
 }
 
-/** The text of an object out of `[{key, source}]`. */
+/** Returns the JSON text of an object with the members `[{key, source}]`. */
 export const compose = (list) => `{${list.map(({ key, source }) => `${JSON.stringify(key)}:${source}`).join(',')}}`;
 
-/** Indented text of a JSON value; every token as it was. */
+/** Returns a JSON value with indentation; its tokens are unchanged. */
 export const pretty = (source) => layout(source).map(({ indent, tokens }) => '  '.repeat(indent) + tokens.map((t) => t.text).join('')).join('\n');
 
-/** Lines of `{indent, tokens: [{kind, text}]}`; kinds are `key`, `string`, `number`, `word` and `mark`. */
+/** Returns lines of `{indent, tokens: [{kind, text}]}`; kinds are `key`, `string`, `number`, `word` and `mark`. */
 export function layout(source) {
   const lines = [];
   let tokens = [];

@@ -1,6 +1,6 @@
-// Routes in the fragment: `#/inbox/chg_…`, `#/history?state=applied`. The gateway never sees them.
+// Keeps routes in the fragment, which the gateway never sees: `#/inbox/chg_…`, `#/history?state=applied`.
 
-/** `{view, id, query}` of a fragment. */
+/** Returns `{view, id, query}` of a fragment. */
 export function parseRoute(hash) {
   const [path, search = ''] = hash.replace(/^#\/?/, '').split('?', 2);
   const [view = '', ...rest] = path.split('/');
@@ -13,20 +13,20 @@ export function parseRoute(hash) {
   return { view: view || 'inbox', id, query: new URLSearchParams(search) };
 }
 
-/** The fragment of a route. */
+/** Returns the fragment of a route. */
 export function routeTo(view, id = null, query = null) {
   const search = query ? new URLSearchParams(Object.entries(query).filter(([, v]) => v)).toString() : '';
   return `#/${view}${id ? `/${encodeURIComponent(id)}` : ''}${search ? `?${search}` : ''}`;
 }
 
-/** Goes there without a new entry in the tab's history; for steps such as j and k. */
+/** Goes to a route without a new history entry, for steps such as j and k. */
 export function replaceRoute(hash) {
   if (hash === location.hash) return;
   history.replaceState(null, '', hash);
   dispatchEvent(new Event('hashchange'));
 }
 
-/** Goes there, at once. */
+/** Goes to a route. */
 export function go(hash) {
   if (hash === location.hash) return;
   history.pushState(null, '', hash);

@@ -1,5 +1,5 @@
-// Who is signed in. The secret lives in sessionStorage, so that it ends with the tab; tabs of the same origin hand it
-// to one another, because they share the cookie that goes with it: a new sign-in or a sign-out in one counts in all.
+// Holds the secret of the sign-in in sessionStorage, so that it ends with the tab. Tabs of the same origin share the
+// cookie that belongs to it, so they also share the secret, and a sign-in or sign-out in one tab applies to all.
 
 const KEY = 'countersign.secret';
 const ASK_TIMEOUT = 150;
@@ -8,7 +8,7 @@ export class Session {
   #channel = null;
   #changed;
 
-  /** `changed(signedIn)` is told when another tab has signed in or out. */
+  /** `changed(signedIn)` is called after another tab has signed in or out. */
   constructor(changed) {
     this.#changed = changed;
     if (typeof BroadcastChannel === 'undefined') return;
@@ -27,10 +27,10 @@ export class Session {
     return sessionStorage.getItem(KEY);
   }
 
-  #adopt(secret, tell) {
+  #adopt(secret, notify) {
     if (secret === this.secret) return;
     sessionStorage.setItem(KEY, secret);
-    if (tell) this.#changed(true);
+    if (notify) this.#changed(true);
   }
 
   begin(secret) {
@@ -38,13 +38,13 @@ export class Session {
     this.#channel?.postMessage({ type: 'signed-in', secret });
   }
 
-  /** Forgets the secret here; `everywhere` tells the other tabs that the cookie is gone too. */
+  /** Forgets the secret. `everywhere` makes the other tabs forget it too, because the cookie is gone. */
   end(everywhere) {
     sessionStorage.removeItem(KEY);
     if (everywhere) this.#channel?.postMessage({ type: 'signed-out' });
   }
 
-  /** Asks other tabs for the secret; false if none has one. */
+  /** Asks other tabs for the secret. Resolves to false if none has one. */
   async borrow() {
     if (this.secret || !this.#channel) return Boolean(this.secret);
     const channel = new BroadcastChannel('countersign');
@@ -59,7 +59,7 @@ export class Session {
   }
 }
 
-/** Takes a one-time code out of the address, at once and without leaving it in the tab's history. */
+/** Returns the one-time code of the address and removes it from there and from the tab's history. */
 export function takeCode() {
   const match = /^#code=([^&]+)/.exec(location.hash);
   if (!match) return null;

@@ -1,6 +1,6 @@
 // Parses a text/event-stream, chunk by chunk (HTML standard, "9.2.6 Interpreting an event stream").
 
-// An event that is larger than this is not one of ours; the connection is dropped instead of filling memory.
+// The gateway sends no larger event; the connection is dropped instead of filling memory.
 const MAX_BUFFER = 16 * 1024 * 1024;
 
 export class SseParser {
@@ -11,7 +11,7 @@ export class SseParser {
   #id = null;
   #started = false;
 
-  /** `onEvent({type, data, id})`; `id` is null where the event itself had none. */
+  /** `onEvent({type, data, id})` receives each event; `id` is null if the event had none. */
   constructor(onEvent) {
     this.#onEvent = onEvent;
   }
@@ -26,7 +26,7 @@ export class SseParser {
     for (let i = 0; i < this.#buffer.length; i += 1) {
       const char = this.#buffer[i];
       if (char !== '\n' && char !== '\r') continue;
-      // A carriage return at the very end may be half of a pair.
+      // A carriage return at the end may be the first half of a pair.
       if (char === '\r' && i + 1 === this.#buffer.length) break;
       this.#line(this.#buffer.slice(start, i));
       if (char === '\r' && this.#buffer[i + 1] === '\n') i += 1;

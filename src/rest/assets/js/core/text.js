@@ -1,7 +1,7 @@
-// Makes text of agents safe to look at. What cannot be seen (controls, bidirectional overrides, zero-width and
-// blank characters) becomes a visible mark such as ‹U+202E›, so that what a reviewer reads is what is there.
+// Makes text of agents safe to read. Invisible characters (controls, bidirectional overrides, zero-width and blank ones)
+// become visible marks such as ‹U+202E›.
 
-// First and last of each range, as in `HIDDEN` of src/domain/src/changes/visible.rs; a test compares the two.
+// The first and last character of each range, as in `HIDDEN` of src/domain/src/changes/visible.rs; a test compares them.
 const HIDDEN_RANGES = [
   [0x0, 0x1f], [0x7f, 0x9f], [0xad, 0xad], [0x34f, 0x34f], [0x600, 0x605], [0x61c, 0x61c], [0x6dd, 0x6dd],
   [0x70f, 0x70f], [0x890, 0x891], [0x8e2, 0x8e2], [0x115f, 0x1160], [0x17b4, 0x17b5], [0x180b, 0x180f],
@@ -12,10 +12,10 @@ const HIDDEN_RANGES = [
   [0x6fffe, 0x6ffff], [0x7fffe, 0x7ffff], [0x8fffe, 0x8ffff], [0x9fffe, 0x9ffff], [0xafffe, 0xaffff],
   [0xbfffe, 0xbffff], [0xcfffe, 0xcffff], [0xdfffe, 0xe0fff], [0xefffe, 0x10ffff],
 ];
-// Most of what agents write; quicker to tell than all that can hide.
-const PLAIN = /^[\x20-\x7e]+$/;
+// Most texts match this pattern, which is faster than the full one.
+const PRINTABLE_ASCII = /^[\x20-\x7e]+$/;
 const point = (code) => `\\u{${code.toString(16)}}`;
-// In addition: halves of characters, which no text of Rust has.
+// Lone surrogates are added, which strings in Rust cannot contain.
 const HIDDEN = new RegExp(`[\\p{Cs}${HIDDEN_RANGES.map(([first, last]) => `${point(first)}-${point(last)}`).join('')}]`, 'u');
 const PICTURE_BEFORE = /[\p{Extended_Pictographic}\p{Emoji_Modifier}]\uFE0F?$/u;
 const PICTURE_AFTER = /^\p{Extended_Pictographic}/u;
@@ -32,10 +32,10 @@ const NAMES = {
   0xfe0f: 'variation selector', 0xfeff: 'byte order mark', 0xffa0: 'half-width Hangul filler',
 };
 
-/** Cuts text into `{text}` and `{code, count, name}`. `block` keeps line feeds and tabs as they are, `tabs` only tabs. */
+/** Splits text into `{text}` and `{code, count, name}`. `block` keeps line feeds and tabs, `tabs` only tabs. */
 export function segments(text, { block = false, tabs = block } = {}) {
   const out = [];
-  if (PLAIN.test(text)) return [{ text }];
+  if (PRINTABLE_ASCII.test(text)) return [{ text }];
   if (!HIDDEN.test(text)) return text === '' ? out : [{ text }];
   let plain = '';
   let index = 0;
@@ -57,7 +57,7 @@ export function segments(text, { block = false, tabs = block } = {}) {
   return out;
 }
 
-// Emoji are made with variation selectors and joiners: inside one they hide nothing.
+// Emoji contain variation selectors and joiners, which hide nothing there.
 function joinsPicture(code, text, start, end) {
   if (code !== 0xfe0f && code !== 0x200d) return false;
   const before = text.slice(Math.max(0, start - 4), start);
@@ -79,19 +79,19 @@ function mark({ code, count }) {
   return count > 1 ? `‹U+${hex} ×${count}›` : `‹U+${hex}›`;
 }
 
-/** A string for attributes and titles, with marks in place of what cannot be seen. */
+/** Returns a string for attributes and titles, with marks in place of invisible characters. */
 export function visibleString(text, options) {
   return segments(String(text), options).map((s) => s.text ?? mark(s)).join('');
 }
 
-/** JSON text whose strings show what cannot be seen as escapes; line feeds and tabs between the values stay. */
+/** Returns JSON text with invisible characters in strings as escapes; line feeds and tabs between values stay. */
 export function escapeHidden(json) {
   return segments(json, { block: true }).map((s) => s.text ?? escapes(String.fromCodePoint(s.code)).repeat(s.count)).join('');
 }
 
 const escapes = (char) => Array.from({ length: char.length }, (_, i) => `\\u${char.charCodeAt(i).toString(16).padStart(4, '0')}`).join('');
 
-/** Nodes for the page, with marks in place of what cannot be seen. */
+/** Returns nodes for the page, with marks in place of invisible characters. */
 export function visible(text, options) {
   const fragment = document.createDocumentFragment();
   for (const segment of segments(String(text), options)) {
@@ -108,33 +108,33 @@ export function visible(text, options) {
   return fragment;
 }
 
-/** The first `limit` UTF-16 units at most, never half a character. */
+/** Returns at most the first `limit` UTF-16 units, without splitting a character. */
 export function cut(text, limit) {
   if (text.length <= limit) return text;
   const code = text.charCodeAt(limit - 1);
   return text.slice(0, code >= 0xd800 && code <= 0xdbff ? limit - 1 : limit);
 }
 
-/** The lines of a text; a last line break begins none. */
+/** Returns the lines of a text; a final line break does not start another line. */
 export const linesOf = (text) => (text.endsWith('\n') ? text.slice(0, -1) : text).split('\n');
 
-/** One line of at most `limit` characters, for lists, titles and announcements. */
+/** Returns at most `limit` characters, for lists, titles and announcements. */
 export function short(text, limit) {
   const string = String(text);
   return string.length <= limit ? string : `${cut(string, limit)}…`;
 }
 
-/** `<span class="said">` around one line of an agent's text: isolated, so that its direction moves nothing around it. */
-export function said(text, limit = 300) {
+/** Returns a span with one line of an agent's text, isolated so that its direction does not affect its surroundings. */
+export function quote(text, limit = 300) {
   const span = document.createElement('span');
-  span.className = 'said';
+  span.className = 'quote';
   span.dir = 'auto';
   span.append(visible(short(text, limit)));
   return span;
 }
 
 const number = new Intl.NumberFormat('en');
-/** `12,345`. */
+/** Formats a number: `12,345`. */
 export const count = (n) => number.format(n);
-/** `1 change`, `2 changes`. */
-export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+/** Formats a number with its noun: `1 change`, `2 changes`. */
+export const plural = (n, singular, many = `${singular}s`) => `${count(n)} ${n === 1 ? singular : many}`;

@@ -1,4 +1,4 @@
-// Light, dark, or whatever the system prefers.
+// Switches between the light theme, the dark one and the preference of the system.
 
 const KEY = 'countersign.theme';
 const ORDER = ['system', 'light', 'dark'];
@@ -7,7 +7,7 @@ export function theme() {
   return document.documentElement.dataset.theme ?? 'system';
 }
 
-/** The next one in turn; returns its name. */
+/** Switches to the next theme and returns its name. */
 export function nextTheme() {
   const next = ORDER[(ORDER.indexOf(theme()) + 1) % ORDER.length];
   if (next === 'system') delete document.documentElement.dataset.theme;
@@ -16,7 +16,7 @@ export function nextTheme() {
     if (next === 'system') localStorage.removeItem(KEY);
     else localStorage.setItem(KEY, next);
   } catch {
-    // Without storage it holds until the page is loaded again.
+    // Without storage the theme lasts until the page is reloaded.
   }
   return next;
 }

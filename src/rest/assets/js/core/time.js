@@ -1,4 +1,4 @@
-// Times relative to the gateway's clock, kept current on the page without rendering anything again.
+// Shows times relative to the gateway's clock and updates them in place.
 
 import { h } from './dom.js';
 
@@ -7,11 +7,11 @@ const clock = new Intl.DateTimeFormat('en', { hour: '2-digit', minute: '2-digit'
 const day = new Intl.DateTimeFormat('en', { month: 'short', day: 'numeric' });
 let skew = 0;
 
-/** The gateway said what time it is; offsets of a few seconds are the network and are ignored. */
+/** Learns the gateway's time. Offsets of a few seconds come from the network and are ignored. */
 export function learnClock(dateHeader) {
-  const theirs = Date.parse(dateHeader ?? '');
-  if (!Number.isFinite(theirs)) return;
-  const difference = theirs - Date.now();
+  const gatewayTime = Date.parse(dateHeader ?? '');
+  if (!Number.isFinite(gatewayTime)) return;
+  const difference = gatewayTime - Date.now();
   skew = Math.abs(difference) > 5000 ? difference : 0;
 }
 
@@ -26,26 +26,26 @@ function amount(seconds) {
   return '';
 }
 
-/** `just now`, `5 min ago`, `in 23 h`. */
+/** Formats a time as `just now`, `5 min ago` or `in 23 h`. */
 export function relative(milliseconds, from = now()) {
   const seconds = Math.round((milliseconds - from) / 1000);
   if (seconds <= 0) return seconds > -10 ? 'just now' : `${amount(-seconds)} ago`;
   return `in ${amount(seconds)}`;
 }
 
-/** As `relative`, in the width of a list: `now`, `5 min`, `3 h`, `Nov 21`. */
+/** Formats a past time for narrow lists, as `now`, `5 min`, `3 h` or `Nov 21`. */
 function brief(milliseconds) {
   const seconds = Math.round((now() - milliseconds) / 1000);
   if (seconds < 10) return 'now';
   return seconds < 7 * 86400 ? amount(seconds) : day.format(milliseconds);
 }
 
-/** `in 12 s`, to the second. */
+/** Formats a future time to the second, as `in 12 s`. */
 const countdown = (ms) => (ms - now() > 0 ? `in ${amount(Math.ceil((ms - now()) / 1000))}` : 'now');
 
 const FORMS = { relative: (ms) => relative(ms), countdown, brief, clock: (ms) => clock.format(ms), day: (ms) => day.format(ms) };
 
-/** A `<time>` that keeps itself current. `form` is `relative`, `brief`, `clock` or `day`. */
+/** Creates a `<time>` that updates itself. `form` is a key of `FORMS`. */
 export function time(iso, form = 'relative') {
   const milliseconds = Date.parse(iso);
   if (!Number.isFinite(milliseconds)) return h('span', null, '—');
@@ -53,10 +53,10 @@ export function time(iso, form = 'relative') {
     FORMS[form](milliseconds));
 }
 
-/** `Nov 21, 2026, 1:47:00 AM`. */
+/** Formats a time as `Nov 21, 2026, 1:47:00 AM`. */
 export const exact = (iso) => (Number.isFinite(Date.parse(iso)) ? absolute.format(Date.parse(iso)) : '—');
 
-/** Milliseconds until then; below zero once it has passed. */
+/** Returns the milliseconds until a time, which are negative once it has passed. */
 export const until = (iso) => Date.parse(iso) - now();
 
 export function startClock() {

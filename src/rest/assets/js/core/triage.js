@@ -1,22 +1,22 @@
-// What somebody has opened, and what of it they have selected to be decided together. Only what was on the screen as it
-// is can be selected; what changes is dropped again. Pure.
+// Records which changes the reviewer has opened and which of them are selected to be decided together. Only the version
+// that was on the screen can be selected; a change that is modified later is deselected. Pure.
 
 import { shownOperation } from './vocab.js';
 
-const MOST_SEEN = 5000;
-/** The gateway takes so many at once. */
-export const MOST_PICKED = 100;
+const MAX_SEEN = 5000;
+/** The gateway decides at most this many changes at once. */
+export const MAX_PICKED = 100;
 
 export class Triage {
   #seen = new Map();
   #picked = new Map();
 
-  /** The whole change is on the screen. */
-  saw(change) {
+  /** Records that the whole change is on the screen. */
+  markSeen(change) {
     const { id, version, digest } = change;
     this.#seen.delete(id);
     this.#seen.set(id, { id, version, digest, truncated: change.diff.truncated, requireComment: change.terms?.requireComment === true, operation: shownOperation(change), summary: change.summary, state: change.state, previewFailed: Boolean(change.preview?.failed) });
-    if (this.#seen.size > MOST_SEEN) this.#seen.delete(this.#seen.keys().next().value);
+    if (this.#seen.size > MAX_SEEN) this.#seen.delete(this.#seen.keys().next().value);
   }
 
   hasSeen(row) {
@@ -31,17 +31,17 @@ export class Triage {
     return this.#picked.size;
   }
 
-  /** In the order in which they were picked. */
+  /** Returns the selected changes in the order of selection. */
   get picked() {
     return [...this.#picked.values()];
   }
 
-  /** `picked`, `dropped`, `unseen`, `decided` (nothing to decide any more) or `full`. */
+  /** Selects or deselects a row. Returns `picked`, `dropped`, `unseen`, `decided` (no longer pending) or `full`. */
   toggle(row) {
     if (this.#picked.delete(row.id)) return 'dropped';
     if (row.state !== 'pending') return 'decided';
     if (!this.hasSeen(row)) return 'unseen';
-    if (this.#picked.size >= MOST_PICKED) return 'full';
+    if (this.#picked.size >= MAX_PICKED) return 'full';
     this.#picked.set(row.id, this.#seen.get(row.id));
     return 'picked';
   }
@@ -55,9 +55,9 @@ export class Triage {
   }
 
   /**
-   * Drops what is not as it was selected; returns how many. `get(id)` is the row as it is now, or null where there is
-   * none among all that are pending. A version that shows the same (somebody has voted) is taken over: the decision names
-   * the digest of what was on the screen as well.
+   * Deselects changes that were modified and returns their number. `get(id)` returns the current row of a pending change,
+   * or null. A new version with the same digest (after a vote) stays selected, because the decision also carries the digest
+   * of what was on the screen.
    */
   follow(get) {
     let dropped = 0;

@@ -1,10 +1,10 @@
-// Words and icons for states, operations, events and transports: one table, so that they read alike everywhere.
+// The labels and icons of states, operations, events and transports, in one table for the whole dashboard.
 
 export const OPERATIONS = {
   CREATE: { label: 'Create', icon: 'plus', tone: 'green' },
   UPDATE: { label: 'Update', icon: 'pencil', tone: 'amber' },
   DELETE: { label: 'Delete', icon: 'trash', tone: 'red' },
-  // A call of which nobody can tell what it changes.
+  // A call whose effect is unknown.
   CALL: { label: 'Call', icon: 'call', tone: 'grey' },
 };
 
@@ -21,9 +21,9 @@ export const STATES = {
   withdrawn: { label: 'Withdrawn', tone: 'grey', icon: 'undo', says: 'The proposer withdrew it. Nothing was changed.' },
 };
 
-/** What needs a person: an unknown outcome has to be settled by one. */
+/** The states that need a person. An unknown outcome has to be settled by one. */
 export const INBOX_STATES = ['pending', 'stale', 'outcome_unknown'];
-/** What is still to be decided stands in the inbox and not in the history. */
+/** The states of the history. Changes that are still to be decided are in the inbox only. */
 export const HISTORY_STATES = Object.keys(STATES).filter((state) => state !== 'pending' && state !== 'stale');
 export const FINAL_STATES = ['applied', 'failed', 'rejected', 'expired', 'withdrawn'];
 
@@ -67,7 +67,7 @@ export const EVENTS = {
   definitions_revoked: { label: 'revoked accepted tool definitions', icon: 'undo', tone: 'amber' },
 };
 
-/** Events by what somebody looks for in the audit trail. */
+/** The events by topic, for the filter of the audit trail. */
 export const EVENT_GROUPS = [
   ['Decisions', ['voted', 'approved', 'rejected', 'unapproved']],
   ['Changes', ['created', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
@@ -79,36 +79,36 @@ export const EVENT_GROUPS = [
 
 export const TRANSPORTS = { http: 'HTTP', websocket: 'WebSocket', stdio: 'stdio', sse: 'HTTP + SSE', rest: 'Plain HTTP' };
 
-/** `change.created` and `created` are the same event. */
+/** Returns the name of an event without `change.`: `change.created` and `created` are the same event. */
 export const eventName = (type) => String(type).replace(/^change\./, '');
 export const stateOf = (state) => STATES[state] ?? { label: String(state), tone: 'grey', icon: 'question', says: '' };
 export const operationOf = (operation) => OPERATIONS[operation] ?? { label: String(operation), icon: 'pencil', tone: 'grey' };
 export const eventOf = (type) => EVENTS[eventName(type)] ?? { label: eventName(type).replaceAll('_', ' '), icon: 'clock', tone: 'grey' };
 
-// Entries about a rule that a reviewer made for a whole tool, and not from a change.
+// Labels of entries about a rule that a reviewer made for a whole tool instead of from a change.
 const TOOL_RULE = {
   standing_rule_created: 'let a tool run without review',
   standing_rule_used: 'recorded calls of a tool that runs without review',
   standing_rule_revoked: 'no longer lets a tool run without review',
 };
 
-/** What an entry of the audit trail says of it: `{label, icon, tone}`. */
+/** Returns `{label, icon, tone}` of an audit entry. */
 export function entryOf({ event, details }) {
-  const known = eventOf(event);
+  const entry = eventOf(event);
   const rule = details?.rule;
-  const ofTool = rule && !rule.fromChange && rule.verdict === 'allow';
-  return ofTool && TOOL_RULE[eventName(event)] ? { ...known, label: TOOL_RULE[eventName(event)] } : known;
+  const isToolRule = rule && !rule.fromChange && rule.verdict === 'allow';
+  return isToolRule && TOOL_RULE[eventName(event)] ? { ...entry, label: TOOL_RULE[eventName(event)] } : entry;
 }
 
 export const transportOf = (transport) => TRANSPORTS[transport] ?? String(transport);
 
-/** The operation as it is shown: where only the arguments are known, it is a call and nothing more. */
+/** Returns the operation to show: an update whose effect is unknown is shown as a call. */
 export const shownOperation = ({ operation, preview }) => (operation === 'UPDATE' && preview?.kind === 'arguments' ? 'CALL' : operation);
 
-/** `filesystem / edit_file`: the server, and the tool by the server's own name. */
+/** Returns `filesystem / edit_file`: the server and the server's own name of the tool. */
 export function toolName({ provider, tool }) {
   return `${provider} / ${tool.startsWith(`${provider}__`) ? tool.slice(provider.length + 2) : tool}`;
 }
 
-/** Whether there is something to decide. */
-export const decidable = (state) => state === 'pending' || state === 'stale';
+/** Returns true if a change in this state can be decided. */
+export const isDecidable = (state) => state === 'pending' || state === 'stale';

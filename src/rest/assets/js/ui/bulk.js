@@ -1,17 +1,17 @@
-// Deciding what was selected, all at once: asked once, each decided on its own by the gateway, each result shown.
+// Decides selected changes together. The user confirms once; the gateway decides each change on its own.
 
 import { explain } from '../core/api.js';
 import { announce } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { plural, said, visibleString } from '../core/text.js';
+import { plural, quote, visibleString } from '../core/text.js';
 import { stateOf } from '../core/vocab.js';
 import { operationGlyph } from './badges.js';
 import { openDialog } from './dialog.js';
 
 const MAX_COMMENT = 2000;
 
-/** The bar below the list while something is selected. */
+/** The bar below the list, which is visible while changes are selected. */
 export class BulkBar {
   element = h('div', { class: 'bulk', role: 'region', 'aria-label': 'Selected changes', hidden: true });
 
@@ -30,20 +30,21 @@ export class BulkBar {
 }
 
 /**
- * Asks, decides and shows what became of each. `picked` are `{id, version, digest, summary, operation, truncated,
- * previewFailed, requireComment}`; what nobody could see wholly is approved by itself only. `decide(decision, comment, changes)` resolves to the gateway's results; `decided(change)` is told of
- * each change that came back; `done(ids)` of those that were decided, when the dialog is closed.
+ * Asks for confirmation, decides and shows each result. `picked` are `{id, version, digest, summary, operation,
+ * truncated, previewFailed, requireComment}`; changes that could not be read completely are excluded from approval.
+ * `decide(decision, comment, changes)` resolves to the gateway's results. `decided(change)` is called for each change in
+ * them, `done(ids)` with the decided ids when the dialog closes.
  */
 export function openBulk({ decision, picked: all, decide, decided, done }) {
   const approving = decision === 'approve';
-  const picked = all.filter((p) => !approving || !apart(p));
+  const picked = all.filter((p) => !approving || !exclusionOf(p));
   const needsComment = picked.some((p) => p.requireComment);
   const deletions = picked.filter((p) => p.operation === 'DELETE').length;
   const rows = new Map();
   const list = h('ul', { class: 'bulk-list', tabindex: '0', 'aria-label': 'Selected changes' }, all.map((p) => {
-    const result = h('p', { class: 'bulk-result' }, approving && apart(p) && h('span', { class: 'bulk-mark tone-amber' }, icon('alert'), h('span', null, `Left out: ${apart(p)}`)));
+    const result = h('p', { class: 'bulk-result' }, approving && exclusionOf(p) && h('span', { class: 'bulk-mark tone-amber' }, icon('alert'), h('span', null, `Left out: ${exclusionOf(p)}`)));
     rows.set(p.id, result);
-    return h('li', null, operationGlyph(p.operation, p.summary), h('div', null, h('p', null, said(p.summary, 200)), result));
+    return h('li', null, operationGlyph(p.operation, p.summary), h('div', null, h('p', null, quote(p.summary, 200)), result));
   }));
   const comment = h('textarea', { id: 'bulk-comment', rows: '2', maxlength: String(MAX_COMMENT), 'aria-required': String(needsComment), placeholder: needsComment ? 'Required by a rule' : approving ? 'Optional' : 'Optional; the agents will read it' });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
@@ -78,38 +79,38 @@ export function openBulk({ decision, picked: all, decide, decided, done }) {
   };
 
   const results = (all) => {
-    let good = 0;
+    let decidedCount = 0;
     for (const { id, change, problem } of all) {
-      const place = rows.get(id);
-      if (!place) continue;
+      const row = rows.get(id);
+      if (!row) continue;
       if (change) {
-        good += 1;
+        decidedCount += 1;
         settled.push(id);
         decided(change);
         const { label, icon: name, tone } = stateOf(change.state);
         const text = change.state === 'pending' ? 'Your approval is recorded; more approvals are needed' : label;
-        fill(place, h('span', { class: `bulk-mark tone-${tone}` }, icon(name), text));
+        fill(row, h('span', { class: `bulk-mark tone-${tone}` }, icon(name), text));
       } else {
         const conflict = problem?.change;
         if (conflict) decided(conflict);
-        fill(place, h('span', { class: 'bulk-mark tone-red' }, icon('alert'), h('span', null, 'Not decided: ', visibleString(explainProblem(problem)))));
+        fill(row, h('span', { class: 'bulk-mark tone-red' }, icon('alert'), h('span', null, 'Not decided: ', visibleString(explainProblem(problem)))));
       }
     }
-    const text = good < all.length ? `${good} of ${all.length} decided.` : good === 1 ? '1 change decided.' : `All ${plural(good, 'change')} decided.`;
+    const text = decidedCount < all.length ? `${decidedCount} of ${all.length} decided.` : decidedCount === 1 ? '1 change decided.' : `All ${plural(decidedCount, 'change')} decided.`;
     fill(error);
-    fill(summary, icon(good === all.length ? 'check' : 'alert'), text);
-    summary.className = `bulk-summary tone-${good === all.length ? 'green' : 'amber'}`;
+    fill(summary, icon(decidedCount === all.length ? 'check' : 'alert'), text);
+    summary.className = `bulk-summary tone-${decidedCount === all.length ? 'green' : 'amber'}`;
     announce(text);
     go.remove();
-    why.remove();
+    commentField.remove();
     fill(cancel, 'Close');
     cancel.focus();
   };
 
   const summary = h('p', { class: 'bulk-summary', role: 'status' }, deletions > 0 && approving ? [icon('trash'), `${plural(deletions, 'of them deletes', 'of them delete')} data.`] : null);
   if (deletions > 0 && approving) summary.classList.add('tone-red');
-  const why = h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'bulk-comment' }, 'Comment'), comment);
-  const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit }, list, why, summary, error,
+  const commentField = h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'bulk-comment' }, 'Comment'), comment);
+  const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit }, list, commentField, summary, error,
     h('div', { class: 'sheet-foot' }, cancel, go));
   const dialog = openDialog({
     title: approving ? `Approve ${plural(picked.length, 'change')}?` : `Reject ${plural(picked.length, 'change')}?`, className: 'bulk-sheet', build: () => form,
@@ -126,10 +127,10 @@ const explainProblem = (problem) => {
   return String(problem?.detail ?? problem?.title ?? 'the gateway gave no reason.');
 };
 
-/** Why a change cannot be approved together with others, or null. */
-const apart = ({ truncated, previewFailed }) => (previewFailed ? 'its preview failed, so approve it on its own.' : truncated ? 'its diff is incomplete, so approve it on its own.' : null);
+/** Returns why a change cannot be approved together with others, or null. */
+const exclusionOf = ({ truncated, previewFailed }) => (previewFailed ? 'its preview failed, so approve it on its own.' : truncated ? 'its diff is incomplete, so approve it on its own.' : null);
 
-/** What a person is told when a change cannot be selected. */
+/** The notices for changes that cannot be selected. */
 export const PICK_REFUSALS = {
   unseen: 'Open it first: only changes that you have read can be decided together.',
   decided: 'Only pending changes can be selected.',

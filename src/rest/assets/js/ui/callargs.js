@@ -1,5 +1,5 @@
-// The arguments of a call of which nobody can tell what it changes: once, in neutral colours, field by field or as the
-// exact JSON. What was not there before is not shown as added.
+// Shows the arguments of a call whose effect is unknown, field by field or as the exact JSON. Neutral colours avoid the
+// impression that something is added.
 
 import { choice, choose } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
@@ -11,20 +11,20 @@ import { longText } from './longtext.js';
 
 const LAYOUTS = ['fields', 'json'];
 
-/** `{fields, tool}`: the arguments of the diff, and what the tool says of itself (null where it says nothing). */
-export function told({ fields }) {
+/** Splits the fields of a diff into `{fields, tool}`: the arguments, and the tool's own description or null. */
+export function splitFields({ fields }) {
   return { fields: fields.filter((f) => !f.field.startsWith('$')), tool: fields.find((f) => f.field === '$description')?.after ?? null };
 }
 
-/** `[switch, …parts]`: the arguments, and what switches between their two forms where there are any (or null). */
+/** Returns `[switcher, …parts]`. The switcher chooses between the two forms and is null if there is only one. */
 export function callArguments(change, source) {
-  const { fields } = told(change.diff);
+  const { fields } = splitFields(change.diff);
   const cut = change.diff.truncated;
   const box = h('div', { class: 'call-args' });
   const switcher = h('span', { class: 'layouts arg-layouts', role: 'group', 'aria-label': 'Form of the arguments' });
   const exact = () => h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments'));
   const paint = (shown) => {
-    const had = switcher.contains(document.activeElement);
+    const hadFocus = switcher.contains(document.activeElement);
     fill(switcher, LAYOUTS.map((name) => h('button', {
       type: 'button', class: 'layout', 'aria-pressed': String(name === shown),
       onclick: () => {
@@ -32,11 +32,11 @@ export function callArguments(change, source) {
         paint(name);
       },
     }, name === 'json' ? 'JSON' : 'Fields')));
-    if (had) switcher.querySelector('[aria-pressed=true]').focus();
-    fill(box, shown === 'json' ? exact() : diffView({ fields, truncated: false }, 'ASKED'));
+    if (hadFocus) switcher.querySelector('[aria-pressed=true]').focus();
+    fill(box, shown === 'json' ? exact() : diffView({ fields, truncated: false }, 'ARGUMENTS'));
   };
   if (!fields.length) fill(box, source === '{}' ? h('p', { class: 'quiet' }, 'This call has no arguments.') : exact());
-  // What was cut is complete as JSON only.
+  // Truncated arguments are complete only as JSON.
   else paint(cut ? 'json' : choice('arguments', LAYOUTS));
   return [
     fields.length > 0 ? switcher : null,
@@ -45,8 +45,8 @@ export function callArguments(change, source) {
   ];
 }
 
-/** What the tool says of itself, or null. */
+/** Returns the tool's own description, or null. */
 export function toolDescription(change) {
-  const { tool } = told(change.diff);
+  const { tool } = splitFields(change.diff);
   return tool && h('details', { class: 'fold-section' }, h('summary', null, 'Tool description'), h('blockquote', null, longText(tool, { chars: 1200, lines: 14 })));
 }

@@ -1,13 +1,13 @@
-// The body of one change: facts, diff, arguments, result. Builds nodes out of data and keeps no state.
+// Builds the body of one change, such as its facts, diff, arguments and result, without keeping state.
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, plural, said, visible, visibleString } from '../core/text.js';
+import { count, plural, quote, visible, visibleString } from '../core/text.js';
 import { lineDiff as compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
 import { time } from '../core/time.js';
-import { decidable, shownOperation, stateOf, toolName } from '../core/vocab.js';
+import { isDecidable, shownOperation, stateOf, toolName } from '../core/vocab.js';
 import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
 import { callArguments, toolDescription } from './callargs.js';
 import { diffView } from './diff.js';
@@ -19,7 +19,7 @@ import { waitsFor } from './timeline.js';
 
 const SOON = 3600_000;
 
-/** Badges, the sentence and who asked. The heading takes the focus when a change is opened. */
+/** Builds the badges, the title and the proposer. The heading takes the focus when a change is opened. */
 export function head(change, actions = null) {
   const { proposer, target } = change;
   const waits = change.state === 'pending' || change.state === 'stale';
@@ -28,41 +28,41 @@ export function head(change, actions = null) {
   expires.classList.toggle('soon', Date.parse(change.expiresAt) - Date.now() < SOON);
   return [
     h('div', { class: 'detail-marks' }, operationBadge(shownOperation(change), change.summary), stateBadge(change.state),
-      h('span', { class: 'entity' }, target.entityType === 'tool' ? said(toolName(change), 160) : [said(target.entityType, 40), target.id !== null && [' · ', said(target.label, 120)]]),
+      h('span', { class: 'entity' }, target.entityType === 'tool' ? quote(toolName(change), 160) : [quote(target.entityType, 40), target.id !== null && [' · ', quote(target.label, 120)]]),
       h('span', { class: 'change-id' }, h('code', { class: 'id brief', title: visibleString(change.id) }, visibleString(change.id)),
         copyButton(change.id, 'Copy the change’s id'), h('span', { class: 'nowrap' }, `version ${count(change.version)}`)), actions),
     h('h2', { id: 'change-title', tabindex: '-1' }, longText(change.summary, { chars: 280, lines: 3, inline: true })),
     h('dl', { class: 'facts' },
-      fact('by', h('strong', null, said(proposer.principal, 80)), proposer.owner && proposer.owner !== proposer.principal && h('span', { class: 'quiet' }, ' of ', said(proposer.owner, 60))),
-      proposer.clientName && fact('via', said(proposer.clientName, 80), proposer.clientVersion && h('span', { class: 'quiet' }, ' ', said(proposer.clientVersion, 40))),
+      fact('by', h('strong', null, quote(proposer.principal, 80)), proposer.owner && proposer.owner !== proposer.principal && h('span', { class: 'quiet' }, ' of ', quote(proposer.owner, 60))),
+      proposer.clientName && fact('via', quote(proposer.clientName, 80), proposer.clientVersion && h('span', { class: 'quiet' }, ' ', quote(proposer.clientVersion, 40))),
       fact('over', throughLine(proposer)),
       fact('proposed', time(change.createdAt)),
       waits ? fact('expires', expires) : fact('updated', time(change.updatedAt))),
   ];
 }
 
-// Reads as a sentence, and as a list of terms to whoever listens to it.
+// A fact reads as part of a sentence; screen readers get a list of terms.
 const fact = (name, ...value) => h('div', { class: 'fact' }, h('dt', null, name), h('dd', null, value));
 
-/** Why the policy sent the call to a person. */
+/** Explains why the policy requires a review. */
 export function review({ review: why }) {
   if (!why) return null;
   const marked = why.mark === 'TOOL_CHANGED' || why.mark === 'TOOL_NEW';
-  const told = why.rule && why.reason.startsWith(why.rule);
-  const rule = why.rule && !told && why.rule;
+  const namesRule = why.rule && why.reason.startsWith(why.rule);
+  const rule = why.rule && !namesRule && why.rule;
   return h('p', { class: marked ? 'banner tone-amber' : 'why quiet' }, icon(marked ? 'alert' : 'info'),
-    h('span', null, marked ? h('strong', null, why.mark === 'TOOL_NEW' ? 'New tool. ' : 'Changed tool. ') : told && !why.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', said(why.reason, 400), '.',
-      rule && [' Rule: ', said(rule, 64), '.']));
+    h('span', null, marked ? h('strong', null, why.mark === 'TOOL_NEW' ? 'New tool. ' : 'Changed tool. ') : namesRule && !why.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', quote(why.reason, 400), '.',
+      rule && [' Rule: ', quote(rule, 64), '.']));
 }
 
-/** What the rule asks, how many have approved, whose double it is. */
-export function asked(change) {
+/** Shows the requirements of the rule, the approvals so far and a hint about a duplicate. */
+export function requirements(change) {
   const duplicate = change.duplicateOf && h('p', { class: 'banner tone-accent duplicate' }, icon('duplicate'),
     h('span', null, 'The same agent had already proposed the same call: ', h('a', { href: routeTo('inbox', change.duplicateOf) }, 'open the other change'), '. Approving both runs it twice.'));
-  return [duplicate, decidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, decidable(change.state) ? termsLine(change) : null];
+  return [duplicate, isDecidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, isDecidable(change.state) ? termsLine(change) : null];
 }
 
-/** How it ended or stands, for everything that does not simply wait. */
+/** Shows the outcome or the current state, except of a pending change. */
 export function outcome(change) {
   if (change.state === 'pending') return null;
   const { label, tone, icon: name, says } = stateOf(change.state);
@@ -71,12 +71,12 @@ export function outcome(change) {
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': 'Outcome' },
     h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, says)),
     change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
-    change.fault && h('div', { class: 'outcome-fault' }, h('code', null, said(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
-    last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', others.map((d) => [h('strong', null, said(d.reviewer, 60)), ', ']), h('strong', null, said(last.reviewer, 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
+    change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
+    last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', others.map((d) => [h('strong', null, quote(d.reviewer, 60)), ', ']), h('strong', null, quote(last.reviewer, 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })));
 }
 
-/** What the tool answered. */
+/** Shows the answer of the tool. */
 export function result(change) {
   if (!change.result) return null;
   const { content = [], structuredContent, isError } = change.result;
@@ -89,17 +89,17 @@ export function result(change) {
 
 const ASKED_FOR = { 'elicitation/create': 'input', 'sampling/createMessage': 'a model completion', 'roots/list': 'its root folders' };
 
-/** What the tool asked the agent's client while it ran, and what came back: nobody reviewed that. */
+/** Shows the tool's questions to the agent's client during the call, and the answers, which no reviewer has seen. */
 export function questions({ dialogue }) {
   const all = dialogue?.questions ?? [];
   if (!all.length) return null;
   return section('Questions to the agent’s client', `${plural(all.length, 'question')}, answered without a reviewer`,
     h('ul', { class: 'edits' }, all.map((question) => h('li', null, icon('question'), h('div', null,
-      h('span', null, 'For ', h('strong', null, said(ASKED_FOR[question.method] ?? question.method, 60)), ' ', h('span', { class: 'quiet' }, time(question.at))),
+      h('span', null, 'For ', h('strong', null, quote(ASKED_FOR[question.method] ?? question.method, 60)), ' ', h('span', { class: 'quiet' }, time(question.at))),
       question.params?.message && h('blockquote', null, longText(String(question.params.message), { chars: 800, lines: 10 })),
       question.answer
-        ? h('details', { class: 'fold-section' }, h('summary', null, said(`The client’s answer${question.answer.action ? `: ${question.answer.action}` : ''}`, 60)), h('div', { class: 'args' }, jsonBlock(JSON.stringify(question.answer), 'Answer')))
-        : h('p', { class: 'quiet' }, question.closedAt ? said(`No answer: ${question.unanswered ?? 'the call has ended'}`, 300) : 'Waiting for an answer.'))))));
+        ? h('details', { class: 'fold-section' }, h('summary', null, quote(`The client’s answer${question.answer.action ? `: ${question.answer.action}` : ''}`, 60)), h('div', { class: 'args' }, jsonBlock(JSON.stringify(question.answer), 'Answer')))
+        : h('p', { class: 'quiet' }, question.closedAt ? quote(`No answer: ${question.unanswered ?? 'the call has ended'}`, 300) : 'Waiting for an answer.'))))));
 }
 
 export function changes(change, source) {
@@ -113,40 +113,40 @@ export function changes(change, source) {
     h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change))), previous(change)));
 }
 
-// Whether there is nothing to show but the arguments: no recipe, or one that failed.
+// Only the arguments can be shown if there is no recipe or if it failed.
 const onlyArguments = ({ preview }) => preview?.kind === 'arguments' || Boolean(preview?.failed);
 
-// What is read beside a call's arguments has no before: they are what was asked for.
-const columnsOf = ({ operation, preview }) => (['UPDATE', 'CALL'].includes(operation) && preview && preview.kind !== 'module' ? 'ASKED' : operation);
+// Values of a call that is not previewed by a module are arguments and have no earlier value.
+const columnsOf = ({ operation, preview }) => (['UPDATE', 'CALL'].includes(operation) && preview && preview.kind !== 'module' ? 'ARGUMENTS' : operation);
 
-// The new diff and the one that no longer holds are read together as long as there is something to decide.
+// While a change can be decided, the outdated diff is shown beside the current one.
 function previous(change) {
   if (!change.previousDiff) return null;
   const body = [h('p', { class: 'quiet' }, 'This diff is from before the target changed and is out of date. The other diff is current.'), diffView(change.previousDiff, columnsOf(change))];
-  if (decidable(change.state)) return h('section', { class: 'previous' }, h('h4', null, 'The diff before the target changed'), body);
+  if (isDecidable(change.state)) return h('section', { class: 'previous' }, h('h4', null, 'The diff before the target changed'), body);
   return h('details', { class: 'fold-section previous' }, h('summary', null, 'The diff before the target changed'), body);
 }
 
-// What would run it, where that is another program: approvals are given to it.
-const servedBy = ({ servedBy: by }) => (by?.fingerprint ? [' (', said(by.label, 300), ')'] : null);
+// Names the program that runs the call, if it is another one, because the approval is given to it.
+const servedBy = ({ servedBy: by }) => (by?.fingerprint ? [' (', quote(by.label, 300), ')'] : null);
 
-const toolNote = (change) => [h('code', null, said(toolName(change), 120)), servedBy(change), decidable(change.state) ? ', exactly as they will run' : null];
+const toolNote = (change) => [h('code', null, quote(toolName(change), 120)), servedBy(change), isDecidable(change.state) ? ', exactly as they will run' : null];
 
-/** The exact arguments, where they are not shown already. */
+/** Shows the exact arguments unless `changes` already does. */
 export function args(change, source) {
   return onlyArguments(change) ? null : section('Arguments', toolNote(change), h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments')));
 }
 
-const INSTEAD = { ...Object.fromEntries(['pending', 'stale', 'approved'].map((state) => [state, 'what will run instead'])), ...Object.fromEntries(['executing', 'applied', 'failed', 'outcome_unknown'].map((state) => [state, 'what ran instead'])) };
+const REPLACED_BY = { ...Object.fromEntries(['pending', 'stale', 'approved'].map((state) => [state, 'what will run instead'])), ...Object.fromEntries(['executing', 'applied', 'failed', 'outcome_unknown'].map((state) => [state, 'what ran instead'])) };
 
-/** What the agent asked for, apart from what a reviewer made of it. */
+/** Shows the edits of reviewers beside the arguments that the agent proposed. */
 export function edited(change, source, proposed) {
   const edits = change.edits ?? [];
   if (!edits.length) return null;
   return section('Edited by a reviewer', edits.length > 1 ? `${count(edits.length)} times` : null,
-    h('ul', { class: 'edits' }, edits.map((edit) => h('li', null, icon('pencil'), h('span', null, h('strong', null, said(edit.by, 60)), ' ', h('span', { class: 'quiet' }, time(edit.at)),
+    h('ul', { class: 'edits' }, edits.map((edit) => h('li', null, icon('pencil'), h('span', null, h('strong', null, quote(edit.by, 60)), ' ', h('span', { class: 'quiet' }, time(edit.at)),
       edit.comment && h('blockquote', null, longText(edit.comment, { chars: 400, lines: 6 })))))),
-    proposed && lineDiff({ field: 'arguments', label: `What the agent proposed, and ${INSTEAD[change.state] ?? 'what replaced it'}`, before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
+    proposed && lineDiff({ field: 'arguments', label: `What the agent proposed, and ${REPLACED_BY[change.state] ?? 'what replaced it'}`, before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
     proposed && h('details', { class: 'fold-section' }, h('summary', null, 'The arguments as the agent proposed them'), h('div', { class: 'args' }, copyButton(proposed, 'Copy the proposed arguments'), jsonBlock(proposed, 'Proposed arguments'))));
 }
 

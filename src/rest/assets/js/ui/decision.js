@@ -1,18 +1,18 @@
-// Where a person decides: a comment, approve, reject; or how an unknown outcome ended. What could do harm if it were
-// pressed by accident (a deletion, a change that has just altered under the reader, a diff that was cut) asks twice.
+// The bar where a reviewer approves, rejects or settles an unknown outcome. Approvals that could do harm by accident (a
+// deletion, a change that was modified while being read, a truncated diff) need a second press.
 
 import { announce } from '../core/announce.js';
 import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, plural, said, visibleString } from '../core/text.js';
+import { count, plural, quote, visibleString } from '../core/text.js';
 import { time, until } from '../core/time.js';
-import { decidable } from '../core/vocab.js';
-import { approvalsOf, hasVoted, isAsked, isLive, isOwn } from './terms.js';
-import { undoable } from './undo.js';
+import { isDecidable } from '../core/vocab.js';
+import { approvalsOf, hasVoted, isReviewerOf, isLive, isOwn } from './terms.js';
+import { isUndoable } from './undo.js';
 
-// A second press that comes sooner is half of a double click.
+// A faster second press is part of a double click.
 const SECOND_PRESS = 500;
-// What has altered by itself is not decided on by a press that was already under way.
+// After the content changes by itself, presses are ignored for this time, because they were meant for the old content.
 const SETTLE_TIME = 600;
 const MAX_COMMENT = 2000;
 
@@ -23,7 +23,7 @@ export class DecisionBar {
   #submit;
   #change = null;
   #altered = false;
-  #anew = false;
+  #afterConflict = false;
   #mode = 'idle';
   #armedAt = 0;
   #notBefore = 0;
@@ -34,9 +34,9 @@ export class DecisionBar {
   #comment;
 
   /**
-   * `selection` is what is decided together: `size()`, `has(id)`, `toggle(id)`, `clear()`; meanwhile this change has no
-   * buttons of its own to decide with. `submit(kind, comment)` resolves when the gateway has answered; kinds are approve, reject, undo, again (refresh the preview), applied
-   * and failed.
+   * `selection` holds the changes to decide together: `size()`, `has(id)`, `toggle(id)`, `clear()`. While it is not empty,
+   * this bar has no buttons to decide. `submit(kind, comment)` resolves when the gateway has answered; kinds are approve,
+   * reject, undo, again (refresh the preview), applied and failed.
    */
   constructor({ me, submit, selection }) {
     this.#me = me;
@@ -53,10 +53,11 @@ export class DecisionBar {
   }
 
   /**
-   * `altered`: the content is not what was shown a moment ago, and the reader has not asked for that. `anew`: their own
-   * decision was refused because of it, and the new content stands there to be decided with one press.
+   * `altered` means that the content changed while it was being read, `sudden` that it changed without an action of the
+   * reader. `afterConflict` means that the reader's decision was refused because of that, so that the new content can be
+   * approved with one press.
    */
-  show(change, { altered = false, sudden = false, anew = false } = {}) {
+  show(change, { altered = false, sudden = false, afterConflict = false } = {}) {
     const same = this.#change?.id === change.id;
     if (!same) this.#comment.value = this.#drafts.get(change.id) ?? '';
     if (!same || change.version !== this.#change.version) {
@@ -65,12 +66,12 @@ export class DecisionBar {
     }
     if (sudden) this.#settle();
     this.#change = change;
-    this.#altered = altered && !anew;
-    this.#anew = anew;
+    this.#altered = altered && !afterConflict;
+    this.#afterConflict = afterConflict;
     this.#render();
   }
 
-  // The button can be seen to wait; a press meanwhile would be for what stood there before.
+  // Disables the button for a moment.
   #settle() {
     this.#notBefore = Date.now() + SETTLE_TIME;
     clearTimeout(this.#settleTimer);
@@ -95,14 +96,14 @@ export class DecisionBar {
     this.#render();
   }
 
-  /** Something else is selected. */
+  /** Renders again after the selection has changed. */
   follow() {
     if (this.#change === null || this.#mode === 'busy') return;
     if (this.#selection.size() > 0) this.#mode = 'idle';
     this.#render();
   }
 
-  /** The key `a`. Nothing is approved without a preview by a key that approves everywhere else: it leads to the button. */
+  /** Handles the key `a`. If the preview failed, the key only moves the focus to the button. */
   approveByKey() {
     if (this.#change?.preview?.failed && this.#mode === 'idle') {
       const button = this.element.querySelector('[data-act=approve]:enabled');
@@ -113,16 +114,16 @@ export class DecisionBar {
     this.approve();
   }
 
-  /** The button; the second press where one is asked for. */
+  /** Approves, or asks for the second press if one is needed. */
   approve() {
-    if (!this.#may() || this.#change.state !== 'pending' || this.#barred() || this.#selection.size() > 0) return;
+    if (!this.#canAct() || this.#change.state !== 'pending' || this.#obstacle() || this.#selection.size() > 0) return;
     if (Date.now() < this.#notBefore) return;
     if (this.#lacksComment()) return;
     if (this.#mode === 'confirm') {
       if (Date.now() - this.#armedAt >= SECOND_PRESS) this.#send('approve');
       return;
     }
-    if (this.#doubt()) {
+    if (this.#confirmationReason()) {
       this.#mode = 'confirm';
       this.#armedAt = Date.now();
       this.#error = '';
@@ -134,16 +135,16 @@ export class DecisionBar {
     this.#send('approve');
   }
 
-  /** The key `r`: the comment first. */
+  /** Handles the key `r`, which first moves to the comment. */
   startReject() {
-    if (!this.#may() || !decidable(this.#change.state) || !isAsked(this.#change, this.#me) || this.#selection.size() > 0) return;
+    if (!this.#canAct() || !isDecidable(this.#change.state) || !isReviewerOf(this.#change, this.#me) || this.#selection.size() > 0) return;
     this.#mode = 'reject';
     this.#error = '';
     this.#render();
     this.#comment.focus();
   }
 
-  /** Escape; returns whether there was anything to cancel. */
+  /** Handles Escape. Returns true if there was anything to cancel. */
   cancel() {
     if (this.#mode !== 'confirm' && this.#mode !== 'reject') return false;
     const hadFocus = this.element.contains(document.activeElement);
@@ -154,14 +155,14 @@ export class DecisionBar {
     return true;
   }
 
-  #may() {
+  #canAct() {
     return this.#me.mayDecide && this.#change !== null && this.#mode !== 'busy';
   }
 
-  // Why this person cannot approve it, or null. The gateway holds to the same; here it is said before anybody tries.
-  #barred() {
+  // Returns the icon and text that tell why this person cannot approve, or null. The gateway enforces the same rules.
+  #obstacle() {
     const change = this.#change;
-    if (!isAsked(change, this.#me)) return ['person', `Under this rule only ${change.terms.reviewers.join(', ')} can decide, and you are not one of them.`];
+    if (!isReviewerOf(change, this.#me)) return ['person', `Under this rule only ${change.terms.reviewers.join(', ')} can decide, and you are not one of them.`];
     if (isOwn(change, this.#me)) {
       const by = change.proposer.principal === this.#me.name ? 'You proposed this change' : 'This change was proposed with a key of the same owner as yours';
       return ['person', `${by}, so somebody else has to approve it.`];
@@ -175,10 +176,10 @@ export class DecisionBar {
   }
 
   #mayUndo() {
-    return undoable(this.#change) && (this.#me.mayUndoAll || hasVoted(this.#change, this.#me));
+    return isUndoable(this.#change) && (this.#me.mayUndoAll || hasVoted(this.#change, this.#me));
   }
 
-  // A decision that needs a comment waits for one, with the keyboard there.
+  // Returns true if a required comment is missing, and moves the focus there.
   #lacksComment() {
     if (!this.#change.terms.requireComment || this.#comment.value.trim() !== '') return false;
     this.#error = 'The rule requires a comment with each decision.';
@@ -187,21 +188,21 @@ export class DecisionBar {
     return true;
   }
 
-  /** The key `u`, where the open change has been approved and may be taken back. */
+  /** Handles the key `u`. Returns false if the open change has no approval to undo. */
   undo() {
     if (this.#change === null || !this.#me.mayDecide || this.#mode === 'busy' || !this.#mayUndo()) return false;
     this.#send('undo');
     return true;
   }
 
-  /** The key `f`: the target is looked at again. */
+  /** Handles the key `f`, which refreshes the preview. */
   again() {
-    if (!this.#may() || !decidable(this.#change.state)) return false;
+    if (!this.#canAct() || !isDecidable(this.#change.state)) return false;
     this.#send('again');
     return true;
   }
 
-  #doubt() {
+  #confirmationReason() {
     if (this.#altered) return 'This change was updated while you were reading. Approve the new version?';
     if (this.#change.diff.truncated) return 'The diff is incomplete. Have you read the arguments?';
     return this.#change.operation === 'DELETE' ? 'delete' : null;
@@ -229,7 +230,7 @@ export class DecisionBar {
   }
 
   async #send(kind) {
-    if (!this.#may()) return;
+    if (!this.#canAct()) return;
     const { id } = this.#change;
     const comment = this.#comment.value.trim();
     this.#mode = 'busy';
@@ -249,8 +250,8 @@ export class DecisionBar {
     const change = this.#change;
     const { state } = change;
     const settling = state === 'outcome_unknown';
-    const undoing = undoable(change);
-    if (!decidable(state) && !settling && !undoing) {
+    const undoing = isUndoable(change);
+    if (!isDecidable(state) && !settling && !undoing) {
       this.element.hidden = true;
       this.element.replaceChildren();
       return;
@@ -265,12 +266,12 @@ export class DecisionBar {
       this.#undoRow(busyWith);
       return;
     }
-    if (!settling && !isAsked(change, this.#me)) {
-      this.#outside(busyWith);
+    if (!settling && !isReviewerOf(change, this.#me)) {
+      this.#renderNoReviewer(busyWith);
       return;
     }
-    if (decidable(state) && this.#selection.size() > 0) {
-      this.#selecting();
+    if (isDecidable(state) && this.#selection.size() > 0) {
+      this.#renderSelection();
       return;
     }
     const typing = document.activeElement === this.#comment;
@@ -297,19 +298,19 @@ export class DecisionBar {
     if (change.state === 'stale') {
       return h('p', { class: 'decision-note' }, icon('refresh'), h('span', null, 'The preview is out of date, so this cannot be approved. Refresh it, reject the change, or leave it to the proposer.'));
     }
-    const barred = change.state === 'pending' && this.#barred();
-    if (barred) return h('p', { class: 'decision-note' }, icon(barred[0]), h('span', null, barred[1]));
+    const obstacle = change.state === 'pending' && this.#obstacle();
+    if (obstacle) return h('p', { class: 'decision-note' }, icon(obstacle[0]), h('span', null, obstacle[1]));
     if (this.#mode === 'reject') {
       return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, h('kbd', null, 'Ctrl'), ' ', h('kbd', null, 'Enter'), ' rejects, ', h('kbd', null, 'Esc'), ' cancels. The agent reads what you write.'));
     }
-    if (this.#anew && change.state === 'pending') {
-      return h('p', { class: 'decision-note anew' }, icon('refresh'), h('span', null, 'This is the new diff. ', h('kbd', null, 'a'), ' approves it, ', h('kbd', null, 'r'), ' rejects it.'));
+    if (this.#afterConflict && change.state === 'pending') {
+      return h('p', { class: 'decision-note after-conflict' }, icon('refresh'), h('span', null, 'This is the new diff. ', h('kbd', null, 'a'), ' approves it, ', h('kbd', null, 'r'), ' rejects it.'));
     }
     return null;
   }
 
-  // What is selected is decided on below the list: two places to approve at are one too many.
-  #selecting() {
+  // Selected changes are decided below the list, so there is no second place to approve them.
+  #renderSelection() {
     const { id, state } = this.#change;
     const has = this.#selection.has(id);
     const n = this.#selection.size();
@@ -320,10 +321,10 @@ export class DecisionBar {
         (has || state === 'pending') && h('button', { type: 'button', data: { act: 'select' }, 'aria-keyshortcuts': 'x', onclick: () => this.#selection.toggle(id) }, has ? 'Remove this change' : 'Add this change', h('kbd', { 'aria-hidden': 'true' }, 'X')))));
   }
 
-  // Others decide; refreshing is everybody's.
-  #outside(busyWith) {
+  // Shows what remains for somebody who may not decide this change: refreshing the preview.
+  #renderNoReviewer(busyWith) {
     fill(this.element, this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
-      h('p', { class: 'decision-note' }, icon('person'), h('span', null, visibleString(this.#barred()[1]))),
+      h('p', { class: 'decision-note' }, icon('person'), h('span', null, visibleString(this.#obstacle()[1]))),
       this.#change.state === 'stale' && h('div', { class: 'buttons' }, this.#againButton(busyWith)));
   }
 
@@ -339,33 +340,33 @@ export class DecisionBar {
         this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#mode === 'busy', 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
           icon('undo'), busyWith === 'undo' ? 'Undoing…' : 'Undo', h('kbd', { 'aria-hidden': 'true' }, 'U')))));
     clearTimeout(this.#undoTimer);
-    this.#undoTimer = setTimeout(() => this.#change && !undoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
+    this.#undoTimer = setTimeout(() => this.#change && !isUndoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
   }
 
   #decideRow(busyWith) {
     const busy = this.#mode === 'busy';
-    const canApprove = this.#change.state === 'pending' && !this.#barred();
-    // Nobody has seen what it would change: that is another button than the one for what was seen.
-    const blind = Boolean(this.#change.preview?.failed);
+    const canApprove = this.#change.state === 'pending' && !this.#obstacle();
+    // Approving without a preview uses a different button.
+    const withoutPreview = Boolean(this.#change.preview?.failed);
     return h('div', { class: 'buttons' },
       this.#change.state === 'stale' && this.#againButton(busyWith),
       h('button', { type: 'button', class: `reject${this.#mode === 'reject' ? ' armed' : ''}`, disabled: busy, data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#reject() },
         icon('cross'), busyWith === 'reject' ? 'Rejecting…' : 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
-      canApprove && h('button', { type: 'button', class: blind ? 'blind' : 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': blind ? null : 'a', onclick: () => this.approve() },
-        icon(blind ? 'alert' : 'check'), busyWith === 'approve' ? 'Approving…' : blind ? 'Approve without preview' : 'Approve', !blind && h('kbd', { 'aria-hidden': 'true' }, 'A')));
+      canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },
+        icon(withoutPreview ? 'alert' : 'check'), busyWith === 'approve' ? 'Approving…' : withoutPreview ? 'Approve without preview' : 'Approve', !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'A')));
   }
 
   #confirmation() {
-    const doubt = this.#doubt();
+    const reason = this.#confirmationReason();
     const deletes = this.#change.operation === 'DELETE';
-    const blind = this.#change.preview?.failed ? ' without preview' : '';
+    const suffix = this.#change.preview?.failed ? ' without preview' : '';
     return h('div', { class: `confirm${deletes ? ' deletes' : ''}` },
       h('p', { role: 'alert' }, icon('alert'),
-        doubt === 'delete' ? h('span', null, 'This deletes “', said(this.#change.target.label, 80), '”. Approve the deletion?') : h('span', null, doubt)),
+        reason === 'delete' ? h('span', null, 'This deletes “', quote(this.#change.target.label, 80), '”. Approve the deletion?') : h('span', null, reason)),
       h('div', { class: 'buttons' },
         h('button', { type: 'button', data: { act: 'cancel' }, onclick: () => this.cancel() }, 'Cancel'),
         h('button', { type: 'button', class: deletes ? 'danger' : 'approve', data: { act: 'confirm' }, onclick: () => this.approve() },
-          icon(deletes ? 'trash' : 'check'), `${deletes ? 'Approve deletion' : 'Approve'}${blind}`, h('kbd', { 'aria-hidden': 'true' }, 'A'))));
+          icon(deletes ? 'trash' : 'check'), `${deletes ? 'Approve deletion' : 'Approve'}${suffix}`, h('kbd', { 'aria-hidden': 'true' }, 'A'))));
   }
 
   #settleRow() {
@@ -374,7 +375,7 @@ export class DecisionBar {
       h('button', { type: 'button', class: 'approve', data: { act: 'applied' }, onclick: () => this.#send('applied') }, icon('check'), 'It was applied'));
   }
 
-  // What nobody could observe is only settled with a reason.
+  // Settling an outcome requires a reason.
   #settleButtons() {
     const blocked = this.#mode === 'busy' || this.#comment.value.trim() === '';
     for (const button of this.element.querySelectorAll('[data-act=applied], [data-act=failed]')) button.disabled = blocked;

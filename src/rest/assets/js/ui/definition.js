@@ -1,4 +1,4 @@
-// The definition of a tool as a reviewer accepts it: whole, or line by line beside the one before.
+// Shows the definition of a tool, either complete or as a diff from the previous one.
 
 import { h } from '../core/dom.js';
 import { lineDiff } from '../core/linediff.js';
@@ -7,14 +7,14 @@ import { visibleString } from '../core/text.js';
 import { diffView } from './diff.js';
 import { jsonBlock } from './json.js';
 
-/** A definition with a line for each member, otherwise as it was written. */
+/** Returns a definition with one line per member; its tokens are unchanged. */
 export const indented = (source) => layout(source).map(({ indent, tokens }) => '  '.repeat(indent) + tokens.map((t) => t.text).join('')).join('\n');
 
 export function definitionBlock(tool) {
   return h('div', { class: 'args' }, jsonBlock(tool.definition, visibleString(`Definition of ${tool.name}`)));
 }
 
-/** What changed since it was accepted or first seen. */
+/** Shows the changes since the definition was accepted or first seen. */
 export function definitionDiff(tool) {
   const before = indented(tool.previous);
   const after = indented(tool.definition);

@@ -1,4 +1,4 @@
-// How much of a list is in sight: compact rows or comfortable ones, remembered on this browser.
+// Switches between compact and comfortable rows and remembers the choice in this browser.
 
 import { choice, choose } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
@@ -6,28 +6,28 @@ import { icon } from '../core/icons.js';
 
 const DENSITIES = ['compact', 'comfortable'];
 
-/** What the page is told when rows become higher or lower. */
-export const CHANGED = 'density';
+/** The event that announces another row height. */
+export const DENSITY_CHANGED = 'density';
 
-const compact = () => choice('density', DENSITIES) === 'compact';
+const isCompact = () => choice('density', DENSITIES) === 'compact';
 
-/** Puts what was chosen on the page; the styles do the rest. */
+/** Sets the chosen density on the document, where the styles read it. */
 export function applyDensity() {
   document.documentElement.dataset.density = choice('density', DENSITIES);
 }
 
-/** The button beside a list's title. */
+/** Creates the button beside a list's title. */
 export function densityButton() {
   const button = h('button', { type: 'button', class: 'ghost icon-only density', 'aria-label': 'Compact rows', onclick: () => {
-    choose('density', compact() ? 'comfortable' : 'compact');
+    choose('density', isCompact() ? 'comfortable' : 'compact');
     applyDensity();
     paint();
-    document.dispatchEvent(new Event(CHANGED));
+    document.dispatchEvent(new Event(DENSITY_CHANGED));
   } });
   const paint = () => {
-    button.setAttribute('aria-pressed', String(compact()));
-    button.title = compact() ? 'Comfortable rows' : 'Compact rows';
-    fill(button, icon(compact() ? 'compact' : 'rows'));
+    button.setAttribute('aria-pressed', String(isCompact()));
+    button.title = isCompact() ? 'Comfortable rows' : 'Compact rows';
+    fill(button, icon(isCompact() ? 'compact' : 'rows'));
   };
   paint();
   return button;

@@ -1,5 +1,4 @@
-// One change, open: loads it, keeps it current while it is looked at, and sends what is decided about it. A decision
-// always names the version and digest that are on the screen.
+// Shows one open change, keeps it current and sends decisions, which always carry the version and digest on the screen.
 
 import { conflictOf, explain } from '../core/api.js';
 import { announce, notice } from '../core/announce.js';
@@ -7,7 +6,7 @@ import { differences } from '../core/compare.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { visibleString } from '../core/text.js';
-import { decidable, eventOf, stateOf } from '../core/vocab.js';
+import { isDecidable, eventOf, stateOf } from '../core/vocab.js';
 import { go, routeTo } from '../core/router.js';
 import * as content from './content.js';
 import { DecisionBar } from './decision.js';
@@ -15,12 +14,12 @@ import { comparison } from './diff.js';
 import { openEdit } from './edit.js';
 import { openRule } from './rule.js';
 import { emptyState, errorState, skeleton } from './states.js';
-import { isAsked, mayEdit } from './terms.js';
+import { isReviewerOf, mayEdit } from './terms.js';
 import { actor, timeline } from './timeline.js';
 
-const MOST_UNFOLDED = 60;
-// Milliseconds until an approved change is read again.
-const LOOK = 2000;
+const MAX_UNFOLDED = 60;
+// The interval in milliseconds at which an approved change is read again.
+const POLL_INTERVAL = 2000;
 
 export class Detail {
   element;
@@ -28,31 +27,32 @@ export class Detail {
   #me;
   #decided;
   #approved;
-  #saw;
+  #seen;
   #settled;
   #next;
   #bar;
   #id = null;
   #shown = null;
-  /** What the reader has seen and not yet been told to be out of date. */
+  /** The last version that the reader has acknowledged. */
   #baseline = null;
   #cause = null;
   #fetching = null;
-  #again = false;
-  #looking = null;
+  #fetchAgain = false;
+  #pollTimer = null;
   #focusWanted = false;
-  #open = new Set();
+  #openFolds = new Set();
   #parts;
 
   /**
-   * `decided(change)` is told of each answer, `approved(change)` of each approval made here, `saw(change)` of what is on
-   * the screen, `settled(id)` before anything is decided or edited here; `selection` is what is decided together; `next()` opens the next change; `back()` returns to the list.
+   * `decided(change)` is called for each new state, `approved(change)` for each approval made here, `seen(change)` for
+   * each version on the screen, `settled(id)` before anything is decided or edited here. `selection` is passed to the
+   * decision bar. `next()` opens the next change, `back()` returns to the list.
    */
-  constructor({ api, me, decided, next, back, approved = () => {}, saw = () => {}, settled = () => {}, selection }) {
+  constructor({ api, me, decided, next, back, approved = () => {}, seen = () => {}, settled = () => {}, selection }) {
     this.#api = api;
     this.#me = me;
     this.#approved = approved;
-    this.#saw = saw;
+    this.#seen = seen;
     this.#settled = settled;
     this.#decided = decided;
     this.#next = next;
@@ -60,7 +60,7 @@ export class Detail {
     const part = (cls) => h('div', { class: cls });
     this.#parts = { head: part('detail-head'), notes: part('detail-notes'), next: part('detail-next'), body: part('detail-body'), story: part('detail-story') };
     this.scroll = h('div', { class: 'detail-scroll' },
-      // On a small screen this is the whole page, and the list with its heading is away.
+      // On a small screen the list with its heading is hidden.
       h('h1', { class: 'sr-only small-only', tabindex: '-1' }, 'Change'),
       h('button', { type: 'button', class: 'ghost back', onclick: back }, icon('back'), 'All changes'),
       this.#parts.head, this.#parts.notes, this.#parts.next, this.#parts.body, this.#parts.story);
@@ -72,7 +72,7 @@ export class Detail {
     return this.#id;
   }
 
-  /** The state on the screen; null while nothing is. */
+  /** Returns the state of the change on the screen, or null. */
   get state() {
     return this.#shown?.change.state ?? null;
   }
@@ -90,7 +90,7 @@ export class Detail {
     for (const part of ['notes', 'next', 'body', 'story']) fill(this.#parts[part]);
   }
 
-  /** `sudden`: it opened by itself, not because somebody asked for it. */
+  /** Opens a change. `sudden` means that it opened without an action of the user. */
   async open(id, { sudden = false, focus = false } = {}) {
     if (id === this.#id) {
       if (focus) this.focus();
@@ -100,26 +100,26 @@ export class Detail {
     this.#shown = null;
     this.#baseline = null;
     this.#cause = null;
-    this.#open = new Set();
+    this.#openFolds = new Set();
     this.#bar.hide();
     fill(this.#parts.notes);
     fill(this.#parts.next);
     this.scroll.scrollTop = 0;
-    // What stands there still is the change before.
+    // The previous change is still on the screen.
     this.#focusWanted = focus;
     const slow = setTimeout(() => this.#id === id && !this.#shown && this.#blank(skeleton()), 120);
     await this.#fetch(sudden);
     clearTimeout(slow);
   }
 
-  /** Moves the keyboard to the heading, as soon as there is one. */
+  /** Moves the focus to the heading as soon as there is one. */
   focus() {
     const title = this.#shown && this.element.querySelector('h2');
     if (title) title.focus();
     this.#focusWanted = !title;
   }
 
-  /** The feed says that the open change has altered. */
+  /** Handles an event about a change. */
   changed(event) {
     if (event.change.id !== this.#id) return;
     if (this.#shown && this.#shown.change.version >= event.change.version) return;
@@ -127,15 +127,15 @@ export class Detail {
     this.#fetch(true);
   }
 
-  /** Reads it again, after the feed has lost its place. */
+  /** Reads the change again. */
   refresh() {
     if (this.#id !== null) this.#fetch(true);
   }
 
   async #fetch(sudden) {
-    // One request at a time: what comes while it is under way is read once afterwards.
+    // Only one request runs at a time; requests in between lead to one more read.
     if (this.#fetching && !this.#fetching.signal.aborted && this.#fetching.id === this.#id) {
-      this.#again = true;
+      this.#fetchAgain = true;
       return;
     }
     this.#fetching?.abort();
@@ -143,21 +143,21 @@ export class Detail {
     const id = this.#id;
     abort.id = id;
     this.#fetching = abort;
-    this.#again = false;
+    this.#fetchAgain = false;
     try {
       const current = await this.#api.change(id, abort.signal);
       if (this.#id === id) this.#show(current, { sudden });
     } catch (error) {
-      if (this.#id === id && !abort.signal.aborted) this.#failed(error);
+      if (this.#id === id && !abort.signal.aborted) this.#showError(error);
     } finally {
       if (this.#fetching === abort) {
         this.#fetching = null;
-        if (this.#again && this.#id === id) this.#fetch(true);
+        if (this.#fetchAgain && this.#id === id) this.#fetch(true);
       }
     }
   }
 
-  #failed(error) {
+  #showError(error) {
     if (error.status === 401) return;
     if (this.#shown) {
       notice(explain(error), { tone: 'red', iconName: 'alert' });
@@ -171,64 +171,64 @@ export class Detail {
 
   #show(current, { sudden = false, conflict = false, own = false } = {}) {
     const before = this.#shown;
-    // What is on the screen already is not painted again, unless there is something to say about it.
+    // The same version is painted again only if there is a message to show.
     const same = before && before.change.version === current.change.version && before.change.waitsFor?.change === current.change.waitsFor?.change;
-    this.#look(current.change);
+    this.#pollApproved(current.change);
     if (before && (before.change.version > current.change.version || (same && !conflict && !own))) return;
     this.#shown = current;
     const { change } = current;
     this.#baseline ??= current;
-    const undecided = decidable(change.state);
+    const undecided = isDecidable(change.state);
     const altered = undecided && this.#baseline.change.digest !== change.digest;
-    const moved = before !== null && before.change.version !== change.version;
+    const isNewVersion = before !== null && before.change.version !== change.version;
     const hadFocus = this.#bar.element.contains(document.activeElement) || this.#parts.head.contains(document.activeElement);
-    this.#remember();
-    fill(this.#parts.head, content.head(change, this.#actions(change)), content.review(change), content.asked(change));
-    this.#notes(current, { altered, moved, conflict });
+    this.#rememberFolds();
+    fill(this.#parts.head, content.head(change, this.#actions(change)), content.review(change), content.requirements(change));
+    this.#showNotes(current, { altered, isNewVersion, conflict });
     const source = current.source ?? 'null';
     fill(this.#parts.body, content.outcome(change), content.result(change), content.questions(change), content.changes(change, source), content.edited(change, source, current.proposed), content.args(change, source));
-    this.#restore();
+    this.#restoreFolds();
     if (this.#focusWanted) this.focus();
-    this.#bar.show(change, { altered, sudden: sudden && (moved || before === null), anew: altered && conflict });
+    this.#bar.show(change, { altered, sudden: sudden && (isNewVersion || before === null), afterConflict: altered && conflict });
     if (!undecided && change.state !== 'outcome_unknown' && hadFocus) this.focus();
-    this.#story(change.id);
+    this.#loadTimeline(change.id);
     this.#decided(change);
-    this.#saw(change);
+    this.#seen(change);
   }
 
-  // No event says for whom an approved change waits.
-  #look({ id, state }) {
-    clearTimeout(this.#looking);
-    if (state === 'approved') this.#looking = setTimeout(() => this.#id === id && this.#fetch(true), LOOK);
+  // There is no event for a change that starts to wait for another one, so approved changes are polled.
+  #pollApproved({ id, state }) {
+    clearTimeout(this.#pollTimer);
+    if (state === 'approved') this.#pollTimer = setTimeout(() => this.#id === id && this.#fetch(true), POLL_INTERVAL);
   }
 
-  // What can be done beside deciding.
+  // Creates the buttons other than the decision.
   #actions(change) {
-    const may = isAsked(change, this.#me);
+    const isReviewer = isReviewerOf(change, this.#me);
     const button = (act, iconName, text, key, run) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run }, icon(iconName), h('span', null, text));
     return h('span', { class: 'detail-actions' },
-      may && decidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
-      may && button('rule', 'rule', 'Create standing rule…', null, () => this.#rule()),
+      isReviewer && isDecidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
+      isReviewer && button('rule', 'rule', 'Create standing rule…', null, () => this.#rule()),
       button('print', 'print', 'Print', null, () => {
         this.#unfold();
         print();
       }));
   }
 
-  // Paper has nothing to press: what is folded or cut is opened, within bounds.
+  // Opens folded and truncated parts before printing, up to a bound.
   #unfold() {
     for (const details of this.scroll.querySelectorAll('details')) details.open = true;
-    for (let n = 0; n < MOST_UNFOLDED; n += 1) {
+    for (let n = 0; n < MAX_UNFOLDED; n += 1) {
       const more = this.#parts.body.querySelector('button.more');
       if (!more) return;
       more.click();
     }
   }
 
-  /** The key `e`. */
+  /** Handles the key `e`. */
   edit() {
     const open = this.#shown;
-    if (!open || !isAsked(open.change, this.#me) || !decidable(open.change.state)) return false;
+    if (!open || !isReviewerOf(open.change, this.#me) || !isDecidable(open.change.state)) return false;
     const { change } = open;
     if (!mayEdit(change.terms)) {
       notice('The rule for this tool does not allow reviewers to edit its changes.', { tone: 'amber', iconName: 'hidden' });
@@ -238,7 +238,7 @@ export class Detail {
       open: { change, source: open.source ?? 'null' },
       schema: () => this.#schema(change),
       send: async (source, comment) => {
-        // Who edits it knows that it is another one.
+        // The editor knows that the change is modified.
         this.#settled(change.id);
         try {
           return await this.#api.edit(change.id, { source, version: change.version, comment });
@@ -251,7 +251,7 @@ export class Detail {
       done: (answer) => {
         if (this.#id !== change.id) return;
         this.#baseline = answer;
-        // The feed may have been quicker: what one made oneself is no surprise all the same.
+        // The event may have arrived first; the reader's own edit is still not announced as a surprise.
         this.#show(answer, { own: true });
         this.focus();
         this.scroll.scrollTop = 0;
@@ -262,7 +262,7 @@ export class Detail {
     return true;
   }
 
-  // The input schema as the server's list of tools has it; without one the arguments are edited as JSON.
+  // Returns the input schema from the server's list of tools. Without one, the arguments are edited as JSON.
   async #schema({ provider, tool }) {
     try {
       const { tools } = await this.#api.server(provider);
@@ -281,24 +281,24 @@ export class Detail {
     });
   }
 
-  // A repaint must not close what somebody has opened.
-  #remember() {
+  // Folds that the reader opened stay open after a repaint.
+  #rememberFolds() {
     for (const details of this.#parts.body.querySelectorAll('details')) {
       const name = details.querySelector('summary').textContent;
-      if (details.open) this.#open.add(name);
-      else this.#open.delete(name);
+      if (details.open) this.#openFolds.add(name);
+      else this.#openFolds.delete(name);
     }
   }
 
-  #restore() {
-    for (const details of this.#parts.body.querySelectorAll('details')) details.open = this.#open.has(details.querySelector('summary').textContent);
+  #restoreFolds() {
+    for (const details of this.#parts.body.querySelectorAll('details')) details.open = this.#openFolds.has(details.querySelector('summary').textContent);
   }
 
-  #notes(current, { altered, moved, conflict }) {
+  #showNotes(current, { altered, isNewVersion, conflict }) {
     const { change } = current;
     const cause = this.#cause && this.#cause.change.version === change.version ? this.#cause : null;
     this.#cause = null;
-    if (!altered && !moved && !conflict) return;
+    if (!altered && !isNewVersion && !conflict) return;
     if (!altered) {
       this.#parts.notes.querySelector('.altered')?.remove();
       if (conflict) {
@@ -326,7 +326,7 @@ export class Detail {
     this.focus();
   }
 
-  async #story(id) {
+  async #loadTimeline(id) {
     try {
       const { entries, nextCursor } = await this.#api.audit({ change: id, limit: 100 });
       if (this.#id !== id) return;
@@ -345,7 +345,7 @@ export class Detail {
         approve: () => this.#api.decide(id, { decision: kind, comment: comment || undefined, version, digest }),
         reject: () => this.#api.decide(id, { decision: kind, comment: comment || undefined, version, digest }),
         undo: () => this.#api.undo(id, version),
-        again: () => this.#api.lookAgain(id, version),
+        again: () => this.#api.refreshPreview(id, version),
         applied: () => this.#api.settle(id, { outcome: kind, comment, version }),
         failed: () => this.#api.settle(id, { outcome: kind, comment, version }),
       }[kind]();
@@ -353,7 +353,7 @@ export class Detail {
       if (this.#id === id) {
         this.#baseline = answer;
         this.#show(answer);
-        if (!decidable(answer.change.state) || kind === 'approve') this.#offerNext();
+        if (!isDecidable(answer.change.state) || kind === 'approve') this.#offerNext();
       }
       announce({
         approve: answer.change.state === 'pending' ? 'Your approval is recorded; more approvals are needed.' : 'Approved.', reject: 'Rejected.', applied: 'Settled as applied.', failed: 'Settled as failed.',
@@ -365,11 +365,11 @@ export class Detail {
         notice(explain(error), { tone: 'red', iconName: 'alert' });
         return false;
       }
-      const inside = conflictOf(error);
-      // A refusal may carry the change as it was shown: then it is no conflict.
-      const conflict = inside && inside.change.id === id && inside.change.version !== version ? inside : null;
+      const carried = conflictOf(error);
+      // An error may also carry the version on the screen, which is not a conflict.
+      const conflict = carried && carried.change.id === id && carried.change.version !== version ? carried : null;
       if (conflict) this.#show(conflict, { sudden: true, conflict: true });
-      if (!conflict || decidable(conflict.change.state)) this.#bar.fail(conflict ? 'Not recorded: read the new version and decide again.' : explain(error));
+      if (!conflict || isDecidable(conflict.change.state)) this.#bar.fail(conflict ? 'Not recorded: read the new version and decide again.' : explain(error));
       return false;
     }
   }
@@ -380,7 +380,7 @@ export class Detail {
     fill(this.#parts.next, h('p', { class: 'next-up' }, h('button', { type: 'button', class: 'link', onclick: () => this.#next(true) }, 'Next change', icon('chevron')), h('kbd', null, 'j')));
   }
 
-  /** Something else is selected in the list. */
+  /** Handles a changed selection in the list. */
   selected() {
     this.#bar.follow();
   }
@@ -401,7 +401,7 @@ export class Detail {
     return this.#bar.again();
   }
 
-  /** What the open change became by other means than this page's own decision. */
+  /** Shows a change that was modified by another part of this page. */
   adopt(answer) {
     if (this.#id !== answer.change.id) return;
     this.#baseline = answer;

@@ -1,4 +1,4 @@
-// A dialog of the page: focus inside while it is open, back to where it was afterwards.
+// Opens dialogs. The focus stays inside an open dialog and returns to its previous place afterwards.
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
@@ -6,29 +6,29 @@ import { icon } from '../core/icons.js';
 let number = 0;
 
 /**
- * Opens one. `build(close)` gives its content; `closing()` may return false to keep it open (something is not saved).
- * Returns the element.
+ * Opens a dialog and returns its element. `build(close)` returns the content. `closing()` may return false to keep the
+ * dialog open.
  */
 export function openDialog({ title, className = '', build, closing = null, closed = null }) {
-  const before = document.activeElement;
+  const previousFocus = document.activeElement;
   const id = `dialog-${number += 1}`;
   const close = () => dialog.close();
-  const leave = () => (closing?.() === false ? undefined : close());
+  const requestClose = () => (closing?.() === false ? undefined : close());
   const dialog = h('dialog', { class: `sheet ${className}`.trim(), 'aria-labelledby': id },
     h('div', { class: 'sheet-head' }, h('h2', { id, tabindex: '-1' }, title),
-      h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': 'Close', onclick: leave }, icon('cross'))));
+      h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': 'Close', onclick: requestClose }, icon('cross'))));
   dialog.append(...[build(close)].flat().filter(Boolean));
-  // A press outside of the box closes it; one that began inside (a selection of text) does not.
+  // A click outside closes the dialog, unless it began inside, as when text is selected.
   let pressed = null;
   dialog.addEventListener('pointerdown', (event) => { pressed = event.target; });
-  dialog.addEventListener('click', (event) => event.target === dialog && pressed === dialog && leave());
+  dialog.addEventListener('click', (event) => event.target === dialog && pressed === dialog && requestClose());
   dialog.addEventListener('cancel', (event) => {
     event.preventDefault();
-    leave();
+    requestClose();
   });
   dialog.addEventListener('close', () => {
     dialog.remove();
-    if (before instanceof HTMLElement && before.isConnected) before.focus({ preventScroll: true });
+    if (previousFocus instanceof HTMLElement && previousFocus.isConnected) previousFocus.focus({ preventScroll: true });
     closed?.();
   });
   document.body.append(dialog);

@@ -1,11 +1,11 @@
-// The arithmetic of diffs: line numbers, folds, and which part of a line differs. Pure.
+// Computes line numbers, folds, and the parts of a line that differ. Pure.
 
 const CONTEXT = 3;
 const LONG_RUN = 10;
-// Comparing two lines character by character is for lines that a person can compare.
+// Longer lines are not compared within.
 const MAX_EMPHASIS = 2000;
-const MOST_WORDS = 60_000;
-const MOST_PAIRS = 10_000;
+const MAX_WORD_PAIRS = 60_000;
+const MAX_LINE_PAIRS = 10_000;
 
 /**
  * Numbers lines and folds long runs of unchanged ones. Rows are `{op, text, oldNo, newNo}` or
@@ -37,7 +37,7 @@ export function foldEqual(lines, before) {
     }
     if (line.op === 'note') {
       flush(false);
-      // Another file begins, and its numbers with it. No line of a file can say so: those are no notes.
+      // Headers of a file in a unified diff restart the line numbers. Lines of the file itself are never notes.
       if (/^(diff |--- |Index: )/.test(line.text)) oldNo = newNo = 1;
       rows.push({ op: 'note', text: line.text });
       return;
@@ -46,7 +46,7 @@ export function foldEqual(lines, before) {
       const size = Number.parseInt(line.text, 10) || 0;
       rows.push(...run);
       run = [];
-      rows.push({ op: 'fold', size, rows: skipped(known, oldNo, newNo, size, lines[index + 1]) });
+      rows.push({ op: 'fold', size, rows: skippedLines(known, oldNo, newNo, size, lines[index + 1]) });
       oldNo += size;
       newNo += size;
       return;
@@ -61,15 +61,15 @@ export function foldEqual(lines, before) {
   return rows;
 }
 
-// The folded lines out of the text before, if it really is the text that these numbers belong to.
-function skipped(known, oldNo, newNo, size, next) {
+// Returns the skipped lines of the earlier text, or null if it does not match these line numbers.
+function skippedLines(known, oldNo, newNo, size, next) {
   const from = oldNo - 1;
   if (size === 0 || from + size > known.length) return null;
   if (next && (next.op === 'equal' || next.op === 'delete') && known[from + size] !== next.text) return null;
   return known.slice(from, from + size).map((text, i) => ({ op: 'equal', text, oldNo: oldNo + i, newNo: newNo + i }));
 }
 
-/** Marks in each pair of a removed and an added line what differs. */
+/** Marks the differing parts in each pair of a removed and an added line. */
 export function pairUp(rows) {
   for (let i = 0; i < rows.length; i += 1) {
     if (rows[i].op !== 'delete') continue;
@@ -77,7 +77,7 @@ export function pairUp(rows) {
     while (rows[split]?.op === 'delete') split += 1;
     let end = split;
     while (rows[end]?.op === 'insert') end += 1;
-    for (const [was, now] of partners(rows.slice(i, split), rows.slice(split, end))) {
+    for (const [was, now] of pairsOf(rows.slice(i, split), rows.slice(split, end))) {
       [was.parts, now.parts] = emphasis(was.text, now.text);
       was.partner = now;
     }
@@ -86,15 +86,15 @@ export function pairUp(rows) {
   return rows;
 }
 
-// As many lines added as removed: one after the other. Otherwise each removed line goes with the next added one that
-// is like it, so that a line put in before does not shift all comparisons.
-function partners(removed, added) {
+// Pairs equal numbers of lines in order. Otherwise each removed line is paired with the next similar added line, so that
+// an inserted line does not shift all comparisons.
+function pairsOf(removed, added) {
   if (removed.length === added.length) return removed.map((row, n) => [row, added[n]]);
-  if (removed.length * added.length > MOST_PAIRS) return [];
+  if (removed.length * added.length > MAX_LINE_PAIRS) return [];
   const pairs = [];
   let from = 0;
   for (const row of removed) {
-    const at = added.findIndex((other, n) => n >= from && alike(row.text, other.text));
+    const at = added.findIndex((other, n) => n >= from && isSimilar(row.text, other.text));
     if (at === -1) continue;
     pairs.push([row, added[at]]);
     from = at + 1;
@@ -102,8 +102,8 @@ function partners(removed, added) {
   return pairs;
 }
 
-// Half of the words in common, in any order.
-function alike(a, b) {
+// Two lines are similar if they share half of their words, in any order.
+function isSimilar(a, b) {
   if (a.length > MAX_EMPHASIS || b.length > MAX_EMPHASIS) return false;
   const left = new Set(a.match(WORD) ?? []);
   const right = new Set(b.match(WORD) ?? []);
@@ -114,7 +114,7 @@ function alike(a, b) {
 }
 
 /**
- * Two columns out of rows: `{op: 'pair', left, right}` (either may be null), folds and equal lines as they are.
+ * Arranges rows in two columns: `{op: 'pair', left, right}`, where either may be null. Folds and notes are unchanged.
  */
 export function columns(rows) {
   const out = [];
@@ -148,9 +148,8 @@ export function columns(rows) {
 }
 
 /**
- * Of two texts, each cut at word boundaries into parts that are in turn the same and different: `[same, differs, same,
- * …]`, beginning and ending with a part that is the same. `[null, null]` where they have too little in common for that
- * to help.
+ * Splits two texts at word boundaries into alternating parts: `[same, differs, same, …]`, which begin and end with an
+ * equal part. Returns `[null, null]` if the texts have too little in common.
  */
 export function emphasis(before, after) {
   const none = [null, null];
@@ -162,17 +161,17 @@ export function emphasis(before, after) {
   while (head < a.length && head < b.length && a[head] === b[head]) head += 1;
   let tail = 0;
   while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail += 1;
-  const [was, now] = between(a.slice(head, a.length - tail), b.slice(head, b.length - tail));
-  const whole = (list, inner) => tight([list.slice(0, head).join(''), ...inner, list.slice(list.length - tail).join('')]);
+  const [was, now] = splitMiddle(a.slice(head, a.length - tail), b.slice(head, b.length - tail));
+  const whole = (list, inner) => trimParts([list.slice(0, head).join(''), ...inner, list.slice(list.length - tail).join('')]);
   const left = whole(a, was);
   const same = left.reduce((sum, part, n) => sum + (n % 2 ? 0 : part.length), 0);
   return same * 3 >= Math.min(before.length, after.length) ? [left, whole(b, now)] : none;
 }
 
-// What lies between the same beginning and the same end: `[differs, same, differs, …]` of each, odd in number.
-function between(a, b) {
+// Splits the middle of each text: `[differs, same, differs, …]`, an odd number of parts.
+function splitMiddle(a, b) {
   const single = [[a.join('')], [b.join('')]];
-  if (!a.length || !b.length || a.length * b.length > MOST_WORDS) return single;
+  if (!a.length || !b.length || a.length * b.length > MAX_WORD_PAIRS) return single;
   const width = b.length + 1;
   const common = new Uint16Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {
@@ -194,7 +193,7 @@ function between(a, b) {
         i += 1;
         j += 1;
       }
-      // A comma or a space that happens to be on both sides is no island worth showing.
+      // Equal punctuation or spaces alone are not shown as an equal part.
       if (word) {
         was.push(same, '');
         now.push(same, '');
@@ -213,8 +212,8 @@ function between(a, b) {
   return [was, now];
 }
 
-// Spaces at the edges of what differs are only marked where nothing else does.
-function tight(parts) {
+// Moves spaces at the edges of a differing part to the equal parts, unless only spaces differ.
+function trimParts(parts) {
   for (let n = 1; n < parts.length; n += 2) {
     const word = parts[n].trim();
     if (word === '') continue;

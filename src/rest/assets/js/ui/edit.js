@@ -1,22 +1,22 @@
-// Correcting the arguments of a change: as a form by the tool's schema, or as JSON. What is sent is checked and previewed
-// by the gateway; nothing is approved here.
+// Edits the arguments of a change in a form or as JSON. The gateway validates and previews the result; nothing is
+// approved here.
 
 import { ApiError, explain } from '../core/api.js';
 import { fieldOf, formOf, sourceOfForm } from '../core/argform.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { pretty } from '../core/rawjson.js';
-import { escapeHidden, said, segments, short, visibleString } from '../core/text.js';
+import { escapeHidden, quote, segments, short, visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
 
 const MAX_COMMENT = 2000;
-const MOST_FAULTS = 20;
-// Drafts of this page, by change and version: a dialog that was closed by mistake loses nothing.
+const MAX_FAULTS = 20;
+// Drafts by change and version, kept when the dialog is closed without saving.
 const drafts = new Map();
 
 /**
- * `open` is `{change, source}`; `schema()` resolves to the tool's input schema or null; `send(source, comment)` resolves
- * to the gateway's answer or rejects with its error; `done(answer)` is told of what came of it.
+ * Opens the editor. `open` is `{change, source}`, `schema()` resolves to the tool's input schema or null,
+ * `send(source, comment)` resolves to the gateway's answer, and `done(answer)` receives that answer.
  */
 export function openEdit({ open, schema, send, done }) {
   const { change, source } = open;
@@ -26,11 +26,11 @@ export function openEdit({ open, schema, send, done }) {
   let fields = null;
   let inputs = new Map();
   let busy = false;
-  const json = h('textarea', { class: 'edit-json mono', id: 'edit-json', rows: '14', spellcheck: 'false', autocomplete: 'off', wrap: 'off', 'aria-describedby': 'edit-errors', oninput: () => marks(json, jsonMarks) });
-  json.value = draft?.source ?? plain(source);
-  const started = json.value;
+  const json = h('textarea', { class: 'edit-json mono', id: 'edit-json', rows: '14', spellcheck: 'false', autocomplete: 'off', wrap: 'off', 'aria-describedby': 'edit-errors', oninput: () => nameHiddenChars(json, jsonMarks) });
+  json.value = draft?.source ?? readableJson(source);
+  const initialJson = json.value;
   const jsonMarks = h('div', { class: 'edit-marks', 'aria-live': 'polite' });
-  marks(json, jsonMarks);
+  nameHiddenChars(json, jsonMarks);
   const comment = h('textarea', { id: 'edit-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, recorded in the audit trail)' });
   comment.value = draft?.comment ?? '';
   const errors = h('div', { class: 'edit-errors', id: 'edit-errors', role: 'alert' });
@@ -47,7 +47,7 @@ export function openEdit({ open, schema, send, done }) {
     return sourceOfForm(fields.map((field) => {
       const { input, initial, keep } = inputs.get(field.key);
       const untouched = input.value === initial;
-      // An optional field that was not there, and still is empty, stays away.
+      // An optional field that was absent and is still empty is omitted.
       return { field, text: untouched ? field.text : input.value, absent: (untouched && field.source === null) || keep?.checked === false };
     }));
   };
@@ -55,7 +55,7 @@ export function openEdit({ open, schema, send, done }) {
   const show = (next) => {
     mode = next;
     fill(errors);
-    fill(tabs, ['form', 'json'].map((name) => h('button', { type: 'button', class: 'layout', 'aria-pressed': String(name === mode), data: { layout: name }, onclick: () => name !== mode && turn(name) }, name === 'form' ? 'Fields' : 'JSON')));
+    fill(tabs, ['form', 'json'].map((name) => h('button', { type: 'button', class: 'layout', 'aria-pressed': String(name === mode), data: { layout: name }, onclick: () => name !== mode && switchTo(name) }, name === 'form' ? 'Fields' : 'JSON')));
     if (mode === 'json') {
       fill(body, h('label', { class: 'edit-label', for: 'edit-json' }, 'Arguments'), json, jsonMarks);
       return;
@@ -64,25 +64,25 @@ export function openEdit({ open, schema, send, done }) {
     fill(body, fields.map((field) => fieldRow(field, inputs)));
   };
 
-  const turn = (next) => {
+  const switchTo = (next) => {
     try {
       const text = current();
       if (next === 'json') {
-        json.value = plain(text);
-        marks(json, jsonMarks);
+        json.value = readableJson(text);
+        nameHiddenChars(json, jsonMarks);
       } else {
-        const form = formOf(text, schemaNow);
+        const form = formOf(text, inputSchema);
         if (!form) throw new SyntaxError('These arguments cannot be shown as fields.');
         fields = form;
       }
       show(next);
     } catch (error) {
-      problem(error);
+      showError(error);
     }
   };
 
-  const problem = (error) => {
-    const details = error instanceof ApiError && Array.isArray(error.problem.details?.errors) ? error.problem.details.errors.slice(0, MOST_FAULTS) : [];
+  const showError = (error) => {
+    const details = error instanceof ApiError && Array.isArray(error.problem.details?.errors) ? error.problem.details.errors.slice(0, MAX_FAULTS) : [];
     for (const row of body.querySelectorAll('.edit-field')) {
       row.classList.remove('wrong');
       row.querySelector('.edit-fault')?.remove();
@@ -93,12 +93,12 @@ export function openEdit({ open, schema, send, done }) {
     for (const { pointer, message } of details) {
       const row = mode === 'form' && inputs.get(fieldOf(pointer))?.row;
       if (!row) {
-        rest.push(h('li', null, pointer && [h('code', null, said(pointer, 120)), ' '], said(String(message ?? ''), 300)));
+        rest.push(h('li', null, pointer && [h('code', null, quote(pointer, 120)), ' '], quote(String(message ?? ''), 300)));
         continue;
       }
       row.classList.add('wrong');
       row.querySelector('input, textarea, select').setAttribute('aria-invalid', 'true');
-      row.append(h('p', { class: 'edit-fault' }, icon('alert'), said(String(message ?? ''), 300)));
+      row.append(h('p', { class: 'edit-fault' }, icon('alert'), quote(String(message ?? ''), 300)));
       first ??= row;
     }
     const text = error instanceof SyntaxError ? error.message : explain(error);
@@ -113,7 +113,7 @@ export function openEdit({ open, schema, send, done }) {
     try {
       text = current();
     } catch (error) {
-      problem(error);
+      showError(error);
       return;
     }
     busy = true;
@@ -126,7 +126,7 @@ export function openEdit({ open, schema, send, done }) {
       dialog.close();
       done(answer);
     } catch (error) {
-      problem(error);
+      showError(error);
     } finally {
       busy = false;
       save.disabled = false;
@@ -134,7 +134,7 @@ export function openEdit({ open, schema, send, done }) {
     }
   };
 
-  let schemaNow = null;
+  let inputSchema = null;
   const form = h('form', { class: 'sheet-body edit', novalidate: true, onsubmit: submit, onkeydown: (event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && form.requestSubmit() },
     h('p', { class: 'quiet' }, 'The gateway validates your arguments against the tool’s schema and computes a new diff. Existing approvals are cleared; you decide afterwards.'),
     tabs, body, errors,
@@ -146,7 +146,7 @@ export function openEdit({ open, schema, send, done }) {
       if (saved) return;
       try {
         const text = current();
-        if (text !== source && plain(text) !== started) drafts.set(key, { source: plain(text), comment: comment.value });
+        if (text !== source && readableJson(text) !== initialJson) drafts.set(key, { source: readableJson(text), comment: comment.value });
       } catch {
         if (mode === 'json') drafts.set(key, { source: json.value, comment: comment.value });
       }
@@ -154,17 +154,17 @@ export function openEdit({ open, schema, send, done }) {
   });
   show('json');
   (async () => {
-    schemaNow = await schema();
+    inputSchema = await schema();
     let text = source;
     try {
       text = current();
     } catch {
-      return; // A draft that is no JSON yet stays text.
+      return; // A draft that is not valid JSON yet stays text.
     }
-    const now = formOf(text, schemaNow);
+    const now = formOf(text, inputSchema);
     if (!now || !dialog.isConnected) return;
     tabs.hidden = false;
-    if (json.value !== started && !draft) {
+    if (json.value !== initialJson && !draft) {
       show('json');
       return;
     }
@@ -176,10 +176,10 @@ export function openEdit({ open, schema, send, done }) {
   return dialog;
 }
 
-// Indented, with what cannot be seen written as escapes: the same text to JSON, and one that can be read.
-const plain = (source) => escapeHidden(pretty(source));
+// Returns the same JSON with indentation and with invisible characters as escapes.
+const readableJson = (source) => escapeHidden(pretty(source));
 
-// One field: its title, what the schema says of it, and a place to write.
+// Creates one field with its title, its description and an input.
 function fieldRow(field, inputs) {
   const id = `edit-${field.key}`;
   const props = { id, 'aria-describedby': field.help ? `${id}-help` : null, autocomplete: 'off', spellcheck: field.kind === 'long' ? 'true' : 'false' };
@@ -194,23 +194,23 @@ function fieldRow(field, inputs) {
   input.value = field.text;
   const note = h('div', { class: 'edit-marks', 'aria-live': 'polite' });
   input.addEventListener('input', () => {
-    marks(input, note);
+    nameHiddenChars(input, note);
     if (keep) keep.checked = true;
   });
-  marks(input, note);
-  // A text that is there may be taken away only where the schema does not ask for it; empty is another thing than gone.
+  nameHiddenChars(input, note);
+  // An optional text has a checkbox to omit it, because an empty text differs from an absent one.
   const keep = !field.required && (field.kind === 'text' || field.kind === 'long') ? h('input', { type: 'checkbox', checked: field.source !== null, 'aria-label': `Send ${visibleString(short(field.title, 60))}` }) : null;
   const row = h('div', { class: 'edit-field' },
-    h('div', { class: 'edit-head' }, h('label', { class: 'edit-label', for: id }, said(field.title, 80), field.title !== field.key && h('code', { class: 'quiet' }, said(field.key, 60)), field.required && h('span', { class: 'quiet' }, 'required')),
+    h('div', { class: 'edit-head' }, h('label', { class: 'edit-label', for: id }, quote(field.title, 80), field.title !== field.key && h('code', { class: 'quiet' }, quote(field.key, 60)), field.required && h('span', { class: 'quiet' }, 'required')),
       keep && h('label', { class: 'edit-keep quiet' }, keep, 'send')),
-    input, note, field.help && h('p', { class: 'quiet edit-help', id: `${id}-help` }, said(field.help, 240)),
+    input, note, field.help && h('p', { class: 'quiet edit-help', id: `${id}-help` }, quote(field.help, 240)),
     !field.known && h('p', { class: 'quiet edit-help' }, 'The tool’s schema does not define this argument.'));
   inputs.set(field.key, { input, initial: input.value, keep, row });
   return row;
 }
 
-// A field of the browser shows nothing of what cannot be seen: it is named below.
-function marks(input, note) {
+// Names invisible characters below the input, because the browser does not show them.
+function nameHiddenChars(input, note) {
   const hidden = segments(input.value, { block: true }).filter((s) => s.text === undefined);
   if (!hidden.length) return fill(note);
   const names = [...new Set(hidden.map((s) => `U+${s.code.toString(16).toUpperCase().padStart(4, '0')} (${s.name})`))];

@@ -1,5 +1,5 @@
-// The audit trail as a file. It is fetched with the sign-in's secret, which a plain link could not carry, and saved once
-// it has come wholly: what broke off on its way is never mistaken for the trail.
+// Exports the audit trail as a file. It is fetched with the secret, which a plain link could not carry, and saved only
+// when complete, so that a partial file is never mistaken for the trail.
 
 import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
@@ -10,7 +10,7 @@ import { openDialog } from './dialog.js';
 
 const FORMATS = [['jsonl', 'JSON lines', 'Everything that the hashes cover, for verification or archiving.'], ['csv', 'CSV', 'For a spreadsheet. Formulas are neutralised.']];
 
-/** `{since, until}` of two days as date fields give them, both included and both optional. Pure but for the time zone. */
+/** Returns `{since, until}` of two optional days of date fields, both included, in the local time zone. */
 export function spanOf(from, to) {
   const midnight = (day, days) => {
     const [y, m, d] = day.split('-').map(Number);
@@ -19,7 +19,7 @@ export function spanOf(from, to) {
   return { since: from ? midnight(from, 0) : null, until: to ? midnight(to, 1) : null };
 }
 
-/** `load({format, since, until, signal})` resolves to `{name, blob}`. */
+/** Opens the dialog. `load({format, since, until, signal})` resolves to `{name, blob}`. */
 export function openExport({ load }) {
   const abort = new AbortController();
   const error = h('p', { class: 'edit-errors', role: 'alert' });
@@ -73,6 +73,6 @@ function download(blob, name) {
   document.body.append(link);
   link.click();
   link.remove();
-  // The browser has it in hand once it has begun to save.
+  // Revoking the URL at once could interrupt the browser's save.
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

@@ -1,12 +1,12 @@
-// The head of a list: search, states, and the lists by which it can be narrowed.
+// The search field, states and filters above a list.
 
-import { AGES, FACETS, narrowed } from '../core/filters.js';
+import { AGES, FACETS, countCriteria } from '../core/filters.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { count, short, visibleString } from '../core/text.js';
 import { STATES } from '../core/vocab.js';
 
-const LATER = 200;
+const INPUT_DELAY = 200;
 
 export class FilterBar {
   element;
@@ -22,9 +22,9 @@ export class FilterBar {
   #group;
   #timer = null;
   #facets = null;
-  #chipsSay = null;
+  #chipsKey = null;
 
-  /** `change(filter)` asks for another filter; `leave()` moves the keyboard to the list; `states` are those to choose; `grouping` whether rows are grouped unless somebody wants otherwise. */
+  /** `change(filter)` is called for another filter, `leave()` moves the focus to the list. `grouping` offers a checkbox. */
   constructor({ title, grouping, states, filter, change, leave }) {
     this.#change = change;
     this.#leave = leave;
@@ -32,7 +32,7 @@ export class FilterBar {
     this.#filter = filter;
     this.#search = h('input', {
       type: 'search', placeholder: 'Search', 'aria-label': `Search ${title.toLowerCase()}`, autocomplete: 'off', spellcheck: 'false', maxlength: '200', 'aria-keyshortcuts': '/',
-      oninput: () => this.#later(), onkeydown: (event) => this.#key(event),
+      oninput: () => this.#applySoon(), onkeydown: (event) => this.#key(event),
     });
     this.#search.value = filter.q;
     this.#toggle = h('button', { type: 'button', class: 'icon-only narrow', 'aria-label': 'Filters', 'aria-expanded': 'false', 'aria-controls': 'filters', title: 'Filters', onclick: () => this.#open(this.#panel.hidden) }, icon('filter'));
@@ -49,23 +49,23 @@ export class FilterBar {
     this.chips = h('div', { class: 'chips', role: 'group', 'aria-label': 'State' });
     this.element = h('div', { class: 'filterbar' },
       h('div', { class: 'filter-row' }, h('label', { class: 'filter' }, icon('search'), this.#search, h('kbd', { 'aria-hidden': 'true' }, '/')), this.#toggle), this.chips, this.#panel);
-    if (narrowed(filter)) this.#open(true);
+    if (countCriteria(filter)) this.#open(true);
   }
 
   focus() {
     this.#search.select();
   }
 
-  /** The filter that holds, what there is to choose (`facets()`) and how many of each state. */
+  /** Shows the current filter, the choices that `facets()` returns, and the counts by state. */
   show(filter, facets, counts) {
     this.#filter = filter;
     if (document.activeElement !== this.#search && this.#search.value !== filter.q) this.#search.value = filter.q;
-    const n = narrowed(filter);
+    const n = countCriteria(filter);
     this.#toggle.classList.toggle('chosen', n > 0);
     this.#toggle.setAttribute('aria-label', n ? `Filters, ${n} chosen` : 'Filters');
     this.#group.checked = filter.group !== 'none';
     this.#selects.get('age').value = filter.age;
-    // Nobody sees them while the panel is closed.
+    // The choices are not computed while the panel is closed.
     this.#facets = facets;
     if (!this.#panel.hidden) this.#choices();
     this.#paintChips(filter, counts);
@@ -76,11 +76,11 @@ export class FilterBar {
     for (const [key] of FACETS) this.#options(this.#selects.get(key), facets[key] ?? [], this.#filter[key]);
   }
 
-  // Rebuilt only when it says something else, and never while it is open under somebody's hand.
+  // Options are rebuilt only when they differ, and not while the list has the focus.
   #options(select, list, chosen) {
-    const said = JSON.stringify(list);
-    if (select.dataset.said !== said && document.activeElement !== select) {
-      select.dataset.said = said;
+    const key = JSON.stringify(list);
+    if (select.dataset.key !== key && document.activeElement !== select) {
+      select.dataset.key = key;
       fill(select, h('option', { value: '' }, 'Any'), list.map(([value, n]) => h('option', { value }, n === null ? visibleString(short(value, 60)) : `${visibleString(short(value, 60))} (${count(n)})`)));
     }
     if (select.value !== chosen) select.value = chosen;
@@ -88,11 +88,11 @@ export class FilterBar {
 
   #paintChips(filter, counts) {
     const states = ['', ...this.#states.filter((s) => s === filter.state || counts[s] > 0 || ['applied', 'rejected', 'failed'].includes(s))];
-    const narrow = narrowed(filter) > 0 || filter.q || filter.state;
-    const said = JSON.stringify([states, states.map((state) => counts[state] ?? 0), filter.state, Boolean(narrow)]);
-    if (said === this.#chipsSay) return;
-    this.#chipsSay = said;
-    // A chip stays the node that it is: one that is replaced under a press loses the click.
+    const isNarrowed = countCriteria(filter) > 0 || filter.q || filter.state;
+    const key = JSON.stringify([states, states.map((state) => counts[state] ?? 0), filter.state, Boolean(isNarrowed)]);
+    if (key === this.#chipsKey) return;
+    this.#chipsKey = key;
+    // Existing chips are reused, because replacing one during a press would lose the click.
     const present = new Map([...this.chips.children].map((chip) => [chip.dataset.state, chip]));
     const chips = states.map((state) => {
       const chip = present.get(state) ?? h('button', { type: 'button', class: 'chip', data: { state }, onclick: () => this.#set({ state }) });
@@ -100,7 +100,7 @@ export class FilterBar {
       fill(chip, state ? STATES[state].label : 'All', state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])));
       return chip;
     });
-    if (narrow) chips.push(present.get('clear') ?? h('button', { type: 'button', class: 'chip clear', data: { state: 'clear' }, onclick: () => this.clear() }, icon('cross'), 'Clear'));
+    if (isNarrowed) chips.push(present.get('clear') ?? h('button', { type: 'button', class: 'chip clear', data: { state: 'clear' }, onclick: () => this.clear() }, icon('cross'), 'Clear'));
     for (const chip of [...this.chips.children]) if (!chips.includes(chip)) chip.remove();
     chips.forEach((chip, i) => this.chips.children[i] !== chip && this.chips.insertBefore(chip, this.chips.children[i] ?? null));
   }
@@ -116,9 +116,9 @@ export class FilterBar {
     this.#change({ ...this.#filter, q: this.#search.value.trim(), ...part });
   }
 
-  #later() {
+  #applySoon() {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#set({}), LATER);
+    this.#timer = setTimeout(() => this.#set({}), INPUT_DELAY);
   }
 
   #key(event) {

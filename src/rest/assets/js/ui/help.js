@@ -1,17 +1,17 @@
-// The overview of keyboard shortcuts.
+// Shows the overview of keyboard shortcuts.
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { HELP } from '../core/keys.js';
 
 export function openHelp() {
-  const before = document.activeElement;
+  const previousFocus = document.activeElement;
   const dialog = h('dialog', { class: 'help', 'aria-labelledby': 'help-title' },
     h('div', { class: 'help-head' }, h('h2', { id: 'help-title' }, 'Keyboard shortcuts'),
       h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': 'Close', onclick: () => dialog.close() }, icon('cross'))),
     h('div', { class: 'help-body' }, HELP.map(([title, keys]) => h('section', null, h('h3', null, title),
       h('dl', null, keys.map(([key, text]) => h('div', null, h('dt', null, key.split(' ').map((k) => h('kbd', null, k))), h('dd', null, text))))))));
-  // A press outside of the box closes it too.
+  // A click outside closes the dialog.
   dialog.addEventListener('click', (event) => event.target === dialog && dialog.close());
   dialog.addEventListener('keydown', (event) => {
     if (event.key !== '?') return;
@@ -20,7 +20,7 @@ export function openHelp() {
   });
   dialog.addEventListener('close', () => {
     dialog.remove();
-    if (before instanceof HTMLElement) before.focus();
+    if (previousFocus instanceof HTMLElement) previousFocus.focus();
   });
   document.body.append(dialog);
   dialog.showModal();

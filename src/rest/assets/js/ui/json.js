@@ -1,4 +1,4 @@
-// JSON as it was sent, re-indented and otherwise untouched.
+// Shows JSON with new indentation and otherwise unchanged.
 
 import { h } from '../core/dom.js';
 import { layout } from '../core/rawjson.js';
@@ -9,7 +9,7 @@ const FIRST = 60;
 const STEP = 500;
 const LONG_TOKEN = 480;
 
-/** A block with the source text `source` of a JSON value. */
+/** Creates a block with the JSON text `source`. */
 export function jsonBlock(source, label) {
   const lines = layout(source);
   const code = h('div', { class: 'json', role: 'group', 'aria-label': label, tabindex: '0' });
@@ -33,7 +33,7 @@ export function jsonBlock(source, label) {
 }
 
 function lineOf({ indent, tokens }) {
-  // The indent is text, so that what somebody selects and copies is readable too.
+  // The indentation is text, so that a copied selection keeps it.
   const line = h('div', { class: 'json-line' }, '  '.repeat(Math.min(indent, 40)));
   for (const { kind, text } of tokens) {
     const span = h('span', { class: `j-${kind}` });

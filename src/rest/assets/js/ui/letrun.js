@@ -1,10 +1,10 @@
-// Letting tools run without review: which ones, with their definitions in sight, and why. What comes of it is a standing
-// rule for each, which anybody sees and any reviewer revokes.
+// Lets tools run without review: the user chooses tools beside their definitions and gives a reason. Each tool becomes a
+// standing rule, which everybody sees and any reviewer can revoke.
 
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { plural, said, visibleString } from '../core/text.js';
+import { plural, quote, visibleString } from '../core/text.js';
 import { definitionBlock } from './definition.js';
 import { openDialog } from './dialog.js';
 import { longText } from './longtext.js';
@@ -14,8 +14,8 @@ const MAX_REASON = 2000;
 const nameOf = (n) => (n === 1 ? 'Let this tool run without review' : `Let ${plural(n, 'tool')} run without review`);
 
 /**
- * `tools` are those to choose from; with one only there is nothing to choose. `allow(tools, reason)` resolves once the
- * gateway has made the rules, `done(n)` is told of how many.
+ * Opens the dialog. With a single tool there is nothing to choose. `allow(tools, reason)` resolves after the gateway has
+ * created the rules; `done(n)` receives their number.
  */
 export function openLetRun({ server, tools, allow, done }) {
   const chosen = new Set(tools.length === 1 ? tools.map((t) => t.name) : []);
@@ -39,7 +39,7 @@ export function openLetRun({ server, tools, allow, done }) {
         else chosen.delete(tool.name);
         relabel();
       } }),
-      h('code', null, said(tool.name, 200))),
+      h('code', null, quote(tool.name, 200))),
     tool.description && longText(tool.description, { chars: 300, lines: 3, className: 'offer-text' }),
     definition(tool)))));
   const submit = async (event) => {
@@ -50,12 +50,12 @@ export function openLetRun({ server, tools, allow, done }) {
       reason.focus();
       return;
     }
-    const wanted = tools.filter((t) => chosen.has(t.name));
+    const chosenTools = tools.filter((t) => chosen.has(t.name));
     go.disabled = true;
     try {
-      await allow(wanted, reason.value.trim());
+      await allow(chosenTools, reason.value.trim());
       dialog.close();
-      done(wanted.length);
+      done(chosenTools.length);
     } catch (problem) {
       go.disabled = false;
       fill(error, icon('alert'), visibleString(problem.status === 409 ? 'A definition has changed since. Close this dialog to see the current one; nothing was allowed.' : explain(problem)));

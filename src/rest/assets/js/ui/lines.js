@@ -1,8 +1,8 @@
-// Long text, line by line: in one column or in two, with what is the same folded away and what is long in pages.
+// Shows long text line by line, in one column or two. Equal lines are folded and long text is shown in pages.
 
 import { choice, choose } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
-import { count, linesOf, plural, said, short, visible, visibleString } from '../core/text.js';
+import { count, linesOf, plural, quote, short, visible, visibleString } from '../core/text.js';
 import { columns, foldEqual, pairUp } from './difflines.js';
 import { longText } from './longtext.js';
 
@@ -12,56 +12,56 @@ const FOLD_STEP = 200;
 const LAYOUTS = ['unified', 'split'];
 const SIGNS = { insert: '+', delete: '−', equal: ' ' };
 const TAGS = { insert: 'ins', delete: 'del', equal: 'span' };
-// Two columns need room; below this there is one whatever was chosen.
-const roomy = () => matchMedia('(min-width: 48rem)').matches;
+// A narrower screen always shows one column.
+const isWide = () => matchMedia('(min-width: 48rem)').matches;
 
-/** Text with what differs marked; `parts` are in turn the same and different. */
+/** Shows text with the differing parts marked; `parts` alternate between equal and different. */
 export function emphasized(text, parts, options) {
-  const holder = h('span', { class: 'said', dir: 'auto' });
+  const holder = h('span', { class: 'quote', dir: 'auto' });
   if (!parts) holder.append(visible(text, options));
   else parts.forEach((part, n) => part !== '' && holder.append(n % 2 ? h('mark', null, visible(part, options)) : visible(part, options)));
   return holder;
 }
 
-/** One field, line by line. `note` stands beside its name. */
+/** Shows one field line by line; `note` stands beside its name. */
 export function lineDiff(field, note = null) {
   const lines = field.lines?.length ? field.lines : wholeText(field);
   const rows = pairUp(foldEqual(lines, field.before));
   const added = lines.filter((l) => l.op === 'insert').length;
   const removed = lines.filter((l) => l.op === 'delete').length;
-  // What only tells of the target is no text with lines to count.
-  const tells = added === 0 && removed === 0 && field.before === null && field.after === null;
-  const body = h('div', { class: `lines${tells ? ' told' : ''}`, role: 'group', 'aria-label': visibleString(`${short(field.label || field.field, 80)}, line by line`), tabindex: '0' });
-  // With nothing on one side there is nothing to put beside the other.
+  // A mere description of the target has no lines to count.
+  const isDescription = added === 0 && removed === 0 && field.before === null && field.after === null;
+  const body = h('div', { class: `lines${isDescription ? ' description' : ''}`, role: 'group', 'aria-label': visibleString(`${short(field.label || field.field, 80)}, line by line`), tabindex: '0' });
+  // Two columns need lines on both sides.
   const layouts = added > 0 && removed > 0 ? switcher(() => paint()) : null;
   const paint = () => {
-    const split = layouts !== null && roomy() && choice('diff', LAYOUTS) === 'split';
+    const split = layouts !== null && isWide() && choice('diff', LAYOUTS) === 'split';
     body.classList.toggle('split-lines', split);
-    paged(body, split ? columns(rows) : rows, split ? pairOf : rowOf);
+    fillPaged(body, split ? columns(rows) : rows, split ? pairOf : rowOf);
   };
   paint();
   return h('section', { class: 'line-diff' },
-    h('h4', null, h('span', { class: 'line-name' }, said(field.label || field.field, 80), note),
+    h('h4', null, h('span', { class: 'line-name' }, quote(field.label || field.field, 80), note),
       h('span', { class: 'stat' },
         added > 0 && h('span', { class: 'plus' }, `+${count(added)}`), added > 0 && h('span', { class: 'sr-only' }, ' added '),
         removed > 0 && h('span', { class: 'minus' }, `−${count(removed)}`), removed > 0 && h('span', { class: 'sr-only' }, ' removed'), layouts)),
     body);
 }
 
-/** The text of a field that nothing stands beside: no line of it is added or removed. */
+/** Shows the text of a field without marking lines as added or removed. */
 export function plainText(field) {
-  const lines = known(field.after) ? linesOf(field.after) : (field.lines ?? []).map(({ text }) => text);
-  const body = h('div', { class: 'lines told', role: 'group', 'aria-label': visibleString(short(field.label || field.field, 80)), tabindex: '0' });
-  paged(body, lines.map((text) => ({ op: 'equal', text, oldNo: null, newNo: null })), rowOf);
-  return h('section', { class: 'line-diff' }, h('h4', null, h('span', { class: 'line-name' }, said(field.label || field.field, 80)), h('span', { class: 'stat quiet' }, plural(lines.length, 'line'))), body);
+  const lines = isKnown(field.after) ? linesOf(field.after) : (field.lines ?? []).map(({ text }) => text);
+  const body = h('div', { class: 'lines description', role: 'group', 'aria-label': visibleString(short(field.label || field.field, 80)), tabindex: '0' });
+  fillPaged(body, lines.map((text) => ({ op: 'equal', text, oldNo: null, newNo: null })), rowOf);
+  return h('section', { class: 'line-diff' }, h('h4', null, h('span', { class: 'line-name' }, quote(field.label || field.field, 80)), h('span', { class: 'stat quiet' }, plural(lines.length, 'line'))), body);
 }
 
-// Which layout; all diffs of the page follow.
+// Creates the buttons for the layout, which applies to all diffs of the page.
 function switcher(changed) {
   const group = h('span', { class: 'layouts', role: 'group', 'aria-label': 'Layout of diffs' });
   const paint = () => {
     const chosen = choice('diff', LAYOUTS);
-    const had = group.contains(document.activeElement);
+    const hadFocus = group.contains(document.activeElement);
     fill(group, LAYOUTS.map((name) => h('button', {
       type: 'button', class: 'layout', 'aria-pressed': String(name === chosen), data: { layout: name },
       onclick: () => {
@@ -69,9 +69,9 @@ function switcher(changed) {
         document.dispatchEvent(new Event('difflayout'));
       },
     }, name === 'split' ? 'Side by side' : 'Unified')));
-    if (had) group.querySelector('[aria-pressed=true]')?.focus();
+    if (hadFocus) group.querySelector('[aria-pressed=true]')?.focus();
   };
-  // Listens for as long as it is in the page.
+  // Listens until it is removed from the page.
   const follow = () => {
     if (!group.isConnected) return document.removeEventListener('difflayout', follow);
     paint();
@@ -82,16 +82,16 @@ function switcher(changed) {
   return group;
 }
 
-/** The key `d`: the other layout, wherever there is a choice. */
-export function otherLayout() {
+/** Handles the key `d`, which switches the layout. Returns false if no diff offers a choice. */
+export function switchLayout() {
   if (!document.querySelector('.layouts:not(.arg-layouts)')) return false;
   choose('diff', choice('diff', LAYOUTS) === 'split' ? 'unified' : 'split');
   document.dispatchEvent(new Event('difflayout'));
   return true;
 }
 
-// Rows in pages, so that a large text costs what somebody reads of it.
-function paged(body, rows, render) {
+// Adds rows in pages, so that a large text is rendered only as far as it is read.
+function fillPaged(body, rows, render) {
   const more = h('button', { type: 'button', class: 'link more' });
   let shown = 0;
   body.replaceChildren();
@@ -110,11 +110,11 @@ function paged(body, rows, render) {
 }
 
 function wholeText({ before, after }) {
-  const part = (text, op) => (known(text) ? linesOf(text).map((line) => ({ op, text: line })) : []);
+  const part = (text, op) => (isKnown(text) ? linesOf(text).map((line) => ({ op, text: line })) : []);
   return [...part(before, 'delete'), ...part(after, 'insert')];
 }
 
-const known = (value) => value !== null && value !== undefined;
+const isKnown = (value) => value !== null && value !== undefined;
 
 function textOf(row) {
   const text = row.parts ? emphasized(row.text, row.parts, { tabs: true }) : longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true });
@@ -130,7 +130,7 @@ function rowOf(row) {
 }
 
 function pairOf(pair) {
-  // Folded lines come as they are: the same on both sides.
+  // Folded lines are not paired yet; they are equal on both sides.
   const { left, right } = pair.op === 'equal' ? { left: pair, right: pair } : pair;
   const side = (row, no) => (row
     ? h('div', { class: `side ${row.op}` }, h('span', { class: 'no', 'aria-hidden': 'true' }, row[no] ?? ''),
@@ -139,7 +139,7 @@ function pairOf(pair) {
   return h('div', { class: 'pair' }, side(left, 'oldNo'), side(right, 'newNo'));
 }
 
-// Said of the lines, and none of them: it has no number and no side.
+// A note is about the lines and has no number and no side.
 const noteOf = (row) => h('div', { class: 'line note' }, h('span', { class: 'code' }, longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true })));
 
 function foldOf(row, render) {

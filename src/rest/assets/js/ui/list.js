@@ -1,13 +1,13 @@
-// A list of any length of which only the rows in sight (and the chosen one) are in the page. Rows that leave the sight are
-// filled again with what comes into it: scrolling makes no new elements.
+// A virtual list: the page contains only the rows in sight and the active one. Rows that scroll out of sight are reused
+// for others, so scrolling creates no elements.
 
 import { h } from '../core/dom.js';
-import { CHANGED } from './density.js';
+import { DENSITY_CHANGED } from './density.js';
 
 const OVERSCAN = 6;
 const NEAR_END = 20;
 
-/** Marks a row with a class, or no longer; touches the page only where that is new. */
+/** Adds or removes a class of a row; touches the page only if that is a change. */
 export function mark(row, name, on) {
   if (row.marks[name] === on) return;
   row.marks[name] = on;
@@ -21,7 +21,7 @@ export class VirtualList {
   #render;
   #nearEnd;
   #move;
-  #aside;
+  #beside;
   #decorate;
   #items = [];
   #rows = new Map();
@@ -32,27 +32,27 @@ export class VirtualList {
   #frame = null;
 
   /**
-   * `render(item, old)` returns a link or a button, which may be `old` with other content; `aside(current)`, once for each
-   * row, what stands beside it, where `current()` is the row's item; `decorate(row, item)` marks the row at each repaint;
-   * `move(step)` asks for another row; `nearEnd()` for more items.
+   * `render(item, old)` returns a link or a button, which may be `old` with new content. `beside(item, current)` creates,
+   * once per row, an element next to it, where `current()` returns the row's item. `decorate(row, item)` marks the row at
+   * each repaint. `move(step)` is called to move to another row, `nearEnd()` to load more items.
    */
-  constructor({ label, render, move, nearEnd, aside = null, decorate = null }) {
+  constructor({ label, render, move, nearEnd, beside = null, decorate = null }) {
     this.#render = render;
-    this.#aside = aside;
+    this.#beside = beside;
     this.#decorate = decorate;
     this.#nearEnd = nearEnd;
     this.#move = move;
     this.#list = h('ul', { class: 'rows', 'aria-label': label, role: 'list' });
     this.element = h('div', { class: 'list-scroll' }, this.#list);
-    this.element.addEventListener('scroll', () => this.#later(), { passive: true });
+    this.element.addEventListener('scroll', () => this.#paintSoon(), { passive: true });
     this.#list.addEventListener('keydown', (event) => this.#key(event));
     new ResizeObserver(() => this.#measure()).observe(this.element);
-    // Listens for as long as it is in the page.
+    // Listens until it is removed from the page.
     const follow = () => {
-      if (!this.element.isConnected) return document.removeEventListener(CHANGED, follow);
+      if (!this.element.isConnected) return document.removeEventListener(DENSITY_CHANGED, follow);
       return this.#remeasure();
     };
-    document.addEventListener(CHANGED, follow);
+    document.addEventListener(DENSITY_CHANGED, follow);
   }
 
   #measure() {
@@ -69,7 +69,7 @@ export class VirtualList {
     this.#paint(this.element.scrollTop);
   }
 
-  // Rows of another height: what stood at the top stays there.
+  // Keeps the first visible row in place when the row height changes.
   #remeasure() {
     const anchor = this.#anchor(this.element.scrollTop);
     this.#measure();
@@ -91,17 +91,17 @@ export class VirtualList {
     this.#move(step);
   }
 
-  /** New items, newest first, and which of them is chosen; rows in sight stay where they are on the screen. */
+  /** Sets the items, newest first, and the active one; visible rows keep their position on the screen. */
   setItems(items, active = this.#active) {
-    // Read before anything is written, so that the page is laid out once.
+    // Reads before writing, so that the browser computes the layout only once.
     let top = this.element.scrollTop;
     const anchor = this.#anchor(top);
-    // A copy: what is painted must fit together until the next call, whatever happens to the collection.
+    // The collection may change its array between two calls, so the items are copied.
     this.#items = items.slice();
     this.#active = active;
     this.#stretch();
     if (anchor) {
-      const index = this.#find(anchor.id, anchor.index);
+      const index = this.#indexNear(anchor.id, anchor.index);
       const wanted = index * this.#rowHeight + anchor.offset;
       if (index !== -1 && wanted !== top) {
         this.element.scrollTop = wanted;
@@ -111,7 +111,7 @@ export class VirtualList {
     this.#paint(top);
   }
 
-  // At the very top nothing is anchored: what is new is to come into sight there.
+  // At the top nothing is anchored, so that new items come into sight.
   #anchor(top) {
     if (top < this.#rowHeight / 2) return null;
     const index = Math.floor(top / this.#rowHeight);
@@ -119,8 +119,8 @@ export class VirtualList {
     return item ? { id: item.id, index, offset: top - index * this.#rowHeight } : null;
   }
 
-  // Where an item stands: it is looked for around the place where it stood, because little has come in between.
-  #find(id, near) {
+  // Returns the index of an item. The search starts near its last index, because few items come in between.
+  #indexNear(id, near) {
     const { length } = this.#items;
     const start = Math.min(Math.max(0, near), length - 1);
     for (let low = start, high = start + 1; low >= 0 || high < length; low -= 1, high += 1) {
@@ -130,19 +130,19 @@ export class VirtualList {
     return -1;
   }
 
-  /** Marks all rows in sight again. */
+  /** Updates the marks of all visible rows. */
   redecorate() {
     this.#paint(this.element.scrollTop);
   }
 
   indexOf(id) {
     if (id === null) return -1;
-    const at = this.#find(id, this.#activeAt);
+    const at = this.#indexNear(id, this.#activeAt);
     if (id === this.#active && at !== -1) this.#activeAt = at;
     return at;
   }
 
-  /** Marks the chosen row; `reveal` scrolls to it, `focus` moves the keyboard there. */
+  /** Marks the active row; `reveal` scrolls to it, `focus` moves the focus there. */
   setActive(id, { reveal = false, focus = false } = {}) {
     this.#active = id;
     const index = this.indexOf(id);
@@ -156,7 +156,7 @@ export class VirtualList {
     if (focus) this.#rows.get(id)?.link.focus({ preventScroll: true });
   }
 
-  /** Moves the keyboard to the chosen row, or to the first. */
+  /** Moves the focus to the active row, or to the first. Returns false if there is none. */
   focus() {
     const id = this.indexOf(this.#active) !== -1 ? this.#active : this.#items[0]?.id;
     const row = this.#rows.get(id);
@@ -168,7 +168,7 @@ export class VirtualList {
     return this.#list.contains(document.activeElement);
   }
 
-  #later() {
+  #paintSoon() {
     this.#frame ??= requestAnimationFrame(() => {
       this.#frame = null;
       this.#paint(this.element.scrollTop);
@@ -190,7 +190,7 @@ export class VirtualList {
     for (const [id, row] of this.#rows) {
       if (keep.has(id)) continue;
       this.#rows.delete(id);
-      // The keyboard must not find itself in another row than it was put in.
+      // A row with the focus is removed instead of reused, so that the focus does not move to another item.
       if (row.place.contains(focused)) row.place.remove();
       else spare.push(row);
     }
@@ -202,7 +202,7 @@ export class VirtualList {
       else this.#list.insertBefore(place, next);
     }
     for (const row of spare) row.place.remove();
-    // A row that moved in the page has lost the focus on its way.
+    // Moving a row in the page takes its focus away.
     if (focused !== document.activeElement && focused?.isConnected && this.#list.contains(focused)) focused.focus({ preventScroll: true });
     if (this.#items.length && to > this.#items.length - NEAR_END) this.#nearEnd();
   }
@@ -211,7 +211,7 @@ export class VirtualList {
     const item = this.#items[index];
     let row = this.#rows.get(item.id);
     if (!row) {
-      row = this.#recycled(item, spare) ?? { place: h('li', { class: 'row-place' }), link: null, beside: null, item: null, marks: {}, at: -1, of: -1, current: null, tabStop: null };
+      row = this.#takeSpare(item, spare) ?? { place: h('li', { class: 'row-place' }), link: null, beside: null, item: null, marks: {}, at: -1, total: -1, current: null, tabStop: null };
       mark(row, 'arrived', Boolean(item.fresh));
       item.fresh = false;
       this.#rows.set(item.id, row);
@@ -221,7 +221,7 @@ export class VirtualList {
       row.item = item;
       if (!row.link) {
         row.place.append(link);
-        row.beside = this.#aside?.(item, () => row.item) ?? null;
+        row.beside = this.#beside?.(item, () => row.item) ?? null;
         if (row.beside) row.place.append(row.beside);
         row.link = link;
       }
@@ -231,9 +231,9 @@ export class VirtualList {
       row.place.style.transform = `translateY(${index * this.#rowHeight}px)`;
       row.place.setAttribute('aria-posinset', String(index + 1));
     }
-    if (row.of !== this.#items.length) {
-      row.of = this.#items.length;
-      row.place.setAttribute('aria-setsize', String(row.of));
+    if (row.total !== this.#items.length) {
+      row.total = this.#items.length;
+      row.place.setAttribute('aria-setsize', String(row.total));
     }
     this.#decorate?.(row, item);
     if (row.tabStop !== tabStop) {
@@ -249,8 +249,8 @@ export class VirtualList {
     return row;
   }
 
-  // Heads of groups and changes are different elements.
-  #recycled(item, spare) {
+  // Headings of groups and changes are different elements.
+  #takeSpare(item, spare) {
     const i = spare.findIndex((row) => Boolean(row.item.group) === Boolean(item.group));
     return i === -1 ? null : spare.splice(i, 1)[0];
   }

@@ -1,11 +1,11 @@
-// Text of any length, of which a bounded part is in the page at a time.
+// Shows long text in parts, so that the page holds a bounded part at a time.
 
 import { h } from '../core/dom.js';
 import { cut, plural, visible } from '../core/text.js';
 
 const STEP = 20_000;
 
-/** Where `text` ends if it is cut to so many characters and lines. */
+/** Returns the length of `text` when it is truncated to so many characters and lines. */
 export function boundary(text, chars, lines) {
   let end = Math.min(text.length, chars);
   let at = -1;
@@ -17,12 +17,12 @@ export function boundary(text, chars, lines) {
   return cut(text, end).length;
 }
 
-/** A block (or with `inline` a run) of an agent's text, with 'Show more' where it is long. */
+/** Shows an agent's text as a block or, with `inline`, in a line, with 'Show more' if it is long. */
 export function longText(text, { chars = 1500, lines = 24, inline = false, tabs = false, className = '' } = {}) {
   const options = inline ? { tabs } : { block: true };
-  const holder = h(inline ? 'span' : 'div', { class: `said long ${className}`.trim(), dir: 'auto' });
+  const holder = h(inline ? 'span' : 'div', { class: `quote long ${className}`.trim(), dir: 'auto' });
   let end = boundary(text, chars, lines);
-  // A last line or two is not worth a button.
+  // A short remainder is shown instead of a button.
   if (text.length - end < 80 && boundary(text, text.length, lines + 2) === text.length) end = text.length;
   holder.append(visible(text.slice(0, end), options));
   if (end === text.length) return holder;

@@ -1,21 +1,21 @@
-// The bar for the configuration file: what was changed in it and waits for a reviewer's consent because it loosens
-// policy, or why a changed file was refused as a whole.
+// The bar about the configuration file. It asks for approval of a change that loosens policy, or shows why a changed file
+// was rejected.
 
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
-import { count, plural, said, visibleString } from '../core/text.js';
+import { count, plural, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
 
-// What has altered by itself is not consented to by a press that was already under way.
+// After the content changes by itself, presses are ignored for this time, because they were meant for the old content.
 const SETTLE_TIME = 600;
 
 export class ReloadBar {
   element = h('div', { class: 'reload', role: 'region', 'aria-label': 'Configuration', hidden: true });
   #api;
-  #may;
+  #canDecide;
   #text = '';
   #status = null;
   #open = false;
@@ -26,15 +26,15 @@ export class ReloadBar {
 
   constructor({ api, me }) {
     this.#api = api;
-    this.#may = Boolean(me.mayDecide);
+    this.#canDecide = Boolean(me.mayDecide);
   }
 
-  /** Asks how the configuration stands. */
+  /** Reads the state of the configuration. */
   async load(signal) {
     try {
       this.#show(await this.#api.reload(signal));
     } catch {
-      // It is asked again; what cannot be known is not shown.
+      // The next poll tries again.
     }
   }
 
@@ -53,9 +53,9 @@ export class ReloadBar {
   #paint() {
     const waiting = this.#status?.waiting ?? null;
     const refusal = refusalOf(this.#status);
-    const told = refusal && this.#dismissed !== JSON.stringify(refusal) ? refusal : null;
-    this.element.hidden = !waiting && !told;
-    fill(this.element, told && this.#refused(told), waiting && this.#waiting(waiting));
+    const visibleRefusal = refusal && this.#dismissed !== JSON.stringify(refusal) ? refusal : null;
+    this.element.hidden = !waiting && !visibleRefusal;
+    fill(this.element, visibleRefusal && this.#refused(visibleRefusal), waiting && this.#waiting(waiting));
   }
 
   #waiting(waiting) {
@@ -63,7 +63,7 @@ export class ReloadBar {
     return h('div', { class: 'reload-item tone-amber' },
       h('div', { class: 'reload-line' }, icon('eye'),
         h('p', null, h('strong', null, 'Configuration change needs approval. '),
-          `It would loosen ${plural(loosens.length, 'setting')}; the stricter values stay in force until ${this.#may ? 'it is approved' : 'a reviewer approves it'}. `, h('span', { class: 'quiet' }, time(waiting.since))),
+          `It would loosen ${plural(loosens.length, 'setting')}; the stricter values stay in force until ${this.#canDecide ? 'it is approved' : 'a reviewer approves it'}. `, h('span', { class: 'quiet' }, time(waiting.since))),
         h('button', { type: 'button', 'aria-expanded': String(this.#open), onclick: () => {
           this.#open = !this.#open;
           this.#paint();
@@ -72,13 +72,13 @@ export class ReloadBar {
       this.#open && h('div', { class: 'reload-body' },
         h('table', { class: 'fields both compare' },
           h('thead', null, h('tr', null, ['Setting', 'In force now', 'After the change'].map((c) => h('th', { scope: 'col' }, c)))),
-          h('tbody', null, loosens.map(({ key, from, to }) => h('tr', null, h('th', { scope: 'row' }, said(key, 200)), cell(from, 'delete'), cell(to, 'insert'))))),
+          h('tbody', null, loosens.map(({ key, from, to }) => h('tr', null, h('th', { scope: 'row' }, quote(key, 200)), cell(from, 'delete'), cell(to, 'insert'))))),
         (waiting.content ?? []).map((part) => contentOf(part)),
         this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
-        this.#may
+        this.#canDecide
           ? h('div', { class: 'reload-buttons' },
-            h('button', { type: 'button', class: 'approve', disabled: this.#held(), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), 'Apply change'),
-            h('button', { type: 'button', class: 'reject', disabled: this.#held(), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), 'Reject change'))
+            h('button', { type: 'button', class: 'approve', disabled: this.#isBlocked(), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), 'Apply change'),
+            h('button', { type: 'button', class: 'reject', disabled: this.#isBlocked(), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), 'Reject change'))
           : h('p', { class: 'quiet' }, 'Only a reviewer can decide on this.')));
   }
 
@@ -91,16 +91,16 @@ export class ReloadBar {
           this.#dismissed = JSON.stringify(refusal);
           this.#paint();
         } }, icon('cross'))),
-      h('ul', { class: 'reload-problems' }, problems.slice(0, 5).map((p) => h('li', null, said(problemLine(p), 400))),
+      h('ul', { class: 'reload-problems' }, problems.slice(0, 5).map((p) => h('li', null, quote(problemLine(p), 400))),
         problems.length > 5 && h('li', { class: 'quiet' }, `and ${count(problems.length - 5)} more; see the gateway’s log.`)));
   }
 
-  #held() {
+  #isBlocked() {
     return this.#busy || Date.now() < this.#notBefore;
   }
 
   async #consent(verdict, digest) {
-    if (this.#held()) return;
+    if (this.#isBlocked()) return;
     this.#busy = true;
     this.#error = '';
     this.#paint();
@@ -120,7 +120,7 @@ export class ReloadBar {
 
 const OPS = { same: 'equal', removed: 'delete', added: 'insert' };
 
-/** What the file says of a key, line by line beside what is in force: consent is given to this. */
+/** Shows the lines of a key that change: the approval is given to these. */
 function contentOf({ key, lines, cut }) {
   const altered = lines.some(({ op }) => op !== 'same');
   return h('div', { class: 'reload-content' },
@@ -137,7 +137,7 @@ function cell(value, op) {
 
 const problemLine = (p) => (typeof p === 'string' ? p : [p.place, p.key, [p.message, p.remedy].filter(Boolean).join('. ')].filter(Boolean).join(': '));
 
-/** What is wrong with a file that was not taken; a reviewer's refusal is none. */
+/** Returns the problems of a rejected file, or null. A change that a reviewer rejected has no problems. */
 function refusalOf(status) {
   if (status?.refused) return status.refused;
   return status?.last?.result === 'refused' && status.last.problems?.length ? { at: status.last.at, problems: status.last.problems } : null;

@@ -1,16 +1,16 @@
-// Making a standing rule out of a change: what it will do from now on, said in one sentence before it is made.
+// Creates a standing rule from a change and describes its effect in one sentence beforehand.
 
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { said, visibleString } from '../core/text.js';
+import { quote, visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
 
 const DAY = 86_400;
 const SPANS = [[900, '15 minutes'], [3600, 'an hour'], [8 * 3600, '8 hours'], [DAY, 'a day'], [7 * DAY, 'a week'], [30 * DAY, '30 days']];
 const MAX_COMMENT = 2000;
 
-/** `make(rule)` resolves to the rule as the gateway keeps it; `done(rule)` is told of it. */
+/** Opens the dialog. `make(rule)` resolves to the stored rule, which `done(rule)` receives. */
 export function openRule({ change, make, done }) {
   const chosen = { verdict: 'allow', arguments: 'exact', principal: 'same', for: 3600 };
   const sentence = h('p', { class: 'rule-sentence', 'aria-live': 'polite' });
@@ -25,11 +25,11 @@ export function openRule({ change, make, done }) {
   const radios = (name, legend, options) => h('fieldset', { class: 'radios' }, h('legend', null, legend), options.map(([value, label]) => h('label', null,
     h('input', { type: 'radio', name: `rule-${name}`, value, checked: chosen[name] === value, onchange: () => {
       chosen[name] = value;
-      if (name === 'verdict') spans();
+      if (name === 'verdict') fillSpans();
       paint();
     } }), h('span', null, label))));
 
-  const spans = () => {
+  const fillSpans = () => {
     const forever = chosen.verdict === 'deny';
     fill(span, SPANS.map(([value, label]) => h('option', { value: String(value) }, label)), forever && h('option', { value: '0' }, 'until revoked'));
     chosen.for = forever ? 0 : 3600;
@@ -37,12 +37,12 @@ export function openRule({ change, make, done }) {
   };
 
   const paint = () => {
-    const who = chosen.principal === 'same' ? said(change.proposer.principal, 60) : 'any agent';
-    const what = h('code', null, said(change.tool, 80));
-    const with_ = chosen.arguments === 'exact' ? ' with exactly these arguments' : ' with any arguments';
+    const agent = chosen.principal === 'same' ? quote(change.proposer.principal, 60) : 'any agent';
+    const tool = h('code', null, quote(change.tool, 80));
+    const argumentsText = chosen.arguments === 'exact' ? ' with exactly these arguments' : ' with any arguments';
     const time = chosen.for ? ` for ${SPANS.find(([v]) => v === chosen.for)[1]}` : ' until the rule is revoked';
     const allow = chosen.verdict === 'allow';
-    fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, 'Calls to ', what, ' by ', h('strong', null, who), with_, time,
+    fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, 'Calls to ', tool, ' by ', h('strong', null, agent), argumentsText, time,
       allow ? ' run without review.' : ' are denied without review.'));
     sentence.className = `rule-sentence tone-${allow ? (chosen.arguments === 'any' ? 'amber' : 'green') : 'red'}`;
     fill(save, icon('rule'), 'Create standing rule');
@@ -67,12 +67,12 @@ export function openRule({ change, make, done }) {
     h('p', { class: 'quiet' }, 'A standing rule decides future calls automatically; this change still needs its own decision. The rule is listed under Standing rules and in the audit trail, and any reviewer can revoke it.'),
     radios('verdict', 'Future calls', [['allow', 'Allow'], ['deny', 'Deny']]),
     radios('arguments', 'Arguments', [['exact', 'Exactly these'], ['any', 'Any']]),
-    radios('principal', 'Agent', [['same', h('span', null, 'Only ', said(change.proposer.principal, 60))], ['any', 'Any agent']]),
+    radios('principal', 'Agent', [['same', h('span', null, 'Only ', quote(change.proposer.principal, 60))], ['any', 'Any agent']]),
     h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-for' }, 'For'), span),
     h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-comment' }, 'Comment'), comment),
     sentence, error,
     h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), save));
-  spans();
+  fillSpans();
   paint();
   const dialog = openDialog({ title: 'Create standing rule', build: () => form });
   form.querySelector('input')?.focus();

@@ -1,4 +1,4 @@
-// Empty, loading and error states.
+// Creates placeholders for empty, loading and failed content.
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';

@@ -1,13 +1,13 @@
-// What the rule asks of a review, and how far it has come.
+// Shows the requirements of the rule and the progress of the review.
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, said, visibleString } from '../core/text.js';
+import { count, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 
 const SPANS = [[86_400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
 
-/** `90` as `90 s`, `3600` as `1 h`. */
+/** Formats `90` as `90 s` and `3600` as `1 h`. */
 export function span(seconds) {
   const [unit, name] = SPANS.find(([size]) => seconds >= size && seconds % size === 0) ?? SPANS.at(-1);
   return `${count(seconds / unit)} ${name}`;
@@ -15,10 +15,10 @@ export function span(seconds) {
 
 export const approvalsOf = (change) => change.decisions.filter((d) => d.verdict === 'approve');
 
-/** Whether a preview shows what the change would do, and not only what was asked for. */
+/** Returns true if the preview shows the effect of the change and not only its arguments. */
 export const isLive = ({ preview }) => !preview?.failed && preview?.kind !== 'arguments';
 
-/** Whose proposal it is: by name, by owner, by key. */
+/** Returns true if the user proposed the change, judged by name, owner or key. */
 export function isOwn(change, me) {
   const { principal, owner, keyId } = change.proposer;
   return principal === me.name || (owner ?? principal) === (me.owner ?? me.name) || Boolean(keyId && me.keyId && keyId === me.keyId);
@@ -26,24 +26,24 @@ export function isOwn(change, me) {
 
 const ROLES = ['agent', 'viewer', 'reviewer', 'admin'];
 
-/** Whether the rule asks for this person's word: everybody's who decides, or that of a role or of a group of theirs. */
-export function isAsked({ terms }, me) {
-  const asked = terms?.reviewers ?? [];
+/** Returns true if the rule lets this user decide: it names no reviewers, or a role or group of the user. */
+export function isReviewerOf({ terms }, me) {
+  const reviewers = terms?.reviewers ?? [];
   if (!me.mayDecide) return false;
-  return asked.length === 0 || asked.some((name) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name)));
+  return reviewers.length === 0 || reviewers.some((name) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name)));
 }
 
-/** Whether reviewers may correct its arguments. Events of older changes say `false`. */
+/** Returns true if reviewers may edit the arguments. Events of older changes contain `false`. */
 export const mayEdit = ({ edit }) => edit !== 'forbidden' && edit !== false;
 
-/** Whether this person has approved it already, also with another key. */
+/** Returns true if the user has approved the change, even with another key. */
 export const hasVoted = (change, me) => approvalsOf(change).some((d) => (d.owner ?? d.reviewer) === (me.owner ?? me.name) || d.reviewer === me.name);
 
-/** What the rule asks beyond one approval by anybody; null where that is all. */
+/** Shows the requirements beyond one approval by any reviewer, or returns null. */
 export function termsLine(change) {
   const { terms } = change;
   const parts = [];
-  if (terms.reviewers?.length) parts.push(part('person', 'Decided by ', terms.reviewers.slice(0, 8).map((name, n) => [n > 0 && ', ', h('strong', null, said(name, 60))])));
+  if (terms.reviewers?.length) parts.push(part('person', 'Decided by ', terms.reviewers.slice(0, 8).map((name, n) => [n > 0 && ', ', h('strong', null, quote(name, 60))])));
   if (terms.quorum > 1) parts.push(part('check', `${count(terms.quorum)} people have to approve`));
   if (terms.requireComment) parts.push(part('pencil', 'Each decision needs a comment'));
   if (terms.previewRequired) parts.push(part('eye', 'Needs a preview'));
@@ -56,16 +56,16 @@ export function termsLine(change) {
 
 const part = (name, ...text) => h('li', null, icon(name), h('span', null, text));
 
-/** Who has approved, and how many are missing; null where one approval is enough. */
+/** Shows who has approved and how many are missing, or returns null if one approval is enough. */
 export function quorumLine(change) {
   const { quorum } = change.terms;
   if (!(quorum > 1)) return null;
   const votes = approvalsOf(change);
-  const places = Array.from({ length: Math.min(quorum, 12) }, (_, n) => h('span', { class: `vote${n < votes.length ? ' given' : ''}` }, n < votes.length ? icon('check') : null));
+  const marks = Array.from({ length: Math.min(quorum, 12) }, (_, n) => h('span', { class: `vote${n < votes.length ? ' given' : ''}` }, n < votes.length ? icon('check') : null));
   return h('div', { class: 'quorum', role: 'group', 'aria-label': 'Approvals' },
-    h('span', { class: 'votes', 'aria-hidden': 'true' }, places),
+    h('span', { class: 'votes', 'aria-hidden': 'true' }, marks),
     h('span', null, h('strong', null, `${count(Math.min(votes.length, quorum))} of ${count(quorum)}`), ' approvals',
-      votes.length > 0 && [': ', votes.map((d, n) => [n > 0 && ', ', said(d.reviewer, 60), h('span', { class: 'quiet' }, ' ', time(d.at))])]));
+      votes.length > 0 && [': ', votes.map((d, n) => [n > 0 && ', ', quote(d.reviewer, 60), h('span', { class: 'quiet' }, ' ', time(d.at))])]));
 }
 
 const KINDS = {
@@ -73,16 +73,16 @@ const KINDS = {
   before_after: 'This preview compares the current state with the result of these arguments.',
 };
 
-/** How the preview was made; loud where there is none. */
+/** Tells how the preview was made, with a warning if there is none. */
 export function previewNote(change) {
   const { preview, terms } = change;
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
-  const barred = terms.previewRequired && !isLive(change) && ' The rule requires a preview, so this cannot be approved.';
+  const obstacle = terms.previewRequired && !isLive(change) && ' The rule requires a preview, so this cannot be approved.';
   if (preview.failed) {
-    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', barred, ' Reason: ', said(preview.failed, 600)));
+    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', obstacle, ' Reason: ', quote(preview.failed, 600)));
   }
   if (preview.kind === 'arguments') {
-    return h('p', { class: barred ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, 'No preview is available for this tool. Only its arguments are shown.', barred));
+    return h('p', { class: obstacle ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, 'No preview is available for this tool. Only its arguments are shown.', obstacle));
   }
   return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, visibleString(KINDS[preview.kind] ?? preview.kind)));
 }

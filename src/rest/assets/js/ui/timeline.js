@@ -1,17 +1,17 @@
-// What happened to a change, out of its audit trail.
+// Shows the history of a change from its audit entries.
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { routeTo } from '../core/router.js';
-import { plural, said, short, visible, visibleString } from '../core/text.js';
+import { plural, quote, short, visible, visibleString } from '../core/text.js';
 import { exact, time } from '../core/time.js';
-import { decidable, eventOf, stateOf } from '../core/vocab.js';
+import { isDecidable, eventOf, stateOf } from '../core/vocab.js';
 import { sessionMark } from './badges.js';
 import { longText } from './longtext.js';
 
 const ACTORS = { system: 'Countersign', gateway: 'Countersign' };
 
-/** `entries` are newest first, as the gateway sends them; the story is told from the beginning. */
+/** Shows `entries`, which the gateway sends newest first, in the order of time. */
 export function timeline(entries, change) {
   return h('ol', { class: 'timeline' }, entries.toReversed().map((entry) => {
     const { label, icon: name, tone } = eventOf(entry.event);
@@ -23,20 +23,20 @@ export function timeline(entries, change) {
         entry.details?.rule?.id && h('p', { class: 'quiet' }, ruleLine(entry.details.rule)),
         comment && h('blockquote', null, longText(String(comment), { chars: 600, lines: 8 })),
         details(entry, entry.from ? null : change.proposer)));
-  }), ahead(change));
+  }), nextStep(change));
 }
 
-// A standing rule that was made from this change.
+// Describes a standing rule that was made from this change.
 function ruleLine(rule) {
   const uses = Number(rule.uses) > 0 ? `, used ${plural(Number(rule.uses), 'time')} so far` : '';
-  return [h('a', { class: 'mono', href: routeTo('rules', String(rule.id)) }, visible(short(String(rule.id), 14)), h('span', { class: 'sr-only' }, ', the rule')), ` ${rule.verdict === 'deny' ? 'denies' : 'allows'} `, h('code', null, said(rule.tool ?? '', 80)), uses];
+  return [h('a', { class: 'mono', href: routeTo('rules', String(rule.id)) }, visible(short(String(rule.id), 14)), h('span', { class: 'sr-only' }, ', the rule')), ` ${rule.verdict === 'deny' ? 'denies' : 'allows'} `, h('code', null, quote(rule.tool ?? '', 80)), uses];
 }
 
-// What comes next, where the change has not ended.
-function ahead(change) {
+// Shows the next step of a change that has not ended.
+function nextStep(change) {
   const missing = change.terms.quorum - change.decisions.filter((d) => d.verdict === 'approve').length;
   const step = (name, ...text) => h('li', { class: 'tone-grey ahead' }, h('span', { class: 'dot' }, icon(name)), h('div', { class: 'timeline-body' }, h('p', { class: 'quiet' }, text)));
-  if (decidable(change.state)) {
+  if (isDecidable(change.state)) {
     return step('clock', change.state === 'stale' ? 'Waiting to be refreshed or rejected' : missing > 1 ? `Waiting for ${missing} approvals` : missing === 1 && change.terms.quorum > 1 ? 'Waiting for one more approval' : 'Waiting for a decision',
       change.terms.onExpiry === 'reject' ? '; is rejected ' : '; expires ', time(change.expiresAt));
   }
@@ -46,7 +46,7 @@ function ahead(change) {
   return null;
 }
 
-/** What an approved change waits for: one that has the same target. */
+/** Names the change with the same target for which an approved change waits. */
 export function waitsFor({ change, until }) {
   const other = h('a', { class: 'mono', href: routeTo('inbox', change) }, visible(change));
   return until
@@ -54,14 +54,14 @@ export function waitsFor({ change, until }) {
     : ['Waits for ', other, ', which has the same target and is running'];
 }
 
-export const actor = (name) => (ACTORS[name] ? ACTORS[name] : said(name ?? '', 60));
+export const actor = (name) => (ACTORS[name] ? ACTORS[name] : quote(name ?? '', 60));
 
-// What else the entry says, such as the reason of an expiry. Empty values and what is said already are left out.
+// Shows the other details of an entry. Empty values and what is shown elsewhere are omitted.
 function details({ details: all, from, to, seq, at, hash }, proposer) {
   const facts = Object.entries(all ?? {}).filter(([key, value]) => key !== 'comment' && key !== 'rule' && value !== null && value !== '' && value !== undefined);
   const list = h('dl', { class: 'facts-small' });
   if (proposer?.session) list.append(h('dt', null, 'session'), h('dd', null, sessionMark(proposer.session)));
-  if (proposer?.keyId) list.append(h('dt', null, 'key'), h('dd', null, said(proposer.keyId, 60)));
+  if (proposer?.keyId) list.append(h('dt', null, 'key'), h('dd', null, quote(proposer.keyId, 60)));
   for (const [key, value] of facts.slice(0, 20)) {
     list.append(h('dt', null, visible(key)), h('dd', null, longText(typeof value === 'string' ? value : JSON.stringify(value), { chars: 400, lines: 6 })));
   }

@@ -1,17 +1,17 @@
-// The tools of one server: what waits for a reviewer, with the definitions in sight, and all of them with what the
-// policy says. What is accepted is what is shown: each acceptance carries the hashes of the definitions on the page.
+// Shows the tools of one server: those that wait for a reviewer with their definitions, and all with their policy. An
+// acceptance carries the hashes of the definitions on the page.
 
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { notice } from '../core/announce.js';
 import { go, routeTo } from '../core/router.js';
-import { plural, said, visibleString } from '../core/text.js';
+import { plural, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { definitionBlock, definitionDiff } from './definition.js';
 import { openLetRun } from './letrun.js';
 import { longText } from './longtext.js';
 
-// What has altered by itself is not accepted by a press that was already under way.
+// After the content changes by itself, presses are ignored for this time, because they were meant for the old content.
 const SETTLE_TIME = 600;
 
 const VERDICTS = {
@@ -20,15 +20,15 @@ const VERDICTS = {
   deny: { label: 'Denied', tone: 'red', icon: 'cross' },
   depends: { label: 'Depends', tone: 'accent', icon: 'question' },
 };
-const STANDINGS = { module: 'built in', accepted: 'accepted', seen: 'not accepted', new: 'new', changed: 'changed' };
+const STANDING_LABELS = { module: 'built in', accepted: 'accepted', seen: 'not accepted', new: 'new', changed: 'changed' };
 
-/** Says that it only reads, whether that counts or not. */
-const saysRead = (tool) => tool.annotations?.readOnlyHint === true;
+/** Returns true if the tool declares that it only reads, accepted or not. */
+const isDeclaredRead = (tool) => tool.annotations?.readOnlyHint === true;
 
 export class ToolsPanel {
   element = h('div', { class: 'tools-panel' });
   #server;
-  #may;
+  #canDecide;
   #act;
   #tools = null;
   #text = '';
@@ -39,26 +39,26 @@ export class ToolsPanel {
   #unchecked = new Set();
   #opened = new Set();
 
-  /** `act('accept'|'revoke'|'allow', tools, reason)` resolves with the tools as they are then. */
+  /** `act('accept'|'revoke'|'allow', tools, reason)` resolves to the updated tools. */
   constructor({ server, may, act }) {
     this.#server = server;
-    this.#may = may;
+    this.#canDecide = may;
     this.#act = act;
   }
 
-  /** Paints what is new, and only that: a reader keeps folds and marks while nothing changes. */
+  /** Repaints only if the tools have changed, so that a reader keeps folds and marks. */
   show(tools) {
     const text = JSON.stringify(tools);
     if (text === this.#text) return;
-    // Other definitions than those that were read a moment ago.
-    const hashes = (list) => JSON.stringify(list.filter(waits).map((t) => [t.name, t.hash]));
+    // The definitions are not those that the reader has seen.
+    const hashes = (list) => JSON.stringify(list.filter(isWaiting).map((t) => [t.name, t.hash]));
     if (this.#tools && !this.#busy && hashes(tools) !== hashes(this.#tools)) this.#settle();
     this.#text = text;
     this.#tools = tools;
     this.#paint();
   }
 
-  /** The tools with a recipe for previews, by the server's own names; null where previews are the provider's own. */
+  /** Sets the names of the tools with a recipe for previews, or null if the provider makes previews itself. */
   useRecipes(names) {
     if (JSON.stringify(names) === JSON.stringify(this.#recipes)) return;
     this.#recipes = names;
@@ -78,7 +78,7 @@ export class ToolsPanel {
       this.#error && h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
       reads.length > 0 && this.#reads(reads),
       marked.map((tool) => this.#marked(tool)),
-      this.#silent(),
+      this.#unannotatedOffer(),
       this.#all());
     if (focused) this.element.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
@@ -87,7 +87,7 @@ export class ToolsPanel {
     const chosen = () => reads.filter((t) => !this.#unchecked.has(t.name));
     const button = this.#button('accept-reads', 'accept', chosen, () => `Accept ${plural(chosen().length, 'read')}`);
     const relabel = () => {
-      button.disabled = this.#held() || chosen().length === 0;
+      button.disabled = this.#isBlocked() || chosen().length === 0;
       button.lastChild.textContent = `Accept ${plural(chosen().length, 'read')}`;
     };
     return h('section', { class: 'offer', 'aria-label': visibleString(`Claimed reads of ${this.#server}`) },
@@ -96,35 +96,35 @@ export class ToolsPanel {
         h('p', { class: 'quiet' }, `Until a reviewer accepts ${reads.length === 1 ? 'it, its calls are' : 'them, their calls are'} reviewed like writes. Accepting covers only the definition shown here.`))),
       h('ul', { class: 'offers' }, reads.map((tool) => h('li', null,
         h('label', { class: 'offer-name' },
-          this.#may && h('input', { type: 'checkbox', checked: !this.#unchecked.has(tool.name), data: { key: `check ${tool.name}` }, onchange: (event) => {
+          this.#canDecide && h('input', { type: 'checkbox', checked: !this.#unchecked.has(tool.name), data: { key: `check ${tool.name}` }, onchange: (event) => {
             if (event.target.checked) this.#unchecked.delete(tool.name);
             else this.#unchecked.add(tool.name);
             relabel();
           } }),
-          h('code', null, said(tool.name, 200))),
+          h('code', null, quote(tool.name, 200))),
         tool.description && longText(tool.description, { chars: 400, lines: 4, className: 'offer-text' }),
         this.#fold(`read ${tool.name}`, 'Full definition', () => definitionBlock(tool))))),
-      this.#may ? h('div', { class: 'offer-foot' }, button) : onlyReviewers());
+      this.#canDecide ? h('div', { class: 'offer-foot' }, button) : onlyReviewers());
   }
 
-  // A server that does not say which of its tools only read has all of them reviewed: here is the way out.
-  #silent() {
-    const silent = silentTools(this.#tools);
-    if (!this.#may || silent.length === 0) return null;
-    const why = silent.length === this.#tools.length
+  // Offers to let tools run without review if the server does not declare which of them only read.
+  #unannotatedOffer() {
+    const unannotated = unannotatedTools(this.#tools);
+    if (!this.#canDecide || unannotated.length === 0) return null;
+    const why = unannotated.length === this.#tools.length
       ? 'This server does not say which of its tools only read, so every call is reviewed.'
       : 'Not every tool of this server says whether it only reads, so every call is reviewed.';
-    return h('div', { class: 'silent' }, icon('info'), h('p', null, `${why} You can let tools that you trust run without review.`),
-      h('button', { type: 'button', data: { key: 'let-run' }, onclick: () => this.#letRun(silent) }, 'Let tools run without review…'));
+    return h('div', { class: 'unannotated' }, icon('info'), h('p', null, `${why} You can let tools that you trust run without review.`),
+      h('button', { type: 'button', data: { key: 'let-run' }, onclick: () => this.#letRun(unannotated) }, 'Let tools run without review…'));
   }
 
   #letRun(tools) {
     openLetRun({
       server: this.#server, tools,
       allow: async (chosen, reason) => {
-        const now = await this.#act('allow', chosen.map(({ name, hash }) => ({ name, hash })), reason);
+        const updated = await this.#act('allow', chosen.map(({ name, hash }) => ({ name, hash })), reason);
         this.#text = '';
-        this.show(now);
+        this.show(updated);
       },
       done: (n) => notice(`${plural(n, 'tool now runs', 'tools now run')} without review.`, { tone: 'green', iconName: 'rule', action: { label: 'Standing rules', run: () => go(routeTo('rules')) } }),
     });
@@ -134,40 +134,40 @@ export class ToolsPanel {
     const changed = tool.mark === 'TOOL_CHANGED';
     return h('section', { class: 'offer', 'aria-label': visibleString(`${changed ? 'Changed' : 'New'}: ${tool.name}`) },
       h('div', { class: 'offer-head' }, icon(changed ? 'pencil' : 'plus'), h('div', null,
-        h('h3', null, h('code', null, said(tool.name, 200)), ' ', h('span', { class: 'badge state tone-amber' }, changed ? 'Changed' : 'New')),
+        h('h3', null, h('code', null, quote(tool.name, 200)), ' ', h('span', { class: 'badge state tone-amber' }, changed ? 'Changed' : 'New')),
         h('p', { class: 'quiet' }, changed && !tool.previous
           ? 'It was accepted when this server had another command or address. Every call is reviewed until a reviewer accepts it again.'
           : changed
           ? 'Its definition has changed since it was accepted or first seen. Every call is reviewed until a reviewer accepts the new one.'
           : 'The server added it after it was first connected. Every call is reviewed until a reviewer accepts it.'))),
       h('div', { class: 'offer-body' }, changed && tool.previous ? definitionDiff(tool) : [tool.description && longText(tool.description, { chars: 400, lines: 6 }), definitionBlock(tool)]),
-      this.#may
+      this.#canDecide
         ? h('div', { class: 'offer-foot' }, this.#button(`accept ${tool.name}`, 'accept', () => [tool], () => (changed && tool.previous ? 'Accept the new definition' : 'Accept this tool')),
-          h('span', { class: 'quiet' }, saysRead(tool) ? 'It says that it only reads: once accepted, its calls run without review unless a rule says otherwise.' : 'It may write: accepting the definition does not let it run without review.'))
+          h('span', { class: 'quiet' }, isDeclaredRead(tool) ? 'It says that it only reads: once accepted, its calls run without review unless a rule says otherwise.' : 'It may write: accepting the definition does not let it run without review.'))
         : onlyReviewers());
   }
 
   #button(key, kind, tools, label) {
     return h('button', {
-      type: 'button', class: kind === 'accept' ? 'approve' : 'ghost', disabled: this.#held() || tools().length === 0, data: { key },
+      type: 'button', class: kind === 'accept' ? 'approve' : 'ghost', disabled: this.#isBlocked() || tools().length === 0, data: { key },
       onclick: () => this.#send(kind, tools()),
     }, icon(kind === 'accept' ? 'check' : 'undo'), h('span', null, label()));
   }
 
-  #held() {
+  #isBlocked() {
     return this.#busy || Date.now() < this.#notBefore;
   }
 
   async #send(kind, tools) {
-    if (this.#held() || !tools.length) return;
+    if (this.#isBlocked() || !tools.length) return;
     this.#busy = true;
     this.#error = '';
     this.#paint();
     try {
-      const now = await this.#act(kind, tools.map(({ name, hash }) => ({ name, hash })));
+      const updated = await this.#act(kind, tools.map(({ name, hash }) => ({ name, hash })));
       this.#busy = false;
       this.#text = '';
-      this.show(now);
+      this.show(updated);
     } catch (error) {
       this.#busy = false;
       this.#error = error.status === 409 ? 'A definition changed while you were reading, so nothing was accepted. This page now shows the current definitions.' : error.message;
@@ -186,27 +186,27 @@ export class ToolsPanel {
     const why = tool.reason ?? `decided by ${tool.rules.join(', ')}`;
     const rule = tool.reason && tool.rules.length > 0 && !tool.reason.includes(tool.rules[0]) && tool.rules[0];
     return h('tr', null,
-      h('td', { data: { label: 'Tool' } }, h('code', null, said(tool.name, 200)), tool.title && tool.title !== tool.name && h('div', { class: 'quiet' }, said(tool.title, 120))),
+      h('td', { data: { label: 'Tool' } }, h('code', null, quote(tool.name, 200)), tool.title && tool.title !== tool.name && h('div', { class: 'quiet' }, quote(tool.title, 120))),
       h('td', { class: 'nowrap', data: { label: 'Calls' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
-      h('td', { data: { label: 'Why' } }, said(why, 300), rule && !tool.letRun && h('div', { class: 'quiet' }, 'by ', h('code', null, said(rule, 64))),
+      h('td', { data: { label: 'Why' } }, quote(why, 300), rule && !tool.letRun && h('div', { class: 'quiet' }, 'by ', h('code', null, quote(rule, 64))),
         tool.letRun && h('div', null, h('a', { href: routeTo('rules', tool.letRun.rule) }, 'Standing rule', h('span', { class: 'sr-only' }, ` for ${visibleString(tool.name)}`))),
-        this.#may && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, 'Let this tool run without review…')),
+        this.#canDecide && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, 'Let this tool run without review…')),
       h('td', { data: { label: 'Preview' } }, this.#preview(tool)),
       h('td', { data: { label: 'Definition' } },
-        h('span', null, STANDINGS[tool.standing] ?? visibleString(String(tool.standing))),
-        tool.acceptedBy && h('span', { class: 'quiet' }, ' by ', said(tool.acceptedBy, 60), ' ', time(tool.acceptedAt, 'day')),
+        h('span', null, STANDING_LABELS[tool.standing] ?? visibleString(String(tool.standing))),
+        tool.acceptedBy && h('span', { class: 'quiet' }, ' by ', quote(tool.acceptedBy, 60), ' ', time(tool.acceptedAt, 'day')),
         this.#fold(`row ${tool.name}`, 'Show', () => definitionBlock(tool)),
-        this.#may && tool.standing === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => 'Revoke')));
+        this.#canDecide && tool.standing === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => 'Revoke')));
   }
 
-  // Only what may be reviewed is ever previewed.
+  // Only calls that may be reviewed are previewed.
   #preview(tool) {
     if (tool.verdict === 'allow' || tool.verdict === 'deny') return h('span', { class: 'quiet' }, '—');
     if (this.#recipes === null) return 'live';
     return hasRecipe(tool.name, this.#recipes) ? 'by recipe' : h('span', { class: 'quiet' }, 'arguments only');
   }
 
-  /** A fold that stays open over repaints, and is made when it is opened first. */
+  /** Creates a fold that stays open over repaints. Its content is created when it is first opened. */
   #fold(key, label, content) {
     const body = h('div', { class: 'fold-body' });
     const open = this.#opened.has(key);
@@ -221,17 +221,17 @@ export class ToolsPanel {
   }
 }
 
-/** Whether a tool has a recipe: clients may see its name behind a prefix of its server. Pure. */
+/** Returns true if a tool has a recipe, with or without its server's prefix. Pure. */
 export const hasRecipe = (name, recipes) => recipes.some((own) => name === own || name.endsWith(`__${own}`));
 
-/** The tools to offer where none says that it only reads: one that says that it writes is not among them. Pure. */
-export const silentTools = (tools) =>
-  tools.some((tool) => saysRead(tool) || tool.letRun) ? [] : tools.filter((tool) => tool.mayLetRun && !hasHint(tool));
+/** Returns the tools to offer if none declares that it only reads. Tools that declare to write are not among them. Pure. */
+export const unannotatedTools = (tools) =>
+  tools.some((tool) => isDeclaredRead(tool) || tool.letRun) ? [] : tools.filter((tool) => tool.mayLetRun && !hasHint(tool));
 
-// `annotations` has the specification's defaults in place of what is missing.
+// `tool.annotations` contains the specification's defaults, so the definition is read.
 const hasHint = (tool) => (JSON.parse(tool.definition).annotations?.readOnlyHint ?? null) !== null;
 
-/** What a reviewer has to look at. */
-export const waits = (tool) => Boolean(tool.claimsRead || tool.mark);
+/** Returns true if the tool waits for a reviewer. */
+export const isWaiting = (tool) => Boolean(tool.claimsRead || tool.mark);
 
 const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, 'Only a reviewer can decide on this.');

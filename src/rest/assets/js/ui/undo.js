@@ -1,4 +1,4 @@
-// Approvals that can still be taken back: a notice each, which counts down to when the change runs.
+// Shows a notice for each approval that can still be undone, counting down to when the change runs.
 
 import { announce, notice } from '../core/announce.js';
 import { explain } from '../core/api.js';
@@ -8,9 +8,9 @@ import { short, visibleString } from '../core/text.js';
 import { until } from '../core/time.js';
 
 const TICK = 250;
-const MOST = 4;
+const MAX_NOTICES = 4;
 
-export const undoable = (change) => change.state === 'approved' && Boolean(change.runAfter) && until(change.runAfter) > 0;
+export const isUndoable = (change) => change.state === 'approved' && Boolean(change.runAfter) && until(change.runAfter) > 0;
 
 export class UndoStack {
   element = h('div', { class: 'undos', role: 'region', 'aria-label': 'Approvals that can be undone' });
@@ -20,29 +20,29 @@ export class UndoStack {
   #timer = null;
   #hidden = null;
 
-  /** `undo(id, version)` resolves to the change as it is then; `undone(answer)` is told of it. */
+  /** `undo(id, version)` resolves to the updated change, which `undone(answer)` receives. */
   constructor({ undo, undone }) {
     this.#undo = undo;
     this.#undone = undone;
   }
 
-  /** This page has approved it. */
+  /** Adds a change that was approved on this page. */
   add(change) {
-    if (!undoable(change)) return;
+    if (!isUndoable(change)) return;
     this.drop(change.id);
-    const left = h('strong', { class: 'undo-left' });
+    const countdown = h('strong', { class: 'undo-left' });
     const button = h('button', { type: 'button', onclick: () => this.#run(change.id) }, icon('undo'), 'Undo', h('kbd', { 'aria-hidden': 'true' }, 'U'));
-    const element = h('div', { class: 'undo' }, h('span', { class: 'undo-text' }, 'Approved: ', visibleString(short(change.summary, 70)), ' runs in ', left), button);
+    const element = h('div', { class: 'undo' }, h('span', { class: 'undo-text' }, 'Approved: ', visibleString(short(change.summary, 70)), ' runs in ', countdown), button);
     element.hidden = change.id === this.#hidden;
-    this.#open.set(change.id, { change, element, left, button });
+    this.#open.set(change.id, { change, element, countdown, button });
     this.element.prepend(element);
-    while (this.#open.size > MOST) this.drop(this.#open.keys().next().value);
+    while (this.#open.size > MAX_NOTICES) this.drop(this.#open.keys().next().value);
     this.#timer ??= setInterval(() => this.#tick(), TICK);
     this.#tick();
     announce('Approved. Press u to undo.');
   }
 
-  /** The change that is open shows the same by itself. */
+  /** Hides the notice of the open change, which shows the same itself. */
   hide(id) {
     this.#hidden = id;
     for (const [other, { element }] of this.#open) element.hidden = other === id;
@@ -57,13 +57,13 @@ export class UndoStack {
     }
   }
 
-  /** The feed says where a change stands now. */
+  /** Removes the notice if an event shows that the change was modified. */
   follow({ id, version, state }) {
-    const held = this.#open.get(id);
-    if (held && (state !== 'approved' || version !== held.change.version)) this.drop(id);
+    const entry = this.#open.get(id);
+    if (entry && (state !== 'approved' || version !== entry.change.version)) this.drop(id);
   }
 
-  /** The key `u`: the newest one. Returns whether there was any. */
+  /** Handles the key `u`, which undoes the newest approval. Returns false if there is none. */
   undoLast() {
     const last = [...this.#open.keys()].at(-1);
     if (last === undefined) return false;
@@ -76,20 +76,20 @@ export class UndoStack {
   }
 
   #tick() {
-    for (const [id, { change, left }] of this.#open) {
+    for (const [id, { change, countdown }] of this.#open) {
       const seconds = Math.ceil(until(change.runAfter) / 1000);
       if (seconds <= 0) this.drop(id);
-      else if (left.textContent !== `${seconds} s`) left.textContent = `${seconds} s`;
+      else if (countdown.textContent !== `${seconds} s`) countdown.textContent = `${seconds} s`;
     }
   }
 
   async #run(id) {
-    const held = this.#open.get(id);
-    if (!held || held.button.disabled) return;
-    held.button.disabled = true;
-    fill(held.button, 'Undoing…');
+    const entry = this.#open.get(id);
+    if (!entry || entry.button.disabled) return;
+    entry.button.disabled = true;
+    fill(entry.button, 'Undoing…');
     try {
-      const answer = await this.#undo(id, held.change.version);
+      const answer = await this.#undo(id, entry.change.version);
       notice('Undone: the change is waiting for a decision again.', { tone: 'accent', iconName: 'undo' });
       this.#undone(answer);
     } catch (error) {

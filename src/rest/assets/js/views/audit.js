@@ -1,10 +1,10 @@
-// The audit trail: of everything, or of one change. Each entry carries the hash of the one before it; where two
-// neighbours are in sight, the page compares them.
+// Shows the audit trail of one change or of everything. Each entry carries the hash of the one before it, and the page
+// compares neighbours.
 
 import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
-import { count, plural, said, short, visible, visibleString } from '../core/text.js';
+import { count, plural, quote, short, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { replaceRoute, routeTo } from '../core/router.js';
 import { entryOf, eventName, stateOf } from '../core/vocab.js';
@@ -17,15 +17,15 @@ import { openExport } from '../ui/export.js';
 import { longText } from '../ui/longtext.js';
 
 const PAGE = 50;
-// A long trail is searched in steps: so many are taken by themselves before somebody is asked whether to go on.
-const STEPS = 10;
+// A filtered search reads this many pages before it asks the user whether to go on.
+const MAX_SEARCH_PAGES = 10;
 
 export class AuditView {
   element;
   #api;
   #change = null;
   #filter = readAuditFilter(new URLSearchParams());
-  #wanted = {};
+  #request = {};
   #entries = [];
   #titles = {};
   #cursor = null;
@@ -38,7 +38,7 @@ export class AuditView {
   constructor({ api }) {
     this.#api = api;
     this.#bar = new AuditFilter({ change: (filter) => replaceRoute(routeTo('audit', this.#change, auditQuery(filter))) });
-    this.#parts = { export: h('button', { type: 'button', class: 'export', hidden: true, onclick: () => openExport({ load: (wanted) => api.exportAudit(wanted) }) }, icon('download'), 'Export…'), sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
+    this.#parts = { export: h('button', { type: 'button', class: 'export', hidden: true, onclick: () => openExport({ load: (options) => api.exportAudit(options) }) }, icon('download'), 'Export…'), sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
     this.element = h('div', { class: 'page audit' },
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Audit'), h('span', { class: 'pane-tools' }, densityButton(), this.#parts.export)), this.#parts.sub), this.#bar.element, this.#parts.head, this.#parts.body);
   }
@@ -52,40 +52,40 @@ export class AuditView {
   route({ id, query }) {
     const filter = readAuditFilter(query);
     if (this.#generation > 0 && id === this.#change && JSON.stringify(filter) === JSON.stringify(this.#filter)) return;
-    const other = id !== this.#change || this.#generation === 0;
+    const isOtherChange = id !== this.#change || this.#generation === 0;
     this.#change = id;
     this.#filter = filter;
-    this.#wanted = auditRequest(filter, now());
+    this.#request = auditRequest(filter, now());
     this.#bar.show(filter);
-    if (!other) {
+    if (!isOtherChange) {
       this.#load();
       return;
     }
     this.#parts.export.hidden = this.#change !== null;
-    this.#about();
+    this.#describe();
     fill(this.#parts.head);
     fill(this.#parts.body, skeleton(8));
     this.#load();
   }
 
-  // Whose trail it is: everybody's, or that of one change.
-  #about() {
+  // Describes the trail: of everything, or of one change.
+  #describe() {
     const id = this.#change;
     fill(this.#parts.sub, id
-      ? [h('span', null, 'History of '), this.#titles[id] && [h('strong', null, said(this.#titles[id], 200)), ' '], h('code', null, visibleString(short(id, 60))), ' · ', h('a', { href: routeTo('history', id) }, 'open the change'), ' · ', h('a', { href: routeTo('audit') }, 'show everything')]
+      ? [h('span', null, 'History of '), this.#titles[id] && [h('strong', null, quote(this.#titles[id], 200)), ' '], h('code', null, visibleString(short(id, 60))), ' · ', h('a', { href: routeTo('history', id) }, 'open the change'), ' · ', h('a', { href: routeTo('audit') }, 'show everything')]
       : 'Everything that happened, in one tamper-evident chain of hashes.');
   }
 
   event(event) {
     if (this.#change !== null && event.change.id !== this.#change) return;
-    // A burst of events is one look at the gateway.
+    // Joins a burst of events into one read.
     this.#timer ??= setTimeout(() => {
       this.#timer = null;
-      this.#newer();
+      this.#loadNewer();
     }, 300);
   }
 
-  // Rules have entries of their own, which are of no change.
+  // Entries about rules belong to no change.
   ruleEvent() {
     if (this.#change === null) this.event({});
   }
@@ -108,35 +108,35 @@ export class AuditView {
       this.#entries = page.entries;
       this.#cursor = page.nextCursor;
       this.#head = page.head;
-      this.#about();
+      this.#describe();
       this.#paint();
     } catch (error) {
       if (generation === this.#generation && error.status !== 401) fill(this.#parts.body, errorState(error, () => this.#load()));
     }
   }
 
-  // The next page that holds anything, or null where nobody wants it any more.
-  async #page(cursor, wanted) {
+  // Returns the next page with entries, or null if it is no longer wanted.
+  async #page(cursor, isWanted) {
     let page;
     let from = cursor;
-    for (let step = 0; step < STEPS; step += 1) {
-      page = await this.#api.audit({ ...this.#wanted, change: this.#change, limit: PAGE, cursor: from });
-      if (!wanted()) return null;
+    for (let step = 0; step < MAX_SEARCH_PAGES; step += 1) {
+      page = await this.#api.audit({ ...this.#request, change: this.#change, limit: PAGE, cursor: from });
+      if (!isWanted()) return null;
       if (page.entries.length || !page.nextCursor) break;
       from = page.nextCursor;
     }
     return page;
   }
 
-  async #newer() {
+  async #loadNewer() {
     const generation = this.#generation;
     try {
-      const page = await this.#api.audit({ ...this.#wanted, change: this.#change, limit: PAGE });
+      const page = await this.#api.audit({ ...this.#request, change: this.#change, limit: PAGE });
       if (generation !== this.#generation) return;
       Object.assign(this.#titles, page.titles);
       const newest = this.#entries[0]?.seq ?? -1;
       const fresh = page.entries.filter((e) => e.seq > newest);
-      // More has happened than fits on a page: what lies between would be missing.
+      // More entries have been added than a page holds, so the old ones no longer connect.
       if (fresh.length === page.entries.length && page.nextCursor) {
         this.#entries = page.entries;
         this.#cursor = page.nextCursor;
@@ -146,11 +146,11 @@ export class AuditView {
       this.#head = page.head;
       this.#paint();
     } catch {
-      // The next event tries again, and the header says that the gateway is gone.
+      // The next event tries again, and the header shows that the gateway is unreachable.
     }
   }
 
-  async #older(button) {
+  async #loadOlder(button) {
     const generation = this.#generation;
     button.disabled = true;
     try {
@@ -171,7 +171,7 @@ export class AuditView {
     const links = chain(this.#entries, this.#head);
     fill(this.#parts.head, this.#headLine(links));
     this.#bar.show(this.#filter, this.#entries.map((e) => e.actor).filter(Boolean));
-    const older = this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#older(e.currentTarget) }, this.#entries.length ? 'Load older' : 'Search older entries'));
+    const older = this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#loadOlder(e.currentTarget) }, this.#entries.length ? 'Load older' : 'Search older entries'));
     if (!this.#entries.length && isNarrow(this.#filter)) {
       fill(this.#parts.body, emptyState('search', this.#cursor ? `Nothing found back to entry ${count(Number(this.#cursor))}` : 'Nothing matches',
         h('p', null, h('button', { type: 'button', class: 'link', onclick: () => replaceRoute(routeTo('audit', this.#change)) }, 'Clear the filter'))), older);
@@ -200,10 +200,10 @@ export class AuditView {
     ];
   }
 
-  // What a change is called, with its id beside it.
+  // Shows the title of a change with its id.
   #subject(id) {
     const title = this.#titles[id];
-    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id) }, h('span', { class: 'sr-only' }, 'What happened to '), title ? said(title, 160) : h('code', { class: 'id brief' }, visible(id))),
+    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id) }, h('span', { class: 'sr-only' }, 'What happened to '), title ? quote(title, 160) : h('code', { class: 'id brief' }, visible(id))),
       title && h('code', { class: 'id brief', title: visibleString(id) }, visible(id)));
   }
 
@@ -217,26 +217,26 @@ export class AuditView {
       h('td', { class: `tone-${tone}`, data: { label: 'What' } },
         h('span', { class: 'event' }, icon(name), h('span', null, visibleString(label), entry.to && entry.from && entry.from !== entry.to && entry.to !== eventName(entry.event) && h('span', { class: 'quiet' }, ` → ${stateOf(entry.to).label}`))),
         comment && h('blockquote', null, longText(String(comment), { chars: 240, lines: 4 }))),
-      all && h('td', { data: { label: 'Subject' } }, !entry.changeId ? about(entry.details) : this.#subject(entry.changeId)),
+      all && h('td', { data: { label: 'Subject' } }, !entry.changeId ? subjectOf(entry.details) : this.#subject(entry.changeId)),
       h('td', { data: { label: 'Hash' } }, h('span', { class: 'hash', title: `after ${visibleString(entry.prevHash ?? '')}` },
         broken ? icon('alert') : null, h('code', null, visible(bareHash(entry.hash).slice(0, 12))))));
   }
 }
 
-/** What an entry is about that is of no change. */
-function about(details) {
+/** Shows the subject of an entry that belongs to no change. */
+function subjectOf(details) {
   const rule = details?.rule;
   if (typeof rule?.id === 'string') {
-    return h('span', null, h('a', { href: routeTo('rules', rule.id) }, h('code', null, said(rule.tool ?? rule.id, 80))),
-      rule.createdBy && h('span', { class: 'quiet' }, rule.verdict === 'deny' ? ', denied by ' : ', allowed by ', said(rule.createdBy, 60)));
+    return h('span', null, h('a', { href: routeTo('rules', rule.id) }, h('code', null, quote(rule.tool ?? rule.id, 80))),
+      rule.createdBy && h('span', { class: 'quiet' }, rule.verdict === 'deny' ? ', denied by ' : ', allowed by ', quote(rule.createdBy, 60)));
   }
   const rules = Array.isArray(details?.rules) ? details.rules.filter((r) => typeof r?.id === 'string') : [];
-  if (rules.length === 1) return h('a', { href: routeTo('rules', rules[0].id) }, typeof rules[0].tool === 'string' ? ['rule for ', said(rules[0].tool, 80)] : 'the rule');
+  if (rules.length === 1) return h('a', { href: routeTo('rules', rules[0].id) }, typeof rules[0].tool === 'string' ? ['rule for ', quote(rules[0].tool, 80)] : 'the rule');
   if (rules.length > 1) return plural(rules.length, 'rule');
-  if (typeof details?.key?.name === 'string') return h('span', null, 'key ', said(details.key.name, 80));
+  if (typeof details?.key?.name === 'string') return h('span', null, 'key ', quote(details.key.name, 80));
   if (typeof details?.server !== 'string') return h('span', { class: 'quiet' }, '—');
   const n = Array.isArray(details.tools) ? details.tools.length : 0;
-  return h('span', null, said(details.server, 60), n > 0 && h('span', { class: 'quiet' }, ` · ${plural(n, 'tool')}`));
+  return h('span', null, quote(details.server, 60), n > 0 && h('span', { class: 'quiet' }, ` · ${plural(n, 'tool')}`));
 }
 
 const bareHash = (hash) => String(hash ?? '').replace(/^sha256:/, '');

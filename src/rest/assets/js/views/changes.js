@@ -1,11 +1,11 @@
-// Inbox and History: a live list on the left, the chosen change on the right; on narrow screens one at a time.
+// The views Inbox and History: a live list on the left, the open change on the right; on narrow screens one at a time.
 
 import { notice } from '../core/announce.js';
-import { h, fill, typing } from '../core/dom.js';
-import { facets, filtered, filterQuery, known, narrowed, readFilter, stateCounts } from '../core/filters.js';
-import { groupKey, grouped } from '../core/groups.js';
+import { h, fill, isTyping } from '../core/dom.js';
+import { facets, filterRows, filterQuery, seenChoices, countCriteria, readFilter, stateCounts } from '../core/filters.js';
+import { groupKey, groupRows } from '../core/groups.js';
 import { icon } from '../core/icons.js';
-import { notifying, toggleNotifying } from '../core/notify.js';
+import { notificationState, toggleNotifications } from '../core/notify.js';
 import { count } from '../core/text.js';
 import { now } from '../core/time.js';
 import { go, parseRoute, replaceRoute, routeTo } from '../core/router.js';
@@ -14,14 +14,14 @@ import { copyButton } from '../ui/badges.js';
 import { densityButton } from '../ui/density.js';
 import { Detail } from '../ui/detail.js';
 import { FilterBar } from '../ui/filterbar.js';
-import { otherLayout } from '../ui/lines.js';
+import { switchLayout } from '../ui/lines.js';
 import { mark, VirtualList } from '../ui/list.js';
 import { changeRow, groupRow } from '../ui/row.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { Picking } from './picking.js';
 
 const wide = matchMedia('(min-width: 60rem)');
-const NO_HEADS = new Set();
+const NO_GROUPS = new Set();
 const BELL = { on: 'Notifications are on', off: 'Notify me of new changes', blocked: 'The browser blocks notifications from this page' };
 
 export class ChangesView {
@@ -35,11 +35,11 @@ export class ChangesView {
   #bar;
   #undos;
   #filter;
-  #asked;
+  #loadedFilter;
   #shown = [];
   #items = [];
-  #heads = new Set();
-  #turned = new Map();
+  #groupIds = new Set();
+  #toggled = new Map();
   #picking;
   #unsubscribe;
   #parts;
@@ -48,8 +48,8 @@ export class ChangesView {
   #query = {};
 
   /**
-   * `name` is `inbox` or `history`. `triage` and `undos` outlive the view. Where the gateway filters, `onFilter(filter)`
-   * asks for another collection and `filter` is the one that this collection was asked for.
+   * `name` is `inbox` or `history`. `triage` and `undos` outlive the view. In the history the gateway filters: then
+   * `onFilter(filter)` requests another collection, and `filter` is that of the given one.
    */
   constructor({ name, title, api, me, collection, triage, undos, filter, onFilter = null }) {
     this.#name = name;
@@ -58,31 +58,31 @@ export class ChangesView {
     this.#collection = collection;
     this.#undos = undos;
     this.#filter = filter;
-    this.#asked = filter;
+    this.#loadedFilter = filter;
     this.#onFilter = onFilter;
-    // What is decided together waits for a decision: nothing in the history does.
+    // Only pending changes are selected, and the history has none.
     const selecting = me.mayDecide && name === 'inbox';
     this.#detail = new Detail({
       api, me,
-      selection: { size: () => this.#picking?.size ?? 0, has: (id) => this.#picking.has(id), toggle: (id) => this.#picking.pick(id), clear: () => this.#picking.none() },
+      selection: { size: () => this.#picking?.size ?? 0, has: (id) => this.#picking.has(id), toggle: (id) => this.#picking.pick(id), clear: () => this.#picking.clear() },
       decided: (change) => this.#collection.apply(change, false),
       approved: (change) => this.#undos.add(change),
       settled: (id) => this.#picking.forget(id),
-      saw: (change) => this.#picking.saw(change),
+      seen: (change) => this.#picking.markSeen(change),
       next: (open) => this.#nextAfterDecision(open),
       back: () => this.#back(),
     });
     this.#list = new VirtualList({
       label: title,
-      render: (item, old) => (item.group ? groupRow(item, (id) => this.#turn(id), old) : this.#row(item, old)),
-      aside: (item, current) => (item.group || !selecting ? null : this.#picking.box(() => current().id)),
+      render: (item, old) => (item.group ? groupRow(item, (id) => this.#toggleGroup(id), old) : this.#row(item, old)),
+      beside: (item, current) => (item.group || !selecting ? null : this.#picking.box(() => current().id)),
       decorate: (row, item) => this.#decorate(row, item),
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
     });
-    this.#bar = new FilterBar({ title, grouping: onFilter === null, states: name === 'inbox' ? INBOX_STATES : HISTORY_STATES, filter, change: (next) => this.#ask(next), leave: () => this.#list.focus() });
+    this.#bar = new FilterBar({ title, grouping: onFilter === null, states: name === 'inbox' ? INBOX_STATES : HISTORY_STATES, filter, change: (next) => this.#applyFilter(next), leave: () => this.#list.focus() });
     this.#picking = new Picking({
-      api, triage, list: this.#list, get: (id) => this.#collection.get(id), may: selecting,
+      api, triage, list: this.#list, get: (id) => this.#collection.get(id), canSelect: selecting,
       decided: (change, verdict) => {
         this.#collection.apply(change, false);
         if (verdict === 'approve') this.#undos.add(change);
@@ -98,7 +98,7 @@ export class ChangesView {
     const pane = h('section', { class: 'pane-list', 'aria-label': title },
       h('div', { class: 'pane-head' },
         h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, title), this.#parts.count,
-          h('span', { class: 'pane-tools' }, selecting && this.#picking.toggle, densityButton(), name === 'inbox' && notifying() !== 'none' && this.#parts.bell)),
+          h('span', { class: 'pane-tools' }, selecting && this.#picking.toggle, densityButton(), name === 'inbox' && notificationState() !== 'none' && this.#parts.bell)),
         this.#bar.element),
       this.#parts.status, this.#list.element, selecting && this.#picking.element);
     this.element = h('div', { class: 'split' }, pane, this.#detail.element);
@@ -107,12 +107,12 @@ export class ChangesView {
     this.#paint();
   }
 
-  /** Another collection, which the gateway has filtered so. */
+  /** Shows another collection, which the gateway has filtered. */
   use(collection, filter) {
     this.#collection.keep(null);
     this.#unsubscribe();
     this.#collection = collection;
-    this.#asked = filter;
+    this.#loadedFilter = filter;
     this.#loaded = false;
     this.#collection.keep(this.#detail.id);
     this.#unsubscribe = collection.subscribe(() => this.#paint());
@@ -135,20 +135,20 @@ export class ChangesView {
     const row = changeRow(change, this.#href(change.id), this.#name === 'inbox' ? 'pending' : null, old);
     if (row !== old) row.addEventListener('click', (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-      // The route alone does not say that somebody wants the keyboard in the detail.
+      // A click on a small screen moves the focus to the change; a route alone does not.
       if (!wide.matches) this.focusDetail = true;
-      // The filter may be another one than when the row was filled.
+      // The filter may have changed since the row was filled.
       row.setAttribute('href', this.#href(row.dataset.id));
     });
     return row;
   }
 
-  /** The route asks for a change, or for none, and for a filter. */
+  /** Shows the change and the filter of a route. */
   route({ id, query }) {
     const filter = readFilter(query, this.#name === 'history' ? HISTORY_STATES : undefined);
-    const other = JSON.stringify(filter) !== JSON.stringify(this.#filter);
+    const isOtherFilter = JSON.stringify(filter) !== JSON.stringify(this.#filter);
     this.#filter = filter;
-    if (other) this.#list.element.scrollTop = 0;
+    if (isOtherFilter) this.#list.element.scrollTop = 0;
     this.element.classList.toggle('has-detail', id !== null);
     this.#collection.keep(id);
     if (id === null) {
@@ -164,13 +164,13 @@ export class ChangesView {
     this.#list.setActive(id, { reveal: true, focus: this.#list.focused });
   }
 
-  // A group that holds the open change is open.
+  // Opens the group of the open change.
   #reveal(id) {
     const row = id === null ? null : this.#collection.get(id);
-    if (row) this.#turned.set(groupKey(row), this.#turned.get(groupKey(row)) ?? true);
+    if (row) this.#toggled.set(groupKey(row), this.#toggled.get(groupKey(row)) ?? true);
   }
 
-  /** An event of the feed. The collection has it already. */
+  /** Handles an event, which the collection has already applied. */
   event(event) {
     this.#detail.changed(event);
   }
@@ -182,36 +182,35 @@ export class ChangesView {
   #paint() {
     const all = this.#collection.items;
     const at = now();
-    const some = Boolean(this.#filter.q || this.#filter.state || narrowed(this.#filter));
-    // Whatever can be told without looking at every row is: there may be thousands, and dozens of events a second.
-    const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || narrowed(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.inStates;
-    this.#shown = some ? filtered(all, this.#filter, at) : all;
-    // The open change stays, whatever it has become.
-    const kept = some && this.#detail.id !== null && !this.#filter.q && !this.#shown.some((r) => r.id === this.#detail.id) ? this.#collection.get(this.#detail.id) : null;
-    if (kept && !INBOX_STATES.includes(kept.state) && !narrowed(this.#filter)) this.#shown = [...this.#shown, kept].sort((a, b) => b.at - a.at);
-    // What somebody searches for is a list of results.
-    // A history is told in the order of time.
-    this.#items = this.#onFilter || this.#filter.group === 'none' || this.#filter.q ? this.#shown : grouped(this.#shown, this.#turned);
-    this.#heads = this.#items === this.#shown ? NO_HEADS : new Set(this.#items.filter((item) => item.group).map((item) => item.id));
+    const isFiltered = Boolean(this.#filter.q || this.#filter.state || countCriteria(this.#filter));
+    // Avoids reading every row where possible: there may be thousands, and dozens of events a second.
+    const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || countCriteria(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.inStates;
+    this.#shown = isFiltered ? filterRows(all, this.#filter, at) : all;
+    // The open change stays in the list, whatever its state.
+    const kept = isFiltered && this.#detail.id !== null && !this.#filter.q && !this.#shown.some((r) => r.id === this.#detail.id) ? this.#collection.get(this.#detail.id) : null;
+    if (kept && !INBOX_STATES.includes(kept.state) && !countCriteria(this.#filter)) this.#shown = [...this.#shown, kept].sort((a, b) => b.at - a.at);
+    // Search results and the history are not grouped.
+    this.#items = this.#onFilter || this.#filter.group === 'none' || this.#filter.q ? this.#shown : groupRows(this.#shown, this.#toggled);
+    this.#groupIds = this.#items === this.#shown ? NO_GROUPS : new Set(this.#items.filter((item) => item.group).map((item) => item.id));
     this.#list.setItems(this.#items, this.#detail.id);
     const { status } = this.#collection;
-    const total = this.#collection.size(this.#name === 'inbox' ? INBOX_STATES : this.#asked.state ? [this.#asked.state] : HISTORY_STATES);
+    const total = this.#collection.size(this.#name === 'inbox' ? INBOX_STATES : this.#loadedFilter.state ? [this.#loadedFilter.state] : HISTORY_STATES);
     const more = status === 'partial' ? '+' : '';
-    const told = !some ? count(total) : this.#onFilter ? `${count(this.#shown.length)}${more}` : `${count(this.#shown.length)} of ${count(total)}`;
-    if (this.#parts.count.textContent !== told) this.#parts.count.textContent = told;
-    this.#bar.show(this.#filter, () => (this.#onFilter ? known(this.#collection.items, this.#filter) : facets(this.#collection.items, this.#filter, now())), counts);
+    const countText = !isFiltered ? count(total) : this.#onFilter ? `${count(this.#shown.length)}${more}` : `${count(this.#shown.length)} of ${count(total)}`;
+    if (this.#parts.count.textContent !== countText) this.#parts.count.textContent = countText;
+    this.#bar.show(this.#filter, () => (this.#onFilter ? seenChoices(this.#collection.items, this.#filter) : facets(this.#collection.items, this.#filter, now())), counts);
     this.#status(status, all.length);
     this.element.classList.toggle('nothing', this.#shown.length === 0);
     if (status === 'ready') this.#picking.follow();
-    // The newest come first: with the first page the first one is known.
+    // The first page contains the newest change.
     if (status === 'ready' || status === 'partial' || all.length) this.#loaded = true;
     this.#openFirst();
   }
 
-  // Beside an empty detail a wide screen has room for the first change: so a new one is read without a click.
+  // A wide screen opens the first change by itself.
   #openFirst() {
     if (!this.#loaded || !wide.matches || this.#detail.id !== null || this.#filter.q || !this.element.isConnected) return;
-    // Somebody has just followed a link to one, and the page is about to hear of it.
+    // The user has just followed a link to a change, which the page will open.
     if (parseRoute(location.hash).id !== null) return;
     const first = this.#items.find((item) => !item.group);
     if (!first) return;
@@ -219,12 +218,12 @@ export class ChangesView {
     replaceRoute(this.#href(first.id));
   }
 
-  #status(status, known) {
+  #status(status, loadedCount) {
     const box = this.#parts.status;
     if (status === 'failed') return fill(box, errorState(this.#collection.error, () => this.#collection.reload()));
-    if (known === 0 && (status === 'loading' || status === 'idle')) return fill(box, skeleton(5));
+    if (loadedCount === 0 && (status === 'loading' || status === 'idle')) return fill(box, skeleton(5));
     if (this.#shown.length) return box.firstChild ? fill(box) : box;
-    if (this.#filter.q || this.#filter.state || narrowed(this.#filter)) {
+    if (this.#filter.q || this.#filter.state || countCriteria(this.#filter)) {
       if (box.querySelector('.no-match')) return box;
       const empty = emptyState('search', 'Nothing matches', h('p', null, h('button', { type: 'button', class: 'link', onclick: () => this.#bar.clear() }, 'Clear the filter')));
       empty.classList.add('no-match');
@@ -239,49 +238,49 @@ export class ChangesView {
     return fill(box, empty);
   }
 
-  // The address holds the filter, so that it can be kept and sent.
-  #ask(filter) {
+  // The address holds the filter, so that it can be bookmarked and shared.
+  #applyFilter(filter) {
     if (this.#onFilter) return this.#onFilter(filter);
     return replaceRoute(routeTo(this.#name, this.#detail.id, filterQuery(filter)));
   }
 
-  #turn(key) {
+  #toggleGroup(key) {
     const group = this.#items.find((item) => item.id === key);
     if (!group) return;
-    this.#turned.set(key, !group.open);
+    this.#toggled.set(key, !group.open);
     this.#paint();
   }
 
-  // The key `c`: the group of the open change.
-  #turnOpen() {
+  // Handles the key `c`, which toggles the group of the open change.
+  #toggleOpenGroup() {
     const row = this.#detail.id === null ? null : this.#collection.get(this.#detail.id);
-    if (!row || !this.#heads.has(groupKey(row))) return false;
-    return this.#turn(groupKey(row));
+    if (!row || !this.#groupIds.has(groupKey(row))) return false;
+    return this.#toggleGroup(groupKey(row));
   }
 
   #decorate(row, item) {
     mark(row, 'head', Boolean(item.group));
-    mark(row, 'in-group', !item.group && this.#heads.size > 0 && this.#heads.has(groupKey(item)));
+    mark(row, 'in-group', !item.group && this.#groupIds.size > 0 && this.#groupIds.has(groupKey(item)));
     if (!item.group) this.#picking.decorate(row, item);
   }
 
   // ── Notifications ──
 
   async #ringBell() {
-    const was = notifying();
-    const is = await toggleNotifying();
-    if (is === 'blocked') notice('The browser blocks notifications from this page. You can allow them in its settings for this site.', { tone: 'amber', iconName: 'bell' });
-    else if (is !== was) notice(is === 'on' ? 'You will be notified of new changes while this page is in the background.' : 'Notifications are off.', { tone: 'accent', iconName: 'bell' });
+    const before = notificationState();
+    const after = await toggleNotifications();
+    if (after === 'blocked') notice('The browser blocks notifications from this page. You can allow them in its settings for this site.', { tone: 'amber', iconName: 'bell' });
+    else if (after !== before) notice(after === 'on' ? 'You will be notified of new changes while this page is in the background.' : 'Notifications are off.', { tone: 'accent', iconName: 'bell' });
     this.#paintBell();
   }
 
   #paintBell() {
-    const how = notifying();
+    const state = notificationState();
     const { bell } = this.#parts;
-    bell.setAttribute('aria-pressed', String(how === 'on'));
-    bell.setAttribute('aria-label', BELL[how] ?? BELL.off);
-    bell.title = BELL[how] ?? BELL.off;
-    fill(bell, icon(how === 'on' ? 'bell' : 'belloff'));
+    bell.setAttribute('aria-pressed', String(state === 'on'));
+    bell.setAttribute('aria-label', BELL[state] ?? BELL.off);
+    bell.title = BELL[state] ?? BELL.off;
+    fill(bell, icon(state === 'on' ? 'bell' : 'belloff'));
   }
 
   // ── Moving ──
@@ -295,12 +294,12 @@ export class ChangesView {
     if (step === -Infinity) to = 0;
     else if (step === Infinity) to = items.length - 1;
     else to = at === -1 ? 0 : at + step;
-    // Heads are passed; a closed group opens when somebody walks into it.
-    const looking = Number.isFinite(step) ? direction : -direction;
-    while (items[to]?.group && (items[to].open || Number.isFinite(step) === false)) to += looking;
+    // Headings are skipped; moving into a closed group opens it.
+    const skipStep = Number.isFinite(step) ? direction : -direction;
+    while (items[to]?.group && (items[to].open || Number.isFinite(step) === false)) to += skipStep;
     let item = items[to];
     if (item?.group) {
-      this.#turned.set(item.id, true);
+      this.#toggled.set(item.id, true);
       item = direction < 0 ? item.rows.at(-1) : item.rows[0];
     }
     if (!item) return;
@@ -317,7 +316,7 @@ export class ChangesView {
     }
   }
 
-  // The next one that waits; with `open` goes there.
+  // Returns the next waiting change; with `open` goes there.
   #nextAfterDecision(open) {
     const rows = this.#items.flatMap((item) => (item.group ? (item.open ? [] : item.rows) : [item]));
     const at = rows.findIndex((row) => row.id === this.#detail.id);
@@ -340,7 +339,7 @@ export class ChangesView {
     this.#list.setActive(null);
   }
 
-  /** A change that another part of the page has altered. */
+  /** Shows a change that another part of the page has modified. */
   adopt(answer) {
     this.#collection.apply(answer.change, false);
     this.#detail.adopt(answer);
@@ -355,7 +354,7 @@ export class ChangesView {
       return go(this.#href(id));
     };
     const once = (action) => (event) => (event.repeat ? undefined : action());
-    const one = () => this.#detail.id ?? this.cursor;
+    const currentId = () => this.#detail.id ?? this.cursor;
     return {
       j: () => this.#move(1, this.#list.focused),
       k: () => this.#move(-1, this.#list.focused),
@@ -366,14 +365,14 @@ export class ChangesView {
       e: once(() => this.#detail.edit()),
       f: once(() => this.#detail.again()),
       u: once(() => this.#detail.undo() || this.#undos.undoLast()),
-      x: once(() => (one() ? this.#picking.pick(one()) : false)),
-      c: () => this.#turnOpen(),
-      d: once(() => otherLayout()),
+      x: once(() => (currentId() ? this.#picking.pick(currentId()) : false)),
+      c: () => this.#toggleOpenGroup(),
+      d: once(() => switchLayout()),
       '/': () => this.#bar.focus(),
       Escape: (event) => {
         if (this.#detail.cancel()) return true;
-        if (typing(event.target)) return false;
-        if (this.#picking.none()) return true;
+        if (isTyping(event.target)) return false;
+        if (this.#picking.clear()) return true;
         if (!wide.matches && this.#detail.id !== null) return this.#back();
         return this.#list.focus();
       },

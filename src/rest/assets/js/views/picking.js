@@ -1,4 +1,4 @@
-// Selecting changes of a list to decide on them together: boxes beside the rows, the bar below, the question.
+// Selects changes of a list to decide them together, with boxes beside the rows and a bar below.
 
 import { announce, notice } from '../core/announce.js';
 import { h } from '../core/dom.js';
@@ -8,41 +8,41 @@ import { mark } from '../ui/list.js';
 import { BulkBar, openBulk, PICK_REFUSALS } from '../ui/bulk.js';
 
 export class Picking {
-  /** The bar below the list, and the button that shows the boxes where there is no pointer to hover with. */
+  /** The bar below the list, and the button that shows the boxes where no pointer can hover. */
   element;
   toggle;
   #api;
   #triage;
   #list;
   #get;
-  #may;
+  #canSelect;
   #decided;
   #done;
   #changed;
-  #told = '';
+  #shownIds = '';
   #bar;
-  #wanted = false;
+  #isSelecting = false;
   #deciding = false;
 
   /**
-   * `get(id)` is the row as it is now; `decided(change, verdict)` is told of each result and `done()` when the dialog is
-   * closed; `changed()` whenever something else is selected. `triage` knows what was on the screen and what is selected.
+   * `get(id)` returns the current row. `decided(change, verdict)` is called for each result, `done()` when the dialog is
+   * closed, `changed()` when the selection changes. `triage` holds what was on the screen and what is selected.
    */
-  constructor({ api, triage, list, get, may, decided, done, changed }) {
+  constructor({ api, triage, list, get, canSelect, decided, done, changed }) {
     this.#api = api;
     this.#triage = triage;
     this.#list = list;
     this.#get = get;
-    this.#may = may;
+    this.#canSelect = canSelect;
     this.#decided = decided;
     this.#done = done;
     this.#changed = changed;
-    this.#bar = new BulkBar({ approve: () => this.decide('approve'), reject: () => this.decide('reject'), clear: () => this.none() });
+    this.#bar = new BulkBar({ approve: () => this.decide('approve'), reject: () => this.decide('reject'), clear: () => this.clear() });
     this.element = this.#bar.element;
-    this.toggle = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': 'Select several', title: 'Select several (x)', onclick: () => this.#want(!this.#wanted) }, icon('stack'));
+    this.toggle = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': 'Select several', title: 'Select several (x)', onclick: () => this.#setSelecting(!this.#isSelecting) }, icon('stack'));
   }
 
-  /** The box beside a row, for the change that `current()` names. */
+  /** Creates the box beside a row, for the change whose id `current()` returns. */
   box(current) {
     const box = h('input', { type: 'checkbox', tabindex: '-1', 'aria-label': 'Select this change', onclick: () => {
       const id = current();
@@ -65,22 +65,22 @@ export class Picking {
     if (label.title !== title) label.title = title;
   }
 
-  /** What was on the screen is known from now on. */
-  saw(change) {
-    this.#triage.saw(change);
+  /** Records that the change was on the screen. */
+  markSeen(change) {
+    this.#triage.markSeen(change);
     this.#paint();
   }
 
-  /** It is decided by itself. */
+  /** Deselects a change that is decided on its own. */
   forget(id) {
     this.#triage.drop(id);
     this.#paint();
   }
 
-  /** Picks it or no longer; says why not. Returns whether there was anything to pick. */
+  /** Selects or deselects a change and announces the result. Returns false if selecting is not possible here. */
   pick(id) {
     const row = this.#get(id);
-    if (!row || !this.#may) return false;
+    if (!row || !this.#canSelect) return false;
     const what = this.#triage.toggle(row);
     if (PICK_REFUSALS[what]) notice(PICK_REFUSALS[what], { tone: 'amber', iconName: 'info' });
     else announce(what === 'picked' ? `Selected, ${plural(this.#triage.size, 'change')} in all.` : 'No longer selected.');
@@ -88,18 +88,18 @@ export class Picking {
     return true;
   }
 
-  /** Picks nothing. Returns whether there was anything. */
-  none() {
-    if (!this.#may) return false;
-    const had = this.#triage.size > 0 || this.#wanted;
-    if (had) this.#want(false);
-    return had;
+  /** Clears the selection. Returns true if there was one. */
+  clear() {
+    if (!this.#canSelect) return false;
+    const hadSelection = this.#triage.size > 0 || this.#isSelecting;
+    if (hadSelection) this.#setSelecting(false);
+    return hadSelection;
   }
 
-  #want(wanted) {
-    this.#wanted = wanted;
-    this.toggle.setAttribute('aria-pressed', String(wanted));
-    if (!wanted) this.#triage.clear();
+  #setSelecting(selecting) {
+    this.#isSelecting = selecting;
+    this.toggle.setAttribute('aria-pressed', String(selecting));
+    if (!selecting) this.#triage.clear();
     this.#paint();
   }
 
@@ -110,35 +110,35 @@ export class Picking {
 
   #show() {
     const { size } = this.#triage;
-    this.#bar.show(this.#may ? size : 0);
-    this.#list.element.classList.toggle('picking', this.#may && (this.#wanted || size > 0));
-    const told = this.#triage.picked.map(({ id }) => id).join();
-    if (told === this.#told) return;
-    this.#told = told;
+    this.#bar.show(this.#canSelect ? size : 0);
+    this.#list.element.classList.toggle('picking', this.#canSelect && (this.#isSelecting || size > 0));
+    const ids = this.#triage.picked.map(({ id }) => id).join();
+    if (ids === this.#shownIds) return;
+    this.#shownIds = ids;
     this.#changed();
   }
 
-  /** How many are selected, and whether this one is. */
+  /** Returns the number of selected changes. */
   get size() {
-    return this.#may ? this.#triage.size : 0;
+    return this.#canSelect ? this.#triage.size : 0;
   }
 
   has(id) {
-    return this.#may && this.#triage.isPicked(id);
+    return this.#canSelect && this.#triage.isPicked(id);
   }
 
-  /** What was selected and has changed since is not what somebody selected. To be asked once all that is pending is here. */
+  /** Deselects changes that were modified since. The collection must be complete when this is called. */
   follow() {
-    if (!this.#triage.size || this.#deciding || !this.#may) return;
+    if (!this.#triage.size || this.#deciding || !this.#canSelect) return;
     const dropped = this.#triage.follow(this.#get);
     if (dropped) notice(`${plural(dropped, 'selected change')} ${dropped === 1 ? 'has' : 'have'} changed since and ${dropped === 1 ? 'is' : 'are'} no longer selected.`, { tone: 'amber', iconName: 'refresh' });
     this.#show();
   }
 
-  /** Asks, and decides all that is picked. Returns whether anything is. */
+  /** Opens the dialog to decide the selected changes. Returns false if there are none. */
   decide(decision) {
     const { picked } = this.#triage;
-    if (!picked.length || !this.#may) return false;
+    if (!picked.length || !this.#canSelect) return false;
     this.#deciding = true;
     openBulk({
       decision, picked,

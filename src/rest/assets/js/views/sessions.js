@@ -1,28 +1,29 @@
-// Who is connected now, and which gateways there are beside this one.
+// Shows the sessions that are open, and the gateways that share the store.
 
 import { h, fill } from '../core/dom.js';
-import { Looking } from '../core/looking.js';
-import { count, plural, said, visible, visibleString } from '../core/text.js';
+import { Poller } from '../core/poller.js';
+import { count, plural, quote, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { transportOf } from '../core/vocab.js';
 import { icon } from '../core/icons.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 
-// Openings and closings come by the feed; activity is looked up while somebody looks.
-const LOOK = 10_000;
+// Events add and remove sessions; their activity is polled.
+const POLL_INTERVAL = 10_000;
 
-// A client that closes need not end its session, which then waits for it a while. Between two requests none need be open.
-const PAUSE = 15_000;
-const isGone = (s) => s.connected === false && Date.now() - Date.parse(s.lastActiveAt) > PAUSE;
+// A client may disconnect without ending its session, which is then kept for a while. It also needs no connection between
+// two requests, so it counts as gone only after this pause.
+const MAX_PAUSE = 15_000;
+const isGone = (s) => s.connected === false && Date.now() - Date.parse(s.lastActiveAt) > MAX_PAUSE;
 
 export class SessionsView {
   element;
   #api;
   #sessions = new Map();
-  // Of those that are not on the page.
-  #others = 0;
+  // The number of sessions that are not listed.
+  #unlisted = 0;
   #nodes = [];
-  #looking;
+  #poller;
   #parts;
 
   constructor({ api }) {
@@ -31,30 +32,30 @@ export class SessionsView {
     this.element = h('div', { class: 'page' },
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Sessions'), this.#parts.count), h('p', { class: 'quiet' }, 'Agents connected to this gateway.')),
       this.#parts.body);
-    this.#looking = new Looking({
+    this.#poller = new Poller({
       read: async (signal) => {
         const [sessions, nodes] = await Promise.all([this.#api.sessions(signal), this.#api.nodes(signal).catch(() => [])]);
         return { ...sessions, nodes };
       },
       show: ({ sessions, total, nodes }) => {
         this.#nodes = nodes;
-        this.#others = Math.max(0, (total ?? sessions.length) - sessions.length);
+        this.#unlisted = Math.max(0, (total ?? sessions.length) - sessions.length);
         this.#sessions = new Map(sessions.map((s) => [s.id, s]));
         this.#paint();
       },
-      failed: (error) => fill(this.#parts.body, errorState(error, () => this.#looking.now())),
-      every: LOOK,
+      failed: (error) => fill(this.#parts.body, errorState(error, () => this.#poller.poll())),
+      every: POLL_INTERVAL,
     });
   }
 
   dispose() {
-    this.#looking.end();
+    this.#poller.stop();
   }
 
   route() {}
 
   refresh() {
-    this.#looking.now();
+    this.#poller.poll();
   }
 
   event() {}
@@ -67,29 +68,29 @@ export class SessionsView {
 
   #paint() {
     const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
-    this.#parts.count.textContent = count(all.length + this.#others - all.filter(isGone).length);
+    this.#parts.count.textContent = count(all.length + this.#unlisted - all.filter(isGone).length);
     const gateways = this.#gateways();
     if (!all.length) {
       fill(this.#parts.body, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'), gateways);
       return;
     }
-    // What nobody could read anyway is summed up: a gateway may hold thousands.
+    // A gateway may have thousands of sessions; only the newest are listed.
     const shown = all.slice(0, 300);
     fill(this.#parts.body,
       h('table', { class: 'records' },
         h('thead', null, h('tr', null, ['Client', 'Principal', 'Transport', 'Opened', 'Last active', 'In flight', 'Session'].map((c) => h('th', { scope: 'col' }, c)))),
         h('tbody', null, shown.map((s) => h('tr', null,
-          h('td', { data: { label: 'Client' } }, s.clientName ? h('span', null, said(s.clientName, 60), s.clientVersion && [' ', h('span', { class: 'quiet' }, said(s.clientVersion, 30))]) : h('span', { class: 'quiet' }, 'not named')),
-          h('td', { data: { label: 'Principal' } }, said(s.principal ?? '', 60)),
-          h('td', { data: { label: 'Transport' } }, visibleString(transportOf(s.transport)), s.revision && h('span', { class: 'quiet nowrap' }, ' · ', said(s.revision, 20))),
+          h('td', { data: { label: 'Client' } }, s.clientName ? h('span', null, quote(s.clientName, 60), s.clientVersion && [' ', h('span', { class: 'quiet' }, quote(s.clientVersion, 30))]) : h('span', { class: 'quiet' }, 'not named')),
+          h('td', { data: { label: 'Principal' } }, quote(s.principal ?? '', 60)),
+          h('td', { data: { label: 'Transport' } }, visibleString(transportOf(s.transport)), s.revision && h('span', { class: 'quiet nowrap' }, ' · ', quote(s.revision, 20))),
           h('td', { class: 'nowrap', data: { label: 'Opened' } }, time(s.createdAt)),
           h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt), isGone(s) && h('span', { class: 'quiet', title: 'The client has no connection open. Its session is kept for a while in case it comes back.' }, ' · not connected')),
           h('td', { class: 'num', data: { label: 'In flight' } }, count(s.inFlight ?? 0)),
           h('td', { data: { label: 'Session' } }, h('code', null, visible(String(s.id).slice(0, 10)))))))),
-      all.length + this.#others > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#others - shown.length, 'more session')}.`),
+      all.length + this.#unlisted > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#unlisted - shown.length, 'more session')}.`),
       gateways);
   }
-  // Where others may serve the same store.
+  // Shows the gateways if several can share the store.
   #gateways() {
     if (!this.#nodes.some((node) => node.leaseUntil)) return null;
     const state = (node) => (!node.live ? ['grey', 'clock', 'Gone'] : node.sameConfiguration === false ? ['amber', 'alert', 'Other configuration'] : ['green', 'check', 'Up']);
@@ -104,13 +105,13 @@ export class SessionsView {
         h('tbody', null, this.#nodes.map((node) => {
           const [tone, name, label] = state(node);
           return h('tr', null,
-            h('td', { data: { label: 'Gateway' } }, h('code', null, said(node.id, 24)), node.here && h('span', { class: 'quiet' }, ' this one'), node.leads && h('span', { class: 'quiet' }, ' · leads')),
+            h('td', { data: { label: 'Gateway' } }, h('code', null, quote(node.id, 24)), node.here && h('span', { class: 'quiet' }, ' this one'), node.leads && h('span', { class: 'quiet' }, ' · leads')),
             h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
             h('td', { data: { label: 'Servers' } }, servers(node).length
-              ? servers(node).map(([what, names]) => h('div', null, h('span', { class: 'quiet' }, `${what}: `), said(names.join(', '), 120)))
+              ? servers(node).map(([what, names]) => h('div', null, h('span', { class: 'quiet' }, `${what}: `), quote(names.join(', '), 120)))
               : h('span', { class: 'quiet' }, node.live ? 'All reached' : '—')),
-            h('td', { data: { label: 'Address' } }, said(node.url, 80)),
-            h('td', { data: { label: 'Version' } }, said(node.version, 30)),
+            h('td', { data: { label: 'Address' } }, quote(node.url, 80)),
+            h('td', { data: { label: 'Version' } }, quote(node.version, 30)),
             h('td', { class: 'nowrap', data: { label: 'Started' } }, time(node.startedAt)),
             h('td', { class: 'num', data: { label: 'Running' } }, count(node.running)));
         }))));

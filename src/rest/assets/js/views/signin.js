@@ -1,4 +1,4 @@
-// The page in front of everything: a key, or a one-time code that came with a link.
+// The sign-in page, which takes a key or a one-time code of a link.
 
 import { h, fill } from '../core/dom.js';
 import { brand, icon } from '../core/icons.js';
@@ -62,7 +62,7 @@ export class SignInView {
       this.focus();
       return;
     }
-    // Somebody may paste the whole link instead of opening it.
+    // The user may paste the whole link instead of opening it.
     const link = /#code=([^&\s]+)/.exec(text);
     this.busy('Signing in…');
     try {
@@ -74,7 +74,7 @@ export class SignInView {
   }
 }
 
-/** What to tell somebody whose sign-in did not work. */
+/** Returns a sentence about a failed sign-in. */
 export function signInProblem(error, byCode) {
   if (error instanceof ApiError && error.status === 401) {
     return byCode ? 'This link has already been used or has expired. Run “countersign open” for a new one.' : 'This key is not known here or has been revoked.';

@@ -1,0 +1,48 @@
+// Reads data repeatedly while a view shows it.
+
+/**
+ * Reads at once, then every `every` ms while the page is visible, and `burst` ms after `pollSoon()`, which joins a burst
+ * of events into one read. `stop()` aborts the signal that `read` receives. `failed` is called for errors until the first
+ * success, but not after `stop()` or when the sign-in has ended.
+ */
+export class Poller {
+  #options;
+  #abort = new AbortController();
+  #timer;
+  #burstTimer = null;
+  #shown = false;
+
+  constructor({ read, show, failed, every, burst = 0 }) {
+    this.#options = { read, show, failed, burst };
+    this.#timer = setInterval(() => !document.hidden && this.poll(), every);
+    this.poll();
+  }
+
+  get signal() {
+    return this.#abort.signal;
+  }
+
+  async poll() {
+    const { read, show, failed } = this.#options;
+    try {
+      const data = await read(this.signal);
+      this.#shown = true;
+      show(data);
+    } catch (error) {
+      if (!this.signal.aborted && error.status !== 401 && !this.#shown) failed(error);
+    }
+  }
+
+  pollSoon() {
+    this.#burstTimer ??= setTimeout(() => {
+      this.#burstTimer = null;
+      this.poll();
+    }, this.#options.burst);
+  }
+
+  stop() {
+    this.#abort.abort();
+    clearInterval(this.#timer);
+    clearTimeout(this.#burstTimer);
+  }
+}
