@@ -1,4 +1,4 @@
-// People decide: approve, reject, ask twice before harm, conflicts, and who may not.
+// Tests decisions in Chromium: approving, rejecting, confirmations, conflicts and missing permissions.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -16,7 +16,7 @@ after(async () => {
   await gateway?.end();
 });
 
-test('approve: it runs, and the page tells how it went', async () => {
+test('an approved change runs, and the page shows its outcome', async () => {
   const page = await dashboard(browser, gateway);
   const id = await gateway.proposeIssue('Approve me', { priority: 'High', description: 'Because.\nReally.' });
   await open(page, 'Approve me');
@@ -35,7 +35,7 @@ test('approve: it runs, and the page tells how it went', async () => {
   await page.context().close();
 });
 
-test('reject: with a comment', async () => {
+test('a change is rejected with a comment', async () => {
   const page = await dashboard(browser, gateway);
   const id = await gateway.proposeIssue('Reject me');
   await open(page, 'Reject me');
@@ -45,7 +45,7 @@ test('reject: with a comment', async () => {
   const change = await gateway.change(id);
   assert.equal(change.state, 'rejected');
   assert.equal(change.decisions[0].comment, 'Not like this');
-  // It is in the history, under its state.
+  // The history lists it under its state.
   await page.getByRole('link', { name: 'History' }).click();
   await page.getByRole('button', { name: /^Rejected/ }).click();
   await page.locator('.chip[aria-pressed=true]', { hasText: 'Rejected' }).waitFor();
@@ -55,7 +55,7 @@ test('reject: with a comment', async () => {
   await page.context().close();
 });
 
-test('an update shows what differs, side by side and line by line', async () => {
+test('an update shows its diff side by side and line by line', async () => {
   const lines = Array.from({ length: 40 }, (_, i) => `Line ${i + 1}`);
   const issueId = await gateway.issue('Before the update', { description: lines.join('\n') });
   lines[19] = 'Line twenty';
@@ -69,21 +69,21 @@ test('an update shows what differs, side by side and line by line', async () => 
   await becomes(() => diff.locator('.line.delete .code').innerText(), 'Line 20');
   await becomes(() => diff.locator('.line.insert .code').innerText(), 'Line twenty');
   await becomes(() => diff.locator('.line.delete .sign').innerText(), '−');
-  await becomes(() => diff.getByText('Line 5', { exact: true }).count(), 0, 'what is far from the change is folded');
+  await becomes(() => diff.getByText('Line 5', { exact: true }).count(), 0, 'lines far from the change are folded');
   await diff.getByRole('button', { name: /^Show \d+ unchanged lines/ }).first().click();
   await diff.getByText('Line 5', { exact: true }).waitFor();
   assertClean(page);
   await page.context().close();
 });
 
-test('a deletion asks twice, and a double click is one press', async () => {
+test('a deletion needs two presses, and a double click counts as one', async () => {
   const issueId = await gateway.issue('Soon gone');
   const id = await gateway.propose('delete_issue', { issueId });
   const page = await dashboard(browser, gateway);
   await open(page, 'Soon gone');
   await page.locator('.fields del', { hasText: 'Soon gone' }).first().waitFor();
   await armed(page);
-  // In one go: on a busy machine the two clicks of a mouse might come apart.
+  // Both clicks happen in one script, because a busy machine could separate the clicks of a mouse.
   await button(page, 'Approve').evaluate((element) => {
     const footer = element.closest('footer');
     element.click();
@@ -101,7 +101,7 @@ test('a deletion asks twice, and a double click is one press', async () => {
   await page.context().close();
 });
 
-test('a target that moved: the decision is not recorded, and what differs is shown', async () => {
+test('a decision on a modified target is refused, and the differences are shown', async () => {
   const issueId = await gateway.issue('Moving target', { priority: 'Low' });
   const first = await gateway.propose('update_issue', { issueId, priority: 'Critical' });
   const second = await gateway.propose('update_issue', { issueId, priority: 'High', title: 'Target that moved' });
@@ -118,7 +118,7 @@ test('a target that moved: the decision is not recorded, and what differs is sho
   await page.getByText('The diff before the target changed').waitFor();
   assert.equal((await gateway.change(first)).state, 'pending');
   await page.locator('section.previous .fields del', { hasText: 'Low' }).waitFor();
-  // Anew, with one keystroke.
+  // One key press approves the new content.
   await page.locator('footer.decision', { hasText: 'This is the new diff' }).waitFor();
   await armed(page);
   await page.keyboard.press('a');
@@ -128,11 +128,11 @@ test('a target that moved: the decision is not recorded, and what differs is sho
   await page.context().close();
 });
 
-test('somebody was faster', async () => {
+test('the later of two decisions is refused', async () => {
   const page = await dashboard(browser, gateway);
   const id = await gateway.proposeIssue('Two reviewers');
   await open(page, 'Two reviewers');
-  // The page does not hear of the other decision before its own is answered.
+  // The page learns of the other decision only from the answer to its own.
   await page.route('**/api/changes/*/decision', async (route) => {
     await gateway.decide(id, 'reject', 'First');
     await route.continue();
@@ -145,7 +145,7 @@ test('somebody was faster', async () => {
   await page.context().close();
 });
 
-test('nobody approves what they proposed themselves', async () => {
+test('a proposer cannot approve the own change', async () => {
   const key = gateway.key('admin', 'root');
   const id = await gateway.proposeIssue('My own idea', {}, { key });
   const page = await dashboard(browser, gateway, { key });
@@ -159,7 +159,7 @@ test('nobody approves what they proposed themselves', async () => {
   await page.context().close();
 });
 
-test('a viewer sees everything and decides nothing', async () => {
+test('a viewer sees everything but cannot decide', async () => {
   const id = await gateway.proposeIssue('Look, do not touch');
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera') });
   await open(page, 'Look, do not touch');
@@ -180,7 +180,7 @@ test('a viewer sees everything and decides nothing', async () => {
 test('an unknown outcome is settled with a reason', async () => {
   const id = await gateway.proposeIssue('Nobody knows');
   const page = await dashboard(browser, gateway);
-  // A gateway that died in mid-flight leaves such a change; here only what it answers is of that kind.
+  // Only a crash leaves such a change, so the test replaces the gateway's answer.
   const unknown = { ...(await gateway.change(id)), state: 'outcome_unknown', version: 4, fault: { code: 'INTERNAL_ERROR', message: 'Stopped while it ran' } };
   let sent = null;
   await page.route(`**/api/changes/${id}`, (route) => route.fulfill({ json: unknown }));
@@ -191,7 +191,7 @@ test('an unknown outcome is settled with a reason', async () => {
   await page.goto(`${gateway.url}/#/history/${id}`);
   await page.locator('.outcome', { hasText: 'Stopped while it ran' }).waitFor();
   const applied = button(page, 'It was applied');
-  await becomes(() => applied.isDisabled(), true, 'not without a reason');
+  await becomes(() => applied.isDisabled(), true, 'a reason is required');
   await page.getByLabel('How do you know?').fill('I found the issue in the tracker');
   await applied.click();
   await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
@@ -200,14 +200,14 @@ test('an unknown outcome is settled with a reason', async () => {
   await page.context().close();
 });
 
-test('a change that is not there says so', async () => {
+test('an unknown change shows an error', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox/chg_000000000000000000000000' });
   await page.getByText('Change not found', { exact: true }).waitFor();
   assertClean(page, status(404));
   await page.context().close();
 });
 
-test('the audit trail holds every step, and its links fit', async () => {
+test('the audit trail contains every step, and its hashes match', async () => {
   const id = await gateway.proposeIssue('Audited');
   await gateway.decide(id, 'approve');
   await gateway.reaches(id, 'applied');

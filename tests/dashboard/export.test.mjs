@@ -1,4 +1,4 @@
-// The audit trail as a file, by days and in both formats.
+// Tests the export of the audit trail by days and in both formats.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -11,7 +11,7 @@ let gateway;
 before(async () => {
   browser = await launch();
   gateway = await Gateway.start();
-  await gateway.decide(await gateway.proposeIssue('Comes into the trail'), 'reject', '=1+1');
+  await gateway.decide(await gateway.proposeIssue('Recorded in the trail'), 'reject', '=1+1');
 });
 after(async () => {
   await browser?.close();
@@ -29,7 +29,7 @@ async function save(page, { format, from, to }) {
   return { name: file.suggestedFilename(), text: readFileSync(await file.path(), 'utf8') };
 }
 
-test('JSON lines hold the whole trail, CSV the same for a spreadsheet, days bound both', async () => {
+test('an export contains the trail as JSON lines or CSV, bounded by days', async () => {
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/audit' });
   const lines = await save(page, {});
   assert.match(lines.name, /^countersign-audit-\d{4}-\d\d-\d\d\.jsonl$/);
@@ -51,7 +51,7 @@ test('JSON lines hold the whole trail, CSV the same for a spreadsheet, days boun
   await page.context().close();
 });
 
-test('of one change there is no export', async () => {
+test('the trail of a single change offers no export', async () => {
   const { entries } = (await gateway.api('audit')).value;
   const page = await dashboard(browser, gateway, { route: `/#/audit/${entries.find((entry) => entry.changeId).changeId}` });
   await page.locator('.records').waitFor();

@@ -1,5 +1,5 @@
-// What people stumbled over in their first hours: previews that failed, servers that say nothing of themselves, a selection
-// that another page undid, changes that are calls, and an audit trail to find things in.
+// Tests problems that new users reported: failed previews, servers without annotations, a selection that another page
+// undid, calls without a preview, and searching the audit trail.
 
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
@@ -13,7 +13,7 @@ import { eventually, Gateway } from './lib/gateway.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const ALTERING = new URL('lib/altering-server.mjs', import.meta.url).pathname;
-// Nothing of its tools: as many servers come.
+// These definitions have no annotations, as those of many servers.
 const DEFINITIONS = ['{"name":"read_query","description":"Runs a SELECT on the database","inputSchema":{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}}', '{"name":"write_query","description":"Runs any statement on the database","inputSchema":{"type":"object","properties":{"query":{"type":"string"},"dry":{"type":"boolean"}},"required":["query"]}}'];
 
 let browser;
@@ -45,13 +45,13 @@ after(async () => {
 });
 
 const server = (page, name) => page.locator('.server', { has: page.getByRole('heading', { name, exact: true }) });
-/** Buttons in sight that approve by that very name. */
+/** Returns the number of visible buttons that approve with the key A. */
 const approving = (page) => page.locator('button:visible').evaluateAll((all) => all.filter((b) => /^Approve/.test(b.innerText.trim()) && /\bA$/.test(b.innerText.trim())).length);
 const withdraw = async (...ids) => {
   for (const id of ids) await gateway.decide(id, 'reject');
 };
 
-test('what could not be previewed is approved by a button that says so, and by no key', async () => {
+test('a change without preview is approved by its own button, not by the key', async () => {
   const id = await gateway.propose('filesystem__write_file', { path: '/etc/countersign-first-hours', content: 'no\n' });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
   await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'Access denied' }).waitFor();
@@ -60,14 +60,14 @@ test('what could not be previewed is approved by a button that says so, and by n
   let sent = 0;
   page.on('request', (r) => { sent += r.url().endsWith('/decision') ? 1 : 0; });
   await page.keyboard.press('a');
-  await focused(page, '[data-act=approve]', 'the key leads to the button and presses nothing');
+  await focused(page, '[data-act=approve]', 'the key only moves the focus to the button');
   await page.keyboard.press('a');
   assert.equal(sent, 0);
   assert.equal((await gateway.change(id)).state, 'pending');
-  // Together with others it is left out.
-  const other = await gateway.proposeIssue('Beside the blind one');
+  // A bulk approval excludes it.
+  const other = await gateway.proposeIssue('Beside the failed preview');
   await page.keyboard.press('x');
-  await open(page, 'Beside the blind one');
+  await open(page, 'Beside the failed preview');
   await page.keyboard.press('x');
   await page.keyboard.press('a');
   const dialog = page.getByRole('dialog', { name: 'Approve 1 change?' });
@@ -89,7 +89,7 @@ test('what could not be previewed is approved by a button that says so, and by n
   await page.context().close();
 });
 
-test('a call without a recipe is a CALL: its arguments once, in no colour of a diff, the telling one in its title', async () => {
+test('a call without a recipe shows its arguments once and not as a diff', async () => {
   const query = 'UPDATE cards SET credit = 500 WHERE owner = 7';
   const id = await gateway.propose('sqlite__write_query', { query, dry: false });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
@@ -98,70 +98,70 @@ test('a call without a recipe is a CALL: its arguments once, in no colour of a d
   await page.locator('.preview-note', { hasText: 'No preview is available for this tool' }).waitFor();
   const body = page.locator('.detail-body');
   await becomes(() => body.locator('.fields tbody tr').evaluateAll((rows) => rows.map((r) => [...r.cells].map((c) => c.innerText))), [['query', query], ['dry', 'false']]);
-  await becomes(async () => (await body.innerText()).split(query).length - 1, 1, 'the arguments stand there once');
+  await becomes(async () => (await body.innerText()).split(query).length - 1, 1, 'the arguments are shown once');
   await becomes(() => body.locator('ins, del, .insert, .delete, .sign').count(), 0, 'nothing is added or removed');
   await body.getByRole('button', { name: 'JSON' }).click();
   await matches(() => body.locator('.json').innerText(), /"query": "UPDATE cards/);
   await becomes(() => body.locator('.fields').count(), 0, 'one form at a time');
   await body.getByText('Tool description').click();
   await body.getByText('Runs any statement on the database').waitFor();
-  // Nobody can tell more: it is approved plainly.
+  // Such a call is approved with the ordinary button.
   await armed(page);
   await button(page, 'Approve').click();
   await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
-  // A commit is known by its message.
+  // The title of a commit is its message.
   const commit = await gateway.propose('git__git_commit', { repo_path: repository, message: 'Fix the login\n\nBecause.' });
   await row(page, 'Fix the login').waitFor();
-  // The badge says nothing that the title says already.
-  const bug = await gateway.proposeIssue('Said once');
-  await open(page, 'Said once');
-  await matches(() => heading(page).innerText(), /^Create Bug “Said once”/);
+  // The badge does not repeat the verb of the title.
+  const bug = await gateway.proposeIssue('Shown once');
+  await open(page, 'Shown once');
+  await matches(() => heading(page).innerText(), /^Create Bug “Shown once”/);
   await becomes(() => page.locator('.detail-marks .badge.operation').count(), 0);
   await becomes(() => page.locator('.detail-marks .glyph').getAttribute('title'), 'Create');
-  await becomes(async () => (await row(page, 'Said once').textContent()).match(/create/gi).length, 1, 'to those who listen to it as well');
+  await becomes(async () => (await row(page, 'Shown once').textContent()).match(/create/gi).length, 1, 'screen readers hear the verb once too');
   await withdraw(commit, bug);
   assertClean(page);
   await page.context().close();
 });
 
-test('what is selected outlives a look at another page, and has one place to approve at', async () => {
-  const [one, two] = [await gateway.proposeIssue('Selected one'), await gateway.proposeIssue('Selected two')];
-  const page = await dashboard(browser, gateway, { route: `/#/inbox/${one}` });
+test('a selection survives visiting other pages and has one approve button', async () => {
+  const [first, second] = [await gateway.proposeIssue('Selected one'), await gateway.proposeIssue('Selected two')];
+  const page = await dashboard(browser, gateway, { route: `/#/inbox/${first}` });
   const bob = gateway.key('reviewer', 'bob');
   await heading(page).filter({ hasText: 'Selected one' }).waitFor();
   await becomes(() => approving(page), 1);
   await page.keyboard.press('x');
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   await page.locator('footer.decision', { hasText: '1 change selected' }).waitFor();
-  await becomes(() => approving(page), 1, 'below the list, and nowhere else');
+  await becomes(() => approving(page), 1, 'only below the list');
   await open(page, 'Selected two');
   await becomes(() => approving(page), 1);
   await button(page, 'Add this change').click();
   await page.locator('.bulk', { hasText: '2 selected' }).waitFor();
-  // Another page, and a list that holds none of them: nothing has changed.
+  // Visiting other pages and lists changes nothing.
   await page.getByRole('link', { name: 'History' }).click();
   await page.getByRole('button', { name: /^Rejected/ }).click();
   await page.locator('.chip[aria-pressed=true]', { hasText: 'Rejected' }).waitFor();
   await page.keyboard.press('a');
-  await becomes(() => page.getByRole('dialog').count(), 0, 'what is not in sight is not decided on');
+  await becomes(() => page.getByRole('dialog').count(), 0, 'a selection of another list cannot be decided here');
   await page.getByRole('link', { name: 'Servers' }).click();
   await page.getByRole('link', { name: /^Inbox/ }).click();
   await page.locator('.bulk', { hasText: '2 selected' }).waitFor();
   await becomes(() => page.locator('.notice', { hasText: 'selected' }).count(), 0);
-  // What really changed is said, and counts no more.
-  await gateway.decide(two, 'reject', 'Changed since', bob);
+  // A change that was modified is announced and deselected.
+  await gateway.decide(second, 'reject', 'Changed since', bob);
   await page.locator('.notice', { hasText: '1 selected change has changed since and is no longer selected.' }).waitFor();
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   await page.locator('.bulk').getByRole('button', { name: 'Clear' }).click();
   await open(page, 'Selected one');
   await button(page, 'Approve').waitFor();
   await becomes(() => approving(page), 1);
-  await withdraw(one);
+  await withdraw(first);
   assertClean(page);
   await page.context().close();
 });
 
-test('another person’s vote changes nothing of what is selected', async () => {
+test('a vote of another reviewer keeps a change selected', async () => {
   const two = await Gateway.start({ review: { quorum: 2 } });
   try {
     const id = await two.proposeIssue('Votes come in');
@@ -183,7 +183,7 @@ test('another person’s vote changes nothing of what is selected', async () => 
   }
 });
 
-test('a server that says nothing of its tools becomes usable, with a reason that is kept', async () => {
+test('tools without annotations can be allowed, with a recorded reason', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const sqlite = server(page, 'sqlite');
   await sqlite.getByText('This server does not say which of its tools only read').waitFor();
@@ -208,7 +208,7 @@ test('a server that says nothing of its tools becomes usable, with a reason that
   await dialog.getByText('Runs any statement on the database').waitFor();
   await page.keyboard.press('Escape');
   await dialog.waitFor({ state: 'detached' });
-  // It is a standing rule, with its reason, and ends as one.
+  // The permission is a standing rule with a reason and can be revoked.
   await tool('read_query').getByRole('link', { name: 'Standing rule' }).click();
   const rule = page.locator('.rule.chosen');
   await matches(() => rule.innerText(), /sqlite__read_query[^]*Only SELECT gets through/);
@@ -217,10 +217,10 @@ test('a server that says nothing of its tools becomes usable, with a reason that
   await page.locator('.notice', { hasText: 'Rule revoked' }).waitFor();
   await eventually('it is reviewed again', async () => Boolean((await gateway.tool('sqlite__read_query', { query: 'SELECT 2' })).structuredContent?.changeId));
   await page.goto(`${gateway.url}/#/audit?q=only+select+gets`);
-  const let_ = page.locator('.audit-records tbody tr', { hasText: 'let a tool run without review' });
-  await matches(() => let_.first().innerText(), /alice[^]*sqlite__read_query, allowed by alice/);
+  const entry = page.locator('.audit-records tbody tr', { hasText: 'let a tool run without review' });
+  await matches(() => entry.first().innerText(), /alice[^]*sqlite__read_query, allowed by alice/);
   await page.goto(`${gateway.url}/#/servers`);
-  // A viewer is offered nothing of this.
+  // A viewer gets no such offer.
   const vera = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/servers' });
   await server(vera, 'sqlite').getByText('All 2 tools').click();
   await server(vera, 'sqlite').locator('table.tools tbody tr').first().waitFor();
@@ -233,11 +233,11 @@ test('a server that says nothing of its tools becomes usable, with a reason that
   await withdraw(...value.changes.map((c) => c.id));
 });
 
-test('a server that is down says why, with its last words and how often it was started', async () => {
+test('a failed server shows its error, its stderr and its restarts', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const broken = server(page, 'broken');
   await matches(() => broken.locator('.why-down').innerText(), /exited/);
-  // The command with its arguments, of which one is a secret.
+  // The command is shown without the secret among its arguments.
   await matches(() => broken.locator('.server-target').innerText(), /node -e 'console\.error\(.*process\.exit\(3\)' -- --api-key \[secret\]$/);
   await matches(() => broken.locator('.stderr').innerText(), /Error on stderr: Error: DATABASE_URL is not set/);
   await matches(() => broken.locator('.why-down').innerText(), /Restarted \d+ times? so far/);
@@ -245,8 +245,8 @@ test('a server that is down says why, with its last words and how often it was s
   await page.context().close();
 });
 
-/** Words of the table that stand on more than one line, at whatever place they were broken. */
-const broken = (page) => page.locator('.audit-records :is(td, th)').evaluateAll((cells) => cells.flatMap((cell) => {
+/** Returns the words of the table that are broken across lines. */
+const brokenWords = (page) => page.locator('.audit-records :is(td, th)').evaluateAll((cells) => cells.flatMap((cell) => {
   const out = [];
   const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
   for (let node = walk.nextNode(); node; node = walk.nextNode()) {
@@ -261,7 +261,7 @@ const broken = (page) => page.locator('.audit-records :is(td, th)').evaluateAll(
   return out;
 }));
 
-test('in the audit trail things are found: by title, by words, by who and what, and no column breaks a word', async () => {
+test('the audit trail is searched by title, text, actor and event', async () => {
   const key = gateway.key('agent', 'documentation-assistant');
   const wanted = await gateway.proposeIssue('Rotate the certificates', {}, { key });
   await gateway.decide(wanted, 'reject', 'Superseded by automation', gateway.key('reviewer', 'bob'));
@@ -271,55 +271,55 @@ test('in the audit trail things are found: by title, by words, by who and what, 
   const page = await dashboard(browser, gateway, { width: 1440, height: 900, route: '/#/audit' });
   const rows = page.locator('.audit-records tbody tr');
   await rows.filter({ hasText: 'Internationalisation of documentation' }).first().waitFor();
-  await matches(() => rows.filter({ hasText: 'Rotate the certificates' }).first().innerText(), new RegExp(wanted.slice(0, 12)), 'the id stands beside the title');
-  await becomes(() => broken(page), []);
-  const said = () => rows.locator('.event').evaluateAll((all) => all.map((e) => e.innerText.split('→')[0].trim()));
+  await matches(() => rows.filter({ hasText: 'Rotate the certificates' }).first().innerText(), new RegExp(wanted.slice(0, 12)), 'the id is shown beside the title');
+  await becomes(() => brokenWords(page), []);
+  const events = () => rows.locator('.event').evaluateAll((all) => all.map((e) => e.innerText.split('→')[0].trim()));
   await page.getByRole('searchbox', { name: 'Search the audit trail' }).fill('rotate the CERT');
-  await becomes(said, ['rejected', 'proposed this change']);
+  await becomes(events, ['rejected', 'proposed this change']);
   await matches(() => page.url(), /q=rotate/);
   await page.getByLabel('Event', { exact: true }).selectOption({ label: 'rejected' });
-  await becomes(said, ['rejected']);
+  await becomes(events, ['rejected']);
   await page.reload();
   await live(page);
-  await becomes(said, ['rejected'], 'the address keeps what is looked for');
+  await becomes(events, ['rejected'], 'the address keeps the filter');
   await page.getByRole('button', { name: 'Clear', exact: true }).click();
   await page.getByRole('searchbox').fill('superseded by');
-  await becomes(said, ['rejected'], 'comments are searched too');
+  await becomes(events, ['rejected'], 'comments are searched too');
   await page.getByRole('button', { name: 'Clear', exact: true }).click();
   await page.getByLabel('Who', { exact: true }).selectOption('documentation-assistant');
-  await becomes(said, ['proposed this change']);
+  await becomes(events, ['proposed this change']);
   await page.getByRole('searchbox').fill('no such words');
   await page.getByText('Nothing matches').waitFor();
   await page.getByRole('button', { name: 'Clear the filter' }).click();
   await rows.filter({ hasText: 'Internationalisation' }).first().waitFor();
   await rows.filter({ hasText: 'Rotate the certificates' }).first().getByRole('link').click();
   await page.locator('.page-head', { hasText: 'Rotate the certificates' }).filter({ hasText: wanted }).waitFor();
-  await becomes(said, ['rejected', 'proposed this change']);
+  await becomes(events, ['rejected', 'proposed this change']);
   assertClean(page);
   await page.context().close();
 });
 
-test('the history holds what is over, and not what is pending', async () => {
-  const waits = await gateway.proposeIssue('Not history yet');
-  const over = await gateway.proposeIssue('History by now');
-  await gateway.decide(over, 'reject');
-  // An address that asks for it is no way around.
+test('the history lists ended changes and no pending ones', async () => {
+  const pending = await gateway.proposeIssue('Not history yet');
+  const ended = await gateway.proposeIssue('History by now');
+  await gateway.decide(ended, 'reject');
+  // An address with that filter does not show them either.
   const page = await dashboard(browser, gateway, { route: '/#/history?state=pending' });
   await row(page, 'History by now').waitFor();
   await becomes(() => row(page, 'Not history yet').count(), 0);
   await becomes(async () => (await page.locator('.chip').allInnerTexts()).some((text) => /Pending|Stale/.test(text)), false);
-  await gateway.decide(waits, 'reject');
+  await gateway.decide(pending, 'reject');
   await row(page, 'Not history yet').waitFor();
   assertClean(page);
   await page.context().close();
 });
 
-test('rows are compact, and comfortable by choice', async () => {
+test('rows are compact by default and comfortable by choice', async () => {
   const ids = [];
   for (const n of [1, 2]) ids.push(await gateway.proposeIssue(`Dense ${n}`));
   const page = await dashboard(browser, gateway);
   const height = () => row(page, 'Dense 1').evaluate((e) => e.closest('.row-place').offsetHeight);
-  // Rows stand below one another without a gap.
+  // Rows have no gap between them.
   const gap = () => page.evaluate(() => {
     const [a, b] = [...document.querySelectorAll('.row-place')].map((r) => r.getBoundingClientRect());
     return Math.round(b.top - a.bottom);
@@ -339,7 +339,7 @@ test('rows are compact, and comfortable by choice', async () => {
   await page.context().close();
 });
 
-test('a change on a small screen is a page with a heading of its own, and axe finds nothing', async () => {
+test('a change on a small screen has its own heading, and axe finds nothing', async () => {
   const id = await gateway.proposeIssue('Small and whole', { description: 'One\nTwo' });
   const call = await gateway.propose('sqlite__write_query', { query: 'SELECT 1' });
   for (const dark of [false, true]) {

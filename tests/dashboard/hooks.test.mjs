@@ -1,4 +1,4 @@
-// The page of webhooks, with a receiver that works or fails.
+// Tests the page of webhooks with a receiver that succeeds or fails.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -9,20 +9,20 @@ import { assertClean, becomes, dashboard, fitsScreen, launch } from './lib/brows
 import { Gateway } from './lib/gateway.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-// As long as a name may be.
+// A name of the maximum length.
 const LONG = 'a-name-that-is-longer-than-anybody-would-choose-'.repeat(2).slice(0, 64);
 
 let browser;
 let gateway;
 let receiver;
-/** What the receiver answers to all but `/chat`. */
+/** The status that the receiver answers, except to `/chat`. */
 let answer = 204;
 before(async () => {
   browser = await launch();
   gateway = await Gateway.start();
   receiver = createServer((request, response) => {
-    const works = answer === 204 || request.url === '/chat';
-    request.resume().on('end', () => response.writeHead(works ? 204 : answer).end(works ? '' : 'Out of \u202Eredro\u202C '.repeat(8)));
+    const succeeds = answer === 204 || request.url === '/chat';
+    request.resume().on('end', () => response.writeHead(succeeds ? 204 : answer).end(succeeds ? '' : 'Out of \u202Eredro\u202C '.repeat(8)));
   });
   await new Promise((resolve) => { receiver.listen(0, '127.0.0.1', resolve); });
 });
@@ -34,32 +34,32 @@ after(async () => {
 const configure = (...names) => gateway.reconfigure({ webhooks: Object.fromEntries(names.map((name) => [name, { url: `http://127.0.0.1:${receiver.address().port}/${name}`, format: 'text' }])) });
 const hook = (page, name) => page.locator('.hook', { has: page.getByRole('heading', { name, exact: true }) });
 
-test('position, deliveries and failing are seen live, and what waits is sent again', async () => {
+test('the webhook page shows deliveries and failures live and sends again', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox' });
   await page.getByRole('link', { name: 'Webhooks' }).click();
   await page.getByText('No webhooks', { exact: true }).waitFor();
   configure('tickets', 'chat');
   const tickets = hook(page, 'tickets');
   await tickets.getByText('Working').waitFor();
-  for (let i = 0; i < 30; i += 1) await gateway.proposeIssue(`Told ${i}`);
+  for (let i = 0; i < 30; i += 1) await gateway.proposeIssue(`Delivered ${i}`);
   await tickets.getByText('30 of 30').waitFor();
   await tickets.getByText('Deliveries').click();
   await tickets.locator('tbody tr').nth(24).waitFor();
   await tickets.getByRole('button', { name: 'Load older' }).click();
   await tickets.locator('tbody tr').nth(29).waitFor();
   answer = 503;
-  await gateway.proposeIssue('Not taken');
+  await gateway.proposeIssue('Not accepted');
   await page.locator('.notice', { hasText: 'Webhook tickets is failing' }).waitFor();
   await tickets.getByText('Failing').waitFor();
   await tickets.locator('dl div', { hasText: 'Waiting' }).getByText('1', { exact: true }).waitFor();
   await tickets.getByText('1 event', { exact: true }).waitFor();
   await tickets.locator('tbody tr').first().getByText('Waiting').waitFor();
-  await becomes(() => tickets.locator('tbody tr').count(), 31, 'what was asked for further back stays');
+  await becomes(() => tickets.locator('tbody tr').count(), 31, 'older deliveries stay');
   await tickets.getByRole('button', { name: 'Test' }).click();
   await page.locator('.notice', { hasText: 'The test of tickets failed: answered 503' }).waitFor();
   await hook(page, 'chat').getByRole('button', { name: 'Test' }).click();
   await page.locator('.notice', { hasText: 'The test of chat was delivered: it answered 204' }).waitFor();
-  // Whoever is gone is not tried again before somebody asks for it.
+  // After 410 the gateway tries again only on request.
   answer = 410;
   await tickets.getByRole('button', { name: 'Send again' }).click();
   await tickets.locator('tbody tr').first().getByText('Given up').waitFor();
@@ -71,12 +71,12 @@ test('position, deliveries and failing are seen live, and what waits is sent aga
   await page.context().close();
 });
 
-test('narrow, wide, light and dark: nothing is cut off and everybody can use it', async () => {
+test('the webhook page fits all screens and passes axe', async () => {
   answer = 503;
   configure(LONG, 'chat');
   const first = await dashboard(browser, gateway, { route: '/#/webhooks' });
   await hook(first, LONG).waitFor();
-  await gateway.proposeIssue('Told of');
+  await gateway.proposeIssue('Announced');
   await hook(first, LONG).getByText('Failing').waitFor();
   await first.context().close();
   for (const [width, dark] of [[360, false], [1280, true]]) {

@@ -1,4 +1,4 @@
-// Whatever an agent writes is text: in every field it can write, in every view that shows it.
+// Tests that everything an agent writes is shown as text, in every field and view.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -16,14 +16,14 @@ after(async () => {
   await gateway?.end();
 });
 
-// Each sets `window.pwned`; one of them would find a way where text is taken for markup, an address or a script.
+// Each part sets `window.pwned` if text is treated as markup, an address or a script.
 const attack = (n) => `<img src=x onerror="window.pwned='${n}'"><svg onload="window.pwned='${n}'"></svg><script>window.pwned='${n}'</script>"'><b>${n}</b>`;
 const ELEMENTS = '#app img, #app script, #app b, #app iframe, #app svg[onload], #app [onerror], #app [onload], #app a[href^="javascript"], #app style, #app form[action], #app [style*="url"]';
 
 async function assertUnharmed(page) {
-  // At once and not in the end: it must never have been so.
-  const [pwned, made] = await page.evaluate((selector) => [window.pwned, document.querySelectorAll(selector).length], ELEMENTS);
-  assert.deepEqual([pwned, made], [undefined, 0], 'a script ran, or an element was made');
+  // Reads at once, because the attack must never succeed, not even briefly.
+  const [pwned, elementCount] = await page.evaluate((selector) => [window.pwned, document.querySelectorAll(selector).length], ELEMENTS);
+  assert.deepEqual([pwned, elementCount], [undefined, 0], 'a script ran, or an element was made');
 }
 
 test('no field of an issue becomes markup', async () => {
@@ -59,7 +59,7 @@ test('no field of an issue becomes markup', async () => {
   await page.context().close();
 });
 
-test('neither do the names of clients, nor comments of reviewers, nor titles in announcements', async () => {
+test('names of clients and comments of reviewers do not become markup', async () => {
   const page = await dashboard(browser, gateway);
   const call = await gateway.mcp({ name: attack('client'), version: attack('version'), title: attack('clientTitle') });
   await call('create_issue', { projectId: await gateway.project(), title: 'From a bad client', type: 'Bug' });
@@ -80,22 +80,22 @@ test('neither do the names of clients, nor comments of reviewers, nor titles in 
   await page.context().close();
 });
 
-test('what cannot be seen is shown, and moves nothing around it', async () => {
+test('invisible characters are shown as marks', async () => {
   const page = await dashboard(browser, gateway);
   await gateway.proposeIssue('Grant \u202Eecila\u202C admin\u200B', { description: 'bell\u0007 tag\u{E0041} iso\u2066late\u2069\nnext' });
   await open(page, 'Grant');
-  // The gateway escapes summaries itself; what comes as it is, the page marks.
+  // The gateway escapes summaries; the page marks other texts.
   await matches(() => page.locator('article h2').innerText(), /Grant \\u\{202e\}ecila\\u\{202c\} admin\\u\{200b\}/);
   await page.locator('article', { hasText: 'Grant ‹U+202E›ecila‹U+202C› admin‹U+200B›' }).waitFor();
   for (const mark of ['‹U+0007›', '‹U+E0041›', '‹U+2066›', '‹U+2069›']) await page.locator('.line-diff', { hasText: mark }).waitFor();
   const all = await page.evaluate(() => document.body.innerText + document.title);
-  assert.doesNotMatch(all, /[\u202A-\u202E\u2066-\u2069\u200B\u0007]/, 'none of them is in the page as it is');
+  assert.doesNotMatch(all, /[\u202A-\u202E\u2066-\u2069\u200B\u0007]/, 'the page contains none of them');
   await matches(() => row(page, 'Grant').innerText(), /\\u\{202e\}/);
   assertClean(page);
   await page.context().close();
 });
 
-test('arguments are shown as they will run, not as a parser would print them', async () => {
+test('arguments are shown exactly as they will run', async () => {
   const page = await dashboard(browser, gateway);
   const project = await gateway.project();
   await gateway.propose('create_issue', `{"title":"Exact \\u0041rguments","type":"Bug","estimatedHours":1.50e1,   "projectId":"${project}"}`);
@@ -105,7 +105,7 @@ test('arguments are shown as they will run, not as a parser would print them', a
   await page.context().close();
 });
 
-test('very long texts are bounded until somebody asks for more', async () => {
+test('very long texts are truncated until more is requested', async () => {
   const page = await dashboard(browser, gateway);
   const description = Array.from({ length: 1200 }, (_, i) => `Line ${i} xx`).join('\n');
   await gateway.proposeIssue('A long story', { description: `${description}\n${'y'.repeat(6000)}` });

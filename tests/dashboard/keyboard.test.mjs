@@ -1,4 +1,4 @@
-// Triage by keyboard alone.
+// Tests triage with the keyboard only.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -16,7 +16,7 @@ after(async () => {
   await gateway?.end();
 });
 
-test('j and k move, a approves, r writes a comment first, Escape cancels', async () => {
+test('j and k move, a approves, r opens the comment, Escape cancels', async () => {
   const ids = [];
   for (const n of [1, 2, 3]) ids.push(await gateway.proposeIssue(`Triage ${n}`));
   const page = await dashboard(browser, gateway);
@@ -25,7 +25,7 @@ test('j and k move, a approves, r writes a comment first, Escape cancels', async
   await heading(page).filter({ hasText: 'Triage 2' }).waitFor();
   await page.keyboard.press('k');
   await heading(page).filter({ hasText: 'Triage 3' }).waitFor();
-  // The first opened by itself a moment ago; a press that was already under way would not count.
+  // The first change opened by itself, so presses are blocked for a moment.
   await armed(page);
   await page.keyboard.press('a');
   await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
@@ -46,7 +46,7 @@ test('j and k move, a approves, r writes a comment first, Escape cancels', async
   await page.context().close();
 });
 
-test('the filter, the overview, the views and the focus', async () => {
+test('shortcuts filter, show help, switch views and move the focus', async () => {
   const page = await dashboard(browser, gateway);
   await gateway.proposeIssue('Alpha needle');
   await gateway.proposeIssue('Beta hay');
@@ -73,11 +73,11 @@ test('the filter, the overview, the views and the focus', async () => {
   for (const [keys, title] of [['gh', 'History'], ['ga', 'Audit'], ['gs', 'Sessions'], ['gv', 'Servers'], ['gw', 'Webhooks'], ['gi', 'Inbox']]) {
     for (const key of keys) await page.keyboard.press(key);
     await page.getByRole('heading', { name: title, level: 1 }).waitFor();
-    await focused(page, 'h1', 'the focus follows to the view');
+    await focused(page, 'h1', 'the focus moves to the view');
     await matches(() => page.title(), new RegExp(title));
   }
   await page.keyboard.press('o');
-  await focused(page, 'article h2', 'o goes into the change');
+  await focused(page, 'article h2', 'o moves the focus to the change');
   await page.keyboard.press('Tab');
   await focused(page, 'article *');
   assertClean(page);
@@ -93,7 +93,7 @@ test('arrows move in the list, and only one row is a tab stop', async () => {
   const before = await heading(page).innerText();
   await page.keyboard.press('ArrowDown');
   await page.waitForFunction((text) => document.querySelector('article h2')?.innerText !== text, before);
-  await focused(page, '[aria-current=true]', 'the focus goes along');
+  await focused(page, '[aria-current=true]', 'the focus follows');
   await becomes(() => page.locator('.row[tabindex="0"]').count(), 1);
   assertClean(page);
   await page.context().close();

@@ -1,4 +1,4 @@
-// The inbox is live: changes arrive, alter and leave without a reload, whatever happens to the connection.
+// Tests that the inbox updates without a reload, even after connections are lost.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -17,7 +17,7 @@ after(async () => {
   await gateway?.end();
 });
 
-test('an empty inbox says so, and a new change opens there by itself', async () => {
+test('an empty inbox shows a message, and a new change opens by itself', async () => {
   const page = await dashboard(browser, gateway);
   await page.getByText("You're all caught up").waitFor();
   await becomes(() => page.title(), 'Inbox · Countersign');
@@ -45,7 +45,7 @@ test('a new change appears within a second', async () => {
       for (const title of document.querySelectorAll('.row-title')) window.seen[title.textContent] ??= Date.now();
     }).observe(document.body, { subtree: true, childList: true });
   });
-  // The quickest of some: the machine of the test may have something else to do.
+  // Takes the fastest of several attempts, because the machine may be busy.
   const delays = [];
   while (delays.length < 8 && !delays.some((ms) => ms < 1000)) {
     const title = `Timed ${delays.length}`;
@@ -59,9 +59,9 @@ test('a new change appears within a second', async () => {
   await page.context().close();
 });
 
-test('a burst arrives whole and once, in order', async () => {
+test('a burst of changes arrives completely, once and in order', async () => {
   const page = await dashboard(browser, gateway);
-  // Another one is open, or the list would scroll to one of these.
+  // Another change is open, so that the list does not scroll to one of these.
   await heading(page).waitFor();
   const titles = Array.from({ length: 25 }, (_, i) => `Burst ${String(i).padStart(2, '0')}`);
   for (const title of titles) await gateway.proposeIssue(title);
@@ -78,7 +78,7 @@ test('a burst arrives whole and once, in order', async () => {
   await page.context().close();
 });
 
-test('what others decide alters in place', async () => {
+test('a decision of another reviewer updates the open change', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox?group=none' });
   const id = await gateway.proposeIssue('Decided elsewhere');
   await open(page, 'Decided elsewhere');
@@ -87,7 +87,7 @@ test('what others decide alters in place', async () => {
   await page.locator('.outcome blockquote', { hasText: 'Somebody else said no' }).waitFor();
   await becomes(() => button(page, 'Approve').count(), 0);
   await row(page, 'Decided elsewhere').locator('.badge', { hasText: 'Rejected' }).waitFor();
-  // It leaves the list when one looks at another.
+  // It leaves the list when another change is opened.
   const other = await gateway.proposeIssue('The next one');
   await open(page, 'The next one');
   await row(page, 'Decided elsewhere').waitFor({ state: 'detached' });
@@ -96,7 +96,7 @@ test('what others decide alters in place', async () => {
   await page.context().close();
 });
 
-test('after a lost connection nothing is missing and nothing is doubled', async (t) => {
+test('after a lost connection no change is missing or duplicated', async (t) => {
   const wire = await Wire.to(gateway.port);
   t.after(() => wire.end());
   const page = await newPage(browser, wire);
@@ -122,7 +122,7 @@ test('after a lost connection nothing is missing and nothing is doubled', async 
   await page.context().close();
 });
 
-test('the list catches up after the gateway was killed and started again', async () => {
+test('the list catches up after the gateway is killed and restarted', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox?group=none' });
   await gateway.proposeIssue('Before the restart');
   await row(page, 'Before the restart').waitFor();
@@ -130,7 +130,7 @@ test('the list catches up after the gateway was killed and started again', async
   await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
   await gateway.run();
   await gateway.proposeIssue('After the restart');
-  // Nobody is asked to sign in again.
+  // The sign-in is still valid.
   await live(page);
   await row(page, 'After the restart').waitFor();
   await becomes(() => row(page, 'Before the restart').count(), 1);
@@ -139,7 +139,7 @@ test('the list catches up after the gateway was killed and started again', async
   await page.context().close();
 });
 
-test('sign-ins that end in the terminal end in the browser', async () => {
+test('ending sign-ins in the terminal signs the browser out', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox' });
   await live(page);
   assert.match(gateway.cli('keys', 'sign-out'), /signed out/);
@@ -151,7 +151,7 @@ test('sign-ins that end in the terminal end in the browser', async () => {
   await page.context().close();
 });
 
-test('sessions come and go', async () => {
+test('a new session appears on the sessions page', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/sessions' });
   await gateway.mcp({ name: 'session-probe', version: '3.2.1' });
   await page.locator('.records tr', { hasText: 'session-probe' }).first().waitFor();

@@ -1,4 +1,4 @@
-// Small screens, dark mode, accessibility, headers, and a thousand changes.
+// Tests small screens, dark mode, accessibility, headers and a list of a thousand changes.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -15,7 +15,7 @@ let changes;
 before(async () => {
   browser = await launch();
   gateway = await Gateway.start({ flood: true });
-  // None of these events happens here.
+  // These events do not occur in this test.
   gateway.reconfigure({ webhooks: { looks: { url: 'http://127.0.0.1:9/hook', format: 'text', events: ['rule.expired'] } } });
   const description = 'First line\nSecond line\n'.repeat(10);
   const issueId = await gateway.issue('Looks like an issue', { description });
@@ -41,7 +41,7 @@ const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${chan
 
 async function show(page, route) {
   await page.goto(`${gateway.url}${route}`);
-  // What was in sight before may stay for a moment.
+  // The previous view may stay visible for a moment.
   await page.locator(`nav a[data-view=${/\w+/.exec(route)[0]}][aria-current]`).waitFor({ state: 'attached' });
   if (route.includes('chg_') && !route.includes('audit')) {
     await page.locator(`.change-id code[title="${route.split('/').at(-1)}"]`).waitFor();
@@ -53,7 +53,7 @@ async function show(page, route) {
   else await row(page, 'Looks like').first().waitFor({ state: 'attached' });
 }
 
-test('at 360 pixels nothing is cut off, and one thing is shown at a time', async () => {
+test('at 360 pixels nothing is cut off, and list and change alternate', async () => {
   const page = await dashboard(browser, gateway, { width: 360, height: 740 });
   for (const route of routes()) {
     await show(page, route);
@@ -76,21 +76,21 @@ test('at 360 pixels nothing is cut off, and one thing is shown at a time', async
   await page.context().close();
 });
 
-test('at 390 pixels the views are in a menu, and no badge covers an icon', async () => {
+test('at 390 pixels views are in a menu, and no badge covers an icon', async () => {
   const page = await dashboard(browser, gateway, { width: 390, height: 844 });
   await row(page, 'Looks like').first().waitFor({ state: 'attached' });
-  // As many digits as there can be.
+  // The maximum number of digits.
   await page.evaluate(() => document.querySelectorAll('.top nav .count').forEach((badge) => {
     badge.hidden = false;
     badge.firstChild ? badge.firstChild.textContent = '999+' : badge.append('999+');
   }));
   const tabs = page.locator('.top nav > a, .top nav > .more-views');
   await becomes(() => tabs.evaluateAll((all) => all.map((tab) => tab.querySelector('span:not(.count)').innerText)), ['Inbox', 'History', 'More']);
-  const apart = () => tabs.evaluateAll((all) => all.filter((tab) => tab.querySelector('.count')).map((tab) => {
+  const isSeparate = () => tabs.evaluateAll((all) => all.filter((tab) => tab.querySelector('.count')).map((tab) => {
     const [icon, badge, whole] = ['.icon', '.count', null].map((part) => (part ? tab.querySelector(part) : tab).getBoundingClientRect());
     return badge.left >= icon.right - 2 && badge.right <= whole.right;
   }));
-  await becomes(apart, [true, true]);
+  await becomes(isSeparate, [true, true]);
   const menu = page.locator('.top nav .menu');
   await becomes(() => menu.isVisible(), false);
   await page.getByRole('button', { name: 'More' }).click();
@@ -106,7 +106,7 @@ test('at 390 pixels the views are in a menu, and no badge covers an icon', async
   await page.context().close();
 });
 
-test('at 1280 pixels a long path stays in its column, and a double click takes an id whole', async () => {
+test('a long path stays in its column, and a double click selects a whole id', async () => {
   const issueId = await gateway.issue(`src/${'aratherlongfoldername/'.repeat(6)}file.ts`);
   const long = await gateway.propose('update_issue', { issueId, description: 'Another' });
   const page = await dashboard(browser, gateway, { route: `/#/audit/${long}` });
@@ -116,7 +116,7 @@ test('at 1280 pixels a long path stays in its column, and a double click takes a
     await becomes(() => page.locator('.audit-records tbody tr').evaluateAll((rows) => rows.every((tr) => {
       const hash = tr.querySelector('.hash').getBoundingClientRect().left;
       return [...tr.querySelectorAll('.subject *')].every((part) => part.getBoundingClientRect().right <= hash);
-    })), true, 'nothing runs into the column of hashes');
+    })), true, 'nothing overlaps the column of hashes');
     if (compact) await page.getByRole('button', { name: 'Compact rows' }).click();
   }
   await page.goto(`${gateway.url}/#/inbox/${long}`);
@@ -127,16 +127,16 @@ test('at 1280 pixels a long path stays in its column, and a double click takes a
   await page.context().close();
 });
 
-test('dark by preference, and by choice', async () => {
+test('the theme follows the system or the choice of the user', async () => {
   const page = await dashboard(browser, gateway, { dark: true });
-  const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b));
-  await holds(ground, (sum) => sum < 150, 'dark');
+  const brightness = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b));
+  await holds(brightness, (sum) => sum < 150, 'dark');
   await page.getByRole('button', { name: 'Theme: system' }).click();
-  await holds(ground, (sum) => sum > 600, 'light');
+  await holds(brightness, (sum) => sum > 600, 'light');
   await page.reload();
-  await holds(ground, (sum) => sum > 600, 'the choice is kept');
+  await holds(brightness, (sum) => sum > 600, 'the choice is kept');
   await page.getByRole('button', { name: 'Theme: light' }).click();
-  await holds(ground, (sum) => sum < 150, 'dark');
+  await holds(brightness, (sum) => sum < 150, 'dark');
   assertClean(page);
   await page.context().close();
 });
@@ -160,7 +160,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a s
     await check('the second press');
     await page.keyboard.press('Escape');
     const dialog = page.getByRole('dialog');
-    const closed = async () => {
+    const closeDialog = async () => {
       await page.keyboard.press('Escape');
       await dialog.waitFor({ state: 'detached' });
     };
@@ -173,27 +173,27 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a s
     await dialog.getByRole('button', { name: 'Save and preview' }).click();
     await dialog.locator('.edit-errors p').waitFor();
     await check('editing as JSON, wrongly');
-    await closed();
+    await closeDialog();
     await page.getByRole('button', { name: 'Create standing rule…' }).click();
     await dialog.waitFor();
     await check('a standing rule');
-    await closed();
+    await closeDialog();
     await show(page, '/#/rules');
     await page.getByRole('button', { name: 'Revoke' }).first().click();
     await dialog.waitFor();
     await check('revoking a rule');
-    await closed();
+    await closeDialog();
     await show(page, '/#/audit');
     await page.getByRole('button', { name: 'Export…' }).click();
     await dialog.waitFor();
     await check('exporting the trail');
-    await closed();
+    await closeDialog();
     await show(page, `/#/inbox/${changes.create}`);
     await page.keyboard.press('x');
     await page.keyboard.press('a');
     await dialog.waitFor();
     await check('deciding together');
-    await closed();
+    await closeDialog();
     await show(page, '/#/inbox');
     await page.getByRole('button', { name: 'Filters' }).click();
     await page.locator('.bulk').waitFor();
@@ -217,15 +217,15 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a s
   });
 }
 
-test('a viewer has nothing to press that would alter anything, on any page', async () => {
+test('a viewer has no control that changes anything, on any page', async () => {
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera') });
   const sent = [];
   page.on('request', (request) => request.method() !== 'GET' && sent.push(`${request.method()} ${request.url()}`));
-  // What only looks: it narrows, opens, copies, prints.
-  const looking = '.chip, .server-more, .load-more button, .fold-label, .fold, .group-row, .copy, .layout, .more, .bell, .narrow, [type=search], [data-act=print], .export, .density, .audit-filter *';
+  // Controls that only filter, open, copy or print.
+  const harmlessControls = '.chip, .server-more, .load-more button, .fold-label, .fold, .group-row, .copy, .layout, .more, .bell, .narrow, [type=search], [data-act=print], .export, .density, .audit-filter *';
   for (const route of routes()) {
     await show(page, route);
-    await becomes(() => page.locator('main :is(button, input, select, textarea):visible').evaluateAll((all, harmless) => all.filter((e) => !e.matches(harmless)).map((e) => e.outerHTML.slice(0, 160)), looking), [], route);
+    await becomes(() => page.locator('main :is(button, input, select, textarea):visible').evaluateAll((all, harmless) => all.filter((e) => !e.matches(harmless)).map((e) => e.outerHTML.slice(0, 160)), harmlessControls), [], route);
     await page.evaluate(() => document.activeElement?.blur());
     for (const key of ['a', 'r', 'e', 'x', 'u', 'f']) await page.keyboard.press(key);
     await becomes(() => page.locator('dialog, .bulk:visible').count(), 0, route);
@@ -235,7 +235,7 @@ test('a viewer has nothing to press that would alter anything, on any page', asy
   await page.context().close();
 });
 
-test('landmarks and names are there for whoever does not see the page', async () => {
+test('the page has landmarks and names for screen readers', async () => {
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${changes.update}` });
   await page.getByRole('banner').waitFor();
   await page.getByRole('navigation', { name: 'Views' }).waitFor();
@@ -253,7 +253,7 @@ test('landmarks and names are there for whoever does not see the page', async ()
   await page.context().close();
 });
 
-test('the policy holds in the browser: no inline script, no markup from text', async () => {
+test('the content security policy forbids inline scripts and markup from text', async () => {
   const page = await dashboard(browser, gateway);
   const outcome = await page.evaluate(() => {
     const script = document.createElement('script');
@@ -264,7 +264,7 @@ test('the policy holds in the browser: no inline script, no markup from text', a
       document.createElement('div').innerHTML = '<b>x</b>';
       trusted = 'allowed';
     } catch {
-      // Refused, as it should be.
+      // The browser must refuse it.
     }
     return { ran: window.ran === true, trusted };
   });
@@ -272,7 +272,7 @@ test('the policy holds in the browser: no inline script, no markup from text', a
   await page.context().close();
 });
 
-test('twelve hundred changes stay fluent', async () => {
+test('a list of 1,200 changes renders only visible rows', async () => {
   const keys = [gateway.key('agent', 'load-1'), gateway.key('agent', 'load-2')];
   const jobs = Array.from({ length: 1200 }, (_, i) => i);
   await Promise.all(Array.from({ length: 8 }, async () => {
@@ -284,16 +284,16 @@ test('twelve hundred changes stay fluent', async () => {
     const total = Number(document.querySelector('.pane-title .quiet').textContent.replace(/,/g, ''));
     return document.querySelector('.rows').offsetHeight >= total * document.querySelector('.row-place').offsetHeight;
   });
-  await holds(() => page.locator('.row').count(), (n) => n > 0 && n < 60, 'only rows in sight are in the page');
+  await holds(() => page.locator('.row').count(), (n) => n > 0 && n < 60, 'only visible rows are in the page');
   await matches(() => page.title(), /^\(1,2\d\d\) /);
   await page.locator('.list-scroll').evaluate((e) => e.scrollTo(0, e.scrollHeight));
   await row(page, 'A title that is quite long').waitFor();
   await holds(() => page.locator('.row').count(), (n) => n > 0 && n < 60);
-  // Where one reads in the middle, nothing moves when something new arrives at the top.
+  // In the middle of the list nothing moves when a change arrives at the top.
   await page.locator('.list-scroll').evaluate((e) => e.scrollTo(0, 40_000));
   const first = () => page.evaluate(() => {
     const top = document.querySelector('.list-scroll').getBoundingClientRect().top;
-    // One that is painted where the list has been scrolled to, and none that stands further down still.
+    // The row must already be painted at the new scroll position.
     const inSight = [...document.querySelectorAll('.row-place')].find((r) => r.getBoundingClientRect().top >= top && r.getBoundingClientRect().top < top + r.offsetHeight);
     return inSight && [inSight.innerText, Math.round(inSight.getBoundingClientRect().top)].join('|').replace(/\d+ (s|min)/, '');
   });

@@ -1,10 +1,10 @@
-// Measures the inbox with thousands of changes: how soon it can be used, how long frames take while somebody scrolls,
-// alone and while events arrive, and what the page's main thread works for each frame and each event (processor time of
-// that thread, so that a busy machine does not count). Prints figures; asserts nothing.
+// Measures the inbox with thousands of changes: the time until it is usable, the frame times while scrolling, with and
+// without events, and the processor time of the main thread per frame and event, which excludes other load of the
+// machine. It prints figures and asserts nothing.
 //
 //   CHROMIUM=$(command -v chromium) COUNTERSIGN_BIN=target/release/countersign node tests/dashboard/measure.mjs [CHANGES] [EVENTS PER SECOND]
 //
-// PROFILE=FILE writes a CPU profile of the last part, which Chromium's developer tools open.
+// PROFILE=FILE writes a CPU profile of the last part for Chromium's developer tools.
 
 import { writeFileSync } from 'node:fs';
 import { dashboard, launch, live } from './lib/browser.mjs';
@@ -15,8 +15,8 @@ const RATE = Number(process.argv[3] ?? 50);
 const SECONDS = 6;
 const ROUTE = process.env.ROUTE ?? '/#/inbox?group=none';
 
-/** Scrolls the whole list down and up again for so long, or only looks; the time from each frame to the next, in milliseconds. */
-const watch = (page, seconds, scrolling) => page.evaluate(([length, moving]) => new Promise((resolve) => {
+/** Scrolls the list down and up during `seconds`, or only waits, and returns the time of each frame in milliseconds. */
+const recordFrames = (page, seconds, scrolling) => page.evaluate(([length, moving]) => new Promise((resolve) => {
   const list = document.querySelector('.list-scroll');
   const deltas = [];
   const begin = performance.now();
@@ -31,7 +31,7 @@ const watch = (page, seconds, scrolling) => page.evaluate(([length, moving]) => 
   });
 }), [seconds, scrolling]);
 
-function frames(what, deltas) {
+function printFrames(what, deltas) {
   const sorted = deltas.toSorted((a, b) => a - b);
   const at = (q) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * q))].toFixed(1);
   const late = deltas.filter((d) => d > 33.4).length;
@@ -42,24 +42,24 @@ const gateway = await Gateway.start({ flood: true });
 const browser = await launch();
 try {
   const keys = Array.from({ length: 4 }, (_, i) => gateway.key('agent', `load-${i}`));
-  let made = 0;
+  let proposed = 0;
   const propose = () => {
-    made += 1;
-    return gateway.proposeIssue(`Load ${String(made).padStart(5, '0')}`, {}, { key: keys[made % keys.length] });
+    proposed += 1;
+    return gateway.proposeIssue(`Load ${String(proposed).padStart(5, '0')}`, {}, { key: keys[proposed % keys.length] });
   };
   await Promise.all(Array.from({ length: 8 }, async () => {
-    while (made < CHANGES) await propose();
+    while (proposed < CHANGES) await propose();
   }));
   const page = await dashboard(browser, gateway, { route: ROUTE });
   const devtools = await page.context().newCDPSession(page);
   await devtools.send('Performance.enable', { timeDomain: 'threadTicks' });
-  /** Milliseconds of the main thread since the page was made: script, style, layout, and all of its tasks. */
+  /** Returns the milliseconds of the main thread so far: script, style, layout and all tasks. */
   const work = async () => {
     const { metrics } = await devtools.send('Performance.getMetrics');
-    const of = (name) => metrics.find((m) => m.name === name).value * 1000;
-    return [of('ScriptDuration'), of('RecalcStyleDuration'), of('LayoutDuration'), of('TaskDuration')];
+    const metric = (name) => metrics.find((m) => m.name === name).value * 1000;
+    return [metric('ScriptDuration'), metric('RecalcStyleDuration'), metric('LayoutDuration'), metric('TaskDuration')];
   };
-  const spent = (before, after, n, each) => {
+  const printWork = (before, after, n, each) => {
     const [script, style, layout, all] = after.map((v, i) => ((v - before[i]) / n).toFixed(2));
     console.log(`  for each ${each}: script ${script} ms, style ${style} ms, layout ${layout} ms; all work of the main thread ${all} ms`);
   };
@@ -79,20 +79,20 @@ try {
   await pause(1000);
   const tasks = await page.evaluate(() => window.longTasks);
   const sum = tasks.reduce((total, [, duration]) => total + duration, 0);
-  // As tools for page speed count it: the first rows are there, and the first stretch without long tasks has begun.
+  // The page counts as ready when it has rows and its first long tasks have ended, as tools for page speed define it.
   const ready = Math.max(shown, ...tasks.filter(([start]) => start < shown + 50).map(([start, duration]) => start + duration));
   console.log(`${CHANGES.toLocaleString('en')} changes, ${await browser.version()}`);
   console.log(`first rows after ${Math.round(shown)} ms, interactive after ${Math.round(ready)} ms, all loaded after ${Math.round(whole)} ms`);
   console.log(`long tasks while loading: ${tasks.length}, together ${Math.round(sum)} ms, longest ${Math.round(Math.max(0, ...tasks.map(([, duration]) => duration)))} ms`);
 
-  /** One part: frames and work, with so many events a second meanwhile. */
+  /** Measures frames and work, with `rate` events a second. */
   const part = async (what, scrolling, rate, profile = null) => {
-    const first = made;
+    const first = proposed;
     const begin = Date.now();
     const open = [];
     let failed = null;
     const timer = rate > 0 ? setInterval(() => {
-      const due = Math.floor((Date.now() - begin) * rate / 1000) - (made - first);
+      const due = Math.floor((Date.now() - begin) * rate / 1000) - (proposed - first);
       for (let i = 0; i < due; i += 1) open.push(propose().catch((error) => { failed = error; }));
     }, 20) : null;
     if (profile) {
@@ -101,16 +101,16 @@ try {
       await devtools.send('Profiler.start');
     }
     const before = await work();
-    const deltas = await watch(page, SECONDS, scrolling);
+    const deltas = await recordFrames(page, SECONDS, scrolling);
     const after = await work();
     if (profile) writeFileSync(profile, JSON.stringify((await devtools.send('Profiler.stop')).profile));
     clearInterval(timer);
-    const events = made - first;
+    const events = proposed - first;
     await Promise.all(open);
     if (failed) throw failed;
-    frames(rate > 0 ? `${what}, ${Math.round(events / ((Date.now() - begin) / 1000))} events a second` : what, deltas);
-    spent(before, after, deltas.length, 'frame');
-    if (rate > 0) spent(before, after, events, 'event');
+    printFrames(rate > 0 ? `${what}, ${Math.round(events / ((Date.now() - begin) / 1000))} events a second` : what, deltas);
+    printWork(before, after, deltas.length, 'frame');
+    if (rate > 0) printWork(before, after, events, 'event');
   };
   await part('scrolling through all', true, 0);
   await page.evaluate(() => { document.querySelector('.list-scroll').scrollTop = 0; });

@@ -1,5 +1,5 @@
-// One change under a rule that asks for more: several people, comments, previews; editing, undoing, what moved, standing
-// rules, and what is shown of all this.
+// Tests reviews under stricter rules (quorum, comments, previews), and editing, undoing, modified targets, standing rules
+// and printing.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -14,8 +14,8 @@ after(async () => {
   await browser?.close();
 });
 
-/** A test with a gateway of its own, whose every review asks for `review`. */
-function ruled(name, review, body, { groups } = {}) {
+/** Defines a test with its own gateway whose `policy.review` is `review`. */
+function testWithRule(name, review, body, { groups } = {}) {
   test(name, async () => {
     const gateway = await Gateway.start({ review, groups });
     try {
@@ -26,7 +26,7 @@ function ruled(name, review, body, { groups } = {}) {
   });
 }
 
-ruled('two people: each has one vote, and the page says who is missing', { quorum: 2 }, async (gateway) => {
+testWithRule('a quorum counts one vote per person and shows how many are missing', { quorum: 2 }, async (gateway) => {
   const id = await gateway.proposeIssue('Needs two');
   const alice = await dashboard(browser, gateway);
   await open(alice, 'Needs two');
@@ -37,7 +37,7 @@ ruled('two people: each has one vote, and the page says who is missing', { quoru
   await alice.getByText('You have approved this. One more approval is needed.').waitFor();
   await becomes(() => button(alice, 'Approve').count(), 0);
   await row(alice, 'Needs two').locator('.badge', { hasText: '1/2' }).waitFor();
-  // The same person with a second key has no second vote.
+  // A second key of the same person adds no vote.
   const second = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'alice-laptop', 'alice'), route: `/#/inbox/${id}` });
   await second.getByText('You have approved this.').waitFor();
   await becomes(() => button(second, 'Approve').count(), 0);
@@ -55,7 +55,7 @@ ruled('two people: each has one vote, and the page says who is missing', { quoru
   }
 });
 
-ruled('a comment where the rule asks for one, and only from whom it names', { requireComment: true, reviewers: ['dba'] }, async (gateway) => {
+testWithRule('a rule can require a comment and name its reviewers', { requireComment: true, reviewers: ['dba'] }, async (gateway) => {
   const id = await gateway.proposeIssue('Say why');
   const page = await dashboard(browser, gateway);
   await open(page, 'Say why');
@@ -73,15 +73,15 @@ ruled('a comment where the rule asks for one, and only from whom it names', { re
   const other = await gateway.proposeIssue('Not for carol');
   const carol = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'carol'), route: `/#/inbox/${other}` });
   await heading(carol).filter({ hasText: 'Not for carol' }).waitFor();
-  // Whom the rule does not ask is offered nothing that the gateway would refuse.
+  // Other reviewers get no controls that the gateway would refuse.
   await carol.locator('.decision-note', { hasText: 'Under this rule only dba can decide, and you are not one of them.' }).waitFor();
   for (const name of ['Approve', 'Reject']) await button(carol, name).waitFor({ state: 'detached' });
   for (const act of ['edit', 'rule']) await carol.locator(`.detail-actions [data-act=${act}]`).waitFor({ state: 'detached' });
-  let tried = 0;
-  carol.on('request', (r) => { tried += r.method() === 'POST' ? 1 : 0; });
+  let requests = 0;
+  carol.on('request', (r) => { requests += r.method() === 'POST' ? 1 : 0; });
   for (const key of ['a', 'r', 'e']) await carol.keyboard.press(key);
   await pause(300);
-  assert.equal(tried, 0);
+  assert.equal(requests, 0);
   assert.equal((await gateway.decide(other, 'approve', 'all the same', gateway.key('reviewer', 'carol'))).status, 403);
   assert.equal((await gateway.change(other)).state, 'pending');
   assertClean(page);
@@ -90,7 +90,7 @@ ruled('a comment where the rule asks for one, and only from whom it names', { re
   await carol.context().close();
 }, { groups: { dba: ['alice'] } });
 
-ruled('editing: by fields, checked by the gateway, previewed anew, and what was proposed stays apart', {}, async (gateway) => {
+testWithRule('edited fields are validated, previewed and shown beside the proposed ones', {}, async (gateway) => {
   const id = await gateway.proposeIssue('Tpyo in the title', { priority: 'Low', description: 'Kept\nas it is' });
   const page = await dashboard(browser, gateway);
   await open(page, 'Tpyo');
@@ -107,9 +107,9 @@ ruled('editing: by fields, checked by the gateway, previewed anew, and what was 
   await dialog.waitFor({ state: 'detached' });
   await page.locator('.fields ins', { hasText: 'Typo in the title' }).waitFor();
   await page.locator('.edits', { hasText: 'alice' }).waitFor();
-  const apart = page.locator('.line-diff', { hasText: 'What the agent proposed' });
-  await apart.locator('.line.delete mark', { hasText: 'Tpyo' }).waitFor();
-  await apart.locator('.line.insert mark', { hasText: 'Typo' }).waitFor();
+  const proposedDiff = page.locator('.line-diff', { hasText: 'What the agent proposed' });
+  await proposedDiff.locator('.line.delete mark', { hasText: 'Tpyo' }).waitFor();
+  await proposedDiff.locator('.line.insert mark', { hasText: 'Typo' }).waitFor();
   await row(page, 'Typo').locator('.badge', { hasText: 'Edited' }).waitFor();
   const edited = await gateway.change(id);
   assert.equal(edited.state, 'pending');
@@ -125,7 +125,7 @@ ruled('editing: by fields, checked by the gateway, previewed anew, and what was 
   await page.context().close();
 });
 
-ruled('editing as JSON: what cannot be seen is written out, and what is no JSON is not sent', {}, async (gateway) => {
+testWithRule('the JSON editor escapes invisible characters and rejects invalid JSON', {}, async (gateway) => {
   const project = await gateway.project();
   const id = await gateway.propose('create_issue', `{"projectId":"${project}","title":"Hidden \u202E here","type":"Bug","estimatedHours":1.50e1}`);
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
@@ -149,7 +149,7 @@ ruled('editing as JSON: what cannot be seen is written out, and what is no JSON 
   await page.context().close();
 });
 
-ruled('where the rule forbids it nobody edits', { edit: 'forbidden' }, async (gateway) => {
+testWithRule('a rule can forbid editing', { edit: 'forbidden' }, async (gateway) => {
   await gateway.proposeIssue('Take it or leave it');
   const page = await dashboard(browser, gateway);
   await open(page, 'Take it');
@@ -162,7 +162,7 @@ ruled('where the rule forbids it nobody edits', { edit: 'forbidden' }, async (ga
   await page.context().close();
 });
 
-ruled('an approval can be undone until the change runs', { undoFor: 60 }, async (gateway) => {
+testWithRule('an approval can be undone until the change runs', { undoFor: 60 }, async (gateway) => {
   const first = await gateway.proposeIssue('Undo me in place');
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${first}` });
   await heading(page).filter({ hasText: 'Undo me' }).waitFor();
@@ -170,17 +170,17 @@ ruled('an approval can be undone until the change runs', { undoFor: 60 }, async 
   await page.keyboard.press('a');
   await page.locator('footer.decision', { hasText: 'It runs in' }).waitFor();
   await page.locator('.timeline .ahead', { hasText: 'Runs in' }).waitFor();
-  await becomes(() => page.locator('.undo:visible').count(), 0, 'once is enough');
+  await becomes(() => page.locator('.undo:visible').count(), 0, 'the open change shows it itself');
   await page.keyboard.press('u');
   await button(page, 'Approve').waitFor();
   const { state, decisions } = await gateway.change(first);
   assert.deepEqual([state, decisions.filter((d) => d.verdict === 'approve')], ['pending', []]);
   await page.locator('.timeline', { hasText: 'undid the approval' }).waitFor();
-  // On the next change already: the notice, and the same key.
+  // From another change, the notice and the same key undo it.
   const second = await gateway.proposeIssue('Undo me later');
   await row(page, 'Undo me later').waitFor();
   await armed(page);
-  // The feed is faster than the answer.
+  // The event arrives before the answer.
   const shown = page.locator('footer.decision', { hasText: 'It runs in' });
   await page.route('**/decision', async (route) => {
     const response = await route.fetch();
@@ -201,14 +201,14 @@ ruled('an approval can be undone until the change runs', { undoFor: 60 }, async 
   await page.context().close();
 });
 
-ruled('what lost its preview is looked at again', {}, async (gateway) => {
+testWithRule('a change with a lost target becomes stale when it is refreshed', {}, async (gateway) => {
   const issueId = await gateway.issue('Gone soon');
   const id = await gateway.propose('update_issue', { issueId, title: 'Gone already' });
-  const doom = await gateway.propose('delete_issue', { issueId });
+  const deletion = await gateway.propose('delete_issue', { issueId });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
   await heading(page).filter({ hasText: 'Gone soon' }).waitFor();
-  await gateway.decide(doom, 'approve');
-  await gateway.reaches(doom, 'applied');
+  await gateway.decide(deletion, 'approve');
+  await gateway.reaches(deletion, 'applied');
   await armed(page);
   await page.keyboard.press('a');
   await page.getByText('The preview is out of date').waitFor();
@@ -222,7 +222,7 @@ ruled('what lost its preview is looked at again', {}, async (gateway) => {
   await page.context().close();
 });
 
-ruled('diffs in one column or two, with words marked and folds in steps', {}, async (gateway) => {
+testWithRule('diffs have one or two columns, marked words and folds in steps', {}, async (gateway) => {
   const lines = Array.from({ length: 700 }, (_, i) => `Line number ${i + 1} of many`);
   const issueId = await gateway.issue('Long text', { description: lines.join('\n') });
   const changed = lines.map((l, i) => (i === 350 ? 'Line count 351 of the many' : l));
@@ -234,7 +234,7 @@ ruled('diffs in one column or two, with words marked and folds in steps', {}, as
   await becomes(() => diff.locator('.line.delete mark').allInnerTexts(), ['number']);
   await page.keyboard.press('d');
   await diff.locator('.pair').first().waitFor();
-  await becomes(() => diff.locator('.pair', { has: page.locator('.side.delete') }).locator('.side.insert').count(), 1, 'they stand beside each other');
+  await becomes(() => diff.locator('.pair', { has: page.locator('.side.delete') }).locator('.side.insert').count(), 1, 'removed and added line are side by side');
   const before = await diff.locator('.pair').count();
   const fold = diff.getByRole('button', { name: /^Show 200 of 347 unchanged lines/ }).first();
   await fold.click();
@@ -248,7 +248,7 @@ ruled('diffs in one column or two, with words marked and folds in steps', {}, as
   await page.context().close();
 });
 
-ruled('a standing rule is made out of a change', {}, async (gateway) => {
+testWithRule('a standing rule is created from a change', {}, async (gateway) => {
   const id = await gateway.proposeIssue('Always the same');
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
   await page.getByRole('button', { name: 'Create standing rule…' }).click();
@@ -273,7 +273,7 @@ ruled('a standing rule is made out of a change', {}, async (gateway) => {
   await page.context().close();
 });
 
-ruled('on paper there is the change and nothing to press', {}, async (gateway) => {
+testWithRule('a printed change is complete and has no controls', {}, async (gateway) => {
   const id = await gateway.proposeIssue('On paper', { description: Array.from({ length: 300 }, (_, i) => `Paper line ${i}`).join('\n') });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
   await page.locator('.timeline').waitFor();
@@ -285,10 +285,10 @@ ruled('on paper there is the change and nothing to press', {}, async (gateway) =
   await page.emulateMedia({ media: 'print' });
   await becomes(() => page.locator('footer.decision').isVisible(), false);
   await becomes(() => page.locator('.pane-list').isVisible(), false);
-  await matches(() => page.locator('.facts time').first().evaluate((e) => getComputedStyle(e, '::after').content), /\b20\d\d\b/, 'when it was, not how long ago');
+  await matches(() => page.locator('.facts time').first().evaluate((e) => getComputedStyle(e, '::after').content), /\b20\d\d\b/, 'the date is absolute');
   await matches(() => page.locator('.change-id code').evaluate((e) => getComputedStyle(e, '::after').content), new RegExp(id), 'the whole id');
   await becomes(() => heading(page).isVisible(), true);
-  await holds(() => page.evaluate(() => document.documentElement.scrollHeight - innerHeight), (more) => more > 0, 'all of it is on the pages');
+  await holds(() => page.evaluate(() => document.documentElement.scrollHeight - innerHeight), (more) => more > 0, 'the pages contain everything');
   assertClean(page);
   await page.context().close();
 });

@@ -1,4 +1,4 @@
-// The page of standing rules: what holds, whose it is, what it came from, and taking it back.
+// Tests the page of standing rules: their state, creator and origin, and revoking them.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -24,7 +24,7 @@ async function rule(title, { by = 'rest-reviewer', ...more } = {}) {
 }
 const card = (page, text) => page.locator('.rule', { hasText: text });
 
-test('with no rule it says how one is made', async () => {
+test('an empty list of rules explains how to create one', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/rules' });
   await page.getByText('No standing rules').waitFor();
   await page.getByText('Create standing rule…').first().waitFor();
@@ -32,12 +32,12 @@ test('with no rule it says how one is made', async () => {
   await page.context().close();
 });
 
-test('rules appear by themselves with what they decide, for whom, until when and from which change', async () => {
+test('a new rule appears with its scope, expiry and origin', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox' });
   await page.keyboard.press('g');
   await page.keyboard.press('r');
   await page.getByText('No standing rules').waitFor();
-  const made = await rule('Allowed for an hour', { comment: 'It is the nightly job' });
+  const created = await rule('Allowed for an hour', { comment: 'It is the nightly job' });
   const allow = card(page, 'It is the nightly job');
   await allow.waitFor();
   const text = () => allow.innerText();
@@ -51,26 +51,26 @@ test('rules appear by themselves with what they decide, for whom, until when and
   const never = await rule('Never again', { verdict: 'deny', arguments: 'any', principal: 'any', for: undefined });
   const deny = card(page, 'by any agent with any arguments are denied');
   await deny.getByText('revoked', { exact: true }).waitFor();
-  await becomes(() => allow.locator('details').evaluate((e) => e.open), true, 'what is open stays open');
+  await becomes(() => allow.locator('details').evaluate((e) => e.open), true, 'an open fold stays open');
   await gateway.api(`rules/${never.id}/revoke`, { body: {} });
   await deny.waitFor({ state: 'detached' });
   await allow.getByRole('link', { name: 'the change' }).click();
   await page.locator('article h2', { hasText: 'Allowed for an hour' }).waitFor();
-  await holds(() => page.url(), (url) => url.endsWith(`#/history/${made.fromChange}`));
+  await holds(() => page.url(), (url) => url.endsWith(`#/history/${created.fromChange}`));
   assertClean(page);
   await page.context().close();
 });
 
-test('a reviewer revokes a rule and says why, and a refusal is explained', async () => {
-  const made = await rule('To be taken back', { arguments: 'exact', comment: 'Take me back' });
-  const page = await dashboard(browser, gateway, { route: `/#/rules/${made.id}` });
+test('a reviewer revokes a rule with a comment, and an error is explained', async () => {
+  const created = await rule('To be taken back', { arguments: 'exact', comment: 'Take me back' });
+  const page = await dashboard(browser, gateway, { route: `/#/rules/${created.id}` });
   await page.locator('.rule.chosen', { hasText: 'Take me back' }).waitFor();
   await card(page, 'Take me back').getByRole('button', { name: 'Revoke' }).click();
   const dialog = page.getByRole('dialog', { name: 'Revoke this rule?' });
   await dialog.getByText('by local-agent with exactly these arguments').waitFor();
   await dialog.getByLabel('Comment').fill('The job is gone');
-  // Somebody else was faster.
-  const { status: code } = await gateway.api(`rules/${made.id}/revoke`, { body: {} });
+  // Another reviewer revokes it first.
+  const { status: code } = await gateway.api(`rules/${created.id}/revoke`, { body: {} });
   assert.equal(code, 200);
   await dialog.getByRole('button', { name: 'Revoke the rule' }).click();
   await dialog.getByText('has already ended').waitFor();

@@ -1,10 +1,10 @@
-// Takes the README's picture of the inbox, .github/dashboard.png: a real gateway with its sample project and the real
-// server of files behind it, agents that want things, and one change of a file open in Chromium.
+// Takes the README's picture of the inbox, .github/dashboard.png: a gateway with the sample project and the real
+// filesystem server, several agents, and one open change of a file.
 //
 //   COUNTERSIGN_BIN=target/debug/countersign node tests/dashboard/screenshot.mjs [FILE]
 //
-// Needs what `scripts/test dashboard typescript` installs. The picture looks as meant where the fonts Inter and JetBrains
-// Mono are installed. PACE is the time between two proposals, in seconds.
+// Needs the packages that `scripts/test dashboard typescript` installs, and the fonts Inter and JetBrains Mono for the
+// intended look. PACE is the time between two proposals, in seconds.
 
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { mkdtemp, realpath } from 'node:fs/promises';
@@ -57,7 +57,7 @@ try {
   };
   const { people } = (await gateway.tool('list_projects', { includePeople: true })).structuredContent;
 
-  // What the agents ask for, oldest first and not all in one second.
+  // The proposals of the agents, oldest first, at different times.
   const later = () => pause(PACE);
   const claude = await gateway.mcp({ name: 'Claude Code', version: '2.1.0' });
   const cursor = await gateway.mcp({ name: 'Cursor', version: '2.4.1' });

@@ -1,4 +1,4 @@
-// Servers: definitions that wait for a reviewer, and the configuration that does.
+// Tests the page of servers: definitions and configuration changes that wait for a reviewer.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -12,8 +12,8 @@ const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.mi
 let browser;
 let gateway;
 let world;
-const happen = (what) => world.happen(what);
-/** A tool of a server, as the gateway tells of it. */
+const happen = (events) => world.apply(events);
+/** Returns a tool of a server from the REST API. */
 const tool = async (server, name) => (await gateway.api(`servers/${server}`)).value.tools.find((t) => t.name === `${server}__${name}`);
 const tools = (server, ...names) => Promise.all(names.map((name) => tool(server, name)));
 const server = (page, name) => page.locator('.server', { has: page.getByRole('heading', { name, exact: true }) });
@@ -28,14 +28,14 @@ after(async () => {
   await world?.end();
 });
 
-test('claimed reads of a new server are accepted in one step, with their definitions in sight', async () => {
+test('declared reads of a new server are accepted together, beside their definitions', async () => {
   await happen({ connect: 'fs' });
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   await page.locator('nav a[data-view=servers] .count', { hasText: '2' }).waitFor();
   const fs = server(page, 'fs');
   await fs.getByText('2 tools say that they only read').waitFor();
   await matches(() => fs.innerText(), /stdio.*handshake · 2025-11-25/);
-  await matches(() => fs.innerText(), /Lists a folder‹U\+202E›‹U\+200B› of files/, 'what would hide or reorder is visible');
+  await matches(() => fs.innerText(), /Lists a folder‹U\+202E›‹U\+200B› of files/, 'invisible characters are marked');
   await fs.getByText('Full definition').first().click();
   await matches(() => fs.locator('.json').first().innerText(), /"maximum": 12345678901234567890123/);
   await fs.getByRole('button', { name: 'Accept 2 reads' }).click();
@@ -51,7 +51,7 @@ test('claimed reads of a new server are accepted in one step, with their definit
   await page.context().close();
 });
 
-test('what is not wanted stays out of the acceptance', async () => {
+test('an unchecked tool is not accepted', async () => {
   await happen({ connect: 'other' });
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const other = server(page, 'other');
@@ -63,14 +63,14 @@ test('what is not wanted stays out of the acceptance', async () => {
   await page.context().close();
 });
 
-test('a changed and a new tool are marked, and accepted as they are shown', async () => {
+test('a changed and a new tool are marked and accepted exactly as shown', async () => {
   await happen({ redefine: { server: 'fs', tool: 'fs__read_file', description: 'Reads a file and tells others of it' }, offer: { server: 'fs', tool: 'fs__delete', description: 'Deletes' } });
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const changed = page.getByRole('region', { name: 'Changed: fs__read_file' });
   await changed.waitFor();
   await matches(() => changed.locator('.line.delete').innerText(), /"description": "Reads a file"/);
   await matches(() => changed.locator('.line.insert').innerText(), /tells others/);
-  // It changes again while it is being read: nothing is accepted that was not seen.
+  // The definition changes again while it is being read, so the acceptance is refused.
   const seen = await tool('fs', 'read_file');
   await page.route('**/api/servers/fs/accept', async (route) => {
     await happen({ redefine: { server: 'fs', tool: 'fs__read_file', description: 'Something else again' } });
@@ -88,7 +88,7 @@ test('a changed and a new tool are marked, and accepted as they are shown', asyn
   await page.getByRole('region', { name: 'New: fs__delete' }).waitFor({ state: 'detached' });
   const [read, gone] = await tools('fs', 'read_file', 'delete');
   assert.deepEqual([read.standing, gone.standing, gone.verdict], ['accepted', 'accepted', 'review']);
-  // And back again.
+  // The acceptance is revoked.
   await server(page, 'fs').getByText('All 4 tools').click();
   await server(page, 'fs').locator('tr', { hasText: 'fs__read_file' }).getByRole('button', { name: 'Revoke' }).click();
   await changed.waitFor();
@@ -96,7 +96,7 @@ test('a changed and a new tool are marked, and accepted as they are shown', asyn
   await page.context().close();
 });
 
-test('a viewer sees everything and can do nothing', async () => {
+test('a viewer sees servers and configuration but cannot decide', async () => {
   await happen({ waiting: [{ key: 'policy.default', from: 'review_writes', to: 'allow' }] });
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vic'), route: '/#/servers' });
   await page.getByRole('region', { name: 'Changed: fs__read_file' }).waitFor();
@@ -108,7 +108,7 @@ test('a viewer sees everything and can do nothing', async () => {
   await page.context().close();
 });
 
-test('a configuration that loosens policy takes effect with consent, and a refused file is told', async () => {
+test('a looser configuration needs approval, and an invalid file is reported', async () => {
   await happen({ waiting: [{ key: 'policy.rules', from: 'deny db__*', to: null }, { key: 'mcpServers.fs.trust_annotations', from: 'false', to: 'true' }], refused: [{ place: '/etc/countersign.yaml:3:7', key: 'policy.rules', message: 'rule 1 has no `then`', remedy: 'Write one.' }] });
   const page = await dashboard(browser, gateway);
   const bar = page.getByRole('region', { name: 'Configuration' });
@@ -119,7 +119,7 @@ test('a configuration that loosens policy takes effect with consent, and a refus
   await bar.getByRole('button', { name: 'Review', exact: true }).click();
   await bar.getByText('mcpServers.fs.trust_annotations').first().waitFor();
   await bar.locator('tbody tr', { hasText: 'policy.rules' }).locator('.delete', { hasText: 'no-db (deny)' }).waitFor();
-  // Not only what it is called: what stands in the file.
+  // The bar shows the lines of the file, not only the name of the setting.
   const content = bar.locator('.reload-content', { hasText: 'policy.rules' });
   await matches(async () => (await content.locator('.line.delete .code').allInnerTexts()).join('\n'), /db__\*[^]*deny|deny[^]*db__\*/);
   await bar.getByRole('button', { name: 'Apply change' }).click();
@@ -129,7 +129,7 @@ test('a configuration that loosens policy takes effect with consent, and a refus
   await page.context().close();
 });
 
-test('narrow, wide, light and dark: nothing is cut off and everybody can use it', async () => {
+test('the servers page fits all screens and passes axe', async () => {
   await happen({ connect: 'wide', waiting: [{ key: 'policy.default', from: 'review_writes', to: 'allow' }] });
   await happen({ redefine: { server: 'wide', tool: 'wide__write_file', description: 'Writes more' } });
   for (const [width, dark] of [[360, false], [1280, true]]) {

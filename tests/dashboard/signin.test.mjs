@@ -1,4 +1,4 @@
-// Signing in and out: keys, links with a code, who is refused, and what is kept where.
+// Tests signing in and out with keys and links, refusals, and what the browser stores.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -17,7 +17,7 @@ after(async () => {
   await gateway?.end();
 });
 
-test('nothing is shown without a credential, and the page says how to get one', async () => {
+test('without a credential the page shows only how to get one', async () => {
   const page = await newPage(browser, gateway);
   await page.goto(`${gateway.url}/#/inbox`);
   await page.getByRole('heading', { name: 'Countersign' }).waitFor();
@@ -30,7 +30,7 @@ test('nothing is shown without a credential, and the page says how to get one', 
   await page.context().close();
 });
 
-test('a key signs in; it is kept nowhere, and the cookie alone is worth nothing', async () => {
+test('a key signs in without being stored, and the cookie alone grants nothing', async () => {
   const page = await newPage(browser, gateway);
   const key = gateway.key('reviewer', 'alice');
   await signIn(page, gateway, key);
@@ -49,7 +49,7 @@ test('a key signs in; it is kept nowhere, and the cookie alone is worth nothing'
   await page.context().close();
 });
 
-test('a wrong key and an agent’s key are refused, each with its reason', async () => {
+test('a wrong key and an agent’s key are refused with a reason', async () => {
   const page = await newPage(browser, gateway);
   await page.goto(gateway.url);
   await page.getByRole('button', { name: 'Sign in' }).click();
@@ -64,7 +64,7 @@ test('a wrong key and an agent’s key are refused, each with its reason', async
   await page.context().close();
 });
 
-test('a link with a code signs in once, and the code leaves the address at once', async () => {
+test('a link signs in once, and its code leaves the address at once', async () => {
   const link = gateway.link();
   const page = await newPage(browser, gateway);
   await page.goto(link);
@@ -79,7 +79,7 @@ test('a link with a code signs in once, and the code leaves the address at once'
   await again.getByText('This link has already been used').waitFor();
   await holds(() => again.url(), (url) => !url.includes('code='));
   assertClean(again, status(401));
-  // The whole link may be pasted as well.
+  // The whole link can be pasted too.
   await again.getByLabel('Access key').fill(gateway.link());
   await again.getByRole('button', { name: 'Sign in' }).click();
   await live(again);
@@ -110,10 +110,10 @@ test('tabs share a sign-in and a sign-out', async () => {
   await first.context().close();
 });
 
-test('a sign-in that ended meanwhile asks again and comes back to the same place', async () => {
+test('after an ended sign-in the user returns to the same view', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/audit' });
   await page.context().clearCookies();
-  // By the address and not by its link: the page may notice before that by itself, and then it has no links.
+  // The address is used because the links disappear if the page notices the end first.
   await page.evaluate(() => { location.hash = '#/history'; });
   await page.getByText('sign-in has ended').waitFor();
   await page.getByLabel('Access key').fill(gateway.key('reviewer', 'alice'));
@@ -123,7 +123,7 @@ test('a sign-in that ended meanwhile asks again and comes back to the same place
   await page.context().close();
 });
 
-test('too many attempts say how long to wait', async () => {
+test('after too many attempts the page shows how long to wait', async () => {
   const page = await newPage(browser, gateway);
   await page.goto(gateway.url);
   await page.route('**/api/sign-in', (route) => route.fulfill({ status: 429, headers: { 'Retry-After': '42', 'Content-Type': 'application/problem+json' }, body: '{"code":"RATE_LIMITED","status":429}' }));

@@ -1,4 +1,4 @@
-// The dashboard's pure modules, without a browser.
+// Tests the dashboard's pure modules without a browser.
 
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -27,7 +27,7 @@ import { boundary } from '../../src/rest/assets/js/ui/longtext.js';
 import { chain } from '../../src/rest/assets/js/views/audit.js';
 import { standing } from '../../src/rest/assets/js/views/rules.js';
 
-test('what cannot be seen is made visible', () => {
+test('visibleString replaces invisible characters with marks', () => {
   const cases = [
     ['plain', 'plain'], ['a\u202Eb', 'a‹U+202E›b'], ['\u200B\u200B\u200B', '‹U+200B ×3›'], ['x\u0000\u001b[2J', 'x‹U+0000›‹U+001B›[2J'],
     ['\u2066\u2069\u200E\u061C', '‹U+2066›‹U+2069›‹U+200E›‹U+061C›'], ['\uFEFFa\u00ADb', '‹U+FEFF›a‹U+00AD›b'], ['\u{E0041}\u{E0042}', '‹U+E0041›‹U+E0042›'],
@@ -40,7 +40,7 @@ test('what cannot be seen is made visible', () => {
   assert.equal(visibleString('a\nb\tc', { tabs: true }), 'a‹U+000A›b\tc');
 });
 
-test('cutting keeps characters whole', () => {
+test('cut and boundary never split a character', () => {
   assert.equal(cut('ab👍', 3), 'ab');
   assert.equal(cut('ab👍', 4), 'ab👍');
   assert.equal(boundary('a\nb\nc\nd', 100, 2), 3);
@@ -48,18 +48,18 @@ test('cutting keeps characters whole', () => {
   assert.equal(boundary('abc', 100, 10), 3);
 });
 
-test('no two events to choose from are called alike', () => {
+test('the labels of events are unique', () => {
   const labels = EVENT_GROUPS.flatMap(([, events]) => events.map((event) => EVENTS[event].label));
   assert.deepEqual(labels.filter((label, i) => labels.indexOf(label) !== i), []);
 });
 
-test('a last line break begins no line', () => {
+test('linesOf ignores a final line break', () => {
   assert.deepEqual(linesOf('hello\n'), ['hello']);
   assert.deepEqual(linesOf('a\n\nb'), ['a', '', 'b']);
   assert.deepEqual([linesOf(''), linesOf('\n'), linesOf('\n\n')], [[''], [''], ['', '']]);
 });
 
-test('arguments are cut out of an answer as they stand there', () => {
+test('sourceOf returns the exact text of a member', () => {
   const text = '{ "id" : "x\\"}", "nested":{"arguments":1}, "arguments" :  {"n":12345678901234567890.10, "2":1,"1":[ ],"a":"}\\\\", "a":2} , "z":0}';
   assert.equal(sourceOf(text, ['arguments']), '{"n":12345678901234567890.10, "2":1,"1":[ ],"a":"}\\\\", "a":2}');
   assert.equal(sourceOf(text, ['nested', 'arguments']), '1');
@@ -67,7 +67,7 @@ test('arguments are cut out of an answer as they stand there', () => {
   assert.equal(sourceOf('[1]', ['a']), null);
 });
 
-test('the layout of JSON changes nothing but space', () => {
+test('layout changes only the white space of JSON', () => {
   const source = '{"n":1e400,"deep":{"list":[1,[],{}, "a,b:{"],"t":true,"nil":null},"n":-0}';
   const lines = layout(source);
   assert.equal(lines.map((l) => l.tokens.map((t) => t.text).join('')).join('').replaceAll(': ', ':').replaceAll(', "a', ',"a'), source.replace(', "a', ',"a'));
@@ -76,7 +76,7 @@ test('the layout of JSON changes nothing but space', () => {
   for (const bad of ['{', '{"a"', '}', ']]', '{"a":}', ',,', '"', 'x']) layout(bad);
 });
 
-test('an event stream may arrive in any pieces', () => {
+test('SseParser accepts a stream in pieces of any size', () => {
   const stream = '\uFEFFid: 7\r\nevent: change.created\r\ndata: {"a":\ndata: 1}\n\n: comment\n\nevent: empty\n\ndata:x\r\rid: 9\ndata: y\n\n';
   const expected = [{ type: 'change.created', data: '{"a":\n1}', id: '7' }, { type: 'message', data: 'x', id: null }, { type: 'message', data: 'y', id: '9' }];
   for (const size of [1, 2, 3, 5, 7, 1000]) {
@@ -87,7 +87,7 @@ test('an event stream may arrive in any pieces', () => {
   }
 });
 
-test('lines are numbered, folded and paired', () => {
+test('foldEqual numbers and folds lines, pairUp pairs them', () => {
   const before = Array.from({ length: 30 }, (_, i) => `line ${i + 1}`);
   const lines = [{ op: 'skip', text: '10' }, { op: 'equal', text: 'line 11' }, { op: 'delete', text: 'line 12' }, { op: 'insert', text: 'line twelve' }, ...before.slice(12).map((text) => ({ op: 'equal', text }))];
   const rows = pairUp(foldEqual(lines, before.join('\n')));
@@ -99,10 +99,10 @@ test('lines are numbered, folded and paired', () => {
   assert.deepEqual(rows[3].parts, ['line ', 'twelve', '']);
   assert.equal(rows.at(-1).op, 'fold', 'the long unchanged end is folded');
   assert.equal(rows.at(-1).size, 15);
-  assert.equal(foldEqual([{ op: 'skip', text: '5' }, { op: 'equal', text: 'other' }], 'a\nb')[0].rows, null, 'a text that is not this one is not shown');
+  assert.equal(foldEqual([{ op: 'skip', text: '5' }, { op: 'equal', text: 'other' }], 'a\nb')[0].rows, null, 'lines of another text are not shown');
 });
 
-test('a note between the lines has no number, and a file that begins is counted anew', () => {
+test('notes have no line number, and each file of a diff starts at line 1', () => {
   const note = (text) => ({ op: 'note', text });
   const lines = [note('diff --git a/a b/a'), note('--- a/a'), { op: 'skip', text: '6' }, note('@@ -7,2 +7,2 @@ fn a'), { op: 'equal', text: 'x' }, { op: 'delete', text: 'y' }, note('\\ No newline at end of file'), { op: 'insert', text: 'z' }, note('diff --git a/b b/b'), { op: 'insert', text: '--- a/c' }, { op: 'insert', text: 'new' }];
   const rows = pairUp(foldEqual(lines, null));
@@ -112,26 +112,26 @@ test('a note between the lines has no number, and a file that begins is counted 
   assert.equal(columns(rows).filter((r) => r.op === 'note').length, 5);
 });
 
-test('emphasis marks what differs, at words', () => {
+test('emphasis marks differing words', () => {
   assert.deepEqual(emphasis('Fix login', 'Fix the login'), [['Fix ', '', 'login'], ['Fix ', 'the', ' login']]);
   assert.deepEqual(emphasis('High', 'Critical'), [null, null]);
   assert.deepEqual(emphasis('a b', 'a  b'), [['a', ' ', 'b'], ['a', '  ', 'b']]);
   assert.deepEqual(emphasis(null, 'x'), [null, null]);
 });
 
-test('differences name what a reviewer has not seen', () => {
+test('differences lists what changed since the reviewer looked', () => {
   const change = (state, fields) => ({ change: { state, summary: 's', target: { label: 't' }, diff: { fields } }, source: '{}' });
   const old = change('pending', [{ field: 'title', label: 'Title', before: 'a', after: 'b' }, { field: 'x', label: 'X', before: null, after: '1' }]);
   const now = change('pending', [{ field: 'title', label: 'Title', before: 'a2', after: 'b' }]);
   assert.deepEqual(differences(old, now), [{ label: 'Title, before', was: 'a', now: 'a2' }, { label: 'X, after', was: '1', now: null }]);
   assert.deepEqual(differences(old, old), []);
-  // A field that a server compared itself has lines and no values.
+  // A field whose diff the server computed has lines and no values.
   const staged = (...names) => change('pending', [{ field: '$read1', label: 'Staged', before: null, after: null, lines: names.flatMap((name) => [{ op: 'note', text: `+++ b/${name}` }, { op: 'insert', text: name }]) }]);
   assert.deepEqual(differences(staged('a'), staged('b', 'a')), [{ label: 'Staged', was: null, now: '+++ b/b\n+ b' }]);
   assert.deepEqual(differences(staged('a'), staged('a')), []);
 });
 
-test('a broken link of the chain is found', () => {
+test('chain finds a broken link', () => {
   const entries = [{ seq: 3, prevHash: 'b', hash: 'c' }, { seq: 2, prevHash: 'a', hash: 'b' }, { seq: 1, prevHash: '0', hash: 'a' }];
   assert.deepEqual(chain(entries, { seq: 3, hash: 'c' }), { compared: 3, broken: new Set() });
   entries[1].hash = 'x';
@@ -140,7 +140,7 @@ test('a broken link of the chain is found', () => {
   assert.equal(chain([{ seq: 9, prevHash: 'q', hash: 'r' }, { seq: 4, prevHash: 'a', hash: 'b' }], null).compared, 0, 'entries that are not neighbours are not compared');
 });
 
-test('routes survive what stands in ids', () => {
+test('routes keep special characters in ids', () => {
   assert.deepEqual({ ...parseRoute(routeTo('history', 'chg_a/b?c#d', { state: 'applied' })), query: null }, { view: 'history', id: 'chg_a/b?c#d', query: null });
   assert.equal(parseRoute('').view, 'inbox');
   assert.equal(parseRoute('#/inbox/%E0%A4%A').id, null);
@@ -149,7 +149,7 @@ test('routes survive what stands in ids', () => {
 const change = (n, more = {}) => ({ id: `chg_${n}`, version: 1, state: 'pending', summary: `Change ${n}`, createdAt: new Date(1e12 + n * 1000).toISOString(), ...more });
 const pending = (c) => c.state === 'pending';
 
-test('pages and events may come in any order, and nothing is there twice', async () => {
+test('a collection accepts pages and events in any order without duplicates', async () => {
   let release;
   const gate = new Promise((resolve) => { release = resolve; });
   const pages = [[3, 2], [1]];
@@ -166,49 +166,49 @@ test('pages and events may come in any order, and nothing is there twice', async
   collection.apply(change(3, { version: 5, summary: 'Newer' }));
   release();
   await loading;
-  // The page still held 2 as it was before its event: that it has left counts.
+  // The page contains an older version of 2, which has left the collection since.
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_4', 'chg_3', 'chg_1']);
   assert.equal(collection.get('chg_3').summary, 'Newer');
   assert.equal(collection.size(['pending']), 3);
 });
 
-test('what somebody looks at stays until they look away', () => {
+test('a collection keeps the open change until it is closed', () => {
   const collection = new Collection({ accepts: pending, load: async () => ({ changes: [], nextCursor: null }) });
   collection.status = 'ready';
   for (const n of [1, 2, 3]) collection.apply(change(n));
   collection.keep('chg_2');
   collection.apply(change(2, { version: 2, state: 'applied' }));
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_3', 'chg_2', 'chg_1']);
-  assert.equal(collection.size(['pending']), 2, 'it does not count any more');
+  assert.equal(collection.size(['pending']), 2, 'it no longer counts');
   assert.deepEqual(collection.inStates, { pending: 2, applied: 1 });
   collection.keep(null);
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_3', 'chg_1']);
   assert.deepEqual(collection.inStates, { pending: 2, applied: 0 });
 });
 
-test('an approved change shows what it waits for, for as long as it does', async () => {
+test('an approved change shows the change that it waits for', async () => {
   const approved = (more) => change(1, { state: 'approved', terms: { quorum: 1 }, ...more });
   let page = [approved({ waitsFor: { change: 'chg_9' } })];
   const collection = new Collection({ accepts: () => true, load: async () => ({ changes: page, nextCursor: null }) });
   const waits = () => collection.get('chg_1').waitsFor;
   collection.apply(approved());
-  assert.equal(waits(), null, 'no event says it');
+  assert.equal(waits(), null, 'events do not contain it');
   await collection.reload();
   assert.equal(waits(), 'chg_9');
   page = [approved({ waitsFor: { change: 'chg_8' } })];
   await collection.reload();
-  assert.equal(waits(), 'chg_8', 'the one behind it has the target now');
+  assert.equal(waits(), 'chg_8', 'another change has the target now');
   collection.apply(approved({ version: 2, state: 'executing' }));
   assert.equal(waits(), null);
 });
 
-test('a flood of events is a few repaints, what somebody does here is one at once', async () => {
+test('a flood of events causes few repaints, a local decision one at once', async () => {
   const collection = new Collection({ accepts: () => true, load: async () => ({ changes: [], nextCursor: null }) });
   collection.status = 'ready';
-  let told = 0;
+  let repaints = 0;
   let shown = 0;
   collection.subscribe(({ items }) => {
-    told += 1;
+    repaints += 1;
     shown = items.length;
   });
   const seen = async (n) => { while (shown < n) await new Promise((resolve) => { setTimeout(resolve, 1); }); };
@@ -219,14 +219,14 @@ test('a flood of events is a few repaints, what somebody does here is one at onc
     if (n % 100 === 0) await new Promise((resolve) => { setTimeout(resolve, 1); });
   }
   await seen(500);
-  assert.ok(told <= 7, `${told} repaints`);
+  assert.ok(repaints <= 7, `${repaints} repaints`);
   collection.apply(change(7, { version: 2, state: 'rejected' }));
   collection.apply(change(501), false);
   await seen(501);
   assert.deepEqual(collection.inStates, { pending: 500, rejected: 1 });
 });
 
-test('the feed resumes where it was, drops what it has seen, and notices a gap', async () => {
+test('the feed resumes, drops known events and notices a gap', async () => {
   globalThis.document = { addEventListener() {}, removeEventListener() {} };
   globalThis.addEventListener = () => {};
   globalThis.removeEventListener = () => {};
@@ -235,7 +235,7 @@ test('the feed resumes where it was, drops what it has seen, and notices a gap',
     'event: hello\ndata: {"type":"hello","seq":5}\n\n' + event(5) + event(6) + event(7),
     ': resumed\n\n' + event(7) + event(8) + 'event: session.opened\ndata: {"type":"session.opened","session":{}}\n\n' + event(10),
   ];
-  const told = [];
+  const received = [];
   const resumedFrom = [];
   await new Promise((resolve) => {
     const feed = new Feed(async (signal, seq) => {
@@ -243,12 +243,12 @@ test('the feed resumes where it was, drops what it has seen, and notices a gap',
       if (resumedFrom.length === 2) return new Response('', { status: 503 });
       return new Response(streams.shift());
     }, {
-      hello: (seq) => told.push(`hello ${seq}`),
-      reset: () => told.push('reset'),
-      event: (e) => told.push(e.seq ?? e.type),
-      refused: () => told.push('refused'),
+      hello: (seq) => received.push(`hello ${seq}`),
+      reset: () => received.push('reset'),
+      event: (e) => received.push(e.seq ?? e.type),
+      refused: () => received.push('refused'),
       state: (state, { status }) => {
-        if (status) told.push(`HTTP ${status}`);
+        if (status) received.push(`HTTP ${status}`);
         if (state === 'waiting' && streams.length === 0) {
           feed.stop();
           resolve();
@@ -258,10 +258,10 @@ test('the feed resumes where it was, drops what it has seen, and notices a gap',
     feed.start();
   });
   assert.deepEqual(resumedFrom, [null, 7, 7]);
-  assert.deepEqual(told, ['hello 5', 6, 7, 'HTTP 503', 8, 'session.opened', 'reset', 10]);
+  assert.deepEqual(received, ['hello 5', 6, 7, 'HTTP 503', 8, 'session.opened', 'reset', 10]);
 });
 
-test('filters want every word', () => {
+test('a text filter requires every word', () => {
   const collection = new Collection({ accepts: () => true, load: async () => ({}) });
   collection.apply(change(1, { summary: 'Delete the old runbook' }));
   collection.apply(change(2, { summary: 'Update the runbook' }));
@@ -269,13 +269,13 @@ test('filters want every word', () => {
   assert.equal(matchingRows(collection.items, '').length, 2);
 });
 
-test('two definitions are compared line by line', () => {
+test('lineDiff compares texts line by line', () => {
   const ops = (before, after) => lineDiff(before, after).map(({ op, text }) => `${{ equal: ' ', delete: '-', insert: '+' }[op]}${text}`);
   assert.deepEqual(ops('a\nb\nc\nd', 'a\nx\nc\nd\ne'), [' a', '-b', '+x', ' c', ' d', '+e']);
   assert.deepEqual(ops('same', 'same'), [' same']);
   assert.deepEqual(ops('', 'a'), ['-', '+a']);
   assert.deepEqual(ops('b\na', 'a\nb'), ['-b', ' a', '+b']);
-  // Whatever they are, both can be put together again.
+  // Both texts can be reconstructed from every diff.
   const random = () => Array.from({ length: 40 }, () => 'abc'[Math.floor(Math.random() * 3)]).join('\n');
   for (let n = 0; n < 50; n += 1) {
     const [before, after] = [random(), random()];
@@ -287,12 +287,12 @@ test('two definitions are compared line by line', () => {
   assert.equal(lineDiff(large('a'), large('b')).length, 6000);
 });
 
-test('a definition is laid out as it was written', () => {
+test('a definition is indented and otherwise unchanged', () => {
   const source = '{"name":"x","n":12345678901234567890123,"a":[1,{"b":"\\u202e"}],"e":{}}';
   assert.equal(indented(source), '{\n  "name": "x",\n  "n": 12345678901234567890123,\n  "a": [\n    1,\n    {\n      "b": "\\u202e"\n    }\n  ],\n  "e": {}\n}');
 });
 
-test('several words that differ are marked apart, and islands of signs are not', () => {
+test('emphasis marks separate words, but not equal punctuation between them', () => {
   assert.deepEqual(emphasis('the quick brown fox jumps', 'the slow brown fox leaps'), [['the ', 'quick', ' brown fox ', 'jumps', ''], ['the ', 'slow', ' brown fox ', 'leaps', '']]);
   assert.deepEqual(emphasis('call(a, b) now', 'call(c, d) now'), [['call(', 'a, b', ') now'], ['call(', 'c, d', ') now']]);
   for (const [a, b] of [['a b c d e f', 'a x c d y f'], ['one', 'one two'], ['x'.repeat(3000), 'y']]) {
@@ -300,7 +300,7 @@ test('several words that differ are marked apart, and islands of signs are not',
   }
 });
 
-test('two columns hold every line once and keep partners together', () => {
+test('columns contain every line once and keep pairs together', () => {
   const row = (op, text) => ({ op, text });
   const rows = pairUp([row('equal', 'same'), row('delete', 'first line here'), row('delete', 'second line of it'), row('insert', 'a new one'), row('insert', 'second line of them'), row('insert', 'last'), { op: 'fold', size: 3, rows: null }]);
   const pairs = columns(rows);
@@ -309,14 +309,14 @@ test('two columns hold every line once and keep partners together', () => {
   ]);
 });
 
-test('a filter survives the address, and unknown values do not', () => {
+test('readFilter reads known values from the address and drops others', () => {
   const filter = readFilter(new URLSearchParams('state=pending&tool=a%26b&age=24h&q=x+y&group=none&other=1'));
   assert.deepEqual(filterQuery(filter), { state: 'pending', tool: 'a&b', age: '24h', q: 'x y', group: 'none' });
   assert.deepEqual(filterQuery(readFilter(new URLSearchParams('state=nonsense&age=never&group=all'))), {});
   assert.deepEqual(requestOf(readFilter(new URLSearchParams('age=over-1h&state=stale')), 3_600_000), { states: ['stale'], tool: '', server: '', principal: '', q: '', since: '', until: '1970-01-01T00:00:00.000Z' });
 });
 
-test('filters, their figures and the states that each would leave', () => {
+test('filters narrow rows, and facets and states are counted', () => {
   const now = 10 * 86_400_000;
   const made = (id, tool, principal, state, ageHours) => ({ id, tool, provider: 'p', state, proposer: { principal }, at: now - ageHours * 3_600_000, text: `${tool} ${principal} ${state}` });
   const rows = [made('1', 'a', 'x', 'pending', 0.5), made('2', 'a', 'y', 'pending', 2), made('3', 'b', 'y', 'stale', 30)];
@@ -331,7 +331,7 @@ test('filters, their figures and the states that each would leave', () => {
   assert.deepEqual(stateCounts(rows, { ...filter, principal: '' }, now), { pending: 2 });
 });
 
-test('groups stand where their newest change stands, floods are closed, one-shot calls go by agent', () => {
+test('groups take the position of their newest change, large ones are closed', () => {
   let n = 0;
   const made = (principal, session, transport = 'http') => ({ id: String(n += 1), tool: 't', provider: 'p', proposer: { principal, session, transport } });
   const rows = [made('a', '1'), made('b', '2'), made('a', '1'), made('a', '1'), made('a', 'other')];
@@ -340,10 +340,10 @@ test('groups stand where their newest change stands, floods are closed, one-shot
   const key = groupRows(rows, new Map())[0].id;
   assert.equal(show(groupRows(rows, new Map([[key, false]]))), '[3 closed] 2 5');
   assert.equal(show(groupRows(Array.from({ length: 30 }, (_, i) => made('flood', String(i), 'rest')), new Map())), '[30 closed]');
-  assert.equal(show(groupRows(rows.slice(0, 3), new Map())), '1 2 3', 'two are no group');
+  assert.equal(show(groupRows(rows.slice(0, 3), new Map())), '1 2 3', 'two changes form no group');
 });
 
-test('only what was seen in this version is picked, and dropped when it alters', () => {
+test('a change is picked only in the version that was seen', () => {
   const triage = new Triage();
   const change = (version) => ({ id: 'c', version, digest: `d${version}`, state: 'pending', diff: { truncated: false }, operation: 'UPDATE', summary: 's' });
   assert.equal(triage.toggle(change(1)), 'unseen');
@@ -357,7 +357,7 @@ test('only what was seen in this version is picked, and dropped when it alters',
   assert.equal(triage.size, 0);
 });
 
-test('a form keeps what nobody touched as it was written', () => {
+test('a form keeps the exact text of untouched fields', () => {
   const source = '{"big":12345678901234567890,"text":"\\u0041","list":[1, 2],"yes":true,"nil":null,"odd":1.50e1}';
   const schema = { properties: { text: { type: 'string', title: 'Text' }, kind: { type: 'string', enum: ['a', 'b'] } }, required: ['text'] };
   const form = formOf(source, schema);
@@ -367,12 +367,12 @@ test('a form keeps what nobody touched as it was written', () => {
   assert.equal(sourceOfForm(entries({ text: 'B"', kind: 'b', odd: '' })), '{"text":"B\\"","kind":"b","big":12345678901234567890,"list":[1, 2],"yes":true,"nil":null}');
   assert.throws(() => sourceOfForm(entries({ big: 'x' })), SyntaxError);
   assert.throws(() => sourceOfForm(entries({ list: '[1' })), SyntaxError);
-  assert.equal(formOf('{"a":1,"a":2}', schema), null, 'a key twice');
+  assert.equal(formOf('{"a":1,"a":2}', schema), null, 'a duplicate key');
   assert.equal(formOf('[1]', schema), null);
   assert.deepEqual(['/a~1b/0', '', undefined, '/x'].map(fieldOf), ['a/b', null, null, 'x']);
 });
 
-test('members, composing and indenting change no value', () => {
+test('members, compose and pretty keep every value', () => {
   const source = ' { "a" : [1,{"b":"}"}] , "c":"x" } ';
   assert.deepEqual(members(source), [{ key: 'a', source: '[1,{"b":"}"}]' }, { key: 'c', source: '"x"' }]);
   assert.deepEqual(JSON.parse(compose(members(source))), JSON.parse(source));
@@ -384,14 +384,14 @@ test('members, composing and indenting change no value', () => {
   assert.deepEqual(JSON.parse(escapeHidden(hidden)), JSON.parse(hidden));
 });
 
-test('elements of an array keep their text', () => {
+test('elementsOf keeps the exact text of elements', () => {
   const text = ' [ {"a": [1, "],"], "n": 12345678901234567890}, null ,"x\\"]" ]'.trimStart();
   assert.deepEqual(elementsOf(text), ['{"a": [1, "],"], "n": 12345678901234567890}', 'null', '"x\\"]"']);
   assert.deepEqual(elementsOf('[]'), []);
   assert.deepEqual(elementsOf('[ ]'), []);
 });
 
-test('a standing rule ends by being revoked, by its time, or when the gateway has noticed', () => {
+test('a standing rule ends when it is revoked or expires', () => {
   const at = Date.parse('2026-01-01T12:00:00Z');
   assert.equal(standing({ expiresAt: null, revokedAt: null }, at), 'holds');
   assert.equal(standing({ expiresAt: '2026-01-01T12:00:01Z' }, at), 'holds');
@@ -400,45 +400,45 @@ test('a standing rule ends by being revoked, by its time, or when the gateway ha
   assert.equal(standing({ expiresAt: '2026-01-01T11:00:00Z', revokedAt: '2026-01-01T10:00:00Z' }, at), 'revoked');
 });
 
-test('days of an export are whole, also over the end of a month', () => {
+test('spanOf covers whole days, even at the end of a month', () => {
   const { since, until } = spanOf('2026-01-31', '2026-01-31');
   assert.deepEqual([new Date(since).getDate(), new Date(since).getHours()], [31, 0]);
   assert.deepEqual([new Date(until).getMonth(), new Date(until).getDate(), new Date(until).getHours()], [1, 1, 0]);
   assert.deepEqual(spanOf('', ''), { since: null, until: null });
 });
 
-test('a tool has the recipe of its own name, behind the prefix of its server', () => {
+test('hasRecipe matches names with and without the prefix of the server', () => {
   assert.equal(hasRecipe('fs__write_file', ['write_file']), true);
   assert.equal(hasRecipe('write_file', ['write_file']), true);
   assert.equal(hasRecipe('fs__overwrite_file', ['write_file']), false);
 });
 
-test('only tools that do not say whether they write are offered to run without review', () => {
+test('only tools without a readOnlyHint are offered to run without review', () => {
   const offered = (...hints) => unannotatedTools(hints.map((hint, i) => ({ name: `${i}`, mayLetRun: i < 4, definition: JSON.stringify({ annotations: hint }), annotations: { readOnlyHint: hint?.readOnlyHint ?? false } }))).map((tool) => tool.name);
   assert.deepEqual(offered(undefined, null, {}, { readOnlyHint: null }, {}), ['0', '1', '2', '3']);
   assert.deepEqual(offered({}, { readOnlyHint: false }, null), ['0', '2']);
   assert.deepEqual(offered({ readOnlyHint: false }, { readOnlyHint: false }), []);
-  assert.deepEqual(offered({}, { readOnlyHint: true }), [], 'it says which of its tools only read');
+  assert.deepEqual(offered({}, { readOnlyHint: true }), [], 'the server declares which tools only read');
 });
 
-test('no test asserts on what it read of a page once: pages paint later', () => {
-  const once = /assert\.\w+\((?:await |\(await |!?page\.url)(?:(?!gateway\.|fetch\()[^\n])*?\.(?:count|allInnerTexts|allTextContents|innerText|textContent|isVisible|isHidden|isDisabled|isEnabled|isChecked|inputValue|getAttribute|boundingBox|title|url)\(/;
+test('browser tests never assert on a single read of a page', () => {
+  const singleRead = /assert\.\w+\((?:await |\(await |!?page\.url)(?:(?!gateway\.|fetch\()[^\n])*?\.(?:count|allInnerTexts|allTextContents|innerText|textContent|isVisible|isHidden|isDisabled|isEnabled|isChecked|inputValue|getAttribute|boundingBox|title|url)\(/;
   for (const name of readdirSync(new URL('.', import.meta.url)).filter((n) => n.endsWith('.test.mjs') && n !== 'unit.test.mjs')) {
-    for (const [i, line] of readFileSync(new URL(name, import.meta.url), 'utf8').split('\n').entries()) assert.doesNotMatch(line, once, `${name}:${i + 1}`);
+    for (const [i, line] of readFileSync(new URL(name, import.meta.url), 'utf8').split('\n').entries()) assert.doesNotMatch(line, singleRead, `${name}:${i + 1}`);
   }
 });
 
-test('a rule asks for everybody, a role or a group', () => {
-  const asked = (reviewers, me) => isReviewerOf({ terms: { reviewers } }, { mayDecide: true, role: 'reviewer', groups: [], ...me });
+test('a rule lets everybody, a role or a group decide', () => {
+  const mayDecide = (reviewers, me) => isReviewerOf({ terms: { reviewers } }, { mayDecide: true, role: 'reviewer', groups: [], ...me });
   for (const [reviewers, me, expected] of [
     [[], {}, true], [[], { mayDecide: false }, false], [['reviewer'], {}, true], [['reviewer'], { role: 'admin' }, true],
     [['admin'], {}, false], [['admin'], { role: 'admin' }, true], [['dba'], {}, false], [['dba'], { role: 'admin' }, false],
     [['dba'], { groups: ['dba'] }, true], [['dba'], { groups: ['dba'], mayDecide: false }, false], [['dba', 'admin'], { role: 'admin' }, true],
-  ]) assert.equal(asked(reviewers, me), expected, JSON.stringify([reviewers, me]));
+  ]) assert.equal(mayDecide(reviewers, me), expected, JSON.stringify([reviewers, me]));
   assert.equal(isReviewerOf({}, { mayDecide: true, role: 'reviewer' }), true);
 });
 
-test('a vote changes nothing of what is selected, another digest does', () => {
+test('a vote keeps a change selected, a new digest does not', () => {
   const triage = new Triage();
   const change = { id: 'c', version: 1, digest: 'd', state: 'pending', diff: { truncated: false }, operation: 'UPDATE', summary: 's' };
   triage.markSeen(change);
@@ -446,15 +446,15 @@ test('a vote changes nothing of what is selected, another digest does', () => {
   const voted = { id: 'c', version: 2, digest: 'd', state: 'pending' };
   assert.equal(triage.follow(() => voted), 0);
   assert.deepEqual(triage.picked.map(({ version, digest }) => [version, digest]), [[2, 'd']]);
-  assert.ok(triage.hasSeen(voted), 'and it may be selected again');
+  assert.ok(triage.hasSeen(voted), 'it may be selected again');
   assert.equal(triage.follow(() => ({ ...voted, state: 'stale' })), 1);
   triage.toggle(voted);
   assert.equal(triage.follow(() => ({ ...voted, version: 3, digest: 'e' })), 1);
   triage.toggle(voted);
-  assert.equal(triage.follow(() => null), 1, 'what is not among the pending ones any more');
+  assert.equal(triage.follow(() => null), 1, 'it is no longer pending');
 });
 
-test('a call is one only where nothing but its arguments is known', () => {
+test('an update whose effect is unknown is shown as a call', () => {
   assert.equal(shownOperation({ operation: 'UPDATE', preview: { kind: 'arguments' } }), 'CALL');
   assert.equal(shownOperation({ operation: 'DELETE', preview: { kind: 'arguments' } }), 'DELETE');
   assert.equal(shownOperation({ operation: 'UPDATE', preview: { kind: 'before_after' } }), 'UPDATE');
@@ -465,7 +465,7 @@ test('a call is one only where nothing but its arguments is known', () => {
   assert.equal(splitFields({ fields: [] }).tool, null);
 });
 
-test('a rule for a whole tool is told as what it is', () => {
+test('audit entries distinguish rules for a whole tool', () => {
   const rule = { id: 'srl_1', verdict: 'allow', tool: 'fs__read', fromChange: null, createdBy: 'alice' };
   const label = (event, more = {}) => entryOf({ event, details: { rule: { ...rule, ...more } } }).label;
   assert.equal(label('standing_rule_created'), 'let a tool run without review');
@@ -477,7 +477,7 @@ test('a rule for a whole tool is told as what it is', () => {
   assert.equal(entryOf({ event: 'approved' }).label, 'approved');
 });
 
-test('what is looked for in the audit trail stands in the address, and every event can be chosen', () => {
+test('the audit filter is kept in the address and offers every event', () => {
   const filter = readAuditFilter(new URLSearchParams('q=a+b&event=approved,voted&actor=bob&age=24h&x=1'));
   assert.deepEqual(filter, { q: 'a b', event: 'approved,voted', actor: 'bob', age: '24h' });
   assert.equal(readAuditFilter(new URLSearchParams('event=%3Cb%3E&age=never')).event, '');
@@ -489,7 +489,7 @@ test('what is looked for in the audit trail stands in the address, and every eve
   assert.deepEqual(EVENT_GROUPS.flatMap(([, events]) => events).sort(), Object.keys(EVENTS).sort());
 });
 
-test('the history has no state that is still to be decided', () => {
+test('the history offers no undecided state', () => {
   assert.ok(!HISTORY_STATES.includes('pending') && !HISTORY_STATES.includes('stale') && HISTORY_STATES.includes('outcome_unknown'));
   assert.equal(readFilter(new URLSearchParams('state=pending'), HISTORY_STATES).state, '');
   assert.equal(readFilter(new URLSearchParams('state=pending')).state, 'pending');

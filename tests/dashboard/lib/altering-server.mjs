@@ -1,4 +1,4 @@
-// An MCP server on stdio whose tools are the lines of a file, as they stand there; it tells of it when the file alters.
+// An MCP server on stdio whose tool definitions are the lines of a file. It announces when the file changes.
 //
 //   node altering-server.mjs TOOLS_FILE
 

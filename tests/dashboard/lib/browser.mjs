@@ -1,4 +1,4 @@
-// Debian's Chromium, and pages that remember everything that went wrong in them.
+// Starts Debian's Chromium and opens pages that record every problem in them.
 
 import assert from 'node:assert/strict';
 import { chromium } from 'playwright-core';
@@ -6,14 +6,14 @@ import { pause } from './gateway.mjs';
 
 const ARGS = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
 
-// What never happens is told after this, in milliseconds: only a failing test waits so long, a machine may be very slow.
+// The timeout in milliseconds. Only a failing test waits this long, but a machine may be very slow.
 const WAIT = 45_000;
 
 export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ARGS });
 
 /**
- * A page of its own context. `problems` collects errors on the console, exceptions, dialogs, and requests that leave
- * the gateway; what a test expects it names in `expected`.
+ * Opens a page in its own context. `problems` collects errors on the console, exceptions, dialogs and requests to other
+ * hosts; see `assertClean`.
  */
 export async function newPage(browser, gateway, { width = 1280, height = 800, dark = false, reducedMotion = 'reduce', bypassCSP = false, context = null, patience = WAIT } = {}) {
   const own = context ?? await browser.newContext({ viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion, bypassCSP });
@@ -42,7 +42,7 @@ export async function signIn(page, gateway, key = gateway.key('reviewer', 'alice
 
 export const live = (page) => page.locator('.connection[data-state=live]').waitFor();
 
-/** A page that is signed in and live. */
+/** Opens a page that is signed in and connected to the live feed. */
 export async function dashboard(browser, gateway, { key, route, ...options } = {}) {
   const page = await newPage(browser, gateway, options);
   await signIn(page, gateway, key, route);
@@ -50,8 +50,8 @@ export async function dashboard(browser, gateway, { key, route, ...options } = {
 }
 
 /**
- * Reads again until `check`, an assertion, holds for it; what it says last is what is thrown. A page paints some time
- * after whatever a test did: what it shows is never read once and for all.
+ * Repeats `read` until the assertion `check` accepts its value, or throws the last error. A page paints asynchronously,
+ * so a single read proves nothing.
  */
 export async function settles(read, check, limit = WAIT) {
   const end = Date.now() + limit;
@@ -67,25 +67,25 @@ export async function settles(read, check, limit = WAIT) {
   }
 }
 
-/** Reads until it is this. */
+/** Reads until the value equals `expected`. */
 export const becomes = (read, expected, message) => settles(read, (value) => assert.deepEqual(value, expected, message));
 
-/** Reads until this is in it. */
+/** Reads until the value matches `pattern`. */
 export const matches = (read, pattern, message) => settles(read, (value) => assert.match(value, pattern, message));
 
-/** Reads until `holds(value)`. */
+/** Reads until `predicate(value)` is true. */
 export const holds = (read, predicate, message) => settles(read, (value) => assert.ok(predicate(value), message ?? `it is ${JSON.stringify(value)}`));
 
-/** Waits until the keyboard is in what matches the selector. */
+/** Waits until an element that matches the selector has the focus. */
 export const focused = (page, selector, message) => holds(() => page.evaluate((s) => document.activeElement?.matches(s) || (document.activeElement?.outerHTML.slice(0, 200) ?? 'nothing'), selector), (at) => at === true, message);
 
-/** Nothing stands beyond the edges of the screen, apart from what scrolls sideways by design. */
+/** Waits until no element exceeds the screen, except those that scroll sideways by design. */
 export const fitsScreen = (page, message) => becomes(() => page.evaluate(() => [...document.querySelectorAll('#app *')].filter((e) => {
   const { right, left, width } = e.getBoundingClientRect();
   return width > 1 && !e.closest('.sr-only, .skip, .chips') && (right > innerWidth + 1 || left < -1);
 }).map((e) => `${e.tagName}.${e.className}`)), [], message);
 
-/** Nothing went wrong, apart from what matches one of `expected`. */
+/** Asserts that no problems were recorded except those that match one of `expected`. */
 export function assertClean(page, ...expected) {
   assert.deepEqual(page.problems.filter((p) => !expected.some((e) => e.test(p))), []);
 }
@@ -98,7 +98,7 @@ export const row = (page, text) => page.locator('.row', { hasText: text });
 export const heading = (page) => page.locator('article h2');
 export const button = (page, name) => page.locator('footer.decision').getByRole('button', { name });
 
-/** Waits until the open change can be approved: what opened by itself is not decided on by a press that was under way. */
+/** Waits until the open change can be approved; a change that opened by itself blocks presses for a moment. */
 export async function armed(page) {
   const footer = page.locator('footer.decision');
   try {

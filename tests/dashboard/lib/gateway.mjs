@@ -1,4 +1,4 @@
-// Starts and stops a gateway with a data directory of its own, makes keys, proposes and decides.
+// Starts and stops a gateway with its own data directory, creates keys, proposes changes and decides them.
 
 import { execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -8,7 +8,7 @@ import * as clients from '../../clients/gateway.mjs';
 
 export const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
-/** Calls `f` until it returns something; says what it waited for if it never does. */
+/** Calls `f` until it returns a true value, or throws an error with `what`. */
 export const eventually = (what, f, limit = 45_000) => clients.eventually(what, f, limit);
 
 export class Gateway {
@@ -16,20 +16,19 @@ export class Gateway {
   #rpc = 0;
 
   /**
-   * `review` is what every review asks for, by the keys of `policy.review` in camel case; times are in seconds. `flood`:
-   * thousands of proposals within a minute are no flood. `rules` and `servers` are `policy.rules` and `mcpServers` as
-   * they stand in the file.
+   * Starts a gateway. `review` holds the keys of `policy.review` in camel case, with times in seconds. `flood` raises the
+   * limit of proposals per minute. `rules` and `servers` are `policy.rules` and `mcpServers` of the configuration file.
    */
   static async start({ review = {}, groups = {}, flood = false, rules = [], servers = {} } = {}) {
     const gateway = Object.assign(new Gateway(), { review, groups, flood, rules, servers });
     gateway.data = mkdtempSync(join(tmpdir(), 'countersign-dashboard-'));
-    // Whichever is free when it is bound.
+    // The system chooses a free port.
     gateway.port = 0;
     await gateway.run();
     return gateway;
   }
 
-  /** Starts the process; also after `halt`, on the same port and data. */
+  /** Starts the process. After `halt` it uses the same port and data. */
   async run() {
     this.log = '';
     this.child = spawn(clients.binary, ['serve', '--listen', `127.0.0.1:${this.port}`, '--data', this.data, '--config', this.#write()], { stdio: ['ignore', 'pipe', 'pipe'], env: clients.environment() });
@@ -39,7 +38,7 @@ export class Gateway {
     await eventually('the gateway answers', async () => (await fetch(`${this.url}/health`)).ok);
   }
 
-  /** Writes the file anew, with these keys replaced, and has the gateway read it. */
+  /** Writes the file with these keys replaced and makes the gateway read it. */
   reconfigure(more = {}) {
     this.#write(more);
     process.kill(this.child.pid, 'SIGHUP');
@@ -56,12 +55,12 @@ export class Gateway {
       mcpServers: this.servers,
       ...more,
     }));
-    // Never half of it: the gateway may look by itself.
+    // The file is replaced atomically, because the gateway may read it at any time.
     renameSync(`${file}.new`, file);
     return file;
   }
 
-  /** Ends the process by its id. */
+  /** Ends the process. */
   async halt(signal = 'SIGKILL') {
     if (this.child.exitCode !== null || this.child.signalCode !== null) return;
     const gone = new Promise((resolve) => { this.child.once('exit', resolve); });
@@ -74,18 +73,18 @@ export class Gateway {
     rmSync(this.data, { recursive: true, force: true });
   }
 
-  /** Runs the program on the gateway's data directory; answers what it prints. */
+  /** Runs the program on the gateway's data directory and returns its output. */
   cli(...args) {
     return execFileSync(clients.binary, [...args, '--data', this.data], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], env: clients.environment() }).trim();
   }
 
-  /** A key of that role; the same name gives the same key. */
+  /** Returns a key of that role; the same name returns the same key. */
   key(role, name, owner = null) {
     if (!this.#keys.has(name)) this.#keys.set(name, this.cli('keys', 'create', '--role', role, '--name', name, ...(owner ? ['--owner', owner] : [])));
     return this.#keys.get(name);
   }
 
-  /** What `countersign open` prints. */
+  /** Returns the link that `countersign open` prints. */
   link() {
     return /https?:\/\/\S+#code=\S+/.exec(this.cli('open', '--print'))[0];
   }
@@ -99,7 +98,7 @@ export class Gateway {
     return { status: response.status, value: await response.json() };
   }
 
-  /** Calls a tool as a one-shot client; `body` is an object, or text that is sent as it is. */
+  /** Calls a tool as a one-shot client. `body` is an object, or text that is sent unchanged. */
   async tool(name, body, { key } = {}) {
     const response = await fetch(`${this.url}/tools/${name}`, {
       method: 'POST',
@@ -116,7 +115,7 @@ export class Gateway {
     return this.projectId;
   }
 
-  /** Proposes a write; returns the change's id. */
+  /** Proposes a write and returns the id of the change. */
   async propose(name, args, options) {
     const answer = await this.tool(name, args, options);
     const id = answer.structuredContent?.changeId;
@@ -145,7 +144,7 @@ export class Gateway {
     });
   }
 
-  /** An issue that exists; returns its id. */
+  /** Creates an issue and returns its id. */
   async issue(title, more) {
     const id = await this.proposeIssue(title, more);
     await this.decide(id, 'approve');
@@ -153,7 +152,7 @@ export class Gateway {
     return result.structuredContent.issue.id;
   }
 
-  /** Speaks MCP for one session with that `clientInfo`; returns `call(tool, args)`. */
+  /** Opens an MCP session with that `clientInfo` and returns `call(tool, args)`. */
   async mcp(clientInfo) {
     let session = null;
     const send = async (message) => {

@@ -1,5 +1,4 @@
-// The whole of it: SDK clients as agents, the gateway, and behind it the servers that people really use. Everything is
-// borrowed from the tests of clients.
+// Connects SDK clients as agents, the gateway, and the real servers behind it, with the helpers of tests/clients.
 
 import { mkdir, realpath, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -10,20 +9,20 @@ import { connectPeer } from '../../clients/peer.mjs';
 import { prepare, SERVERS } from '../../clients/servers.mjs';
 import { armed } from './browser.mjs';
 
-/** For what takes a moment only, unless much else runs. */
-const SLOW = 60_000;
+/** The timeout in milliseconds for short operations on a busy machine. */
+const LONG_TIMEOUT = 60_000;
 
-/** The ways in, by name: where `connectPeer` is to connect to. */
-export const DOORS = {
+/** The arguments of `connectPeer` for each transport. */
+export const TRANSPORTS = {
   stdio: (gateway) => ({ command: binary, args: ['stdio', '--data', gateway.data], env: environment() }),
   WebSocket: (gateway) => ({ ws: new URL('/ws', gateway.url.replace('http', 'ws')) }),
   HTTP: (gateway) => ({ http: gateway.mcp }),
 };
 
 /**
- * A gateway in front of servers: by name what kind they are (one of `SERVERS`, the name itself if it says nothing) and
- * more keys of their entry. Each works in a folder of its own, which `rules(folders)` and `folders` name. `agent()`
- * connects a client, `end()` ends everything that this has started.
+ * Starts a gateway in front of servers. `servers` maps names to a `kind` (a key of `SERVERS`, by default the name) and
+ * more keys of the entry. Each server works in its own folder, which `rules(folders)` and `folders` name. `agent()`
+ * connects a client, `end()` stops everything.
  */
 export async function startBehind(servers, { rules = () => [], policy = {} } = {}) {
   const names = Object.keys(servers);
@@ -50,14 +49,14 @@ export async function startBehind(servers, { rules = () => [], policy = {} } = {
       await mkdir(folder, { recursive: true });
       return folder;
     },
-    async agent({ era = 'modern', door = 'HTTP', key, name = 'end-to-end' } = {}) {
-      const peer = await connectPeer(era, { ...DOORS[door](gateway), key }, { name, capabilities: {} });
+    async agent({ era = 'modern', transport = 'HTTP', key, name = 'end-to-end' } = {}) {
+      const peer = await connectPeer(era, { ...TRANSPORTS[transport](gateway), key }, { name, capabilities: {} });
       agents.push(peer);
-      // A server that is connected is not in the lists in that very moment.
+      // A server is listed only some time after it has connected.
       await eventually('the tools are listed', async () => {
         const servers = (await peer.tools()).map((tool) => tool.name.split('__')[0]);
         return names.every((server) => servers.includes(server));
-      }, SLOW);
+      }, LONG_TIMEOUT);
       return peer;
     },
     async end() {
@@ -68,14 +67,14 @@ export async function startBehind(servers, { rules = () => [], policy = {} } = {
   });
 }
 
-/** What an agent is told when it proposes: the change's id. */
+/** Proposes a change as an agent and returns its id. */
 export async function propose(agent, tool, args) {
   const answer = await agent.call(tool, args);
   if (answer.structuredContent?.status !== 'pending') throw new Error(`${tool} made no change: ${JSON.stringify(answer)}`);
   return answer.structuredContent.changeId;
 }
 
-/** What the agent reads once it is decided, and done. */
+/** Returns what the agent receives when the change has ended. */
 export async function outcome(agent, changeId) {
   const { content, structuredContent } = await agent.call('wait_for_change', { changeId, timeoutSeconds: 60 }, { timeout: 70_000 });
   return { text: content.map((block) => block.text).join('\n'), ...structuredContent };
@@ -83,40 +82,40 @@ export async function outcome(agent, changeId) {
 
 const MARKS = { equal: ' ', insert: '+', delete: '-', fold: '@' };
 
-/** The lines of a diff on the page, marked, without the notes between them; undefined until it is there. */
+/** Returns the marked lines of a diff on the page without its notes, or undefined while there is no diff. */
 const linesOf = (part) => part.evaluateAll(([section], marks) => section && [...section.querySelectorAll('.line:not(.note)')].map((line) => {
   const kind = Object.keys(marks).find((name) => line.classList.contains(name));
   return `${marks[kind]}${(line.querySelector('.code') ?? line).innerText}`;
 }), MARKS);
 
-/** Waits until the diff of that field shows exactly these lines. `within` is a part of the page. */
+/** Waits until the diff of a field shows exactly these lines. `within` selects a part of the page. */
 export async function shows(page, label, expected, within = '.beside-now') {
   const part = page.locator(`${within} .line-diff`, { has: page.locator('.line-name', { hasText: label }) });
-  let seen;
+  let shownLines;
   try {
     await eventually(label, async () => {
-      seen = await linesOf(part);
-      return isDeepStrictEqual(seen, expected);
-    }, SLOW);
+      shownLines = await linesOf(part);
+      return isDeepStrictEqual(shownLines, expected);
+    }, LONG_TIMEOUT);
   } catch {
-    throw new Error(`${within} ${label} shows\n${seen?.join('\n')}\n--- and not\n${expected.join('\n')}`);
+    throw new Error(`${within} ${label} shows\n${shownLines?.join('\n')}\n--- and not\n${expected.join('\n')}`);
   }
 }
 
-/** Opens a change, from wherever the page is, until it is on the screen and can be decided. */
+/** Opens a change and waits until it is on the screen. */
 export async function openChange(page, gateway, id, view = 'inbox') {
   await page.goto(`${gateway.url}/#/${view}/${id}`);
   await page.locator(`.change-id code[title="${id}"]`).waitFor();
 }
 
-/** Presses `a` once the page takes it: what has just altered under the reader waits for a moment. */
+/** Presses `a` after the page accepts it; see `armed`. */
 export async function approve(page) {
   await armed(page);
   await page.keyboard.press('a');
 }
 
-/** `SHOTS=folder`: how each step looks. */
-export async function look(page, name) {
+/** Takes a screenshot if `SHOTS` names a folder. */
+export async function screenshot(page, name) {
   if (!process.env.SHOTS) return;
   const size = page.viewportSize();
   await page.setViewportSize({ width: 1440, height: 1700 });

@@ -1,10 +1,10 @@
-// A piece of wire between the browser and the gateway, which can be cut.
+// A TCP proxy between the browser and the gateway, whose connections can be cut.
 
 import { connect, createServer } from 'node:net';
 
 export class Wire {
   #sockets = new Set();
-  #whole = true;
+  #connected = true;
 
   static async to(port) {
     const wire = new Wire();
@@ -15,7 +15,7 @@ export class Wire {
   }
 
   #join(socket, port) {
-    if (!this.#whole) return void socket.destroy();
+    if (!this.#connected) return void socket.destroy();
     const other = connect(port, '127.0.0.1');
     for (const [from, to] of [[socket, other], [other, socket]]) {
       this.#sockets.add(from);
@@ -29,12 +29,12 @@ export class Wire {
   }
 
   cut() {
-    this.#whole = false;
+    this.#connected = false;
     for (const socket of this.#sockets) socket.destroy();
   }
 
   mend() {
-    this.#whole = true;
+    this.#connected = true;
   }
 
   async end() {

@@ -1,4 +1,4 @@
-// What upstream servers and operators do, on request: by a real server and the configuration's file.
+// Simulates upstream servers and operators with a real server and the configuration file.
 
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -8,16 +8,16 @@ import { eventually, Gateway } from './gateway.mjs';
 const SERVER = new URL('altering-server.mjs', import.meta.url).pathname;
 const RULES = [{ name: 'no-db', tools: 'db__*', then: 'deny' }];
 
-// As text: a number keeps its digits.
+// The definition is text, so that the number keeps its digits.
 const definition = (name, read, description) => `{"name":"${name}","description":${JSON.stringify(description)},"inputSchema":{"type":"object","properties":{"path":{"type":"string","description":"Where"},"content":{"type":"string"},"limit":{"type":"integer","maximum":12345678901234567890123}}},"annotations":{"readOnlyHint":${read},"destructiveHint":${!read}}}`;
 
 export class World {
   #tools = new Map();
 
-  /** A gateway with nothing behind it yet. */
+  /** Starts a gateway without servers. */
   static async start() {
     const world = new World();
-    // The gateway's own files are none of a server's business.
+    // The servers do not share the folder of the gateway.
     world.folder = mkdtempSync(join(tmpdir(), 'countersign-world-'));
     world.gateway = await Gateway.start({ rules: RULES, servers: {} });
     return world;
@@ -29,15 +29,15 @@ export class World {
   }
 
   /**
-   * `connect`: a server of that name, with two tools that say that they only read, and one that writes. `redefine` and
-   * `offer` alter its tools. `waiting` is what the file would loosen, `refused` what is wrong with it.
+   * Causes events. `connect` adds a server with two tools that declare to be reads and one that writes. `redefine` and
+   * `offer` change and add tools. `waiting` lists the settings that the file loosens; `refused` writes an invalid file.
    */
-  async happen({ connect, redefine, offer, waiting, refused }) {
+  async apply({ connect, redefine, offer, waiting, refused }) {
     if (connect) await this.#connect(connect);
-    if (redefine) await this.#alter(redefine);
-    if (offer) await this.#alter(offer);
-    if (waiting) await this.#waits(waiting.map(({ key }) => key));
-    if (refused) await this.#refused();
+    if (redefine) await this.#redefine(redefine);
+    if (offer) await this.#redefine(offer);
+    if (waiting) await this.#loosen(waiting.map(({ key }) => key));
+    if (refused) await this.#writeInvalid();
   }
 
   async #connect(name) {
@@ -46,7 +46,7 @@ export class World {
     this.#write(name);
     this.gateway.servers[name] = { command: process.execPath, args: [SERVER, file], previews: 'filesystem' };
     this.gateway.reconfigure();
-    // Recipes that the file names for a server loosen what a preview may call.
+    // Naming recipes for a server loosens policy, so it needs approval.
     const waiting = await eventually(`the recipes of ${name} wait for consent`, async () => (await this.gateway.api('reload')).value.waiting);
     await this.gateway.api('reload/consent', { body: { digest: waiting.digest, verdict: 'accept' } });
     await eventually(`${name} is connected`, async () => (await this.gateway.api(`servers/${name}`)).value.tools?.length === 3, 60_000);
@@ -58,7 +58,7 @@ export class World {
     renameSync(`${file}.new`, file);
   }
 
-  async #alter({ server, tool, description }) {
+  async #redefine({ server, tool, description }) {
     const name = tool.replace(`${server}__`, '');
     const tools = this.#tools.get(server);
     tools.set(name, definition(name, ['read_file', 'list'].includes(name), description));
@@ -66,7 +66,7 @@ export class World {
     await eventually(`${tool} is “${description}”`, async () => (await this.gateway.api(`servers/${server}`)).value.tools.some((t) => t.name === tool && t.definition.includes(description)), 60_000);
   }
 
-  async #waits(keys) {
+  async #loosen(keys) {
     const loosened = {
       'policy.default': () => ({ policy: { rules: RULES, default: 'allow' } }),
       'policy.rules': () => ({ policy: { rules: [] } }),
@@ -79,7 +79,7 @@ export class World {
     });
   }
 
-  async #refused() {
+  async #writeInvalid() {
     this.gateway.reconfigure({ policy: { rules: [{ tools: 'x__*' }] } });
     await eventually('the file is refused', async () => (await this.gateway.api('reload')).value.last?.result === 'refused');
   }
