@@ -1,8 +1,7 @@
-// Several gateways on one PostgreSQL behind nginx, which sends each request to the next of them: what a client sees of it is
-// one gateway.
+// Starts several gateways on one PostgreSQL behind nginx, which distributes requests among them. Clients see one gateway.
 //
-// For tests in other languages, `node cluster.mjs NODES [CONFIG]` starts them, with what that file says (JSON), prints a line of
-// JSON that tells where they are, and ends them with its standard input.
+// Tests in other languages run `node cluster.mjs NODES [CONFIG]`, where CONFIG is a JSON file. It prints one line of JSON with
+// the addresses and stops everything when its standard input ends.
 import { execFile, spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
@@ -17,10 +16,10 @@ import { Gateway, eventually, startGateway, stopChild } from './gateway.mjs';
 const run = promisify(execFile);
 const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 
-/** The shipped configuration, with its lines about where it listens and what is behind it replaced. */
+/** Returns the shipped configuration with its addresses and servers replaced. */
 async function nginxConfiguration(folder, port, ports) {
     const shipped = await readFile(path.join(repository, 'config/nginx.conf'), 'utf8');
-    const servers = ports.map(each => `server 127.0.0.1:${each} max_fails=0;`).join(' ');
+    const servers = ports.map(node => `server 127.0.0.1:${node} max_fails=0;`).join(' ');
     const site = shipped
         .replace(/(server 10\.[^;]*;\s*)+/, servers)
         .replace(/listen [^;]*;/, `listen 127.0.0.1:${port};`)
@@ -47,7 +46,7 @@ class Cluster extends Gateway {
     }
 }
 
-/** So many gateways with that configuration; what `startGateway` answers, with `nodes`. */
+/** Starts `size` gateways with that configuration; the result is as that of `startGateway`, with `nodes`. */
 export async function startCluster(size, { env = {}, config } = {}) {
     const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-cluster-'));
     const server = spawn(path.join(repository, 'scripts/postgres'), ['-c', 'fsync=off', '-c', 'max_connections=200'], {
@@ -64,13 +63,13 @@ export async function startCluster(size, { env = {}, config } = {}) {
         for (let n = 0; n < size; n++) {
             cluster.nodes.push(await startGateway({ env: cluster.env, config, nodes: 1 }));
         }
-        // Clients on stdio are those of the first.
+        // Clients on stdio use the first gateway.
         cluster.data = cluster.nodes[0].data;
         await eventually('all nodes know of each other', async () => {
             const live = await Promise.all(cluster.nodes.map(async node => (await (await fetch(`${node.url}/health`)).json()).checks.nodes.live));
             return live.every(count => count === size);
         });
-        // nginx takes the socket as it is, so that nobody else can have its port.
+        // nginx inherits the listening socket, so that no other program can take its port.
         const listener = net.createServer();
         await new Promise((resolve, reject) => listener.once('error', reject).listen(0, '127.0.0.1', resolve));
         const { port } = listener.address();

@@ -1,4 +1,4 @@
-// The snippets of the README and of docs/, taken from the pages and run against a gateway: what they say is what works.
+// Runs the snippets of the README and of docs/ against a gateway, so that they are known to work.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
@@ -12,7 +12,7 @@ import { SERVERS } from './servers.mjs';
 
 const root = new URL('../..', import.meta.url).pathname;
 
-/** The one snippet of the page, in that language, that has this text in it. */
+/** Returns the only snippet of the page in that language that contains `words`. */
 function snippet(page, language, words) {
   const text = readFileSync(join(root, page), 'utf8');
   const blocks = [...text.matchAll(/```(\w+)\n(.*?)```/gs)].filter(([, name, block]) => name === language && block.includes(words));
@@ -20,30 +20,30 @@ function snippet(page, language, words) {
   return blocks[0][2];
 }
 
-/** A folder for the length of a test. */
+/** Creates a folder that is removed after the test. */
 function folder(t, parent = os.tmpdir()) {
-  const made = realpathSync(mkdtempSync(join(parent, '.snippets-')));
-  t.after(() => rmSync(made, { recursive: true, force: true }));
-  return made;
+  const path = realpathSync(mkdtempSync(join(parent, '.snippets-')));
+  t.after(() => rmSync(path, { recursive: true, force: true }));
+  return path;
 }
 
-/** Runs a snippet as somebody would who has the program on the PATH and uses this gateway; gives what it prints. */
+/** Runs a snippet with the program on the PATH and this gateway, and returns its output. */
 function run(t, gateway, command, args, text, extension, env = {}) {
-  // Beside the packages that it imports.
+  // The folder is beside the packages that the snippet imports.
   const dir = folder(t, join(root, 'tests/clients'));
   const file = join(dir, `snippet.${extension}`);
   writeFileSync(file, text.replaceAll('127.0.0.1:8080', new URL(gateway.url).host));
   writeFileSync(join(dir, 'countersign'), `#!/bin/sh\nexec "${binary}" "$@"\n`);
   chmodSync(join(dir, 'countersign'), 0o755);
-  const own = environment({ COUNTERSIGN_DATA: gateway.data, ...env });
-  const ran = spawnSync(command, [...args, file], { encoding: 'utf8', timeout: 60_000, env: { ...own, PATH: `${dir}:${own.PATH}` } });
-  assert.equal(ran.status, 0, `${text}\n${ran.stdout}${ran.stderr}`);
-  return ran.stdout;
+  const variables = environment({ COUNTERSIGN_DATA: gateway.data, ...env });
+  const result = spawnSync(command, [...args, file], { encoding: 'utf8', timeout: 60_000, env: { ...variables, PATH: `${dir}:${variables.PATH}` } });
+  assert.equal(result.status, 0, `${text}\n${result.stdout}${result.stderr}`);
+  return result.stdout;
 }
 
 const shell = (t, gateway, text, env) => run(t, gateway, 'sh', ['-e'], text, 'sh', env);
 
-/** Makes the proposal of the README; gives the change's id. */
+/** Makes the proposal of the README and returns the id of the change. */
 function propose(t, gateway) {
   const proposed = shell(t, gateway, snippet('README.md', 'sh', 'Say hello'));
   assert.match(proposed, /Change pending approval\. ID: chg_/);
@@ -77,7 +77,7 @@ test('the programs of docs/clients.md connect', async (t) => {
   }
 });
 
-test('a server is put behind it, and its reads are accepted', async (t) => {
+test('the snippets of README and docs/servers.md accept the reads of a server', async (t) => {
   const documents = folder(t);
   mkdirSync(join(documents, 'files'));
   const files = SERVERS.filesystem.entry(join(documents, 'files'));
@@ -85,13 +85,13 @@ test('a server is put behind it, and its reads are accepted', async (t) => {
   t.after(() => gateway.stop());
   const key = { COUNTERSIGN_KEY: gateway.key };
   await eventually('the tools are there', async () => (await gateway.api('GET', '/servers/files')).body.tools?.length > 0);
-  // There is no terminal to be asked at.
-  const unasked = (page, words) => snippet(page, 'sh', words).replace('--all-reads', '--all-reads --yes').replaceAll(/(accept files files__.*)/g, '$1 --yes');
-  assert.match(shell(t, gateway, unasked('README.md', 'servers accept'), key), /files__read_text_file/);
-  assert.match(shell(t, gateway, unasked('docs/servers.md', 'servers accept'), key), /files__read_file/);
+  // The commands need `--yes`, because there is no terminal for a confirmation.
+  const withoutPrompt = (page, words) => snippet(page, 'sh', words).replace('--all-reads', '--all-reads --yes').replaceAll(/(accept files files__.*)/g, '$1 --yes');
+  assert.match(shell(t, gateway, withoutPrompt('README.md', 'servers accept'), key), /files__read_text_file/);
+  assert.match(shell(t, gateway, withoutPrompt('docs/servers.md', 'servers accept'), key), /files__read_file/);
 });
 
-test('people and their decisions: docs/people.md, docs/rest.md, docs/policy.md', async (t) => {
+test('the snippets of docs/people.md, docs/rest.md and docs/policy.md work', async (t) => {
   const gateway = await startGateway();
   t.after(() => gateway.stop());
   const key = { COUNTERSIGN_KEY: gateway.key };
@@ -100,11 +100,11 @@ test('people and their decisions: docs/people.md, docs/rest.md, docs/policy.md',
   const rest = shell(t, gateway, snippet('docs/rest.md', 'sh', 'decision').replaceAll('chg_…', id), key);
   assert.match(rest, /"state":"(approved|executing|applied)"/);
   await gateway.reached(id, 'applied');
-  const said = shell(t, gateway, snippet('docs/policy.md', 'sh', 'policy test'), key);
-  assert.match(said, /review/);
+  const output = shell(t, gateway, snippet('docs/policy.md', 'sh', 'policy test'), key);
+  assert.match(output, /review/);
 });
 
-test('a handbook is searched, and has a type of its own: docs/knowledge.md', async (t) => {
+test('the snippets of docs/knowledge.md search a handbook with its own type', async (t) => {
   const handbook = folder(t);
   const page = 'docs/knowledge.md';
   mkdirSync(join(handbook, 'knowledge/schemas'), { recursive: true });
@@ -123,14 +123,14 @@ test('a handbook is searched, and has a type of its own: docs/knowledge.md', asy
   assert.equal(types.at(-1).schema, 'schemas/runbook.schema.yaml');
 });
 
-test('a backup is made and restored: docs/operating.md', async (t) => {
+test('the snippets of docs/operating.md make and restore a backup', async (t) => {
   const gateway = await startGateway();
   t.after(() => gateway.stop());
   const dir = folder(t);
-  const placed = (words) => snippet('docs/operating.md', 'sh', words).replaceAll('/backups/', `${dir}/`).replaceAll('DIR', join(dir, 'restored'));
+  const withFolder = (words) => snippet('docs/operating.md', 'sh', words).replaceAll('/backups/', `${dir}/`).replaceAll('DIR', join(dir, 'restored'));
   propose(t, gateway);
-  shell(t, gateway, placed('countersign backup'));
-  // The trail of the copy is verified in place of a gateway on it, which would run on.
-  const restore = placed('install -m 600').replace('countersign --data', 'countersign audit verify --data');
+  shell(t, gateway, withFolder('countersign backup'));
+  // Verifying the trail of the copy replaces starting a gateway on it, which would not end.
+  const restore = withFolder('install -m 600').replace('countersign --data', 'countersign audit verify --data');
   assert.equal(shell(t, gateway, restore), shell(t, gateway, 'countersign audit verify\n'));
 });

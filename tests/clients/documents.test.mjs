@@ -1,4 +1,4 @@
-// The knowledge base with the official TypeScript SDKs, one of each era, over HTTP, stdio and WebSocket: every tool.
+// Tests every tool of the knowledge base with a TypeScript SDK of each era over HTTP, stdio and WebSocket.
 import assert from 'node:assert/strict';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
@@ -37,27 +37,27 @@ async function handbook(t) {
     return { root, config: { modules: { tracker: { enabled: false }, docs } } };
 }
 
-const said = 'They were never returned to the pool [1], says nobody else [8].';
-const answers = { 'sampling/createMessage': () => ({ role: 'assistant', model: 'm', stopReason: 'endTurn', content: { type: 'text', text: said } }) };
+const completion = 'They were never returned to the pool [1], says nobody else [8].';
+const answers = { 'sampling/createMessage': () => ({ role: 'assistant', model: 'm', stopReason: 'endTurn', content: { type: 'text', text: completion } }) };
 
 for (const era of ['legacy', 'modern']) {
-    for (const door of ['http', 'ws', 'stdio']) {
-        test(`the knowledge base with a ${era} client over ${door}`, async t => {
+    for (const transport of ['http', 'ws', 'stdio']) {
+        test(`the knowledge base with a ${era} client over ${transport}`, async t => {
             const { root, config } = await handbook(t);
             const gateway = await startGateway({ config });
             t.after(() => gateway.stop());
-            const where = {
+            const target = {
                 http: { http: gateway.mcp },
                 ws: { ws: new URL(gateway.url.replace('http', 'ws') + '/ws') },
                 stdio: { command: binary, args: ['stdio', '--data', gateway.data] }
-            }[door];
-            if (era === 'modern' && door === 'ws') where.ws = String(where.ws);
-            const peer = await connectPeer(era, where, { capabilities: { sampling: {} }, answers });
+            }[transport];
+            if (era === 'modern' && transport === 'ws') target.ws = String(target.ws);
+            const peer = await connectPeer(era, target, { capabilities: { sampling: {} }, answers });
             t.after(() => peer.close());
-            // A stateless client names the project in each call; the other activates it once.
-            const of = args => (peer.modern ? { project_name: 'handbook', ...args } : args);
-            const call = async (name, args = {}, whose = of) => {
-                const result = await peer.call(name, whose(args));
+            // A stateless client names the project in each call; other clients activate it once.
+            const withProject = args => (peer.modern ? { project_name: 'handbook', ...args } : args);
+            const call = async (name, args = {}, toArguments = withProject) => {
+                const result = await peer.call(name, toArguments(args));
                 assert.notEqual(result.isError, true, JSON.stringify(result));
                 return result.structuredContent;
             };
@@ -91,7 +91,7 @@ for (const era of ['legacy', 'modern']) {
             const reference = await call('rag_query_external', { query: 'restore a backup', min_relevance_score: 0.5 });
             assert.equal(reference.answer_mode, 'sampled');
 
-            // A written document, its level, and its end, each decided by a person.
+            // A document is written, promoted and deleted, each after a decision.
             const content = `${front({ ...problem, title: 'Disk full' })}# Disk full\n\nThe logs were never rotated.\n`;
             const pending = await call('index_document', { path: 'problems/disk.md', content });
             assert.equal(pending.status, 'pending');
@@ -108,10 +108,10 @@ for (const era of ['legacy', 'modern']) {
             await gateway.reached(promotion.changeId, 'applied');
             const first = await call('rag_query', { query: 'connection pool exhausted', min_relevance_score: 0.5 });
             assert.equal(first.sources[0].promotion_level, 'critical');
-            const whole = args => ({ project_name: 'handbook', ...args });
-            const dry = await call('delete_documents', { paths: ['problems/disk.md'], dry_run: true }, whole);
+            const withHandbook = args => ({ project_name: 'handbook', ...args });
+            const dry = await call('delete_documents', { paths: ['problems/disk.md'], dry_run: true }, withHandbook);
             assert.deepEqual([dry.status, dry.deleted_count], ['preview', 1]);
-            const deletion = await call('delete_documents', { paths: ['problems/disk.md'] }, whole);
+            const deletion = await call('delete_documents', { paths: ['problems/disk.md'] }, withHandbook);
             await gateway.reject(deletion.changeId, 'keep it');
             assert.ok(await readFile(path.join(root, 'know/problems/disk.md')));
 
@@ -120,7 +120,7 @@ for (const era of ['legacy', 'modern']) {
             assert.match((await peer.read(uri)).contents[0].text, /Tuesdays/);
             const stop = await peer.watch(uri);
             await writeFile(path.join(root, 'know/notes/deploy.md'), '# Deployments\n\nNever on Fridays.\n');
-            await eventually('the client hears of the file', () => peer.updated.includes(uri));
+            await eventually('the client receives the update of the file', () => peer.updated.includes(uri));
             await stop();
             const prompt = await peer.prompt('capture', { type: 'tool', project: 'handbook' });
             assert.match(prompt.messages[0].content.text, /`tool_name` \(required\)/);

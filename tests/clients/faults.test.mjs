@@ -1,5 +1,5 @@
-// An upstream that goes wrong in every way spoils only the call that it goes wrong in: not the session, not the others,
-// not the gateway; and whatever happens, no process is left behind.
+// Tests that every fault of an upstream affects only the call in which it occurs, not the session, other calls or the
+// gateway, and that no process is left behind.
 import assert from 'node:assert/strict';
 import { readFile, readdir } from 'node:fs/promises';
 import net from 'node:net';
@@ -12,31 +12,31 @@ import { eventually, stopChild } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
 
 const script = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../fixtures/faulty.mjs');
-/** A patience that no fault outlasts, in milliseconds: what is waited for must come long before. */
-const PATIENCE = { timeout: 30_000 };
+/** A timeout in milliseconds that no fault may reach: each result must arrive much earlier. */
+const TIMEOUT = { timeout: 30_000 };
 
 const config = (server, more = {}) => ({
     policy: { default: 'allow' },
     modules: { tracker: { enabled: false } },
-    // Faults come thick here, and what is tested is each one by itself.
+    // Each fault is tested alone, so the circuit breaker is off.
     mcpServers: { faulty: { ...server, prefix: '', timeout: '3s', breaker: { threshold: 0 } }, ...more }
 });
 const stdio = (env = {}) => ({ command, args: [script, '--stdio'], env });
 
 const text = result => result.content[0].text;
-const works = async peer => {
-    const result = await peer.call('ok', {}, PATIENCE);
+const isWorking = async peer => {
+    const result = await peer.call('ok', {}, TIMEOUT);
     return result.isError !== true && text(result) === 'fine';
 };
-/** How a call ended: the text of its result, or that it failed and how. */
-const ending = promise =>
+/** Returns how a call ended: `{ text }` of its result, or `{ failed }` with the error. */
+const outcomeOf = promise =>
     promise.then(
         result => (result.isError ? { failed: text(result) } : { text: text(result) }),
         error => ({ failed: `${error.code}: ${error.message}` })
     );
 
-/** The processes with this variable in their environment, by id. */
-async function marked(mark) {
+/** Returns the processes that have this mark in their environment. */
+async function processesWith(mark) {
     const found = [];
     for (const pid of (await readdir('/proc')).filter(name => /^\d+$/.test(name))) {
         const variables = await readFile(`/proc/${pid}/environ`, 'utf8').catch(() => '');
@@ -46,7 +46,7 @@ async function marked(mark) {
     }
     return found;
 }
-/** Processes that stopped existing but were not reaped, among the gateway's children. */
+/** Returns the number of children of the gateway that have ended without being reaped. */
 async function zombies(parent) {
     let count = 0;
     for (const pid of (await readdir('/proc')).filter(name => /^\d+$/.test(name))) {
@@ -55,9 +55,9 @@ async function zombies(parent) {
     }
     return count;
 }
-const resident = async pid => Number(/VmRSS:\s+(\d+) kB/.exec(await readFile(`/proc/${pid}/status`, 'utf8'))[1]) / 1024;
+const residentMiB = async pid => Number(/VmRSS:\s+(\d+) kB/.exec(await readFile(`/proc/${pid}/status`, 'utf8'))[1]) / 1024;
 
-// What the caller must get: `fails`, the answer, or either.
+// The result that the caller must get: `fails` or the text of the answer.
 const EXPECTED = {
     hang: 'fails',
     slow: 'at last',
@@ -70,27 +70,27 @@ const EXPECTED = {
     die: 'fails',
     chatty: 'said it all'
 };
-/** Over HTTP there is no reason for noise, as there is on a program's standard output. */
+/** The differences over HTTP, where noise is an error, other than on the standard output of a program. */
 const ONLY_HTTP = { no_body: 'fails', server_error: 'fails', noise: 'fails' };
-/** Over HTTP the fixture is one process for all; its end is the test of its own below. */
+/** Faults that are not tested over HTTP here, because the fixture is one process for all calls; see below. */
 const NOT_HTTP = ['die'];
 
 for (const era of ['legacy', 'modern']) {
     for (const transport of ['stdio', 'http']) {
-        test(`faults over ${transport}, seen by a ${era} client`, async t => {
+        test(`a fault over ${transport} affects only its own call of a ${era} client`, async t => {
             const upstream = transport === 'http' ? await startScript(script) : undefined;
             t.after(() => upstream?.stop());
             const gateway = await startGatewayWith(config(upstream ? { url: `${upstream.url}/mcp`, required: true } : { ...stdio(), required: true }));
             t.after(() => gateway.stop());
-            const where = { http: gateway.mcp };
-            const [peer, bystander] = [await connectPeer(era, where, { capabilities: {} }), await connectPeer(era, where, { capabilities: {} })];
+            const target = { http: gateway.mcp };
+            const [peer, bystander] = [await connectPeer(era, target, { capabilities: {} }), await connectPeer(era, target, { capabilities: {} })];
             t.after(() => Promise.all([peer.close(), bystander.close()]));
             const faults = Object.entries({ ...EXPECTED, ...(upstream ? ONLY_HTTP : {}) }).filter(([name]) => !upstream || !NOT_HTTP.includes(name));
             for (const [name, expected] of faults) {
                 await t.test(name, async () => {
-                    await eventually('the server works before', () => works(peer));
-                    const before = await resident(gateway.child.pid);
-                    const end = await ending(peer.call(name, { ms: 200, megabytes: 8 }, PATIENCE));
+                    await eventually('the server works before', () => isWorking(peer));
+                    const before = await residentMiB(gateway.child.pid);
+                    const end = await outcomeOf(peer.call(name, { ms: 200, megabytes: 8 }, TIMEOUT));
                     if (expected === 'fails') {
                         assert.ok(end.failed, `it does not fail: ${JSON.stringify(end).slice(0, 200)}`);
                         assert.ok(end.failed.length > 20 && end.failed.length < 2000, `no clear error: ${end.failed.slice(0, 300)}`);
@@ -98,37 +98,37 @@ for (const era of ['legacy', 'modern']) {
                     } else {
                         assert.deepEqual(end, { text: expected });
                     }
-                    await eventually('the server works after it, for this session', () => works(peer));
-                    assert.ok(await works(bystander), 'and for the others');
-                    if (name === 'huge') assert.ok((await resident(gateway.child.pid)) < before + 64, 'nothing of that size is kept');
+                    await eventually('the server works after it, for this session', () => isWorking(peer));
+                    assert.ok(await isWorking(bystander), 'and for other sessions');
+                    if (name === 'huge') assert.ok((await residentMiB(gateway.child.pid)) < before + 64, 'the memory is released');
                 });
             }
-            await t.test('nothing is left unreaped', async () => assert.equal(await zombies(gateway.child.pid), 0));
+            await t.test('every child is reaped', async () => assert.equal(await zombies(gateway.child.pid), 0));
         });
     }
 }
 
-test('a server that hangs or dies takes only its own calls along', async t => {
+test('a server that hangs or dies fails only its own calls', async t => {
     const gateway = await startGatewayWith(config({ ...stdio(), required: true }, { steady: { ...stdio(), required: true } }));
     t.after(() => gateway.stop());
     const peer = await connectPeer('legacy', { http: gateway.mcp }, { capabilities: {} });
     t.after(() => peer.close());
-    const hanging = ending(peer.call('hang', {}, PATIENCE));
-    assert.equal(text(await peer.call('steady__ok', {}, PATIENCE)), 'fine', 'another server answers meanwhile');
+    const hanging = outcomeOf(peer.call('hang', {}, TIMEOUT));
+    assert.equal(text(await peer.call('steady__ok', {}, TIMEOUT)), 'fine', 'another server answers meanwhile');
     assert.ok((await hanging).failed);
-    // Those in flight on the child that dies end too, and clearly.
-    const slow = ending(peer.call('slow', { ms: 2500 }, PATIENCE));
+    // Other calls in flight on a child that dies fail with a clear error.
+    const slow = outcomeOf(peer.call('slow', { ms: 2500 }, TIMEOUT));
     await eventually('it is in flight', async () => (await gateway.api('GET', '/sessions')).body.inFlight === 1);
-    // Its pipe has the slow one by now: what comes after it is answered.
-    assert.equal(text(await peer.call('ok', {}, PATIENCE)), 'fine');
-    assert.ok((await ending(peer.call('die', {}, PATIENCE))).failed);
-    assert.ok((await slow).failed, 'it ends with its server, and not by itself');
-    assert.equal(text(await peer.call('steady__ok', {}, PATIENCE)), 'fine');
-    await eventually('the server is started again', () => works(peer));
+    // The slow call is in the pipe by now; a call after it is answered.
+    assert.equal(text(await peer.call('ok', {}, TIMEOUT)), 'fine');
+    assert.ok((await outcomeOf(peer.call('die', {}, TIMEOUT))).failed);
+    assert.ok((await slow).failed, 'it fails with its server');
+    assert.equal(text(await peer.call('steady__ok', {}, TIMEOUT)), 'fine');
+    await eventually('the server is started again', () => isWorking(peer));
 });
 
-test('an HTTP server that comes and goes', async t => {
-    // Any port at first, and that one ever after: should another program take it meanwhile, the fixture cannot start and says so.
+test('calls work again whenever an HTTP server is restarted', async t => {
+    // The port is chosen once and reused. If another program takes it meanwhile, the fixture reports that it cannot start.
     let upstream = await startScript(script);
     const { port } = new URL(upstream.url);
     t.after(() => upstream.stop());
@@ -137,27 +137,27 @@ test('an HTTP server that comes and goes', async t => {
     const peers = [await connectPeer('legacy', { http: gateway.mcp }), await connectPeer('modern', { http: gateway.mcp })];
     t.after(() => Promise.all(peers.map(peer => peer.close())));
     for (let round = 0; round < 3; round++) {
-        for (const peer of peers) await eventually('it works', () => works(peer));
+        for (const peer of peers) await eventually('it works', () => isWorking(peer));
         await upstream.stop();
         for (const peer of peers) {
-            const { failed } = await ending(peer.call('ok', {}, PATIENCE));
+            const { failed } = await outcomeOf(peer.call('ok', {}, TIMEOUT));
             assert.ok(failed, 'a call while it is away fails');
-            assert.ok((await peer.tools()).length > 0, 'the session lives on, and the lists too');
+            assert.ok((await peer.tools()).length > 0, 'the session and its lists remain');
         }
         upstream = await startScript(script, ['--port', port]);
     }
-    // Its sessions were forgotten with the process: the gateway must have opened new ones.
-    for (const peer of peers) await eventually('it works in the end', () => works(peer));
+    // The server has lost its sessions, so the gateway must have opened new ones.
+    for (const peer of peers) await eventually('it works in the end', () => isWorking(peer));
 });
 
-test('processes', async t => {
+test('no process is left behind', async t => {
     const mark = `mark-${process.pid}`;
-    const mine = () => marked(mark);
+    const ownProcesses = () => processesWith(mark);
 
     await t.test('abandoned sessions leave no process behind', async t => {
         const gateway = await startGatewayWith(config({ ...stdio({ FAULTY_MARK: mark }), required: true }));
         t.after(() => gateway.stop());
-        // Sessions that nobody ends, each with capabilities: they share what the principal and the capabilities share.
+        // These sessions are never ended. They share processes with sessions of the same principal and capabilities.
         for (let count = 0; count < 100; count++) {
             const capabilities = count % 2 ? { elicitation: {} } : { sampling: {} };
             const opened = await fetch(gateway.mcp, {
@@ -174,24 +174,24 @@ test('processes', async t => {
             });
             assert.match(await called.text(), /fine/);
         }
-        const children = await mine();
-        // Each with its guard: the one that is shared, one for either set of capabilities, and for the first seconds the
-        // one that the lists are read on.
+        const children = await ownProcesses();
+        // Each child has a guard. There is a shared one, one for each set of capabilities, and for some seconds the one that
+        // read the lists.
         assert.ok(children.length >= 2 && children.length <= 8, `${children.length} processes`);
         await gateway.stop();
-        await eventually('all of them are gone', async () => (await mine()).length === 0);
+        await eventually('all of them are gone', async () => (await ownProcesses()).length === 0);
     });
 
-    for (const [how, signal] of [['is stopped', 'SIGTERM'], ['is killed', 'SIGKILL']]) {
-        await t.test(`children and grandchildren are gone when the gateway ${how}`, async t => {
+    for (const [condition, signal] of [['is stopped', 'SIGTERM'], ['is killed', 'SIGKILL']]) {
+        await t.test(`children and grandchildren are gone when the gateway ${condition}`, async t => {
             const gateway = await startGatewayWith(config({ ...stdio({ FAULTY_MARK: mark }), required: true }));
             t.after(() => gateway.stop());
             const peer = await connectPeer('legacy', { http: gateway.mcp }, { capabilities: {} });
-            await peer.call('grandchild', {}, PATIENCE);
-            assert.ok((await mine()).length >= 2, 'a child and its child');
+            await peer.call('grandchild', {}, TIMEOUT);
+            assert.ok((await ownProcesses()).length >= 2, 'a child and its child');
             const closed = peer.close().catch(() => undefined);
             gateway.child.kill(signal);
-            await eventually('none is left', async () => (await mine()).length === 0, 20_000);
+            await eventually('none is left', async () => (await ownProcesses()).length === 0, 20_000);
             await closed;
             await stopChild(gateway.child);
         });
@@ -203,7 +203,7 @@ test('a client that does not read does not slow another', async t => {
     t.after(() => upstream.stop());
     const gateway = await startGatewayWith(config({ url: `${upstream.url}/mcp`, timeout: '60s', required: true }));
     t.after(() => gateway.stop());
-    const before = await resident(gateway.child.pid);
+    const before = await residentMiB(gateway.child.pid);
     const body = JSON.stringify({
         jsonrpc: '2.0',
         id: 1,
@@ -233,9 +233,9 @@ test('a client that does not read does not slow another', async t => {
     t.after(() => stalled.forEach(socket => socket.destroy()));
     for (const era of ['legacy', 'modern']) {
         const peer = await connectPeer(era, { http: gateway.mcp }, { capabilities: {} });
-        for (let count = 0; count < 50; count++) assert.ok(await works(peer));
+        for (let count = 0; count < 50; count++) assert.ok(await isWorking(peer));
         await peer.close();
     }
-    const grown = (await resident(gateway.child.pid)) - before;
+    const grown = (await residentMiB(gateway.child.pid)) - before;
     assert.ok(grown < 100, `what nobody reads is not kept without bound: ${grown} MiB`);
 });

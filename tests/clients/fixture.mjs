@@ -1,10 +1,10 @@
-// Starts the fixture servers of `tests/fixtures`, and says how a gateway is told of them.
+// Starts the fixture servers of `tests/fixtures` and gateways in front of them.
 import { spawn } from 'node:child_process';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
-import { Hopeless, eventually, startGateway, stopChild } from './gateway.mjs';
+import { PermanentError, eventually, startGateway, stopChild } from './gateway.mjs';
 
 const folder = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../fixtures');
 
@@ -13,17 +13,17 @@ export const KINDS = {
     both: ['--sdk', 'v2', '--era', 'both'],
     legacy: ['--sdk', 'v1'],
     modern: ['--sdk', 'v2', '--era', 'modern'],
-    // The 2.x SDK behind an era filter: it turns its own multi-round-trip tools into pushed requests.
+    // The 2.x SDK restricted to the legacy era turns its own multi-round-trip tools into pushed requests.
     shim: ['--sdk', 'v2', '--era', 'legacy']
 };
 
-/** Which Node runs a fixture; `packageBin` of a real server goes through here too. */
+/** The Node that runs fixtures and real servers. */
 export const command = process.execPath;
 export const fixtureArguments = kind => [path.join(folder, 'server.mjs'), ...KINDS[kind]];
-/** The program of a package that `tests/fixtures` installs. */
+/** Returns the path of a program of a package that `tests/fixtures` installs. */
 export const packageFile = file => path.join(folder, 'node_modules', file);
 
-/** A script of the fixtures over HTTP: `{ url, stop() }`, once it listens. */
+/** Starts a script of the fixtures over HTTP and returns `{ url, child, log(), stop() }` after it listens. */
 export async function startScript(file, args = []) {
     const child = spawn(command, [file, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
     let errors = '';
@@ -38,7 +38,7 @@ export async function startScript(file, args = []) {
 export const startFixture = kind => startScript(path.join(folder, 'server.mjs'), KINDS[kind]);
 export const startTasksFixture = (...args) => startScript(path.join(folder, 'tasks.mjs'), args);
 
-/** The configuration of a gateway in front of one server, whose names pass through unchanged. */
+/** Returns the configuration of a gateway in front of one server, whose names pass through unchanged. */
 export const inFrontOf = (server, more = {}) => ({
     policy: { default: 'allow' },
     modules: { tracker: { enabled: false } },
@@ -46,16 +46,16 @@ export const inFrontOf = (server, more = {}) => ({
     ...more
 });
 
-/** The server entry of a fixture: over HTTP (with its base URL) or as a local command, whose processes share `state`, a file. */
+/** Returns the entry of a fixture: over HTTP with its base URL, or as a command whose processes share the file `state`. */
 export const overHttp = url => ({ url: `${url}/mcp` });
 export const overStdio = (kind, state) => ({ command, args: [...fixtureArguments(kind), '--stdio'], ...(state ? { env: { FIXTURE_STATE: state } } : {}) });
 
-/** Starts a gateway with that configuration and waits until its required servers are there. */
+/** Starts a gateway with that configuration and waits until its required servers are connected. */
 export async function startGatewayWith(config, options = {}) {
     const gateway = await startGateway({ ...options, config });
     try {
         await eventually('the gateway is ready', async () => {
-            if (gateway.child.exitCode !== null) throw new Hopeless(`the gateway ended with ${gateway.child.exitCode}`);
+            if (gateway.child.exitCode !== null) throw new PermanentError(`the gateway ended with ${gateway.child.exitCode}`);
             const { status } = await fetch(`${gateway.url}/ready`);
             return status === 200 || status === 404;
         });

@@ -1,4 +1,4 @@
-// Starts the real gateway for a test, makes a reviewer's key, decides over REST, and stops what it started by pid.
+// Starts the gateway for a test, creates a reviewer's key, decides over REST, and stops the started processes.
 import { spawn, execFile } from 'node:child_process';
 import { mkdtemp, readFile, readdir, readlink, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
@@ -13,16 +13,16 @@ const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '.
 /** The program under test. */
 export const binary = path.resolve(repository, process.env.COUNTERSIGN_BIN ?? 'target/debug/countersign');
 
-/** The environment of the program: nothing of the developer's own configuration reaches it. */
+/** Returns the environment of the program, without the developer's own configuration. */
 export function environment(extra = {}) {
     const kept = Object.fromEntries(['PATH', 'HOME', 'TMPDIR'].filter(k => process.env[k]).map(k => [k, process.env[k]]));
     return { ...kept, XDG_CONFIG_HOME: path.join(os.tmpdir(), 'countersign-no-config'), ...extra };
 }
 
-/** What is waited for will never come. */
-export class Hopeless extends Error {}
+/** Ends the wait of `eventually` at once. */
+export class PermanentError extends Error {}
 
-/** Resolves with the first true value of `check`, which is asked every 25 ms; rejects after `limit` ms, or at once by a `Hopeless`. */
+/** Calls `check` every 25 ms until it returns a true value. Rejects after `limit` ms, or at once on a `PermanentError`. */
 export async function eventually(what, check, limit = 15_000) {
     const end = Date.now() + limit;
     let last;
@@ -32,15 +32,15 @@ export async function eventually(what, check, limit = 15_000) {
             if (value) return value;
             last = undefined;
         } catch (error) {
-            if (error instanceof Hopeless) throw error;
+            if (error instanceof PermanentError) throw error;
             last = error;
         }
-        if (Date.now() > end) throw new Error(`not in ${limit} ms: ${what}`, { cause: last });
+        if (Date.now() > end) throw new Error(`not within ${limit} ms: ${what}`, { cause: last });
         await new Promise(resolve => setTimeout(resolve, 25));
     }
 }
 
-/** The person's side of a gateway: REST with a reviewer's key. */
+/** A reviewer who uses the REST API. */
 export class Reviewer {
     constructor(url, key) {
         this.url = url;
@@ -87,24 +87,24 @@ export class Reviewer {
     }
 }
 
-/** No port is chosen before it is bound: a gateway is told to take any, and says in its data directory which it has. */
+/** The system chooses the port; the gateway publishes it in its data directory. */
 export const LISTEN = '127.0.0.1:0';
 
-/** The port of the gateway that is this process, once it listens; a file of another one is passed over. */
-export function publishedPort(data, pid, ended = () => undefined) {
+/** Returns the port of the gateway with this pid after it listens; the file of another process is ignored. */
+export function publishedPort(data, pid, exitError = () => undefined) {
     return eventually(
         'the gateway says where it listens',
         async () => {
-            if (ended()) throw new Hopeless(ended());
+            if (exitError()) throw new PermanentError(exitError());
             const file = JSON.parse(await readFile(path.join(data, 'gateway.json'), 'utf8').catch(() => '{}'));
             return file.pid === pid && Number(new URL(file.url).port);
         },
-        // Where much else runs the servers behind it take their time.
+        // On a busy machine the servers behind it start slowly.
         60_000
     );
 }
 
-/** The port that a process listens on, as the kernel has it: for a program that was told to take any and does not say which. */
+/** Returns the port that a process listens on, for programs that do not print it. */
 export async function listeningPort(pid) {
     return eventually(`process ${pid} listens`, async () => {
         const folder = `/proc/${pid}/fd`;
@@ -118,8 +118,8 @@ export async function listeningPort(pid) {
     });
 }
 
-/** Listens, and hangs up on everybody: nobody is there, and nobody else can be. */
-export async function startNobody() {
+/** Reserves a port and closes every connection to it, as if no server were there. */
+export async function startClosedPort() {
     const server = net.createServer(socket => socket.on('error', () => undefined).resetAndDestroy());
     await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
     return { port: server.address().port, close: () => new Promise(resolve => server.close(resolve)) };
@@ -135,11 +135,11 @@ export class Gateway extends Reviewer {
         return new URL('/mcp', this.url);
     }
 
-    /** Makes an API key with the command line, as a person would. */
+    /** Creates an API key with the command line. */
     async createKey(role, name, owner) {
         const whose = owner ? ['--owner', owner] : [];
         const { stdout } = await run(binary, ['keys', 'create', '--role', role, '--name', name, ...whose, '--data', this.data], {
-            // It names the store, where that is in PostgreSQL.
+            // The environment names the store if it is PostgreSQL.
             env: environment(this.env)
         });
         return stdout.trim();
@@ -150,37 +150,37 @@ export class Gateway extends Reviewer {
             'the gateway answers /health',
             async () => {
                 if (this.child?.exitCode !== null && this.child?.exitCode !== undefined) {
-                    throw new Hopeless(`the gateway ended with ${this.child.exitCode}`);
+                    throw new PermanentError(`the gateway ended with ${this.child.exitCode}`);
                 }
                 return (await fetch(`${this.url}/health`)).ok;
             },
-            // Where much else runs the servers behind it take their time.
+            // On a busy machine the servers behind it start slowly.
             60_000
         ).catch(error => {
             throw new Error(`${error.message}\n--- stderr of the gateway ---\n${this.log()}`, { cause: error });
         });
     }
 
-    /** Has it end, and does not wait for that. */
+    /** Asks the gateway to end, without waiting. */
     terminate() {
         this.child.kill('SIGTERM');
     }
 
-    /** Ends it by pid and removes its data. */
+    /** Stops the gateway and removes its data. */
     async stop() {
         await stopChild(this.child);
         for (const folder of [this.data, this.home]) if (folder) await rm(folder, { recursive: true, force: true });
     }
 }
 
-/** SIGTERM, then SIGKILL after 5 s; resolves with the exit code. */
+/** Sends SIGTERM, and SIGKILL after 5 s. Resolves with the exit code. */
 export async function stopChild(child) {
-    // Without a pid it never began.
+    // Without a pid it was never started.
     if (!child?.pid || child.exitCode !== null || child.signalCode !== null) return child?.exitCode;
-    const ended = new Promise(resolve => child.once('exit', code => resolve(code)));
+    const exited = new Promise(resolve => child.once('exit', code => resolve(code)));
     child.kill('SIGTERM');
     const timer = setTimeout(() => child.kill('SIGKILL'), 5_000);
-    const code = await ended;
+    const code = await exited;
     clearTimeout(timer);
     return code;
 }
@@ -189,12 +189,12 @@ export function temporaryData() {
     return mkdtemp(path.join(os.tmpdir(), 'countersign-test-'));
 }
 
-/** COUNTERSIGN_TEST_NODES=3 has every gateway be three, but where a test says otherwise. */
+/** The number of gateways that replace each gateway, unless a test sets it. */
 const NODES = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
 
 /**
- * Starts `countersign serve` with fresh data, with a reviewer named alice; `config` is the configuration file's content. With
- * `nodes` it is so many of them on one PostgreSQL behind nginx.
+ * Starts `countersign serve` with new data and a reviewer named alice. `config` is the content of the configuration file.
+ * With `nodes`, several gateways run on one PostgreSQL behind nginx.
  */
 export async function startGateway({ env = {}, config, nodes = NODES } = {}) {
     if (nodes > 1) {
@@ -202,7 +202,7 @@ export async function startGateway({ env = {}, config, nodes = NODES } = {}) {
         return startCluster(nodes, { env, config });
     }
     const data = await temporaryData();
-    // Beside the data, not in it: a server that is configured to read the file's folder must not reach the store.
+    // The file is not in the data directory, because a server that may read its folder must not reach the store.
     const home = config && (await temporaryData());
     const file = config ? ['--config', path.join(home, 'countersign.yaml')] : [];
     // JSON is YAML.
@@ -215,8 +215,8 @@ export async function startGateway({ env = {}, config, nodes = NODES } = {}) {
     child.stderr.setEncoding('utf8').on('data', text => (log = (log + text).slice(-64_000)));
     await new Promise((resolve, reject) => child.once('spawn', resolve).once('error', reject));
     try {
-        const ended = () => child.exitCode !== null && `the gateway ended with ${child.exitCode}\n--- stderr of the gateway ---\n${log}`;
-        const port = await publishedPort(data, child.pid, ended);
+        const exitError = () => child.exitCode !== null && `the gateway ended with ${child.exitCode}\n--- stderr of the gateway ---\n${log}`;
+        const port = await publishedPort(data, child.pid, exitError);
         const gateway = new Gateway({ port, data, home, env, file: file[1], child, log: () => log });
         await gateway.waitHealthy();
         gateway.key = await gateway.createKey('reviewer', 'alice');
@@ -228,7 +228,7 @@ export async function startGateway({ env = {}, config, nodes = NODES } = {}) {
     }
 }
 
-/** A TCP relay that can cut every connection through it, to prove that a client resumes. */
+/** Starts a TCP relay that can cut every connection, to test that a client resumes. */
 export async function startRelay(port) {
     const pairs = new Set();
     const server = net.createServer(client => {

@@ -1,5 +1,5 @@
-// What every real client must be able to do, whatever its SDK and transport: one journey from the first list to an
-// approved, a rejected and a withdrawn change. The adapters of the SDKs give it one shape (see `ts-v1` and `ts-v2`).
+// The steps that every client must be able to do, whatever its SDK and transport, from the first list to an approved, a
+// rejected and a withdrawn change. `ts-v1` and `ts-v2` adapt the SDKs.
 import assert from 'node:assert/strict';
 
 import Ajv2020 from 'ajv/dist/2020.js';
@@ -22,7 +22,7 @@ const FINAL = new Set(['applied', 'failed', 'rejected', 'expired', 'withdrawn'])
 
 const text = result => result.content.map(block => block.text ?? '').join('\n');
 
-/** The first project's id, out of `list_projects`. */
+/** Returns the first project of `list_projects`. */
 export async function firstProject(client) {
     const { structuredContent } = await client.call('list_projects', {});
     const [project] = structuredContent.projects;
@@ -30,13 +30,13 @@ export async function firstProject(client) {
     return project;
 }
 
-/** Whether an issue with that title can be found by a read. */
+/** Returns the issue with that title, if it exists. */
 export async function issueTitled(client, projectId, title) {
     const result = await client.call('list_issues', { projectId });
     return result.structuredContent.issues.find(issue => issue.title === title);
 }
 
-/** Proposes a Story and returns the pending answer, which the SDK has held against the listed output schema. */
+/** Proposes a Story and returns the pending answer, which the SDK has validated with the output schema. */
 export async function propose(client, projectId, title) {
     const result = await client.call('create_issue', { projectId, title, type: 'Story' });
     assert.notEqual(result.isError, true, text(result));
@@ -50,23 +50,23 @@ export async function propose(client, projectId, title) {
     return result.structuredContent;
 }
 
-/** Waits with `wait_for_change` until nothing more will happen to it. */
-export async function settled(client, changeId) {
+/** Waits with `wait_for_change` until the change is in a final state. */
+export async function waitUntilFinal(client, changeId) {
     for (let round = 0; round < 20; round++) {
         const { structuredContent, ...result } = await client.call('wait_for_change', { changeId });
         if (FINAL.has(structuredContent.status)) return { ...structuredContent, text: text(result) };
     }
-    throw new Error(`change ${changeId} does not settle`);
+    throw new Error(`change ${changeId} does not end`);
 }
 
 /**
- * The steps as `[name, step]`; each step gets `{ client, reviewer }` and they run in this order over one connection.
- * `client` has: call(name, args, options), listTools, listResources, listTemplates, readResource, ping,
- * watch(uris, onUpdated) → stop, capabilities, server, modern.
+ * The steps as `[name, step]`, which run in this order over one connection. Each gets `{ client, reviewer }`. A `client` has
+ * call(name, args, options), listTools, listResources, listTemplates, readResource, ping, watch(uris, onUpdated) → stop,
+ * capabilities, server, modern.
  */
 export const journey = [
     [
-        'says who it is and what it can do',
+        'the server tells its name and capabilities',
         async ({ client }) => {
             assert.equal(client.server().name, 'countersign');
             assert.ok(client.server().version);
@@ -77,7 +77,7 @@ export const journey = [
         }
     ],
     [
-        'lists tools whose schemas compile',
+        'tools are listed, and their schemas compile',
         async ({ client }) => {
             const tools = await client.listTools();
             const names = tools.map(tool => tool.name);
@@ -97,7 +97,7 @@ export const journey = [
         }
     ],
     [
-        'reads go straight through',
+        'reads run without review',
         async ({ client }) => {
             const project = await firstProject(client);
             assert.ok(project.key && project.name, JSON.stringify(project));
@@ -109,7 +109,7 @@ export const journey = [
         }
     ],
     [
-        'a write waits for a person, who approves it; then it exists',
+        'a write waits for approval and then exists',
         async ({ client, reviewer }) => {
             const project = await firstProject(client);
             const title = `Approved through ${client.label}`;
@@ -120,7 +120,7 @@ export const journey = [
             assert.equal(seen.arguments.title, title);
             assert.equal(seen.proposer.principal, 'local-agent');
             assert.equal(seen.proposer.clientName, client.name);
-            const waiting = settled(client, changeId);
+            const waiting = waitUntilFinal(client, changeId);
             await reviewer.approve(changeId, 'go ahead');
             const after = await waiting;
             assert.equal(after.status, 'applied', after.text);
@@ -135,7 +135,7 @@ export const journey = [
             const title = `Rejected through ${client.label}`;
             const { changeId } = await propose(client, project.id, title);
             await reviewer.reject(changeId, 'we have this already: see CORE-1');
-            const after = await settled(client, changeId);
+            const after = await waitUntilFinal(client, changeId);
             assert.equal(after.status, 'rejected');
             assert.ok(after.text.includes('we have this already: see CORE-1'), after.text);
             const read = await client.call('get_change', { changeId });
@@ -144,7 +144,7 @@ export const journey = [
         }
     ],
     [
-        'what was proposed can be withdrawn, and is listed',
+        'a proposed change is listed and can be withdrawn',
         async ({ client, reviewer }) => {
             const project = await firstProject(client);
             const { changeId } = await propose(client, project.id, `Withdrawn through ${client.label}`);
@@ -161,7 +161,7 @@ export const journey = [
         }
     ],
     [
-        'a bad call is told apart from a failed one',
+        'an invalid call and a failed call return different errors',
         async ({ client }) => {
             const bad = await client.call('create_issue', { title: '' }).then(
                 result => result,
@@ -191,7 +191,7 @@ export const journey = [
             assert.ok(first.contents[0].text.length > 0);
             const templates = await client.listTemplates();
             assert.ok(templates.some(template => template.uriTemplate.startsWith('change://')), JSON.stringify(templates));
-            // -32002 up to 2025-11-25, -32602 since; some SDKs translate the old code.
+            // The code is -32002 up to 2025-11-25 and -32602 since. Some SDKs translate the old one.
             await assert.rejects(client.readResource('nowhere://at/all'), error => [-32002, -32602].includes(error.code));
 
             const project = await firstProject(client);
@@ -208,7 +208,7 @@ export const journey = [
         }
     ],
     [
-        'a wait reports progress and can be cancelled; the connection goes on',
+        'a wait reports progress and can be cancelled without ending the connection',
         async ({ client }) => {
             const project = await firstProject(client);
             const { changeId } = await propose(client, project.id, `Left waiting through ${client.label}`);

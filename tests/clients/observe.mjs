@@ -1,5 +1,5 @@
-// What a client sees of the fixture server, written down so that two ways to reach it can be compared: directly, and
-// through the gateway. Everything in it is the same for every era of the server; what may differ is left out here.
+// Records what a client sees of the fixture server, so that a direct connection and one through the gateway can be compared.
+// The record is the same for every era of the server; what may differ is left out.
 import assert from 'node:assert/strict';
 
 import { connectPeer } from './peer.mjs';
@@ -7,20 +7,20 @@ import { eventually } from './gateway.mjs';
 
 const WATCHED = 'test://watched-resource';
 
-/** Without what says who answered, and how long it may be kept: the gateway answers in its own name. */
-function bare(value) {
+/** Removes the server info and the cache hints, which differ because the gateway answers in its own name. */
+function withoutServerInfo(value) {
     const { _meta, ttlMs, cacheScope, resultType, ...rest } = value;
     const { 'io.modelcontextprotocol/serverInfo': _, ...meta } = _meta ?? {};
     return Object.keys(meta).length ? { ...rest, _meta: meta } : rest;
 }
 
-/** An error as far as a client can tell it apart. SDKs put words before the message. */
+/** Returns the parts of an error that clients can compare; SDKs prefix the message. */
 const failure = error => ({ error: error.code, data: error.data, message: error.message.replace(/^MCP error -?\d+: /, '') });
-const attempt = promise => promise.then(bare, failure);
+const attempt = promise => promise.then(withoutServerInfo, failure);
 const sorted = list => [...list].sort((a, b) => JSON.stringify(a).localeCompare(JSON.stringify(b)));
 const byName = list => Object.fromEntries(list.map(item => [item.name, item]));
 
-/** The tools whose answer says all, with their arguments. */
+/** The tools that are called once, with their arguments. */
 const CALLS = [
     ['test_simple_text', {}],
     ['test_simple_text', undefined],
@@ -38,7 +38,7 @@ const CALLS = [
     ['refuse', { code: 1234 }],
     ['refuse', { code: -32602 }],
     ['refuse', { code: -32603 }],
-    // These ask the client something.
+    // These tools ask the client.
     ['test_elicitation', { message: 'Who are you?' }],
     ['test_elicitation_sep1034_defaults', {}],
     ['test_elicitation_sep1330_enums', {}],
@@ -55,7 +55,7 @@ const CALLS = [
     ['test_missing_capability', {}]
 ];
 
-/** The steps as `[name, step]`: each answers what it saw. They run in this order over one connection. */
+/** The steps as `[name, step]`, which run in this order over one connection. Each returns what it saw. */
 export const STEPS = [
     ['lists', async peer => {
         const [tools, prompts, resources, templates] = [await peer.tools(), await peer.prompts(), await peer.resources(), await peer.templates()];
@@ -73,16 +73,16 @@ export const STEPS = [
         return { result, progress };
     }],
     ['logging', async peer => {
-        const heard = async options => {
+        const logsOf = async options => {
             const before = peer.logs.length;
             await peer.call('test_tool_with_logging', {}, options);
             return peer.logs.slice(before).map(({ level, data }) => ({ level, data }));
         };
-        return { info: await heard({ level: 'info' }), error: await heard({ level: 'error' }) };
+        return { info: await logsOf({ level: 'info' }), error: await logsOf({ level: 'error' }) };
     }],
     ['prompts', async peer => {
         const before = peer.asked.length;
-        const got = [];
+        const results = [];
         for (const [name, args] of [
             ['test_simple_prompt', undefined],
             ['test_prompt_with_arguments', { arg1: 'a', arg2: 'ü b' }],
@@ -91,20 +91,20 @@ export const STEPS = [
             ['test_input_required_result_prompt', undefined],
             ['test_prompt_with_arguments', { arg1: 'only one' }]
         ]) {
-            got.push(await attempt(peer.prompt(name, args)));
+            results.push(await attempt(peer.prompt(name, args)));
         }
-        return { got, asked: peer.asked.slice(before) };
+        return { results, asked: peer.asked.slice(before) };
     }],
     ['resources', async peer => {
         const before = peer.asked.length;
-        const got = [];
+        const results = [];
         for (const uri of ['test://static-text', 'test://static-binary', 'test://template/a%20b/data', 'test://guarded', 'test://nowhere']) {
             const { message, ...answer } = await attempt(peer.read(uri));
-            // What is missing has one code since 2026-07-28, and two before: the SDK 2.x uses the new one for both eras.
+            // A missing resource has the code -32002 before 2026-07-28, but the SDK 2.x uses the new one for both eras.
             if (!peer.modern && answer.error === -32002) answer.error = -32602;
-            got.push(answer);
+            results.push(answer);
         }
-        return { got, asked: peer.asked.slice(before) };
+        return { results, asked: peer.asked.slice(before) };
     }],
     ['completion', async peer => [
         await attempt(peer.complete({ ref: { type: 'ref/prompt', name: 'test_prompt_with_arguments' }, argument: { name: 'arg1', value: 'pa' } })),
@@ -128,7 +128,7 @@ export const STEPS = [
             await eventually(`change ${round} of the tools`, () => peer.changed.filter(kind => kind === 'tools').length >= round);
             seen.push(await has('test_extra_tool'));
         }
-        // Both are waited for: what changes and is back before anybody has looked is no change to the next client.
+        // Waits for both changes, because a change that is undone before it is read is not noticed by the next client.
         for (const round of [1, 2]) {
             await peer.call('test_trigger_prompt_change', {});
             await eventually(`change ${round} of the prompts`, () => peer.changed.filter(kind => kind === 'prompts').length >= round);
@@ -149,24 +149,24 @@ export const STEPS = [
         abort.abort('enough');
         await assert.rejects(call);
         await eventually('the server hears of the cancellation', async () => (await cancelled()) === before + 1);
-        // Steps that the server told before it heard of that may still have come, and the SDK knows their call no more.
+        // Progress that the server sent before the cancellation may still arrive, for a call that the SDK no longer knows.
         const late = peer.errors.splice(readable).filter(({ message }) => !/unknown token: .*"message":"step \d+"/.test(message));
         peer.errors.push(...late);
         assert.deepEqual(progress, [...progress].sort((a, b) => a - b), 'progress rises');
         return 'cancelled';
     }],
-    // The gateway says in its own words that it knows no such name.
+    // The gateway reports unknown names with its own message.
     ['unknown names', async peer => [
         (await attempt(peer.call('no_such_tool', {}))).error,
         (await attempt(peer.prompt('no_such_prompt'))).error,
         (await attempt(peer.complete({ ref: { type: 'ref/prompt', name: 'no_such_prompt' }, argument: { name: 'a', value: '' } }))).error
     ]],
-    // The two SDKs themselves do not agree on who resumes a stream that has ended.
+    // The SDKs differ in who resumes a stream that has ended.
     ['nothing was unreadable', async peer => peer.errors.map(error => error.message).filter(message => !/SSE stream|reconnection attempts/.test(message))]
 ];
 
-/** Clients that can do less, and people who say no: `[name, step]`, each connecting by itself with `connect(options)`. */
-export const LESS = [
+/** Steps with fewer capabilities or declined questions, as `[name, step]`. Each connects with `connect(options)`. */
+export const LIMITED_STEPS = [
     ['declining', async connect => {
         const peer = await connect({ answers: { 'elicitation/create': () => ({ action: 'decline' }) }, capabilities: { elicitation: { form: {} } } });
         const result = await attempt(peer.call('test_elicitation', { message: 'May I?' }));
@@ -174,11 +174,11 @@ export const LESS = [
         return result;
     }],
     ['two at once', async connect => {
-        const say = name => ({
+        const answerWith = name => ({
             capabilities: { elicitation: { form: {} } },
             answers: { 'elicitation/create': () => ({ action: 'accept', content: { response: name } }) }
         });
-        const peers = [await connect(say('Ann')), await connect(say('Bob'))];
+        const peers = [await connect(answerWith('Ann')), await connect(answerWith('Bob'))];
         const results = await Promise.all(peers.map(async peer => [
             await attempt(peer.call('test_elicitation', { message: 'Who?' })),
             await attempt(peer.call('test_elicitation', { message: 'Who again?' }))
@@ -197,7 +197,7 @@ export const LESS = [
         const { capabilities } = JSON.parse((await peer.call('whoami', {})).content[0].text);
         const declared = ['elicitation', 'sampling', 'roots'].filter(name => capabilities[name]);
         const answers = [];
-        // An error of the protocol to one era, of the tool to the other: refused in any case.
+        // One era reports a protocol error, the other an error of the tool.
         for (const [name, args] of [['test_elicitation', { message: 'Anybody?' }], ['test_sampling', { prompt: 'Anybody?' }], ['test_input_required_result_list_roots', {}]]) {
             const answer = await attempt(peer.call(name, args));
             answers.push({ name, refused: answer.isError === true || answer.error === -32021 });
@@ -207,15 +207,15 @@ export const LESS = [
     }]
 ];
 
-/** Runs all of it; answers step → what was seen, or the error that it ended with. */
+/** Runs all steps. Returns a map from each step to its value or error. */
 export async function observe(connect) {
     const seen = new Map();
     const note = async (name, step) => seen.set(name, await step.then(value => ({ value: structuredClone(value) }), error => ({ thrown: error })));
     const peer = await connect();
     for (const [name, step] of STEPS) await note(name, step(peer));
     await peer.close();
-    for (const [name, step] of LESS) await note(name, step(connect));
+    for (const [name, step] of LIMITED_STEPS) await note(name, step(connect));
     return seen;
 }
 
-export const observer = (era, where) => observe(options => connectPeer(era, where(), options));
+export const observer = (era, target) => observe(options => connectPeer(era, target(), options));

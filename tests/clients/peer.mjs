@@ -1,4 +1,4 @@
-// An SDK client of either era behind one face, which writes down what it is asked and told.
+// Wraps an SDK client of either era in one interface and records what it is asked and notified of.
 import { Client as Modern, LOG_LEVEL_META_KEY, StreamableHTTPClientTransport as ModernHttp } from '@modelcontextprotocol/client';
 import { StdioClientTransport as ModernStdio } from '@modelcontextprotocol/client/stdio';
 import { Client as Legacy } from '@modelcontextprotocol/sdk/client/index.js';
@@ -18,8 +18,8 @@ import {
 import { environment } from './gateway.mjs';
 import { WebSocketTransport } from './websocket.mjs';
 
-/** What a peer declares unless told otherwise. */
-export const CAPABLE = { elicitation: { form: {} }, sampling: {}, roots: {} };
+/** The capabilities that a peer declares by default. */
+export const ALL_CAPABILITIES = { elicitation: { form: {} }, sampling: {}, roots: {} };
 
 const SCHEMAS = {
     'elicitation/create': ElicitRequestSchema,
@@ -31,12 +31,12 @@ const SCHEMAS = {
     'notifications/prompts/list_changed': PromptListChangedNotificationSchema
 };
 
-/** Where to connect to: `{ http: URL, key }`, `{ ws: URL }` or `{ command, args }`. */
-function transport(where, modern) {
-    const who = where.key && { requestInit: { headers: { Authorization: `Bearer ${where.key}` } } };
-    if (where.http) return modern ? new ModernHttp(where.http, who) : new LegacyHttp(where.http, who);
-    if (where.ws) return modern ? new WebSocketTransport(where.ws) : new LegacySocket(where.ws);
-    const child = { ...where, env: where.env ?? environment(), stderr: 'ignore' };
+/** Creates the transport to `{ http: URL, key }`, `{ ws: URL }` or `{ command, args }`. */
+function transport(target, modern) {
+    const options = target.key && { requestInit: { headers: { Authorization: `Bearer ${target.key}` } } };
+    if (target.http) return modern ? new ModernHttp(target.http, options) : new LegacyHttp(target.http, options);
+    if (target.ws) return modern ? new WebSocketTransport(target.ws) : new LegacySocket(target.ws);
+    const child = { ...target, env: target.env ?? environment(), stderr: 'ignore' };
     return modern ? new ModernStdio(child) : new LegacyStdio(child);
 }
 
@@ -63,23 +63,23 @@ function example(schema) {
     return { string: 'Alice', boolean: true, number: 1.5, integer: 3 }[schema.type];
 }
 
-/** What the gateway puts before a server's question of a person: who asks. */
-const ASKER = /^The server "[^"]+" asks(, not Countersign: | you to open a page at \S+\. Not Countersign: )/;
+/** The prefix of the gateway that tells which server asks. */
+const SERVER_PREFIX = /^The server "[^"]+" asks(, not Countersign: | you to open a page at \S+\. Not Countersign: )/;
 
-/** What it puts behind one that looks like a request for a credential. */
-const CAREFUL = /\n\nCareful: this looks like a request for a credential[^\n]*$/;
+/** The suffix of the gateway for questions that look like a request for a credential. */
+const CREDENTIAL_WARNING = /\n\nCareful: this looks like a request for a credential[^\n]*$/;
 
 /**
  * Connects a client of that era (`legacy` with the SDK 1.x, `modern` with 2.x). `asked`, `logs`, `updated` and `changed`
- * fill up while it lives; `named` tells of each question of a person whether it said which server asks, which stands
- * apart from `asked`, so that this can be compared with what a server asks directly.
+ * collect its requests and notifications. `named` records for each question if it named the asking server; the prefix is
+ * removed from `asked`, so that it can be compared with a direct connection.
  */
-export async function connectPeer(era, where, { capabilities = CAPABLE, name = `peer-${era}`, answers = ANSWERS } = {}) {
+export async function connectPeer(era, target, { capabilities = ALL_CAPABILITIES, name = `peer-${era}`, answers = ANSWERS } = {}) {
     const modern = era === 'modern';
-    const who = { name, version: '1.0.0' };
+    const options = { name, version: '1.0.0' };
     const client = modern
-        ? new Modern(who, { capabilities, versionNegotiation: { mode: { pin: '2026-07-28' } } })
-        : new Legacy(who, { capabilities });
+        ? new Modern(options, { capabilities, versionNegotiation: { mode: { pin: '2026-07-28' } } })
+        : new Legacy(options, { capabilities });
     const [asked, named, logs, updated, changed, errors] = [[], [], [], [], [], []];
     client.onerror = error => errors.push(error);
     const needs = { 'elicitation/create': 'elicitation', 'sampling/createMessage': 'sampling', 'roots/list': 'roots' };
@@ -87,26 +87,26 @@ export async function connectPeer(era, where, { capabilities = CAPABLE, name = `
         if (!capabilities[capability]) continue;
         client.setRequestHandler(modern ? method : SCHEMAS[method], async ({ params }) => {
             const { _meta, ...rest } = params ?? {};
-            // A form is the default, which some say and others do not.
+            // A form is the default mode, which some servers omit.
             if (method === 'elicitation/create') {
-                named.push(ASKER.test(rest.message));
-                asked.push({ method, mode: 'form', ...rest, message: rest.message.replace(ASKER, '').replace(CAREFUL, '') });
+                named.push(SERVER_PREFIX.test(rest.message));
+                asked.push({ method, mode: 'form', ...rest, message: rest.message.replace(SERVER_PREFIX, '').replace(CREDENTIAL_WARNING, '') });
             } else {
                 asked.push({ method, ...rest });
             }
             return answers[method](rest);
         });
     }
-    const heard = {
+    const handlers = {
         'notifications/message': params => logs.push(params),
         'notifications/resources/updated': params => updated.push(params.uri),
         'notifications/tools/list_changed': () => changed.push('tools'),
         'notifications/prompts/list_changed': () => changed.push('prompts')
     };
-    for (const [method, note] of Object.entries(heard)) {
+    for (const [method, note] of Object.entries(handlers)) {
         client.setNotificationHandler(modern ? method : SCHEMAS[method], notification => void note(notification.params));
     }
-    await client.connect(transport(where, modern));
+    await client.connect(transport(target, modern));
     const fresh = modern ? { cacheMode: 'refresh' } : undefined;
     return {
         era,
@@ -118,7 +118,7 @@ export async function connectPeer(era, where, { capabilities = CAPABLE, name = `
         updated,
         changed,
         errors,
-        /** `level`: what of the log the caller wants to hear while the call runs. */
+        /** `level` is the log level during the call. */
         async call(tool, args, { level, ...options } = {}) {
             const params = { name: tool, arguments: args };
             if (modern) return client.callTool(level ? { ...params, _meta: { [LOG_LEVEL_META_KEY]: level } } : params, options);
@@ -132,7 +132,7 @@ export async function connectPeer(era, where, { capabilities = CAPABLE, name = `
         read: uri => client.readResource({ uri }, fresh),
         prompt: (prompt, args) => client.getPrompt({ name: prompt, arguments: args }),
         complete: params => client.complete(params),
-        /** Hears of changes of the lists and of this resource from now on; answers how to stop. */
+        /** Subscribes to changes of the lists and of this resource. Returns a function to stop. */
         async watch(uri) {
             if (!modern) {
                 await client.subscribeResource({ uri });

@@ -1,4 +1,4 @@
-// Servers that people really use, and what a client does with each of them: every tool once at least.
+// Real servers, and calls of each of their tools.
 import { execFile, spawn } from 'node:child_process';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
@@ -10,19 +10,19 @@ import { environment, eventually, listeningPort, stopChild } from './gateway.mjs
 
 const run = promisify(execFile);
 const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
-/** Where `scripts/test` puts the Python servers. */
+/** The Python of the environment in which `scripts/test` installs the Python servers. */
 const python = path.join(repository, 'tests/.cache/venv-servers/bin/python');
 
-const npm = (file, ...args) => ({ command, args: [packageFile(`@modelcontextprotocol/${file}`), ...args] });
+const npmServer = (file, ...args) => ({ command, args: [packageFile(`@modelcontextprotocol/${file}`), ...args] });
 const calls = (...list) => async peer => {
-    const seen = [];
-    for (const [name, args] of list) seen.push([name, await peer.attempt(name, args)]);
-    return seen;
+    const results = [];
+    for (const [name, args] of list) results.push([name, await peer.attempt(name, args)]);
+    return results;
 };
 
-/** What differs from run to run in what servers answer: times, hashes, ids. */
-export function steady(value) {
-    // A blob may be a sentence with a time in it.
+/** Replaces what differs between runs: times, hashes, ids. */
+export function withoutVolatile(value) {
+    // A blob may be text that contains a time.
     const readable = (key, part) => (key === 'blob' ? Buffer.from(part, 'base64').toString() : part);
     const text = JSON.stringify(value, (key, part) => (part === undefined ? null : readable(key, part)))
         .replace(/\b[0-9a-f]{40}\b/g, 'HASH')
@@ -36,16 +36,16 @@ export function steady(value) {
 }
 
 /**
- * The servers by name: `entry(folder)` is how a desktop client starts it, `prepare(folder)` makes what it works on anew,
- * `use(peer, folder)` does the work. A `peer` here has `attempt(tool, args)`, `tools()`, `has(tool)` and the rest of
- * `peer.mjs`, with the server's own names.
+ * The servers by name. `entry(folder)` is the entry of a desktop client, `prepare(folder)` creates the server's files, and
+ * `use(peer, folder)` calls its tools. A `peer` has `attempt(tool, args)`, `tools()` and the rest of `peer.mjs`, with the
+ * server's own names.
  */
 export const SERVERS = {
     everything: {
-        entry: () => ({ ...npm('server-everything/dist/index.js', 'stdio'), env: { EVERYTHING_MARK: 'seen' } }),
-        /** Over HTTP, as `{ url, stop() }`: `streamableHttp` serves `/mcp`, `sse` serves `/sse`. */
+        entry: () => ({ ...npmServer('server-everything/dist/index.js', 'stdio'), env: { EVERYTHING_MARK: 'seen' } }),
+        /** Starts the server over HTTP as `{ url, stop() }`: `streamableHttp` serves `/mcp`, `sse` serves `/sse`. */
         async listen(transport) {
-            const { command: node, args } = npm('server-everything/dist/index.js', transport);
+            const { command: node, args } = npmServer('server-everything/dist/index.js', transport);
             const child = spawn(node, args, { env: environment({ PORT: '0', EVERYTHING_MARK: 'seen' }), stdio: 'ignore' });
             const url = `http://127.0.0.1:${await listeningPort(child.pid)}`;
             await eventually('server-everything listens', async () => (await fetch(url)).status > 0);
@@ -54,7 +54,7 @@ export const SERVERS = {
         prepare: async () => {},
         async use(peer) {
             const tools = (await peer.tools()).map(tool => tool.name).sort();
-            const seen = await calls(
+            const results = await calls(
                 ['echo', { message: 'hello' }],
                 ['echo', {}],
                 ['get-annotated-message', { messageType: 'error', includeImage: true }],
@@ -74,18 +74,18 @@ export const SERVERS = {
             const environment = JSON.parse((await peer.call('get-env', {})).content[0].text);
             const progress = [];
             const slow = await peer.attempt('trigger-long-running-operation', { duration: 1, steps: 4 }, { onprogress: update => progress.push(update) });
-            // A link that only this session's server can resolve.
+            // Only the server of this session can resolve this link.
             const linked = await peer.attempt('gzip-file-as-resource', { name: 'b.gz', data: 'data:text/plain,linked', outputType: 'resourceLink' });
             const uri = linked.content?.find(block => block.type === 'resource_link')?.uri;
             const link = uri && (await peer.readShown(uri));
-            // Clients read a progress that comes with the answer too late.
+            // Clients may miss progress that arrives together with the answer.
             progress.length = Math.min(progress.length, 3);
-            return { tools, seen, environment: { mark: environment.EVERYTHING_MARK, secret: environment.COUNTERSIGN_TEST_SECRET }, progress, slow, linked, link };
+            return { tools, results, environment: { mark: environment.EVERYTHING_MARK, secret: environment.COUNTERSIGN_TEST_SECRET }, progress, slow, linked, link };
         },
-        /** What is not a tool. */
+        /** Uses everything except tools. */
         async more(peer) {
             return {
-                // Without what only this session has: lists are the same for everybody.
+                // Resources of this session are removed, because the lists must be the same for everybody.
                 resources: (await peer.resources()).map(resource => resource.name).filter(name => !name.endsWith('.gz')),
                 templates: (await peer.templates()).map(template => template.name),
                 read: (await peer.read('demo://resource/static/document/features.md')).contents[0].text.length,
@@ -96,7 +96,7 @@ export const SERVERS = {
                 narrowed: (await peer.completePrompt('completable-prompt', 'name', '', { department: 'Engineering' })).completion.values
             };
         },
-        /** A tool that sends updates of what its own session has subscribed to. */
+        /** Calls the tool that sends updates of the session's subscriptions. */
         async updates(peer) {
             const stop = await peer.watch('demo://resource/dynamic/text/7');
             await peer.call('toggle-subscriber-updates', {});
@@ -110,7 +110,7 @@ export const SERVERS = {
         }
     },
     filesystem: {
-        entry: folder => npm('server-filesystem/dist/index.js', folder),
+        entry: folder => npmServer('server-filesystem/dist/index.js', folder),
         async prepare(folder) {
             await mkdir(path.join(folder, 'inner'));
             await writeFile(path.join(folder, 'a.txt'), 'one\ntwo\nthree\n');
@@ -135,7 +135,7 @@ export const SERVERS = {
         )(peer)
     },
     memory: {
-        entry: folder => ({ ...npm('server-memory/dist/index.js'), env: { MEMORY_FILE_PATH: path.join(folder, 'memory.jsonl') } }),
+        entry: folder => ({ ...npmServer('server-memory/dist/index.js'), env: { MEMORY_FILE_PATH: path.join(folder, 'memory.jsonl') } }),
         prepare: async () => {},
         use: calls(
             ['create_entities', { entities: ['Ada', 'Bob'].map(name => ({ name, entityType: 'person', observations: [`${name} exists`] })) }],
@@ -191,7 +191,7 @@ export const SERVERS = {
     }
 };
 
-/** Makes what a server works on anew. */
+/** Creates the folder of a server again. */
 export async function prepare(name, folder) {
     await rm(folder, { recursive: true, force: true });
     await mkdir(folder, { recursive: true });

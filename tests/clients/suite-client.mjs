@@ -1,9 +1,9 @@
-// What the conformance suite starts as "the client under test": a gateway with the suite's mock server as its one
-// upstream, and an SDK client in front of it that does what the scenario asks. FRONT says of which era that client is.
+// The program that the conformance suite starts as "the client under test". It starts a gateway with the suite's mock server as
+// its only upstream, and in front of it an SDK client of the era FRONT that runs the scenario.
 //
 //   MCP_CONFORMANCE_SCENARIO=… FRONT=legacy|modern [DIRECT=1] node suite-client.mjs URL
 //
-// DIRECT leaves the gateway out: that proves this script.
+// DIRECT omits the gateway, which tests this script itself.
 import { Client as Modern, StreamableHTTPClientTransport as ModernTransport } from '@modelcontextprotocol/client';
 import { Client as Legacy } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport as LegacyTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
@@ -17,35 +17,35 @@ const context = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}');
 const url = process.argv.at(-1);
 const modern = process.env.FRONT === 'modern';
 const direct = process.env.DIRECT === '1';
-/** What the gateway puts before the names of its upstream `up`, and before its URIs. */
+/** The prefixes of the gateway for names and URIs of its upstream `up`. */
 const [PREFIX, SCHEME] = direct ? ['', ''] : ['up__', 'up+'];
-const PATIENCE = { timeout: 20_000 };
+const TIMEOUT = { timeout: 20_000 };
 
-/** Accepts every form: with its defaults where it has them, else with `confirmed`. */
+/** Accepts every form, with the default of each field or `true`. */
 const accept = ({ params }) => {
     const properties = Object.entries(params.requestedSchema?.properties ?? {});
     return { action: 'accept', content: Object.fromEntries(properties.map(([name, schema]) => [name, schema.default ?? true])) };
 };
 
 async function connect(endpoint) {
-    const who = { name: 'suite-client', version: '1.0.0' };
+    const clientInfo = { name: 'suite-client', version: '1.0.0' };
     const capabilities = { elicitation: { form: { applyDefaults: true } } };
-    const client = modern ? new Modern(who, { capabilities, versionNegotiation: { mode: { pin: '2026-07-28' } } }) : new Legacy(who, { capabilities });
+    const client = modern ? new Modern(clientInfo, { capabilities, versionNegotiation: { mode: { pin: '2026-07-28' } } }) : new Legacy(clientInfo, { capabilities });
     client.setRequestHandler(modern ? 'elicitation/create' : ElicitRequestSchema, accept);
     await client.connect(modern ? new ModernTransport(endpoint) : new LegacyTransport(endpoint));
     return client;
 }
 
-/** The tools of the mock, without the gateway's own; waits until there are some. */
+/** Returns the tools of the mock server, without the gateway's own, after they are listed. */
 async function tools(client) {
     return eventually('the tools of the upstream', async () => {
         const { tools } = await client.listTools(undefined, modern ? { cacheMode: 'refresh' } : undefined);
-        const theirs = tools.filter(tool => tool.name.startsWith(PREFIX));
-        return theirs.length > 0 && theirs;
+        const upstreamTools = tools.filter(tool => tool.name.startsWith(PREFIX));
+        return upstreamTools.length > 0 && upstreamTools;
     });
 }
 
-/** What a tool of the mocks may be called with. */
+/** Returns arguments for a tool of the mock server. */
 function sample(tool) {
     const examples = { number: 2, integer: 2, string: 'eu', boolean: true, array: [], object: {}, null: null };
     const { properties = {}, required = [] } = tool.inputSchema;
@@ -53,9 +53,9 @@ function sample(tool) {
 }
 
 const call = (client, name, args = {}) =>
-    modern ? client.callTool({ name, arguments: args }, PATIENCE) : client.callTool({ name, arguments: args }, undefined, PATIENCE);
+    modern ? client.callTool({ name, arguments: args }, TIMEOUT) : client.callTool({ name, arguments: args }, undefined, TIMEOUT);
 
-/** Calls every tool that is listed, each with arguments of its schema. */
+/** Calls every listed tool with arguments of its schema. */
 async function callAll(client) {
     for (const tool of await tools(client)) console.log(tool.name, JSON.stringify(await call(client, tool.name, sample(tool))));
 }

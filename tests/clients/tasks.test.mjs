@@ -1,5 +1,5 @@
-// Changes as tasks of 2025-11-25, with the TypeScript SDK v1 (`client.experimental.tasks`) over Streamable HTTP, WebSocket and
-// stdio: what a client with task support of its own makes of a reviewed call. And what an approved tool asks while it runs.
+// Tests changes as tasks of 2025-11-25 with the TypeScript SDK v1 (`client.experimental.tasks`) over Streamable HTTP,
+// WebSocket and stdio, and the questions of an approved tool to the client.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
@@ -12,14 +12,14 @@ import { CallToolResultSchema, CreateMessageRequestSchema, ElicitRequestSchema, 
 import { inFrontOf, overHttp, startFixture, startGatewayWith } from './fixture.mjs';
 import { binary, environment, eventually, startGateway } from './gateway.mjs';
 
-const doors = {
+const transports = {
     'Streamable HTTP': gateway => new StreamableHTTPClientTransport(gateway.mcp),
     WebSocket: gateway => new WebSocketClientTransport(new URL(gateway.url.replace('http', 'ws') + '/ws')),
-    // Attaches to the gateway that serves the same data.
+    // The process attaches to the gateway that serves the same data.
     stdio: gateway => new StdioClientTransport({ command: binary, args: ['stdio', '--data', gateway.data], env: environment() })
 };
 
-/** Calls as a task; `decide(id)` once there is one. Answers everything that the SDK yields. */
+/** Calls a tool as a task, runs `decide(id)` when it is created, and returns all messages of the SDK. */
 async function asTask(client, args, decide, { name = 'create_issue', _meta } = {}) {
     const seen = [];
     const stream = client.experimental.tasks.callToolStream({ name, arguments: args, _meta }, CallToolResultSchema, { task: {} });
@@ -30,28 +30,28 @@ async function asTask(client, args, decide, { name = 'create_issue', _meta } = {
     return seen;
 }
 
-test('the TypeScript SDK takes changes as tasks', { timeout: 120_000 }, async t => {
+test('the TypeScript SDK handles changes as tasks', { timeout: 120_000 }, async t => {
     const gateway = await startGateway();
     t.after(() => gateway.stop());
-    for (const [door, transport] of Object.entries(doors)) {
-        await t.test(door, async t => {
+    for (const [name, transport] of Object.entries(transports)) {
+        await t.test(name, async t => {
             const client = new Client({ name: 'ts-tasks', version: '1.0.0' }, { capabilities: {} });
             await client.connect(transport(gateway));
             t.after(() => client.close());
-            const told = [];
-            client.setNotificationHandler(TaskStatusNotificationSchema, ({ params }) => void told.push(params));
+            const statuses = [];
+            client.setNotificationHandler(TaskStatusNotificationSchema, ({ params }) => void statuses.push(params));
             const progress = [];
             client.setNotificationHandler(ProgressNotificationSchema, ({ params }) => void progress.push(params));
             assert.deepEqual(client.getServerCapabilities().tasks, { list: {}, cancel: {}, requests: { tools: { call: {} } } });
             const tools = (await client.listTools()).tools;
             assert.equal(tools.find(tool => tool.name === 'create_issue').execution.taskSupport, 'optional');
             const [project] = (await client.callTool({ name: 'list_projects', arguments: {} })).structuredContent.projects;
-            const story = title => ({ projectId: project.id, title: `${title} over ${door}`, type: 'Story' });
+            const story = title => ({ projectId: project.id, title: `${title} over ${name}`, type: 'Story' });
 
             const applied = await asTask(client, story('Applied'), id => gateway.approve(id), { _meta: { progressToken: 'mine' } });
             const last = applied.at(-1);
             assert.equal(last.type, 'result', JSON.stringify(last));
-            assert.equal(last.result.structuredContent.issue.title, `Applied over ${door}`);
+            assert.equal(last.result.structuredContent.issue.title, `Applied over ${name}`);
 
             const rejected = await asTask(client, story('Rejected'), id => gateway.reject(id, 'use the other project'));
             assert.equal(rejected.at(-1).type, 'error');
@@ -71,12 +71,12 @@ test('the TypeScript SDK takes changes as tasks', { timeout: 120_000 }, async t 
             const listed = (await client.experimental.tasks.listTasks()).tasks.slice(0, 3).map(task => task.status);
             assert.deepEqual(listed, ['cancelled', 'failed', 'completed'], 'newest first');
             const { taskId } = applied[0].task;
-            // A step that the next one overtakes before it was told, as on a busy machine, is passed over.
+            // On a busy machine a step may be skipped if the next one replaces it first.
             await eventually('its progress was told of', () => progress.length > 0);
             const values = progress.map(({ progress }) => progress);
             assert.ok(values.every((value, at) => at === 0 || value > values[at - 1]), `it rises: ${values}`);
             for (const { progressToken, _meta } of progress) assert.deepEqual([progressToken, _meta], ['mine', { 'io.modelcontextprotocol/related-task': { taskId } }]);
-            await eventually('every end was told of', () => ['cancelled', 'failed', 'completed'].every(end => told.some(({ status }) => status === end)));
+            await eventually('every end was told of', () => ['cancelled', 'failed', 'completed'].every(end => statuses.some(({ status }) => status === end)));
         });
     }
 });
@@ -85,7 +85,7 @@ const MODERN = '2026-07-28';
 const EXTENSION = 'io.modelcontextprotocol/tasks';
 const key = name => `io.modelcontextprotocol/${name}`;
 
-/** One request of a stateless client; answers its result, or its error. */
+/** Sends one request of a stateless client and returns its result or error. */
 async function stateless(gateway, method, params, capabilities) {
     const envelope = { [key('protocolVersion')]: MODERN, [key('clientCapabilities')]: capabilities };
     const headers = { 'content-type': 'application/json', accept: 'application/json, text/event-stream', 'mcp-protocol-version': MODERN, 'mcp-method': method };
@@ -97,8 +97,8 @@ async function stateless(gateway, method, params, capabilities) {
     return result ?? error;
 }
 
-/** The change of that tool that waits for a person, approved. */
-const approved = (gateway, tool) =>
+/** Waits for a proposed call of the tool and approves it. */
+const approvePending = (gateway, tool) =>
     eventually(`a call of ${tool} is proposed`, async () => {
         const { body } = await gateway.api('GET', `/changes?status=pending&tool=${tool}`);
         return body.changes.length > 0 && gateway.approve(body.changes[0].id);
@@ -123,13 +123,13 @@ test('an approved tool asks the client that proposed it', { timeout: 120_000 }, 
     client.setRequestHandler(CreateMessageRequestSchema, () => ({ role: 'assistant', model: 'm', content: { type: 'text', text: 'forty-two' } }));
     await client.connect(new StreamableHTTPClientTransport(gateway.mcp));
     t.after(() => client.close());
-    const shown = result => result.content[0].text;
+    const textOf = result => result.content[0].text;
 
-    await t.test('as a task of 2025-11-25', async () => {
+    await t.test('a task of 2025-11-25 asks once', async () => {
         const seen = await asTask(client, { message: 'Who?' }, id => gateway.approve(id), { name: 'test_elicitation' });
         const last = seen.at(-1);
         assert.equal(last.type, 'result', JSON.stringify(last));
-        assert.match(shown(last.result), /action=accept.*ada/);
+        assert.match(textOf(last.result), /action=accept.*ada/);
         const { taskId } = seen[0].task;
         assert.deepEqual(asked.map(params => params._meta?.[key('related-task')]), [{ taskId }], 'once');
         const { dialogue } = await gateway.change(taskId);
@@ -138,66 +138,66 @@ test('an approved tool asks the client that proposed it', { timeout: 120_000 }, 
         assert.match(JSON.stringify(trail), /"answered"/);
     });
 
-    await t.test('on a call that is held', async () => {
+    await t.test('a held call asks its client', async () => {
         const call = client.callTool({ name: 'test_sampling', arguments: { prompt: 'What?' } });
-        await approved(gateway, 'test_sampling');
-        assert.match(shown(await call), /forty-two/);
+        await approvePending(gateway, 'test_sampling');
+        assert.match(textOf(await call), /forty-two/);
     });
 
-    await t.test('where the rule declines, it fails and says why', async () => {
+    await t.test('if the rule declines questions, the call fails with the reason', async () => {
         const seen = await asTask(client, {}, id => gateway.approve(id), { name: 'test_elicitation_sep1034_defaults' });
-        // This server looks at what the client declared, which is nothing then.
+        // The server sees no declared capability.
         assert.match(JSON.stringify(seen.at(-2)), /failed: .*did not declare elicitation/);
         assert.equal(asked.length, 1);
     });
 
-    await t.test('as a task of the extension, for arguments that were missing first', async () => {
-        const can = { elicitation: {}, extensions: { [EXTENSION]: {} } };
+    await t.test('a task of the extension asks for missing arguments', async () => {
+        const supported = { elicitation: {}, extensions: { [EXTENSION]: {} } };
         const call = { name: 'test_elicitation', arguments: {} };
-        const lacking = await stateless(gateway, 'tools/call', call, can);
-        assert.equal(lacking.resultType, 'input_required', JSON.stringify(lacking));
-        const [[name, form]] = Object.entries(lacking.inputRequests);
+        const incomplete = await stateless(gateway, 'tools/call', call, supported);
+        assert.equal(incomplete.resultType, 'input_required', JSON.stringify(incomplete));
+        const [[name, form]] = Object.entries(incomplete.inputRequests);
         assert.deepEqual(form.params.requestedSchema.required, ['message']);
         const content = { message: 'What is it?' };
-        const task = await stateless(gateway, 'tools/call', { ...call, inputResponses: { [name]: { action: 'accept', content } } }, can);
+        const task = await stateless(gateway, 'tools/call', { ...call, inputResponses: { [name]: { action: 'accept', content } } }, supported);
         assert.equal(task.resultType, 'task', JSON.stringify(task));
         const { taskId } = task;
         assert.deepEqual((await gateway.change(taskId)).arguments, content, 'the reviewer sees it');
         await gateway.approve(taskId);
         const get = capabilities => stateless(gateway, 'tasks/get', { taskId }, capabilities);
         const waiting = await eventually('it asks', async () => {
-            const task = await get(can);
+            const task = await get(supported);
             return task.status === 'input_required' && task;
         });
-        assert.equal((await get({ extensions: { [EXTENSION]: {} } })).status, 'working', 'nobody is asked who cannot answer');
+        assert.equal((await get({ extensions: { [EXTENSION]: {} } })).status, 'working', 'a client without the capability is not asked');
         const [question] = Object.keys(waiting.inputRequests);
-        await stateless(gateway, 'tasks/update', { taskId, inputResponses: { [question]: { action: 'decline' } } }, can);
+        await stateless(gateway, 'tasks/update', { taskId, inputResponses: { [question]: { action: 'decline' } } }, supported);
         await gateway.reached(taskId, 'applied');
-        assert.match(shown((await get(can)).result), /action=decline/);
-        const refused = await stateless(gateway, 'tools/call', { ...call, inputResponses: { [name]: { action: 'decline' } } }, can);
-        assert.equal(refused.isError, true, 'still lacking');
+        assert.match(textOf((await get(supported)).result), /action=decline/);
+        const refused = await stateless(gateway, 'tools/call', { ...call, inputResponses: { [name]: { action: 'decline' } } }, supported);
+        assert.equal(refused.isError, true, 'the argument is still missing');
     });
 
-    await t.test('as the result of a held call of the stateless era, which is made again', async () => {
+    await t.test('a held stateless call returns the question and continues with the answer', async () => {
         const call = { name: 'test_sampling', arguments: { prompt: 'And now?' } };
         const first = stateless(gateway, 'tools/call', call, { sampling: {} });
-        const { id } = await approved(gateway, 'test_sampling');
-        const asks = await first;
-        assert.equal(asks.resultType, 'input_required', JSON.stringify(asks));
-        const [[name, request]] = Object.entries(asks.inputRequests);
+        const { id } = await approvePending(gateway, 'test_sampling');
+        const pendingResult = await first;
+        assert.equal(pendingResult.resultType, 'input_required', JSON.stringify(pendingResult));
+        const [[name, request]] = Object.entries(pendingResult.inputRequests);
         assert.equal(request.method, 'sampling/createMessage');
         const answer = { role: 'assistant', model: 'm', content: { type: 'text', text: 'seven' } };
-        const again = { ...call, requestState: asks.requestState, inputResponses: { [name]: answer } };
-        assert.match(shown(await stateless(gateway, 'tools/call', again, { sampling: {} })), /seven/);
+        const again = { ...call, requestState: pendingResult.requestState, inputResponses: { [name]: answer } };
+        assert.match(textOf(await stateless(gateway, 'tools/call', again, { sampling: {} })), /seven/);
         assert.equal((await gateway.change(id)).state, 'applied', 'the same change, run once');
     });
 
-    await t.test('calls that are reviewed as tasks only', async () => {
+    await t.test('a call that is reviewed only as a task is refused to other clients', async () => {
         const call = { name: 'test_simple_text', arguments: {} };
         const refused = await stateless(gateway, 'tools/call', call, {});
         assert.deepEqual([refused.code, refused.data.requiredCapabilities], [-32021, { extensions: { [EXTENSION]: {} } }]);
-        const told = await client.callTool(call);
-        assert.ok(told.isError && /reviewed as tasks only/.test(shown(told)), JSON.stringify(told));
+        const result = await client.callTool(call);
+        assert.ok(result.isError && /reviewed as tasks only/.test(textOf(result)), JSON.stringify(result));
         const { body } = await gateway.api('GET', '/changes?tool=test_simple_text');
         assert.equal(body.changes.length, 0, 'nothing was proposed');
     });

@@ -1,4 +1,4 @@
-// The TypeScript SDK v1 (`@modelcontextprotocol/sdk`) over stdio, Streamable HTTP, the 2024-11-05 pair and WebSocket.
+// Tests the TypeScript SDK v1 (`@modelcontextprotocol/sdk`) over stdio, Streamable HTTP, HTTP + SSE and WebSocket.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
@@ -10,11 +10,11 @@ import { WebSocketClientTransport } from '@modelcontextprotocol/sdk/client/webso
 import { CallToolResultSchema, LoggingMessageNotificationSchema, ResourceUpdatedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
 
 import { Gateway, LISTEN, binary, environment, eventually, publishedPort, startGateway, startRelay, temporaryData } from './gateway.mjs';
-import { firstProject, propose, runJourney, settled } from './journey.mjs';
+import { firstProject, propose, runJourney, waitUntilFinal } from './journey.mjs';
 
 const NAME = 'ts-sdk-v1';
 
-/** Gives the SDK's client the shape that the journey walks with. */
+/** Wraps the SDK's client in the interface of the journey. */
 async function connect(transport, label) {
     const client = new Client({ name: NAME, version: '1.0.0' }, { capabilities: {} });
     const errors = [];
@@ -68,13 +68,13 @@ test('TypeScript SDK v1', async t => {
             const client = await connect(transport(), label);
             t.after(() => client.close());
             await runJourney(t, client, gateway);
-            await t.test('logging level', async () => {
+            await t.test('log levels are validated', async () => {
                 assert.ok(client.capabilities().logging, 'the capability');
                 client.client.setNotificationHandler(LoggingMessageNotificationSchema, () => undefined);
                 for (const level of ['debug', 'info', 'error']) await client.client.setLoggingLevel(level);
                 await assert.rejects(client.client.request({ method: 'logging/setLevel', params: { level: 'loud' } }, CallToolResultSchema), error => error.code === -32602);
             });
-            await t.test('nothing arrived that the SDK could not read', () => assert.deepEqual(client.errors, []));
+            await t.test('the SDK could read every message', () => assert.deepEqual(client.errors, []));
         });
     }
 
@@ -93,7 +93,7 @@ test('TypeScript SDK v1', async t => {
         await reviewer.waitHealthy();
         reviewer.key = await reviewer.createKey('reviewer', 'alice');
         await runJourney(t, client, reviewer);
-        await t.test('ends when the client closes', async () => {
+        await t.test('the process ends when the client closes', async () => {
             const { pid } = transport;
             await client.close();
             await eventually('the process is gone', () => {
@@ -107,7 +107,7 @@ test('TypeScript SDK v1', async t => {
         });
     });
 
-    await t.test('Streamable HTTP: an ended session answers 404, a new one works', async () => {
+    await t.test('an ended HTTP session returns 404, and a new one works', async () => {
         const first = await connect(new StreamableHTTPClientTransport(gateway.mcp), 'first');
         const { sessionId } = first.transport;
         assert.match(sessionId, /^[\x21-\x7e]{16,}$/);
@@ -124,10 +124,10 @@ test('TypeScript SDK v1', async t => {
         await again.close();
     });
 
-    await t.test('Streamable HTTP: a cut connection resumes and loses nothing', async t => {
+    await t.test('a cut HTTP connection resumes without loss', async t => {
         const relay = await startRelay(gateway.port);
         t.after(() => relay.close());
-        // The relay has another port than the gateway, so the Host is the gateway's own only by its loopback name.
+        // The Host header has the port of the relay and is accepted only as a loopback name.
         const client = await connect(new StreamableHTTPClientTransport(new URL(`http://127.0.0.1:${relay.port}/mcp`)), 'relay');
         t.after(() => client.close());
         const project = await firstProject(client);
@@ -141,10 +141,10 @@ test('TypeScript SDK v1', async t => {
         await gateway.approve(changeId);
         const result = await waiting;
         assert.ok(['approved', 'executing', 'applied'].includes(result.structuredContent.status), JSON.stringify(result));
-        assert.equal((await settled(client, changeId)).status, 'applied');
+        assert.equal((await waitUntilFinal(client, changeId)).status, 'applied');
     });
 
-    await t.test('a key sets an agent apart; another agent does not see its changes', async t => {
+    await t.test('changes of an agent with a key are hidden from other agents', async t => {
         const key = await gateway.createKey('agent', 'bot-7');
         const headers = { authorization: `Bearer ${key}` };
         const bot = await connect(new StreamableHTTPClientTransport(gateway.mcp, { requestInit: { headers } }), 'with a key');

@@ -1,4 +1,4 @@
-// The TypeScript SDK v2 (`@modelcontextprotocol/client`): 2026-07-28 over HTTP, stdio and WebSocket, and its legacy mode.
+// Tests the TypeScript SDK v2 (`@modelcontextprotocol/client`): 2026-07-28 over HTTP, stdio and WebSocket, and legacy mode.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
@@ -6,7 +6,7 @@ import { Client, LOG_LEVEL_META_KEY, StreamableHTTPClientTransport } from '@mode
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 
 import { Gateway, LISTEN, binary, environment, eventually, publishedPort, startGateway, startRelay, temporaryData } from './gateway.mjs';
-import { firstProject, propose, runJourney, settled } from './journey.mjs';
+import { firstProject, propose, runJourney, waitUntilFinal } from './journey.mjs';
 import { WebSocketTransport } from './websocket.mjs';
 
 const NAME = 'ts-sdk-v2';
@@ -76,22 +76,22 @@ test('TypeScript SDK v2', async t => {
         await t.test(label, async t => {
             const client = await connect(transport(), label, mode);
             t.after(() => client.close());
-            await t.test('negotiates', () => {
+            await t.test('the expected era is negotiated', () => {
                 assert.equal(client.modern, mode !== 'legacy');
                 assert.equal(client.client.getNegotiatedProtocolVersion(), mode === 'legacy' ? '2025-11-25' : MODERN);
             });
             await runJourney(t, client, gateway);
-            await t.test('nothing arrived that the SDK could not read', () => assert.deepEqual(client.errors, []));
+            await t.test('the SDK could read every message', () => assert.deepEqual(client.errors, []));
         });
     }
 
-    await t.test('auto negotiation over HTTP finds the modern era', async () => {
+    await t.test('automatic negotiation over HTTP selects the modern era', async () => {
         const client = await connect(http(), 'auto', 'auto');
         assert.equal(client.client.getProtocolEra(), 'modern');
         const { supportedVersions, capabilities } = client.client.getDiscoverResult();
         assert.ok(supportedVersions.includes(MODERN));
         assert.ok(capabilities.tools);
-        assert.equal(client.transport.sessionId, undefined, 'no session id is minted in the modern era');
+        assert.equal(client.transport.sessionId, undefined, 'the modern era has no session id');
         await client.close();
     });
 
@@ -102,17 +102,17 @@ test('TypeScript SDK v2', async t => {
         await client.close();
     });
 
-    await t.test('a listen stream ends with the gateway, gracefully', async t => {
-        const own = await startGateway();
-        t.after(() => own.stop());
-        const client = await connect(new StreamableHTTPClientTransport(own.mcp), 'shutdown', { pin: MODERN });
+    await t.test('a listen stream ends gracefully when the gateway ends', async t => {
+        const separate = await startGateway();
+        t.after(() => separate.stop());
+        const client = await connect(new StreamableHTTPClientTransport(separate.mcp), 'shutdown', { pin: MODERN });
         const subscription = await client.client.listen({ resourcesListChanged: true });
-        own.terminate();
+        separate.terminate();
         assert.equal(await subscription.closed, 'graceful');
         await client.close();
     });
 
-    await t.test('a new issue changes the list of resources, and the listener hears of it', async t => {
+    await t.test('a new project announces the changed list of resources', async t => {
         const client = await connect(http(), 'list changed', { pin: MODERN });
         t.after(() => client.close());
         if (!client.capabilities().resources.listChanged) assert.fail('resources.listChanged is not advertised');
@@ -125,7 +125,7 @@ test('TypeScript SDK v2', async t => {
         await subscription.close();
     });
 
-    await t.test('stdio, standalone, modern', async t => {
+    await t.test('a standalone stdio gateway serves a modern client', async t => {
         const data = await temporaryData();
         const transport = new StdioClientTransport({
             command: binary,
@@ -142,10 +142,10 @@ test('TypeScript SDK v2', async t => {
         const project = await firstProject(client);
         const { changeId } = await propose(client, project.id, 'Standalone');
         await reviewer.approve(changeId);
-        assert.equal((await settled(client, changeId)).status, 'applied');
+        assert.equal((await waitUntilFinal(client, changeId)).status, 'applied');
     });
 
-    await t.test('legacy: a cut connection resumes and loses nothing', async t => {
+    await t.test('a cut connection of a legacy client resumes without loss', async t => {
         const relay = await startRelay(gateway.port);
         t.after(() => relay.close());
         const client = await connect(new StreamableHTTPClientTransport(new URL(`http://127.0.0.1:${relay.port}/mcp`)), 'relay', 'legacy');
@@ -159,6 +159,6 @@ test('TypeScript SDK v2', async t => {
         relay.cut();
         await gateway.approve(changeId);
         await waiting;
-        assert.equal((await settled(client, changeId)).status, 'applied');
+        assert.equal((await waitUntilFinal(client, changeId)).status, 'applied');
     });
 });

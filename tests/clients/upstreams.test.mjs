@@ -1,8 +1,8 @@
-// The whole matrix by SDK clients: clients of both eras over HTTP, WebSocket and stdio, in front of a gateway whose upstream
-// speaks both eras, the legacy one only or the modern one only, over HTTP or as a local command. What each of them sees is
-// compared with what the same client sees of the fixture directly.
+// Tests all combinations with SDK clients: clients of both eras over HTTP, WebSocket and stdio, in front of a gateway whose
+// upstream speaks both eras or only one of them, over HTTP or as a local command. Each client must see the same as with a
+// direct connection to the fixture.
 //
-// COUNTERSIGN_MATRIX narrows it down for a person at work: "kind=legacy upstream=stdio front=ws era=modern".
+// COUNTERSIGN_MATRIX selects combinations: "kind=legacy upstream=stdio front=ws era=modern".
 import assert from 'node:assert/strict';
 import { rm } from 'node:fs/promises';
 import path from 'node:path';
@@ -10,12 +10,12 @@ import { test } from 'node:test';
 
 import { KINDS, inFrontOf, overHttp, overStdio, startFixture, startGatewayWith } from './fixture.mjs';
 import { binary, environment, temporaryData } from './gateway.mjs';
-import { LESS, STEPS, observer } from './observe.mjs';
+import { LIMITED_STEPS, STEPS, observer } from './observe.mjs';
 
-const narrowed = Object.fromEntries((process.env.COUNTERSIGN_MATRIX ?? '').split(' ').filter(Boolean).map(pair => pair.split('=')));
-const chosen = (key, values) => values.filter(value => value === (narrowed[key] ?? value));
+const selection = Object.fromEntries((process.env.COUNTERSIGN_MATRIX ?? '').split(' ').filter(Boolean).map(pair => pair.split('=')));
+const selected = (key, values) => values.filter(value => value === (selection[key] ?? value));
 
-const ERAS = chosen('era', ['legacy', 'modern']);
+const ERAS = selected('era', ['legacy', 'modern']);
 const UPSTREAMS = {
     http: async kind => {
         const fixture = await startFixture(kind);
@@ -25,7 +25,7 @@ const UPSTREAMS = {
         const folder = await temporaryData();
         return { server: overStdio(kind, path.join(folder, 'state.json')), stop: () => rm(folder, { recursive: true }) };
     },
-    // The transports that only old servers have: the pair of 2024-11-05, and WebSocket, which is in no revision.
+    // Only old servers use these transports: HTTP + SSE of 2024-11-05, and WebSocket, which is in no revision.
     sse: async kind => {
         const fixture = await startFixture(kind);
         return { server: { url: `${fixture.url}/sse`, transport: 'sse' }, stop: () => fixture.stop() };
@@ -42,30 +42,30 @@ const FRONTS = {
     stdio: gateway => ({ command: binary, args: ['stdio', '--data', gateway.data], env: environment() })
 };
 
-/** Of the lists, only what the fixture has: the gateway adds its own tools. */
-function onlyTheirs(lists, reference) {
+/** Removes what the gateway adds to the lists of the fixture. */
+function withoutGateway(lists, reference) {
     const keep = (list, names) => Object.fromEntries(Object.entries(list).filter(([name]) => name in names));
     return Object.fromEntries(Object.entries(reference).map(([kind, names]) => [kind, keep(lists[kind], names)]));
 }
 
-/** A cell mostly waits; each has a server and a gateway of its own. The clients before one gateway come one after another. */
+/** Combinations run in parallel, each with its own server and gateway. The clients of one gateway run one after another. */
 const AT_ONCE = 5;
 
-test('the matrix of eras and transports', { concurrency: AT_ONCE }, async t => {
-    // What each era's client sees of a server that speaks its own era, with nothing in between.
+test('all combinations of eras and transports see the same', { concurrency: AT_ONCE }, async t => {
+    // The reference is what a client of each era sees with a direct connection.
     const reference = {};
     const fixture = await startFixture('both');
     t.after(() => fixture.stop());
     for (const era of ERAS) {
         reference[era] = await observer(era, () => ({ http: new URL(`${fixture.url}/mcp`) }));
-        await t.test(`${era}, directly: the reference has no error`, () => {
+        await t.test(`the reference of the ${era} client has no error`, () => {
             for (const [name, { thrown }] of reference[era]) assert.equal(thrown, undefined, `${name}: ${thrown?.stack}`);
         });
     }
 
     const cells = [];
-    for (const upstream of chosen('upstream', Object.keys(UPSTREAMS))) {
-        for (const kind of chosen('kind', Object.keys(KINDS))) {
+    for (const upstream of selected('upstream', Object.keys(UPSTREAMS))) {
+        for (const kind of selected('kind', Object.keys(KINDS))) {
             if (OLD.includes(upstream) && kind !== 'legacy') continue;
             const cell = t.test(`upstream ${kind} over ${upstream}`, { concurrency: 1 }, async t => {
                 const { server, stop } = await UPSTREAMS[upstream](kind);
@@ -74,15 +74,15 @@ test('the matrix of eras and transports', { concurrency: AT_ONCE }, async t => {
                 t.after(() => gateway.stop());
                 t.after(() => !t.passed && process.env.COUNTERSIGN_SHOW_LOG && console.log(gateway.log()));
                 for (const era of ERAS) {
-                    for (const front of chosen('front', Object.keys(FRONTS))) {
+                    for (const front of selected('front', Object.keys(FRONTS))) {
                         await t.test(`a ${era} client over ${front}`, async t => {
                             const seen = await observer(era, () => FRONTS[front](gateway));
-                            for (const [name] of [...STEPS, ...LESS]) {
+                            for (const [name] of [...STEPS, ...LIMITED_STEPS]) {
                                 await t.test(name, () => {
                                     const { value, thrown } = seen.get(name);
                                     if (thrown) throw thrown;
                                     const expected = reference[era].get(name).value;
-                                    assert.deepEqual(name === 'lists' ? onlyTheirs(value, expected) : value, expected);
+                                    assert.deepEqual(name === 'lists' ? withoutGateway(value, expected) : value, expected);
                                 });
                             }
                         });

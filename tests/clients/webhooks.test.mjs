@@ -1,4 +1,4 @@
-// Webhooks as a receiver has them: verified with the reference library of Standard Webhooks.
+// Verifies webhook deliveries with the reference library of Standard Webhooks.
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import http from 'node:http';
@@ -10,17 +10,17 @@ import { Webhook, WebhookVerificationError } from 'standardwebhooks';
 
 import { eventually, startGateway } from './gateway.mjs';
 
-test('deliveries pass the reference library, with the new secret and with the old one', async t => {
+test('the reference library accepts deliveries with the new and the old secret', async t => {
     const [secret, previous, other] = [1, 2, 3].map(() => `whsec_${randomBytes(32).toString('base64')}`);
     const hits = [];
     const receiver = http.createServer((request, response) => {
         let body = '';
         request.setEncoding('utf8').on('data', part => (body += part));
-        // The first attempt of each is refused, so that it comes again with another time.
+        // The first attempt is refused, so that the delivery is repeated with another time.
         request.on('end', () => {
-            const again = hits.some(hit => hit.headers['webhook-id'] === request.headers['webhook-id']);
+            const isRepeated = hits.some(hit => hit.headers['webhook-id'] === request.headers['webhook-id']);
             hits.push({ headers: request.headers, body });
-            response.writeHead(again ? 204 : 503).end();
+            response.writeHead(isRepeated ? 204 : 503).end();
         });
     });
     await once(receiver.listen(0, '127.0.0.1'), 'listening');
@@ -37,20 +37,20 @@ test('deliveries pass the reference library, with the new secret and with the ol
     const { structuredContent: listed } = await client.callTool({ name: 'list_projects', arguments: {} });
     const title = 'Größe 🎉 "quoted"';
     await client.callTool({ name: 'create_issue', arguments: { projectId: listed.projects[0].id, title, type: 'Story' } });
-    await eventually('it came twice', () => hits.length === 2);
+    await eventually('it was delivered twice', () => hits.length === 2);
 
     for (const { headers, body } of hits) {
-        for (const known of [secret, previous]) {
-            const event = new Webhook(known).verify(body, headers);
+        for (const accepted of [secret, previous]) {
+            const event = new Webhook(accepted).verify(body, headers);
             assert.equal(event.type, 'change.created');
             assert.ok(event.change.summary.includes('Größe'), event.change.summary);
             assert.ok(event.link.endsWith(`/#/inbox/${event.change.id}`), event.link);
         }
         assert.throws(() => new Webhook(other).verify(body, headers), WebhookVerificationError);
         assert.throws(() => new Webhook(secret).verify(body.replace('ö', 'o'), headers), WebhookVerificationError);
-        const moved = { ...headers, 'webhook-timestamp': String(Number(headers['webhook-timestamp']) + 1) };
-        assert.throws(() => new Webhook(secret).verify(body, moved), WebhookVerificationError);
+        const altered = { ...headers, 'webhook-timestamp': String(Number(headers['webhook-timestamp']) + 1) };
+        assert.throws(() => new Webhook(secret).verify(body, altered), WebhookVerificationError);
     }
     assert.equal(hits[0].headers['webhook-id'], hits[1].headers['webhook-id']);
-    await eventually('it is noted', async () => (await gateway.api('GET', '/webhooks')).body.webhooks[0].waiting === 0);
+    await eventually('the delivery is recorded', async () => (await gateway.api('GET', '/webhooks')).body.webhooks[0].waiting === 0);
 });

@@ -1,4 +1,4 @@
-// The SDK has no WebSocket of its own since v2: this is all that one needs.
+// A minimal WebSocket transport, because the SDK has none since v2.
 
 export class WebSocketTransport {
     constructor(url) {

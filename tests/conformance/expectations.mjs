@@ -1,11 +1,11 @@
-// Which scenarios of the official suite the gateway must pass by itself, and why the others prove nothing about it.
-// Together they are exactly what `--requirements REVISION` runs: `run.mjs` refuses a list with a gap.
+// The scenarios of the official suite that the gateway must pass alone, and why the others prove nothing about it. Together
+// they are exactly those of `--requirements REVISION`: `run.mjs` rejects an incomplete list.
 
 const tool = name => `the fixture tool ${name}`;
 const mrtr = tool('test_input_required_result_*');
 const tasks = 'the tasks extension of a fixture server';
 
-/** Must pass, every check of them but the ones named in `untestable`. */
+/** Scenarios that must pass with all checks except those in `untestable`. */
 export const required = {
     '2025-11-25': [
         'server-initialize',
@@ -36,7 +36,7 @@ export const required = {
     ]
 };
 
-/** Single checks inside a required scenario that need a fixture tool. */
+/** Checks of required scenarios that need a fixture tool. */
 export const untestable = {
     'server-stateless': {
         'sep-2575-server-rejects-undeclared-capability': tool('test_missing_capability'),
@@ -46,7 +46,7 @@ export const untestable = {
     }
 };
 
-/** Not judged: what each needs that is no part of the gateway. */
+/** Scenarios that are not judged, with what each needs beside the gateway. */
 export const needsFixture = {
     'tools-call-simple-text': tool('test_simple_text'),
     'tools-call-image': tool('test_image_content'),
@@ -76,12 +76,12 @@ export const needsFixture = {
     'input-required-result-request-state': mrtr,
     'input-required-result-multiple-input-requests': mrtr,
     'input-required-result-multi-round': mrtr,
-    'input-required-result-missing-input-response': `${mrtr}; it only warns, even against a dead port`,
+    'input-required-result-missing-input-response': `${mrtr}; it only warns, even against a closed port`,
     'input-required-result-non-tool-request': mrtr,
     'input-required-result-result-type': mrtr,
     'input-required-result-tampered-state': mrtr,
     'input-required-result-capability-check': mrtr,
-    'input-required-result-ignore-extra-params': `${mrtr}; it only warns, even against a dead port`,
+    'input-required-result-ignore-extra-params': `${mrtr}; it only warns, even against a closed port`,
     'input-required-result-validate-input': mrtr,
     'tasks-lifecycle': tasks,
     'tasks-capability-negotiation': tasks,
@@ -95,10 +95,10 @@ export const needsFixture = {
     'tasks-mrtr-composition': tasks
 };
 
-/** The scenarios of the tasks extension; `tasks-status-notifications` is one that the suite itself skips, so it proves nothing. */
+/** The scenarios of the tasks extension. The suite skips `tasks-status-notifications`, so it is excluded. */
 export const TASKS = Object.keys(needsFixture).filter(name => needsFixture[name] === tasks && name !== 'tasks-status-notifications');
 
-/** The suite's client scenarios that the gateway's upstream side must pass; the others are of authorization. */
+/** The client scenarios that the gateway must pass with its upstream side; the others test authorization. */
 export const UPSTREAM_SIDE = {
     '2025-11-25': ['initialize', 'tools_call', 'elicitation-sep1034-client-defaults', 'sse-retry'],
     '2026-07-28': [
@@ -112,5 +112,5 @@ export const UPSTREAM_SIDE = {
     ]
 };
 
-/** Scenarios that only ever warn, so that they pass against a dead port too: a run shows their warnings beside them. */
+/** Scenarios that only warn, so that they pass against a closed port too. */
 export const warnOnly = ['input-required-result-missing-input-response', 'input-required-result-ignore-extra-params'];

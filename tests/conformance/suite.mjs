@@ -1,4 +1,4 @@
-// Runs the official conformance suite and judges what it found.
+// Runs the official conformance suite and judges its results.
 import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
 import os from 'node:os';
@@ -9,7 +9,7 @@ const here = path.dirname(fileURLToPath(import.meta.url));
 const packageFolder = path.join(here, 'node_modules/@modelcontextprotocol/conformance');
 const program = path.join(packageFolder, 'dist/index.js');
 
-/** The scenarios that conforming to a revision takes, as the suite itself has them: `{ server: [...], client: [...] }`. */
+/** Returns the scenarios that the suite requires for a revision: `{ server: [...], client: [...] }`. */
 export async function requirements(revision) {
     const lists = {};
     let list;
@@ -23,8 +23,8 @@ export async function requirements(revision) {
 }
 
 /**
- * Runs the suite with these arguments and answers `{ results: scenario → checks, output }`. What it did not finish in
- * `limit` milliseconds is missing from the results.
+ * Runs the suite with these arguments and returns `{ results: scenario → checks, output }`. Scenarios that did not finish
+ * within `limit` milliseconds are missing from the results.
  */
 export async function runSuite(args, { env = {}, limit = 240_000 } = {}) {
     const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-conformance-'));
@@ -36,14 +36,14 @@ export async function runSuite(args, { env = {}, limit = 240_000 } = {}) {
         });
         for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', text => (output += text));
         const timer = setTimeout(() => child.kill('SIGKILL'), limit);
-        // The suite's own exit code also counts what nobody must pass; the checks are judged below.
+        // The exit code is ignored, because it includes scenarios that need not pass; the checks are judged below.
         const [code, signal] = await new Promise((resolve, reject) => child.once('error', reject).once('close', (...end) => resolve(end)));
         clearTimeout(timer);
         if (signal) output += `\nthe suite was killed after ${limit} ms\n`;
         const results = new Map();
         for (const name of await readdir(folder)) {
             const scenario = /^(?:server-)?(.*?)-\d{4}-\d\d-\d\dT/.exec(name)?.[1];
-            if (!scenario) throw new Error(`a result folder with a strange name: ${name}`);
+            if (!scenario) throw new Error(`a result folder with an unexpected name: ${name}`);
             results.set(scenario, await checks(path.join(folder, name)));
         }
         if (results.size === 0) throw new Error(`the suite ran nothing (exit code ${code}):\n${output}`);
@@ -62,9 +62,9 @@ async function checks(folder) {
     }
 }
 
-/** What the checks of one scenario come to; those whose ids `excused` has are left out. One success at least is wanted. */
-export function judge(checks = [], excused = {}) {
-    const counted = checks.filter(check => !(check.id in excused));
+/** Judges the checks of one scenario without those whose ids `excluded` has. At least one check must succeed. */
+export function judge(checks = [], excluded = {}) {
+    const counted = checks.filter(check => !(check.id in excluded));
     const failures = counted.filter(check => check.status === 'FAILURE');
     const successes = counted.filter(check => check.status === 'SUCCESS').length;
     const warnings = counted.filter(check => check.status === 'WARNING');
