@@ -1,7 +1,7 @@
-# Shared by the scripts beside it (sourced, not run): where things lie, and installing what a suite needs.
+# Functions that the other scripts source: paths of the repository, and the installation of what a suite needs.
 #
-# Everything that is installed goes into Debian's packages (as root only) or into ignored folders of the repository:
-# target/, tests/.cache/, node_modules/.
+# Debian packages are installed as root only; everything else goes into ignored folders of the repository: target/,
+# tests/.cache/, node_modules/.
 
 set -euo pipefail
 
@@ -11,15 +11,15 @@ cache=$repository/tests/.cache
 mkdir -p "$cache"
 export PATH="$PATH:$HOME/.cargo/bin"
 export npm_config_update_notifier=false npm_config_fund=false npm_config_audit=false
-# The program that all suites but Rust's own run. A relative path counts from the repository.
-given=${COUNTERSIGN_BIN:-}
+# The program that all suites except the Rust ones run. A relative path starts at the repository.
+program_is_ready=${COUNTERSIGN_BIN:-}
 export COUNTERSIGN_BIN=${COUNTERSIGN_BIN:-${CARGO_TARGET_DIR:-$repository/target}/debug/countersign}
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 warn() { printf '%s\n' "$*" >&2; }
 
-# packages PACKAGE...: installs those that are missing, as root; elsewhere says what is missing and fails.
-packages() {
+# install_packages PACKAGE...: installs missing packages as root; other users get an error that names them.
+install_packages() {
     local missing=() package
     for package in "$@"; do
         dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
@@ -30,7 +30,7 @@ packages() {
         return 1
     fi
     say "apt-get install ${missing[*]}"
-    # One at a time: apt-get refuses to run beside itself.
+    # The lock serializes apt-get, which fails when it runs twice at once.
     (
         flock 9
         if [ ! -e "$cache/apt-updated" ]; then
@@ -42,21 +42,22 @@ packages() {
     ) 9>"$cache/apt.lock"
 }
 
-# need COMMAND PACKAGE...: installs the packages if the command is not there.
+# need COMMAND PACKAGE...: installs the packages unless the command exists.
 need() {
     local command=$1
     shift
-    command -v "$command" >/dev/null || packages "$@"
+    command -v "$command" >/dev/null || install_packages "$@"
 }
 
-# Debian's PostgreSQL, whose programs are not on the path.
+# Debian's PostgreSQL programs are not on the path.
 need_postgresql() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || need initdb postgresql; }
 
-# A stamp file says which list of dependencies is installed: stale FOLDER LIST, stamped FOLDER LIST.
-stale() { [ "$(cat "$1/.installed" 2>/dev/null)" != "$(sha256sum <"$2")" ]; }
-stamped() { sha256sum <"$2" >"$1/.installed"; }
+# A stamp file in a folder records the hash of the list that was installed there. Both take FOLDER LIST.
+needs_install() { [ "$(cat "$1/.installed" 2>/dev/null)" != "$(sha256sum <"$2")" ]; }
+record_install() { sha256sum <"$2" >"$1/.installed"; }
 
-# The Node that the conformance suite and a WebSocket in JavaScript need (22) may be newer than Debian's: npm carries it.
+# Sets $node to Node 22, which the conformance suite and WebSocket in JavaScript need. Debian's Node may be older, so npm
+# provides it.
 node_version=22.23.3
 node_22() {
     need npm nodejs npm
@@ -75,40 +76,39 @@ node_22() {
     node=$bin/node
 }
 
-# npm_packages FOLDER: what its lock file says, into its ignored node_modules.
+# npm_packages FOLDER: installs the packages of its lock file into its ignored node_modules.
 npm_packages() {
     need npm nodejs npm
     mkdir -p "$1/node_modules"
-    stale "$1/node_modules" "$1/package-lock.json" || return 0
+    needs_install "$1/node_modules" "$1/package-lock.json" || return 0
     say "npm packages of $1"
-    # The engine check asks npm's own Node, which is not the one that runs the tests.
+    # The engine check would test npm's own Node, which does not run the tests.
     (cd "$1" && npm ci --loglevel=error --engine-strict=false >/dev/null)
-    stamped "$1/node_modules" "$1/package-lock.json"
+    record_install "$1/node_modules" "$1/package-lock.json"
 }
 
-# venv NAME REQUIREMENTS: a virtual environment in tests/.cache; sets $python.
+# venv NAME REQUIREMENTS: creates a virtual environment in tests/.cache and sets $python.
 venv() {
     need python3 python3 python3-venv
     local home=$cache/venv-$1
     python=$home/bin/python
     if [ ! -x "$python" ] || ! "$python" -c '' 2>/dev/null; then
-        # Debian's python3 has the venv module but not what it needs to make one.
-        python3 -c 'import ensurepip' 2>/dev/null || packages python3-venv
+        # Debian's python3 contains the module venv, but not ensurepip, which it needs.
+        python3 -c 'import ensurepip' 2>/dev/null || install_packages python3-venv
         rm -rf "$home"
         python3 -m venv "$home"
     fi
-    stale "$home" "$2" || return 0
+    needs_install "$home" "$2" || return 0
     say "Python packages of $2"
     "$python" -m pip install --quiet --disable-pip-version-check -r "$2"
-    stamped "$home" "$2"
+    record_install "$home" "$2"
 }
 
-# The debug build, unless somebody named a program to test or it was just made.
+# Builds the debug program, unless COUNTERSIGN_BIN names one or it was built before.
 debug_build() {
-    [ -z "$given" ] || return 0
+    [ -z "$program_is_ready" ] || return 0
     need cc build-essential
-    # With the tests, although only the program is wanted: by itself its dependencies would have other features, and be
-    # built once more.
+    # The whole workspace is selected so that dependencies get the same features as for the tests and are built only once.
     cargo build --locked --quiet --workspace --bins
-    given=$COUNTERSIGN_BIN
+    program_is_ready=$COUNTERSIGN_BIN
 }
