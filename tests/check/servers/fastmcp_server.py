@@ -1,4 +1,4 @@
-"""Tools, resources and a prompt on FastMCP: on stdio, or with a port over HTTP."""
+"""Serves tools, resources and a prompt with FastMCP, on stdio or, given a port, over HTTP."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Tools, resources and a prompt on the official Python SDK: on stdio, or with a port over HTTP."""
+"""Serves tools, resources and a prompt with the official Python SDK, on stdio or, given a port, over HTTP."""
 
 import sys
 
@@ -6,15 +6,15 @@ from mcp.server import MCPServer
 from mcp.types import ToolAnnotations
 
 server = MCPServer("python")
-reads = ToolAnnotations(readOnlyHint=True)
+READ_ONLY = ToolAnnotations(readOnlyHint=True)
 
 
-@server.tool(annotations=reads)
+@server.tool(annotations=READ_ONLY)
 def add(a: int, b: int = 2) -> int:
     return a + b
 
 
-@server.tool(annotations=reads)
+@server.tool(annotations=READ_ONLY)
 def shout(text: str) -> dict[str, str]:
     return {"text": text.upper()}
 

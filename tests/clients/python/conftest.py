@@ -1,4 +1,4 @@
-"""One gateway for all tests of a file; asyncio for the SDKs."""
+"""Provides one gateway for all tests of a file, and asyncio for the SDKs."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from gateway import Gateway
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    own = Gateway()
-    yield own
-    own.stop()
+    started = Gateway()
+    yield started
+    started.stop()
 
 
 @pytest.fixture

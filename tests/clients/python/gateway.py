@@ -1,6 +1,6 @@
-"""Starts the real gateway for a test, makes a reviewer's key, decides over REST, and stops what it started by pid.
+"""Starts the gateway for a test, creates a reviewer's key, decides over REST, and stops the started processes.
 
-COUNTERSIGN_TEST_NODES=3 has every gateway be three on one PostgreSQL behind nginx (tests/clients/cluster.mjs).
+With COUNTERSIGN_TEST_NODES=3, three gateways on one PostgreSQL behind nginx replace each one (tests/clients/cluster.mjs).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NODES = int(os.environ.get("COUNTERSIGN_TEST_NODES", "1"))
 
 
 def environment() -> dict[str, str]:
-    """Nothing of the developer's own configuration reaches the program."""
+    """Returns the environment of the program, without the developer's own configuration."""
     kept = {k: os.environ[k] for k in ("PATH", "HOME", "TMPDIR") if k in os.environ}
     return kept | {"XDG_CONFIG_HOME": os.path.join(tempfile.gettempdir(), "countersign-no-config")}
 
 
 class Gateway:
-    """`countersign serve` with fresh data, and the person's side of it: REST with a reviewer's key."""
+    """A running `countersign serve` with new data, and a reviewer who uses the REST API."""
 
     def __init__(self, config: str | None = None) -> None:
         self.log = tempfile.TemporaryFile()
@@ -38,7 +38,7 @@ class Gateway:
         self.process: subprocess.Popen[bytes] | None = None
         try:
             if NODES > 1:
-                self._start_several(config)
+                self._start_cluster(config)
             else:
                 self._start(config)
             self.port = urllib.parse.urlsplit(self.url).port
@@ -56,13 +56,13 @@ class Gateway:
             stderr=self.log,
             env=environment(),
         )
-        # Whatever port was free when it was bound.
-        self.url = self._published()
+        # The system chooses the port.
+        self.url = self._read_address()
         self.nodes = [self.url]
         self._wait_healthy()
         self.key = self.create_key("reviewer", "alice")
 
-    def _start_several(self, config: str | None) -> None:
+    def _start_cluster(self, config: str | None) -> None:
         self.process = subprocess.Popen(
             [os.environ["COUNTERSIGN_NODE"], REPOSITORY / "tests/clients/cluster.mjs", str(NODES), *([config] if config else [])],
             stdin=subprocess.PIPE,
@@ -73,11 +73,11 @@ class Gateway:
         if not line:
             self.log.seek(0)
             raise RuntimeError(f"no cluster\n{self.log.read().decode()}")
-        where = json.loads(line)
-        self.url, self.key, self.data, self.nodes = where["url"], where["key"], where["data"], where["nodes"]
+        cluster = json.loads(line)
+        self.url, self.key, self.data, self.nodes = cluster["url"], cluster["key"], cluster["data"], cluster["nodes"]
 
-    def _published(self) -> str:
-        """Where this process says that it listens, in its data directory."""
+    def _read_address(self) -> str:
+        """Returns the address that this process publishes in its data directory."""
         end = time.monotonic() + 20
         while True:
             try:
@@ -88,7 +88,7 @@ class Gateway:
                 return file["url"]
             if self.process.poll() is not None or time.monotonic() > end:
                 self.log.seek(0)
-                raise RuntimeError(f"the gateway does not say where it listens\n{self.log.read().decode()}")
+                raise RuntimeError(f"the gateway does not publish its address\n{self.log.read().decode()}")
             time.sleep(0.025)
 
     def _wait_healthy(self) -> None:
@@ -104,7 +104,7 @@ class Gateway:
                 time.sleep(0.025)
 
     def wait_ready(self) -> None:
-        """Returns when every node has the required servers."""
+        """Waits until every node has the required servers."""
         end = time.monotonic() + 20
         for node in self.nodes:
             while not self._is_ready(node, end):
@@ -123,12 +123,12 @@ class Gateway:
             return False
 
     def create_key(self, role: str, name: str) -> str:
-        """Makes an API key with the command line, as a person would."""
+        """Creates an API key with the command line."""
         command = [BINARY, "keys", "create", "--role", role, "--name", name, "--data", self.data]
         return subprocess.run(command, env=environment(), check=True, capture_output=True, text=True).stdout.strip()
 
     def api(self, method: str, route: str, body: Any = None) -> tuple[int, Any]:
-        """A REST call; answers `(status, JSON)`."""
+        """Calls the REST API and returns `(status, JSON)`."""
         request = urllib.request.Request(f"{self.url}/api{route}", method=method)
         request.add_header("Authorization", f"Bearer {self.key}")
         data = None
@@ -147,17 +147,17 @@ class Gateway:
         return body
 
     def decide(self, change_id: str, decision: str, comment: str | None = None) -> dict[str, Any]:
-        seen = self.change(change_id)
+        change = self.change(change_id)
         status, body = self.api(
             "POST",
             f"/changes/{change_id}/decision",
-            {"decision": decision, "comment": comment, "version": seen["version"], "digest": seen["digest"]},
+            {"decision": decision, "comment": comment, "version": change["version"], "digest": change["digest"]},
         )
         assert status == 200, (status, body)
         return body
 
     def stop(self) -> None:
-        """Ends it by pid, or several by the end of their starter's standard input, and removes its data."""
+        """Stops the process (a cluster by closing its standard input) and removes the data."""
         if self.process:
             if self.process.stdin:
                 self.process.communicate(timeout=30)

@@ -1,6 +1,6 @@
-"""What both Python SDKs must be able to do: from the first list to an approved, a rejected and a withdrawn change.
+"""The steps that both Python SDKs must be able to do, from the first list to an approved, a rejected and a withdrawn change.
 
-`Agent` is the shape that the two SDKs are given; fields are read by their wire names through `wire`.
+`Agent` wraps either SDK; `wire` reads fields by their wire names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OWN = {"get_change", "list_changes", "wait_for_change", "withdraw_change"}
 
 
 def wire(model: Any) -> dict[str, Any]:
-    """A model of the SDK as it stood on the wire."""
+    """Returns a model of the SDK in its wire format."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -46,7 +46,7 @@ def structured(result: Any) -> dict[str, Any]:
 
 @dataclass
 class Agent:
-    """One connected client, whatever its SDK."""
+    """A connected client of either SDK."""
 
     label: str
     name: str
@@ -57,9 +57,9 @@ class Agent:
     read_resource: Callable[[str], Awaitable[Any]]
     watch: Callable[[str, list[str]], AbstractAsyncContextManager[None]]
     error: type[Exception]
-    # Answers that nobody waits for any more. An SDK that tells the server of a cancellation must get none.
+    # Answers to abandoned calls. An SDK that sends cancellations must get none.
     late: list[Exception]
-    tells_of_cancellation: bool
+    sends_cancellation: bool
 
     async def project(self) -> dict[str, Any]:
         return structured(await self.call("list_projects", {}))["projects"][0]
@@ -76,17 +76,17 @@ class Agent:
         assert "pending approval" in text(result)
         return change["changeId"]
 
-    async def settled(self, change_id: str) -> tuple[str, str]:
-        """The final state and the text about it."""
+    async def wait_until_final(self, change_id: str) -> tuple[str, str]:
+        """Returns the final state and its text."""
         for _ in range(20):
             result = await self.call("wait_for_change", {"changeId": change_id})
             if structured(result)["status"] in FINAL:
                 return structured(result)["status"], text(result)
-        raise AssertionError(f"change {change_id} does not settle")
+        raise AssertionError(f"change {change_id} does not end")
 
 
 def code_of(error: Exception) -> int:
-    """The JSON-RPC code of either SDK's error."""
+    """Returns the JSON-RPC code of an error of either SDK."""
     return error.error.code  # type: ignore[attr-defined]
 
 
@@ -112,8 +112,8 @@ async def approve(agent: Agent, gateway: Gateway) -> None:
     updates: list[str] = []
     async with agent.watch(f"change://{change_id}", updates):
         await anyio.to_thread.run_sync(gateway.decide, change_id, "approve", "go ahead")
-        state, about = await agent.settled(change_id)
-        assert state == "applied", about
+        state, final_text = await agent.wait_until_final(change_id)
+        assert state == "applied", final_text
         await eventually("an update of the change's resource", lambda: f"change://{change_id}" in updates)
     assert title in await agent.titles(project["id"])
 
@@ -123,8 +123,8 @@ async def reject(agent: Agent, gateway: Gateway) -> None:
     title = f"Rejected through {agent.label}"
     change_id = await agent.propose(project["id"], title)
     await anyio.to_thread.run_sync(gateway.decide, change_id, "reject", "not now: budget")
-    state, about = await agent.settled(change_id)
-    assert state == "rejected" and "not now: budget" in about and "alice" in about
+    state, final_text = await agent.wait_until_final(change_id)
+    assert state == "rejected" and "not now: budget" in final_text and "alice" in final_text
     assert title not in await agent.titles(project["id"])
 
 
@@ -164,12 +164,12 @@ async def cancel(agent: Agent) -> None:
     assert seen == sorted(seen)
     withdrawn = structured(await agent.call("withdraw_change", {"changeId": change_id}))
     assert withdrawn["status"] == "withdrawn"
-    if not agent.tells_of_cancellation:
+    if not agent.sends_cancellation:
         await eventually("the answer to the abandoned call", lambda: len(agent.late) > 0)
 
 
-async def whole(agent: Agent, gateway: Gateway) -> None:
-    """All of it, over one connection."""
+async def run_all(agent: Agent, gateway: Gateway) -> None:
+    """Runs all steps over one connection."""
     await lists(agent)
     await approve(agent, gateway)
     await reject(agent, gateway)

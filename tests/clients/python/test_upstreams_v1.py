@@ -1,4 +1,4 @@
-"""The Python SDK 1.x in front of a gateway whose upstream is of any era."""
+"""Tests the Python SDK 1.x in front of a gateway whose upstream speaks any era."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class Agent:
         return (await self.session.complete(ref, {"name": argument, "value": value})).completion.values
 
 
-@pytest.mark.parametrize("way", upstreams.WAYS)
-async def test_handshake_client(way: str) -> None:
+@pytest.mark.parametrize("path", upstreams.PATHS)
+async def test_handshake_client_uses_the_fixture(path: str) -> None:
     agent = Agent()
-    with upstreams.reached(way) as url:
+    with upstreams.reach(path) as url:
         async with (
             streamable_http_client(url) as (read, write, _),
             ClientSession(
@@ -84,4 +84,4 @@ async def test_handshake_client(way: str) -> None:
             agent.session = session
             await session.initialize()
             await session.set_logging_level("info")
-            await upstreams.steps(agent)
+            await upstreams.run_steps(agent)

@@ -1,4 +1,4 @@
-"""The Python SDK 2.x, of both eras, in front of a gateway whose upstream is of any era."""
+"""Tests the Python SDK 2.x in both eras in front of a gateway whose upstream speaks any era."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class Agent:
 
 
 @pytest.mark.parametrize("mode", [MODERN, "legacy"])
-@pytest.mark.parametrize("way", upstreams.WAYS)
-async def test_client_of_both_eras(way: str, mode: str) -> None:
+@pytest.mark.parametrize("path", upstreams.PATHS)
+async def test_client_of_each_era_uses_the_fixture(path: str, mode: str) -> None:
     agent = Agent()
-    with upstreams.reached(way) as url:
+    with upstreams.reach(path) as url:
         async with Client(
             url,
             mode=mode,
@@ -82,4 +82,4 @@ async def test_client_of_both_eras(way: str, mode: str) -> None:
             agent.client = client
             if mode != MODERN:
                 await client.set_logging_level("info")
-            await upstreams.steps(agent)
+            await upstreams.run_steps(agent)

@@ -1,4 +1,4 @@
-"""The Python SDK 1.x (`mcp`) over stdio, Streamable HTTP, the 2024-11-05 pair and WebSocket."""
+"""Tests the Python SDK 1.x (`mcp`) over stdio, Streamable HTTP, HTTP + SSE and WebSocket."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ async def streams(transport: str, gateway: Gateway) -> AsyncIterator[tuple[Any, 
         async with streamable_http_client(gateway.mcp) as (read, write, _):
             yield read, write
     elif transport == "sse":
-        async with sse_client(f"{gateway.url}/sse") as both:
-            yield both
+        async with sse_client(f"{gateway.url}/sse") as stream_pair:
+            yield stream_pair
     elif transport == "websocket":
-        async with websocket_client(f"ws://127.0.0.1:{gateway.port}/ws") as both:
-            yield both
+        async with websocket_client(f"ws://127.0.0.1:{gateway.port}/ws") as stream_pair:
+            yield stream_pair
     else:
         server = StdioServerParameters(command=BINARY, args=["stdio", "--data", gateway.data], env=environment())
-        async with stdio_client(server) as both:
-            yield both
+        async with stdio_client(server) as stream_pair:
+            yield stream_pair
 
 
 @asynccontextmanager
-async def connected(transport: str, gateway: Gateway) -> AsyncIterator[tuple[ClientSession, journey.Agent]]:
+async def connect(transport: str, gateway: Gateway) -> AsyncIterator[tuple[ClientSession, journey.Agent]]:
     watching: dict[str, list[str]] = {}
 
     late: list[Exception] = []
@@ -86,24 +86,24 @@ async def connected(transport: str, gateway: Gateway) -> AsyncIterator[tuple[Cli
                 watch=watch,
                 error=McpError,
                 late=late,
-                tells_of_cancellation=False,
+                sends_cancellation=False,
             ),
         )
 
 
 @pytest.mark.parametrize("transport", ["http", "sse", "websocket", "stdio"])
 async def test_journey(transport: str, gateway: Gateway) -> None:
-    async with connected(transport, gateway) as (session, agent):
+    async with connect(transport, gateway) as (session, agent):
         await session.send_ping()
         await session.set_logging_level("warning")
-        await journey.whole(agent, gateway)
+        await journey.run_all(agent, gateway)
 
 
-async def test_two_sessions_share_the_changes(gateway: Gateway) -> None:
-    async with connected("http", gateway) as (_, first), connected("stdio", gateway) as (_, second):
+async def test_two_sessions_share_changes(gateway: Gateway) -> None:
+    async with connect("http", gateway) as (_, first), connect("stdio", gateway) as (_, second):
         project = await first.project()
         change_id = await first.propose(project["id"], "Seen by both")
         seen = journey.structured(await second.call("get_change", {"changeId": change_id}))
         assert seen["status"] == "pending"
         await second.call("withdraw_change", {"changeId": change_id})
-        assert (await first.settled(change_id))[0] == "withdrawn"
+        assert (await first.wait_until_final(change_id))[0] == "withdrawn"

@@ -1,4 +1,4 @@
-"""The Python SDK 2.x (`mcp`): 2026-07-28 over HTTP and stdio, and its handshake mode, the 2024-11-05 pair included."""
+"""Tests the Python SDK 2.x (`mcp`): 2026-07-28 over HTTP and stdio, and its handshake mode, including HTTP + SSE."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server_of(transport: str, gateway: Gateway) -> Any:
 
 
 @asynccontextmanager
-async def connected(transport: str, mode: str, gateway: Gateway) -> AsyncIterator[tuple[Client, journey.Agent]]:
+async def connect(transport: str, mode: str, gateway: Gateway) -> AsyncIterator[tuple[Client, journey.Agent]]:
     watching: dict[str, list[str]] = {}
 
     async def on_message(message: Any) -> None:
@@ -83,7 +83,7 @@ async def connected(transport: str, mode: str, gateway: Gateway) -> AsyncIterato
                 watch=watch,
                 error=MCPError,
                 late=[],
-                tells_of_cancellation=True,
+                sends_cancellation=True,
             ),
         )
 
@@ -93,17 +93,17 @@ async def connected(transport: str, mode: str, gateway: Gateway) -> AsyncIterato
     [("http", "auto"), ("stdio", "auto"), ("http", MODERN), ("http", "legacy"), ("stdio", "legacy"), ("sse", "legacy")],
 )
 async def test_journey(transport: str, mode: str, gateway: Gateway) -> None:
-    async with connected(transport, mode, gateway) as (client, agent):
+    async with connect(transport, mode, gateway) as (client, agent):
         assert client.protocol_version == ("2025-11-25" if mode == "legacy" else MODERN)
-        if mode != MODERN:  # pinned without a discover: the client does not ask who the server is
+        if mode != MODERN:  # A pinned client sends no discover, so it does not know the server.
             assert client.server_info is not None and client.server_info.name == "countersign"
-        await journey.whole(agent, gateway)
+        await journey.run_all(agent, gateway)
 
 
-async def test_listen_hears_of_a_new_resource(gateway: Gateway) -> None:
-    async with connected("http", "auto", gateway) as (client, agent):
+async def test_listener_receives_a_new_resource(gateway: Gateway) -> None:
+    async with connect("http", "auto", gateway) as (client, agent):
         async with client.listen(resources_list_changed=True) as subscription:
-            result = await agent.call("create_project", {"name": "Heard of", "key": "HEAR"})
+            result = await agent.call("create_project", {"name": "Announced", "key": "NEWS"})
             change_id = journey.structured(result)["changeId"]
             await anyio.to_thread.run_sync(gateway.decide, change_id, "approve")
             with anyio.fail_after(15):
@@ -111,8 +111,8 @@ async def test_listen_hears_of_a_new_resource(gateway: Gateway) -> None:
                     break
 
 
-async def test_many_listeners_and_one_change(gateway: Gateway) -> None:
-    async with connected("http", "auto", gateway) as (_, agent):
+async def test_all_listeners_receive_one_change(gateway: Gateway) -> None:
+    async with connect("http", "auto", gateway) as (_, agent):
         project = await agent.project()
         change_id = await agent.propose(project["id"], "Watched by many")
         uri = f"change://{change_id}"
@@ -120,15 +120,15 @@ async def test_many_listeners_and_one_change(gateway: Gateway) -> None:
         async with anyio.create_task_group() as group:
             ready = 0
 
-            async def follow(own: list[str]) -> None:
+            async def follow(updates: list[str]) -> None:
                 nonlocal ready
-                async with agent.watch(uri, own):
+                async with agent.watch(uri, updates):
                     ready += 1
                     await anyio.sleep_forever()
 
-            for own in seen:
-                group.start_soon(follow, own)
-            await eventually("all listen", lambda: ready == len(seen))
+            for updates in seen:
+                group.start_soon(follow, updates)
+            await eventually("all have subscribed", lambda: ready == len(seen))
             await anyio.to_thread.run_sync(gateway.decide, change_id, "reject", "no")
-            await eventually("all hear of it", lambda: all(uri in own for own in seen))
+            await eventually("all receive the update", lambda: all(uri in updates for updates in seen))
             group.cancel_scope.cancel()

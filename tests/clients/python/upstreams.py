@@ -1,4 +1,4 @@
-"""The fixture servers of `tests/fixtures` for a Python client: directly, or behind a gateway; and what a client does there."""
+"""Connects Python clients to the fixture servers of `tests/fixtures`, directly or through a gateway, and runs the same run_steps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gateway import REPOSITORY, Gateway
 NODE = os.environ.get("COUNTERSIGN_NODE") or shutil.which("node") or "node"
 FIXTURES = REPOSITORY / "tests" / "fixtures"
 KINDS = {"both": ["--era", "both"], "legacy": ["--sdk", "v1"], "modern": ["--era", "modern"]}
-# `direct` proves the test itself.
-WAYS = ["direct", *KINDS]
+# `direct` tests the steps themselves.
+PATHS = ["direct", *KINDS]
 
 
 @contextmanager
 def fixture(kind: str) -> Iterator[str]:
-    """A fixture over HTTP; its base URL."""
+    """Starts a fixture over HTTP and yields its base URL."""
     command = [NODE, str(FIXTURES / "server.mjs"), *KINDS[kind]]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -34,10 +34,10 @@ def fixture(kind: str) -> Iterator[str]:
 
 
 @contextmanager
-def reached(way: str) -> Iterator[str]:
-    """The URL at which a client reaches the fixture: its own, or that of a gateway in front of it."""
-    with fixture("both" if way == "direct" else way) as url:
-        if way == "direct":
+def reach(path: str) -> Iterator[str]:
+    """Yields the URL of the fixture, or of a gateway in front of it."""
+    with fixture("both" if path == "direct" else path) as url:
+        if path == "direct":
             yield f"{url}/mcp"
             return
         folder = pathlib.Path(tempfile.mkdtemp(prefix="countersign-test-"))
@@ -64,7 +64,7 @@ def reached(way: str) -> Iterator[str]:
 
 
 class Agent(Protocol):
-    """What the steps need of an SDK. `call` answers the texts of the result, and `asked` says what the server asked."""
+    """The interface of an SDK for the run_steps. `call` returns the texts of the result; `asked` records the server's questions."""
 
     call: Callable[..., Awaitable[list[str]]]
     tools: Callable[[], Awaitable[list[str]]]
@@ -75,8 +75,8 @@ class Agent(Protocol):
     logged: list[Any]
 
 
-async def steps(agent: Agent) -> None:
-    """All that a client does with the fixture; the client accepts what it is asked, as Ada."""
+async def run_steps(agent: Agent) -> None:
+    """Uses everything of the fixture. The client answers questions as Ada."""
     tools = await agent.tools()
     for name in ("test_simple_text", "test_elicitation", "test_input_required_result_multi_round", "echo"):
         assert name in tools

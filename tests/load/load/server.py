@@ -1,6 +1,6 @@
-"""A handshake-era server over stdio: two tools (read, write) that say how long the text was that they were given, or
-answer with as much text as `answer` says, and as many more as its arguments ask for: `many N` on one page, `endless` pages with a cursor of their own, `circle` for pages
-whose cursors come again, `wide N` tools with a kilobyte of description each."""
+"""A handshake-era server over stdio with a read and a write tool. Each returns the length of its text, or as much text as
+`answer` says. Arguments add tools: `many N` on one page, `wide N` with a kilobyte of description each, `endless` pages with
+new cursors, or `circle` for pages whose cursors repeat."""
 import json
 import sys
 

@@ -1,5 +1,5 @@
-"""A handshake-era server over stdio as people meet it in their first hours: tools without annotations, one whose preview
-cannot be made, some that fail or take their time. It notes the calls of its tools in the file that it is given."""
+"""A handshake-era server over stdio that is typical of first attempts: tools without annotations, one whose preview fails,
+and some that fail or are slow. It records the calls of its tools in the given file."""
 import json
 import os
 import sys

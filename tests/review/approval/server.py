@@ -1,6 +1,5 @@
-"""A handshake-era server over stdio that keeps files below the folder that it is given. It notes every call, under its
-own name, in the ledger there. Like servers written in Go, it reads the names of arguments without regard to case, and the
-last one counts."""
+"""A handshake-era server over stdio that keeps files in the folded folder. It records every call, with its own name, in the
+ledger there. Like servers written in Go, it ignores the case of argument names, and the last duplicate counts."""
 import json
 import os
 import sys
@@ -27,7 +26,7 @@ def note(text):
 
 
 def call(tool, arguments):
-    """The text of the answer, and whether it is an error."""
+    """Returns the text of the answer and `True` if it is an error."""
     path = os.path.join(FOLDER, arguments.get("path", "none"))
     if tool == "die":
         note("die")
@@ -59,10 +58,10 @@ for line in sys.stdin:
     elif method == "tools/list":
         send({"id": id, "result": {"tools": TOOLS}})
     elif method == "tools/call":
-        given = {}
+        folded = {}
         for name, value in message["params"].get("arguments", {}).items():
-            given[name.lower()] = value
-        text, failed = call(message["params"]["name"], given)
+            folded[name.lower()] = value
+        text, failed = call(message["params"]["name"], folded)
         send({"id": id, "result": {"content": [{"type": "text", "text": text}], "isError": failed}})
     elif id is not None:
         send({"id": id, "error": {"code": -32601, "message": "no such method"}})

@@ -1,5 +1,5 @@
-"""A handshake-era server over stdio. It notes the arguments of each call, as they came, in the file that it is given,
-and describes its tools as the second file says."""
+"""A handshake-era server over stdio. It records the exact arguments of each call in the first file and takes the descriptions
+of its tools from the second."""
 import json
 import sys
 
@@ -37,7 +37,7 @@ for line in sys.stdin:
     elif method == "tools/list":
         send({"id": id, "result": {"tools": tools()}})
     elif method == "tools/call":
-        # As it stood in the message: what a parser would make of it is another thing.
+        # Cuts the arguments out of the message, because a parser would change their text.
         start = line.index('"arguments":') + len('"arguments":')
         depth, quoted, end = 0, False, start
         while True:

@@ -1,4 +1,4 @@
-"""A server that does what its caller asks for, well or badly."""
+"""A server whose methods make it behave well or badly on request."""
 import json
 import os
 import signal
@@ -21,8 +21,8 @@ def send(**message):
     out(json.dumps({"jsonrpc": "2.0", **message}))
 
 
-def stubborn():
-    """A daemon: in a session of its own, deaf to SIGTERM, with our marker in its arguments."""
+def start_daemon():
+    """Starts a daemon in its own session that ignores SIGTERM and has our marker in its arguments."""
     code = (
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -33,7 +33,7 @@ def stubborn():
         "while True: time.sleep(1000)\n"
     )
     middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1], sys.argv[2]])"
-    # The process between ends at once, so that the daemon has lost its parent.
+    # The intermediate process ends at once, so the daemon has no parent.
     child = subprocess.Popen(
         [sys.executable, "-c", middle, code, MARKER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )
@@ -41,13 +41,13 @@ def stubborn():
     child.wait()
 
 
-def hold():
-    """A process that keeps our stdin and stdout open when we are gone."""
+def start_pipe_holder():
+    """Starts a process that keeps our stdin and stdout open after we end."""
     subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(1000)", MARKER])
 
 
-def flee():
-    """A process that lives a millisecond and then only in its child, and so on."""
+def start_fleeing_process():
+    """Starts a process that moves to a new child every millisecond."""
     code = (
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -106,13 +106,13 @@ def handle(message):
     elif method == "close-stdout":
         os.close(1)
     elif method == "daemon":
-        stubborn()
+        start_daemon()
         send(id=id, result={})
     elif method == "flee":
-        flee()
+        start_fleeing_process()
         send(id=id, result={})
     elif method == "hold":
-        hold()
+        start_pipe_holder()
         send(id=id, result={})
     elif method == "where":
         send(id=id, result={"env": dict(os.environ), "cwd": os.getcwd(), "group": os.getpgid(0), "pid": os.getpid()})
@@ -130,13 +130,13 @@ def handle(message):
 if "ignore-term" in FLAGS:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "daemon" in FLAGS:
-    stubborn()
+    start_daemon()
 if "up" in FLAGS:
     send(method="notifications/up")
 for line in sys.stdin:
     handle(json.loads(line))
 if "tidy" in FLAGS:
-    # Longer than a SIGTERM that comes at once would let it.
+    # A SIGTERM that is sent at once would interrupt this.
     time.sleep(0.5)
     open("tidied", "w").close()
 if "stay" in FLAGS:

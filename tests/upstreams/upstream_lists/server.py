@@ -1,4 +1,4 @@
-"""A handshake-era server over stdio whose lists are kept as text, and change when a tool is called."""
+"""A handshake-era server over stdio whose lists are stored as text and change when a tool is called."""
 import json
 import sys
 
