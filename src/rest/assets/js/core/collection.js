@@ -79,8 +79,8 @@ export class Collection {
   }
 
   #strayRow() {
-    const kept = this.#keptId === null ? null : this.#byId.get(this.#keptId);
-    return kept && !this.#accepts(kept) ? kept : null;
+    const row = this.#keptId === null ? null : this.#byId.get(this.#keptId);
+    return row && !this.#accepts(row) ? row : null;
   }
 
   async reload() {

@@ -22,11 +22,6 @@ export function differences(old, current) {
   return out;
 }
 
-/** Returns true if a decision on `old` still applies to `current`. */
-export function sameContent(old, current) {
-  return old.change.digest === current.change.digest && old.change.version === current.change.version;
-}
-
 function pairs(oldFields, newFields) {
   const byName = new Map(oldFields.map((f) => [f.field, f]));
   const out = [];
@@ -35,8 +30,8 @@ function pairs(oldFields, newFields) {
     byName.delete(field.field);
     out.push({ label: field.label, before: [was?.before ?? null, field.before], after: [was?.after ?? null, field.after], lines: [lineText(was), lineText(field)] });
   }
-  for (const gone of byName.values()) {
-    out.push({ label: gone.label, before: [gone.before, null], after: [gone.after, null], lines: [lineText(gone), ''] });
+  for (const removedField of byName.values()) {
+    out.push({ label: removedField.label, before: [removedField.before, null], after: [removedField.after, null], lines: [lineText(removedField), ''] });
   }
   return out;
 }

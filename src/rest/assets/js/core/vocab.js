@@ -25,7 +25,6 @@ export const STATES = {
 export const INBOX_STATES = ['pending', 'stale', 'outcome_unknown'];
 /** The states of the history. Changes that are still to be decided are in the inbox only. */
 export const HISTORY_STATES = Object.keys(STATES).filter((state) => state !== 'pending' && state !== 'stale');
-export const FINAL_STATES = ['applied', 'failed', 'rejected', 'expired', 'withdrawn'];
 
 export const EVENTS = {
   created: { label: 'proposed this change', icon: 'plus', tone: 'grey' },

@@ -2,7 +2,7 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, plural, quote, visible, visibleString } from '../core/text.js';
+import { count, plural, quote, visibleString } from '../core/text.js';
 import { lineDiff as compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
@@ -45,13 +45,13 @@ export function head(change, actions = null) {
 const fact = (name, ...value) => h('div', { class: 'fact' }, h('dt', null, name), h('dd', null, value));
 
 /** Explains why the policy requires a review. */
-export function review({ review: why }) {
-  if (!why) return null;
-  const marked = why.mark === 'TOOL_CHANGED' || why.mark === 'TOOL_NEW';
-  const namesRule = why.rule && why.reason.startsWith(why.rule);
-  const rule = why.rule && !namesRule && why.rule;
+export function review({ review: cause }) {
+  if (!cause) return null;
+  const marked = cause.mark === 'TOOL_CHANGED' || cause.mark === 'TOOL_NEW';
+  const namesRule = cause.rule && cause.reason.startsWith(cause.rule);
+  const rule = cause.rule && !namesRule && cause.rule;
   return h('p', { class: marked ? 'banner tone-amber' : 'why quiet' }, icon(marked ? 'alert' : 'info'),
-    h('span', null, marked ? h('strong', null, why.mark === 'TOOL_NEW' ? 'New tool. ' : 'Changed tool. ') : namesRule && !why.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', quote(why.reason, 400), '.',
+    h('span', null, marked ? h('strong', null, cause.mark === 'TOOL_NEW' ? 'New tool. ' : 'Changed tool. ') : namesRule && !cause.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', quote(cause.reason, 400), '.',
       rule && [' Rule: ', quote(rule, 64), '.']));
 }
 
@@ -67,12 +67,12 @@ export function outcome(change) {
   if (change.state === 'pending') return null;
   const { label, tone, icon: name, says } = stateOf(change.state);
   const last = change.decisions.at(-1);
-  const others = last?.verdict === 'approve' ? change.decisions.filter((d) => d.verdict === 'approve' && d !== last) : [];
+  const earlierApprovals = last?.verdict === 'approve' ? change.decisions.filter((d) => d.verdict === 'approve' && d !== last) : [];
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': 'Outcome' },
     h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, says)),
     change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
-    last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', others.map((d) => [h('strong', null, quote(d.reviewer, 60)), ', ']), h('strong', null, quote(last.reviewer, 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
+    last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', earlierApprovals.map((d) => [h('strong', null, quote(d.reviewer, 60)), ', ']), h('strong', null, quote(last.reviewer, 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })));
 }
 

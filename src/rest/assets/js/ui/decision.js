@@ -148,10 +148,10 @@ export class DecisionBar {
   cancel() {
     if (this.#mode !== 'confirm' && this.#mode !== 'reject') return false;
     const hadFocus = this.element.contains(document.activeElement);
-    const was = this.#mode;
+    const previousMode = this.#mode;
     this.#mode = 'idle';
     this.#render();
-    if (hadFocus) this.element.querySelector(was === 'confirm' ? '[data-act=approve]' : '[data-act=reject]')?.focus();
+    if (hadFocus) this.element.querySelector(previousMode === 'confirm' ? '[data-act=approve]' : '[data-act=reject]')?.focus();
     return true;
   }
 

@@ -328,7 +328,7 @@ export class Detail {
 
   async #loadTimeline(id) {
     try {
-      const { entries, nextCursor } = await this.#api.audit({ change: id, limit: 100 });
+      const { entries } = await this.#api.audit({ change: id, limit: 100 });
       if (this.#id !== id) return;
       fill(this.#parts.story, content.section('Timeline', null, timeline(entries, this.#shown.change),
         h('p', { class: 'story-more' }, h('a', { href: routeTo('audit', id) }, 'Show in the audit trail'))));

@@ -39,17 +39,17 @@ function isLong({ before, after, lines }) {
 
 /** Shows short fields in a table with one row each. */
 function fieldTable(fields, operation) {
-  const both = operation === 'UPDATE' || fields.some((f) => isKnown(f.before) && isKnown(f.after));
-  const columns = both ? ['Before', 'After'] : [{ DELETE: 'Removed', ARGUMENTS: 'Value' }[operation] ?? 'Added'];
+  const hasBothSides = operation === 'UPDATE' || fields.some((f) => isKnown(f.before) && isKnown(f.after));
+  const columns = hasBothSides ? ['Before', 'After'] : [{ DELETE: 'Removed', ARGUMENTS: 'Value' }[operation] ?? 'Added'];
   const body = fields.map((field) => {
     const [was, now] = emphasis(field.before, field.after);
-    if (isArgument(field, operation)) return h('tr', null, h('th', { scope: 'row' }, quote(field.label || field.field, 80)), both && h('td', { class: 'none' }), h('td', { class: 'argument' }, value(field.after ?? '')));
-    const cells = both
+    if (isArgument(field, operation)) return h('tr', null, h('th', { scope: 'row' }, quote(field.label || field.field, 80)), hasBothSides && h('td', { class: 'none' }), h('td', { class: 'argument' }, value(field.after ?? '')));
+    const cells = hasBothSides
       ? [valueCell(field.before, was, 'delete', isKnown(field.after)), valueCell(field.after, now, 'insert', isKnown(field.before))]
       : [isKnown(field.after) ? valueCell(field.after, now, 'insert', false) : valueCell(field.before, was, 'delete', false)];
     return h('tr', null, h('th', { scope: 'row' }, quote(field.label || field.field, 80), restricted(field)), cells);
   });
-  return h('table', { class: `fields ${both ? 'both' : 'one'}` },
+  return h('table', { class: `fields ${hasBothSides ? 'both' : 'one'}` },
     h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Field'), columns.map((c) => h('th', { scope: 'col' }, c)))),
     h('tbody', null, body));
 }

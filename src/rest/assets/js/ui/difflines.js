@@ -162,10 +162,10 @@ export function emphasis(before, after) {
   let tail = 0;
   while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail += 1;
   const [was, now] = splitMiddle(a.slice(head, a.length - tail), b.slice(head, b.length - tail));
-  const whole = (list, inner) => trimParts([list.slice(0, head).join(''), ...inner, list.slice(list.length - tail).join('')]);
-  const left = whole(a, was);
+  const joinParts = (list, inner) => trimParts([list.slice(0, head).join(''), ...inner, list.slice(list.length - tail).join('')]);
+  const left = joinParts(a, was);
   const same = left.reduce((sum, part, n) => sum + (n % 2 ? 0 : part.length), 0);
-  return same * 3 >= Math.min(before.length, after.length) ? [left, whole(b, now)] : none;
+  return same * 3 >= Math.min(before.length, after.length) ? [left, joinParts(b, now)] : none;
 }
 
 // Splits the middle of each text: `[differs, same, differs, …]`, an odd number of parts.

@@ -111,10 +111,10 @@ export class ToolsPanel {
   #unannotatedOffer() {
     const unannotated = unannotatedTools(this.#tools);
     if (!this.#canDecide || unannotated.length === 0) return null;
-    const why = unannotated.length === this.#tools.length
+    const reason = unannotated.length === this.#tools.length
       ? 'This server does not say which of its tools only read, so every call is reviewed.'
       : 'Not every tool of this server says whether it only reads, so every call is reviewed.';
-    return h('div', { class: 'unannotated' }, icon('info'), h('p', null, `${why} You can let tools that you trust run without review.`),
+    return h('div', { class: 'unannotated' }, icon('info'), h('p', null, `${reason} You can let tools that you trust run without review.`),
       h('button', { type: 'button', data: { key: 'let-run' }, onclick: () => this.#letRun(unannotated) }, 'Let tools run without review…'));
   }
 
@@ -183,12 +183,12 @@ export class ToolsPanel {
 
   #row(tool) {
     const { label, tone, icon: name } = VERDICTS[tool.verdict] ?? VERDICTS.depends;
-    const why = tool.reason ?? `decided by ${tool.rules.join(', ')}`;
+    const reason = tool.reason ?? `decided by ${tool.rules.join(', ')}`;
     const rule = tool.reason && tool.rules.length > 0 && !tool.reason.includes(tool.rules[0]) && tool.rules[0];
     return h('tr', null,
       h('td', { data: { label: 'Tool' } }, h('code', null, quote(tool.name, 200)), tool.title && tool.title !== tool.name && h('div', { class: 'quiet' }, quote(tool.title, 120))),
       h('td', { class: 'nowrap', data: { label: 'Calls' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
-      h('td', { data: { label: 'Why' } }, quote(why, 300), rule && !tool.letRun && h('div', { class: 'quiet' }, 'by ', h('code', null, quote(rule, 64))),
+      h('td', { data: { label: 'Why' } }, quote(reason, 300), rule && !tool.letRun && h('div', { class: 'quiet' }, 'by ', h('code', null, quote(rule, 64))),
         tool.letRun && h('div', null, h('a', { href: routeTo('rules', tool.letRun.rule) }, 'Standing rule', h('span', { class: 'sr-only' }, ` for ${visibleString(tool.name)}`))),
         this.#canDecide && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, 'Let this tool run without review…')),
       h('td', { data: { label: 'Preview' } }, this.#preview(tool)),

@@ -187,8 +187,8 @@ export class ChangesView {
     const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || countCriteria(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.inStates;
     this.#shown = isFiltered ? filterRows(all, this.#filter, at) : all;
     // The open change stays in the list, whatever its state.
-    const kept = isFiltered && this.#detail.id !== null && !this.#filter.q && !this.#shown.some((r) => r.id === this.#detail.id) ? this.#collection.get(this.#detail.id) : null;
-    if (kept && !INBOX_STATES.includes(kept.state) && !countCriteria(this.#filter)) this.#shown = [...this.#shown, kept].sort((a, b) => b.at - a.at);
+    const openRow = isFiltered && this.#detail.id !== null && !this.#filter.q && !this.#shown.some((r) => r.id === this.#detail.id) ? this.#collection.get(this.#detail.id) : null;
+    if (openRow && !INBOX_STATES.includes(openRow.state) && !countCriteria(this.#filter)) this.#shown = [...this.#shown, openRow].sort((a, b) => b.at - a.at);
     // Search results and the history are not grouped.
     this.#items = this.#onFilter || this.#filter.group === 'none' || this.#filter.q ? this.#shown : groupRows(this.#shown, this.#toggled);
     this.#groupIds = this.#items === this.#shown ? NO_GROUPS : new Set(this.#items.filter((item) => item.group).map((item) => item.id));
@@ -304,11 +304,11 @@ export class ChangesView {
     }
     if (!item) return;
     const { id } = item;
-    const inDetail = this.element.classList.contains('has-detail');
-    if (wide.matches || inDetail) {
+    const isDetailOpen = this.element.classList.contains('has-detail');
+    if (wide.matches || isDetailOpen) {
       if (this.#detail.id === id) return;
       replaceRoute(this.#href(id));
-      if (withFocus || !inDetail) this.#list.setActive(id, { reveal: true, focus: true });
+      if (withFocus || !isDetailOpen) this.#list.setActive(id, { reveal: true, focus: true });
     } else {
       this.cursor = id;
       this.#paint();

@@ -81,9 +81,9 @@ export class Picking {
   pick(id) {
     const row = this.#get(id);
     if (!row || !this.#canSelect) return false;
-    const what = this.#triage.toggle(row);
-    if (PICK_REFUSALS[what]) notice(PICK_REFUSALS[what], { tone: 'amber', iconName: 'info' });
-    else announce(what === 'picked' ? `Selected, ${plural(this.#triage.size, 'change')} in all.` : 'No longer selected.');
+    const result = this.#triage.toggle(row);
+    if (PICK_REFUSALS[result]) notice(PICK_REFUSALS[result], { tone: 'amber', iconName: 'info' });
+    else announce(result === 'picked' ? `Selected, ${plural(this.#triage.size, 'change')} in all.` : 'No longer selected.');
     this.#paint();
     return true;
   }

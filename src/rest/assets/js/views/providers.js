@@ -3,7 +3,7 @@
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { Poller } from '../core/poller.js';
-import { count, plural, quote, visible, visibleString } from '../core/text.js';
+import { count, plural, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { ToolsPanel } from '../ui/tools.js';
