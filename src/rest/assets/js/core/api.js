@@ -5,7 +5,6 @@ import { learnClock } from './time.js';
 
 const TIMEOUT = 20_000;
 
-/** Reports that the gateway answered with an error. */
 export class ApiError extends Error {
   constructor(status, problem, source, retryAfter) {
     super(problem.detail || problem.title || `HTTP ${status}`);
@@ -123,7 +122,6 @@ export class Api {
     return (await this.#call('POST', '/api/decisions', { body: { decision, comment: comment || undefined, changes } })).value.results;
   }
 
-  /** Creates a standing rule from a change. */
   async makeRule(id, rule) {
     return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
   }
@@ -213,7 +211,6 @@ export class Api {
     return (await this.#call('GET', '/api/servers', { signal })).value.servers;
   }
 
-  /** Returns `{name, tools}` of one server. */
   async server(name, signal) {
     return (await this.#call('GET', `/api/servers/${encodeURIComponent(name)}`, { signal })).value;
   }
@@ -238,7 +235,6 @@ export class Api {
     return (await this.#call('POST', '/api/reload/consent', { body: { digest, verdict } })).value;
   }
 
-  /** Opens the stream of events, after `lastSeq` if it is not null. */
   events(signal, lastSeq) {
     const headers = this.#headers({ Accept: 'text/event-stream' });
     if (lastSeq !== null) headers['Last-Event-ID'] = String(lastSeq);

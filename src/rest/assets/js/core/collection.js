@@ -90,7 +90,6 @@ export class Collection {
     await this.#page(this.#generation, seen);
   }
 
-  /** Reads the gateway's counts again. */
   async recount() {
     try {
       this.counts = (await this.#load({ limit: 1, cursor: null })).counts ?? this.counts;

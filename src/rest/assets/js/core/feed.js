@@ -46,7 +46,6 @@ export class Feed {
     this.#abort?.abort();
   }
 
-  /** Reconnects now instead of waiting. */
   retry() {
     if (!this.#stopped && this.#timer !== null) this.#connect();
   }

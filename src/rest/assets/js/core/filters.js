@@ -23,7 +23,6 @@ export function readFilter(query, states = Object.keys(STATES)) {
   };
 }
 
-/** Returns the query of a route, with chosen values only. */
 export const filterQuery = (filter) => Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
 
 /** Returns the number of chosen criteria, without state and text. */

@@ -13,7 +13,6 @@ export function parseRoute(hash) {
   return { view: view || 'inbox', id, query: new URLSearchParams(search) };
 }
 
-/** Returns the fragment of a route. */
 export function routeTo(view, id = null, query = null) {
   const search = query ? new URLSearchParams(Object.entries(query).filter(([, v]) => v)).toString() : '';
   return `#/${view}${id ? `/${encodeURIComponent(id)}` : ''}${search ? `?${search}` : ''}`;
@@ -26,7 +25,6 @@ export function replaceRoute(hash) {
   dispatchEvent(new Event('hashchange'));
 }
 
-/** Goes to a route. */
 export function go(hash) {
   if (hash === location.hash) return;
   history.pushState(null, '', hash);

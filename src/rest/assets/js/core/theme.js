@@ -7,7 +7,6 @@ export function theme() {
   return document.documentElement.dataset.theme ?? 'system';
 }
 
-/** Switches to the next theme and returns its name. */
 export function nextTheme() {
   const next = ORDER[(ORDER.indexOf(theme()) + 1) % ORDER.length];
   if (next === 'system') delete document.documentElement.dataset.theme;

@@ -31,7 +31,6 @@ export class Triage {
     return this.#picked.size;
   }
 
-  /** Returns the selected changes in the order of selection. */
   get picked() {
     return [...this.#picked.values()];
   }

@@ -91,7 +91,6 @@ const TOOL_RULE = {
   standing_rule_revoked: 'no longer lets a tool run without review',
 };
 
-/** Returns `{label, icon, tone}` of an audit entry. */
 export function entryOf({ event, details }) {
   const entry = eventOf(event);
   const rule = details?.rule;
@@ -109,5 +108,4 @@ export function toolName({ provider, tool }) {
   return `${provider} / ${tool.startsWith(`${provider}__`) ? tool.slice(provider.length + 2) : tool}`;
 }
 
-/** Returns true if a change in this state can be decided. */
 export const isDecidable = (state) => state === 'pending' || state === 'stale';

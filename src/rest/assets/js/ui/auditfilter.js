@@ -22,7 +22,6 @@ export function auditRequest({ q, event, actor, age }, now) {
   return { q, event, actor, since: AGES[age]?.within ? at(AGES[age].within) : '', until: AGES[age]?.beyond ? at(AGES[age].beyond) : '' };
 }
 
-/** Returns the query of a route, with chosen values only. */
 export const auditQuery = (filter) => Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
 
 export const isNarrow = (filter) => Object.values(filter).some(Boolean);
@@ -41,7 +40,6 @@ export class AuditFilter {
   #timer = null;
   #namesKey = '';
 
-  /** `change(filter)` is called when the user chooses another filter. */
   constructor({ change }) {
     this.#change = change;
     const apply = () => this.#apply();

@@ -45,7 +45,6 @@ export function callArguments(change, source) {
   ];
 }
 
-/** Returns the tool's own description, or null. */
 export function toolDescription(change) {
   const { tool } = splitFields(change.diff);
   return tool && h('details', { class: 'fold-section' }, h('summary', null, 'Tool description'), h('blockquote', null, longText(tool, { chars: 1200, lines: 14 })));

@@ -76,7 +76,6 @@ export function outcome(change) {
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })));
 }
 
-/** Shows the answer of the tool. */
 export function result(change) {
   if (!change.result) return null;
   const { content = [], structuredContent, isError } = change.result;

@@ -96,7 +96,6 @@ export class DecisionBar {
     this.#render();
   }
 
-  /** Renders again after the selection has changed. */
   follow() {
     if (this.#change === null || this.#mode === 'busy') return;
     if (this.#selection.size() > 0) this.#mode = 'idle';

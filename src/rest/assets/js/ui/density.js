@@ -16,7 +16,6 @@ export function applyDensity() {
   document.documentElement.dataset.density = choice('density', DENSITIES);
 }
 
-/** Creates the button beside a list's title. */
 export function densityButton() {
   const button = h('button', { type: 'button', class: 'ghost icon-only density', 'aria-label': 'Compact rows', onclick: () => {
     choose('density', isCompact() ? 'comfortable' : 'compact');

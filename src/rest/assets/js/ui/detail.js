@@ -72,7 +72,6 @@ export class Detail {
     return this.#id;
   }
 
-  /** Returns the state of the change on the screen, or null. */
   get state() {
     return this.#shown?.change.state ?? null;
   }
@@ -119,7 +118,6 @@ export class Detail {
     this.#focusWanted = !title;
   }
 
-  /** Handles an event about a change. */
   changed(event) {
     if (event.change.id !== this.#id) return;
     if (this.#shown && this.#shown.change.version >= event.change.version) return;
@@ -127,7 +125,6 @@ export class Detail {
     this.#fetch(true);
   }
 
-  /** Reads the change again. */
   refresh() {
     if (this.#id !== null) this.#fetch(true);
   }
@@ -380,7 +377,6 @@ export class Detail {
     fill(this.#parts.next, h('p', { class: 'next-up' }, h('button', { type: 'button', class: 'link', onclick: () => this.#next(true) }, 'Next change', icon('chevron')), h('kbd', null, 'j')));
   }
 
-  /** Handles a changed selection in the list. */
   selected() {
     this.#bar.follow();
   }

@@ -9,7 +9,6 @@ const FIRST = 60;
 const STEP = 500;
 const LONG_TOKEN = 480;
 
-/** Creates a block with the JSON text `source`. */
 export function jsonBlock(source, label) {
   const lines = layout(source);
   const code = h('div', { class: 'json', role: 'group', 'aria-label': label, tabindex: '0' });

@@ -130,7 +130,6 @@ export class VirtualList {
     return -1;
   }
 
-  /** Updates the marks of all visible rows. */
   redecorate() {
     this.#paint(this.element.scrollTop);
   }

@@ -29,7 +29,6 @@ export class ReloadBar {
     this.#canDecide = Boolean(me.mayDecide);
   }
 
-  /** Reads the state of the configuration. */
   async load(signal) {
     try {
       this.#show(await this.#api.reload(signal));

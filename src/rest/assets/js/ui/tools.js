@@ -231,7 +231,6 @@ export const unannotatedTools = (tools) =>
 // `tool.annotations` contains the specification's defaults, so the definition is read.
 const hasHint = (tool) => (JSON.parse(tool.definition).annotations?.readOnlyHint ?? null) !== null;
 
-/** Returns true if the tool waits for a reviewer. */
 export const isWaiting = (tool) => Boolean(tool.claimsRead || tool.mark);
 
 const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, 'Only a reviewer can decide on this.');

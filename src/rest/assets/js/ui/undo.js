@@ -26,7 +26,6 @@ export class UndoStack {
     this.#undone = undone;
   }
 
-  /** Adds a change that was approved on this page. */
   add(change) {
     if (!isUndoable(change)) return;
     this.drop(change.id);

@@ -65,7 +65,6 @@ export class Picking {
     if (label.title !== title) label.title = title;
   }
 
-  /** Records that the change was on the screen. */
   markSeen(change) {
     this.#triage.markSeen(change);
     this.#paint();
@@ -118,7 +117,6 @@ export class Picking {
     this.#changed();
   }
 
-  /** Returns the number of selected changes. */
   get size() {
     return this.#canSelect ? this.#triage.size : 0;
   }

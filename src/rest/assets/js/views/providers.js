@@ -144,7 +144,6 @@ class Server {
     if (this.#isOpen) this.#loadTools();
   }
 
-  /** Reads the tools again if they are shown. */
   reload() {
     if (this.#panel.element.isConnected) this.#loadTools();
   }

@@ -74,7 +74,6 @@ export class SignInView {
   }
 }
 
-/** Returns a sentence about a failed sign-in. */
 export function signInProblem(error, byCode) {
   if (error instanceof ApiError && error.status === 401) {
     return byCode ? 'This link has already been used or has expired. Run “countersign open” for a new one.' : 'This key is not known here or has been revoked.';
