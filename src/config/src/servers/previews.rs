@@ -308,7 +308,7 @@ mod tests {
     fn every_shipped_recipe_is_tried_with_its_server() {
         let tests = include_str!("../../../../tests/clients/previews.test.mjs");
         for set in &shipped_recipes::SHIPPED_RECIPE_SETS {
-            assert!(tests.contains(&format!("behind(t, ['{}']", set.name)), "{}", set.name);
+            assert!(tests.contains(&format!("startBehind(t, ['{}']", set.name)), "{}", set.name);
             for tool in recipes_of_set(set).keys() {
                 assert!(tests.contains(&format!("('{tool}',")), "{tool}");
             }
