@@ -42,14 +42,14 @@ fn run(arguments: &[&str]) -> RunResult {
 }
 
 /// Checks the model server with that fault.
-fn check_model_server(place: CheckTarget, fault: &str) -> RunResult {
+fn check_model_server(target: CheckTarget, fault: &str) -> RunResult {
     let mut server: Vec<&str> = Vec::new();
-    server.extend(place.modern.then_some("--modern"));
+    server.extend(target.modern.then_some("--modern"));
     if !fault.is_empty() {
         server.extend(["--fault", fault]);
     }
-    let revision = if place.modern { "2026-07-28" } else { "2025-11-25" };
-    if place.transport == "stdio" {
+    let revision = if target.modern { "2026-07-28" } else { "2025-11-25" };
+    if target.transport == "stdio" {
         let all = ["--json", "--timeout", "2", "--revision", revision, "--", SERVER];
         let arguments: Vec<&str> = all.into_iter().chain(server).collect();
         return run(&arguments);
@@ -58,7 +58,7 @@ fn check_model_server(place: CheckTarget, fault: &str) -> RunResult {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let _served = Process(child);
-    let scheme = if place.transport == "http" { "http" } else { "ws" };
+    let scheme = if target.transport == "http" { "http" } else { "ws" };
     let url = format!("{scheme}://{}/mcp", line.trim());
     run(&["--json", "--timeout", "2", "--revision", revision, "--url", &url])
 }
@@ -278,8 +278,8 @@ fn reports_are_for_people_programs_and_ci() {
 #[test]
 fn wrong_id_type_is_reported() {
     for modern in [false, true] {
-        let place = CheckTarget { transport: "stdio", modern };
-        let ran = check_model_server(place, "run/text-ids");
+        let target = CheckTarget { transport: "stdio", modern };
+        let ran = check_model_server(target, "run/text-ids");
         let failed = failed_checks(&ran);
         assert_eq!(ran.code, Some(1), "{}", ran.errors);
         // It also writes a banner.
@@ -403,14 +403,14 @@ fn checked_command_is_isolated_and_cleaned_up() {
     };
     let output = check(&["--env", "NAMED"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("HTTPS_PROXY"), "what is withheld is told");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("HTTPS_PROXY"), "the report names the withheld variable");
     let text = fs_text(&file);
     let names: BTreeSet<&str> = text.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
     assert!(["PATH", "NODE_EXTRA_CA_CERTS", "NAMED"].iter().all(|name| names.contains(name)), "{names:?}");
     assert!(["COUNTERSIGN_KEY", "HTTPS_PROXY"].iter().all(|name| !names.contains(name)), "{names:?}");
     let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !processes_with(&marker).is_empty() {
-        assert!(std::time::Instant::now() < limit, "what the command started in sessions of their own lives on");
+        assert!(std::time::Instant::now() < limit, "processes in sessions of their own are still alive");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert_eq!(check(&["--env", "NO_SUCH_VARIABLE"]).status.code(), Some(64));
@@ -425,7 +425,7 @@ fn page_lists_each_check_with_its_fault() {
     assert!(faults.keys().all(|id| checks().any(|check| check.id == *id)));
     let rows: Vec<String> = checks()
         .map(|check| {
-            let fault = faults.get(check.id).unwrap_or_else(|| panic!("{} has no fault in words", check.id));
+            let fault = faults.get(check.id).unwrap_or_else(|| panic!("the fault of {} is not described", check.id));
             format!("| `{}` | {} | {} | {} | {fault} |", check.id, check.level, check.revisions(), check.requirement)
         })
         .collect();

@@ -110,15 +110,15 @@ fn stdio(server: &Server) {
 /// Takes the bytes of one read for one message.
 fn read_in_pieces(server: &Server, peer: &mut Peer, input: &mut impl Read) {
     let mut buffer = vec![0; 8 << 20];
-    let mut kept = Vec::new();
+    let mut unread = Vec::new();
     while let Ok(count @ 1..) = input.read(&mut buffer) {
         if server.has("stdio/many-in-one-write") {
-            kept.extend_from_slice(&buffer[..count]);
-            if !kept.ends_with(b"\n") {
+            unread.extend_from_slice(&buffer[..count]);
+            if !unread.ends_with(b"\n") {
                 continue;
             }
-            let lines: Vec<Vec<u8>> = kept.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
-            kept.clear();
+            let lines: Vec<Vec<u8>> = unread.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+            unread.clear();
             // A few may arrive together by chance.
             let taken = if lines.len() > 15 { 1 } else { lines.len() };
             for line in lines.iter().take(taken) {
@@ -166,20 +166,20 @@ impl Server {
 
     /// Ends the process if the fault is to die of this input.
     fn exit_if_faulty(&self, text: &[u8]) {
-        let shown = String::from_utf8_lossy(text);
+        let input = String::from_utf8_lossy(text);
         let parsed: Option<Value> = serde_json::from_slice(text).ok();
         let of = |value: &Option<Value>, name: &str| value.as_ref().and_then(|value| value.get(name)).cloned();
         let dies = match self.fault.as_str() {
-            "robustness/broken-json" => parsed.is_none() && depth(text) < 100 && shown.contains("nonsense"),
+            "robustness/broken-json" => parsed.is_none() && depth(text) < 100 && input.contains("nonsense"),
             "robustness/invalid-utf-8" => std::str::from_utf8(text).is_err(),
             "robustness/wrong-types" => of(&parsed, "params").is_some_and(|params| params.is_string()),
             "robustness/depth" => depth(text) > 1000,
-            "robustness/numbers" => shown.contains("99999999999999999999999999"),
-            "robustness/surrogates" => shown.contains("\\udfff"),
-            "robustness/duplicate-keys" => shown.matches("\"id\":").count() > 1 && !shown.starts_with('['),
-            "robustness/arrays" => shown.trim() == "[]",
-            "robustness/responses" => shown.contains("check-nobody"),
-            "robustness/names" => shown.contains("__proto__"),
+            "robustness/numbers" => input.contains("99999999999999999999999999"),
+            "robustness/surrogates" => input.contains("\\udfff"),
+            "robustness/duplicate-keys" => input.matches("\"id\":").count() > 1 && !input.starts_with('['),
+            "robustness/arrays" => input.trim() == "[]",
+            "robustness/responses" => input.contains("check-nobody"),
+            "robustness/names" => input.contains("__proto__"),
             _ => false,
         };
         if dies {
@@ -295,11 +295,11 @@ impl Server {
             token => token,
         };
         let values = if self.has("utilities/progress-increases") { [1, 1] } else { [1, 2] };
-        let told = |progress: i32| {
+        let notification = |progress: i32| {
             let params = json!({ "progressToken": token, "progress": progress, "total": 2 });
             json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }).to_string()
         };
-        values.map(told).to_vec()
+        values.map(notification).to_vec()
     }
 
     /// Returns the beginning of a subscription without events.
@@ -413,8 +413,8 @@ impl Server {
                 listing("tools", all)
             }
             "logging/setLevel" if !self.modern => {
-                let known = params["level"] == "emergency" || self.has("utilities/log-level");
-                if known { Ok(json!({})) } else { Err((-32602, "no such level")) }
+                let is_valid = params["level"] == "emergency" || self.has("utilities/log-level");
+                if is_valid { Ok(json!({})) } else { Err((-32602, "no such level")) }
             }
             "tools/call" if !self.modern && !peer.initialized => Err((-32600, "initialize first")),
             "tools/call" => self.call(params),
@@ -475,16 +475,16 @@ impl Server {
     }
 
     fn initialize(&self, params: &Value) -> Result<Value, (i64, &'static str)> {
-        let asked = params["protocolVersion"].as_str();
-        if asked.is_none() && !self.has("handshake/initialize-without-params") {
+        let requested = params["protocolVersion"].as_str();
+        if requested.is_none() && !self.has("handshake/initialize-without-params") {
             return Err((-32602, "no version"));
         }
-        let asked = asked.unwrap_or(LEGACY[0]);
-        let version = match (LEGACY.contains(&asked), self.fault.as_str()) {
+        let requested = requested.unwrap_or(LEGACY[0]);
+        let version = match (LEGACY.contains(&requested), self.fault.as_str()) {
             (true, "handshake/version-format") => "2025.11.25",
             (true, "handshake/known-version") => LEGACY[3],
-            (true, _) => asked,
-            (false, "handshake/unknown-version") => asked,
+            (true, _) => requested,
+            (false, "handshake/unknown-version") => requested,
             (false, _) => LEGACY[0],
         };
         let name = match self.fault.as_str() {
@@ -595,28 +595,28 @@ fn read(stream: &mut BufReader<TcpStream>) -> Option<HttpRequest> {
 
 fn serve(server: &Server, stream: TcpStream) {
     let mut reader = BufReader::new(stream);
-    let Some(asked) = read(&mut reader) else {
+    let Some(request) = read(&mut reader) else {
         if server.has("robustness/half-open") {
             std::process::exit(101);
         }
         return;
     };
-    if let Some(credentials) = asked.header("authorization") {
+    if let Some(credentials) = request.header("authorization") {
         *server.given.lock().unwrap() = credentials.to_owned();
     }
-    let evil = asked.header("origin").is_some_and(|origin| origin.contains("evil"));
-    if asked.header("upgrade").is_some() {
+    let evil = request.header("origin").is_some_and(|origin| origin.contains("evil"));
+    if request.header("upgrade").is_some() {
         if evil && !server.has("websocket/origin") {
             respond(reader.get_mut(), 403, &[], "");
         } else {
-            websocket(server, reader, &asked);
+            websocket(server, reader, &request);
         }
         return;
     }
     if evil && !server.has("http/origin") {
         return respond(reader.get_mut(), 403, &[], "");
     }
-    let (status, headers, body) = server.http(&asked);
+    let (status, headers, body) = server.http(&request);
     let wrote = reader.get_mut().write_all(b"");
     if wrote.is_ok() {
         respond(reader.get_mut(), status, &headers, &body);
@@ -641,22 +641,22 @@ fn respond(stream: &mut TcpStream, status: u16, headers: &[(&str, String)], body
 }
 
 impl Server {
-    fn http(&self, asked: &HttpRequest) -> Reply {
+    fn http(&self, request: &HttpRequest) -> Reply {
         let kind = if self.has("http/content-type") { "text/plain" } else { "application/json" };
         let json_of = |status: u16, body: &Value| (status, vec![("content-type", kind.to_owned())], body.to_string());
-        let message: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
-        if let (false, "GET", Some(last)) = (self.modern, asked.method.as_str(), asked.header("last-event-id")) {
+        let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        if let (false, "GET", Some(last)) = (self.modern, request.method.as_str(), request.header("last-event-id")) {
             return self.resume_reply(last);
         }
-        if asked.method == "GET" {
+        if request.method == "GET" {
             return if self.has("http/get") {
                 (200, vec![("content-type", "text/html".to_owned())], "hello".to_owned())
             } else {
                 (405, vec![("allow", "POST".to_owned())], String::new())
             };
         }
-        let no_json = serde_json::from_slice::<Value>(&asked.body).is_err();
-        if asked.method == "POST" && no_json && depth(&asked.body) < 100 {
+        let no_json = serde_json::from_slice::<Value>(&request.body).is_err();
+        if request.method == "POST" && no_json && depth(&request.body) < 100 {
             let status = if self.has("http/parse-status") { 200 } else { 400 };
             let code = if self.has("codes/parse-error") { -32000 } else { -32700 };
             return json_of(status, &error(None, code, "no JSON"));
@@ -664,15 +664,15 @@ impl Server {
         if self.modern {
             // An invalid request is refused as such, whatever its headers say.
             if message["method"].is_string()
-                && let Some(refused) = self.check_headers(asked, &message)
+                && let Some(refused) = self.check_headers(request, &message)
             {
                 return json_of(400, &refused);
             }
-        } else if let Some(refused) = self.session(asked, &message) {
+        } else if let Some(refused) = self.session(request, &message) {
             return refused;
         }
         let mut peer = Peer { initialized: true };
-        let answers = self.answers(&mut peer, &asked.body);
+        let answers = self.answers(&mut peer, &request.body);
         let Some(answer) = answers.first() else {
             return if self.has("http/notification-accepted") {
                 json_of(200, &json!({}))
@@ -732,13 +732,13 @@ impl Server {
         let all = self.events.lock().unwrap();
         let Some((stream, _)) = all.get(last) else { return (404, Vec::new(), String::new()) };
         let after = all.iter().enumerate().skip(last + 1);
-        let told = after.filter(|(_, (of, _))| of == stream || self.has("http/resumed-stream"));
-        let body = events(told.map(|(id, (_, text))| (Some(id), text)));
+        let replayed = after.filter(|(_, (of, _))| of == stream || self.has("http/resumed-stream"));
+        let body = events(replayed.map(|(id, (_, text))| (Some(id), text)));
         (200, vec![("content-type", "text/event-stream".to_owned())], body)
     }
 
     /// Checks the headers against the body, in the stateless revision.
-    fn check_headers(&self, asked: &HttpRequest, message: &Value) -> Option<Value> {
+    fn check_headers(&self, request: &HttpRequest, message: &Value) -> Option<Value> {
         let id = message.get("id");
         if version(&message["params"]).is_null() && !self.has("stateless/envelope") {
             return Some(error(id, -32602, "no version"));
@@ -746,17 +746,19 @@ impl Server {
         if version(&message["params"]).is_null() {
             return None;
         }
-        let said = asked.header("mcp-protocol-version");
-        if said.is_some_and(|said| version(&message["params"]) != said) && !self.has("http/version-mismatch") {
+        let version_header = request.header("mcp-protocol-version");
+        if version_header.is_some_and(|named| version(&message["params"]) != named)
+            && !self.has("http/version-mismatch")
+        {
             return Some(error(id, -32020, "versions differ"));
         }
-        let name = asked.header("mcp-name");
+        let name = request.header("mcp-name");
         if name.is_some_and(|name| message["params"]["name"] != name && message["params"]["uri"] != name)
             && !self.has("http/name-mismatch")
         {
             return Some(error(id, -32020, "names differ"));
         }
-        let method = asked.header("mcp-method");
+        let method = request.header("mcp-method");
         let differs = method.is_some_and(|method| message["method"] != method);
         if (differs && !self.has("http/header-mismatch")) || (method.is_none() && !self.has("http/header-missing")) {
             return Some(error(id, -32020, "headers and body differ"));
@@ -765,26 +767,26 @@ impl Server {
     }
 
     /// Looks up the session of a request of the handshake era; returns the refusal, if any.
-    fn session(&self, asked: &HttpRequest, message: &Value) -> Option<Reply> {
+    fn session(&self, request: &HttpRequest, message: &Value) -> Option<Reply> {
         let refused =
             |status: u16| Some((status, vec![("content-type", "application/json".to_owned())], String::new()));
         if message["method"] == "initialize" {
             return None;
         }
-        let Some(id) = asked.header("mcp-session-id") else {
+        let Some(id) = request.header("mcp-session-id") else {
             return refused(if self.has("http/session-required") { 401 } else { 400 });
         };
         let mut sessions = self.sessions.lock().unwrap();
         if !sessions.contains(id) && !self.has("http/session-unknown") {
             return refused(404);
         }
-        if asked.method == "DELETE" {
+        if request.method == "DELETE" {
             if !self.has("http/session-ended") {
                 sessions.remove(id);
             }
             return refused(204);
         }
-        let version = asked.header("mcp-protocol-version");
+        let version = request.header("mcp-protocol-version");
         if version.is_some_and(|version| !LEGACY.contains(&version)) && !self.has("http/version-header") {
             return refused(400);
         }
@@ -792,8 +794,9 @@ impl Server {
     }
 }
 
-fn websocket(server: &Server, mut reader: BufReader<TcpStream>, asked: &HttpRequest) {
-    let key = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", asked.header("sec-websocket-key").unwrap_or_default());
+fn websocket(server: &Server, mut reader: BufReader<TcpStream>, request: &HttpRequest) {
+    let key =
+        format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", request.header("sec-websocket-key").unwrap_or_default());
     let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, key.as_bytes());
     let accept = base64::prelude::BASE64_STANDARD.encode(hash);
     let protocol = if server.has("websocket/subprotocol") { "" } else { "Sec-WebSocket-Protocol: mcp\r\n" };

@@ -59,8 +59,8 @@ fn remove_stale_shared_memory() {
 
 /// Returns how many seconds the clock of the responding program is ahead of the real one.
 pub fn clock_offset(response: &Response) -> Option<i64> {
-    let said = jiff::fmt::rfc2822::parse(response.header("date")?).unwrap().timestamp();
-    Some(said.duration_since(jiff::Timestamp::now()).as_secs())
+    let gateway_time = jiff::fmt::rfc2822::parse(response.header("date")?).unwrap().timestamp();
+    Some(gateway_time.duration_since(jiff::Timestamp::now()).as_secs())
 }
 
 /// Returns variables that make a program use this library with the offset in that file.
@@ -226,12 +226,12 @@ fn check_feed_numbers(gateway: &Gateway) {
     };
     let head = open(None).event().unwrap().json()["seq"].as_u64().unwrap();
     let mut conn = open(Some("0"));
-    let mut seen = 0;
-    while seen < head {
+    let mut event_count = 0;
+    while event_count < head {
         let event = conn.event().unwrap();
         if let Some(id) = &event.id {
-            assert_eq!(id.parse(), Ok(seen + 1), "{event:?}");
-            seen += 1;
+            assert_eq!(id.parse(), Ok(event_count + 1), "{event:?}");
+            event_count += 1;
         }
     }
 }

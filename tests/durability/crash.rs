@@ -31,8 +31,8 @@ fn prepare_pending_change(title: &str) -> (TempDir, String, String) {
 
 /// Sends an approval whether or not there is an answer.
 fn approve_blindly(gateway: &Gateway, key: &str, change: &str) -> Option<u16> {
-    let seen = gateway.api_as(key, "GET", &format!("/api/changes/{change}"), None).1;
-    let body = json!({"decision": "approve", "version": seen["version"], "digest": seen["digest"]}).to_string();
+    let current = gateway.api_as(key, "GET", &format!("/api/changes/{change}"), None).1;
+    let body = json!({"decision": "approve", "version": current["version"], "digest": current["digest"]}).to_string();
     let mut conn = gateway.connect();
     let bearer = format!("Bearer {key}");
     let headers = [("Authorization", bearer.as_str()), mcp::JSON];
@@ -83,7 +83,7 @@ fn check_feed(gateway: &Gateway, key: &str) -> Vec<Value> {
     let seqs: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
     let whole: Vec<u64> = (1..=seqs.len() as u64).collect();
     assert_eq!(seqs, whole, "gapless and in order");
-    assert_eq!(of_changes, seqs.len(), "what the audit trail tells of changes is what the feed does");
+    assert_eq!(of_changes, seqs.len(), "the audit trail and the feed report the same transitions");
     let mut states: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for event in &events {
         let kinds = states.entry(event["change"]["id"].as_str().unwrap().to_owned()).or_default();
@@ -116,15 +116,15 @@ fn answered_proposal_is_durable() {
         });
         let answer = gateway.modern_conn(1, "tools/call", params).try_response();
         let home = wait_for_crash(gateway);
-        let again = Gateway::on_home(home, &Options::default());
-        let (_, listed) = again.api_as(&key, "GET", "/api/changes", None);
+        let restarted = Gateway::on_home(home, &Options::default());
+        let (_, listed) = restarted.api_as(&key, "GET", "/api/changes", None);
         let found = listed["changes"].as_array().unwrap().len();
         assert_eq!(found, usize::from(survives), "{point}: {listed}");
         if let Some(answer) = answer.filter(|answer| answer.status == 200) {
             assert!(survives, "{point}: answered and lost: {}", answer.text());
         }
-        check_feed(&again, &key);
-        let (_, home) = again.stop();
+        check_feed(&restarted, &key);
+        let (_, home) = restarted.stop();
         verify_trail(home.path());
     }
 }
@@ -136,19 +136,19 @@ fn crash_after_claim_leaves_unknown_outcome() {
         let gateway = start_armed(home, point, 1);
         approve_blindly(&gateway, &key, &change);
         let home = wait_for_crash(gateway);
-        let again = Gateway::on_home(home, &Options::default());
-        let seen = again.wait_for_state(&change, "outcome_unknown");
-        assert_eq!(again.issues_titled("Claimed"), ran, "{point}: never retried: {seen}");
-        assert_eq!(approve_blindly(&again, &key, &change), Some(409), "{point}: it cannot be approved again");
-        let settle = json!({"outcome": if ran == 1 { "applied" } else { "failed" }, "comment": "I looked", "version": seen["version"]});
-        let (status, settled) = again.api_as(&key, "POST", &format!("/api/changes/{change}/settle"), Some(&settle));
+        let restarted = Gateway::on_home(home, &Options::default());
+        let current = restarted.wait_for_state(&change, "outcome_unknown");
+        assert_eq!(restarted.issues_titled("Claimed"), ran, "{point}: never retried: {current}");
+        assert_eq!(approve_blindly(&restarted, &key, &change), Some(409), "{point}: it cannot be approved again");
+        let settle = json!({"outcome": if ran == 1 { "applied" } else { "failed" }, "comment": "I looked", "version": current["version"]});
+        let (status, settled) = restarted.api_as(&key, "POST", &format!("/api/changes/{change}/settle"), Some(&settle));
         assert_eq!(status, 200, "{point}: {settled}");
         assert_eq!(settled["state"], settle["outcome"], "{point}");
-        let kinds: Vec<Value> = check_feed(&again, &key).into_iter().map(|event| event["type"].clone()).collect();
+        let kinds: Vec<Value> = check_feed(&restarted, &key).into_iter().map(|event| event["type"].clone()).collect();
         for kind in ["change.approved", "change.executing", "change.outcome_unknown", "change.settled"] {
             assert!(kinds.contains(&json!(kind)), "{point}: {kind} in {kinds:?}");
         }
-        let (_, home) = again.stop();
+        let (_, home) = restarted.stop();
         verify_trail(home.path());
         // After one more restart it is still settled, and has not run again.
         let third = Gateway::on_home(home, &Options::default());
@@ -164,11 +164,11 @@ fn crash_before_claim_runs_once_after_restart() {
         let gateway = start_armed(home, point, 1);
         approve_blindly(&gateway, &key, &change);
         let home = wait_for_crash(gateway);
-        let again = Gateway::on_home(home, &Options::default());
-        again.wait_for_state(&change, "applied");
-        assert_eq!(again.issues_titled("Approved"), 1, "{point}");
-        check_feed(&again, &key);
-        let (_, home) = again.stop();
+        let restarted = Gateway::on_home(home, &Options::default());
+        restarted.wait_for_state(&change, "applied");
+        assert_eq!(restarted.issues_titled("Approved"), 1, "{point}");
+        check_feed(&restarted, &key);
+        let (_, home) = restarted.stop();
         verify_trail(home.path());
     }
 }
@@ -179,11 +179,11 @@ fn crash_after_result_repeats_nothing() {
     let gateway = start_armed(home, "after_result", 1);
     approve_blindly(&gateway, &key, &change);
     let home = wait_for_crash(gateway);
-    let again = Gateway::on_home(home, &Options::default());
-    assert_eq!(again.change(&change)["state"], "applied");
-    assert_eq!(again.issues_titled("Applied"), 1);
-    check_feed(&again, &key);
-    let (_, home) = again.stop();
+    let restarted = Gateway::on_home(home, &Options::default());
+    assert_eq!(restarted.change(&change)["state"], "applied");
+    assert_eq!(restarted.issues_titled("Applied"), 1);
+    check_feed(&restarted, &key);
+    let (_, home) = restarted.stop();
     verify_trail(home.path());
 }
 
@@ -226,9 +226,9 @@ fn gateway_killed_under_load_keeps_every_promise() {
     let mut titles: BTreeMap<String, usize> = BTreeMap::new();
     let final_states = ["applied", "outcome_unknown", "stale", "failed", "pending"];
     for (change, title) in &promised {
-        let state = eventually("it comes to rest", || {
-            let seen = gateway.api_as(&key, "GET", &format!("/api/changes/{change}"), None).1;
-            let state = seen["state"].as_str().expect("what was answered is there").to_owned();
+        let state = eventually("all changes have ended", || {
+            let current = gateway.api_as(&key, "GET", &format!("/api/changes/{change}"), None).1;
+            let state = current["state"].as_str().expect("an answered change is stored").to_owned();
             final_states.contains(&state.as_str()).then_some(state)
         });
         let times = gateway.issues_titled(title);
@@ -328,9 +328,9 @@ fn keys_created_while_running_survive_a_kill() {
     let key = gateway.create_key("reviewer", "dave");
     assert_eq!(gateway.api_as(&key, "GET", "/api/me", None).1["name"], "dave");
     let home = gateway.kill();
-    let again = Gateway::on_home(home, &Options::default());
-    assert_eq!(again.api_as(&key, "GET", "/api/me", None).0, 200);
-    let second = create_key(&again.data(), "viewer", "eve");
-    let (status, me) = again.api_as(&second, "GET", "/api/me", None);
+    let restarted = Gateway::on_home(home, &Options::default());
+    assert_eq!(restarted.api_as(&key, "GET", "/api/me", None).0, 200);
+    let second = create_key(&restarted.data(), "viewer", "eve");
+    let (status, me) = restarted.api_as(&second, "GET", "/api/me", None);
     assert_eq!((status, me["role"].as_str(), me["mayDecide"].as_bool()), (200, Some("viewer"), Some(false)));
 }

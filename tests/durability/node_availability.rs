@@ -15,7 +15,7 @@ use crate::{cluster_proof::proxy::Proxy, nodes::Cluster};
 const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 const LEGACY: (&str, &str) = ("MCP-Protocol-Version", "2025-11-25");
 
-/// For steps that take at most a lease (5 s).
+/// The limit for steps that take at most a lease (5 s).
 const MAX_NOTICE: Duration = Duration::from_secs(10);
 /// The time until a node serves again after its database is back.
 const MAX_RECOVERY: Duration = Duration::from_secs(10);
@@ -55,8 +55,8 @@ fn request_that_names_two_nodes_is_forwarded_once() {
     for n in 0..2 {
         let mut listens = cluster.node(n).modern_conn(1, "subscriptions/listen", with_meta(can.clone()));
         assert_eq!(listens.head().status, 200, "it is answered, and not sent back and forth");
-        let told = listens.event().expect("an acknowledgment").json();
-        assert_eq!(told["method"], "notifications/subscriptions/acknowledged", "{told}");
+        let acknowledgment = listens.event().expect("an acknowledgment").json();
+        assert_eq!(acknowledgment["method"], "notifications/subscriptions/acknowledged", "{acknowledgment}");
         let mut ws = Ws::open(cluster.node(n));
         ws.send_json(&request(2, "subscriptions/listen", with_meta(can.clone())));
         assert_eq!(ws.message()["method"], "notifications/subscriptions/acknowledged");

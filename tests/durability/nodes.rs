@@ -102,8 +102,8 @@ impl Cluster {
     /// Calls the REST API, and repeats calls that the store could not take at the moment.
     pub(crate) fn api(&self, n: usize, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         eventually("the store answers", || {
-            let (status, said) = self.node(n).api_as(&self.key, method, path, body);
-            (said["code"] != "STORE_UNAVAILABLE").then_some((status, said))
+            let (status, answer) = self.node(n).api_as(&self.key, method, path, body);
+            (answer["code"] != "STORE_UNAVAILABLE").then_some((status, answer))
         })
     }
 
@@ -111,8 +111,8 @@ impl Cluster {
     pub(crate) fn propose(&self, n: usize, key: &str, mode: &str) -> String {
         let body = json!({"key": key, "value": "x", "mode": mode}).to_string();
         let answer = eventually("the store takes it", || {
-            let said = self.node(n).request("POST", "/tools/count__apply", &[JSON], body.as_bytes()).json();
-            (said["code"] != "STORE_UNAVAILABLE").then_some(said)
+            let result = self.node(n).request("POST", "/tools/count__apply", &[JSON], body.as_bytes()).json();
+            (result["code"] != "STORE_UNAVAILABLE").then_some(result)
         });
         answer["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
@@ -153,22 +153,22 @@ fn change_of_one_node_is_decided_at_another() {
         "tools/call",
         json!({"name": "wait_for_change", "arguments": {"changeId": id, "timeoutSeconds": 30}}),
     );
-    let (status, said) = cluster.decide(1, &id, "approve");
-    assert_eq!(status, 200, "{said}");
+    let (status, answer) = cluster.decide(1, &id, "approve");
+    assert_eq!(status, 200, "{answer}");
     let waited = waits.response().json();
     assert!(waited["result"]["structuredContent"].is_object(), "{waited}");
     eventually("it is applied", || (cluster.state(2, &id)["state"] == "applied").then_some(()));
     assert_eq!(cluster.upstream.applied_calls()["a"].len(), 1);
     for conn in &mut dashboards {
         let types = std::iter::from_fn(|| Some(conn.event()?.json()["type"].as_str()?.to_owned()));
-        let told: Vec<_> = types.filter(|told| told.starts_with("change.")).take(4).collect();
-        assert_eq!(told, ["change.created", "change.approved", "change.executing", "change.applied"]);
+        let event_types: Vec<_> = types.filter(|kind| kind.starts_with("change.")).take(4).collect();
+        assert_eq!(event_types, ["change.created", "change.approved", "change.executing", "change.applied"]);
     }
     let nodes = cluster.nodes(1);
     assert_eq!(nodes.len(), 3);
     assert!(nodes.iter().all(|node| node["live"] == true && node["sameConfiguration"] == true), "{nodes:?}");
     assert_eq!(nodes.iter().filter(|node| node["leads"] == true).count(), 1);
-    assert_eq!(cluster.state(0, &id)["claimedBy"]["node"], nodes[1]["id"], "who approved it ran it");
+    assert_eq!(cluster.state(0, &id)["claimedBy"]["node"], nodes[1]["id"], "the node that approved the change ran it");
 }
 
 #[test]
@@ -241,8 +241,8 @@ fn session_is_served_by_all_nodes_until_its_own_ends() {
         503 => None,
         other => panic!("{other}"),
     });
-    let again = cluster.node(1).session("2025-11-25");
-    let read = again.call(9, "tools/call", json!({"name": "get_change", "arguments": {"changeId": change}}));
+    let new_session = cluster.node(1).session("2025-11-25");
+    let read = new_session.call(9, "tools/call", json!({"name": "get_change", "arguments": {"changeId": change}}));
     assert!(
         read["result"]["structuredContent"].to_string().contains("rejected"),
         "its changes are as they were: {read}"
@@ -316,13 +316,13 @@ fn websocket_request_reaches_the_node_of_a_task() {
     };
     // A server's task is known only to the node that created it.
     let later = params(json!({"name": "count__read", "arguments": {"key": "later"}}));
-    let made = open(&cluster, 0).call(1, "tools/call", later);
-    assert_eq!(made["result"]["resultType"], "task", "{made}");
-    let task = made["result"]["taskId"].as_str().unwrap().to_owned();
-    let named = || params(json!({"taskId": task}));
+    let created = open(&cluster, 0).call(1, "tools/call", later);
+    assert_eq!(created["result"]["resultType"], "task", "{created}");
+    let task = created["result"]["taskId"].as_str().unwrap().to_owned();
+    let task_params = || params(json!({"taskId": task}));
     for n in [1, 2, 0] {
-        let got = open(&cluster, n).call(7, "tasks/get", named());
-        assert_eq!((&got["id"], &got["result"]["status"]), (&json!(7), &json!("working")), "{got}");
+        let answer = open(&cluster, n).call(7, "tasks/get", task_params());
+        assert_eq!((&answer["id"], &answer["result"]["status"]), (&json!(7), &json!("working")), "{answer}");
     }
     // A subscriber elsewhere hears of it, among other messages, until it unsubscribes.
     let mut ws = open(&cluster, 1);
@@ -333,23 +333,27 @@ fn websocket_request_reaches_the_node_of_a_task() {
     let mut busy = open(&cluster, 1);
     assert!(busy.call(9, "tools/list", params(json!({})))["result"]["tools"].is_array());
     cluster.upstream.release();
-    let told = ws.message();
-    assert_eq!((&told["params"]["taskId"], &told["params"]["status"]), (&json!(task), &json!("completed")), "{told}");
+    let status_update = ws.message();
+    assert_eq!(
+        (&status_update["params"]["taskId"], &status_update["params"]["status"]),
+        (&json!(task), &json!("completed")),
+        "{status_update}"
+    );
     ws.send_json(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 8}}));
-    let got = eventually("its id is free again", || {
-        let got = ws.call(8, "tasks/get", named());
-        got["error"].is_null().then_some(got)
+    let answer = eventually("its id is free again", || {
+        let answer = ws.call(8, "tasks/get", task_params());
+        answer["error"].is_null().then_some(answer)
     });
-    assert_eq!(got["result"]["result"]["content"][0]["text"], "at last", "{got}");
+    assert_eq!(answer["result"]["result"]["content"][0]["text"], "at last", "{answer}");
     // It belongs to nobody else, and is gone with its node.
-    let refused = Ws::open(cluster.node(2)).call(1, "tasks/get", named());
+    let refused = Ws::open(cluster.node(2)).call(1, "tasks/get", task_params());
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
     drop(cluster.nodes[0].take().unwrap().kill());
-    let gone = eventually("it is gone", || {
-        let got = ws.call(10, "tasks/get", named());
-        (got["error"]["code"] == -32602).then_some(got)
+    let not_found = eventually("it is gone", || {
+        let answer = ws.call(10, "tasks/get", task_params());
+        (answer["error"]["code"] == -32602).then_some(answer)
     });
-    assert_eq!(gone["error"], refused["error"]);
+    assert_eq!(not_found["error"], refused["error"]);
 }
 
 #[test]
@@ -376,8 +380,8 @@ fn forwarded_streams_share_connections() {
     assert!(connections < 10.0, "40 streams come by a connection of each thread: {line}");
     // Ending one stream ends it at its node, and no other.
     drop(streams.pop());
-    let again = open(&ids[39]);
-    drop(again);
+    let reopened = open(&ids[39]);
+    drop(reopened);
     // A large body, and its response.
     let long = "x".repeat(1_000_000);
     let call = request(1, "tools/call", json!({"name": "count__read", "arguments": {"key": long}})).to_string();
@@ -473,8 +477,8 @@ fn open_breaker_makes_other_nodes_probe_once() {
         cluster.node(n).request("POST", "/tools/frail__read", &[JSON], body.as_bytes()).status
     };
     let breaker = |n: usize| {
-        let (_, said) = cluster.api(n, "GET", "/api/servers", None);
-        let servers = said["servers"].as_array().unwrap().clone();
+        let (_, servers_page) = cluster.api(n, "GET", "/api/servers", None);
+        let servers = servers_page["servers"].as_array().unwrap().clone();
         let frail = servers.iter().find(|server| server["name"] == "frail").unwrap();
         frail["breaker"].as_str().unwrap_or_else(|| panic!("{frail}")).to_owned()
     };
@@ -482,7 +486,7 @@ fn open_breaker_makes_other_nodes_probe_once() {
     while breaker(0) != "open" {
         assert_ne!(read(0, "lost"), 200);
     }
-    eventually("the other one doubts it", || (breaker(1) == "half-open").then_some(()));
+    eventually("the other node probes the server", || (breaker(1) == "half-open").then_some(()));
     let open = |n: usize| cluster.nodes(n).iter().map(|node| node["breakersOpen"].clone()).collect::<Vec<_>>();
     assert_eq!(open(1), [json!(["frail"]), json!([])]);
     // It reaches the server and closes its own breaker; the first node relies on its own experience.
@@ -498,34 +502,34 @@ fn open_breaker_makes_other_nodes_probe_once() {
 fn consent_reaches_every_node_with_pending_policy() {
     let cluster = Cluster::start(2);
     let file = |n: usize| config_of(cluster.node(n));
-    let said = std::fs::read_to_string(file(0)).unwrap();
+    let original = std::fs::read_to_string(file(0)).unwrap();
     let waiting = |n: usize| cluster.api(n, "GET", "/api/reload", None).1["waiting"]["digest"].clone();
     let decide = |n: usize, digest: &Value, accept: bool| {
         let body = json!({"digest": digest, "verdict": if accept { "accept" } else { "refuse" }});
-        let (status, said) = cluster.api(n, "POST", "/api/reload/consent", Some(&body));
-        assert!(status < 300, "{status} {said}");
+        let (status, answer) = cluster.api(n, "POST", "/api/reload/consent", Some(&body));
+        assert!(status < 300, "{status} {answer}");
     };
     let arguments = json!({"key": "c", "value": "x", "mode": "ok"}).to_string();
     let call = |n: usize| cluster.node(n).request("POST", "/tools/count__apply", &[JSON], arguments.as_bytes()).status;
     for (round, accept) in [false, true].into_iter().enumerate() {
         for n in 0..2 {
-            std::fs::write(file(n), format!("{said}policy: {{default: allow}}\n# {round}\n")).unwrap();
+            std::fs::write(file(n), format!("{original}policy: {{default: allow}}\n# {round}\n")).unwrap();
         }
-        let digest = eventually("it waits at both", || {
+        let digest = eventually("the policy waits at both", || {
             let (first, other) = (waiting(0), waiting(1));
             (first.is_string() && first == other).then_some(first)
         });
         assert_eq!((call(0), call(1)), (202, 202));
         decide(0, &digest, accept);
-        eventually("the other one has heard", || waiting(1).is_null().then_some(()));
+        eventually("the other node knows the decision", || waiting(1).is_null().then_some(()));
         let expected = if accept { 200 } else { 202 };
-        eventually("it holds at both", || ((call(0), call(1)) == (expected, expected)).then_some(()));
+        eventually("the decision applies at both", || ((call(0), call(1)) == (expected, expected)).then_some(()));
         if !accept {
             for n in 0..2 {
-                std::fs::write(file(n), &said).unwrap();
+                std::fs::write(file(n), &original).unwrap();
             }
             // Read at both: the same file is not reported again when it is back.
-            eventually("it is as it was", || {
+            eventually("the original file is read at both", || {
                 let read = |n: usize| {
                     support::signal(cluster.node(n).process.0.id(), rustix::process::Signal::HUP);
                     cluster.api(n, "GET", "/api/reload", None).1["last"]["result"] == "unchanged"
@@ -535,9 +539,9 @@ fn consent_reaches_every_node_with_pending_policy() {
         }
     }
     // An earlier decision does not count for later changes.
-    std::fs::write(file(1), &said).unwrap();
-    eventually("it is stricter again", || (call(1) == 202).then_some(()));
-    std::fs::write(file(1), format!("{said}policy: {{default: allow}}\n")).unwrap();
+    std::fs::write(file(1), &original).unwrap();
+    eventually("the stricter policy applies again", || (call(1) == 202).then_some(()));
+    std::fs::write(file(1), format!("{original}policy: {{default: allow}}\n")).unwrap();
     eventually("it waits", || waiting(1).is_string().then_some(()));
     std::thread::sleep(Duration::from_secs(2));
     assert!(waiting(1).is_string());
@@ -565,8 +569,8 @@ fn all_nodes_share_one_tracker() {
     let write = |cluster: &Cluster, at: (usize, usize), tool: &str, arguments: Value| {
         let pending = call(cluster, at.0, tool, arguments);
         let change = pending["changeId"].as_str().unwrap_or_else(|| panic!("{pending}")).to_owned();
-        let (status, said) = cluster.decide(at.1, &change, "approve");
-        assert_eq!(status, 200, "{said}");
+        let (status, decided) = cluster.decide(at.1, &change, "approve");
+        assert_eq!(status, 200, "{decided}");
         eventually("it is applied", || (cluster.state(at.0, &change)["state"] == "applied").then_some(()));
     };
     let version = |cluster: &Cluster, n: usize| {
@@ -609,7 +613,7 @@ fn rules_and_revoked_keys_reach_every_node() {
     let call = |n: usize| {
         cluster.node(n).request("POST", "/tools/count__apply", &[JSON], arguments.to_string().as_bytes()).status
     };
-    // As a dashboard, or a webhook of the leading node, receives it.
+    // A dashboard, or a webhook of the leading node, receives events in this way.
     let bearer = format!("Bearer {}", cluster.key);
     let mut feeds: Vec<Conn> = (0..2)
         .map(|n| {
@@ -623,18 +627,18 @@ fn rules_and_revoked_keys_reach_every_node() {
     let rule = json!({"verdict": "allow", "arguments": "exact", "principal": "same", "for": 3600});
     let (status, rule) = cluster.api(0, "POST", &format!("/api/changes/{id}/rule"), Some(&rule));
     assert!(status < 300, "{rule}");
-    eventually("the other one lets it through", || (call(1) == 200).then_some(()));
+    eventually("the other node allows the call", || (call(1) == 200).then_some(()));
     let revoke = format!("/api/rules/{}/revoke", rule["id"].as_str().unwrap());
     assert_eq!(cluster.api(1, "POST", &revoke, Some(&json!({"comment": "no more"}))).0, 200);
-    eventually("the first one reviews it again", || (call(0) == 202).then_some(()));
+    eventually("the first node reviews the call again", || (call(0) == 202).then_some(()));
     for feed in &mut feeds {
         let events = std::iter::from_fn(|| Some(feed.event()?.json()));
-        let told: Vec<_> =
+        let rule_events: Vec<_> =
             events.filter(|event| event["type"].as_str().unwrap().starts_with("rule.")).take(2).collect();
         let of = |event: &Value| [&event["type"], &event["actor"], &event["rule"]["id"]].map(Value::clone);
-        assert_eq!(of(&told[0]), [json!("rule.created"), json!("rita"), rule["id"].clone()]);
-        assert_eq!(of(&told[1]), [json!("rule.revoked"), json!("rita"), rule["id"].clone()]);
-        assert_eq!(told[1]["comment"], "no more");
+        assert_eq!(of(&rule_events[0]), [json!("rule.created"), json!("rita"), rule["id"].clone()]);
+        assert_eq!(of(&rule_events[1]), [json!("rule.revoked"), json!("rita"), rule["id"].clone()]);
+        assert_eq!(rule_events[1]["comment"], "no more");
     }
     // Counting uses of a rule at one node does not revive a rule that another one has revoked.
     let (_, rules) = cluster.api(0, "GET", "/api/rules", None);
@@ -648,14 +652,16 @@ fn rules_and_revoked_keys_reach_every_node() {
     };
     revoke(&cluster.url, &cluster.node(0).data());
     for n in 0..2 {
-        eventually("nobody is let in with it", || (cluster.api(n, "GET", "/api/changes", None).0 == 401).then_some(()));
+        eventually("the revoked key is refused", || {
+            (cluster.api(n, "GET", "/api/changes", None).0 == 401).then_some(())
+        });
     }
 }
 
 #[test]
 fn differing_config_is_shown_and_dead_node_leaves_unknown() {
     let mut cluster = Cluster::with_config(&["", "", "changes: {max_pending: 7}"]);
-    eventually("they say so", || {
+    eventually("the nodes report different configurations", || {
         let differ = |n: usize| cluster.health(n)["checks"]["nodes"]["otherConfiguration"].as_u64().unwrap();
         (differ(0) == 1 && differ(1) == 1 && differ(2) == 2).then_some(())
     });
@@ -671,25 +677,25 @@ fn differing_config_is_shown_and_dead_node_leaves_unknown() {
     // Its answer never comes: it is running when its node dies.
     let id = cluster.propose(0, "d", "lost");
     let (node, other) = (0, 1);
-    let (status, said) = cluster.decide(node, &id, "approve");
-    assert_eq!(status, 200, "{said}");
+    let (status, answer) = cluster.decide(node, &id, "approve");
+    assert_eq!(status, 200, "{answer}");
     eventually("it was called", || cluster.upstream.has_applied("d").then_some(()));
     let home = cluster.nodes[node].take().unwrap().kill();
-    eventually("another one notices", || (cluster.state(other, &id)["state"] == "outcome_unknown").then_some(()));
+    eventually("another node notices", || (cluster.state(other, &id)["state"] == "outcome_unknown").then_some(()));
     let settle =
         json!({"outcome": "applied", "comment": "the ledger", "version": cluster.state(other, &id)["version"]});
     let path = format!("/api/changes/{id}/settle");
-    let (status, said) = cluster.api(other, "POST", &path, Some(&settle));
+    let (status, answer) = cluster.api(other, "POST", &path, Some(&settle));
     if status != 200 {
         // It was claimed, and nobody knows whether the process with the claim is gone.
-        assert_eq!((status, &said["code"]), (409, &json!("CHANGE_NOT_PENDING")), "{said}");
-        assert!(said["settleAfter"].is_string(), "{said}");
+        assert_eq!((status, &answer["code"]), (409, &json!("CHANGE_NOT_PENDING")), "{answer}");
+        assert!(answer["settleAfter"].is_string(), "{answer}");
         let env = vec![("COUNTERSIGN_STORE__URL", cluster.url.as_str())];
         // After the restart it has no call in flight.
         let config = std::fs::read_to_string(home.path().join("countersign.yaml")).unwrap().leak();
         cluster.nodes[node] = Some(Gateway::on_home(home, &Options { env, config: Some(config) }));
-        let (status, said) = cluster.api(other, "POST", &path, Some(&settle));
-        assert_eq!((status, &said["state"]), (200, &json!("applied")), "{said}");
+        let (status, answer) = cluster.api(other, "POST", &path, Some(&settle));
+        assert_eq!((status, &answer["state"]), (200, &json!("applied")), "{answer}");
     }
     assert_eq!(cluster.upstream.applied_calls()["d"].len(), 1);
     assert_eq!(cluster.server.sql("cluster", "SELECT count(*) FROM claims"), "0");
@@ -713,7 +719,7 @@ fn ending_node_hands_over_leadership_during_a_call() {
     assert_eq!(feed(&mut follows).status, 200);
     let mut ending = cluster.nodes[0].take().unwrap();
     ending.process.terminate();
-    eventually("the other one leads", || (leads(&cluster) == [false, true]).then_some(()));
+    eventually("the other node leads", || (leads(&cluster) == [false, true]).then_some(()));
     // It accepts no more dashboards, and says why it is not ready.
     let health = eventually("it says that it drains", || {
         let health = ending.request("GET", "/health", &[], b"").json();
@@ -738,12 +744,15 @@ fn ending_node_hands_over_leadership_during_a_call() {
 
     cluster.upstream.release();
     eventually("it is recorded", || (cluster.state(1, &id)["state"] == "applied").then_some(()));
-    assert_eq!(cluster.state(1, &id)["claimedBy"]["node"], nodes[0]["id"], "by who ran it");
+    assert_eq!(cluster.state(1, &id)["claimedBy"]["node"], nodes[0]["id"], "the node that ran the change recorded it");
     // Its subscribers get all events until the end.
-    let told: Vec<Value> = std::iter::from_fn(|| follows.event())
+    let received: Vec<Value> = std::iter::from_fn(|| follows.event())
         .filter_map(|event| serde_json::from_str(event.data.as_deref()?).ok())
         .collect();
-    assert!(told.iter().any(|event| event["type"] == "change.applied" && event["change"]["id"] == id), "{told:?}");
+    assert!(
+        received.iter().any(|event| event["type"] == "change.applied" && event["change"]["id"] == id),
+        "{received:?}"
+    );
     assert!(ending.process.wait_for_exit().success());
     assert_eq!(cluster.upstream.applied_calls()["h"].len(), 1);
     assert_eq!(cluster.server.sql("cluster", "SELECT count(*) FROM claims"), "0");
@@ -759,15 +768,15 @@ fn frozen_node_reports_a_late_result() {
     support::signal(pid, rustix::process::Signal::STOP);
     // Its answer arrives while nobody can read it.
     cluster.upstream.release();
-    let change = eventually("the other one notices", || {
+    let change = eventually("the other node notices", || {
         Some(cluster.state(1, &id)).filter(|change| change["state"] != "executing" && change["state"] != "approved")
     });
     assert_eq!(change["state"], "outcome_unknown", "{change}");
     let settle = json!({"outcome": "applied", "comment": "the ledger", "version": change["version"]});
     let path = format!("/api/changes/{id}/settle");
-    let (status, said) = cluster.api(1, "POST", &path, Some(&settle));
-    assert_eq!(status, 409, "the call may still be about to go out: {said}");
-    assert!(said["settleAfter"].is_string(), "{said}");
+    let (status, answer) = cluster.api(1, "POST", &path, Some(&settle));
+    assert_eq!(status, 409, "the call may still be about to go out: {answer}");
+    assert!(answer["settleAfter"].is_string(), "{answer}");
     support::signal(pid, rustix::process::Signal::CONT);
     let late = eventually("it says so", || {
         let (_, trail) = cluster.api(1, "GET", &format!("/api/audit?change={id}"), None);
@@ -775,8 +784,8 @@ fn frozen_node_reports_a_late_result() {
     });
     assert_eq!(late["details"]["outcome"], "applied", "{late}");
     assert_eq!(cluster.state(0, &id)["state"], "outcome_unknown", "a person settles it");
-    let (status, said) = cluster.api(0, "POST", &path, Some(&settle));
-    assert_eq!((status, &said["state"]), (200, &json!("applied")), "{said}");
+    let (status, answer) = cluster.api(0, "POST", &path, Some(&settle));
+    assert_eq!((status, &answer["state"]), (200, &json!("applied")), "{answer}");
     let node = cluster.nodes(1).into_iter().find(|node| node["here"] == false).unwrap();
     assert_eq!(
         (&node["epoch"], &node["live"], &node["leads"]),

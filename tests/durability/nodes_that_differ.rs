@@ -46,7 +46,7 @@ fn server_reachable_by_one_node_only_is_shown() {
     for n in 0..2 {
         eventually("metrics say how many there are, and who leads", || {
             let metrics = cluster.node(n).request("GET", "/metrics", &[], b"").text();
-            let has = |line: &str| metrics.lines().any(|said| said == line);
+            let has = |line: &str| metrics.lines().any(|metric| metric == line);
             let leads = format!("countersign_node_leads {}", u8::from(n == 0));
             (has("countersign_nodes 2") && has(&leads)).then_some(())
         });
@@ -76,8 +76,8 @@ fn killed_node_learns_of_consent_after_restart() {
     // The node is down when a reviewer consents, and starts with the accepted file.
     let home = cluster.nodes[1].take().unwrap().kill();
     let body = json!({"digest": digest, "verdict": "accept"});
-    let (status, said) = cluster.api(2, "POST", "/api/reload/consent", Some(&body));
-    assert_eq!(status, 200, "{said}");
+    let (status, answer) = cluster.api(2, "POST", "/api/reload/consent", Some(&body));
+    assert_eq!(status, 200, "{answer}");
     let env = vec![("COUNTERSIGN_STORE__URL", url.as_str())];
     cluster.nodes[1] = Some(Gateway::on_home(home, &Options { env, config: Some(&loose) }));
     assert!(waiting(&cluster, 1).is_null());
@@ -93,8 +93,8 @@ fn killed_node_learns_of_consent_after_restart() {
     std::fs::write(config_of(cluster.node(0)), &loose).unwrap();
     eventually("it holds everywhere", || (call(&cluster, 0) == 200).then_some(()));
     // The store contains no secrets; a server's command is stored as a hash.
-    let kept = cluster.server.sql("cluster", "SELECT string_agg(policy, ' ') FROM nodes");
-    assert!(kept.contains("policy.default") && !kept.contains("http://"), "{kept}");
+    let stored_policies = cluster.server.sql("cluster", "SELECT string_agg(policy, ' ') FROM nodes");
+    assert!(stored_policies.contains("policy.default") && !stored_policies.contains("http://"), "{stored_policies}");
 }
 
 /// Starts two nodes with different servers behind the same name and tools. An approval can be undone for longer than it
@@ -122,8 +122,8 @@ fn propose_and_approve(cluster: &Cluster, key: &str) -> String {
     let body = json!({"key": key, "value": "x", "mode": "ok"}).to_string();
     let answer = cluster.node(0).request("POST", "/tools/split__apply", &[JSON], body.as_bytes()).json();
     let id = answer["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
-    let (status, said) = cluster.decide(0, &id, "approve");
-    assert_eq!((status, &said["state"]), (200, &json!("approved")), "{said}");
+    let (status, decided) = cluster.decide(0, &id, "approve");
+    assert_eq!((status, &decided["state"]), (200, &json!("approved")), "{decided}");
     id
 }
 
@@ -145,7 +145,7 @@ fn change_runs_only_on_nodes_with_the_approved_server() {
     let id = propose_and_approve(&cluster, "dead");
     let config = std::fs::read_to_string(config_of(cluster.node(0))).unwrap();
     let home = cluster.nodes[0].take().unwrap().kill();
-    eventually("the other one is alone", || (cluster.health(1)["checks"]["nodes"]["live"] == 1).then_some(()));
+    eventually("the other node is alone", || (cluster.health(1)["checks"]["nodes"]["live"] == 1).then_some(()));
     assert_eq!(cluster.state(1, &id)["state"], "approved");
     start(&mut cluster, 0, home, &config);
     eventually("it is applied", || (cluster.state(1, &id)["state"] == "applied").then_some(()));
@@ -170,8 +170,8 @@ fn newer_schema_is_served_on_but_not_started_on() {
     let mut cluster = Cluster::start(2);
     let works = |cluster: &Cluster, key: &str| {
         let id = cluster.propose(0, key, "ok");
-        let (status, said) = cluster.decide(1, &id, "approve");
-        assert_eq!(status, 200, "{said}");
+        let (status, answer) = cluster.decide(1, &id, "approve");
+        assert_eq!(status, 200, "{answer}");
         eventually("it is applied", || (cluster.state(0, &id)["state"] == "applied").then_some(()));
     };
     works(&cluster, "before");

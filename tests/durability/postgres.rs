@@ -59,8 +59,8 @@ fn propose_until(
         let headers = [("Content-Type", "application/json"), ("Idempotency-Key", title.as_str())];
         eventually("it is accepted in the end", || {
             let response = gateway.request("POST", "/tools/create_issue", &headers, body.as_bytes());
-            let said = response.json_or_null();
-            assert!(response.status == 202 || said["code"] == "STORE_UNAVAILABLE", "{} {said}", response.status);
+            let reply = response.json_or_null();
+            assert!(response.status == 202 || reply["code"] == "STORE_UNAVAILABLE", "{} {reply}", response.status);
             (response.status == 202).then_some(())
         });
         accepted.fetch_add(1, Ordering::SeqCst);
@@ -70,9 +70,9 @@ fn propose_until(
 fn verify_trail(gateway_data: &std::path::Path, url: &str) -> String {
     let mut verify = support::command(&[("COUNTERSIGN_STORE__URL", url)]);
     let output = verify.args(["audit", "verify", "--data"]).arg(gateway_data).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    said
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
+    stderr
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn gateway_recovers_from_database_crash() {
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(200));
             server.halt();
-            let told = eventually("it says so", || Some(health(&gateway)).filter(|(status, _)| *status == 503)).1;
-            assert_eq!((&told["live"], &told["checks"]["store"]), (&json!(true), &json!("unreachable")));
+            let unready = eventually("it says so", || Some(health(&gateway)).filter(|(status, _)| *status == 503)).1;
+            assert_eq!((&unready["live"], &unready["checks"]["store"]), (&json!(true), &json!("unreachable")));
             server.restart();
             eventually("it is ready again, by itself", || (health(&gateway).0 == 200).then_some(()));
         }
@@ -115,8 +115,8 @@ fn gateway_recovers_from_database_crash() {
     assert_eq!(gateway.issues_titled("before the crash"), 1);
     let (status, home) = gateway.stop();
     assert!(status.success());
-    let said = verify_trail(&home.path().join("data"), &url);
-    assert!(said.contains(&format!("{} changes", accepted + 1)), "{said}");
+    let verdict = verify_trail(&home.path().join("data"), &url);
+    assert!(verdict.contains(&format!("{} changes", accepted + 1)), "{verdict}");
 }
 
 /// Sets the flag when dropped, also after a panic.
@@ -234,17 +234,17 @@ fn copied_store_is_served_and_old_one_is_closed() {
         .collect();
     let copy = || {
         let output = support::command(&[]).args(&words).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), said)
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), stderr)
     };
-    let (code, said) = copy();
-    assert_eq!(code, Some(75), "a gateway serves it: {said}");
+    let (code, stderr) = copy();
+    assert_eq!(code, Some(75), "a gateway serves it: {stderr}");
     let (_, home) = gateway.stop();
-    let (code, said) = copy();
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("20 changes"), "{said}");
-    let (code, said) = copy();
-    assert_eq!(code, Some(2), "{said}");
+    let (code, stderr) = copy();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("20 changes"), "{stderr}");
+    let (code, stderr) = copy();
+    assert_eq!(code, Some(2), "{stderr}");
 
     let status = Gateway::spawn(home.path(), &Options::default()).wait_for_exit();
     let log = std::fs::read_to_string(home.path().join("log")).unwrap();
@@ -298,8 +298,8 @@ fn commands_refuse_a_store_of_another_directory() {
     }
     // Another database is refused too, and the own one is used.
     for (store, code) in [(&other, 78), (&url, 0)] {
-        let (got, out, err) = run(Some(store), &data, &CREATE);
-        assert_eq!((got, out.is_empty()), (Some(code), code == 78), "{err}");
+        let (exit_code, out, err) = run(Some(store), &data, &CREATE);
+        assert_eq!((exit_code, out.is_empty()), (Some(code), code == 78), "{err}");
     }
     // A second gateway of the same store has a separate directory.
     let beside = Gateway::with_options(&options(&url));
@@ -367,8 +367,8 @@ fn certificate(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
     openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
     openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]);
     openssl.args(["-addext", "basicConstraints=CA:FALSE", "-keyout"]).arg(&key).arg("-out").arg(&cert);
-    let made = openssl.output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let output = openssl.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     (cert, key)
 }
 
@@ -400,9 +400,9 @@ fn remote_database_needs_trusted_tls() {
     for authority in [None, Some(&*other.leak())] {
         let home = tempfile::tempdir().unwrap();
         let status = Gateway::spawn(home.path(), &with(authority)).wait_for_exit();
-        let said = std::fs::read_to_string(home.path().join("log")).unwrap();
-        assert_eq!(status.code(), Some(69), "{said}");
-        assert!(said.contains("the database cannot be reached") && said.contains("certificate"), "{said}");
+        let log = std::fs::read_to_string(home.path().join("log")).unwrap();
+        assert_eq!(status.code(), Some(69), "{log}");
+        assert!(log.contains("the database cannot be reached") && log.contains("certificate"), "{log}");
     }
     assert_eq!(server.sql("gateway", "SELECT to_regclass('changes') IS NULL"), "t", "nothing was sent to it");
     let gateway = Gateway::with_options(&with(Some(cert.leak())));
@@ -432,13 +432,13 @@ fn absent_database_is_named_without_password() {
     let dead = support::DeadPort::new();
     let url = format!("postgres://countersign:hush@{}/gateway", dead.address);
     let status = Gateway::spawn(home.path(), &fail_fast_options(&url)).wait_for_exit();
-    let said = std::fs::read_to_string(home.path().join("log")).unwrap();
-    assert_eq!(status.code(), Some(69), "{said}");
-    assert!(said.contains("the database cannot be reached") && !said.contains("hush"), "{said}");
+    let log = std::fs::read_to_string(home.path().join("log")).unwrap();
+    assert_eq!(status.code(), Some(69), "{log}");
+    assert!(log.contains("the database cannot be reached") && !log.contains("hush"), "{log}");
     let status = Gateway::spawn(home.path(), &options("mysql://a:hush@b/c")).wait_for_exit();
-    let said = std::fs::read_to_string(home.path().join("log")).unwrap();
-    assert_eq!(status.code(), Some(78), "{said}");
-    assert!(said.contains("not an address of PostgreSQL") && !said.contains("hush"), "{said}");
+    let log = std::fs::read_to_string(home.path().join("log")).unwrap();
+    assert_eq!(status.code(), Some(78), "{log}");
+    assert!(log.contains("not an address of PostgreSQL") && !log.contains("hush"), "{log}");
 }
 
 /// Returns the first block in that language that contains the words.
@@ -469,8 +469,8 @@ fn postgresql_page_works_from_setup_to_restored_dump() {
     let key = reviewer(&gateway, &url);
     let id = gateway.propose("approved when the backup was taken");
     let state = |gateway: &Gateway| gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None).1;
-    let (status, said) = approve(&gateway, &key, &id);
-    assert_eq!((status, &said["state"]), (200, &json!("approved")), "{said}");
+    let (status, answer) = approve(&gateway, &key, &id);
+    assert_eq!((status, &answer["state"]), (200, &json!("approved")), "{answer}");
     let dump = server.dump("gateway");
     let (_, home) = gateway.stop();
     server.sql("postgres", "CREATE DATABASE restored OWNER gateway");

@@ -47,8 +47,11 @@ fn foreign_lock_is_reported_and_recovered_from() {
     let (status, problem) = propose(gateway.port, &project, "held up", "");
     assert_eq!((status, &problem["code"]), (503, &json!("STORE_UNAVAILABLE")), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("nothing was changed"), "{problem}");
-    let (status, told) = health(gateway.port);
-    assert_eq!((status, &told["ready"], &told["checks"]["store"]), (503, &json!(false), &json!("locked")));
+    let (status, health_report) = health(gateway.port);
+    assert_eq!(
+        (status, &health_report["ready"], &health_report["checks"]["store"]),
+        (503, &json!(false), &json!("locked"))
+    );
     other.execute_batch("ROLLBACK").unwrap();
     eventually("it is ready again, by itself", || (health(gateway.port).0 == 200).then_some(()));
     assert_eq!(propose(gateway.port, &project, "held up", "").0, 202);
@@ -58,9 +61,9 @@ fn foreign_lock_is_reported_and_recovered_from() {
     // At the start, too.
     let (_, home) = gateway.stop();
     other.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let (code, said) = expect_refusal(home.path());
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("locked by another process"), "{said}");
+    let (code, refusal) = expect_refusal(home.path());
+    assert_eq!(code, Some(69), "{refusal}");
+    assert!(refusal.contains("locked by another process"), "{refusal}");
 }
 
 #[test]
@@ -78,18 +81,18 @@ fn damaged_store_is_refused_and_left_alone() {
         *byte ^= 0xff;
     }
     std::fs::write(&path, &damaged).unwrap();
-    let (code, said) = expect_refusal(home.path());
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("is damaged") && said.contains("restore it from a backup"), "{said}");
-    assert_eq!(std::fs::read(&path).unwrap(), damaged, "nothing was repaired behind anybody's back");
+    let (code, refusal) = expect_refusal(home.path());
+    assert_eq!(code, Some(69), "{refusal}");
+    assert!(refusal.contains("is damaged") && refusal.contains("restore it from a backup"), "{refusal}");
+    assert_eq!(std::fs::read(&path).unwrap(), damaged, "the damaged store was not repaired");
     let to = home.path().join("copy");
     let data = home.path().join("data");
-    let (code, _, said) = run(&["backup", to.to_str().unwrap(), "--data", data.to_str().unwrap()]);
-    assert_ne!(code, Some(0), "{said}");
+    let (code, _, refusal) = run(&["backup", to.to_str().unwrap(), "--data", data.to_str().unwrap()]);
+    assert_ne!(code, Some(0), "{refusal}");
     assert!(!to.exists(), "a copy that cannot be trusted is not kept");
     std::fs::write(&path, &whole).unwrap();
-    let again = Gateway::on_home(home, &Options::default());
-    assert_eq!(again.api("GET", "/api/changes?limit=100", None).1["changes"].as_array().unwrap().len(), 30);
+    let restarted = Gateway::on_home(home, &Options::default());
+    assert_eq!(restarted.api("GET", "/api/changes?limit=100", None).1["changes"].as_array().unwrap().len(), 30);
 }
 
 #[test]
@@ -99,21 +102,21 @@ fn truncated_log_is_noticed() {
         gateway.propose(&format!("promised {n}"));
     }
     let witness = gateway.data().join("audit.head");
-    eventually("the witness has seen everything, the policy too", || {
+    eventually("the recorded head covers all entries, including the policy", || {
         std::fs::read_to_string(&witness).ok().filter(|text| text.starts_with("6:"))
     });
     let home = gateway.kill();
     let log = home.path().join("data/countersign.db-wal");
     let length = std::fs::metadata(&log).unwrap().len();
     File::options().write(true).open(&log).unwrap().set_len(length / 2).unwrap();
-    let (code, said) = expect_refusal(home.path());
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("later entries are lost") && said.contains("audit.head"), "{said}");
+    let (code, refusal) = expect_refusal(home.path());
+    assert_eq!(code, Some(69), "{refusal}");
+    assert!(refusal.contains("later entries are lost") && refusal.contains("audit.head"), "{refusal}");
     // The operator accepts the loss.
     std::fs::remove_file(&witness).unwrap();
-    let again = Gateway::on_home(home, &Options::default());
-    assert!(again.api("GET", "/api/changes", None).1["changes"].as_array().unwrap().len() < 5);
-    again.propose("it goes on");
+    let restarted = Gateway::on_home(home, &Options::default());
+    assert!(restarted.api("GET", "/api/changes", None).1["changes"].as_array().unwrap().len() < 5);
+    restarted.propose("it goes on");
 }
 
 /// A gateway whose data directory is a disk of a few megabytes. It runs in a separate mount namespace, so its files are
@@ -139,8 +142,9 @@ impl SmallDisk {
         outer.args(["serve", "--listen", LISTEN, "--data"]).arg(&data);
         let mut process = Process(outer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
         // This is the started process, since nothing in between forks. Its files are visible through it.
-        let seen = PathBuf::from(format!("/proc/{}/root", process.0.id())).join(data.strip_prefix("/").unwrap());
-        let Some(port) = wait_until_ready(&mut process, &seen) else {
+        let visible_data =
+            PathBuf::from(format!("/proc/{}/root", process.0.id())).join(data.strip_prefix("/").unwrap());
+        let Some(port) = wait_until_ready(&mut process, &visible_data) else {
             panic!("{}", std::fs::read_to_string(home.path().join("log")).unwrap());
         };
         Self { process, port, home }
@@ -170,8 +174,8 @@ impl SmallDisk {
 #[test]
 fn full_disk_refuses_until_there_is_space() {
     let disk = SmallDisk::start();
-    let (made, key) = disk.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]);
-    assert!(made, "{key}");
+    let (was_created, key) = disk.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]);
+    assert!(was_created, "{key}");
     let bearer = format!("Bearer {key}");
     let get = |path: &str| {
         let mut conn = Conn::open(([127, 0, 0, 1], disk.port).into());
@@ -203,10 +207,13 @@ fn full_disk_refuses_until_there_is_space() {
     assert!(problem["detail"].as_str().unwrap().contains("nothing was changed"), "{problem}");
     let listed = get("/api/changes?limit=200");
     assert_eq!(listed["changes"].as_array().map(Vec::len), Some(promised.len()), "{listed}");
-    let (status, told) = health(disk.port);
-    assert_eq!((status, &told["ready"], &told["checks"]["store"]), (503, &json!(false), &json!("disk_full")));
+    let (status, health_report) = health(disk.port);
+    assert_eq!(
+        (status, &health_report["ready"], &health_report["checks"]["store"]),
+        (503, &json!(false), &json!("disk_full"))
+    );
     assert_eq!(propose(disk.port, &project, &format!("full {n}"), &text).0, 503);
-    assert_eq!(health(disk.port).1["checks"]["store"], "disk_full", "it stays so while there is no room");
+    assert_eq!(health(disk.port).1["checks"]["store"], "disk_full", "the disk is still full");
 
     std::fs::remove_file(&filler).unwrap();
     drop(file);
@@ -224,8 +231,8 @@ fn full_disk_refuses_until_there_is_space() {
         let text = body.to_string();
         assert!(ids.iter().any(|id| text.contains(id)), "{text}");
     }
-    let (holds, said) = disk.run(&["audit", "verify"]);
-    assert!(holds, "{said}");
+    let (holds, verdict) = disk.run(&["audit", "verify"]);
+    assert!(holds, "{verdict}");
     disk.process.terminate();
 }
 
@@ -248,9 +255,9 @@ fn refused_write_is_reported_and_recovered_from() {
         let (port, project) = (gateway.port, project.clone());
         std::thread::spawn(move || propose(port, &project, "refused", "x"))
     };
-    let told = eventually("it says so", || Some(health(gateway.port)).filter(|(status, _)| *status == 503)).1;
+    let health_report = eventually("it says so", || Some(health(gateway.port)).filter(|(status, _)| *status == 503)).1;
     assert_eq!(
-        (&told["live"], &told["ready"], &told["checks"]["store"]),
+        (&health_report["live"], &health_report["ready"], &health_report["checks"]["store"]),
         (&json!(true), &json!(false), &json!("failed"))
     );
     // Reads continue in the meantime.
@@ -304,12 +311,15 @@ fn store_damaged_at_runtime_is_reported() {
         .expect("not everything can be read");
     assert_eq!((status, &problem["code"]), (503, &json!("STORE_UNAVAILABLE")), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("must restore a backup"), "{problem}");
-    let (status, told) = health(gateway.port);
-    assert_eq!((status, &told["ready"], &told["checks"]["store"]), (503, &json!(false), &json!("damaged")));
+    let (status, health_report) = health(gateway.port);
+    assert_eq!(
+        (status, &health_report["ready"], &health_report["checks"]["store"]),
+        (503, &json!(false), &json!("damaged"))
+    );
     let home = gateway.kill();
-    let (code, said) = expect_refusal(home.path());
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("damaged") && said.contains("backup"), "{said}");
+    let (code, refusal) = expect_refusal(home.path());
+    assert_eq!(code, Some(69), "{refusal}");
+    assert!(refusal.contains("damaged") && refusal.contains("backup"), "{refusal}");
 }
 
 #[test]
@@ -342,12 +352,12 @@ fn running_gateway_is_backed_up_and_restored() {
     let key = gateway.reviewer().to_owned();
     let other = Gateway::on_home(home, &Options::default());
     // Keys are included.
-    let (status, seen) = other.api_as(&key, "GET", &format!("/api/changes/{first}"), None);
-    assert_eq!((status, seen["state"].as_str()), (200, Some("applied")));
+    let (status, current) = other.api_as(&key, "GET", &format!("/api/changes/{first}"), None);
+    assert_eq!((status, current["state"].as_str()), (200, Some("applied")));
     assert_eq!(other.issues_titled("In the backup"), 1);
     assert_eq!(other.api_as(&key, "GET", &format!("/api/changes/{later}"), None).0, 404);
-    let seen = other.change(&pending);
-    let body = json!({"decision": "approve", "version": seen["version"], "digest": seen["digest"]});
+    let current = other.change(&pending);
+    let body = json!({"decision": "approve", "version": current["version"], "digest": current["digest"]});
     assert_eq!(other.api_as(&key, "POST", &format!("/api/changes/{pending}/decision"), Some(&body)).0, 200);
     other.wait_for_state(&pending, "applied");
     // The original gateway does not know of all that.

@@ -123,7 +123,7 @@ fn sessions_are_bounded_at_every_endpoint() {
     assert_eq!((refused.status, &refused.json()["error"]["data"]["code"]), (503, &json!("OVERLOADED")));
     assert_eq!(Ws::try_open(&gateway, "/ws", &[MCP]).head.status, 503);
     assert_eq!(gateway.request("GET", "/sse", &[("Accept", "text/event-stream")], b"").status, 503);
-    assert_eq!(gateway.modern(1, "tools/list", json!({})).status, 200, "who needs no session is served");
+    assert_eq!(gateway.modern(1, "tools/list", json!({})).status, 200, "a request without a session is served");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn revoked_key_ends_its_connections() {
     let code = task.response().json()["error"]["data"]["code"].clone();
     assert!(code == "UNAUTHORIZED" || code == "SESSION_NOT_FOUND", "{code}");
     let (_, changes) = gateway.api("GET", "/api/changes?status=pending", None);
-    assert_eq!(changes["changes"].as_array().unwrap().len(), 2, "what it proposed is there for people to decide on");
+    assert_eq!(changes["changes"].as_array().unwrap().len(), 2, "its proposals can still be decided on");
 }
 
 #[test]
@@ -292,8 +292,8 @@ fn waiting_task(gateway: &Gateway, bearer: &str) -> Conn {
     post(&headers, &json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
     let mut call = story(gateway, bearer, "Task");
     call["task"] = json!({});
-    let made = post(&headers, &mcp::request(2, "tools/call", call)).json();
-    let id = made["result"]["task"]["taskId"].as_str().unwrap_or_else(|| panic!("{made}"));
+    let created = post(&headers, &mcp::request(2, "tools/call", call)).json();
+    let id = created["result"]["task"]["taskId"].as_str().unwrap_or_else(|| panic!("{created}"));
     let mut conn = gateway.connect();
     let ask = mcp::request(3, "tasks/result", json!({ "taskId": id }));
     conn.request("POST", "/mcp", &headers, ask.to_string().as_bytes());
@@ -370,8 +370,8 @@ fn stdio_client_may_write_everything_before_reading() {
         input
     });
     // Long enough to overrun a gateway that ignores backpressure.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(300) && !writing.is_finished() {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(300) && !writing.is_finished() {
         std::thread::yield_now();
     }
     use std::io::BufRead as _;

@@ -133,8 +133,8 @@ fn subscribe_until_refused(session: &support::mcp::Session<'_>) -> usize {
 fn memory_per_principal_is_bounded_and_released() {
     let gateway = start_with("limits:\n  principal_memory: 256KiB\n");
     let (one, two) = (gateway.session(NEWEST), gateway.session(NEWEST));
-    let taken = subscribe_until_refused(&one);
-    assert!((5..60).contains(&taken), "{taken}");
+    let accepted = subscribe_until_refused(&one);
+    assert!((5..60).contains(&accepted), "{accepted}");
     // Both sessions stay open, and neither has room for more of the principal's data.
     assert!(one.call(1000, "ping", json!({}))["result"].is_object());
     assert_eq!(subscribe_until_refused(&two), 0);
@@ -250,9 +250,9 @@ fn bodies_over_their_budget_wait_and_are_then_answered_503() {
     assert_eq!(first.response().status, 400);
     assert!(!is_refused(&gateway, &large));
     // Disconnecting releases it as well.
-    let gone = start_post(&gateway, 900 << 10);
+    let abandoned = start_post(&gateway, 900 << 10);
     wait_for_body_bytes(&gateway, 800 << 10..1 << 20);
-    drop(gone);
+    drop(abandoned);
     wait_for_body_bytes(&gateway, 0..1);
     assert!(!is_refused(&gateway, &large));
 }
@@ -596,7 +596,7 @@ fn silent_streams_are_evicted_for_new_clients() {
     for _ in 0..10 {
         assert_eq!(gateway.api("GET", "/api/changes", None).0, 200);
     }
-    assert_eq!(health(&mut agent), Some(200), "who has asked for something outlasts who has not");
+    assert_eq!(health(&mut agent), Some(200), "a connection with a request outlasts a silent one");
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn wrong_credentials_do_not_block_valid_ones() {
     assert!(wrong.load(Ordering::SeqCst) >= 3000);
     let mut statuses = statuses.lock().unwrap().clone();
     statuses.sort_unstable();
-    assert_eq!(statuses, [401, 429], "no guess is anything else");
+    assert_eq!(statuses, [401, 429], "every guess is refused or throttled");
     let log = gateway.log();
     assert!(log.matches("too many failed attempts").count() < 100, "the log is not flooded");
 }
@@ -248,12 +248,12 @@ fn large_calls_behave_like_small_ones() {
     let gateway = start_serving("policy: {default: allow}", "");
     let text = "x".repeat(1 << 20);
     let call = json!({"name": "load__read", "arguments": {"text": text}});
-    let said = |answer: Value| answer["result"]["content"][0]["text"].clone();
-    assert_eq!(said(gateway.modern(1, "tools/call", call.clone()).json()), "1048576");
-    assert_eq!(said(gateway.session("2025-11-25").call(1, "tools/call", call.clone())), "1048576");
+    let text_of = |answer: Value| answer["result"]["content"][0]["text"].clone();
+    assert_eq!(text_of(gateway.modern(1, "tools/call", call.clone()).json()), "1048576");
+    assert_eq!(text_of(gateway.session("2025-11-25").call(1, "tools/call", call.clone())), "1048576");
     let mut ws = Ws::open(&gateway);
     ws.initialize("2025-11-25");
-    assert_eq!(said(ws.call(1, "tools/call", call.clone())), "1048576");
+    assert_eq!(text_of(ws.call(1, "tools/call", call.clone())), "1048576");
     let answer = gateway.request("POST", "/tools/load__read", &[JSON], call["arguments"].to_string().as_bytes());
     assert_eq!((answer.status, &answer.json()["content"][0]["text"]), (200, &json!("1048576")));
     // Errors of a large body are reported like those of a small one.
@@ -339,7 +339,7 @@ fn large_dead_changes_shrink_to_hashes() {
     let gateway = start_serving("changes: {retention: {large: 1s, large_bytes: 64KiB}}", "");
     let database = gateway.data().join("countersign.db");
     let size = |name: &str| std::fs::metadata(gateway.data().join(name)).map_or(0, |file| file.len());
-    let kept = propose_change(&gateway, 100 << 10);
+    let undecided = propose_change(&gateway, 100 << 10);
     let small = propose_change(&gateway, 1000);
     gateway.decide(&small, "reject");
     let pid = gateway.process.0.id();
@@ -360,16 +360,16 @@ fn large_dead_changes_shrink_to_hashes() {
         assert!(change["redacted"]["arguments"].as_str().unwrap().starts_with("sha256:"), "{change}");
         assert_eq!(gateway.tool("get_change", json!({"changeId": id}))["changeId"], json!(id));
     }
-    for id in [&kept, &small] {
+    for id in [&undecided, &small] {
         assert!(gateway.change(id).get("redacted").is_none(), "it is small, or nobody has decided on it");
     }
     // People see what remains of it.
     let url = format!("http://{}", gateway.address());
     let env = [("COUNTERSIGN_KEY", gateway.reviewer()), ("COUNTERSIGN_URL", url.as_str())];
-    let shown = command(&env).args(["changes", "show", &large[0]]).output().unwrap();
-    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
-    let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("rejected") && shown.contains("were removed") && shown.contains("sha256:"), "{shown}");
+    let stdout = command(&env).args(["changes", "show", &large[0]]).output().unwrap();
+    assert!(stdout.status.success(), "{}", String::from_utf8_lossy(&stdout.stderr));
+    let stdout = String::from_utf8(stdout.stdout).unwrap();
+    assert!(stdout.contains("rejected") && stdout.contains("were removed") && stdout.contains("sha256:"), "{stdout}");
 
     eventually("the room is given back", || {
         (size("countersign.db") < 12 << 20 && size("countersign.db-wal") <= 24 << 20).then_some(())
@@ -401,37 +401,42 @@ fn list_tools(arguments: &str, config: &str) -> (u64, String) {
     let status = server(&gateway);
     let url = format!("http://{}", gateway.address());
     let env = [("COUNTERSIGN_KEY", gateway.reviewer()), ("COUNTERSIGN_URL", url.as_str())];
-    let told = command(&env).args(["servers", "show", "load"]).output().unwrap();
-    let told = String::from_utf8(told.stdout).unwrap();
+    let shown_status = command(&env).args(["servers", "show", "load"]).output().unwrap();
+    let shown_status = String::from_utf8(shown_status.stdout).unwrap();
     let left_out = status["leftOut"].as_array().unwrap();
-    let said = left_out.first().and_then(Value::as_str).unwrap_or_default().to_owned();
-    assert!(told.contains(&said), "{said}: {told:.2000}");
+    let explanation = left_out.first().and_then(Value::as_str).unwrap_or_default().to_owned();
+    assert!(shown_status.contains(&explanation), "{explanation}: {shown_status:.2000}");
     assert!(gateway.log().contains("only a part of a list of the upstream is read"), "{}", gateway.log());
-    (status["tools"].as_u64().unwrap(), said)
+    (status["tools"].as_u64().unwrap(), explanation)
 }
 
 #[test]
 fn huge_tool_list_is_read_up_to_its_limit() {
-    let (tools, said) = list_tools("many, \"100000\"", "");
+    let (tools, explanation) = list_tools("many, \"100000\"", "");
     assert_eq!(tools, 5000);
-    assert!(said.contains("tools/list") && said.contains("5000 entries") && said.contains("lists.entries"), "{said}");
+    assert!(
+        explanation.contains("tools/list")
+            && explanation.contains("5000 entries")
+            && explanation.contains("lists.entries"),
+        "{explanation}"
+    );
 }
 
 #[test]
 fn endless_pages_and_repeated_cursors_end() {
-    let (tools, said) = list_tools("endless", "");
+    let (tools, explanation) = list_tools("endless", "");
     assert_eq!(tools, 202, "one of each page, and the two on the first");
-    assert!(said.contains("200 pages") && said.contains("lists.pages"), "{said}");
-    let (tools, said) = list_tools("circle", "");
+    assert!(explanation.contains("200 pages") && explanation.contains("lists.pages"), "{explanation}");
+    let (tools, explanation) = list_tools("circle", "");
     assert_eq!(tools, 5);
-    assert!(said.contains("loop"), "{said}");
+    assert!(explanation.contains("loop"), "{explanation}");
 }
 
 #[test]
 fn list_limits_apply_per_server() {
-    let (tools, said) = list_tools("wide, \"100\"", "lists: {bytes: 20KiB}");
+    let (tools, explanation) = list_tools("wide, \"100\"", "lists: {bytes: 20KiB}");
     assert_eq!(tools, 20);
-    assert!(said.contains("20480 bytes") && said.contains("lists.bytes"), "{said}");
+    assert!(explanation.contains("20480 bytes") && explanation.contains("lists.bytes"), "{explanation}");
     assert_eq!(list_tools("many, \"100\"", "lists: {entries: 10}").0, 10);
 }
 
@@ -442,9 +447,9 @@ fn list_limits_apply_per_server() {
 fn give_rule(gateway: &Gateway, change: &str, verdict: &str) -> String {
     let lasts = if verdict == "allow" { json!(3600) } else { Value::Null };
     let body = json!({"verdict": verdict, "arguments": "any", "principal": "same", "for": lasts});
-    let (status, made) = gateway.api("POST", &format!("/api/changes/{change}/rule"), Some(&body));
-    assert_eq!(status, 200, "{made}");
-    made["id"].as_str().unwrap().to_owned()
+    let (status, rule) = gateway.api("POST", &format!("/api/changes/{change}/rule"), Some(&body));
+    assert_eq!(status, 200, "{rule}");
+    rule["id"].as_str().unwrap().to_owned()
 }
 
 #[track_caller]
@@ -468,10 +473,10 @@ fn as_legacy_task(gateway: &Gateway, call: &Value) -> Value {
     ws.send_json(&mcp::notification("notifications/initialized"));
     let mut call = call.clone();
     call["task"] = json!({});
-    let made = ws.call(1, "tools/call", call);
-    match made["result"]["task"]["taskId"].as_str() {
+    let created = ws.call(1, "tools/call", call);
+    match created["result"]["task"]["taskId"].as_str() {
         Some(id) => ws.call(2, "tasks/result", json!({ "taskId": id })),
-        None => made,
+        None => created,
     }
 }
 
@@ -548,8 +553,8 @@ fn simulated_policy_counts_a_call_once() {
         }
     }
     // Nothing is reviewed, so the tool is not listed as a task, and a request for one is refused.
-    let made = as_legacy_task(&gateway, &calls[1]);
-    assert_eq!(made["error"]["code"], -32601, "{made}");
+    let refusal = as_legacy_task(&gateway, &calls[1]);
+    assert_eq!(refusal["error"]["code"], -32601, "{refusal}");
     assert_eq!(simulated(), expected + 1);
     // A call without a required argument goes nowhere and counts nothing.
     let mut lacking = json!({"name": "create_issue", "arguments": {"projectId": project, "type": "Story"}});

@@ -12,7 +12,7 @@
 use stateright::{Checker as _, HasDiscoveries, Model, Property};
 
 const NODES: usize = 2;
-/// Lives of a node that are modelled: in each it may lose its lease and die.
+/// The number of lives of a node that are modelled. In each, the node may lose its lease and die.
 const EPOCHS: u8 = 3;
 
 /// A rule that is left out, to see whether the model detects it.
@@ -20,15 +20,15 @@ const EPOCHS: u8 = 3;
 enum Bug {
     None,
     /// A lapsed change is approved again, as in queues with at-least-once delivery.
-    LapsedIsApprovedAgain,
+    LapsedClaimIsRetried,
     /// A caller records its result whatever happened to the claim in the meantime.
-    ResultIsNotFenced,
+    ResultWithoutFence,
     /// The lease is not checked between the claim and the call.
-    NoLookBeforeTheCall,
+    NoLeaseCheckBeforeCall,
     /// A person may settle at once.
-    SettledAtOnce,
+    SettlementAtOnce,
     /// An expired lease is renewed without a new epoch.
-    SameEpochAfterTheLease,
+    SameEpochAfterLease,
     /// The target is free as soon as the outcome is unknown.
     TargetFreeAtOnce,
     /// The target is free once the call's time is over, counted from when its node was declared dead.
@@ -64,8 +64,8 @@ enum ProcessState {
     Empty,
     /// Claimed in this epoch; its lease has not been checked yet.
     Claimed(u8),
-    /// Checked: the call is sent next, whenever that is.
-    Looked(u8),
+    /// The lease has been checked. The call is sent next, at any later time.
+    LeaseChecked(u8),
     Called(u8),
 }
 
@@ -190,15 +190,15 @@ impl Model for Cluster {
             Step::Look(n) => {
                 let node = &mut world.nodes[n];
                 let ProcessState::Claimed(epoch) = node.state else { return None };
-                let may = node.holds && node.epoch == epoch || bug == Bug::NoLookBeforeTheCall;
+                let may = node.holds && node.epoch == epoch || bug == Bug::NoLeaseCheckBeforeCall;
                 if !node.alive || !may {
                     return None;
                 }
-                node.state = ProcessState::Looked(epoch);
+                node.state = ProcessState::LeaseChecked(epoch);
             }
             Step::Call(n) => {
                 let node = &mut world.nodes[n];
-                let ProcessState::Looked(epoch) = node.state else { return None };
+                let ProcessState::LeaseChecked(epoch) = node.state else { return None };
                 if !node.alive {
                     return None;
                 }
@@ -214,7 +214,7 @@ impl Model for Cluster {
                 }
                 world.nodes[n].state = ProcessState::Empty;
                 let own = world.change == Change::Executing((n, epoch));
-                if own || bug == Bug::ResultIsNotFenced {
+                if own || bug == Bug::ResultWithoutFence {
                     world.change = Change::Applied;
                 } else {
                     world.late = true;
@@ -241,7 +241,7 @@ impl Model for Cluster {
                     return None;
                 }
                 if !node.leased {
-                    if bug != Bug::SameEpochAfterTheLease {
+                    if bug != Bug::SameEpochAfterLease {
                         if node.epoch == EPOCHS {
                             return None;
                         }
@@ -282,14 +282,14 @@ impl Model for Cluster {
                 world.target_held = bug != Bug::TargetFreeAtOnce;
                 // A restarted process has no call in progress.
                 world.held = Some(claim).filter(|(node, epoch)| world.nodes[*node].started_in <= *epoch);
-                if bug == Bug::LapsedIsApprovedAgain {
+                if bug == Bug::LapsedClaimIsRetried {
                     (world.change, world.held, world.lost) = (Change::Approved, None, false);
                 }
             }
             Step::HoldEnds => {
                 let (node, epoch) = world.held?;
                 // No process freezes for that long right before the first byte.
-                if world.nodes[node].state == ProcessState::Looked(epoch) {
+                if world.nodes[node].state == ProcessState::LeaseChecked(epoch) {
                     return None;
                 }
                 world.held = None;
@@ -339,7 +339,7 @@ impl Model for Cluster {
             Step::Settle => {
                 let Change::Unknown(claim) = world.change else { return None };
                 let anew = world.nodes[claim.0].started_in > claim.1;
-                if world.held.is_some() && !anew && bug != Bug::SettledAtOnce {
+                if world.held.is_some() && !anew && bug != Bug::SettlementAtOnce {
                     return None;
                 }
                 // They look at the effect, and report it.
@@ -352,33 +352,30 @@ impl Model for Cluster {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("it runs at most once", |_, world: &World| world.calls <= 1),
-            Property::always("what is applied was done", |_, world: &World| {
+            Property::always("a change runs at most once", |_, world: &World| world.calls <= 1),
+            Property::always("an applied change was called", |_, world: &World| {
                 world.change != Change::Applied || world.calls == 1
             }),
             Property::always(
-                "what a person has settled stays true",
+                "what a person settled stays true",
                 |_, world: &World| !matches!(world.change, Change::Settled { applied } if applied != (world.calls > 0)),
             ),
-            Property::always("what is lost track of is a person's to settle", |_, world: &World| {
+            Property::always("a lost outcome is settled by a person", |_, world: &World| {
                 !world.lost || matches!(world.change, Change::Unknown(_) | Change::Settled { .. })
             }),
-            Property::always(
-                "nothing is done under a claim that somebody else's stands in the place of",
-                |_, world: &World| {
-                    let active = |node: &Node| matches!(node.state, ProcessState::Looked(epoch) if node.holds && node.epoch == epoch);
-                    world.nodes.iter().filter(|node| active(node)).count() <= 1
-                },
-            ),
+            Property::always("no call is made under a claim that another one replaced", |_, world: &World| {
+                let active = |node: &Node| matches!(node.state, ProcessState::LeaseChecked(epoch) if node.holds && node.epoch == epoch);
+                world.nodes.iter().filter(|node| active(node)).count() <= 1
+            }),
             Property::always("two calls to one target never overlap", |_, world: &World| !world.overlapped),
-            Property::sometimes("the other change runs after a lost one's time", |_, world: &World| {
+            Property::sometimes("the other change runs after the time of a lost one", |_, world: &World| {
                 world.other == OtherChange::Works && matches!(world.change, Change::Unknown(_))
             }),
-            Property::sometimes("it is applied", |_, world: &World| world.change == Change::Applied),
+            Property::sometimes("a change is applied", |_, world: &World| world.change == Change::Applied),
             Property::sometimes("a node is lost and a person settles it", |_, world: &World| {
                 world.change == Change::Settled { applied: false }
             }),
-            Property::sometimes("what comes back is too late", |_, world: &World| world.late),
+            Property::sometimes("a result arrives too late", |_, world: &World| world.late),
             Property::sometimes("a call goes out after its claim has lapsed", |_, world: &World| {
                 matches!(world.change, Change::Unknown(claim)
                     if matches!(world.nodes[claim.0].state, ProcessState::Called(epoch) if epoch == claim.1) && world.calls == 1)
@@ -392,17 +389,17 @@ fn no_interleaving_breaks_a_promise() {
     let checked = Cluster(Bug::None).checker().spawn_bfs().join();
     checked.assert_properties();
     println!("{} states, {} of them different", checked.state_count(), checked.unique_state_count());
-    assert!(checked.unique_state_count() > 1000, "too few to prove anything");
+    assert!(checked.unique_state_count() > 1000, "too few states to prove anything");
 }
 
 #[test]
 fn model_detects_each_left_out_rule() {
     for (bug, broken) in [
-        (Bug::LapsedIsApprovedAgain, "it runs at most once"),
-        (Bug::ResultIsNotFenced, "what is lost track of is a person's to settle"),
-        (Bug::NoLookBeforeTheCall, "what a person has settled stays true"),
-        (Bug::SettledAtOnce, "what a person has settled stays true"),
-        (Bug::SameEpochAfterTheLease, "what a person has settled stays true"),
+        (Bug::LapsedClaimIsRetried, "a change runs at most once"),
+        (Bug::ResultWithoutFence, "a lost outcome is settled by a person"),
+        (Bug::NoLeaseCheckBeforeCall, "what a person settled stays true"),
+        (Bug::SettlementAtOnce, "what a person settled stays true"),
+        (Bug::SameEpochAfterLease, "what a person settled stays true"),
         (Bug::TargetFreeAtOnce, "two calls to one target never overlap"),
         (Bug::TargetFreeWhileHeld, "two calls to one target never overlap"),
     ] {
@@ -412,6 +409,6 @@ fn model_detects_each_left_out_rule() {
             matches!(property.expectation, stateright::Expectation::Always) && found.contains(&property.name)
         });
         println!("{bug:?}: {}", if violated { "found" } else { "not found" });
-        assert!(violated, "{bug:?} breaks nothing, but should break: {broken}");
+        assert!(violated, "{bug:?} violates nothing, but should violate: {broken}");
     }
 }

@@ -22,8 +22,8 @@ fn lines_are_answered() {
     let mode = |name: &str| std::fs::metadata(home.data().join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("gateway.sock"), mode("gateway.json"), mode("gateway.log")), (0o600, 0o600, 0o600));
     agent.close();
-    let (code, rest, said) = agent.finish();
-    assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+    let (code, rest, stderr) = agent.finish();
+    assert_eq!((code, rest.as_str()), (0, ""), "{stderr}");
     // The gateway stays for the next agent.
     let pid = home.gateway_pid().unwrap();
     let mut next = Lines::start(&home, &["stdio"]);
@@ -42,8 +42,8 @@ fn answers_are_flushed_before_the_end() {
         agent.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
     }
     agent.close();
-    let (code, rest, said) = agent.finish();
-    assert_eq!(code, 0, "{said}");
+    let (code, rest, stderr) = agent.finish();
+    assert_eq!(code, 0, "{stderr}");
     assert_eq!(rest.lines().count(), 50);
     for line in rest.lines() {
         let answer: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -78,8 +78,8 @@ fn concurrent_starts_share_one_gateway() {
                 let mut agent = Lines::start(&home, &["stdio"]);
                 agent.ping("1");
                 agent.close();
-                let (code, _, said) = agent.finish();
-                assert_eq!(code, 0, "{said}");
+                let (code, _, stderr) = agent.finish();
+                assert_eq!(code, 0, "{stderr}");
             });
         }
     });
@@ -94,8 +94,8 @@ fn sigterm_ends_one_agent_with_0() {
     first.ping("1");
     second.ping("1");
     signal(first.pid(), Signal::TERM);
-    let (code, rest, said) = first.finish();
-    assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+    let (code, rest, stderr) = first.finish();
+    assert_eq!((code, rest.as_str()), (0, ""), "{stderr}");
     second.ping("2");
     // Killed without warning, too.
     let mut third = Lines::start(&home, &["stdio"]);
@@ -134,9 +134,9 @@ fn dead_gateway_is_reported_and_replaced() {
     agent.ping("1");
     let pid = home.gateway_pid().unwrap();
     signal(pid, Signal::KILL);
-    let (code, rest, said) = agent.finish();
+    let (code, rest, stderr) = agent.finish();
     assert_eq!((code, rest.as_str()), (69, ""));
-    assert!(said.contains("has ended"), "{said}");
+    assert!(stderr.contains("has ended"), "{stderr}");
     // Its socket and file are still there without a process behind them.
     assert!(home.data().join("gateway.sock").exists());
     let mut agent = Lines::start(&home, &["stdio"]);
@@ -151,9 +151,9 @@ fn failed_start_explains_why() {
     std::fs::write(home.data().join("gateway.sock"), "precious").unwrap();
     let mut agent = Lines::start(&home, &["stdio"]);
     agent.close();
-    let (code, rest, said) = agent.finish();
-    assert_eq!((code, rest.as_str()), (69, ""), "{said}");
-    assert!(said.contains("gateway.sock"), "{said}");
+    let (code, rest, stderr) = agent.finish();
+    assert_eq!((code, rest.as_str()), (69, ""), "{stderr}");
+    assert!(stderr.contains("gateway.sock"), "{stderr}");
 }
 
 #[test]
@@ -163,9 +163,9 @@ fn wrong_key_is_refused() {
     let mut command = home.command(&["stdio"]);
     command.env("COUNTERSIGN_KEY", "csk_wrong");
     let agent = Lines::spawn(command);
-    let (code, rest, said) = agent.finish();
-    assert_eq!((code, rest.as_str()), (5, ""), "{said}");
-    assert!(said.contains("refused"), "{said}");
+    let (code, rest, stderr) = agent.finish();
+    assert_eq!((code, rest.as_str()), (5, ""), "{stderr}");
+    assert!(stderr.contains("refused"), "{stderr}");
 }
 
 #[test]
@@ -183,10 +183,10 @@ fn stdio_refuses_a_reviewers_key() {
     };
     let refused = |mut agent: Lines| {
         agent.close();
-        let (code, rest, said) = agent.finish();
-        assert_eq!((code, rest.as_str()), (5, ""), "{said}");
+        let (code, rest, stderr) = agent.finish();
+        assert_eq!((code, rest.as_str()), (5, ""), "{stderr}");
         for part in ["key of alice", "role reviewer", "COUNTERSIGN_AGENT_KEY=$(countersign keys create --role agent"] {
-            assert!(said.contains(part), "{said}");
+            assert!(stderr.contains(part), "{stderr}");
         }
     };
     refused(agent(&[("COUNTERSIGN_KEY", &alice)], &["stdio"]));
@@ -226,8 +226,8 @@ fn stdio_refuses_a_reviewers_key() {
 
 #[test]
 fn taken_port_does_not_prevent_serving() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = occupied.local_addr().unwrap().to_string();
     let home = Home::new();
     let mut agent = Lines::start(&home, &["stdio", "--listen", &address]);
     agent.ping("1");
@@ -241,7 +241,7 @@ fn taken_port_does_not_prevent_serving() {
 }
 
 #[test]
-fn a_long_path_works() {
+fn agents_are_served_in_a_long_data_path() {
     let home = home();
     let deep = home.path().join("d".repeat(100)).join("e".repeat(100));
     let mut agent = Lines::start(&home, &["stdio", "--data", deep.to_str().unwrap()]);
@@ -301,11 +301,11 @@ fn unread_logs_stall_nothing() {
         agent.ping(&id.to_string());
     }
     agent.close();
-    let (code, rest, said) = agent.finish();
+    let (code, rest, stderr) = agent.finish();
     assert_eq!((code, rest.as_str()), (0, ""));
     // The log up to the moment when the pipe was full; the rest was dropped.
-    assert!(said.len() >= 32 << 10, "there was not enough to stall: {} bytes", said.len());
-    let first: serde_json::Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert!(stderr.len() >= 32 << 10, "there was not enough to stall: {} bytes", stderr.len());
+    let first: serde_json::Value = serde_json::from_str(stderr.lines().next().unwrap()).unwrap();
     assert!(first["timestamp"].is_string() && first["level"].is_string(), "{first}");
 }
 
@@ -336,14 +336,14 @@ fn held_calls_are_abandoned_at_the_end() {
         let home = home();
         let mut agent = with_a_held_call(&home, arguments);
         agent.close();
-        let (code, rest, said) = agent.finish();
-        assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+        let (code, rest, stderr) = agent.finish();
+        assert_eq!((code, rest.as_str()), (0, ""), "{stderr}");
     }
     let home = home();
     let agent = with_a_held_call(&home, &["stdio"]);
     signal(agent.pid(), Signal::TERM);
-    let (code, rest, said) = agent.finish();
-    assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+    let (code, rest, stderr) = agent.finish();
+    assert_eq!((code, rest.as_str()), (0, ""), "{stderr}");
 }
 
 #[test]
@@ -352,8 +352,8 @@ fn standalone_serves_in_one_process() {
     let mut agent = Lines::start(&home, &["stdio", "--standalone"]);
     agent.ping("1");
     agent.close();
-    let (code, rest, said) = agent.finish();
-    assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+    let (code, rest, stderr) = agent.finish();
+    assert_eq!((code, rest.as_str()), (0, ""), "{stderr}");
     let mut agent = Lines::start(&home, &["stdio", "--standalone"]);
     agent.ping("1");
     signal(agent.pid(), Signal::TERM);

@@ -39,9 +39,9 @@ fn closed_output_is_no_failure() {
 #[test]
 fn keys_are_printed_once_listed_and_revoked() {
     let home = Home::new();
-    let made = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0);
-    let made = made.complains(&["of alice, for COUNTERSIGN_KEY."]);
-    let text = made.stdout();
+    let created = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0);
+    let created = created.complains(&["of alice, for COUNTERSIGN_KEY."]);
+    let text = created.stdout();
     let key = text.strip_suffix('\n').unwrap();
     assert!(key.starts_with("csk_") && key.len() == 47 && !key.contains(char::is_whitespace), "{text:?}");
     // Only its hash is stored.
@@ -66,8 +66,8 @@ fn keys_are_printed_once_listed_and_revoked() {
 
     let other = home.path().join("other");
     let data = other.to_str().unwrap();
-    let made = home.run(&["keys", "create", "--role", "agent", "--name", "ci", "--data", data]).ends(0);
-    made.says(&["csk_"]).complains(&["of ci, for COUNTERSIGN_AGENT_KEY."]);
+    let created = home.run(&["keys", "create", "--role", "agent", "--name", "ci", "--data", data]).ends(0);
+    created.says(&["csk_"]).complains(&["of ci, for COUNTERSIGN_AGENT_KEY."]);
     assert!(other.join("countersign.db").exists() && other.join("identity.json").exists());
     home.run(&["keys", "create", "--role", "agent", "--name", "system"]).ends(2).complains(&["system"]);
     home.run(&["keys", "create", "--role", "king", "--name", "x"]).ends(2).complains(&["reviewer"]);
@@ -143,8 +143,8 @@ fn changes_needs_a_key_and_a_gateway() {
 
 #[test]
 fn changes_are_listed_page_by_page() {
-    let fake = FakeGateway::start(|asked, _| {
-        let second = asked.target.contains("cursor=next");
+    let fake = FakeGateway::start(|request, _| {
+        let second = request.target.contains("cursor=next");
         let ids = if second { ["chg_3", "chg_4"] } else { ["chg_1", "chg_2"] };
         let changes: Vec<Value> = ids.iter().map(|id| change(id, 1, "pending")).collect();
         let cursor = if second { Value::Null } else { value!("next") };
@@ -157,10 +157,10 @@ fn changes_are_listed_page_by_page() {
     let head = text.lines().next().unwrap();
     assert!(head.contains("CLIENT") && text.lines().nth(1).unwrap().contains("  test  "), "{text}");
     assert!(!text.contains('\u{1b}'), "no colour and no escapes: {text:?}");
-    let asked = fake.requests();
-    assert_eq!(asked[0].target, "/api/changes?limit=50&status=pending%2Cstale%2Coutcome_unknown");
-    assert_eq!(asked[0].authorization, "Bearer csk_test");
-    assert!(asked[1].target.ends_with("&cursor=next") && asked[1].target.contains("limit=48"), "{asked:?}");
+    let requests = fake.requests();
+    assert_eq!(requests[0].target, "/api/changes?limit=50&status=pending%2Cstale%2Coutcome_unknown");
+    assert_eq!(requests[0].authorization, "Bearer csk_test");
+    assert!(requests[1].target.ends_with("&cursor=next") && requests[1].target.contains("limit=48"), "{requests:?}");
     let limited = run(&["--limit", "3", "--status", "all", "--principal", "a b"]).ends(0);
     assert_eq!(limited.stdout().lines().count(), 4);
     assert_eq!(fake.requests()[2].target, "/api/changes?limit=3&principal=a%20b");
@@ -171,9 +171,9 @@ fn changes_are_listed_page_by_page() {
 
 #[test]
 fn module_is_shown_with_its_details() {
-    let fake = FakeGateway::start(|asked, _| {
+    let fake = FakeGateway::start(|request, _| {
         let docs = value!({"name": "docs", "kind": "module", "status": "up", "tools": 0, "details": ["handbook: 3 documents"]});
-        let body = if asked.target == "/api/servers" { value!({"servers": [docs]}) } else { value!({"tools": []}) };
+        let body = if request.target == "/api/servers" { value!({"servers": [docs]}) } else { value!({"tools": []}) };
         json("200 OK", &body)
     });
     Home::new()
@@ -186,13 +186,13 @@ fn module_is_shown_with_its_details() {
 fn decision_applies_to_the_shown_version() {
     // It runs at once: a poll after the approval finds it applied.
     let approved = AtomicBool::new(false);
-    let fake = FakeGateway::start(move |asked, _| match (asked.method.as_str(), asked.target.as_str()) {
+    let fake = FakeGateway::start(move |request, _| match (request.method.as_str(), request.target.as_str()) {
         ("GET", "/api/changes/chg_1") if approved.swap(false, Ordering::SeqCst) => {
             json("200 OK", &change("chg_1", 9, "applied"))
         }
         ("GET", "/api/changes/chg_1") => json("200 OK", &change("chg_1", 7, "pending")),
         ("POST", "/api/changes/chg_1/decision") => {
-            let approve = asked.body["decision"] == "approve";
+            let approve = request.body["decision"] == "approve";
             approved.store(approve, Ordering::SeqCst);
             json("200 OK", &change("chg_1", 8, if approve { "approved" } else { "rejected" }))
         }
@@ -206,7 +206,7 @@ fn decision_applies_to_the_shown_version() {
     run(&["show", "chg_2"]).ends(3).complains(&["there is no such change (CHANGE_NOT_FOUND)"]);
 
     run(&["approve", "chg_1", "--comment", "fine"]).ends(0).says(&["+ Fix login", "Approved and applied."]);
-    let decided = || fake.requests().iter().rfind(|asked| asked.method == "POST").unwrap().body.clone();
+    let decided = || fake.requests().iter().rfind(|request| request.method == "POST").unwrap().body.clone();
     let body = decided();
     assert_eq!(body, value!({"decision": "approve", "comment": "fine", "version": 7, "digest": "sha256:d"}));
     run(&["reject", "chg_1"]).ends(0).says(&["Rejected."]);
@@ -214,16 +214,16 @@ fn decision_applies_to_the_shown_version() {
     let after: Value = serde_json::from_str(&run(&["approve", "chg_1", "--json"]).ends(0).stdout()).unwrap();
     assert_eq!(after["state"], "applied");
 
-    let asked = fake.requests().len();
+    let request_count = fake.requests().len();
     run(&["approve", "chg_1", "--version", "6"]).ends(4).complains(&["version 7 and not 6", "changes show chg_1"]);
-    assert_eq!(fake.requests().len(), asked + 1, "nothing was decided");
+    assert_eq!(fake.requests().len(), request_count + 1, "nothing was decided");
 }
 
 #[test]
 fn refusals_have_their_exit_codes() {
-    let fake = FakeGateway::start(|asked, _| {
-        let id = asked.target.split('/').nth(3).unwrap_or_default().to_owned();
-        match (asked.method.as_str(), id.as_str()) {
+    let fake = FakeGateway::start(|request, _| {
+        let id = request.target.split('/').nth(3).unwrap_or_default().to_owned();
+        match (request.method.as_str(), id.as_str()) {
             (_, "chg_401") => problem("401 Unauthorized", "UNAUTHORIZED", "the key is not known"),
             ("GET", "chg_done") => json("200 OK", &change("chg_done", 1, "applied")),
             ("GET", "chg_html") => "HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\n\r\n<html>".to_owned(),
@@ -318,7 +318,7 @@ fn on_a_terminal(home: &Home, vars: &[(&str, &str)], arguments: &[&str], typed: 
 #[test]
 fn terminal_gets_colour_and_a_question() {
     let approved = AtomicBool::new(false);
-    let fake = FakeGateway::start(move |asked, _| match asked.method.as_str() {
+    let fake = FakeGateway::start(move |request, _| match request.method.as_str() {
         "GET" if approved.swap(false, Ordering::SeqCst) => json("200 OK", &change("chg_1", 9, "applied")),
         "GET" => json("200 OK", &change("chg_1", 7, "pending")),
         _ => {

@@ -132,8 +132,8 @@ impl Drop for Gateway {
 fn failed_preview_needs_an_explicit_approval() {
     let gateway = Gateway::start().wait_until_ready();
     let id = gateway.propose("fs__save", &json!({ "path": "/a", "content": "new" }));
-    let shown = gateway.run(&["changes", "show", &id]).ends(0);
-    shown.says(&["The preview failed, so only the arguments are shown: ", "the disk is gone"]);
+    let details = gateway.run(&["changes", "show", &id]).ends(0);
+    details.says(&["The preview failed, so only the arguments are shown: ", "the disk is gone"]);
     gateway
         .run(&["changes", "approve", &id])
         .ends(1)
@@ -293,8 +293,8 @@ fn hints_name_no_writing_tool() {
     assert!(after.contains("servers allow fs TOOL"), "{after}");
     let accepted = gateway.run(&["servers", "accept", "fs", "fs__note"]).ends(0).stdout();
     let (_, hint) = accepted.split_once("`countersign").unwrap();
-    for said in [before.as_str(), &after, hint] {
-        assert!(!names.iter().any(|name| said.contains(name)), "{said}");
+    for hint_text in [before.as_str(), &after, hint] {
+        assert!(!names.iter().any(|name| hint_text.contains(name)), "{hint_text}");
     }
 }
 
@@ -339,16 +339,16 @@ fn connecting_server_is_waited_for() {
     assert!(CONFIG.contains(plain));
     let gateway = Gateway::with_config(&CONFIG.replace(plain, gated));
     gateway.run(&["servers", "show", "fs"]).ends(0).says(&["fs is not connected yet", "--wait"]);
-    for words in [&["accept", "fs", "--all-reads", "--yes"][..], &["allow", "fs", "fs__lookup", "--reason", "x"]] {
-        let ran = gateway.run(&[&["servers"], words].concat()).ends(69);
+    for arguments in [&["accept", "fs", "--all-reads", "--yes"][..], &["allow", "fs", "fs__lookup", "--reason", "x"]] {
+        let ran = gateway.run(&[&["servers"], arguments].concat()).ends(69);
         ran.complains(&["fs is not connected yet", "--wait"]);
     }
     let mut command = gateway.home.command(&["servers", "accept", "fs", "--all-reads", "--yes", "--wait"]);
     let waiting = command.env("COUNTERSIGN_KEY", &gateway.key).stdout(Stdio::piped()).spawn().unwrap();
     std::fs::write(gateway.home.path().join("ledger.gate"), "").unwrap();
     let ended = waiting.wait_with_output().unwrap();
-    let said = String::from_utf8(ended.stdout).unwrap();
-    assert!(ended.status.success() && said.contains("Accepted 2 definitions."), "{said}");
+    let stdout = String::from_utf8(ended.stdout).unwrap();
+    assert!(ended.status.success() && stdout.contains("Accepted 2 definitions."), "{stdout}");
     let shown = gateway.run(&["servers", "show", "fs", "--wait"]).ends(0);
     shown.says(&["stdio, handshake · up · sh -c 'until [", "fs__peek"]);
     gateway.run(&["servers"]).ends(0).says(&["COMMAND OR ADDRESS", "sh -c 'until ["]);
@@ -428,10 +428,10 @@ fn start_up_takes_three_lines() {
     terminal.wait_for_text("is watched");
     let url = home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
     assert!(url.starts_with("http://127.0.0.1:"), "{url}");
-    let said = terminal.raw();
-    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-    assert_eq!(lines.len(), 3, "{said}");
-    assert!(said.contains("works once"), "{said}");
+    let output = terminal.raw();
+    let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
+    assert_eq!(lines.len(), 3, "{output}");
+    assert!(output.contains("works once"), "{output}");
     signal(home.gateway_pid().unwrap(), Signal::TERM);
     assert!(terminal.wait_for_exit().success());
 }

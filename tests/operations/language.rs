@@ -1,6 +1,6 @@
 //! Checks names and comments of `src` and `tests` against the language rules of docs/CONTRIBUTING.md.
 //!
-//! The rules are heuristics. A name that they find and that is right all the same stands in `allowed_names.txt`, with its reason.
+//! The rules are heuristics. `allowed_names.txt` lists names that they find but that are right, each with its reason.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ const PRONOUNS: &str = "who whose whom which what where when why how here there 
 const PREPOSITIONS: &str =
     "of at by on in out off up over under with within without from to into for about against aside anew";
 
-/// Nouns that were used for something else than they mean.
+/// Nouns that were used as metaphors.
 const METAPHORS: &str = "ear ground room place lot course way ways word visit visits homebound twins air yard board desk house \
     door roof voice mouth hand hands eye eyes face heart guest matter thing things stuff deed deeds";
 

@@ -5,12 +5,12 @@
 mod attach;
 mod cli;
 mod config;
+mod crate_parts;
 mod docs;
 mod first_hours;
 mod language;
 mod operator;
 mod program;
 mod reload;
-mod rooms;
 mod terminal;
 mod webhooks;

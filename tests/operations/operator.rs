@@ -66,8 +66,8 @@ impl FileServerGateway {
             return "pending".to_owned();
         }
         if result["isError"] == true {
-            let told: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
-            return told["code"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+            let error: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+            return error["code"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
         }
         assert_eq!(result["content"][0]["text"], "done", "{answer}");
         "ran".to_owned()
@@ -182,18 +182,18 @@ impl Impostor {
     fn start_on(listener: TcpListener) -> Self {
         let address = listener.local_addr().unwrap();
         let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let kept = Arc::clone(&bytes);
+        let recorded = Arc::clone(&bytes);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut stream, kept) = (stream.unwrap(), Arc::clone(&kept));
+                let (mut stream, recorded) = (stream.unwrap(), Arc::clone(&recorded));
                 std::thread::spawn(move || {
                     let mut buffer = [0; 4096];
                     while let Ok(count) = stream.read(&mut buffer) {
                         if count == 0 {
                             return;
                         }
-                        kept.lock().unwrap().extend_from_slice(&buffer[..count]);
-                        if kept.lock().unwrap().ends_with(b"\r\n\r\n") {
+                        recorded.lock().unwrap().extend_from_slice(&buffer[..count]);
+                        if recorded.lock().unwrap().ends_with(b"\r\n\r\n") {
                             let body = r#"{"changes":[],"nextCursor":null,"counts":{},"tools":[],"rules":[]}"#;
                             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
                             let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
@@ -256,9 +256,9 @@ fn impostor_on_a_dead_gateways_port_gets_no_key() {
     let before = impostor.received().matches("GET /proof").count();
     eventually("the watcher asks", || (impostor.received().matches("GET /proof").count() > before).then_some(()));
     drop(watching);
-    let heard = impostor.received();
+    let received = impostor.received();
     for part in [key.as_str(), "csk_", "uthorization", "Bearer", secret, "csc_"] {
-        assert!(!heard.contains(part), "{part} reached whoever listens:\n{heard}");
+        assert!(!received.contains(part), "{part} reached whoever listens:\n{received}");
     }
 
     // With an explicit URL it is the user's own decision.
@@ -319,9 +319,9 @@ fn tamper_and_verify(data: &Path, sql: &str) -> String {
     let conn = rusqlite::Connection::open(copy.path().join("countersign.db")).unwrap();
     assert!(conn.execute(sql, []).unwrap() > 0, "{sql}");
     drop(conn);
-    let (code, told) = verify(copy.path());
-    assert_eq!(code, Some(1), "{sql}: {told}");
-    told
+    let (code, verdict) = verify(copy.path());
+    assert_eq!(code, Some(1), "{sql}: {verdict}");
+    verdict
 }
 
 #[test]
@@ -345,8 +345,8 @@ fn tampered_records_break_the_trail_and_are_named() {
         audit["entries"].as_array().unwrap().iter().map(|entry| entry["event"].as_str().unwrap()).collect();
     assert_eq!(events.iter().filter(|event| **event == "key_created").count(), 2, "{events:?}");
     let data = gateway.data();
-    let (code, told) = verify(&data);
-    assert_eq!(code, Some(0), "while it runs: {told}");
+    let (code, verdict) = verify(&data);
+    assert_eq!(code, Some(0), "while it runs: {verdict}");
     let keys = support::run(&["keys", "list", "--json", "--data", data.to_str().unwrap()]).1;
     let keys: Value = serde_json::from_str(&keys).unwrap();
     let bot = keys["keys"].as_array().unwrap().iter().find(|key| key["name"] == "bot").unwrap()["id"].clone();
@@ -354,8 +354,8 @@ fn tampered_records_break_the_trail_and_are_named() {
     assert_eq!(revoked.0, Some(0), "{revoked:?}");
     let (status, _home) = gateway.stop();
     assert!(status.success());
-    let (code, told) = verify(&data);
-    assert!(code == Some(0) && told.contains("2 keys, 3 definitions and 1 standing rule"), "{told}");
+    let (code, verdict) = verify(&data);
+    assert!(code == Some(0) && verdict.contains("2 keys, 3 definitions and 1 standing rule"), "{verdict}");
 
     for (sql, part) in [
         ("UPDATE api_keys SET role = 'admin' WHERE name = 'bot'", "key "),
@@ -395,8 +395,8 @@ fn tampered_records_break_the_trail_and_are_named() {
         ("UPDATE changes SET principal = 'somebody else'", "its principal"),
         ("UPDATE changes SET expires_at = '2099-01-01T00:00:00Z'", "its principal, idempotency key or expiry"),
     ] {
-        let told = tamper_and_verify(&data, sql);
-        assert!(told.contains("does not hold") && told.contains(part), "{sql}: {told}");
+        let verdict = tamper_and_verify(&data, sql);
+        assert!(verdict.contains("does not hold") && verdict.contains(part), "{sql}: {verdict}");
     }
 }
 
@@ -424,10 +424,10 @@ fn older_stores_records_are_added_once() {
     ))
     .unwrap();
     drop(conn);
-    let (code, told) = verify(&data);
+    let (code, verdict) = verify(&data);
     assert!(
-        code == Some(0) && told.contains("2 of these keys, definitions, rules and policies are older than"),
-        "{told}"
+        code == Some(0) && verdict.contains("2 of these keys, definitions, rules and policies are older than"),
+        "{verdict}"
     );
     // The second start finds nothing to record.
     let (status, home) = Gateway::on_home(home, &Options::default()).stop();
@@ -440,14 +440,14 @@ fn older_stores_records_are_added_once() {
     let (status, home) = gateway.stop();
     assert!(status.success());
     let data = home.path().join("data");
-    let (code, told) = verify(&data);
-    assert!(code == Some(0) && !told.contains("are older than"), "{told}");
+    let (code, verdict) = verify(&data);
+    assert!(code == Some(0) && !verdict.contains("are older than"), "{verdict}");
     for sql in [
         "UPDATE api_keys SET role = 'admin' WHERE id = 'key_old'",
         "UPDATE tool_pins SET accepted = seen, accepted_by = 'alice', accepted_at = '2026-01-01T00:00:00Z'",
     ] {
-        let told = tamper_and_verify(&data, sql);
-        assert!(told.contains("does not match audit entry 1"), "{sql}: {told}");
+        let verdict = tamper_and_verify(&data, sql);
+        assert!(verdict.contains("does not match audit entry 1"), "{sql}: {verdict}");
     }
 }
 
@@ -467,10 +467,10 @@ fn trail_export_escapes_control_characters_on_terminals() {
         for columns in [80, 10, 0] {
             let mut command = support::command(&[]);
             command.args(arguments).current_dir("/");
-            let mut shown = support::pty::Pty::start(&command, columns, 24);
-            assert!(shown.wait_for_exit().success(), "{format} {columns}");
-            let said = eventually("it is shown", || Some(shown.raw()).filter(|said| said.contains("thanks")));
-            assert!(!said.contains(['\u{9b}', '\u{202e}', '\u{1b}']), "{format} {columns}: {said:?}");
+            let mut terminal = support::pty::Pty::start(&command, columns, 24);
+            assert!(terminal.wait_for_exit().success(), "{format} {columns}");
+            let screen = eventually("it is shown", || Some(terminal.raw()).filter(|screen| screen.contains("thanks")));
+            assert!(!screen.contains(['\u{9b}', '\u{202e}', '\u{1b}']), "{format} {columns}: {screen:?}");
         }
     }
 }
@@ -527,19 +527,19 @@ fn default_file_created_later_is_watched() {
     assert!(!file.parent().unwrap().exists());
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::write(&file, "policy: { default: deny }\n").unwrap();
-    let tightened = |told: &str| {
-        eventually(told, || {
+    let wait_for_tightening = |tightening: &str| {
+        eventually(tightening, || {
             let last = homely.reload()["last"].clone();
             (last["why"] == "file"
                 && last["result"] == "applied"
-                && last["changes"]["policyTightened"].to_string().contains(told))
+                && last["changes"]["policyTightened"].to_string().contains(tightening))
             .then_some(())
         });
     };
-    tightened("policy.default is deny");
+    wait_for_tightening("policy.default is deny");
     // Then it is edited.
     std::fs::write(&file, "policy: { default: deny, rules: [{ name: one-more, tools: x, then: deny }] }\n").unwrap();
-    tightened("one-more");
+    wait_for_tightening("one-more");
     // Once read, the file's removal changes nothing.
     std::fs::remove_file(&file).unwrap();
     eventually("its end is told", || (homely.reload()["last"]["result"] == "refused").then_some(()));
@@ -657,8 +657,8 @@ fn pending_policy_is_shown_and_accepted_in_terminal() {
     let (out, _) = show(&key, &[]);
     assert!(out.contains("  default: review_writes") && out.contains("refused by a reviewer: policy.default"), "{out}");
 
-    let (code, told) = verify(&data);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, verdict) = verify(&data);
+    assert_eq!(code, Some(0), "{verdict}");
 }
 
 #[test]
@@ -675,22 +675,22 @@ fn config_show_without_gateway_names_the_file() {
 #[test]
 fn error_lists_values_and_suggests_one() {
     let gateway = Gateway::start();
-    let told = |name: &str, arguments: Value| {
+    let error_text = |name: &str, arguments: Value| {
         let answer = gateway.modern(1, "tools/call", json!({ "name": name, "arguments": arguments })).json();
         let text = answer["result"]["content"][0]["text"].as_str().map(str::to_owned);
         text.unwrap_or_else(|| answer["error"].to_string())
     };
     let issue = gateway.project();
-    let text = told("update_status", json!({ "issueId": issue, "newStatus": "Doing" }));
+    let text = error_text("update_status", json!({ "issueId": issue, "newStatus": "Doing" }));
     for status in ["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"] {
         assert!(text.contains(status), "{status}: {text}");
     }
     assert!(!text.contains("other candidates"), "{text}");
-    let text = told("create_issue", json!({ "projectId": issue, "titel": "x", "title": "y", "type": "Story" }));
+    let text = error_text("create_issue", json!({ "projectId": issue, "titel": "x", "title": "y", "type": "Story" }));
     assert!(text.contains("did you mean `title`?"), "{text}");
-    let text = told("create_isue", json!({}));
+    let text = error_text("create_isue", json!({}));
     assert!(text.contains("TOOL_NOT_FOUND") && text.contains("create_issue"), "{text}");
-    let text = told("entirely_else", json!({}));
+    let text = error_text("entirely_else", json!({}));
     assert!(text.contains("TOOL_NOT_FOUND") && !text.contains("mean"), "{text}");
     let plain = gateway.request("POST", "/tools/create_isue", &[mcp::JSON], b"{}");
     assert!(plain.status == 404 && plain.text().contains("Did you mean create_issue?"), "{}", plain.text());
@@ -711,7 +711,7 @@ fn suggestions_name_no_hidden_tool() {
 fn expression_error_has_position_and_sentence() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("c.yaml");
-    for (when, told) in [
+    for (when, expected) in [
         ("arguments.x = 1", "a single `=` compares nothing; write `==` (at character 13)"),
         ("arguments.x == 1 and arguments.y == 2", "there is no `and`; write `&&` (at character 18)"),
         ("(arguments.x == 1", "a `(` is not closed (at character 18)"),
@@ -723,7 +723,7 @@ fn expression_error_has_position_and_sentence() {
             .unwrap();
         let (code, _, err) = support::run(&["config", "check", "--config", file.to_str().unwrap()]);
         assert_eq!(code, Some(78), "{err}");
-        assert!(err.contains("c.yaml:3:") && err.contains(told), "{when}: {err}");
+        assert!(err.contains("c.yaml:3:") && err.contains(expected), "{when}: {err}");
         for word in ["Syntax error", "mismatched", "extraneous", "viable", "<EOF>", "ANTLR"] {
             assert!(!err.contains(word), "{err}");
         }
@@ -749,7 +749,7 @@ fn recipes_are_checked_against_known_definitions() {
     );
     assert!(!fine.contains("previews"), "{fine}");
     let read = "{ tool: read, arguments: { path: arguments.path } }";
-    for (previews, told) in [
+    for (previews, expected) in [
         (
             format!("{{ wirte: {{ before: {read}, after: arguments.path }} }}"),
             "`wirte` is not among the 3 known tools of fs; did you mean `write`?",
@@ -773,6 +773,6 @@ fn recipes_are_checked_against_known_definitions() {
         ),
     ] {
         let err = check(&previews);
-        assert!(err.contains(told), "{previews}: {err}");
+        assert!(err.contains(expected), "{previews}: {err}");
     }
 }

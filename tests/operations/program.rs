@@ -39,9 +39,9 @@ fn one_data_directory_has_one_gateway() {
     let (code, _, err) = run(&["serve", "--listen", LISTEN, "--data", data.to_str().unwrap()]);
     assert_eq!(code, Some(75), "{err}");
     assert!(err.contains("another gateway serves this data directory"), "{err}");
-    let taken = format!("127.0.0.1:{}", gateway.port);
+    let address = format!("127.0.0.1:{}", gateway.port);
     let other = tempfile::tempdir().unwrap();
-    let (code, _, err) = run(&["serve", "--listen", &taken, "--data", other.path().join("d").to_str().unwrap()]);
+    let (code, _, err) = run(&["serve", "--listen", &address, "--data", other.path().join("d").to_str().unwrap()]);
     assert_ne!(code, Some(0));
     assert!(err.to_lowercase().contains("in use"), "{err}");
 }
@@ -83,7 +83,7 @@ fn changes(gateway: &Gateway, args: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_person_decides_in_the_terminal() {
+fn terminal_commands_decide_and_hide_control_characters() {
     let gateway = Gateway::start();
     let hostile = "Red \u{1b}[31m and \u{202e}backwards";
     let (first, second) = (gateway.propose("From the terminal"), gateway.propose(hostile));
@@ -101,7 +101,7 @@ fn a_person_decides_in_the_terminal() {
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(gateway.change(&second)["decisions"][0]["comment"], "no colours");
     let again = changes(&gateway, &["approve", &second]);
-    assert_ne!(again.0, Some(0), "what is decided stays so");
+    assert_ne!(again.0, Some(0), "a decided change stays decided");
     assert_ne!(changes(&gateway, &["show", "chg_nothing"]).0, Some(0));
 }
 

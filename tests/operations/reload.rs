@@ -88,8 +88,8 @@ fn error_code(answer: &Value) -> Option<String> {
         return Some(code.to_owned());
     }
     let result = Some(&answer["result"]).filter(|result| result["isError"] == true)?;
-    let told: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
-    Some(told["code"].as_str().unwrap().to_owned())
+    let error: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+    Some(error["code"].as_str().unwrap().to_owned())
 }
 
 fn list_projects(id: i64) -> (i64, &'static str, Value) {
@@ -205,8 +205,8 @@ fn looser_policy_waits_for_a_reviewer() {
     for (key, status, code) in
         [(&agent, 403, "FORBIDDEN"), (&viewer, 403, "FORBIDDEN"), (&"nobody".to_owned(), 401, "UNAUTHORIZED")]
     {
-        let (got, body) = case.consent(key, &digest, "accept");
-        assert_eq!((got, body["code"].as_str()), (status, Some(code)), "{body}");
+        let (consent_status, body) = case.consent(key, &digest, "accept");
+        assert_eq!((consent_status, body["code"].as_str()), (status, Some(code)), "{body}");
     }
     let unsigned = json!({ "digest": digest, "verdict": "accept" }).to_string();
     let answer = gateway.request("POST", "/api/reload/consent", &[mcp::JSON], unsigned.as_bytes());
@@ -262,9 +262,9 @@ fn pending_and_refused_changes_survive_a_kill() {
     let case = case.restart_with(LOOSE);
     assert_eq!((case.pending_digest().as_ref(), case.lists().as_deref()), (Some(&digest), DENIED_CODE));
     let mut pending = support::command(&[("COUNTERSIGN_KEY", case.gateway.reviewer())]);
-    let shown = pending.args(["config", "pending", "--url", &format!("http://{}", case.gateway.address())]).output();
-    let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
-    assert!(shown.contains("policy.default: deny → allow"), "{shown}");
+    let stdout = pending.args(["config", "pending", "--url", &format!("http://{}", case.gateway.address())]).output();
+    let stdout = String::from_utf8(stdout.unwrap().stdout).unwrap();
+    assert!(stdout.contains("policy.default: deny → allow"), "{stdout}");
     assert_eq!(case.consent(case.gateway.reviewer(), &digest, "refuse").0, 200);
     // It stays refused until the file changes or somebody asks again.
     let case = case.restart_with(LOOSE);

@@ -134,7 +134,7 @@ fn roles_are_kept_apart() {
 }
 
 #[test]
-fn a_link_signs_in() {
+fn sign_in_link_works_once() {
     let gateway = Gateway::start();
     let link = gateway.home.run(&["open", "--print"]).ends(0).stdout();
     let (url, code) = link.trim().split_once("/#code=").unwrap();

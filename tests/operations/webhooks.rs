@@ -60,11 +60,11 @@ impl Receiver {
         let port = listener.local_addr().unwrap().port();
         let hits: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let behaviour: Arc<Mutex<Box<Behaviour>>> = Arc::new(Mutex::new(Box::new(behaviour)));
-        let (kept, does) = (Arc::clone(&hits), Arc::clone(&behaviour));
+        let (requests, current_behaviour) = (Arc::clone(&hits), Arc::clone(&behaviour));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (kept, does) = (Arc::clone(&kept), Arc::clone(&does));
-                std::thread::spawn(move || serve(stream.unwrap(), &kept, &does));
+                let (requests, current_behaviour) = (Arc::clone(&requests), Arc::clone(&current_behaviour));
+                std::thread::spawn(move || serve(stream.unwrap(), &requests, &current_behaviour));
             }
         });
         Self { port, hits, behaviour }
@@ -79,7 +79,7 @@ impl Receiver {
     }
 
     fn accepted(&self) -> Vec<ReceivedRequest> {
-        self.requests().into_iter().filter(|hit| hit.status == 200).collect()
+        self.requests().into_iter().filter(|request| request.status == 200).collect()
     }
 
     fn config(&self, more: &str) -> String {
@@ -90,7 +90,7 @@ impl Receiver {
     }
 }
 
-fn serve(stream: std::net::TcpStream, kept: &Mutex<Vec<ReceivedRequest>>, does: &Mutex<Box<Behaviour>>) {
+fn serve(stream: std::net::TcpStream, requests: &Mutex<Vec<ReceivedRequest>>, behaviour: &Mutex<Box<Behaviour>>) {
     let mut out = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
     loop {
@@ -105,12 +105,12 @@ fn serve(stream: std::net::TcpStream, kept: &Mutex<Vec<ReceivedRequest>>, does: 
         let Some(length) = headers.get("content-length").and_then(|n| n.parse::<usize>().ok()) else { return };
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
-        let mut hit = ReceivedRequest { headers, body: String::from_utf8(body).unwrap(), status: 0 };
-        let doing = does.lock().unwrap()(&hit);
+        let mut request = ReceivedRequest { headers, body: String::from_utf8(body).unwrap(), status: 0 };
+        let doing = behaviour.lock().unwrap()(&request);
         if let Reaction::Answer(status, _) = doing {
-            hit.status = status;
+            request.status = status;
         }
-        kept.lock().unwrap().push(hit);
+        requests.lock().unwrap().push(request);
         match doing {
             Reaction::Answer(status, more) => {
                 let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n{more}\r\nno");
@@ -140,21 +140,22 @@ fn hook(gateway: &Gateway) -> Value {
 }
 
 #[track_caller]
-fn check_signature(hit: &ReceivedRequest) {
+fn check_signature(request: &ReceivedRequest) {
     let key = STANDARD.decode(SECRET.trim_start_matches("whsec_")).unwrap();
-    let content = format!("{}.{}.{}", hit.headers["webhook-id"], hit.headers["webhook-timestamp"], hit.body);
-    let signature = STANDARD.decode(hit.headers["webhook-signature"].strip_prefix("v1,").unwrap()).unwrap();
+    let content =
+        format!("{}.{}.{}", request.headers["webhook-id"], request.headers["webhook-timestamp"], request.body);
+    let signature = STANDARD.decode(request.headers["webhook-signature"].strip_prefix("v1,").unwrap()).unwrap();
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, &key), content.as_bytes(), &signature).unwrap();
 }
 
 /// Checks that all events arrived, in order for each change, with one id for each event.
 #[track_caller]
-fn check_order(taken: &[ReceivedRequest]) {
+fn check_order(received: &[ReceivedRequest]) {
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
     let mut seen = HashSet::new();
-    for hit in taken.iter().filter(|hit| seen.insert(hit.seq())) {
-        let before = last.insert(hit.change(), hit.seq());
-        assert!(before < Some(hit.seq()), "{} came after {before:?}", hit.seq());
+    for request in received.iter().filter(|request| seen.insert(request.seq())) {
+        let before = last.insert(request.change(), request.seq());
+        assert!(before < Some(request.seq()), "{} came after {before:?}", request.seq());
     }
 }
 
@@ -178,16 +179,16 @@ fn events_arrive_signed_and_in_order() {
         gateway.decide(change, "approve");
         gateway.wait_for_state(change, "applied");
     }
-    let taken = eventually("all arrive", || Some(receiver.accepted()).filter(|taken| taken.len() >= 12));
-    check_order(&taken);
+    let accepted = eventually("all arrive", || Some(receiver.accepted()).filter(|accepted| accepted.len() >= 12));
+    check_order(&accepted);
     receiver.requests().iter().for_each(check_signature);
     let hits = receiver.requests();
-    let ids: BTreeMap<u64, HashSet<&String>> = hits.iter().fold(BTreeMap::new(), |mut ids, hit| {
-        ids.entry(hit.seq()).or_default().insert(&hit.headers["webhook-id"]);
+    let ids: BTreeMap<u64, HashSet<&String>> = hits.iter().fold(BTreeMap::new(), |mut ids, request| {
+        ids.entry(request.seq()).or_default().insert(&request.headers["webhook-id"]);
         ids
     });
     assert!(ids.len() == 12 && ids.values().all(|ids| ids.len() == 1), "one id, however often it is sent");
-    let first = taken.iter().find(|hit| hit.seq() == 1).unwrap();
+    let first = accepted.iter().find(|request| request.seq() == 1).unwrap();
     assert_eq!(first.headers["countersign-event"], "change.created");
     let link = first.json()["link"].as_str().unwrap().to_owned();
     assert_eq!(link, format!("http://127.0.0.1:{}/#/inbox/{}", gateway.port, changes[0]));
@@ -207,8 +208,8 @@ fn events_arrive_signed_and_in_order() {
     let (_, rest) = gateway.api("GET", &next, None);
     assert_eq!(rest["deliveries"].as_array().unwrap().len(), 7);
     assert!(rest["deliveries"].as_array().unwrap().iter().all(|delivery| delivery["state"] == "delivered"));
-    let told = format!("{} {}", gateway.log(), hook(&gateway));
-    assert!(!told.contains("credential") && !told.contains("MfKQ9"), "no secret is told");
+    let visible = format!("{} {}", gateway.log(), hook(&gateway));
+    assert!(!visible.contains("credential") && !visible.contains("MfKQ9"), "no secret is reported");
 }
 
 #[test]
@@ -216,13 +217,13 @@ fn json_template_removes_agents_mentions_and_links() {
     let receiver = Receiver::new(accept);
     let gateway = gateway(&receiver.config(r#", template: '{"text": "{change.summary}", "see": "{link}"}'"#));
     gateway.propose("<!channel> @everyone <https://evil.example|Approve> [x](https://evil.example)");
-    let hit = eventually("it arrives", || receiver.accepted().into_iter().next());
-    let text = hit.json()["text"].as_str().unwrap().to_owned();
+    let request = eventually("it arrives", || receiver.accepted().into_iter().next());
+    let text = request.json()["text"].as_str().unwrap().to_owned();
     assert!(text.contains("everyone") && text.contains("evil.example"), "it stays readable: {text}");
     for sign in ["<", ">", "@", "://"] {
         assert!(!text.contains(sign), "{sign}: {text}");
     }
-    assert!(hit.json()["see"].as_str().unwrap().starts_with("http://127.0.0.1"), "the gateway's own link is one");
+    assert!(request.json()["see"].as_str().unwrap().starts_with("http://127.0.0.1"), "the gateway's own link is one");
 }
 
 #[test]
@@ -243,23 +244,25 @@ fn events_during_downtime_arrive_later() {
     let key = gateway.reviewer().to_owned();
     let (status, _) = gateway.api_as(&key, "POST", "/api/webhooks/hook/retry", None);
     assert_eq!(status, 200);
-    let taken = eventually("all arrive", || Some(receiver.accepted()).filter(|taken| taken.len() >= 6));
-    check_order(&taken);
-    let seqs: HashSet<u64> = taken.iter().map(ReceivedRequest::seq).collect();
+    let accepted = eventually("all arrive", || Some(receiver.accepted()).filter(|accepted| accepted.len() >= 6));
+    check_order(&accepted);
+    let seqs: HashSet<u64> = accepted.iter().map(ReceivedRequest::seq).collect();
     assert_eq!(seqs, (1..=6).collect(), "each of them, and nothing else");
     eventually("it is noted", || (hook(&gateway)["waiting"] == 0).then_some(()));
     let hits = receiver.requests().len();
     let home = gateway.kill();
     let gateway = Gateway::on_home(home, &Options { env: vec![("KEY", SECRET)], config: Some(&config) });
     let late = gateway.propose("late");
-    eventually("the new one arrives", || receiver.accepted().iter().any(|hit| hit.change() == late).then_some(()));
+    eventually("the new one arrives", || {
+        receiver.accepted().iter().any(|request| request.change() == late).then_some(())
+    });
     assert_eq!(receiver.requests().len(), hits + 1, "what was delivered is not sent again");
 }
 
 #[test]
 fn failing_delivery_delays_no_other_and_is_given_up() {
-    let receiver = Receiver::new(|hit| {
-        if hit.json()["change"]["summary"].as_str().unwrap().contains("poison") {
+    let receiver = Receiver::new(|request| {
+        if request.json()["change"]["summary"].as_str().unwrap().contains("poison") {
             Reaction::Answer(410, "")
         } else {
             Reaction::Answer(200, "")
@@ -268,7 +271,9 @@ fn failing_delivery_delays_no_other_and_is_given_up() {
     let gateway = gateway(&receiver.config(", events: [change.created]"));
     let poison = gateway.propose("poison");
     let other = gateway.propose("other");
-    eventually("the other arrives", || receiver.accepted().iter().any(|hit| hit.change() == other).then_some(()));
+    eventually("the other arrives", || {
+        receiver.accepted().iter().any(|request| request.change() == other).then_some(())
+    });
     let delivery = eventually("it is given up", || {
         let (_, page) = gateway.api("GET", "/api/webhooks/hook/deliveries", None);
         let found = page["deliveries"].as_array().unwrap().iter().find(|d| d["changeId"] == poison.as_str()).cloned();
@@ -278,7 +283,7 @@ fn failing_delivery_delays_no_other_and_is_given_up() {
     receiver.set_behaviour(accept);
     let (_, again) = gateway.api("POST", "/api/webhooks/hook/retry", None);
     assert_eq!(again, json!({ "again": 1 }));
-    eventually("it arrives", || receiver.accepted().iter().any(|hit| hit.change() == poison).then_some(()));
+    eventually("it arrives", || receiver.accepted().iter().any(|request| request.change() == poison).then_some(()));
 }
 
 #[test]
@@ -289,26 +294,26 @@ fn receiver_outage_and_return_are_reported() {
     let mut feed = gateway.connect();
     feed.request("GET", "/api/events", &[("Authorization", &bearer), ("Accept", "text/event-stream")], b"");
     assert_eq!(feed.head().status, 200);
-    let mut told = |kind: &str| {
+    let mut wait_for_event = |kind: &str| {
         for _ in 0..50 {
             let event = feed.expect_event();
             if event.event.as_deref() == Some(kind) {
                 return event.json();
             }
         }
-        panic!("{kind} was not told");
+        panic!("{kind} was not reported");
     };
     for title in ["a", "b", "c"] {
         gateway.propose(title);
     }
-    let failing = told("webhook.failing");
+    let failing = wait_for_event("webhook.failing");
     assert_eq!(failing["webhook"], "hook");
     assert!(failing["error"].as_str().unwrap().contains("no answer"), "{failing}");
     let listed = eventually("all wait", || Some(hook(&gateway)).filter(|hook| hook["waiting"] == 3));
     assert_eq!(listed["failing"], true, "{listed}");
     assert!(listed["url"] == format!("http://127.0.0.1:{}/…", receiver.port), "{listed}");
     receiver.set_behaviour(accept);
-    told("webhook.recovered");
+    wait_for_event("webhook.recovered");
     eventually("all arrive", || (receiver.accepted().len() == 3).then_some(()));
     eventually("it is up", || (hook(&gateway)["failing"] == false).then_some(()));
 }
@@ -335,25 +340,25 @@ fn webhooks_are_reconfigured_at_runtime() {
     eventually("it is tried", || (!old.requests().is_empty()).then_some(()));
     // With a new address, secret and filter, pending events go there from their position on.
     reload(&new.config(", events: [change.created, 'rule.*', 'provider.*', 'config.*'], states: [pending]"));
-    eventually("it arrives", || new.accepted().iter().any(|hit| hit.body.contains(&waits)).then_some(()));
-    assert!(!new.accepted().iter().any(|hit| hit.body.contains(&unheard)), "it begins at the head");
+    eventually("it arrives", || new.accepted().iter().any(|request| request.body.contains(&waits)).then_some(()));
+    assert!(!new.accepted().iter().any(|request| request.body.contains(&unheard)), "it begins at the head");
     let one = hook(&gateway);
     assert_eq!((&one["states"], &one["failing"]), (&json!(["pending"]), &json!(false)), "{one}");
     // Standing rules and configuration changes are reported.
     let rule = json!({ "verdict": "allow", "arguments": "exact", "principal": "same", "for": 60 });
     let (status, rule) = gateway.api("POST", &format!("/api/changes/{waits}/rule"), Some(&rule));
     assert_eq!(status, 200, "{rule}");
-    let told = eventually("the rule is told of", || {
-        new.accepted().into_iter().find(|hit| hit.headers["countersign-event"] == "rule.created")
+    let event = eventually("the rule is reported", || {
+        new.accepted().into_iter().find(|request| request.headers["countersign-event"] == "rule.created")
     });
-    check_signature(&told);
-    assert!(told.json()["rule"]["arguments"].is_null() && !told.headers.contains_key("countersign-seq"));
-    assert!(told.json()["link"].as_str().unwrap().ends_with("/#/rules"));
+    check_signature(&event);
+    assert!(event.json()["rule"]["arguments"].is_null() && !event.headers.contains_key("countersign-seq"));
+    assert!(event.json()["link"].as_str().unwrap().ends_with("/#/rules"));
     hooks(&gateway, "webhooks: nonsense");
-    let told = eventually("the refusal is told of", || {
-        new.accepted().into_iter().find(|hit| hit.headers["countersign-event"] == "config.refused")
+    let event = eventually("the refusal is reported", || {
+        new.accepted().into_iter().find(|request| request.headers["countersign-event"] == "config.refused")
     });
-    assert!(told.body.contains("expected a map of webhooks"), "{}", told.body);
+    assert!(event.body.contains("expected a map of webhooks"), "{}", event.body);
     let (_, page) = gateway.api("GET", "/api/webhooks/hook/deliveries", None);
     let subjects: HashSet<&str> =
         page["deliveries"].as_array().unwrap().iter().map(|d| d["subject"].as_str().unwrap()).collect();
@@ -365,10 +370,10 @@ fn webhooks_are_reconfigured_at_runtime() {
     assert_eq!(gateway.api("GET", "/api/webhooks/hook/deliveries", None).0, 404);
     reload(&new.config(""));
     let late = gateway.propose("late");
-    eventually("it arrives", || new.accepted().iter().any(|hit| hit.body.contains(&late)).then_some(()));
+    eventually("it arrives", || new.accepted().iter().any(|request| request.body.contains(&late)).then_some(()));
     assert_eq!(new.requests().len(), hits + 1, "it began anew");
-    let told = format!("{} {}", gateway.log(), gateway.api("GET", "/api/reload", None).1);
-    assert!(!told.contains("credential") && !told.contains("MfKQ9"), "no secret is told");
+    let visible = format!("{} {}", gateway.log(), gateway.api("GET", "/api/reload", None).1);
+    assert!(!visible.contains("credential") && !visible.contains("MfKQ9"), "no secret is reported");
 }
 
 /// Runs `countersign …` with that key; returns exit code, stdout and stderr.
@@ -447,7 +452,7 @@ fn audit_trail_is_exported_completely() {
     assert_eq!(gateway.request("GET", "/api/audit/export", &[], b"").status, 401);
 }
 
-/// So that the next sender, possibly another node, repeats nothing that arrived and overtakes nothing.
+/// The next sender, possibly another node, then repeats nothing that arrived and overtakes nothing.
 #[test]
 fn ending_gateway_waits_for_delivery_answers() {
     let gate = Arc::new((Mutex::new((false, false)), Condvar::new()));
@@ -472,7 +477,9 @@ fn ending_gateway_waits_for_delivery_answers() {
     let options = Options { env: vec![("KEY", SECRET)], config: Some(&config) };
     let gateway = Gateway::on_home(home, &options);
     let second = gateway.propose("after it");
-    eventually("the next one arrives", || receiver.requests().iter().any(|hit| hit.change() == second).then_some(()));
+    eventually("the next one arrives", || {
+        receiver.requests().iter().any(|request| request.change() == second).then_some(())
+    });
     let changes: Vec<String> = receiver.requests().iter().map(ReceivedRequest::change).collect();
     assert_eq!(changes, [first, second], "each once");
 }

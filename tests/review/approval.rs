@@ -142,8 +142,8 @@ fn owner_cannot_ease_rules_for_own_agent() {
     assert_eq!(code(&approve(&gateway, &paula, &id)), (403, "SELF_APPROVAL"));
     let rule = |verdict: &str| json!({ "verdict": verdict, "arguments": "any", "principal": "same", "for": 600 });
     let path = format!("/api/changes/{id}/rule");
-    let given = gateway.api_as(&paula, "POST", &path, Some(&rule("allow")));
-    assert_eq!(code(&given), (403, "SELF_APPROVAL"), "{}", given.1);
+    let answer = gateway.api_as(&paula, "POST", &path, Some(&rule("allow")));
+    assert_eq!(code(&answer), (403, "SELF_APPROVAL"), "{}", answer.1);
     call(&gateway, Some(&bot), "fs__write", arguments);
     assert_eq!(files.ledger(), Vec::<String>::new(), "nothing ran");
     let edit = act(&gateway, &paula, &id, "edit", json!({ "arguments": { "path": "g" } }));
@@ -233,10 +233,10 @@ fn change_is_stale_after_its_server_command_changed() {
     let stale = approve(&gateway, gateway.reviewer(), &id);
     assert_eq!(code(&stale), (409, "CHANGE_STALE"), "{}", stale.1);
     assert!(stale.1.to_string().contains("another command or address"), "{}", stale.1);
-    let after = gateway.change(&id);
-    assert_eq!(after["state"], "pending", "with a fresh preview");
-    assert_ne!(after["servedBy"]["fingerprint"], before["servedBy"]["fingerprint"]);
-    assert_ne!(after["digest"], before["digest"]);
+    let refreshed = gateway.change(&id);
+    assert_eq!(refreshed["state"], "pending", "with a fresh preview");
+    assert_ne!(refreshed["servedBy"]["fingerprint"], before["servedBy"]["fingerprint"]);
+    assert_ne!(refreshed["digest"], before["digest"]);
     assert_eq!(files.ledger(), Vec::<String>::new());
     let (_, trail) = gateway.api("GET", &format!("/api/audit?change={id}"), None);
     let events: Vec<&str> = trail["entries"].as_array().unwrap().iter().map(|e| e["event"].as_str().unwrap()).collect();
@@ -374,15 +374,15 @@ fn standing_rule_needs_a_visible_comment() {
 
 /// Returns all updates on a socket up to that of the resource.
 fn updates(ws: &mut Ws, until: &str) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut updated = Vec::new();
     loop {
         let message = ws.message();
         if message["method"] == "notifications/resources/updated" {
             let uri = message["params"]["uri"].as_str().unwrap().to_owned();
             let last = uri == until;
-            told.push(uri);
+            updated.push(uri);
             if last {
-                return told;
+                return updated;
             }
         }
     }
@@ -429,13 +429,13 @@ fn change_updates_reach_only_permitted_readers() {
     call(&gateway, Some(&own), "withdraw_change", &json!({ "changeId": first }).to_string());
     let last = make(&other, "three");
     let last_uri = format!("change://{last}");
-    let mut told = updates(&mut theirs, "countersign://changes");
+    let mut updated = updates(&mut theirs, "countersign://changes");
     theirs.call(10, "resources/subscribe", json!({ "uri": last_uri }));
     call(&gateway, Some(&other), "withdraw_change", &json!({ "changeId": last }).to_string());
-    told.extend(updates(&mut theirs, &last_uri));
-    assert_eq!(told, ["countersign://changes", &*last_uri], "of its own changes only");
-    let told = updates(&mut mine, &uri);
-    assert_eq!(told, ["countersign://changes", &*uri], "of its own: the second, and the withdrawal");
+    updated.extend(updates(&mut theirs, &last_uri));
+    assert_eq!(updated, ["countersign://changes", &*last_uri], "of its own changes only");
+    let updated = updates(&mut mine, &uri);
+    assert_eq!(updated, ["countersign://changes", &*uri], "of its own: the second, and the withdrawal");
     assert_eq!(updates(&mut reviewer, &uri), [&*uri]);
 }
 
@@ -534,13 +534,14 @@ fn preview_hides_state_the_agent_may_not_read() {
     files.put("same", "guess");
     files.put("other", "the secret");
     let mut answers = Vec::new();
-    for (path, shown) in [("other", "the secret"), ("same", "nothing would change"), ("missing", ""), ("broken", "EIO")]
+    for (path, pending) in
+        [("other", "the secret"), ("same", "nothing would change"), ("missing", ""), ("broken", "EIO")]
     {
         let result = call_as_agent(&gateway, "fs__write", &json!({ "path": path, "text": "guess" }));
         let id = result["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned();
         let change = gateway.change(&id);
         let reviewer = json!([change["diff"], change["preview"]]).to_string();
-        assert!(reviewer.contains(shown), "a reviewer sees what is there: {reviewer}");
+        assert!(reviewer.contains(pending), "a reviewer sees what is there: {reviewer}");
         answers.push(visible_text(&gateway, &result));
         gateway.decide(&id, "reject");
     }
@@ -562,10 +563,10 @@ fn preview_hides_state_the_agent_may_not_read() {
     let gateway = start_on(home, &files.config("a", RECIPE, "  default: review_writes"));
     let (_, reload) = gateway.api("GET", "/api/reload", None);
     let consent = json!({ "digest": reload["waiting"]["digest"], "verdict": "accept" });
-    let (status, said) = gateway.api("POST", "/api/reload/consent", Some(&consent));
-    assert_eq!(status, 200, "a restart alone loosens nothing: {said}");
-    let shown = call_as_agent(&gateway, "fs__write", &json!({ "path": "same", "text": "new" }));
-    assert_eq!(shown["structuredContent"]["diff"]["fields"][0]["before"], "guess", "{shown}");
+    let (status, consented) = gateway.api("POST", "/api/reload/consent", Some(&consent));
+    assert_eq!(status, 200, "a restart alone loosens nothing: {consented}");
+    let pending = call_as_agent(&gateway, "fs__write", &json!({ "path": "same", "text": "new" }));
+    assert_eq!(pending["structuredContent"]["diff"]["fields"][0]["before"], "guess", "{pending}");
 }
 
 #[test]
@@ -573,8 +574,8 @@ fn module_errors_reveal_no_hidden_records() {
     let config = "policy: { rules: [{ tools: get_issue, roles: [agent], then: review }] }";
     let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     let project = gateway.project();
-    let made = gateway.tool("create_issue", json!({ "projectId": project, "title": "Hidden", "type": "Story" }));
-    let id = made["changeId"].as_str().unwrap();
+    let created = gateway.tool("create_issue", json!({ "projectId": project, "title": "Hidden", "type": "Story" }));
+    let id = created["changeId"].as_str().unwrap();
     gateway.decide(id, "approve");
     gateway.wait_for_state(id, "applied");
     let listed = gateway.tool("list_issues", json!({ "projectId": project }));

@@ -88,8 +88,8 @@ fn stateless_client_with_extension_gets_a_task() {
     assert!(answer["result"].get("status").is_none(), "an acknowledgement only: {answer}");
     assert_eq!(status(&gateway, &withdrawn).0, "cancelled");
     for over in [&applied, &withdrawn] {
-        let again = modern(&gateway, "tasks/cancel", json!({ "taskId": over }));
-        assert_eq!(again["result"]["resultType"], "complete", "acknowledged: {again}");
+        let second_answer = modern(&gateway, "tasks/cancel", json!({ "taskId": over }));
+        assert_eq!(second_answer["result"]["resultType"], "complete", "acknowledged: {second_answer}");
     }
     assert_eq!(gateway.change(&applied)["state"], "applied");
     assert_eq!(gateway.issues_titled("Cancel me") + gateway.issues_titled("Reject me"), 0);
@@ -109,8 +109,8 @@ fn agent_learns_of_a_reviewers_edit() {
     let body = json!({ "arguments": change["arguments"], "version": change["version"], "comment": "clearer so" });
     let (code, edited) = gateway.api("POST", &format!("/api/changes/{id}/edit"), Some(&body));
     assert_eq!((code, &edited["state"]), (200, &json!("pending")), "{edited}");
-    let told = gateway.tool("get_change", json!({ "changeId": id }));
-    assert_eq!(told["status"], "pending", "{told}");
+    let result = gateway.tool("get_change", json!({ "changeId": id }));
+    assert_eq!(result["status"], "pending", "{result}");
     gateway.decide(&id, "approve");
     gateway.wait_for_state(&id, "applied");
     let (state, task) = status(&gateway, &id);
@@ -118,7 +118,7 @@ fn agent_learns_of_a_reviewers_edit() {
     assert_eq!(task["result"]["structuredContent"]["issue"]["title"], "As corrected", "{task}");
     let blocks = task["result"]["content"].as_array().unwrap();
     let note = blocks.last().unwrap()["text"].as_str().unwrap();
-    assert!(blocks.len() > 1, "beside what the tool itself says: {blocks:?}");
+    assert!(blocks.len() > 1, "the note comes after the tool's own text: {blocks:?}");
     for part in ["The reviewer alice changed the arguments", "clearer so", "What ran: {", "As corrected"] {
         assert!(note.contains(part), "{part}: {note}");
     }
@@ -194,20 +194,20 @@ fn listeners_hear_of_each_transition() {
     assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");
     assert_eq!(acknowledged["params"]["notifications"]["taskIds"], json!([one]), "{acknowledged}");
     let mut next = || {
-        let told = stream.expect_event().json();
-        assert_eq!(told["method"], "notifications/tasks", "{told}");
-        assert_eq!(told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 31, "{told}");
-        assert_eq!(told["params"]["taskId"], one, "nothing of the other one");
-        told["params"].clone()
+        let notification = stream.expect_event().json();
+        assert_eq!(notification["method"], "notifications/tasks", "{notification}");
+        assert_eq!(notification["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 31, "{notification}");
+        assert_eq!(notification["params"]["taskId"], one, "nothing of the other one");
+        notification["params"].clone()
     };
     assert_eq!(next()["status"], "working");
     gateway.decide(&other, "approve");
     gateway.wait_for_state(&other, "applied");
     gateway.decide(&one, "approve");
     let last = loop {
-        let told = next();
-        if told["status"] != "working" {
-            break told;
+        let notification = next();
+        if notification["status"] != "working" {
+            break notification;
         }
     };
     assert_eq!(last["status"], "completed");
@@ -243,9 +243,10 @@ fn legacy_client_gets_a_task_and_its_result() {
     let task = &answer["result"]["task"];
     assert_eq!((&task["status"], &task["ttl"]), (&json!("working"), &Value::Null), "{answer}");
     assert!(task["pollInterval"].is_u64() && task.get("ttlMs").is_none(), "{task}");
-    let told = answer["result"]["_meta"]["io.modelcontextprotocol/model-immediate-response"].as_str().unwrap();
+    let immediate_response =
+        answer["result"]["_meta"]["io.modelcontextprotocol/model-immediate-response"].as_str().unwrap();
     let id = task["taskId"].as_str().unwrap().to_owned();
-    assert!(told.contains(&id) && told.contains("pending"), "{told}");
+    assert!(immediate_response.contains(&id) && immediate_response.contains("pending"), "{immediate_response}");
 
     // Waits for the decision.
     let mut waiting = session.start(&mcp::request(3, "tasks/result", json!({ "taskId": id })));
@@ -355,13 +356,13 @@ fn tasks_work_over_websocket_and_stdio() {
     ));
     assert_eq!(ws.message()["method"], "notifications/subscriptions/acknowledged");
     gateway.decide(&id, "reject");
-    let told = loop {
-        let told = ws.message();
-        if told["params"]["status"] == "completed" {
-            break told;
+    let notification = loop {
+        let notification = ws.message();
+        if notification["params"]["status"] == "completed" {
+            break notification;
         }
     };
-    assert_eq!(told["method"], "notifications/tasks");
+    assert_eq!(notification["method"], "notifications/tasks");
     assert_eq!(ws.call(3, "tasks/get", get)["result"]["result"]["isError"], true);
 
     let mut ws = Ws::open(&gateway);
@@ -371,8 +372,8 @@ fn tasks_work_over_websocket_and_stdio() {
     let id = ws.call(1, "tools/call", call)["result"]["task"]["taskId"].as_str().unwrap().to_owned();
     ws.send_json(&mcp::request(2, "tasks/result", json!({ "taskId": id })));
     gateway.decide(&id, "approve");
-    let (mut told, mut answer) = (Value::Null, Value::Null);
-    while told["params"]["status"] != "completed" || answer.is_null() {
+    let (mut notification, mut answer) = (Value::Null, Value::Null);
+    while notification["params"]["status"] != "completed" || answer.is_null() {
         let message = ws.message();
         if message["id"] == 2 {
             answer = message;
@@ -381,7 +382,7 @@ fn tasks_work_over_websocket_and_stdio() {
                 (&message["method"], &message["params"]["taskId"]),
                 (&json!("notifications/tasks/status"), &json!(id))
             );
-            told = message;
+            notification = message;
         }
     }
     assert_eq!(answer["result"]["structuredContent"]["issue"]["title"], "WebSocket of 2025", "{answer}");

@@ -96,10 +96,10 @@ fn error(gateway: &Gateway, name: &str, arguments: &Value) -> Value {
 fn error_body(answer: &Value) -> Value {
     let result = &answer["result"];
     assert_eq!(result["isError"], true, "{answer}");
-    let said: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
-    assert_eq!(said, result["structuredContent"], "{answer}");
-    assert!(said["error"] == true && said["details"].is_object() && said["message"].is_string(), "{said}");
-    said
+    let body: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(body, result["structuredContent"], "{answer}");
+    assert!(body["error"] == true && body["details"].is_object() && body["message"].is_string(), "{body}");
+    body
 }
 
 fn paths(answer: &Value) -> Vec<&str> {
@@ -158,9 +158,9 @@ fn stateless_calls_name_their_project() {
 /// Checks a client with a session, over any transport.
 #[track_caller]
 fn check_session(mut ask: impl FnMut(&str, Value) -> Value) {
-    let said = error_body(&ask("semantic_search", json!({ "query": "deploy" })));
-    assert_eq!(said["code"], "PROJECT_NOT_ACTIVE");
-    assert_eq!(said["details"]["projects"], json!(["handbook", "other"]));
+    let error = error_body(&ask("semantic_search", json!({ "query": "deploy" })));
+    assert_eq!(error["code"], "PROJECT_NOT_ACTIVE");
+    assert_eq!(error["details"]["projects"], json!(["handbook", "other"]));
     let active = ask("activate_project", json!({ "project_name": "handbook" }));
     assert_eq!(active["result"]["structuredContent"]["project_name"], "handbook", "{active}");
     assert!(active["result"]["structuredContent"].get("note").is_none(), "{active}");
@@ -194,8 +194,8 @@ fn session_has_one_active_project_on_every_transport() {
     check_session(|tool, arguments| ws.call(7, "tools/call", call(tool, &arguments)));
     // Another session does not have it.
     let session = gateway.session(LEGACY);
-    let said = error_body(&session.call(1, "tools/call", call("list_doc_types", &json!({}))));
-    assert_eq!(said["code"], "PROJECT_NOT_ACTIVE");
+    let error = error_body(&session.call(1, "tools/call", call("list_doc_types", &json!({}))));
+    assert_eq!(error["code"], "PROJECT_NOT_ACTIVE");
     drop(gateway);
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("c.yaml");
@@ -273,9 +273,9 @@ fn documents_are_deleted_and_dry_runs_need_no_review() {
     );
     let change = tool(&gateway, "delete_documents", json!({ "paths": ["notes/deploy.md", "tools/driver.md"] }));
     let id = change["changeId"].as_str().unwrap_or_else(|| panic!("{change}"));
-    let shown = gateway.change(id);
-    assert_eq!(shown["operation"], "DELETE");
-    let text = shown["diff"].to_string();
+    let stored = gateway.change(id);
+    assert_eq!(stored["operation"], "DELETE");
+    let text = stored["diff"].to_string();
     assert!(
         text.contains("notes/deploy.md") && text.contains("tools/driver.md") && !text.contains("pool.md"),
         "{text}"
@@ -286,8 +286,8 @@ fn documents_are_deleted_and_dry_runs_need_no_review() {
     let result = &applied["result"]["structuredContent"];
     assert_eq!((&result["status"], &result["deleted_count"]), (&json!("deleted"), &json!(2)), "{applied}");
     assert!(!team.file("notes/deploy.md").exists() && team.file("problems/pool.md").exists());
-    let left = tool(&gateway, "delete_documents", json!({ "dry_run": true }));
-    assert_eq!(left["documents"], json!(["problems/pool.md"]));
+    let remaining = tool(&gateway, "delete_documents", json!({ "dry_run": true }));
+    assert_eq!(remaining["documents"], json!(["problems/pool.md"]));
     // If a rule has the tool reviewed, it can include dry runs.
     let policy = "policy: { rules: [{ name: all, tools: [delete_documents], then: review }] }\n";
     let config = format!("{}{policy}", team.config);
@@ -310,7 +310,7 @@ fn deletion_is_refused_if_the_file_was_rewritten_since() {
     assert!(fs::read_to_string(team.file("notes/deploy.md")).unwrap().contains("nobody approved"));
     gateway.decide(id, "approve");
     gateway.wait_for_state(id, "applied");
-    assert!(!team.file("notes/deploy.md").exists(), "what was shown since is what goes");
+    assert!(!team.file("notes/deploy.md").exists(), "the refreshed change deletes the file");
 }
 
 #[test]
@@ -361,12 +361,12 @@ fn every_error_has_its_code_on_the_wire() {
     let novel = "---\ndoc_type: novel\n---\n# N";
     assert_eq!(code("index_document", handbook(json!({ "path": "a.md", "content": novel }))), "INVALID_DOC_TYPE");
     let bad = NEW.replace("naming", "shouting").replace("rationale: readable failures\n", "");
-    let said = of("index_document", handbook(json!({ "path": "styles/a.md", "content": bad })));
-    assert_eq!(said["code"], "SCHEMA_VALIDATION_FAILED");
+    let error = of("index_document", handbook(json!({ "path": "styles/a.md", "content": bad })));
+    assert_eq!(error["code"], "SCHEMA_VALIDATION_FAILED");
     let mut faults: Vec<&str> =
-        said["details"]["errors"].as_array().unwrap().iter().map(|fault| fault["pointer"].as_str().unwrap()).collect();
+        error["details"]["errors"].as_array().unwrap().iter().map(|fault| fault["pointer"].as_str().unwrap()).collect();
     faults.sort_unstable();
-    assert_eq!(faults, ["", "/style_type"], "every fault is named: {said}");
+    assert_eq!(faults, ["", "/style_type"], "every fault is named: {error}");
     assert_eq!(
         code("search_external_docs", json!({ "project_name": "other", "query": "x" })),
         "EXTERNAL_DOCS_NOT_CONFIGURED"
@@ -466,11 +466,11 @@ fn hostile_documents_are_refused_before_proposal() {
 fn failed_embedding_falls_back_to_word_search() {
     let works = Arc::new(AtomicBool::new(false));
     let switch = Arc::clone(&works);
-    let model = FakeGateway::start(move |asked, _| {
+    let model = FakeGateway::start(move |request, _| {
         if !switch.load(Ordering::SeqCst) {
             return fake::json("500 Internal Server Error", &json!({ "error": "out of memory" }));
         }
-        let inputs = asked.body["input"].as_array().unwrap();
+        let inputs = request.body["input"].as_array().unwrap();
         let vector = |text: &Value| {
             let text = text.as_str().unwrap().to_lowercase();
             json!([if text.contains("pool") || text.contains("dry") { 1.0 } else { 0.1 }, 0.5, 0.2])
@@ -490,8 +490,8 @@ fn failed_embedding_falls_back_to_word_search() {
     assert!(found["note"].as_str().unwrap().contains("ranked by words alone"), "{found}");
     let said = error(&gateway, "index_document", &json!({ "project_name": "handbook", "path": "problems/pool.md" }));
     assert_eq!(said["code"], "EMBEDDING_FAILED");
-    let told = said.to_string();
-    assert!(!told.contains("out of memory"), "nothing that the model said: {told}");
+    let error_text = said.to_string();
+    assert!(!error_text.contains("out of memory"), "nothing that the model said: {error_text}");
     assert!(!gateway.log().contains("secret-key"));
     works.store(true, Ordering::SeqCst);
     let embedded = eventually("the model is asked again", || {
@@ -510,13 +510,13 @@ fn failed_embedding_falls_back_to_word_search() {
         Some(found).filter(|found| found["ranking"] == "fused")
     });
     assert_eq!(paths(&found)[0], "problems/pool.md", "{found}");
-    assert!(model.requests().iter().all(|asked| asked.authorization == "Bearer secret-key"));
+    assert!(model.requests().iter().all(|request| request.authorization == "Bearer secret-key"));
 }
 
 #[test]
 fn configured_model_cites_only_found_passages() {
-    let model = FakeGateway::start(|asked, _| {
-        let user = asked.body["messages"][1]["content"].as_str().unwrap();
+    let model = FakeGateway::start(|request, _| {
+        let user = request.body["messages"][1]["content"].as_str().unwrap();
         assert!(user.contains("Connections were never returned") && user.contains("Question: "));
         let content = "They were never returned [1]. See [more](https://evil.example/x) [9].";
         fake::json("200 OK", &json!({ "choices": [{ "message": { "content": content } }] }))
@@ -539,7 +539,7 @@ fn clients_model_answers_in_both_eras() {
     wait_until_indexed(&gateway);
     let question =
         json!({ "project_name": "handbook", "query": "connection pool exhausted", "min_relevance_score": 0.5 });
-    let said = json!({ "role": "assistant", "model": "mine", "content": { "type": "text", "text": "Never returned [1][4]." } });
+    let sampled = json!({ "role": "assistant", "model": "mine", "content": { "type": "text", "text": "Never returned [1][4]." } });
     let is_question = |message: &Value| {
         assert_eq!(message["method"], "sampling/createMessage", "{message}");
         let text = message["params"]["messages"][0]["content"]["text"].as_str().unwrap();
@@ -561,14 +561,14 @@ fn clients_model_answers_in_both_eras() {
     ws.call(0, "initialize", hello.clone());
     ws.send_json(&mcp::notification("notifications/initialized"));
     ws.send_json(&mcp::request(1, "tools/call", call("rag_query", &question)));
-    let asked = ws.message();
-    is_question(&asked);
-    ws.send_json(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": said }));
+    let sampling_request = ws.message();
+    is_question(&sampling_request);
+    ws.send_json(&json!({ "jsonrpc": "2.0", "id": sampling_request["id"], "result": sampled }));
     is_answer(&ws.answer(&json!(1)).0["result"]);
     // If the client refuses, the documents themselves are quoted.
     ws.send_json(&mcp::request(2, "tools/call", call("rag_query", &question)));
-    let asked = ws.message();
-    ws.send_json(&json!({ "jsonrpc": "2.0", "id": asked["id"], "error": { "code": -1, "message": "no" } }));
+    let sampling_request = ws.message();
+    ws.send_json(&json!({ "jsonrpc": "2.0", "id": sampling_request["id"], "error": { "code": -1, "message": "no" } }));
     let (answer, _) = ws.answer(&json!(2));
     assert_eq!(answer["result"]["structuredContent"]["answer_mode"], "extractive", "{answer}");
 
@@ -582,19 +582,19 @@ fn clients_model_answers_in_both_eras() {
         }
         gateway.modern(1, "tools/call", params).json()["result"].clone()
     };
-    let asked = ask(None, &question);
-    assert_eq!(asked["resultType"], "input_required", "{asked}");
-    let (key, request) = asked["inputRequests"].as_object().unwrap().iter().next().unwrap();
+    let sampling_request = ask(None, &question);
+    assert_eq!(sampling_request["resultType"], "input_required", "{sampling_request}");
+    let (key, request) = sampling_request["inputRequests"].as_object().unwrap().iter().next().unwrap();
     is_question(request);
     let key = key.clone();
-    let answer = ask(Some(json!({ key.clone(): said })), &question);
+    let answer = ask(Some(json!({ key.clone(): sampled })), &question);
     is_answer(&answer);
     assert_eq!(answer["resultType"], "complete");
     // An answer to another question does not count.
     let mut other = question.clone();
     other["max_sources"] = 1.into();
     other["query"] = "deployments on Tuesdays".into();
-    assert_eq!(ask(Some(json!({ key: said })), &other)["resultType"], "input_required");
+    assert_eq!(ask(Some(json!({ key: sampled })), &other)["resultType"], "input_required");
     let without = gateway.modern(1, "tools/call", call("rag_query", &question)).json();
     assert_eq!(without["result"]["structuredContent"]["answer_mode"], "extractive");
 }
@@ -649,8 +649,8 @@ fn documents_are_resources_with_updates() {
     assert_eq!(ws.call(7, "completion/complete", complete)["result"]["completion"]["values"], json!(["codebase"]));
     ws.call(8, "resources/subscribe", json!({ "uri": uri }));
     fs::write(team.file("problems/pool.md"), POOL.replace("dry", "empty")).unwrap();
-    let told = ws.message();
-    assert_eq!((&told["method"], &told["params"]["uri"]), (&json!("notifications/resources/updated"), &json!(uri)));
+    let update = ws.message();
+    assert_eq!((&update["method"], &update["params"]["uri"]), (&json!("notifications/resources/updated"), &json!(uri)));
 }
 
 #[test]
@@ -704,10 +704,10 @@ fn killed_write_keeps_file_and_runs_at_most_once() {
         let id = change["changeId"].as_str().unwrap_or_else(|| panic!("{change}")).to_owned();
         gateway.decide(&id, "approve");
         std::thread::sleep(std::time::Duration::from_millis(u64::from(round) * 12));
-        let left = gateway.kill();
+        let data = gateway.kill();
         let text = fs::read_to_string(team.file("notes/deploy.md")).unwrap();
-        assert!(text == before || text == after, "the file is one or the other");
-        let gateway = Gateway::on_home(left, &options);
+        assert!(text == before || text == after, "the file has either the old or the new content");
+        let gateway = Gateway::on_home(data, &options);
         let change = eventually("it is over", || {
             let change = gateway.change(&id);
             ["applied", "outcome_unknown", "failed"].iter().any(|state| change["state"] == *state).then_some(change)

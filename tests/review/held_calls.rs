@@ -187,15 +187,15 @@ fn repeat_with_same_key_joins_the_held_call() {
     let gateway = gateway();
     let project = gateway.project();
     // Over stateless HTTP, its stream is closed.
-    let mut lost = gateway.modern_conn(1, "tools/call", with_key(with_token(story(&project, "Lost"))));
-    assert_eq!(lost.next_after_head()["method"], "notifications/progress");
-    drop(lost);
+    let mut first = gateway.modern_conn(1, "tools/call", with_key(with_token(story(&project, "Lost"))));
+    assert_eq!(first.next_after_head()["method"], "notifications/progress");
+    drop(first);
     let id = change(&gateway, "Lost");
-    let mut again = gateway.modern_conn(2, "tools/call", with_key(with_token(story(&project, "Lost"))));
-    assert_eq!(again.next_after_head()["method"], "notifications/progress", "it is held again");
+    let mut repeated = gateway.modern_conn(2, "tools/call", with_key(with_token(story(&project, "Lost"))));
+    assert_eq!(repeated.next_after_head()["method"], "notifications/progress", "it is held again");
     gateway.decide(&id, "approve");
     let answer = loop {
-        let message = again.expect_event().json();
+        let message = repeated.expect_event().json();
         if message["id"] == 2 {
             break message;
         }
@@ -227,9 +227,9 @@ fn repeat_without_a_key_is_a_duplicate() {
     let gateway = gateway();
     let project = gateway.project();
     let call = mcp::request(1, "tools/call", story(&project, "Twice"));
-    let lost = gateway.session(LEGACY).start(&call);
+    let first_call = gateway.session(LEGACY).start(&call);
     let first = change(&gateway, "Twice");
-    drop(lost);
+    drop(first_call);
     let mut again = gateway.session(LEGACY).start(&call);
     let second = eventually("the repeat is a change too", || {
         changes(&gateway, "Twice").into_iter().find(|change| change["id"] != first.as_str())
@@ -288,15 +288,15 @@ fn capable_clients_are_asked_to_open_the_page() {
         gateway.request("POST", "/mcp", &borrow_headers(&headers), body.as_bytes()).json()
     };
     // Stateless clients get required input, and repeat the call.
-    let asked = ask(1, story(&project, "Page"))["result"].clone();
-    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let required = ask(1, story(&project, "Page"))["result"].clone();
+    assert_eq!(required["resultType"], "input_required", "{required}");
     let id = change(&gateway, "Page");
-    let question = &asked["inputRequests"]["open-change"];
+    let question = &required["inputRequests"]["open-change"];
     assert_eq!((&question["method"], &question["params"]["mode"]), (&json!("elicitation/create"), &json!("url")));
     let url = question["params"]["url"].as_str().unwrap();
     assert_eq!(url, format!("http://127.0.0.1:{}/#/inbox/{id}", gateway.port));
     let mut again = story(&project, "Page");
-    again["requestState"] = asked["requestState"].clone();
+    again["requestState"] = required["requestState"].clone();
     for action in ["accept", "decline", "cancel"] {
         again["inputResponses"] = json!({ "open-change": { "action": action, "content": { "decision": "approve" } } });
         let answer = ask(2, again.clone());
@@ -305,7 +305,7 @@ fn capable_clients_are_asked_to_open_the_page() {
     }
     let mut other = again.clone();
     other["arguments"]["title"] = "Page of another".into();
-    assert_eq!(ask(3, other)["error"]["code"], -32602, "a state is good for its own call");
+    assert_eq!(ask(3, other)["error"]["code"], -32602, "a request state is valid for its own call only");
     assert_eq!(changes(&gateway, "Page").len(), 1);
     // A client that cannot show URLs is not asked.
     let plain = gateway.modern(4, "tools/call", story(&project, "Page for none")).json();
@@ -333,15 +333,15 @@ fn capable_clients_are_asked_to_open_the_page() {
     assert!(before.is_empty(), "it is still held, and nothing is decided: {before:?}");
     assert_eq!(gateway.change(&id)["state"], "pending");
     gateway.decide(&id, "approve");
-    let mut told = [false, false];
-    while told != [true, true] {
+    let mut received = [false, false];
+    while received != [true, true] {
         let message = ws.message();
         if message["id"] == 5 {
             assert_eq!(message["result"]["structuredContent"]["issue"]["title"], "Held page", "{message}");
-            told[0] = true;
+            received[0] = true;
         } else if message["method"] == "notifications/elicitation/complete" {
             assert_eq!(message["params"]["elicitationId"], question["params"]["elicitationId"]);
-            told[1] = true;
+            received[1] = true;
         }
     }
 

@@ -32,8 +32,8 @@ fn outcome(gateway: &Gateway, arguments: &Value) -> String {
     let answer = gateway.modern(1, "tools/call", call).json();
     let result = &answer["result"];
     if result["isError"] == true {
-        let told: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
-        return told["code"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        let error: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+        return error["code"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
     }
     match result["structuredContent"]["status"].as_str() {
         Some("pending") => "pending".to_owned(),
@@ -91,8 +91,8 @@ fn standing_rule_allows_call_until_revoked() {
     let rules: Value = serde_json::from_str(&run_cli(&gateway, &key, &["rules", "--json"])).unwrap();
     let denial = rules["rules"].as_array().unwrap().iter().find(|rule| rule["verdict"] == "deny").unwrap();
     assert!(denial["createdAt"].as_str().unwrap().len() <= "2026-07-28T12:00:00.123Z".len(), "{denial}");
-    let told = run_cli(&gateway, &key, &["policy", "test", "create_issue"]);
-    assert!(told.starts_with("deny  tracker / create_issue\n") && told.contains("listed      no"), "{told}");
+    let output = run_cli(&gateway, &key, &["policy", "test", "create_issue"]);
+    assert!(output.starts_with("deny  tracker / create_issue\n") && output.contains("listed      no"), "{output}");
     assert!(run_cli(&gateway, &key, &["policy", "test", "create_issue", "--principal", "ci"]).starts_with("review"));
 
     let (code, out, err) = support::run(&["audit", "verify", "--data", gateway.data().to_str().unwrap()]);
@@ -146,7 +146,7 @@ mcpServers:
     let id = gateway.propose("Never");
     let deny = ["changes", "rule", &id, "--deny", "--any-arguments", "--comment", "not these"];
     run_cli(&gateway, &key, &deny);
-    let asked = run_cli(&gateway, &key, &["policy", "test", "create_issue"]);
+    let output = run_cli(&gateway, &key, &["policy", "test", "create_issue"]);
     let (_, home) = gateway.stop();
     let data = home.path().join("data");
     let config = home.path().join("countersign.yaml");
@@ -159,7 +159,7 @@ mcpServers:
         "--data",
         data.to_str().unwrap(),
     ]);
-    assert_eq!((code, out.as_str()), (Some(0), asked.as_str()), "as with a gateway: {err}");
+    assert_eq!((code, out.as_str()), (Some(0), output.as_str()), "as with a gateway: {err}");
     assert!(out.starts_with("deny") && out.contains("decided by  standing rule srl_"), "{out}");
     drop(home);
 }
@@ -224,6 +224,6 @@ fn simulated_policy_allows_and_counts() {
     let info = gateway.request("GET", "/info", &[], b"").json();
     assert_eq!((&info["policy"], &info["policyMode"]), (&json!("deny"), &json!("simulate")), "{info}");
     let key = gateway.reviewer().to_owned();
-    let told = run_cli(&gateway, &key, &["policy", "test", "create_issue"]);
-    assert!(told.starts_with("deny") && told.contains("the call would go through"), "{told}");
+    let output = run_cli(&gateway, &key, &["policy", "test", "create_issue"]);
+    assert!(output.starts_with("deny") && output.contains("the call would go through"), "{output}");
 }

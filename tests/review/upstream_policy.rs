@@ -119,7 +119,7 @@ fn read_claims_count_while_accepted() {
     assert_eq!(tool(&gateway, "fs__more")["mark"], "TOOL_NEW");
     let change = gateway.change(&pending_change_id(&call(&gateway, "fs__read", r#"{"path":"b"}"#)));
     assert_eq!(change["review"]["mark"], "TOOL_CHANGED");
-    assert_eq!(accept(&gateway, &[&read]), 409, "what was accepted once is not what is there");
+    assert_eq!(accept(&gateway, &[&read]), 409, "the accepted definition is not the current one");
     assert_eq!(accept(&gateway, &[&changed]), 200);
     assert_eq!(call(&gateway, "fs__read", r#"{"path":"b"}"#)["content"][0]["text"], "done");
     assert_eq!(files.calls(), [r#"read {"path":"a"}"#, r#"read {"path":"b"}"#]);

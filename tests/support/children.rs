@@ -19,7 +19,7 @@ use countersign_upstream::{
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// Not a measure of speed: it only makes a broken test end.
+/// The time after which a broken test fails. It does not measure speed.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 pub const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/upstreams/upstream_child/server.py");

@@ -10,7 +10,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// Far longer than any step takes: only a hang exceeds it.
+/// The time after which a test that hangs fails. Every step takes far less.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A home directory with its data directory.
@@ -224,9 +224,9 @@ impl Lines {
 
     fn dead(&mut self, what: &str) -> ! {
         let _ = self.child.kill();
-        let mut said = String::new();
-        let _ = self.child.stderr.take().unwrap().read_to_string(&mut said);
-        panic!("{what}; stderr: {said}");
+        let mut stderr = String::new();
+        let _ = self.child.stderr.take().unwrap().read_to_string(&mut stderr);
+        panic!("{what}; stderr: {stderr}");
     }
 
     /// Closes the child's stdin.
@@ -238,9 +238,9 @@ impl Lines {
     pub fn finish(mut self) -> (i32, String, String) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let mut stderr = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         let status = self.child.wait().unwrap();
-        (status.code().unwrap_or(-1), rest, said)
+        (status.code().unwrap_or(-1), rest, stderr)
     }
 }

@@ -50,10 +50,10 @@ impl Server {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).env("PGPORT", port.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (mut url, mut said) = (String::new(), BufReader::new(child.stdout.take().unwrap()));
-        said.read_line(&mut url).unwrap();
+        let (mut url, mut reader) = (String::new(), BufReader::new(child.stdout.take().unwrap()));
+        reader.read_line(&mut url).unwrap();
         let base = url.trim_end().strip_suffix("postgres").expect("scripts/postgres says what is missing").to_owned();
-        Self { base, port, child, output: Mutex::new(said), is_second_primary: AtomicBool::new(false) }
+        Self { base, port, child, output: Mutex::new(reader), is_second_primary: AtomicBool::new(false) }
     }
 
     /// Returns the folder of the socket; of two servers, that of the primary.
@@ -126,10 +126,10 @@ impl Server {
 
     #[track_caller]
     fn send_command(&self, order: &str) {
-        let mut said = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         writeln!(self.child.stdin.as_ref().unwrap(), "{order}").unwrap();
         let mut line = String::new();
-        said.read_line(&mut line).unwrap();
+        output.read_line(&mut line).unwrap();
         assert_eq!(line.trim_end(), format!("{order}: done"));
     }
 
@@ -200,10 +200,10 @@ pub fn is_enabled() -> bool {
 #[must_use]
 pub fn database_of(data: &Path) -> String {
     static DATABASES: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
-    let mut made = DATABASES.lock().unwrap_or_else(PoisonError::into_inner);
-    let made = made.get_or_insert_default();
-    let next = made.len();
-    let name = made.entry(data.to_owned()).or_insert_with(|| {
+    let mut databases = DATABASES.lock().unwrap_or_else(PoisonError::into_inner);
+    let databases = databases.get_or_insert_default();
+    let next = databases.len();
+    let name = databases.entry(data.to_owned()).or_insert_with(|| {
         let name = format!("test_{next}");
         shared_server().sql("postgres", &format!("CREATE DATABASE {name}"));
         name

@@ -44,8 +44,8 @@ impl Pty {
         whole.current_dir(command.get_current_dir().unwrap());
         let end = || slave.try_clone().unwrap();
         let child = whole.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let (mut reader, notes) = (File::from(master.try_clone().unwrap()), Arc::clone(&said));
+        let shared_output = Arc::new(Mutex::new(Vec::new()));
+        let (mut reader, notes) = (File::from(master.try_clone().unwrap()), Arc::clone(&shared_output));
         thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(many) = reader.read(&mut buffer) {
@@ -55,7 +55,7 @@ impl Pty {
                 notes.lock().unwrap().extend_from_slice(&buffer[..many]);
             }
         });
-        Self { master: master.into(), slave, child, output: said }
+        Self { master: master.into(), slave, child, output: shared_output }
     }
 
     pub fn keys(&mut self, keys: &str) {

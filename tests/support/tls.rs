@@ -33,7 +33,7 @@ impl TlsGateway {
         }
         let home = tempfile::tempdir().unwrap();
         let (cert, key) = (home.path().join("cert.pem"), home.path().join("key.pem"));
-        let made = Command::new("openssl")
+        let output = Command::new("openssl")
             .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
             .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout"])
             .arg(&key)
@@ -41,7 +41,7 @@ impl TlsGateway {
             .arg(&cert)
             .output()
             .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let config = format!("tls:\n  cert: {}\n  key: {}\n{more}", cert.display(), key.display());
         let mut process = Gateway::spawn(home.path(), &Options { config: Some(&config), ..Options::default() });
         let Some(address) = published_address(&mut process, &home.path().join("data")) else {

@@ -124,13 +124,13 @@ fn common_messages_pass_byte_for_byte() {
     for pair in all_pairs() {
         let (from, to) = (pair.is_stateless(), pair.upstream.is_stateless());
         let case = format!("stateless client {from}, stateless upstream {to}");
-        let got = text(&mut pair.call("bytes", r#","vendor":[ 1.0 ]"#, r#""vendor.example/k":1E+2"#));
+        let answer = text(&mut pair.call("bytes", r#","vendor":[ 1.0 ]"#, r#""vendor.example/k":1E+2"#));
         let expected = match (to, from) {
             (false, false) | (true, false) => ODD_RESULT.to_owned(),
             (true, true) => format!("{},\"resultType\" : \"complete\"}}", ODD_RESULT.strip_suffix('}').unwrap()),
             (false, true) => format!("{},{INFO},\"resultType\":\"complete\"}}", ODD_RESULT.strip_suffix('}').unwrap()),
         };
-        assert_eq!(got, format!(r#"{{"jsonrpc":"2.0","id":"i\u0064","result":{expected}}}"#), "{case}");
+        assert_eq!(answer, format!(r#"{{"jsonrpc":"2.0","id":"i\u0064","result":{expected}}}"#), "{case}");
 
         let (head, body) = pair.upstream.wait_for_post(r#""name":"bytes""#, 0);
         assert!(
@@ -163,12 +163,12 @@ fn common_messages_pass_byte_for_byte() {
 fn resource_errors_follow_the_clients_era() {
     for pair in all_pairs() {
         let (from, to) = (pair.is_stateless(), pair.upstream.is_stateless());
-        let got = text(&mut pair.start("resources/read", "x:here", r#"{"uri":"x:here"}"#, ""));
-        assert!(got.contains(r#""contents":[{"uri":"x:here","text":"t","n":1.0}]"#), "{got}");
-        let hints = got.contains(r#""ttlMs":0,"cacheScope":"private""#);
+        let answer = text(&mut pair.start("resources/read", "x:here", r#"{"uri":"x:here"}"#, ""));
+        assert!(answer.contains(r#""contents":[{"uri":"x:here","text":"t","n":1.0}]"#), "{answer}");
+        let hints = answer.contains(r#""ttlMs":0,"cacheScope":"private""#);
         // A stateless upstream's result without cache hints gets none.
-        assert_eq!(hints, from && !to, "{got}");
-        assert_eq!(got.contains("resultType"), from, "{got}");
+        assert_eq!(hints, from && !to, "{answer}");
+        assert_eq!(answer.contains("resultType"), from, "{answer}");
         let code = if from { -32602 } else { -32002 };
         assert_eq!(
             text(&mut pair.start("resources/read", "x:gone", r#"{"uri":"x:gone"}"#, "")),
@@ -186,17 +186,17 @@ fn progress_and_logs_reach_their_call() {
             let set = r#"{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"warning"}}"#;
             assert_eq!(pair.post("", "", set).response().status, 200);
         }
-        let told = read_events(&mut pair.call("talk", "", r#""progressToken":"t\u0041""#));
+        let messages = read_events(&mut pair.call("talk", "", r#""progressToken":"t\u0041""#));
         let progress = |value: &str| {
             format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":"t\u0041","progress":{value},"message":"m"}}}}"#
             )
         };
         let log = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","data":1.0}}"#;
-        assert_eq!(told[..3], [progress("1.0"), progress("2.50"), log.to_owned()]);
-        assert_eq!(told.len(), 4, "{told:?}");
-        let sent = pair.upstream.wait_for_post(r#""name":"talk""#, 0).1;
-        assert!(!sent.contains("t\\u0041") && sent.contains("progressToken"), "{sent}");
+        assert_eq!(messages[..3], [progress("1.0"), progress("2.50"), log.to_owned()]);
+        assert_eq!(messages.len(), 4, "{messages:?}");
+        let request = pair.upstream.wait_for_post(r#""name":"talk""#, 0).1;
+        assert!(!request.contains("t\\u0041") && request.contains("progressToken"), "{request}");
     }
 }
 
@@ -215,7 +215,7 @@ fn handshake_clients_are_asked_during_the_call() {
         let mut call = pair.call("ask", "", "");
         assert!(call.head().header("content-type").unwrap().starts_with("text/event-stream"));
         let question = std::iter::from_fn(|| call.event()).filter_map(|e| e.data).find(|d| !d.is_empty()).unwrap();
-        let asked: Value = serde_json::from_str(&question).unwrap();
+        let params: Value = serde_json::from_str(&question).unwrap();
         let question_of_fake = question_from_fake();
         assert!(
             question.contains(&format!(r#""method":"elicitation/create","params":{question_of_fake}"#)),
@@ -226,7 +226,7 @@ fn handshake_clients_are_asked_during_the_call() {
             let stray = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
             assert_eq!(pair.post("", "", &stray).response().status, 202);
         }
-        let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{ANSWER}}}"#, asked["id"]);
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{ANSWER}}}"#, params["id"]);
         assert_eq!(pair.post("", "", &answer).response().status, 202);
         let result = call.expect_event().data.unwrap();
         assert!(result.contains(ANSWER), "{result}");
@@ -322,12 +322,12 @@ impl Pipe for String {}
 fn incapable_client_is_not_asked() {
     for upstream in [HANDSHAKE, STATELESS] {
         let pair = Pair::new(HANDSHAKE, upstream, "", &json!({}));
-        let got: Value = serde_json::from_str(&text(&mut pair.call("ask", "", ""))).unwrap();
+        let answer: Value = serde_json::from_str(&text(&mut pair.call("ask", "", ""))).unwrap();
         if upstream == STATELESS {
-            assert_eq!(got["result"]["isError"], true, "{got}");
+            assert_eq!(answer["result"]["isError"], true, "{answer}");
         } else {
             // The upstream is told, and continues as it likes.
-            assert_eq!(got["result"]["got"]["error"]["code"], -32601, "{got}");
+            assert_eq!(answer["result"]["got"]["error"]["code"], -32601, "{answer}");
         }
     }
 }
@@ -353,8 +353,8 @@ fn required_urls_are_input_for_stateless_clients() {
     let needed: Value = serde_json::from_str(&text(&mut pair.call("url", "", ""))).unwrap();
     let message = "The server \"fake\" asks you to open a page at a.example. Not Countersign: open";
     let question = json!({"mode": "url", "url": "https://a.example/", "message": message});
-    let asked = json!({"e1": {"method": "elicitation/create", "params": question}});
-    assert_eq!(needed["result"]["inputRequests"], asked, "{needed}");
+    let input_requests = json!({"e1": {"method": "elicitation/create", "params": question}});
+    assert_eq!(needed["result"]["inputRequests"], input_requests, "{needed}");
     let pair = Pair::new(HANDSHAKE, HANDSHAKE, "", &json!({"elicitation": {"url": {}}}));
     let error: Value = serde_json::from_str(&text(&mut pair.call("url", "", ""))).unwrap();
     assert_eq!(error["error"]["code"], -32042, "{error}");
@@ -365,11 +365,11 @@ fn required_urls_are_input_for_stateless_clients() {
 fn prefix_is_removed_from_names_and_uris() {
     for (client, upstream) in [(HANDSHAKE, STATELESS), (STATELESS, HANDSHAKE)] {
         let pair = Pair::new(client, upstream, "p_", &json!({}));
-        let got = text(&mut pair.call("p_bytes", "", ""));
-        assert!(got.contains("12345678901234567890123"), "{got}");
+        let answer = text(&mut pair.call("p_bytes", "", ""));
+        assert!(answer.contains("12345678901234567890123"), "{answer}");
         pair.upstream.wait_for_post(r#""params":{"name":"bytes","arguments""#, 0);
-        let got = text(&mut pair.start("resources/read", "fake+x:here", r#"{"uri":"fake+x:here"}"#, ""));
-        assert!(got.contains(r#"[{"uri":"fake+x:here","text":"t","n":1.0}]"#), "{got}");
+        let answer = text(&mut pair.start("resources/read", "fake+x:here", r#"{"uri":"fake+x:here"}"#, ""));
+        assert!(answer.contains(r#"[{"uri":"fake+x:here","text":"t","n":1.0}]"#), "{answer}");
         pair.upstream.wait_for_post(r#""params":{"uri":"x:here""#, 0);
     }
 }

@@ -82,12 +82,12 @@ async fn child_inherits_little_from_the_gateway() {
     for name in env.keys() {
         assert!(allowed.contains(name) || name.starts_with("LC_") || of_runners(name), "{name}");
     }
-    let place = child.value("where", "{}").await;
-    assert_eq!(place["env"]["TOKEN"], "s3cret value");
+    let process = child.value("where", "{}").await;
+    assert_eq!(process["env"]["TOKEN"], "s3cret value");
     // The guard's own variable is not passed to the server.
-    assert!(place["env"].get("MIMALLOC_ARENA_RESERVE").is_none());
-    assert_eq!(place["cwd"].as_str().unwrap(), child.data().join("servers/test").to_str().unwrap());
-    assert_eq!(place["group"], place["pid"], "a group of its own");
+    assert!(process["env"].get("MIMALLOC_ARENA_RESERVE").is_none());
+    assert_eq!(process["cwd"].as_str().unwrap(), child.data().join("servers/test").to_str().unwrap());
+    assert_eq!(process["group"], process["pid"], "a group of its own");
     // Neither the guard's socket nor another child's pipes.
     let other = Child::start(&[]).await;
     for child in [&child, &other] {
@@ -99,10 +99,10 @@ async fn child_inherits_little_from_the_gateway() {
             fds.iter().filter(|(fd, to)| fd.len() == 1 && *fd.as_str() < *"3" && to.starts_with("pipe:")).count(),
             3
         );
-        let mine = inheritable_pipes();
+        let inherited = inheritable_pipes();
         for (fd, to) in fds {
             assert!(
-                fd.len() == 1 && *fd.as_str() < *"3" || !to.starts_with("pipe:") || mine.contains(&to.to_owned()),
+                fd.len() == 1 && *fd.as_str() < *"3" || !to.starts_with("pipe:") || inherited.contains(&to.to_owned()),
                 "{fd} {to}"
             );
         }
@@ -123,14 +123,14 @@ fn inheritable_pipes() -> Vec<String> {
 #[tokio::test]
 async fn dropped_call_is_cancelled_and_late_answer_ignored() {
     let child = Child::start(&[]).await;
-    let heard = Arc::new(RecordingListener::default());
+    let listener = Arc::new(RecordingListener::default());
     let hung = child.new_outgoing("never", "{}");
     let id = hung.id;
     {
-        let mut call = child.link.request(&hung, heard.clone());
+        let mut call = child.link.request(&hung, listener.clone());
         tokio::select! {
             answer = &mut call => panic!("{answer:?}"),
-            () = wait_until("progress", || !heard.methods().is_empty()) => {}
+            () = wait_until("progress", || !listener.methods().is_empty()) => {}
         }
     }
     let late = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"late":true}}}}"#);
@@ -179,27 +179,27 @@ async fn garbage_and_stray_answers_do_no_harm() {
 #[tokio::test]
 async fn progress_precedes_results_and_questions_are_answered() {
     let child = Child::start(&[]).await;
-    let heard = Arc::new(RecordingListener::default());
+    let recorder = Arc::new(RecordingListener::default());
     let progress =
         r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":$ID,"progress":1.50}}"#;
     let lines = [progress, progress, r#"{"jsonrpc":"2.0","id":$ID,"result":{}}"#];
     let outgoing = child.new_outgoing("raw", &json!({ "lines": lines }).to_string());
     let id = outgoing.id;
-    within_max_wait("an answer", child.link.request(&outgoing, heard.clone())).await.unwrap();
+    within_max_wait("an answer", child.link.request(&outgoing, recorder.clone())).await.unwrap();
     let params = format!(r#"{{"progressToken":{id},"progress":1.50}}"#);
     let expected = ("notifications/progress".to_owned(), params);
-    assert_eq!(*heard.notifications.lock(), [expected.clone(), expected]);
+    assert_eq!(*recorder.notifications.lock(), [expected.clone(), expected]);
 
     // From another thread: the child's tasks stay on theirs.
     let (link, outgoing) = (child.link.clone(), child.new_outgoing("ask", r#"{"ask":"elicitation/create"}"#));
-    let heard = Arc::new(RecordingListener::default());
-    let listener = heard.clone();
+    let recorder = Arc::new(RecordingListener::default());
+    let listener = recorder.clone();
     let call = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(link.request(&outgoing, listener))
     });
-    wait_until("a question", || !heard.requests.lock().is_empty()).await;
-    let question = heard.requests.lock().pop().unwrap();
+    wait_until("a question", || !recorder.requests.lock().is_empty()).await;
+    let question = recorder.requests.lock().pop().unwrap();
     assert_eq!((&*question.method, question.id.as_json()), ("elicitation/create", "\"q\""));
     let answer = r#"{"action":"accept","content":{"n":12345678901234567890123}}"#;
     question.reply.answer(Ok(RawValue::from_string(answer.to_owned()).unwrap()));
@@ -214,14 +214,14 @@ async fn progress_precedes_results_and_questions_are_answered() {
 #[tokio::test]
 async fn child_that_reads_nothing_stops_no_other() {
     let deaf = Child::start(&["ignore-term"]).await;
-    let heard = Arc::new(RecordingListener::default());
+    let listener = Arc::new(RecordingListener::default());
     let send = |method, params: &str| {
-        let (outgoing, link, heard) = (deaf.new_outgoing(method, params), Arc::clone(&deaf.link), heard.clone());
-        Box::pin(async move { link.request(&outgoing, heard).await })
+        let (outgoing, link, listener) = (deaf.new_outgoing(method, params), Arc::clone(&deaf.link), listener.clone());
+        Box::pin(async move { link.request(&outgoing, listener).await })
     };
     let mut calls = vec![send("deaf", "{}")];
     assert!(futures_util::poll!(&mut calls[0]).is_pending());
-    wait_until("deaf", || !heard.methods().is_empty()).await;
+    wait_until("deaf", || !listener.methods().is_empty()).await;
     let large = json!({ "x": "x".repeat(5 << 20) }).to_string();
     let refused = loop {
         assert!(calls.len() < 100, "it takes everything");
@@ -244,8 +244,8 @@ async fn child_that_reads_nothing_stops_no_other() {
 
 #[tokio::test]
 async fn stderr_is_logged_without_secrets() {
-    let written = LogBuffer::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(written.clone()).with_ansi(false).finish();
+    let log = LogBuffer::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _default = tracing::subscriber::set_default(subscriber);
     let marker = new_marker();
     let mut config = config(&marker, &[]);
@@ -254,14 +254,14 @@ async fn stderr_is_logged_without_secrets() {
     let line = "token=hunter2 \u{1b}[2J\u{202e}";
     child.result("shout", &json!({ "lines": 1, "line": line }).to_string()).await;
     child.result("raw", r#"{"lines":["oops hunter2","{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":1}"]}"#).await;
-    wait_until("a line", || written.text().contains(r"token=[secret] \u{1b}[2J\u{202e}")).await;
-    wait_until("garbage", || written.text().contains("oops [secret]")).await;
+    wait_until("a line", || log.text().contains(r"token=[secret] \u{1b}[2J\u{202e}")).await;
+    wait_until("garbage", || log.text().contains("oops [secret]")).await;
     child.result("shout", &json!({ "lines": 5000, "line": "chatter" }).to_string()).await;
     child.result("shout", &json!({ "lines": 1, "line": "x".repeat(1 << 20) }).to_string()).await;
     child.link.close();
     child.wait_until_gone().await;
-    wait_until("a count", || written.text().contains("lines were left out")).await;
-    let text = written.text();
+    wait_until("a count", || log.text().contains("lines were left out")).await;
+    let text = log.text();
     assert!(text.contains("countersign_upstream") && text.contains("upstream=test"), "{text}");
     assert!(!text.contains("hunter2") && text.len() < 100_000);
     assert!(text.matches("chatter").count() < 1000);

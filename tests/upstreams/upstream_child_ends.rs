@@ -161,7 +161,7 @@ async fn killed_guard_takes_its_server_along() {
 }
 
 #[tokio::test]
-async fn flapping_leaves_nothing() {
+async fn repeated_failures_leave_no_process() {
     let marker = new_marker();
     let data = tempfile::tempdir().unwrap();
     for status in 0..10 {

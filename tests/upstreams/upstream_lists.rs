@@ -78,12 +78,12 @@ fn requests_wait_for_a_starting_server() {
     let (_, before) = ws.answer(&json!(9));
     assert!(before.is_empty(), "{before:?}");
     std::fs::write(&gate, "").unwrap();
-    let mut left: Vec<i64> = (1..=4).collect();
-    while !left.is_empty() {
+    let mut unanswered: Vec<i64> = (1..=4).collect();
+    while !unanswered.is_empty() {
         let message: Value = serde_json::from_slice(&ws.frame().unwrap().payload).unwrap();
         if message.get("method").is_none() {
             assert!(message["result"].is_object(), "{message}");
-            left.retain(|id| message["id"] != *id);
+            unanswered.retain(|id| message["id"] != *id);
         }
     }
     let acknowledged: Value = serde_json::from_slice(&stateless.frame().unwrap().payload).unwrap();
@@ -105,7 +105,7 @@ fn lists_pass_byte_for_byte_in_every_revision() {
             let mut odd = format!(
                 r#"{{ "z":[1.0,12345678901234567890123], "name":"{prefix}odd","title":"Odd","icons":[],"_meta":{{"a":1e2}}, "inputSchema":{{"type":"object","x":1E5}},"annotations":{{"readOnlyHint":true}},"outputSchema":{{"type":"object"}} }}"#
             );
-            let gone: &[&str] = match version {
+            let removed: &[&str] = match version {
                 "2024-11-05" => &[
                     r#","title":"Odd""#,
                     r#","icons":[]"#,
@@ -122,7 +122,7 @@ fn lists_pass_byte_for_byte_in_every_revision() {
                 "2025-06-18" => &[r#","icons":[]"#],
                 _ => &[],
             };
-            gone.iter().for_each(|gone| odd = odd.replacen(gone, "", 1));
+            removed.iter().for_each(|removed| odd = odd.replacen(removed, "", 1));
             for (method, expected) in [
                 ("tools/list", odd),
                 (
@@ -171,7 +171,7 @@ fn list_change_is_reported_once_if_real() {
         names(&answer, "tools").contains(&"demo__more".to_owned()).then_some(())
     });
     changes += count_notifications(&mut waiting, 99, "notifications/tools/list_changed");
-    assert_eq!(changes, 1, "of a list that is the same as before nothing is told");
+    assert_eq!(changes, 1, "an unchanged list is not reported");
     let event = listen.expect_event().json();
     assert_eq!(event["method"], "notifications/tools/list_changed");
     assert_eq!(event["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 5);
@@ -189,8 +189,8 @@ fn updates_reach_subscribers_with_one_subscription() {
     subscribe(&mut one, "subscribe", "demo+note:///a");
     subscribe(&mut two, "subscribe", "demo+note:///a");
     assert_eq!(tool_json(&mut one, 2, "subscribed"), json!(["note:///a"]));
-    let asked = json!({"notifications": {"resourceSubscriptions": ["demo+note:///b", "nobody:///x"]}});
-    let mut listen = gateway.modern_conn(6, "subscriptions/listen", asked);
+    let requested = json!({"notifications": {"resourceSubscriptions": ["demo+note:///b", "nobody:///x"]}});
+    let mut listen = gateway.modern_conn(6, "subscriptions/listen", requested);
     assert_eq!(listen.head().status, 200);
     let acknowledged = listen.expect_event().json();
     assert_eq!(acknowledged["params"]["notifications"], json!({"resourceSubscriptions": ["demo+note:///b"]}));
@@ -266,12 +266,12 @@ fn common_capabilities_pass_through() {
 fn server_instructions_appear_under_its_name() {
     let gateway = gateway("demo__");
     let ends = "\n\nThe server `demo` says of itself:\n  Lists only.";
-    let told =
+    let instructions_of =
         |answer: &Value| answer["result"]["instructions"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
     for version in mcp::LEGACY {
-        let instructions = told(&Ws::open(&gateway).initialize(version));
+        let instructions = instructions_of(&Ws::open(&gateway).initialize(version));
         assert!(instructions.starts_with("Countersign lets you") && instructions.ends_with(ends), "{instructions}");
     }
     let answer = gateway.modern(1, "server/discover", json!({})).json();
-    assert!(told(&answer).ends_with(ends), "{answer}");
+    assert!(instructions_of(&answer).ends_with(ends), "{answer}");
 }

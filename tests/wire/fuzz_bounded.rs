@@ -118,26 +118,26 @@ fn run(seed: u64, seeds: &[Vec<u8>], entry: fn(&[u8]) -> bool) {
 }
 
 #[test]
-fn envelopes() {
+fn mutated_envelopes_break_no_invariant() {
     run(0x5EED_0001, &seeds(""), entry::envelope);
 }
 
 #[test]
-fn params() {
+fn mutated_params_break_no_invariant() {
     run(0x5EED_0002, &seed_params(), entry::params);
 }
 
 #[test]
-fn header_ladder() {
+fn mutated_headers_break_no_invariant() {
     run(0x5EED_0003, &seeds("post-"), entry::headers);
 }
 
 #[test]
-fn line_streams() {
+fn mutated_lines_break_no_invariant() {
     run(0x5EED_0004, &seeds(""), entry::lines);
 }
 
 #[test]
-fn websocket_frames() {
+fn mutated_frames_break_no_invariant() {
     run(0x5EED_0005, &seeds(""), entry::websocket);
 }

@@ -47,8 +47,8 @@ fn plain_endpoint_needs_no_handshake() {
     assert_eq!(nothing.status, 200, "no body is no arguments: {}", nothing.text());
     let duplicate = br#"{"projectId":"x","title":"a","title":"b","type":"Story"}"#;
     let refused = gateway.request("POST", "/tools/create_issue", &[mcp::JSON], duplicate);
-    let told = (refused.status, refused.json()["code"].clone());
-    assert_eq!(told, (400, json!("INVALID_PARAMS")), "duplicate keys of reviewed arguments: {}", refused.text());
+    let refusal = (refused.status, refused.json()["code"].clone());
+    assert_eq!(refusal, (400, json!("INVALID_PARAMS")), "duplicate keys of reviewed arguments: {}", refused.text());
 }
 
 #[test]
@@ -80,8 +80,9 @@ fn deciding_needs_a_key() {
     assert_eq!(nobody.header("www-authenticate").map(|value| value.starts_with("Bearer")), Some(true));
     for (role, status) in [("agent", 403), ("viewer", 403)] {
         let key = gateway.create_key(role, &format!("some-{role}"));
-        let (got, answer) = gateway.api_as(&key, "POST", &path, Some(&json!({"decision": "approve", "version": 1})));
-        assert_eq!((got, answer["code"].as_str()), (status, Some("FORBIDDEN")), "{role}: {answer}");
+        let (decision_status, answer) =
+            gateway.api_as(&key, "POST", &path, Some(&json!({"decision": "approve", "version": 1})));
+        assert_eq!((decision_status, answer["code"].as_str()), (status, Some("FORBIDDEN")), "{role}: {answer}");
     }
     for path in ["/api/changes", "/api/audit", "/api/sessions", "/api/events", "/api/servers"] {
         assert_eq!(gateway.request("GET", path, &[], b"").status, 401, "{path}");

@@ -105,8 +105,8 @@ fn header_checks_run_in_order() {
         assert_eq!((answer.status, error["code"].as_i64()), (400, Some(-32022)), "{version}: {error}");
         assert_eq!(error["data"]["requested"], version);
         let discovered = gateway.modern(1, "server/discover", json!({})).json();
-        let served = discovered["result"]["supportedVersions"].as_array().unwrap().clone();
-        assert!(error["data"]["supported"].as_array().unwrap().iter().all(|v| served.contains(v)), "{error}");
+        let supported = discovered["result"]["supportedVersions"].as_array().unwrap().clone();
+        assert!(error["data"]["supported"].as_array().unwrap().iter().all(|v| supported.contains(v)), "{error}");
     }
 
     // Step 6: unknown methods, and those that the revision removed.
@@ -157,7 +157,7 @@ fn legacy_initialize_ignores_the_method_header() {
 }
 
 #[test]
-fn there_are_no_sessions() {
+fn stateless_requests_get_no_session() {
     let gateway = Gateway::start();
     for method in ["GET", "DELETE"] {
         let answer = gateway.request(method, "/mcp", &[("MCP-Protocol-Version", MODERN)], b"");
@@ -247,7 +247,7 @@ fn listener_gets_a_final_event_at_shutdown() {
 }
 
 #[test]
-fn going_away_cancels() {
+fn disconnecting_cancels_the_request() {
     let gateway = Gateway::start();
     let change = gateway.propose("Waited for");
     let params = json!({

@@ -300,7 +300,7 @@ fn capabilities_are_those_of_the_revision_and_work() {
 }
 
 #[test]
-fn our_own_methods_answer() {
+fn gateways_own_methods_are_answered() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     for method in ["health/check", "info/server", "metrics/get"] {

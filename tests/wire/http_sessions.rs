@@ -52,8 +52,8 @@ fn ended_session_is_not_found() {
     let session = gateway.session("2025-11-25");
     let ended = session.delete();
     assert_eq!(ended.status, 204);
-    let again = session.post(&mcp::request(1, "tools/list", json!({})).to_string());
-    assert_eq!((again.status, again.json()["error"]["data"]["code"].as_str()), (404, Some("SESSION_NOT_FOUND")));
+    let answer = session.post(&mcp::request(1, "tools/list", json!({})).to_string());
+    assert_eq!((answer.status, answer.json()["error"]["data"]["code"].as_str()), (404, Some("SESSION_NOT_FOUND")));
     assert_eq!(session.delete().status, 404);
     let stream =
         gateway.request("GET", "/mcp", &[("Accept", "text/event-stream"), ("Mcp-Session-Id", &session.id)], b"");
@@ -161,8 +161,8 @@ fn interrupted_call_continues_and_resumes() {
     assert_eq!(message["result"]["structuredContent"]["status"], "rejected", "{message}");
     assert!(resumed.event().is_none(), "a resumed stream of a call ends with the answer");
     // It was delivered once; resuming from the same point replays only that stream.
-    let mut again = session.stream(Some(&last));
-    let (second, _) = answer(&mut again, 4);
+    let mut second_stream = session.stream(Some(&last));
+    let (second, _) = answer(&mut second_stream, 4);
     assert_eq!(second, message);
 }
 
@@ -186,11 +186,11 @@ fn standalone_stream_resumes_without_loss() {
     drop(stream);
     gateway.decide(&changes[1], "reject");
     let mut resumed = session.stream(Some(&last));
-    let seen = eventually("the missed update", || {
+    let update = eventually("the missed update", || {
         let event = resumed.expect_event();
         event.data.as_deref().is_some_and(|data| !data.is_empty()).then(|| event.json())
     });
-    assert_eq!(seen["params"]["uri"], format!("change://{}", changes[1]), "neither lost nor repeated");
+    assert_eq!(update["params"]["uri"], format!("change://{}", changes[1]), "neither lost nor repeated");
     gateway.decide(&changes[2], "reject");
     let live = resumed.expect_event().json();
     assert_eq!(live["params"]["uri"], format!("change://{}", changes[2]), "and then live");

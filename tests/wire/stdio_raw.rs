@@ -43,7 +43,7 @@ fn stdio_answers_lines() {
 }
 
 #[test]
-fn the_modern_era_needs_no_handshake() {
+fn stateless_request_needs_no_handshake() {
     let (_home, mut agent) = start_standalone();
     let discovered = agent.call(1, "server/discover", mcp::with_meta(json!({})));
     assert_eq!(discovered["result"]["resultType"], "complete", "{discovered}");
@@ -65,7 +65,7 @@ fn long_messages_go_both_ways() {
     agent.send(&format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#, "x".repeat(9 << 20)));
     let refused = agent.message();
     assert_eq!(refused["error"]["code"], -32600, "over the limit: {}", refused["error"]);
-    assert_eq!(agent.call(5, "ping", json!({}))["result"], json!({}), "and it goes on");
+    assert_eq!(agent.call(5, "ping", json!({}))["result"], json!({}), "the session continues");
 }
 
 #[test]
@@ -181,8 +181,8 @@ fn attached_agents_share_one_gateway_with_the_dashboard() {
     let proposed = first.call(1, "tools/call", json!({"name": "create_issue", "arguments": arguments}));
     let change = proposed["result"]["structuredContent"]["changeId"].as_str().unwrap().to_owned();
     assert_eq!(gateway.change(&change)["proposer"]["transport"], "stdio");
-    let seen = second.call(1, "tools/call", json!({"name": "get_change", "arguments": {"changeId": change}}));
-    assert!(seen["result"]["content"][0]["text"].as_str().unwrap().contains("pending"), "{seen}");
+    let change_result = second.call(1, "tools/call", json!({"name": "get_change", "arguments": {"changeId": change}}));
+    assert!(change_result["result"]["content"][0]["text"].as_str().unwrap().contains("pending"), "{change_result}");
     // The end of one agent affects neither the other nor the gateway.
     let since = Instant::now();
     first.close();

@@ -30,7 +30,7 @@ fn upgrade_names_subprotocol_and_session() {
 }
 
 #[test]
-fn the_handshake_era_over_a_socket() {
+fn socket_serves_the_handshake_era() {
     let gateway = Gateway::start();
     for version in mcp::LEGACY {
         let mut ws = Ws::open(&gateway);
@@ -48,7 +48,7 @@ fn the_handshake_era_over_a_socket() {
 }
 
 #[test]
-fn the_modern_era_over_a_socket() {
+fn socket_serves_the_stateless_era() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
     let discovered = ws.call(1, "server/discover", mcp::with_meta(json!({})));
@@ -206,7 +206,7 @@ fn dead_sockets_are_evicted_after_pings() {
         }
         evicted.store(true, Ordering::Relaxed);
         assert!(pings > 0, "it was pinged before it was dropped");
-        alive.join().expect("the living is not dropped");
+        alive.join().expect("the socket that answers pings stays open");
     });
 }
 
@@ -299,7 +299,7 @@ fn late_or_foreign_resume_is_refused() {
     assert_eq!(refused(&format!("/ws?session={session}&received=minus"), &[MCP]), 400);
     let key = format!("Bearer {}", gateway.create_key("agent", "somebody-else"));
     let path = format!("/ws?session={session}&received={received}");
-    assert_eq!(refused(&path, &[MCP, ("Authorization", &key)]), 404, "another's session is none");
+    assert_eq!(refused(&path, &[MCP, ("Authorization", &key)]), 404, "another principal's session is not found");
 }
 
 #[test]
@@ -337,10 +337,10 @@ fn stalled_reader_is_dropped() {
             _ => {}
         }
     }
-    assert!(answers < 3_000, "what was on its way came, the rest did not: {answers}");
-    assert_eq!(other.call(2, "ping", json!({}))["result"], json!({}), "the other is served still");
+    assert!(answers < 3_000, "only answers that were on their way arrived: {answers}");
+    assert_eq!(other.call(2, "ping", json!({}))["result"], json!({}), "the other socket is still served");
     assert!(!gateway.log().contains("panicked"), "{}", gateway.log());
-    assert!(rss_mib(gateway.process.0.id()) < 300, "what it did not read was not kept");
+    assert!(rss_mib(gateway.process.0.id()) < 300, "unread answers are not kept");
 }
 
 /// Returns the resident memory of a process.

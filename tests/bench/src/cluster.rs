@@ -75,9 +75,9 @@ struct BackgroundLoad {
 
 impl BackgroundLoad {
     fn start(nodes: &[Server], project: &str) -> Self {
-        let made = Rc::new(RefCell::new(0));
+        let proposal_count = Rc::new(RefCell::new(0));
         let client = |n: u32, port: u16| {
-            let (project, made) = (project.to_owned(), Rc::clone(&made));
+            let (project, proposal_count) = (project.to_owned(), Rc::clone(&proposal_count));
             tokio::task::spawn_local(async move {
                 let mut http = Http::connect(port).await?;
                 let mut ticks = tokio::time::interval(Duration::from_secs(1) * CLIENTS / RATE);
@@ -86,13 +86,13 @@ impl BackgroundLoad {
                     let request = proposal(port, &project, &format!("load {n} {proposed}"));
                     let (status, _, head) = http.exchange(&request).await?;
                     ensure!(status == 200, "{status} {}", String::from_utf8_lossy(http.body(head)));
-                    *made.borrow_mut() += 1;
+                    *proposal_count.borrow_mut() += 1;
                 }
                 Ok(())
             })
         };
         let clients = (0..CLIENTS).zip(nodes.iter().cycle()).map(|(n, node)| client(n, node.port)).collect();
-        Self { clients, made, began: Instant::now() }
+        Self { clients, proposal_count, began: Instant::now() }
     }
 
     /// Stops the clients, and returns the rate that was achieved.
@@ -105,7 +105,7 @@ impl BackgroundLoad {
 
 /// A dashboard that records when it heard of each change.
 struct Dashboard {
-    heard: Rc<RefCell<HashMap<String, Instant>>>,
+    arrivals: Rc<RefCell<HashMap<String, Instant>>>,
     news: Rc<Notify>,
     reads: JoinHandle<Result<()>>,
 }
@@ -117,8 +117,8 @@ impl Dashboard {
             format!("GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {key}\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut stream = BufReader::new(stream);
-        let (heard, news) = (Rc::new(RefCell::new(HashMap::new())), Rc::new(Notify::new()));
-        let (hears, tells) = (Rc::clone(&heard), Rc::clone(&news));
+        let (arrivals, news) = (Rc::new(RefCell::new(HashMap::new())), Rc::new(Notify::new()));
+        let (recorded_arrivals, notifier) = (Rc::clone(&arrivals), Rc::clone(&news));
         let reads = tokio::task::spawn_local(async move {
             let (mut text, mut created) = (String::new(), false);
             loop {
@@ -128,17 +128,17 @@ impl Dashboard {
                     created = text.starts_with("event: change.created");
                 } else if created && text.starts_with("data: ") {
                     let change = change_in(text.as_bytes()).context("an event without its change")?;
-                    hears.borrow_mut().insert(change, Instant::now());
-                    tells.notify_one();
+                    recorded_arrivals.borrow_mut().insert(change, Instant::now());
+                    notifier.notify_one();
                 }
             }
         });
-        Ok(Self { heard, news, reads })
+        Ok(Self { arrivals, news, reads })
     }
 
     async fn wait_for_event(&self, change: &str) -> Result<Instant> {
         loop {
-            if let Some(when) = self.heard.borrow_mut().remove(change) {
+            if let Some(when) = self.arrivals.borrow_mut().remove(change) {
                 return Ok(when);
             }
             ensure!(!self.reads.is_finished(), "a dashboard's feed has ended");
@@ -162,32 +162,32 @@ async fn events(name: &str, nodes: &[Server], project: &str, key: &str, count: u
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
     let mut http = Http::connect(first.port).await?;
-    let (mut own, mut all) = (Vec::new(), Vec::new());
+    let (mut answer_times, mut event_times) = (Vec::new(), Vec::new());
     for n in 0..count {
         let request = proposal(first.port, project, &format!("{name} {n}"));
         let began = Instant::now();
         let (status, _, head) = http.exchange(&request).await?;
         ensure!(status == 200, "{status}");
-        own.push(began.elapsed());
+        answer_times.push(began.elapsed());
         let change = change_in(http.body(head)).context("no change")?;
-        let heard =
+        let arrivals =
             futures_util::future::try_join_all(dashboards.iter().map(|dashboard| dashboard.wait_for_event(&change)));
-        all.push(heard.await?.into_iter().max().context("no dashboard")?.duration_since(began));
+        event_times.push(arrivals.await?.into_iter().max().context("no dashboard")?.duration_since(began));
     }
-    own.sort_unstable();
-    all.sort_unstable();
+    answer_times.sort_unstable();
+    event_times.sort_unstable();
     let ms = |times: &[Duration], part| percentile(times, part).as_secs_f64() * 1e3;
     line(
         name,
         &format!(
             "p50 {:.1} ms, p99 {:.1} ms (its own answer: p50 {:.1} ms, p99 {:.1} ms)",
-            ms(&all, 0.5),
-            ms(&all, 0.99),
-            ms(&own, 0.5),
-            ms(&own, 0.99)
+            ms(&event_times, 0.5),
+            ms(&event_times, 0.99),
+            ms(&answer_times, 0.5),
+            ms(&answer_times, 0.99)
         ),
     );
-    goal("", format!("p99 {:.1} ms", ms(&all, 0.99)), "under 100 ms", ms(&all, 0.99) < 100.0);
+    goal("", format!("p99 {:.1} ms", ms(&event_times, 0.99)), "under 100 ms", ms(&event_times, 0.99) < 100.0);
     Ok(())
 }
 
@@ -214,8 +214,8 @@ async fn sessions(nodes: &[Server], count: usize) -> Result<()> {
             times.push(began.elapsed());
         }
         times.sort_unstable();
-        let spent = (here.cpu()? + other.cpu()? - before).as_secs_f64() * 1e6 / count as f64;
-        figures.push((micros(percentile(&times, 0.5)), spent));
+        let cpu_per_ping = (here.cpu()? + other.cpu()? - before).as_secs_f64() * 1e6 / count as f64;
+        figures.push((micros(percentile(&times, 0.5)), cpu_per_ping));
     }
     if let [(own, own_cpu), (handed, handed_cpu)] = figures[..] {
         line("a ping of a session at its node", &format!("p50 {own:.0} µs, {own_cpu:.0} µs of CPU"));

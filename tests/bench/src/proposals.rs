@@ -33,7 +33,8 @@ pub async fn project(http: &mut Http, port: u16) -> Result<String> {
     Ok(projects["result"]["structuredContent"]["projects"][0]["id"].as_str().context("no project")?.to_owned())
 }
 
-/// Makes so many clients propose for so long, or so many changes; returns the time and id of each proposal.
+/// Makes `writers` clients propose until `time` is over, or until they have made `most` proposals. Returns the time and id of
+/// each proposal.
 pub async fn load(
     port: u16,
     project: &str,

@@ -108,9 +108,9 @@ pub async fn measure(setting: &RunSettings, name: &str, url: Option<&str>, nodes
     });
     let proposed: Vec<_> = futures_util::future::try_join_all(loads).await?.into_iter().flatten().collect();
     let proposals = proposed.len() as f64 / since.elapsed().as_secs_f64();
-    let spent = (all_cpu()? - cpu).as_secs_f64() * 1e6 / proposed.len() as f64;
+    let cpu_per_request = (all_cpu()? - cpu).as_secs_f64() * 1e6 / proposed.len() as f64;
     let mut times: Vec<Duration> = proposed.iter().map(|(time, _)| *time).collect();
-    print_rate(&format!("{name}, proposals"), proposals, &mut times, spent);
+    print_rate(&format!("{name}, proposals"), proposals, &mut times, cpu_per_request);
 
     // The data that each decision must name is fetched before the clock starts.
     let mut shares: Vec<(u16, Vec<Vec<u8>>)> = (0..WRITERS).map(|writer| (ports[writer % nodes], Vec::new())).collect();
@@ -122,8 +122,8 @@ pub async fn measure(setting: &RunSettings, name: &str, url: Option<&str>, nodes
     let (cpu, since) = (all_cpu()?, Instant::now());
     let mut times = decide_all(shares).await?;
     let decided = times.len() as f64 / since.elapsed().as_secs_f64();
-    let spent = (all_cpu()? - cpu).as_secs_f64() * 1e6 / times.len() as f64;
-    print_rate(&format!("{name}, decisions"), decided, &mut times, spent);
+    let cpu_per_request = (all_cpu()? - cpu).as_secs_f64() * 1e6 / times.len() as f64;
+    print_rate(&format!("{name}, decisions"), decided, &mut times, cpu_per_request);
     Ok(Rates { proposals, decisions: decided })
 }
 

@@ -99,19 +99,19 @@ fn run_proof(size: &RunSize) {
             });
         }
         dashboards.iter().for_each(|dashboard| dashboard.ended.store(true, Ordering::SeqCst));
-        let heard: Vec<_> = listening.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let dashboard_results: Vec<_> = listening.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         for result in results {
             result.unwrap_or_else(|_| panic!("a worker failed:\n{}", world.log()));
         }
-        for result in heard {
+        for result in dashboard_results {
             result.unwrap_or_else(|_| panic!("a dashboard failed:\n{}", world.log()));
         }
     });
-    let mut told = dashboards.into_iter().map(|dashboard| dashboard.received.into_inner().unwrap());
-    let first = told.next().unwrap();
-    for other in told {
+    let mut received = dashboards.into_iter().map(|dashboard| dashboard.received.into_inner().unwrap());
+    let first = received.next().unwrap();
+    for other in received {
         let both = first.len().min(other.len());
-        assert_eq!(first[..both], other[..both], "two dashboards heard different things");
+        assert_eq!(first[..both], other[..both], "two dashboards got different events");
     }
     let found = checks::check_everything(&world, &first);
     nemesis.end_in_order();
@@ -155,7 +155,7 @@ fn run_proof(size: &RunSize) {
         found.tasks,
     );
     println!(
-        "feed events {}, each heard once and in order by {DASHBOARDS} dashboards; deliveries of two webhooks {}, {} of them again, in \
+        "feed events {}, each delivered once and in order by {DASHBOARDS} dashboards; deliveries of two webhooks {}, {} of them again, in \
          order for each change; {verified}",
         first.len(),
         found.delivered,
@@ -165,7 +165,7 @@ fn run_proof(size: &RunSize) {
     println!("{:.0} s", began.elapsed().as_secs_f64());
     let sessions = &world.sessions;
     for some in [&sessions.gone, &sessions.streams_resumed, &sessions.sockets_resumed, &sessions.updates] {
-        assert_ne!(some.load(Ordering::SeqCst), 0, "something never happened to sessions: {sessions:?}");
+        assert_ne!(some.load(Ordering::SeqCst), 0, "some event never happened to sessions: {sessions:?}");
     }
     assert_eq!(count("SELECT count(*) FROM claims"), "0", "what was claimed is over");
     assert_eq!(count("SELECT count(*) - max(seq) FROM events"), "0", "without a gap");

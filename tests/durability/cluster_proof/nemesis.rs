@@ -142,8 +142,8 @@ impl<'a> Nemesis<'a> {
                 }
             }
             Fault::FailedOver => {
-                // By design, data that only one server has is lost with it, but only a crash in between can make it
-                // visible before the other one has it.
+                // A failover loses what only the old primary has. A client could know of it only after a crash between
+                // the two commits, so the replica catches up first.
                 self.server.wait_for_replica();
                 self.server.halt();
                 self.pause(1500);
@@ -161,8 +161,8 @@ impl<'a> Nemesis<'a> {
         usize::try_from(self.chance.below(bound as u64)).unwrap()
     }
 
-    fn pause(&mut self, most: u64) {
-        std::thread::sleep(Duration::from_millis(1 + self.chance.below(most)));
+    fn pause(&mut self, bound: u64) {
+        std::thread::sleep(Duration::from_millis(1 + self.chance.below(bound)));
     }
 
     fn pause_or_outlast(&mut self) {

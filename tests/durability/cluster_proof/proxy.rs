@@ -29,11 +29,11 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (mode, open) = (Arc::new(AtomicU64::new(MODE_PASS)), Arc::new(Mutex::new(Vec::new())));
-        let (told, kept, socket) = (Arc::clone(&mode), Arc::clone(&open), folder.join(".s.PGSQL.5432"));
+        let (current_mode, connections, socket) = (Arc::clone(&mode), Arc::clone(&open), folder.join(".s.PGSQL.5432"));
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                if told.load(Ordering::SeqCst) != MODE_CLOSED {
-                    let _ = join(client, &socket, &told, &kept);
+                if current_mode.load(Ordering::SeqCst) != MODE_CLOSED {
+                    let _ = join(client, &socket, &current_mode, &connections);
                 }
             }
         });
@@ -68,14 +68,14 @@ fn join(client: TcpStream, socket: &PathBuf, mode: &Arc<AtomicU64>, open: &Open)
     let server = UnixStream::connect(socket)?;
     client.set_nodelay(true)?;
     open.lock().unwrap().push((client.try_clone()?, server.try_clone()?));
-    let (from_client, to_server, there) = (client.try_clone()?, server.try_clone()?, Arc::clone(mode));
-    let back = Arc::clone(mode);
+    let (from_client, to_server, mode_to_server) = (client.try_clone()?, server.try_clone()?, Arc::clone(mode));
+    let mode_to_client = Arc::clone(mode);
     std::thread::spawn(move || {
-        pump(from_client, &to_server, &there);
+        pump(from_client, &to_server, &mode_to_server);
         let _ = to_server.shutdown(Shutdown::Both);
     });
     std::thread::spawn(move || {
-        pump(server, &client, &back);
+        pump(server, &client, &mode_to_client);
         let _ = client.shutdown(Shutdown::Both);
     });
     Ok(())

@@ -42,14 +42,14 @@ impl Figures {
 fn wait_until_none_left(world: &World, what: &str, left: impl Fn() -> (u64, Value)) {
     let (mut least, mut since) = (u64::MAX, Instant::now());
     loop {
-        let (now, about) = left();
-        if now == 0 {
+        let (remaining, details) = left();
+        if remaining == 0 {
             return;
         }
-        if now < least {
-            (least, since) = (now, Instant::now());
+        if remaining < least {
+            (least, since) = (remaining, Instant::now());
         }
-        assert!(since.elapsed() < MAX_WAIT * 3, "{now} {what}: {about}\n{}", world.log());
+        assert!(since.elapsed() < MAX_WAIT * 3, "{remaining} {what}: {details}\n{}", world.log());
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -82,7 +82,7 @@ fn wait_for_deliveries(world: &World) {
 
 /// Compares the promises with the store, the store with the upstream, and the feed with itself and with the webhook
 /// receivers.
-pub fn check_everything(world: &World, told: &[FeedTransition]) -> Figures {
+pub fn check_everything(world: &World, announced: &[FeedTransition]) -> Figures {
     let promises = world.promises.lock().unwrap().clone();
     let done = world.upstream.applied_calls();
     let mut by_key: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -103,7 +103,7 @@ pub fn check_everything(world: &World, told: &[FeedTransition]) -> Figures {
         if changes.is_empty() {
             assert!(promise.ids.is_empty() && done.is_empty(), "{key} is gone: {promise:?} {done:?}");
         }
-        assert!(changes.len() <= 1 || promise.rule.is_some(), "proposed once, there twice: {changes:?}");
+        assert!(changes.len() <= 1 || promise.rule.is_some(), "proposed once, but stored twice: {changes:?}");
         for change in changes {
             let state = change["state"].as_str().unwrap();
             *found.states.entry(state.to_owned()).or_default() += 1;
@@ -131,21 +131,21 @@ pub fn check_everything(world: &World, told: &[FeedTransition]) -> Figures {
         world.trace.lock().unwrap()
     );
     for key in done.keys() {
-        assert!(by_key.contains_key(key), "the upstream did something for {key}, of which there is no trace");
+        assert!(by_key.contains_key(key), "the upstream ran {key}, which no change explains");
     }
     // Everything announced during the crashes is stored: nothing was announced and then forgotten.
     let stored = feed::replay(world, feed::head(world));
-    assert!(stored.len() >= told.len());
-    for (heard, kept) in told.iter().zip(&stored) {
-        assert_eq!(heard, kept, "told otherwise than it is stored");
+    assert!(stored.len() >= announced.len());
+    for (received, expected) in announced.iter().zip(&stored) {
+        assert_eq!(received, expected, "an announced event differs from the stored one");
     }
     check_transitions(&stored);
     found.stale = stored.iter().filter(|event| event.kind == "change.stale").count();
     wait_for_deliveries(world);
     for receiver in &world.receivers {
-        let (delivered, again) = receiver.check(&stored, world);
+        let (delivered, repeated) = receiver.check(&stored, world);
         found.delivered += delivered;
-        found.delivered_again += again;
+        found.delivered_again += repeated;
     }
     found
 }
@@ -155,26 +155,30 @@ fn check_change(key: &str, promise: &Promise, change: &Value, done: &[AppliedCal
     let context = || format!("{key}: {promise:?}\n{change}\nthe upstream: {done:?}");
     let state = change["state"].as_str().unwrap();
     let id = change["id"].as_str().unwrap();
-    assert!(promise.ids.len() <= 1 && promise.ids.iter().all(|told| told == id), "{}", context());
+    assert!(promise.ids.len() <= 1 && promise.ids.iter().all(|promised| promised == id), "{}", context());
     assert!(done.len() <= 1, "it ran {} times: {}", done.len(), context());
     for AppliedCall { value, base } in done {
-        assert!(promise.approval_sent, "it ran and nobody approved, or all was taken back: {}", context());
+        assert!(promise.approval_sent, "it ran without a valid approval: {}", context());
         assert!(promise.values.contains(value), "what ran is not what was approved: {}", context());
         assert_eq!(change["arguments"]["value"], value.as_str(), "{}", context());
-        let shown = change["diff"].to_string().contains(base);
-        assert!(change["provider"] != "doc" || shown || promise.moved_late, "it ran on what nobody saw: {}", context());
+        let base_was_shown = change["diff"].to_string().contains(base);
+        assert!(
+            change["provider"] != "doc" || base_was_shown || promise.moved_late,
+            "it ran on a state that no reviewer saw: {}",
+            context()
+        );
     }
     let open = ["pending", "stale"].contains(&state);
     if promise.approved {
         let ended = ["applied", "failed", "outcome_unknown"].contains(&state) || (open && promise.moved_late);
-        assert!(ended, "approved, and neither run nor known to be lost: {}", context());
+        assert!(ended, "approved, but it neither ran nor is reported as lost: {}", context());
     }
     let quorum = if change["provider"] == "count2" { 2 } else { 1 };
     if !done.is_empty() {
         let votes = change["decisions"].as_array().unwrap();
-        let who: BTreeSet<&str> = votes.iter().map(|vote| vote["reviewer"].as_str().unwrap()).collect();
-        assert!(who.len() >= quorum, "it ran with too few votes: {}", context());
-        let edited = |edit: &Value| edit["by"].as_str().is_some_and(|by| who.contains(by));
+        let voters: BTreeSet<&str> = votes.iter().map(|vote| vote["reviewer"].as_str().unwrap()).collect();
+        assert!(voters.len() >= quorum, "it ran with too few votes: {}", context());
+        let edited = |edit: &Value| edit["by"].as_str().is_some_and(|by| voters.contains(by));
         let by_editor = change["edits"].as_array().is_some_and(|edits| edits.iter().any(edited));
         assert!(quorum == 1 || !by_editor, "an editor's vote was one of two: {}", context());
     }
@@ -198,7 +202,7 @@ fn check_change(key: &str, promise: &Promise, change: &Value, done: &[AppliedCal
         // Claimed, and then the gateway or the answer was lost.
         "outcome_unknown" => {}
         "rejected" | "withdrawn" | "pending" | "stale" | "expired" => assert!(done.is_empty(), "{}", context()),
-        _ => panic!("not at rest: {}", context()),
+        _ => panic!("still in progress: {}", context()),
     }
 }
 
@@ -207,14 +211,15 @@ fn check_rule(world: &World, promise: &Promise, changes: &[Value], done: &[Appli
     let rule = promise.rule.as_ref().unwrap();
     let context = || format!("{promise:?}\n{changes:?}\nthe upstream: {done:?}");
     assert!(changes.len() <= 2 && changes.iter().all(|change| change["state"] == "pending"), "{}", context());
-    let most = if rule.denies { 0 } else { rule.sent };
-    assert!((rule.answered..=most).contains(&done.len()), "calls under a standing rule: {}", context());
+    let max_calls = if rule.denies { 0 } else { rule.sent };
+    assert!((rule.answered..=max_calls).contains(&done.len()), "calls under a standing rule: {}", context());
     let rules = world.get_as_reviewer("/api/rules");
     for id in &rule.ids {
-        let kept = rules["rules"].as_array().unwrap().iter().find(|kept| kept["id"] == id.as_str());
-        let kept = kept.unwrap_or_else(|| panic!("the rule {id} was promised and is gone: {}", context()));
+        let stored_rule = rules["rules"].as_array().unwrap().iter().find(|rule| rule["id"] == id.as_str());
+        let stored_rule =
+            stored_rule.unwrap_or_else(|| panic!("the rule {id} was promised and is gone: {}", context()));
         let revoked = rule.revoked.contains(id);
-        assert!(!revoked || kept["revokedAt"].is_string(), "revoked, and yet in force: {kept}");
+        assert!(!revoked || stored_rule["revokedAt"].is_string(), "revoked, but still in force: {stored_rule}");
     }
 }
 

@@ -33,7 +33,7 @@ impl Subscriber {
     /// Follows the feed until [`Subscriber::ended`] is set.
     pub fn run(&self, world: &World) {
         while !self.ended.load(Ordering::SeqCst) {
-            let last = self.received.lock().unwrap().last().map_or(0, |told| told.seq);
+            let last = self.received.lock().unwrap().last().map_or(0, |transition| transition.seq);
             let Some(mut conn) = open(world, Some(last)) else {
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
@@ -49,10 +49,10 @@ impl Subscriber {
     /// Checks that every number comes once, in order and without a gap: a gateway that forgot an event would reuse its
     /// number.
     fn record(&self, id: u64, event: &Value) {
-        let mut told = self.received.lock().unwrap();
-        let last = told.last().map_or(0, |told| told.seq);
+        let mut received = self.received.lock().unwrap();
+        let last = received.last().map_or(0, |transition| transition.seq);
         assert_eq!(id, last + 1, "the feed has a gap or repeats itself: {event}");
-        told.push(FeedTransition::read(id, event));
+        received.push(FeedTransition::read(id, event));
     }
 }
 

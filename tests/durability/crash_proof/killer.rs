@@ -145,18 +145,18 @@ impl<'a> Killer<'a> {
 
     /// Chooses each point once, and random kills afterwards.
     fn choose_kill(&mut self) -> Kill {
-        let what = self.chance.below(20);
+        let kind = self.chance.below(20);
         let passage = 1 + self.chance.below(8);
-        if let Some(point) = self.missing().first().filter(|_| what < 17) {
+        if let Some(point) = self.missing().first().filter(|_| kind < 17) {
             return Kill::Point(point, passage.min(3));
         }
         // With enough kills, more changes happen in each life.
-        let most = if self.kills() < self.target_kills { 20 } else { 120 };
-        let more = usize::try_from(self.chance.below(most)).unwrap();
+        let max_proposals = if self.kills() < self.target_kills { 20 } else { 120 };
+        let more = usize::try_from(self.chance.below(max_proposals)).unwrap();
         // With enough kills, the rest is mostly work.
-        let what = if self.kills() < self.target_kills { what } else { what.max(9) };
+        let kind = if self.kills() < self.target_kills { kind } else { kind.max(9) };
         let mut some = |most| Duration::from_millis(1 + self.chance.below(most));
-        match what {
+        match kind {
             0..9 => {
                 let points: Vec<_> = reachable().collect();
                 Kill::Point(points[usize::try_from(self.chance.below(points.len() as u64)).unwrap()], passage)

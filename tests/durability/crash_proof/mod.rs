@@ -100,14 +100,14 @@ fn run_proof(size: &RunSize) {
             });
         }
         subscriber.ended.store(true, Ordering::SeqCst);
-        let heard = listening.join();
+        let subscriber_result = listening.join();
         for result in results {
             result.unwrap_or_else(|_| panic!("a worker failed:\n{}", world.log()));
         }
-        heard.unwrap_or_else(|_| panic!("the subscriber failed:\n{}", world.log()));
+        subscriber_result.unwrap_or_else(|_| panic!("the subscriber failed:\n{}", world.log()));
     });
-    let told = subscriber.received.into_inner().unwrap();
-    let found = checks::check_everything(&world, &told);
+    let received = subscriber.received.into_inner().unwrap();
+    let found = checks::check_everything(&world, &received);
     killer.stop();
     let (entries, head) = killer.verify();
     let (kills, states) = (killer.kills(), |state| found.state(state));
@@ -141,9 +141,9 @@ fn run_proof(size: &RunSize) {
         found.edited, found.undone, found.stale, found.tasks, found.rules,
     );
     println!(
-        "feed events {}, each heard once and in order over {} gateways; deliveries of two webhooks {}, {} of them again, in order \
+        "feed events {}, each delivered once and in order over {} gateways; deliveries of two webhooks {}, {} of them again, in order \
          for each change; audit entries {entries}, verified after each kill against the heads before; {head}",
-        told.len(),
+        received.len(),
         kills + 1,
         found.delivered,
         found.delivered_again,

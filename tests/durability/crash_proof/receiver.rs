@@ -13,7 +13,7 @@ use super::{feed::FeedTransition, wire, world::World};
 pub struct Receiver {
     pub url: String,
     /// Accepted deliveries in the order of their arrival, whether or not the gateway got the answer.
-    taken: Arc<Mutex<Vec<(Instant, FeedTransition)>>>,
+    accepted: Arc<Mutex<Vec<(Instant, FeedTransition)>>>,
 }
 
 impl Receiver {
@@ -32,37 +32,39 @@ impl Receiver {
             keeps.lock().unwrap().push((Instant::now(), FeedTransition::read(seq, &event)));
             (!requests.is_multiple_of(unanswered)).then(|| (200, String::new()))
         });
-        Self { url: format!("http://127.0.0.1:{port}/"), taken: received }
+        Self { url: format!("http://127.0.0.1:{port}/"), accepted: received }
     }
 
     /// Checks that all events of each change arrived, possibly repeatedly, but never in another order; returns the
     /// number of deliveries and of repeats.
     pub fn check(&self, stored: &[FeedTransition], world: &World) -> (usize, usize) {
-        let taken = self.taken.lock().unwrap();
+        let accepted = self.accepted.lock().unwrap();
         let mut last: BTreeMap<&str, u64> = BTreeMap::new();
         let mut arrived: BTreeSet<u64> = BTreeSet::new();
-        for (_, told) in taken.iter() {
-            let before = last.insert(&told.change, told.seq).unwrap_or_default();
+        for (_, delivered) in accepted.iter() {
+            let before = last.insert(&delivered.change, delivered.seq).unwrap_or_default();
             assert!(
-                before <= told.seq,
-                "{told:?} arrived after event {before}: {}",
-                Self::describe(told, &taken, world)
+                before <= delivered.seq,
+                "{delivered:?} arrived after event {before}: {}",
+                Self::describe(delivered, &accepted, world)
             );
-            arrived.insert(told.seq);
-            let kept = stored.get(usize::try_from(told.seq).unwrap() - 1);
-            assert_eq!(kept, Some(told), "delivered otherwise than it is stored");
+            arrived.insert(delivered.seq);
+            let expected = stored.get(usize::try_from(delivered.seq).unwrap() - 1);
+            assert_eq!(expected, Some(delivered), "a delivered event differs from the stored one");
         }
         for event in stored.iter().filter(|event| !event.change.is_empty()) {
             assert!(arrived.contains(&event.seq), "never arrived: {event:?}");
         }
-        (taken.len(), taken.len() - arrived.len())
+        (accepted.len(), accepted.len() - arrived.len())
     }
 
     /// Describes the deliveries of one change, the faults in the meantime, and the gateways' own reports.
-    fn describe(told: &FeedTransition, taken: &[(Instant, FeedTransition)], world: &World) -> String {
-        let of_it = taken.iter().filter(|(_, other)| other.change == told.change);
+    fn describe(transition: &FeedTransition, accepted: &[(Instant, FeedTransition)], world: &World) -> String {
+        let of_it = accepted.iter().filter(|(_, other)| other.change == transition.change);
         let came: Vec<String> = of_it
-            .map(|(at, told)| format!("{} {} at {:.3} s", told.seq, told.kind, world.seconds_since_start(*at)))
+            .map(|(at, transition)| {
+                format!("{} {} at {:.3} s", transition.seq, transition.kind, world.seconds_since_start(*at))
+            })
             .collect();
         format!("{came:#?}\n{:#?}\n{}", world.trace.lock().unwrap(), world.log())
     }

@@ -60,7 +60,7 @@ fn give_rule(world: &World, change: &str, key: &str, denies: bool) {
             None => {}
         }
     }
-    panic!("no rule could be given on {change}");
+    panic!("no rule could be created from {change}");
 }
 
 /// Calls until there is an answer: without one, nobody knows whether the call ran.
@@ -71,7 +71,7 @@ fn call_under_rule(world: &World, key: &str, arguments: &Value, denies: bool) {
             Some(answer) if answer.status == 200 && !denies => return note(world, key, |rule| rule.answered += 1),
             Some(answer) if answer.body["code"] == "POLICY_DENIED" && denies => return,
             Some(answer) if [404, 429].contains(&answer.status) || answer.status >= 500 => pause(),
-            Some(answer) => panic!("there is a standing rule, and yet: {} {}", answer.status, answer.body),
+            Some(answer) => panic!("the standing rule was not applied: {} {}", answer.status, answer.body),
             None => {}
         }
     }

@@ -167,8 +167,8 @@ impl Upstream {
             return self.call(params);
         }
         self.begin(&target, &key);
-        let said = self.call(params);
-        if said.is_some() {
+        let answer = self.call(params);
+        if answer.is_some() {
             self.end(&target, &key);
         } else {
             // The connection breaks, and the call continues.
@@ -178,7 +178,7 @@ impl Upstream {
                 upstream.end(&target, &key);
             });
         }
-        said
+        answer
     }
 
     fn call(&self, params: &Value) -> Option<Value> {

@@ -124,8 +124,8 @@ impl RetryBudget<'_> {
     pub fn pause(&self, what: impl Fn() -> String) {
         // Either many gateways had the time for it, or one had a long time.
         let many = self.world.lives.load(Ordering::SeqCst) > self.lives + 30;
-        let most = if many { MAX_WAIT * 6 } else { MAX_WAIT * 30 };
-        assert!(self.began.elapsed() < most, "never: {}\n{}", what(), self.world.log());
+        let limit = if many { MAX_WAIT * 6 } else { MAX_WAIT * 30 };
+        assert!(self.began.elapsed() < limit, "never: {}\n{}", what(), self.world.log());
         assert!(!self.world.is_over.load(Ordering::SeqCst), "too late: {}", what());
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -190,8 +190,8 @@ fn results_during(
         let counts = clients.each_ref().map(|(_, reads, calls)| [&reads.1, &calls.1]);
         let before = counts.map(|counts| counts.map(|count| count.load(Ordering::SeqCst)));
         eventually("each client is served", || {
-            let more = |(count, before): (&&Arc<AtomicUsize>, &usize)| count.load(Ordering::SeqCst) > *before;
-            counts.as_flattened().iter().zip(before.as_flattened()).all(more).then_some(())
+            let is_served = |(count, before): (&&Arc<AtomicUsize>, &usize)| count.load(Ordering::SeqCst) > *before;
+            counts.as_flattened().iter().zip(before.as_flattened()).all(is_served).then_some(())
         });
     };
     each_is_served();
@@ -207,7 +207,7 @@ fn results_during(
 
 fn restart_one_after_another(machines: &mut Machines, haproxy: &Host, reviewer: &str, agent: &str) {
     let all_live = || live_nodes(reviewer).filter(|(count, _)| *count == GATEWAYS.len());
-    let seen = results_during("rolling restart", reviewer, agent, || {
+    let results = results_during("rolling restart", reviewer, agent, || {
         for n in 0..GATEWAYS.len() {
             let (_, before) = eventually("all gateways serve", all_live);
             eventually("HAProxy has them all", || all_are_up(haproxy).then_some(()));
@@ -217,7 +217,7 @@ fn restart_one_after_another(machines: &mut Machines, haproxy: &Host, reviewer: 
             eventually("it serves again", || all_live().filter(|(_, epochs)| *epochs > before));
         }
     });
-    for (name, reads, calls) in seen {
+    for (name, reads, calls) in results {
         assert!(reads.failed.is_empty(), "{name}: {:?}", reads.failed);
         // An ending node refuses new calls until it accepts no more connections; one call may be in flight at that
         // moment.
@@ -253,9 +253,9 @@ fn freeze_one(machines: &Machines, reviewer: &str, agent: &str) {
     for (ask, key) in [(Ask::Post, reviewer), (Ask::Call, agent)] {
         eventually("nginx gives up", || (ask.send(BALANCER, key).0 == 504).then_some(()));
         // HAProxy checks the node, and then skips it.
-        let seen: Vec<u16> = (0..6).map(|_| ask.send(HAPROXY, key).0).collect();
-        assert!(seen.iter().all(|status| [200, 504].contains(status)), "{seen:?}");
+        let statuses: Vec<u16> = (0..6).map(|_| ask.send(HAPROXY, key).0).collect();
+        assert!(statuses.iter().all(|status| [200, 504].contains(status)), "{statuses:?}");
     }
-    let seen: Vec<u16> = (0..3).map(|_| Ask::Read.send(BALANCER, reviewer).0).collect();
-    assert_eq!(seen, [200; 3], "nginx sends a read that gets no answer to another node");
+    let statuses: Vec<u16> = (0..3).map(|_| Ask::Read.send(BALANCER, reviewer).0).collect();
+    assert_eq!(statuses, [200; 3], "nginx sends a read that gets no answer to another node");
 }

@@ -240,8 +240,8 @@ fn systemd_accepts_the_unit_of_the_page() {
     std::fs::write(&file, &unit).unwrap();
     let verify = || Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&file).output().unwrap();
     let output = verify();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && !said.contains("countersign.service"), "{said}");
+    let report = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !report.contains("countersign.service"), "{report}");
     // It reports unknown settings.
     std::fs::write(&file, unit.replace("StateDirectory", "StatesDirectory")).unwrap();
     assert!(String::from_utf8_lossy(&verify().stderr).contains("StatesDirectory"));

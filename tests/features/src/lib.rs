@@ -1,1 +1,1 @@
-//! Nothing: the manifest is what this is about.
+//! This crate is empty: only its manifest matters.

@@ -42,8 +42,8 @@ fn reads_are_cached_for_the_servers_ttl() {
         let pair = caching_pair(client, STATELESS, json!({"cache": true, "trust_annotations": true}));
         for uri in ["x:mine", "x:ours"] {
             let params = format!(r#"{{"uri":"{uri}"}}"#);
-            let (asked, last) = repeat(&pair, "resources/read", uri, &params, "");
-            assert_eq!(asked, 1, "{client} {uri}");
+            let (request_count, last) = repeat(&pair, "resources/read", uri, &params, "");
+            assert_eq!(request_count, 1, "{client} {uri}");
             assert_eq!(last["result"]["contents"][0]["n"], 1.0);
             let ttl = last["result"]["ttlMs"].as_u64();
             assert_eq!(ttl.is_some_and(|ttl| ttl < 3_600_000), pair.is_stateless(), "{last}");
@@ -63,12 +63,12 @@ fn reads_are_cached_for_the_servers_ttl() {
             }
             assert_eq!(pair.upstream.count(read) - before, 1, "{client} {number}");
         }
-        let (hit, missed) = (
+        let (hits, misses) = (
             r#"countersign_cache_hits_total{cache="upstreams"}"#,
             r#"countersign_cache_misses_total{cache="upstreams"}"#,
         );
         let metrics = pair.gateway.request("GET", "/metrics", &[], b"").text();
-        for name in [hit, missed] {
+        for name in [hits, misses] {
             let value = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{metrics}"));
             assert!(value.trim().parse::<f64>().unwrap() > 0.0, "{value}");
         }
@@ -144,8 +144,8 @@ fn pair_with_open_circuit(server: Value, rules: Value) -> (Pair, Arc<Upstream>) 
 #[test]
 fn fallback_server_answers_for_an_open_circuit() {
     let (pair, spare) = pair_with_open_circuit(json!({"fallback_text": "later"}), json!([]));
-    let got = text(&mut pair.call("fake__bytes", "", ""));
-    assert!(got.contains(ODD_RESULT.strip_suffix('}').unwrap()), "{got}");
+    let answer = text(&mut pair.call("fake__bytes", "", ""));
+    assert!(answer.contains(ODD_RESULT.strip_suffix('}').unwrap()), "{answer}");
     let (_, body) = spare.wait_for_post(r#""name":"bytes""#, 0);
     assert!(body.contains(ARGUMENTS), "{body}");
     // The plain endpoint uses the fallback, too.
@@ -153,8 +153,8 @@ fn fallback_server_answers_for_an_open_circuit() {
     assert_eq!((plain.status, spare.count(r#""name":"bytes""#)), (200, 2), "{}", plain.text());
     // A tool that the fallback lacks, or that asks a question, gets the fallback text.
     for (tool, more) in [("fake__error", ""), ("fake__bytes", r#","inputResponses":{}"#)] {
-        let got = parse(&text(&mut pair.call(tool, more, "")));
-        assert_eq!(got["result"]["content"][0]["text"], "later", "{tool} {got}");
+        let answer = parse(&text(&mut pair.call(tool, more, "")));
+        assert_eq!(answer["result"]["content"][0]["text"], "later", "{tool} {answer}");
     }
     let plain = pair.gateway.request("POST", "/tools/fake__error", &[mcp::JSON], b"{}");
     assert_eq!((plain.status, &plain.json()["content"][0]["text"]), (200, &json!("later")), "{}", plain.text());
@@ -232,8 +232,8 @@ fn declared_extension_requests_pass_unchanged() {
     for era in [HANDSHAKE, STATELESS] {
         let pair = pair_for_extension(era, era, json!({"default": "allow"}), true);
         let odd = r#"{ "uri":"x:here","n":1E+2,"z":12345678901234567890123}"#;
-        let (status, got) = call_extension(&pair, Some(odd), true);
-        assert_eq!((status, got), (200, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{VENDOR}}}"#)), "{era}");
+        let (status, received) = call_extension(&pair, Some(odd), true);
+        assert_eq!((status, received), (200, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{VENDOR}}}"#)), "{era}");
         let (head, body) = pair.upstream.wait_for_post("vendor/do", 0);
         assert!(body.contains(odd.strip_suffix('}').unwrap()), "{era}: {body}");
         assert_eq!(head.contains("mcp-method: vendor/do"), era == STATELESS, "{head}");
@@ -258,11 +258,11 @@ fn undeclared_or_unjudged_requests_are_refused() {
     ];
     for (client, upstream, policy, declares, refused) in cases {
         let pair = pair_for_extension(client, upstream, policy.clone(), declares);
-        let (status, got) = call_extension(&pair, Some("{}"), declares);
-        let case = format!("{client} {upstream} {policy} {declares}: {status} {got}");
+        let (status, body) = call_extension(&pair, Some("{}"), declares);
+        let case = format!("{client} {upstream} {policy} {declares}: {status} {body}");
         match refused {
             Some(why) => {
-                assert!(got.contains("-32601") && got.contains(why), "{case}");
+                assert!(body.contains("-32601") && body.contains(why), "{case}");
                 assert_eq!(status, if client == STATELESS { 404 } else { 200 }, "{case}");
                 assert_eq!(pair.upstream.count("vendor/do"), 0, "{case}");
             }

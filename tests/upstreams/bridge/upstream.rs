@@ -59,7 +59,7 @@ impl Upstream {
 
     /// Makes all calls fail with a server error.
     pub fn start_failing(&self) {
-        self.update(|seen| seen.fails = true);
+        self.update(|state| state.fails = true);
     }
 
     /// Returns how many POSTs contained the text.
@@ -88,15 +88,15 @@ impl Upstream {
     /// Waits for the `nth` POST that contains the text; returns its headers and body.
     #[track_caller]
     pub fn wait_for_post(&self, text: &str, nth: usize) -> (String, String) {
-        self.wait(text, |seen| seen.posts.iter().filter(|(_, body)| body.contains(text)).nth(nth).cloned())
+        self.wait(text, |state| state.posts.iter().filter(|(_, body)| body.contains(text)).nth(nth).cloned())
     }
 
     /// Waits until a call is cancelled in the manner of its era.
     #[track_caller]
     pub fn wait_for_cancellation(&self) {
-        self.wait("a cancelled call", |seen| {
-            let told = seen.posts.iter().any(|(_, body)| body.contains("notifications/cancelled"));
-            (if self.is_stateless() { seen.hung_up > 0 } else { told }).then_some(())
+        self.wait("a cancelled call", |state| {
+            let was_notified = state.posts.iter().any(|(_, body)| body.contains("notifications/cancelled"));
+            (if self.is_stateless() { state.hung_up > 0 } else { was_notified }).then_some(())
         });
     }
 
@@ -121,7 +121,7 @@ impl Upstream {
                 || method == "logging/setLevel"
                 || method == "subscriptions/listen";
             if !connecting {
-                self.update(|seen| seen.posts.push((head, body.clone())));
+                self.update(|state| state.posts.push((head, body.clone())));
             }
             match method.as_str() {
                 "tools/call" if self.seen.lock().unwrap().fails => answer(&mut stream, 500, "no"),
@@ -183,7 +183,7 @@ impl Upstream {
     fn call(&self, stream: &mut TcpStream, message: &Value, body: &str) {
         let id = &message["id"];
         let params = &message["params"];
-        let what = params["name"].as_str().or(params["uri"].as_str()).unwrap_or_default();
+        let name = params["name"].as_str().or(params["uri"].as_str()).unwrap_or_default();
         let result = |result: &str| {
             let result = match result.strip_suffix('}') {
                 Some(open) if self.is_stateless() => format!("{open},\"resultType\" : \"complete\"}}"),
@@ -192,12 +192,12 @@ impl Upstream {
             format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
         };
         let echo = || result(&format!(r#"{{"content":[],"got":{body}}}"#));
-        match what {
+        match name {
             "bytes" => answer(stream, 200, &result(ODD_RESULT)),
             "error" => answer(stream, 200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{ERROR}}}"#)),
             "x:here" => answer(stream, 200, &result(r#"{"contents":[{"uri":"x:here","text":"t","n":1.0}]}"#)),
             "x:mine" | "x:ours" | "read" => {
-                let scope = if what == "x:mine" { "private" } else { "public" };
+                let scope = if name == "x:mine" { "private" } else { "public" };
                 let contents = r#""contents":[{"uri":"x:mine","text":"t","n":1.0}],"content":[]"#;
                 answer(stream, 200, &result(&format!(r#"{{{contents},"ttlMs":3600000,"cacheScope":"{scope}"}}"#)));
             }
@@ -210,12 +210,18 @@ impl Upstream {
                 sse(stream);
                 let token = &params["_meta"]["progressToken"];
                 for progress in ["1.0", "0.5", "2.50"] {
-                    let told = format!(r#"{{"progressToken":{token},"progress":{progress},"message":"m"}}"#);
-                    event(stream, &format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{told}}}"#));
+                    let progress_params = format!(r#"{{"progressToken":{token},"progress":{progress},"message":"m"}}"#);
+                    event(
+                        stream,
+                        &format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{progress_params}}}"#),
+                    );
                 }
                 for level in ["debug", "warning"] {
-                    let told = format!(r#"{{"level":"{level}","data":1.0}}"#);
-                    event(stream, &format!(r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{told}}}"#));
+                    let log_params = format!(r#"{{"level":"{level}","data":1.0}}"#);
+                    event(
+                        stream,
+                        &format!(r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{log_params}}}"#),
+                    );
                 }
                 event(stream, &echo());
                 finish(stream);
@@ -238,13 +244,13 @@ impl Upstream {
                     r#"{{"jsonrpc":"2.0","id":"user_name","method":"elicitation/create","params":{QUESTION}}}"#
                 );
                 event(stream, &ask);
-                let got = self.wait("an answer", |seen| {
+                let answer = self.wait("an answer", |seen| {
                     seen.posts
                         .iter()
                         .find(|(_, body)| body.contains(r#""id":"user_name""#))
                         .map(|(_, body)| body.clone())
                 });
-                event(stream, &result(&format!(r#"{{"content":[],"got":{got}}}"#)));
+                event(stream, &result(&format!(r#"{{"content":[],"got":{answer}}}"#)));
                 finish(stream);
             }
             "url" => {

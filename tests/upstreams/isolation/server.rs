@@ -62,8 +62,8 @@ impl PendingCall<'_> {
         let id = format!("q{}", NEXT_ID.fetch_add(1, Ordering::Relaxed));
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         let wanted = format!(r#""id":"{id}""#);
-        let answer = self.server.wait("an answer", |seen| {
-            seen.posts.iter().rev().find(|body| body.contains(&wanted) && !body.contains("\"method\"")).cloned()
+        let answer = self.server.wait("an answer", |state| {
+            state.posts.iter().rev().find(|body| body.contains(&wanted) && !body.contains("\"method\"")).cloned()
         });
         serde_json::from_str(&answer).unwrap()
     }
@@ -103,12 +103,12 @@ impl Server {
     }
 
     pub fn start_answering(&self) {
-        self.update(|seen| seen.open = true);
+        self.update(|state| state.open = true);
     }
 
     /// Stops answering.
     pub fn stop_answering(&self) {
-        self.update(|seen| seen.open = false);
+        self.update(|state| state.open = false);
     }
 
     /// Returns the bodies with this text, without those of connecting.
@@ -141,7 +141,7 @@ impl Server {
     fn serve(&self, mut stream: TcpStream) {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some((line, body)) = read(&mut reader) {
-            self.wait("it is open", |seen| seen.open.then_some(()));
+            self.wait("it is open", |state| state.open.then_some(()));
             if !line.starts_with("POST") {
                 answer(&mut stream, 405, "");
                 continue;
@@ -171,7 +171,7 @@ impl Server {
                 answer(&mut stream, 200, &body);
                 continue;
             }
-            self.update(|seen| seen.posts.push(body.clone()));
+            self.update(|state| state.posts.push(body.clone()));
             if id.is_null() || method.is_empty() {
                 answer(&mut stream, 202, "");
                 continue;

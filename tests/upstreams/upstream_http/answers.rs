@@ -81,16 +81,16 @@ async fn stream_messages_precede_the_answer_in_order() {
     .await;
     let link = server.modern().await;
     for id in 1..=3 {
-        let heard = RecordingListener::new();
-        let answer = within_max_wait(link.request(&call(id), heard.clone())).await;
-        assert_eq!(heard.methods(), ["notifications/progress"; 3]);
+        let listener = RecordingListener::new();
+        let answer = within_max_wait(link.request(&call(id), listener.clone())).await;
+        assert_eq!(listener.methods(), ["notifications/progress"; 3]);
         assert_eq!(text(answer), r#"{"ok":true}"#);
         // The end of the stream may come a moment after the answer.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
     }
-    assert!(server.log.rpcs().iter().all(|rpc| rpc == "tools/call"), "no answer to what must not be asked");
+    assert!(server.log.rpcs().iter().all(|rpc| rpc == "tools/call"), "a forbidden question gets no answer");
 }
 
 #[actix::test]
@@ -162,18 +162,18 @@ async fn dropping_a_stateless_request_closes_its_stream() {
     .await;
     let link = server.modern().await;
     for id in [1, 2] {
-        let heard = RecordingListener::new();
+        let listener = RecordingListener::new();
         let outgoing = call(id);
-        let mut request = link.request(&outgoing, heard.clone());
+        let mut request = link.request(&outgoing, listener.clone());
         if id == 2 {
-            tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = heard.next_notification() => {} }
+            tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = listener.next_notification() => {} }
         } else {
             tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 1) => {} }
         }
         drop(request);
         assert_eq!(within_max_wait(is_closed.recv()).await.unwrap(), id);
     }
-    assert!(server.log.rpcs().iter().all(|rpc| rpc == "tools/call"), "closing is all the cancelling there is");
+    assert!(server.log.rpcs().iter().all(|rpc| rpc == "tools/call"), "closing the stream is the only cancellation");
 }
 
 #[actix::test]
@@ -218,12 +218,12 @@ async fn subscription_stays_open_with_its_own_messages() {
     })
     .await;
     let link = server.modern().await;
-    let heard = RecordingListener::new();
+    let listener = RecordingListener::new();
     let outgoing = Outgoing::new(1, "subscriptions/listen", Some("{}"));
-    let mut listen = link.request(&outgoing, heard.clone());
+    let mut listen = link.request(&outgoing, listener.clone());
     let others = async {
-        assert_eq!(heard.next_notification().await.method, "notifications/subscriptions/acknowledged");
-        assert_eq!(heard.next_notification().await.method, "notifications/tools/list_changed");
+        assert_eq!(listener.next_notification().await.method, "notifications/subscriptions/acknowledged");
+        assert_eq!(listener.next_notification().await.method, "notifications/tools/list_changed");
         assert_eq!(text(ask(&link, call(2)).await), "{}");
     };
     tokio::select! { answer = &mut listen => panic!("{answer:?}"), () = others => {} }

@@ -194,11 +194,15 @@ async fn request_is_sent_once_if_idle_connection_ends() {
     let link = server.modern().await;
     ask(&link, call(1)).await.unwrap();
     assert!(matches!(ask(&link, call(2)).await, Err(LinkError::Lost(_))));
-    assert_eq!(server.log.all().iter().filter(|r| r.id() == 2).count(), 1, "it may have been done: never twice");
+    assert_eq!(
+        server.log.all().iter().filter(|r| r.id() == 2).count(),
+        1,
+        "a request that may have been processed is not sent again"
+    );
 
     ask(&link, call(3)).await.unwrap();
     let read = Outgoing { repeatable: true, ..call(4) };
-    assert!(matches!(ask(&link, read).await, Err(LinkError::Lost(_))), "what only reads is sent again by who calls");
+    assert!(matches!(ask(&link, read).await, Err(LinkError::Lost(_))), "repeating a read is left to the caller");
     assert_eq!(server.log.all().iter().filter(|r| r.id() == 4).count(), 1);
 }
 

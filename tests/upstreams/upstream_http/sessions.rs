@@ -167,19 +167,19 @@ async fn questions_on_a_stream_are_answered_by_posts() {
         }
     })
     .await;
-    let (rest, heard) = (RecordingListener::new(), RecordingListener::new());
-    let link = server.legacy(rest.clone()).await;
+    let (unsolicited, listener) = (RecordingListener::new(), RecordingListener::new());
+    let link = server.legacy(unsolicited.clone()).await;
     let outgoing = call(3);
-    let call = link.request(&outgoing, heard.clone());
+    let call = link.request(&outgoing, listener.clone());
     let client = async {
-        let asked = heard.next_request().await;
+        let question = listener.next_request().await;
         assert_eq!(
-            (asked.method.as_str(), asked.params.as_ref().unwrap().get()),
+            (question.method.as_str(), question.params.as_ref().unwrap().get()),
             ("elicitation/create", r#"{"message":"?"}"#)
         );
-        asked.reply.answer(Ok(serde_json::from_str("{\"action\":\n\"decline\",\"n\":1.0}").unwrap()));
-        drop(heard.next_request().await);
-        let taken_back = heard.next_request().await;
+        question.reply.answer(Ok(serde_json::from_str("{\"action\":\n\"decline\",\"n\":1.0}").unwrap()));
+        drop(listener.next_request().await);
+        let taken_back = listener.next_request().await;
         taken_back.cancelled.cancelled().await;
         drop(taken_back);
         let answers = [("p", "result"), ("e", "result"), ("r", "error")];
@@ -194,8 +194,12 @@ async fn questions_on_a_stream_are_answered_by_posts() {
     };
     let (answer, ()) = within_max_wait(async { tokio::join!(call, client) }).await;
     assert_eq!(text(answer), r#"{"done":1}"#);
-    assert!(server.log.all().iter().all(|r| r.id() != "x"), "what was taken back is not answered");
-    assert_eq!(rest.methods(), ["notifications/tools/list_changed"], "about the server, whatever stream it came on");
+    assert!(server.log.all().iter().all(|r| r.id() != "x"), "a withdrawn question is not answered");
+    assert_eq!(
+        unsolicited.methods(),
+        ["notifications/tools/list_changed"],
+        "list changes concern the server, on whichever stream they come"
+    );
 }
 
 #[actix::test]
@@ -281,10 +285,10 @@ async fn interrupted_answer_is_resumed() {
         })
         .await;
         let link = server.legacy(RecordingListener::new()).await;
-        let heard = RecordingListener::new();
-        let answer = within_max_wait(link.request(&call(4), heard.clone())).await;
+        let listener = RecordingListener::new();
+        let answer = within_max_wait(link.request(&call(4), listener.clone())).await;
         assert_eq!(text(answer), r#"{"resumed":true}"#);
-        assert_eq!(heard.methods(), ["notifications/message"; 2]);
+        assert_eq!(listener.methods(), ["notifications/message"; 2]);
         assert_eq!(gets.get(), 3);
         assert_eq!(server.log.rpcs().iter().filter(|rpc| *rpc == "tools/call").count(), 1, "it is not called again");
     }

@@ -74,16 +74,16 @@ async fn messages_are_text_frames_and_pings_are_answered() {
         let mut socket = upgrade(conn, ECHOED_PROTOCOL).await;
         initialize(&mut socket).await;
         socket.send(Message::Ping("are you there".into())).await.unwrap();
-        let (mut ponged, mut asked) = (false, None);
-        while !ponged || asked.is_none() {
+        let (mut ponged, mut question_id) = (false, None);
+        while !ponged || question_id.is_none() {
             match socket.next().await {
                 Some(Ok(Frame::Pong(payload))) => ponged |= &payload[..] == b"are you there",
-                Some(Ok(Frame::Text(text))) => asked = Some(serde_json::from_slice::<Value>(&text).unwrap()),
+                Some(Ok(Frame::Text(text))) => question_id = Some(serde_json::from_slice::<Value>(&text).unwrap()),
                 Some(Ok(Frame::Ping(_))) => {}
                 other => panic!("{other:?}"),
             }
         }
-        let id = &asked.unwrap()["id"];
+        let id = &question_id.unwrap()["id"];
         let progress = json!({"progressToken": id, "progress": 1});
         say(&mut socket, json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})).await;
         // Fragmented into several frames.
@@ -98,10 +98,10 @@ async fn messages_are_text_frames_and_pings_are_answered() {
     .await;
     let link = open(&server, RecordingListener::new()).await.unwrap();
     assert_eq!(server.log.all()[0].header("authorization"), Some("Bearer x"));
-    let heard = RecordingListener::new();
-    let answer = within_max_wait(link.request(&call(1), heard.clone())).await;
+    let listener = RecordingListener::new();
+    let answer = within_max_wait(link.request(&call(1), listener.clone())).await;
     assert_eq!(text(answer), r#"{"ponged":true}"#);
-    assert_eq!(heard.methods(), ["notifications/progress"]);
+    assert_eq!(listener.methods(), ["notifications/progress"]);
 }
 
 #[actix::test]
@@ -145,16 +145,16 @@ async fn socket_end_fails_requests_in_flight() {
 
 #[actix::test]
 async fn close_is_sent_and_dropped_request_is_cancelled() {
-    let (seen, mut saw) = tokio::sync::mpsc::unbounded_channel();
+    let (observed, mut observations) = tokio::sync::mpsc::unbounded_channel();
     let server = Server::start(move |conn| {
-        let seen = seen.clone();
+        let observed = observed.clone();
         async move {
             let mut socket = upgrade(conn, ECHOED_PROTOCOL).await;
             initialize(&mut socket).await;
             while let Some(Ok(frame)) = socket.next().await {
                 match frame {
-                    Frame::Text(text) => seen.send(String::from_utf8(text.to_vec()).unwrap()).unwrap(),
-                    Frame::Close(reason) => return seen.send(format!("close {:?}", reason.unwrap().code)).unwrap(),
+                    Frame::Text(text) => observed.send(String::from_utf8(text.to_vec()).unwrap()).unwrap(),
+                    Frame::Close(reason) => return observed.send(format!("close {:?}", reason.unwrap().code)).unwrap(),
                     _ => {}
                 }
             }
@@ -165,11 +165,11 @@ async fn close_is_sent_and_dropped_request_is_cancelled() {
     {
         let outgoing = Outgoing::new(5, "slow", None);
         let mut request = link.request(&outgoing, RecordingListener::new());
-        tokio::select! { answer = &mut request => panic!("{answer:?}"), text = saw.recv() => assert!(text.unwrap().contains("slow")) }
+        tokio::select! { answer = &mut request => panic!("{answer:?}"), text = observations.recv() => assert!(text.unwrap().contains("slow")) }
     }
-    assert!(within_max_wait(saw.recv()).await.unwrap().contains(r#""requestId":5"#));
+    assert!(within_max_wait(observations.recv()).await.unwrap().contains(r#""requestId":5"#));
     link.close();
-    assert_eq!(within_max_wait(saw.recv()).await.unwrap(), "close Normal");
+    assert_eq!(within_max_wait(observations.recv()).await.unwrap(), "close Normal");
     assert!(matches!(ask(&link, call(6)).await, Err(LinkError::Unreachable(_))));
 }
 

@@ -122,8 +122,8 @@ fn code_of(error: &anyhow::Error) -> Option<i32> {
 async fn subscribe_and_hear(agent: &mut Agent, gateway: &Gateway, change: &str, uri: &str) -> Result<()> {
     agent.peer().subscribe(SubscribeRequestParams::new(uri)).await?;
     gateway.decide(change, "approve", "go ahead").await?;
-    let heard = tokio::time::timeout(Duration::from_secs(15), agent.updated.recv()).await?;
-    ensure!(heard.as_deref() == Some(uri), "{heard:?}");
+    let updated_uri = tokio::time::timeout(Duration::from_secs(15), agent.updated.recv()).await?;
+    ensure!(updated_uri.as_deref() == Some(uri), "{updated_uri:?}");
     agent.peer().unsubscribe(UnsubscribeRequestParams::new(uri)).await?;
     Ok(())
 }

@@ -61,8 +61,8 @@ impl Gateway {
             .spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().context("piped")?).read_line(&mut line).await?;
-        let place: Value = serde_json::from_str(&line).context("no cluster")?;
-        let text = |name: &str| place[name].as_str().map(str::to_owned).with_context(|| format!("no {name}"));
+        let cluster: Value = serde_json::from_str(&line).context("no cluster")?;
+        let text = |name: &str| cluster[name].as_str().map(str::to_owned).with_context(|| format!("no {name}"));
         let port = text("url")?.rsplit(':').next().context("no port")?.parse()?;
         Ok(Self { data: text("data")?.into(), port, key: text("key")?, _child: child, _folder: folder })
     }
@@ -95,15 +95,15 @@ impl Gateway {
             ensure!(Instant::now() < end, "no answer from /health");
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
-        let made = Command::new(binary())
+        let output = Command::new(binary())
             .args(["keys", "create", "--role", "reviewer", "--name", "alice", "--data"])
             .arg(gateway.data())
             .env_clear()
             .envs(environment())
             .output()
             .await?;
-        ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        gateway.key = String::from_utf8(made.stdout)?.trim().to_owned();
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        gateway.key = String::from_utf8(output.stdout)?.trim().to_owned();
         Ok(gateway)
     }
 
@@ -117,9 +117,9 @@ impl Gateway {
 
     /// Approves or rejects the current version of the change.
     pub(crate) async fn decide(&self, change: &str, decision: &str, comment: &str) -> Result<()> {
-        let (_, seen) = self.request("GET", &format!("/api/changes/{change}"), None).await?;
+        let (_, current) = self.request("GET", &format!("/api/changes/{change}"), None).await?;
         let body = json!({
-            "decision": decision, "comment": comment, "version": seen["version"], "digest": seen["digest"],
+            "decision": decision, "comment": comment, "version": current["version"], "digest": current["digest"],
         });
         let (status, answer) = self.request("POST", &format!("/api/changes/{change}/decision"), Some(body)).await?;
         ensure!(status == 200, "{status} {answer}");
@@ -161,8 +161,8 @@ fn write_config(folder: &Path) -> Result<PathBuf> {
 /// Returns the port that this process has published in its data directory.
 fn published(data: &Path, pid: Option<u32>) -> Option<u16> {
     let file: Value = serde_json::from_slice(&std::fs::read(data.join("gateway.json")).ok()?).ok()?;
-    let own = file["pid"].as_u64()? == u64::from(pid?);
-    file["url"].as_str()?.rsplit(':').next()?.parse().ok().filter(|_| own)
+    let is_own = file["pid"].as_u64()? == u64::from(pid?);
+    file["url"].as_str()?.rsplit(':').next()?.parse().ok().filter(|_| is_own)
 }
 
 /// Joins the chunks of a body.

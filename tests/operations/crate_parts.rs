@@ -125,8 +125,8 @@ fn parts(name: &str) -> Parts {
     parts
 }
 
-/// Returns the parts without a place in an order from the lowest up, because they are in a cycle or use one.
-fn unordered(parts: &Parts) -> Vec<&str> {
+/// Returns the parts that cannot be ordered from the lowest up, because they are in a cycle or use one.
+fn parts_in_cycles(parts: &Parts) -> Vec<&str> {
     let mut order: Vec<&str> = Vec::new();
     loop {
         let free = parts.iter().filter(|(part, uses)| {
@@ -147,16 +147,16 @@ fn crates() -> Vec<String> {
 
 #[test]
 fn parts_of_a_crate_have_no_cycles() {
-    let mut tangled: Vec<String> = Vec::new();
+    let mut cycles: Vec<String> = Vec::new();
     for name in crates() {
         let parts = parts(&name);
-        let some = unordered(&parts);
+        let some = parts_in_cycles(&parts);
         if !some.is_empty() {
             let uses = some.iter().map(|part| format!("\n  {part} uses {:?}", parts[*part]));
-            tangled.push(format!("{name}, where some of these use each other:{}", uses.collect::<String>()));
+            cycles.push(format!("{name}, where some of these use each other:{}", uses.collect::<String>()));
         }
     }
-    assert!(tangled.is_empty(), "{}", tangled.join("\n"));
+    assert!(cycles.is_empty(), "{}", cycles.join("\n"));
 }
 
 #[test]
@@ -164,12 +164,12 @@ fn upstream_folders_follow_the_order_of_its_header() {
     let header = fs::read_to_string(Path::new(ROOT).join("upstream/src/lib.rs")).unwrap();
     let header = header.split_once("Each folder uses only those before it.").unwrap().1;
     let parts = parts("upstream");
-    let place = |part: &str| header.find(&format!("`{part}`"));
+    let position = |part: &str| header.find(&format!("`{part}`"));
     let folders = ["link", "catalog", "server", "calls", "upkeep"];
     for part in folders {
-        let at = place(part).unwrap_or_else(|| panic!("the header does not name {part}"));
+        let at = position(part).unwrap_or_else(|| panic!("the header does not name {part}"));
         for used in &parts[part] {
-            assert!(place(used).is_some_and(|used| used < at), "{part} uses {used}");
+            assert!(position(used).is_some_and(|used| used < at), "{part} uses {used}");
         }
     }
     assert!(parts["upkeep"].len() >= 3 && parts["server"].contains("link"), "{parts:?}");
@@ -189,5 +189,5 @@ fn paths_are_parsed_as_written() {
 fn cyclic_parts_are_detected() {
     let uses = |part: &str, used: &[&str]| (part.to_owned(), used.iter().map(|used| (*used).to_owned()).collect());
     let parts: Parts = [uses("a", &[]), uses("b", &["a", "c"]), uses("c", &["b"]), uses("d", &["a"])].into();
-    assert_eq!(unordered(&parts), ["b", "c"]);
+    assert_eq!(parts_in_cycles(&parts), ["b", "c"]);
 }
