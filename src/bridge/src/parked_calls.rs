@@ -28,8 +28,8 @@ use crate::{
 };
 use countersign_protocol::{
     ErrorKind, McpError, RequestId,
-    capabilities::ClientCapabilities,
     json::{members, string},
+    negotiate::ClientCapabilities,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::Response;

@@ -1,7 +1,7 @@
 //! The JSON-RPC envelope: the kind of a received message, and the position of its parts.
 //!
 //! Everything but the id is borrowed. Payloads are skipped and never parsed, so that the cost is one linear pass over the text
-//! ([`single_pass`], with `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes are. Rules:
+//! (`Members::scan`, with `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes are. Rules:
 //! JSON-RPC 2.0 sections 4 to 6; 2026-07-28/basic/index, "Messages".
 
 // A fault holds an error and an id. It is created once and moved to the encoder, so its size does not matter.
@@ -12,12 +12,11 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::{
-    ErrorKind, McpError, RequestId, json,
-    outline::{Outline, OutlinedParams},
+    ErrorKind, McpError, RequestId,
+    json::{self, scanner::Scanner},
+    outline::{Outline, OutlineBuilder, OutlinedParams},
     params::{self, CallTool, Meta},
 };
-
-mod single_pass;
 
 /// Limits on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,13 +147,13 @@ impl EnvelopeFault {
 pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     let text = std::str::from_utf8(text)
         .map_err(|e| EnvelopeFault::parse(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
-    if let Some(members) = single_pass::members(text, limits.max_depth) {
+    if let Some(members) = Members::scan(text, limits.max_depth) {
         return build_message(text, members, limits).map(Incoming::Single);
     }
     parse_with_serde(text, limits)
 }
 
-/// Parses text that [`single_pass`] did not accept, and finds the error in it.
+/// Parses text that [`Members::scan`] did not accept, and finds the error in it.
 fn parse_with_serde<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     if json::has_lone_surrogate(text) {
         return Err(EnvelopeFault::parse("The message has an escape that is half of a surrogate pair"));
@@ -321,6 +320,36 @@ struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
+    /// Reads the object `text`, checks its depth and outlines `params` in one pass, or returns `None` if the fallback must read
+    /// the text.
+    ///
+    /// This parser accepts nearly every message. It rejects text that is not JSON, escaped names, and nesting deeper than
+    /// [`Scanner::check_value`] follows; the caller then uses `serde_json`, which also reports the error. The parser must
+    /// accept nothing that `serde_json` rejects or reads differently.
+    ///
+    /// A request of 340 bytes costs 5,400 instructions here and 13,600 with `serde_json`; its response of 260 bytes costs
+    /// 3,500 and 7,000. The difference is 17 % of the instructions of a proxied stateless call, or 0.6 µs.
+    fn scan(text: &'a str, max_depth: usize) -> Option<Self> {
+        // The depth that the scanner follows for a member, one less than for the whole message.
+        let levels = u64::BITS.min(u32::try_from(max_depth).unwrap_or(u64::BITS)).checked_sub(1)?;
+        let mut members = Self { depth_checked: true, ..Self::default() };
+        let mut scanner = Scanner::new(text);
+        scanner.skip_space();
+        scanner.check_object(|scanner, key, _| {
+            let start = scanner.position();
+            if key == "params" && scanner.peek() == b'{' {
+                members.outline = Some(outline_params(scanner, levels.checked_sub(1)?)?);
+            } else {
+                scanner.check_value(levels)?;
+            }
+            let Some(slot) = members.slot(key) else { return Some(()) };
+            // A duplicate member is rejected here; the fallback reports it.
+            slot.replace(json::trusted_raw_value(scanner.text_since(start)?)?).is_none().then_some(())
+        })?;
+        scanner.skip_space();
+        (scanner.position() == text.len()).then_some(members)
+    }
+
     /// Reads an object that is known to be JSON.
     fn read(object: &'a str) -> Self {
         let mut members = Self::default();
@@ -346,6 +375,32 @@ impl<'a> Members<'a> {
             _ => return None,
         })
     }
+}
+
+/// Scans `params`, whose values may have `levels` levels of nesting, and outlines it.
+fn outline_params(scanner: &mut Scanner<'_>, levels: u32) -> Option<Outline> {
+    let begin = scanner.position();
+    let mut outline = OutlineBuilder::new();
+    scanner.check_object(|scanner, key, name| {
+        let value = scanner.position();
+        if key == "_meta" {
+            outline.begin_meta();
+        }
+        if key == "_meta" && scanner.peek() == b'{' {
+            let levels = levels.checked_sub(1)?;
+            scanner.check_object(|scanner, key, name| {
+                let start = scanner.position();
+                scanner.check_value(levels)?;
+                outline.add_meta_member(name - value, key.len(), start - value..scanner.position() - value);
+                Some(())
+            })?;
+        } else {
+            scanner.check_value(levels)?;
+        }
+        outline.add_member(key, name - begin, value - begin..scanner.position() - begin);
+        Some(())
+    })?;
+    Some(outline.finish())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! 1. Add its line to `revisions!` below, in order of date, and move `NEWEST_LEGACY` or `MODERN` to it. Where a message
 //!    differs, add a rule to [`Rules`] with a row in the test `table_matches_schemas`, which does not compile without a
 //!    column for the revision. `only_dates_of_revisions_parse` finds a forgotten step.
-//! 2. Add its methods to `method.rs`. The test `every_method_in_every_revision` does not compile without a column.
+//! 2. Add its methods to `request.rs`. The test `every_method_in_every_revision` does not compile without a column.
 //! 3. Make `src/upstream/src/link/detect.rs` (stateless) or `src/upstream/src/link/handshake.rs` (handshake) detect
 //!    servers of the new revision and of all earlier ones. `server_of_any_single_revision_is_detected` checks this.
 //! 4. Where a message differs, apply the rules in the code that writes the message: definitions in

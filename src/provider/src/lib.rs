@@ -38,7 +38,7 @@ use countersign_domain::{
     principal::Principal,
     recipes::Recipe,
 };
-use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations, capabilities::ClientCapabilities};
+use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations, negotiate::ClientCapabilities};
 
 /// A tool as its provider defines it.
 #[derive(Clone, Debug)]

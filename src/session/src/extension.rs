@@ -10,10 +10,9 @@ use countersign_bridge::{extension, tasks};
 use countersign_domain::policy::Requester;
 use countersign_exchange::{context::requester, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{
-    ErrorKind, McpError,
+    ErrorKind, McpError, Method,
     envelope::Request,
     json::{member, members},
-    method::Method,
 };
 use countersign_routing::RouteTable;
 use countersign_upstream::{NegotiatedSession, Upstream};

@@ -16,10 +16,9 @@ use countersign_exchange::{
     shared::SessionShared,
 };
 use countersign_protocol::{
-    Era, ErrorKind, McpError, Revision, encode,
+    Era, ErrorKind, McpError, Method, Revision, encode,
     envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request},
     headers,
-    method::Method,
     params::{self, LoggingLevel, Meta},
 };
 use countersign_routing::RouteTable;

@@ -5,7 +5,7 @@
 use crate::{RequestScope, extension, handlers, server::McpServer};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{cancel::Cancel, context::Exchange, reply::Reply};
-use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method};
+use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request};
 use countersign_telemetry::{RequestMetrics, RequestOutcome, Transport};
 use std::time::Instant;
 

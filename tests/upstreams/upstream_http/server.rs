@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::VecDeque, future::Future, rc::Rc, sync::Arc, time::Duration};
 
 use countersign_config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
-use countersign_protocol::{Revision, capabilities::ClientCapabilities};
+use countersign_protocol::{Revision, negotiate::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::{
     Connector, Link, LinkError, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification, handshake, http,

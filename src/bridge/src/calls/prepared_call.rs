@@ -49,7 +49,7 @@ impl<'a> PreparedCall<'a> {
             capabilities: None,
             log_level: caller.log_level,
         };
-        countersign_protocol::ambiguous_keys::check(&params)?;
+        countersign_protocol::outline::check_key_case(&params)?;
         let mut prepared = Self { call, negotiated, caller, params, declared_client, task: None, cache_lookup: None };
         prepared.declared_client.capabilities = prepared.capabilities_to_declare(is_restricted);
         Ok(prepared)

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::translation::task_shape;
 use countersign_exchange::{ask::ask, context::Exchange};
-use countersign_protocol::{McpError, capabilities::ClientCapabilities};
+use countersign_protocol::{McpError, negotiate::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::Response;
 

@@ -11,8 +11,8 @@ use countersign_config::UpstreamConfig;
 use countersign_exchange::{ask::AskError, context::Exchange};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
-    capabilities::ClientCapabilities,
     json::{member, string},
+    negotiate::ClientCapabilities,
     rpc_error::RpcError,
 };
 

@@ -10,10 +10,9 @@ use super::missing_capability;
 use crate::translation::result::ResultMembers;
 use countersign_exchange::{context::Exchange, related::RelatedChannel, shared::Transport};
 use countersign_protocol::{
-    ErrorKind, McpError, Revision,
-    capabilities::ClientCapabilities,
-    encode,
+    ErrorKind, McpError, Revision, encode,
     json::{MemberEdit, edit, member, string},
+    negotiate::ClientCapabilities,
     params::LoggingLevel,
 };
 use countersign_provider::request::UpstreamRequest;

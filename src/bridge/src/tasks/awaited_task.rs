@@ -14,10 +14,9 @@ use crate::{
     translation::task_shape::{self, Status},
 };
 use countersign_protocol::{
-    McpError, Revision,
-    capabilities::ClientCapabilities,
-    encode,
+    McpError, Revision, encode,
     json::{MemberEdit, edit, members, merge_meta, string},
+    negotiate::ClientCapabilities,
     rpc_error::RpcError,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};

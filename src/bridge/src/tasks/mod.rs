@@ -23,10 +23,9 @@ use crate::translation::task_shape;
 use ask::EXTENSION;
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
-    Era, ErrorKind, McpError, Revision,
+    Era, ErrorKind, McpError, Method, Revision,
     envelope::Request,
     json::{member, string},
-    method::Method,
     outline::OutlinedObject,
 };
 use countersign_upstream::{NegotiatedSession, Upstream};

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use countersign_config::{UpstreamConfig, UpstreamTarget};
     use countersign_domain::principal::Principal;
-    use countersign_protocol::{Revision, capabilities::ClientCapabilities};
+    use countersign_protocol::{Revision, negotiate::ClientCapabilities};
     use countersign_upstream::{
         Catalog, LinkChoice,
         testing::{disconnected_upstream, negotiated},

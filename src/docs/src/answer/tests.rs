@@ -5,7 +5,7 @@ use serde_json::{Value, json, value::to_raw_value};
 use super::*;
 use crate::model::{Level, Passage};
 use countersign_domain::principal::{Principal, Role};
-use countersign_protocol::{capabilities::ClientCapabilities, rpc_error::RpcError};
+use countersign_protocol::{negotiate::ClientCapabilities, rpc_error::RpcError};
 use countersign_provider::{Inquirer, request::UpstreamRequest, testing};
 
 fn source(path: &str, text: &str) -> Hit {

@@ -10,8 +10,8 @@ use serde_json::{Value as Json, value::RawValue};
 
 use super::condition::ConditionFault;
 use countersign_protocol::{
-    ambiguous_keys::fold_case,
     json::{Token, tokens},
+    outline::fold_case,
 };
 
 /// The most bytes of arguments that conditions read.

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use countersign_protocol::{
     Era, Revision,
-    capabilities::ClientCapabilities,
     json::{MemberEdit, edit, member, string},
+    negotiate::ClientCapabilities,
     rpc_error::RpcError,
 };
 

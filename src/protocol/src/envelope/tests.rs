@@ -320,3 +320,32 @@ fn empty_and_long_batches_are_refused() {
     assert_eq!(fault.error.data["maxBatch"], json!(4));
     refused(&format!("[{},x]", [ping; 5].join(",")), -32700, None);
 }
+
+#[test]
+fn single_pass_accepts_plain_messages() {
+    for text in [
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"b":[{},[],-0.5e+7]}}}"#,
+        " {\n\t\"id\" : \"\\ud83d\\ude00\" , \"result\" : { } } ",
+        r#"{"error":{"code":-1,"message":"\n\u00e9\/"},"id":null,"x":[true,false,null]}"#,
+        "{}",
+    ] {
+        assert!(Members::scan(text, 128).is_some(), "{text}");
+    }
+}
+
+#[test]
+fn single_pass_counts_depth_like_parser() {
+    for (text, depth) in [
+        ("{}", 1),
+        (r#"{"id":[]}"#, 2),
+        (r#"{"params":{"a":{"b":[]}}}"#, 4),
+        (r#"{"params":{"_meta":{"b":[1]}},"id":1}"#, 4),
+        (r#"{"a":[[],[],[]],"result":{"a":[1]}}"#, 3),
+    ] {
+        assert!(Members::scan(text, depth).is_some(), "{text}");
+        assert!(Members::scan(text, depth - 1).is_none(), "{text}");
+    }
+    let deep = |levels: usize| format!(r#"{{"result":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
+    assert!(Members::scan(&deep(63), 128).is_some());
+    assert!(Members::scan(&deep(64), 128).is_none(), "deeper than the scanner follows");
+}

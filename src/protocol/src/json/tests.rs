@@ -276,3 +276,10 @@ proptest! {
         let _ = (add_members(&text, &[("a", "1")]), merge_meta(&text, &[("a", MemberEdit::Set("1"))]), edit_members(&text, |_, _| MemberAction::Drop));
     }
 }
+
+#[test]
+fn raw_value_keeps_text_unchanged() {
+    for text in ["1", r#"{"a":[1]}"#, "\"é\""] {
+        assert_eq!(trusted_raw_value(text).map(RawValue::get), Some(text));
+    }
+}

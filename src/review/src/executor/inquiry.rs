@@ -22,7 +22,7 @@ use countersign_domain::{
     questions::{ELICITATION, check_capabilities, elicitation::params_for_client},
 };
 use countersign_protocol::{
-    ErrorKind, McpError, RequestId, Revision, capabilities::ClientCapabilities, json::string, rpc_error::RpcError,
+    ErrorKind, McpError, RequestId, Revision, json::string, negotiate::ClientCapabilities, rpc_error::RpcError,
 };
 use countersign_provider::{
     Inquirer,

@@ -18,7 +18,7 @@ use countersign_exchange::{
     ask::{AskError, ask},
     reply::SERVER_META,
 };
-use countersign_protocol::{capabilities::ClientCapabilities, json::member, rpc_error::RpcError};
+use countersign_protocol::{json::member, negotiate::ClientCapabilities, rpc_error::RpcError};
 use countersign_provider::{Inquirer, request::UpstreamRequest};
 
 /// The number of questions of one call that may wait to be sent.

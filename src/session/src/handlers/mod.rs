@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::{RequestScope, server::Routing};
 use countersign_exchange::{cancel::Cancel, reply::Reply};
-use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method, params};
+use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request, params};
 use countersign_routing::RouteTable;
 
 /// Runs the handler of a method that exists in the exchange's revision.

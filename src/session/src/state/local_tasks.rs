@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::long_requests::LongRequests;
 use countersign_bridge::task_shape::{self, Status, Times};
 use countersign_exchange::{context::Exchange, memory::Share, reply::Reply};
-use countersign_protocol::{ErrorKind, McpError, json::member, method::Method};
+use countersign_protocol::{ErrorKind, McpError, Method, json::member};
 
 /// The maximum number of tasks of one principal that are remembered. A running task is never dropped for another one.
 const MAX_TASKS: usize = 100;

@@ -11,7 +11,7 @@ use std::{
 use metrics::{counter, histogram};
 
 use super::{ERRORS, REQUEST_DURATION, REQUESTS, Transport, labels};
-use countersign_protocol::{ErrorKind, method::Method as ProtocolMethod};
+use countersign_protocol::{ErrorKind, Method as ProtocolMethod};
 
 labels! {
     /// The outcome of a request.

@@ -17,11 +17,10 @@ use countersign_exchange::{
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
 use countersign_protocol::{
-    ErrorKind, McpError, RequestId, Revision,
+    ErrorKind, McpError, Method, RequestId, Revision,
     envelope::{Message, Request},
     headers,
     json::string,
-    method::Method,
     param_headers::check_params,
     params::Meta,
 };

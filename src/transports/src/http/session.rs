@@ -36,9 +36,8 @@ use countersign_exchange::{
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
 use countersign_protocol::{
-    ErrorKind, McpError, Revision,
+    ErrorKind, McpError, Method, Revision,
     envelope::{self, Incoming, Message},
-    method::Method,
 };
 use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
 use countersign_session::{

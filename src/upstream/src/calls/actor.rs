@@ -16,7 +16,7 @@ use crate::{
         pool::{OpeningSender, PoolKey},
     },
 };
-use countersign_protocol::{McpError, capabilities::ClientCapabilities};
+use countersign_protocol::{McpError, negotiate::ClientCapabilities};
 use countersign_provider::{CallContext, ToolResult};
 
 impl Upstream {

@@ -14,7 +14,7 @@ use super::{
     },
     incoming::escape_excerpt,
 };
-use countersign_protocol::{Era, Revision, capabilities::ClientCapabilities};
+use countersign_protocol::{Era, Revision, negotiate::ClientCapabilities};
 
 /// Time limit for a server to answer `server/discover` before it is asked for a handshake too.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);

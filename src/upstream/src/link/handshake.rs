@@ -11,8 +11,8 @@ use super::{
 };
 use countersign_protocol::{
     Era, Revision,
-    capabilities::ClientCapabilities,
     json::{MemberEdit, merge_meta},
+    negotiate::ClientCapabilities,
     params::keys,
     rpc_error::RpcError,
 };

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use countersign_domain::principal::Principal;
-use countersign_protocol::capabilities::ClientCapabilities;
+use countersign_protocol::negotiate::ClientCapabilities;
 use countersign_telemetry::metrics::CacheMetrics;
 
 /// Maximum bytes of all entries of one upstream.

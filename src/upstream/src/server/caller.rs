@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::connection::UpstreamConnection;
 use countersign_domain::principal::Principal;
-use countersign_protocol::{capabilities::ClientCapabilities, params::LoggingLevel};
+use countersign_protocol::{negotiate::ClientCapabilities, params::LoggingLevel};
 
 /// The client for which a request is sent to an upstream.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{Upstream, connection::UpstreamConnection};
 use crate::link::{LinkError, Listener, Outgoing, Response, handshake::with_meta_for};
-use countersign_protocol::{Era, capabilities::ClientCapabilities, rpc_error::RpcError};
+use countersign_protocol::{Era, negotiate::ClientCapabilities, rpc_error::RpcError};
 
 /// The reason why a request of the gateway itself failed.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use tokio::{
 use super::{caller::Caller, connection::UpstreamConnection};
 use crate::link::{LinkError, LinkKind};
 use countersign_config::Isolation;
-use countersign_protocol::{Era, capabilities::ClientCapabilities};
+use countersign_protocol::{Era, negotiate::ClientCapabilities};
 
 /// Time for which a new link is kept for the caller that requested it.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);

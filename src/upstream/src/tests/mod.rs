@@ -24,7 +24,7 @@ use crate::{
 };
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_domain::principal::Principal;
-use countersign_protocol::{Era, McpError, capabilities::ClientCapabilities};
+use countersign_protocol::{Era, McpError, negotiate::ClientCapabilities};
 
 fn config(name: &str) -> UpstreamConfig {
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };

@@ -25,7 +25,7 @@ use crate::{
 };
 use countersign_config::UpstreamTarget;
 use countersign_net::Backoff;
-use countersign_protocol::{Era, capabilities::ClientCapabilities};
+use countersign_protocol::{Era, negotiate::ClientCapabilities};
 use countersign_provider::ProviderEvent;
 
 /// A connection that lasted this long counts as stable, so that the next attempt follows at once.

@@ -20,7 +20,7 @@ use crate::{
         connection::{Traffic, UpstreamConnection},
     },
 };
-use countersign_protocol::{Era, capabilities::ClientCapabilities};
+use countersign_protocol::{Era, negotiate::ClientCapabilities};
 
 /// Time limit for a server to announce different lists to a client that declares everything.
 const CHANGE_NOTICE_TIMEOUT: Duration = Duration::from_secs(3);

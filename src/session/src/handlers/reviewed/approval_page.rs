@@ -15,7 +15,7 @@ use countersign_domain::{
     questions::ELICITATION,
 };
 use countersign_exchange::{ask, reply::SERVER_META};
-use countersign_protocol::{Revision, capabilities::ClientCapabilities, encode};
+use countersign_protocol::{Revision, encode, negotiate::ClientCapabilities};
 use countersign_provider::NoProgress;
 
 /// The key of the request in `inputRequests`.

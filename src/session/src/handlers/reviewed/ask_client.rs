@@ -21,7 +21,7 @@ use countersign_exchange::{
     ask::{AskError, ask},
     reply::SERVER_META,
 };
-use countersign_protocol::{McpError, Revision, capabilities::ClientCapabilities, json::members};
+use countersign_protocol::{McpError, Revision, json::members, negotiate::ClientCapabilities};
 use countersign_routing::ToolRoute;
 
 /// Returns the capabilities that the tool may ask the client for, to be stored with the change. Returns `None` unless

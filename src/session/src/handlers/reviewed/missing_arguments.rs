@@ -21,8 +21,8 @@ use countersign_domain::{
 use countersign_exchange::{ask::ask, reply::SERVER_META};
 use countersign_protocol::{
     Revision,
-    capabilities::ClientCapabilities,
     json::{MemberEdit, edit, member, members, string},
+    negotiate::ClientCapabilities,
 };
 use countersign_routing::ToolRoute;
 

@@ -24,10 +24,9 @@ use countersign_bridge::{task_shape, tasks as foreign};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
-    ErrorKind, McpError, encode,
+    ErrorKind, McpError, Method, encode,
     envelope::Request,
     json::{MemberEdit, edit, member},
-    method::Method,
     params,
 };
 use countersign_provider::NoProgress;
@@ -53,7 +52,7 @@ pub async fn handle(exchange: &RequestScope, method: Method, request: &Request<'
         return list(exchange, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
-    countersign_protocol::ambiguous_keys::check(&request.outlined_params())?;
+    countersign_protocol::outline::check_key_case(&request.outlined_params())?;
     let id = foreign::requested_id(params)?;
     if let Some(task) = exchange.server.local_tasks.find(&exchange.identity.principal.name, &id, exchange.is_modern()) {
         return task.handle(exchange, method, &exchange.server.long_requests).await;

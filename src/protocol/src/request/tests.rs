@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use super::*;
 
 /// Every method, with `true` for each revision that has it (oldest first) and `true` if a handshake-era client needs a session.
@@ -74,4 +76,35 @@ fn unknown_methods_are_echoed_truncated() {
 fn refused_handshake_lists_served_versions() {
     let error = Method::parse_request("initialize", Revision::MODERN).expect_err("stateless");
     assert_eq!((error.kind, &error.data["supported"][0]), (ErrorKind::MethodNotFound, &"2026-07-28".into()));
+}
+
+fn id(raw: &str) -> RequestId {
+    RequestId::from_json(raw).unwrap_or_else(|| panic!("{raw} is an id"))
+}
+
+#[test]
+fn strings_and_integers_of_any_length_are_ids() {
+    for raw in ["0", "-1", "123456789012345678901234567890", "\"\"", "\"a b\"", r#""\u0061""#] {
+        assert_eq!(id(raw).as_json(), raw);
+    }
+    for raw in ["null", "true", "1.0", "1e3", "-1E2", "{}", "[1]", ""] {
+        assert!(RequestId::from_json(raw).is_none(), "{raw}");
+    }
+}
+
+#[test]
+fn ids_are_equal_regardless_of_escapes() {
+    assert_eq!(id(r#""a""#), id(r#""\u0061""#));
+    assert_eq!(id(r#""\u0061""#), id("\"a\""));
+    assert_eq!(id(r#""\/""#), id(r#""/""#));
+    assert_eq!(id(r#""😀""#), id(r#""\ud83d\uDE00""#));
+    assert_ne!(id(r#""\\u0061""#), id(r#""a""#));
+    assert_ne!(id("1"), id("\"1\""));
+    assert_ne!(id(r#""a\"b""#), id(r#""a""#));
+}
+
+#[test]
+fn hash_agrees_with_equality() {
+    let set: HashSet<_> = [id(r#""a""#), id(r#""\u0061""#), id("1"), id("\"1\"")].into_iter().collect();
+    assert_eq!(set.len(), 3);
 }

@@ -1,9 +1,106 @@
-//! The methods that the gateway knows, and the revisions that have each of them.
+//! The id and the method of a request.
 //!
-//! The dispatcher reads this one table: a method that is missing here, or missing in the client's revision, gives
-//! `-32601`. Sources: `schema.ts` of each revision; the last three requests are extensions of the gateway.
+//! An id is stored as the JSON text that was received. The dispatcher reads the one table of methods: a method that is missing
+//! here, or missing in the client's revision, gives `-32601`. Sources: `schema.ts` of each revision; the last three requests are
+//! extensions of the gateway.
+
+use std::{
+    borrow::Cow,
+    fmt,
+    hash::{Hash, Hasher},
+};
+
+use compact_str::{CompactString, ToCompactString};
 
 use super::{Era, ErrorKind, McpError, Revision, negotiate};
+
+/// A JSON-RPC request id: the raw JSON text of a string or of an integer of any length, echoed byte for byte.
+///
+/// Two ids are equal if they are the same string or the same integer, whatever escapes a string uses: `"a"` and
+/// `"\u0061"` are one id. `1` and `"1"` differ (2026-07-28/basic/index, "Requests").
+#[derive(Clone)]
+pub struct RequestId {
+    raw: CompactString,
+    /// `true` if the text has an escape, so that comparing bytes is not enough.
+    has_escapes: bool,
+}
+
+impl RequestId {
+    /// Wraps raw JSON text that the envelope parser has accepted as an id.
+    pub fn from_raw(raw: &str) -> Self {
+        Self { raw: raw.into(), has_escapes: raw.contains('\\') }
+    }
+
+    /// Parses an id from JSON text, which must be one value without surrounding whitespace.
+    ///
+    /// Returns `None` for null, fractions, exponents, booleans, objects and arrays.
+    #[must_use]
+    pub fn from_json(raw: &str) -> Option<Self> {
+        is_string_or_integer(raw).then(|| Self::from_raw(raw))
+    }
+
+    /// Returns the JSON text of the id, as the client wrote it.
+    #[must_use]
+    pub fn as_json(&self) -> &str {
+        &self.raw
+    }
+
+    /// Returns the raw text with the escapes of a string decoded. Equality, order and hash use it.
+    fn canonical(&self) -> Cow<'_, str> {
+        if !self.has_escapes {
+            return Cow::Borrowed(&self.raw);
+        }
+        match serde_json::from_str::<String>(&self.raw) {
+            Ok(text) => Cow::Owned(format!("\"{text}\"")),
+            Err(_) => Cow::Borrowed(&self.raw),
+        }
+    }
+}
+
+/// Returns `true` if valid JSON text is a string or an integer (no fraction, no exponent).
+pub(super) fn is_string_or_integer(raw: &str) -> bool {
+    match raw.as_bytes() {
+        [b'"', ..] => true,
+        [b'-' | b'0'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+impl PartialEq for RequestId {
+    fn eq(&self, other: &Self) -> bool {
+        if self.has_escapes || other.has_escapes {
+            self.canonical() == other.canonical()
+        } else {
+            self.raw == other.raw
+        }
+    }
+}
+
+impl Eq for RequestId {}
+
+impl Hash for RequestId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.canonical().hash(state);
+    }
+}
+
+impl From<i64> for RequestId {
+    fn from(n: i64) -> Self {
+        Self { raw: n.to_compact_string(), has_escapes: false }
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.raw)
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.raw)
+    }
+}
 
 /// The revisions that have a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
