@@ -10,11 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use actix_web::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use dashmap::DashMap;
 
 use super::{
     attempts::{FailedAttempts, Subject},
-    bearer,
     keys::{KeyStore, PREFIX},
     secret,
 };
@@ -31,6 +31,8 @@ pub const RECHECK: Duration = Duration::from_secs(1);
 const MAX_CACHED_KEYS: usize = 10_000;
 /// The most wrong keys in each of the two generations.
 const MAX_WRONG_KEYS: usize = 2048;
+/// Maximum bytes of an `Authorization` header; a key has 47 characters.
+const MAX_HEADER_LEN: usize = 512;
 
 struct CachedKey {
     principal: Arc<Principal>,
@@ -73,7 +75,7 @@ impl Authenticator {
     }
 
     /// Returns the principal and the credential of a request, which [`Self::recheck`] verifies later. `authorization` is
-    /// the value of the only `Authorization` header ([`bearer::authorization_header`]), and `peer` is the address of the
+    /// the value of the only `Authorization` header ([`authorization_header`]), and `peer` is the address of the
     /// socket; `None` does not count as loopback.
     ///
     /// # Errors
@@ -90,7 +92,7 @@ impl Authenticator {
         now: impl FnOnce() -> Instant,
     ) -> Result<Identity, McpError> {
         match authorization {
-            Some(value) => self.identify_key_at(bearer::parse_token(value)?, peer, now()),
+            Some(value) => self.identify_key_at(parse_token(value)?, peer, now()),
             None if self.admits_loopback && peer.is_some_and(|ip| ip.to_canonical().is_loopback()) => {
                 Ok(Identity { principal: Arc::clone(&self.local_agent), credential: Credential::Loopback })
             }
@@ -229,171 +231,41 @@ fn hash_prefix(hash: &SecretHash) -> u64 {
     hash.first_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
-    use std::{
-        collections::HashMap,
-        sync::atomic::{AtomicUsize, Ordering},
-    };
-
-    use jiff::Timestamp;
-
-    use super::*;
-    use crate::keys::{self, StoredKey};
-    use countersign_domain::principal::Role;
-
-    /// A key store in memory.
-    #[derive(Default)]
-    pub(crate) struct MemoryKeys {
-        pub keys: Mutex<HashMap<SecretHash, StoredKey>>,
-        pub lookups: AtomicUsize,
-        pub is_broken: std::sync::atomic::AtomicBool,
+/// Returns the only `Authorization` header of a request, if any.
+///
+/// # Errors
+/// `UNAUTHORIZED` for several headers, since different readers might pick different ones.
+pub fn authorization_header(headers: &HeaderMap) -> Result<Option<&[u8]>, McpError> {
+    let mut all = headers.get_all(AUTHORIZATION);
+    let first = all.next();
+    if all.next().is_some() {
+        return Err(McpError::new(ErrorKind::Unauthorized, "more than one Authorization header"));
     }
-
-    impl MemoryKeys {
-        pub(crate) fn add(&self, name: &str, role: Role) -> String {
-            let new = keys::create(name, role, Timestamp::UNIX_EPOCH).unwrap();
-            self.keys.lock().unwrap().insert(new.hash, StoredKey { key: new.key, hash: new.hash });
-            new.secret
-        }
-        pub(crate) fn revoke(&self, secret: &str) {
-            let mut keys = self.keys.lock().unwrap();
-            keys.get_mut(&secret::hash(secret.as_bytes())).unwrap().key.revoked_at = Some(Timestamp::UNIX_EPOCH);
-        }
-    }
-
-    impl KeyStore for MemoryKeys {
-        fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
-            self.lookups.fetch_add(1, Ordering::Relaxed);
-            if self.is_broken.load(Ordering::Relaxed) {
-                return Err(McpError::new(ErrorKind::StoreUnavailable, "broken"));
-            }
-            Ok(self.keys.lock().unwrap().get(hash).cloned())
-        }
-    }
-
-    const LOOPBACK: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
-
-    fn remote() -> Option<IpAddr> {
-        Some(IpAddr::from([203, 0, 113, 9]))
-    }
-
-    fn new_authenticator(mode: AuthMode) -> (Authenticator, Arc<MemoryKeys>) {
-        let store = Arc::new(MemoryKeys::default());
-        let config = Config { auth: countersign_config::AuthConfig { mode }, ..Config::default() };
-        (Authenticator::new(&config, Arc::clone(&store) as Arc<dyn KeyStore>), store)
-    }
-
-    fn bearer(key: &str) -> Vec<u8> {
-        format!("Bearer {key}").into_bytes()
-    }
-
-    #[test]
-    fn local_mode_admits_loopback_without_key() {
-        let (auth, store) = new_authenticator(AuthMode::Local);
-        let key = store.add("ci", Role::Agent);
-        assert_eq!(*auth.identify(None, LOOPBACK).unwrap().principal, Principal::local_agent());
-        assert_eq!(*auth.identify(None, "::1".parse().ok()).unwrap().principal, Principal::local_agent());
-        assert_eq!(*auth.identify(None, "::ffff:127.0.0.1".parse().ok()).unwrap().principal, Principal::local_agent());
-        assert_eq!(auth.identify(Some(&bearer(&key)), LOOPBACK).unwrap().principal.name, "ci");
-        for nobody in [auth.identify(None, remote()), auth.identify(None, None)] {
-            assert_eq!(nobody.unwrap_err().kind, ErrorKind::Unauthorized);
-        }
-    }
-
-    #[test]
-    fn wrong_key_is_refused_even_if_none_is_needed() {
-        let (auth, _) = new_authenticator(AuthMode::Local);
-        for bad in ["Bearer csk_wrong", "Bearer ", "Basic YTpi", ""] {
-            let error = auth.identify(Some(bad.as_bytes()), LOOPBACK).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Unauthorized, "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn loopback_needs_key_in_keys_mode_and_behind_proxy() {
-        let (auth, store) = new_authenticator(AuthMode::Keys);
-        auth.identify(None, LOOPBACK).unwrap_err();
-        let key = store.add("ci", Role::Agent);
-        auth.identify(Some(&bearer(&key)), remote()).unwrap();
-        let config = Config { behind_tls_proxy: true, ..Config::default() };
-        let proxied = Authenticator::new(&config, store);
-        proxied.identify(None, LOOPBACK).unwrap_err();
-        assert_eq!(*proxied.identify_local_process().unwrap().principal, Principal::local_agent());
-        assert_eq!(auth.identify_local_process().unwrap_err().kind, ErrorKind::Unauthorized);
-    }
-
-    #[test]
-    fn cached_key_is_rechecked_after_max_age() {
-        let (auth, store) = new_authenticator(AuthMode::Keys);
-        let key = store.add("ci", Role::Agent);
-        let now = Instant::now();
-        let ask = |at: Instant| auth.identify_at(Some(&bearer(&key)), LOOPBACK, || at);
-        for _ in 0..100 {
-            ask(now).unwrap();
-        }
-        assert_eq!(store.lookups.load(Ordering::Relaxed), 1);
-        store.revoke(&key);
-        ask(now + MAX_KEY_AGE / 2).unwrap();
-        assert_eq!(ask(now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
-        // An earlier cache entry must not make the key valid again.
-        assert_eq!(ask(now).unwrap_err().kind, ErrorKind::Unauthorized);
-    }
-
-    #[test]
-    fn unreadable_store_admits_nobody() {
-        let (auth, store) = new_authenticator(AuthMode::Keys);
-        let key = store.add("ci", Role::Agent);
-        let now = Instant::now();
-        auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now).unwrap();
-        store.is_broken.store(true, Ordering::Relaxed);
-        let late = auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + MAX_KEY_AGE);
-        assert_eq!(late.unwrap_err().kind, ErrorKind::StoreUnavailable);
-        store.is_broken.store(false, Ordering::Relaxed);
-        auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + MAX_KEY_AGE).unwrap();
-    }
-
-    #[test]
-    fn guessing_is_limited_but_valid_keys_still_pass() {
-        let (auth, store) = new_authenticator(AuthMode::Keys);
-        let known = store.add("alice", Role::Reviewer);
-        let now = Instant::now();
-        auth.identify_at(Some(&bearer(&known)), remote(), || now).unwrap();
-        let mut kinds = Vec::new();
-        for n in 0..12 {
-            let guess = bearer(&format!("csk_{n:043}"));
-            kinds.push(auth.identify_at(Some(&guess), remote(), || now).unwrap_err().kind);
-        }
-        assert_eq!(kinds[..10], [ErrorKind::Unauthorized; 10]);
-        assert_eq!(kinds[10..], [ErrorKind::RateLimited; 2]);
-        // An unused key works from the address with all the failures.
-        let unused = store.add("bob", Role::Reviewer);
-        auth.identify_at(Some(&bearer(&unused)), remote(), || now).unwrap();
-        auth.identify_at(Some(&bearer(&known)), remote(), || now + MAX_KEY_AGE).unwrap();
-        auth.identify_at(Some(&bearer(&known)), LOOPBACK, || now).unwrap();
-    }
-
-    #[test]
-    fn stale_key_is_limited_without_affecting_same_host() {
-        let (auth, store) = new_authenticator(AuthMode::Local);
-        let now = Instant::now();
-        let stale = bearer(&format!("csk_{:043}", 7));
-        let last = (0..100).map(|_| auth.identify_at(Some(&stale), LOOPBACK, || now).unwrap_err().kind).last();
-        assert_eq!(last, Some(ErrorKind::RateLimited));
-        assert_eq!(store.lookups.load(Ordering::Relaxed), 1);
-        let fresh = store.add("alice", Role::Reviewer);
-        auth.identify_at(Some(&bearer(&fresh)), LOOPBACK, || now).unwrap();
-    }
-
-    #[test]
-    fn recheck_follows_the_store() {
-        let (auth, store) = new_authenticator(AuthMode::Keys);
-        let key = store.add("alice", Role::Reviewer);
-        let now = Instant::now();
-        let hash = secret::hash(key.as_bytes());
-        assert_eq!(auth.recheck_at(&hash, now).unwrap().name, "alice");
-        store.revoke(&key);
-        auth.recheck_at(&hash, now).unwrap();
-        assert_eq!(auth.recheck_at(&hash, now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
-    }
+    Ok(first.map(HeaderValue::as_bytes))
 }
+
+/// Returns the token in the value of an `Authorization` header: scheme `Bearer` in any case, and one token (RFC 6750, RFC 9110).
+///
+/// # Errors
+/// `UNAUTHORIZED` for another scheme, or for anything but one token.
+fn parse_token(value: &[u8]) -> Result<&str, McpError> {
+    let refuse = |why| McpError::new(ErrorKind::Unauthorized, why);
+    if value.len() > MAX_HEADER_LEN {
+        return Err(refuse("the Authorization header is too long"));
+    }
+    let text = std::str::from_utf8(value).map_err(|_| refuse("the Authorization header is not text"))?;
+    let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(refuse("the Authorization header must be `Bearer <key>`"));
+    }
+    // RFC 9110 11.4: one or more spaces; trailing whitespace never belongs to a value.
+    let token = rest.trim_start_matches(' ').trim_end_matches([' ', '\t']);
+    let legal = |b: u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(&b);
+    if token.is_empty() || !token.bytes().all(legal) {
+        return Err(refuse("the Authorization header must be `Bearer <key>`"));
+    }
+    Ok(token)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

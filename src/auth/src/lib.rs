@@ -10,7 +10,6 @@
 
 pub mod attempts;
 pub mod authenticator;
-pub mod bearer;
 pub mod codes;
 pub mod confusable_names;
 pub mod dashboard;

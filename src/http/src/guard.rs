@@ -1,8 +1,13 @@
-//! Refuses foreign `Host` and `Origin` headers on every endpoint, and answers CORS requests of the configured origins. It never
-//! allows a browser's cookies for another origin.
+//! Refuses foreign `Host` and `Origin` headers on every endpoint, answers CORS requests of the configured origins, and
+//! authenticates requests. It never allows a browser's cookies for another origin.
+//!
+//! Agents send a key or connect from this machine. People who use the REST endpoints send a key, or the dashboard's cookie
+//! together with its header.
+
+use std::{net::IpAddr, sync::Arc};
 
 use actix_web::{
-    HttpResponse, ResponseError as _,
+    HttpRequest, HttpResponse, ResponseError as _,
     body::BoxBody,
     dev::ServiceRequest,
     http::{
@@ -14,10 +19,15 @@ use actix_web::{
         },
     },
 };
+use jiff::Timestamp;
 use serde_json::json;
 
-use crate::problem::Problem;
-use countersign_auth::origin::{OriginRules, OriginVerdict};
+use crate::{connections::Connection, problem::Problem};
+use countersign_auth::{
+    Authenticator, DashboardSignIns, OriginRules, OriginVerdict, authenticator::authorization_header, dashboard,
+};
+use countersign_config::Config;
+use countersign_domain::principal::Identity;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// HTTP methods that pages may use.
@@ -120,9 +130,9 @@ fn check_host_and_origin(rules: &OriginRules, request: &ServiceRequest) -> Resul
 }
 
 /// Returns the verdict on the origin of an admitted request, for stricter checks
-/// ([`countersign_auth::dashboard::check_page_origin`]).
+/// ([`dashboard::check_page_origin`]).
 #[must_use]
-pub fn origin_verdict(rules: &OriginRules, request: &actix_web::HttpRequest) -> OriginVerdict {
+pub fn origin_verdict(rules: &OriginRules, request: &HttpRequest) -> OriginVerdict {
     let headers = request.headers();
     let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let host = headers.get(HOST).map(HeaderValue::as_bytes).or(target).unwrap_or_default();
@@ -178,123 +188,90 @@ fn allowed_headers(headers: &HeaderMap) -> String {
     allowed
 }
 
-#[cfg(test)]
-mod tests {
+/// Authenticates an agent by the `Authorization` header and the peer's address.
+///
+/// # Errors
+/// As [`Authenticator::identify`].
+pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> Result<Identity, McpError> {
+    let socket =
+        Connection::for_request(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
+    authenticator.identify(authorization_header(request.headers())?, socket.map(|address| address.ip()))
+}
 
-    use actix_http::encoding::Encoder;
-    use actix_web::{App, dev::ServiceResponse, http::header::WWW_AUTHENTICATE, test, web};
-    use serde_json::Value;
+/// Returns all values of the dashboard's cookie. There are several if gateways on other ports of this host have set the cookie
+/// too.
+#[must_use]
+pub fn cookies(request: &HttpRequest) -> Vec<String> {
+    let Ok(all) = request.cookies() else { return Vec::new() };
+    all.iter().filter(|cookie| cookie.name() == dashboard::COOKIE).map(|cookie| cookie.value().to_owned()).collect()
+}
 
-    use super::*;
-    use crate::testing::front;
-    use countersign_config::Config;
+/// Authenticates requests to the REST endpoints.
+pub struct RequestAuthenticator {
+    pub authenticator: Arc<Authenticator>,
+    pub sign_ins: Arc<DashboardSignIns>,
+    pub origins: Arc<OriginRules>,
+    behind_tls_proxy: bool,
+}
 
-    async fn respond(config: &Config, request: test::TestRequest) -> ServiceResponse<Encoder<BoxBody>> {
-        let app = App::new().default_service(web::to(|| async { "in" })).wrap(front(config));
-        test::call_service(&test::init_service(app).await, request.to_request()).await
+impl RequestAuthenticator {
+    #[must_use]
+    pub const fn new(
+        authenticator: Arc<Authenticator>,
+        sign_ins: Arc<DashboardSignIns>,
+        origins: Arc<OriginRules>,
+        config: &Config,
+    ) -> Self {
+        Self { authenticator, sign_ins, origins, behind_tls_proxy: config.behind_tls_proxy }
     }
 
-    fn post(path: &str, headers: &[(&'static str, &str)]) -> test::TestRequest {
-        let request = test::TestRequest::with_uri(path).method(Method::POST);
-        headers.iter().fold(request, |request, header| request.append_header(*header))
-    }
-
-    fn with_cors() -> Config {
-        let mut config = Config::default();
-        config.transports.http.cors_origins = vec!["https://app.example".into()];
-        config
-    }
-
-    #[actix::test]
-    async fn dns_rebinding_is_refused_in_the_format_of_the_endpoint() {
-        let refused: [&[(&'static str, &str)]; 7] = [
-            &[("host", "evil.example:8080")],
-            &[("host", "evil.example:8080"), ("origin", "http://evil.example:8080")],
-            &[("host", "localhost:8080"), ("origin", "http://evil.example")],
-            &[("host", "localhost:8080"), ("origin", "null")],
-            &[("host", "localhost:8080"), ("host", "evil.example")],
-            &[("host", "localhost:8080"), ("origin", "http://localhost:8080"), ("origin", "http://evil.example")],
-            &[],
-        ];
-        for headers in refused {
-            for path in ["/mcp", "/ws", "/messages?sessionId=x"] {
-                let response = respond(&Config::default(), post(path, headers)).await;
-                assert_eq!(response.status(), StatusCode::FORBIDDEN, "{path} {headers:?}");
-                let body: Value = test::read_body_json(response).await;
-                assert_eq!(body["error"]["data"]["code"], "FORBIDDEN");
-                assert!(body.get("id").is_none());
-            }
-            for path in ["/api/changes", "/", "/tools/x", "/health"] {
-                let response = respond(&Config::default(), post(path, headers)).await;
-                assert_eq!(response.status(), StatusCode::FORBIDDEN, "{path} {headers:?}");
-                assert_eq!(response.headers().get("content-type").unwrap(), crate::problem::MEDIA_TYPE);
-            }
+    /// Identifies the principal of a request by a key, or by the dashboard's cookie together with its header.
+    ///
+    /// # Errors
+    /// `UNAUTHORIZED` if the request has no valid credential, and `FORBIDDEN` if a foreign page sent it.
+    pub fn identify(&self, request: &HttpRequest) -> Result<Identity, McpError> {
+        let headers = request.headers();
+        if let Some(authorization) = authorization_header(headers)? {
+            return self.authenticator.identify(Some(authorization), self.address(request));
         }
-    }
-
-    #[actix::test]
-    async fn own_pages_and_programs_pass() {
-        for headers in [
-            vec![("host", "localhost:8080")],
-            vec![("host", "localhost:8080"), ("origin", "http://localhost:8080")],
-            vec![("host", "127.0.0.1:8080"), ("origin", "http://127.0.0.1:8080")],
-        ] {
-            let response = respond(&Config::default(), post("/mcp", &headers)).await;
-            assert_eq!(response.status(), StatusCode::OK, "{headers:?}");
-            assert!(response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).is_none());
-            assert!(response.headers().get(VARY).is_none());
-        }
-        let absolute =
-            respond(&Config::default(), post("http://evil.example/mcp", &[("host", "localhost:8080")])).await;
-        assert_eq!(absolute.status(), StatusCode::FORBIDDEN, "the host in the target is checked too");
-        let http2 = respond(&Config::default(), post("http://localhost:8080/mcp", &[])).await;
-        assert_eq!(http2.status(), StatusCode::OK);
-    }
-
-    #[actix::test]
-    async fn configured_origin_gets_cors_without_credentials() {
-        let headers = [("host", "localhost:8080"), ("origin", "https://app.example")];
-        let response = respond(&with_cors(), post("/mcp", &headers)).await;
-        assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).unwrap(), "https://app.example");
-        assert!(
-            response.headers().get(ACCESS_CONTROL_EXPOSE_HEADERS).unwrap().to_str().unwrap().contains("Mcp-Session-Id")
-        );
-        assert_eq!(response.headers().get(VARY).unwrap(), "Origin");
-        assert!(response.headers().get("access-control-allow-credentials").is_none());
-        let own = respond(&with_cors(), post("/mcp", &headers[..1])).await;
-        assert_eq!(own.headers().get(VARY).unwrap(), "Origin");
-        assert!(own.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).is_none());
-        assert!(own.headers().get(WWW_AUTHENTICATE).is_none());
-    }
-
-    #[actix::test]
-    async fn preflights_are_answered_for_configured_origins_only() {
-        let preflight = |origin: &str| {
-            post(
-                "/mcp",
-                &[
-                    ("host", "localhost:8080"),
-                    ("origin", origin),
-                    ("access-control-request-method", "POST"),
-                    (
-                        "access-control-request-headers",
-                        "authorization, Mcp-Param-Region, x-countersign-secret, mcp-param-a b",
-                    ),
-                    ("access-control-request-private-network", "true"),
-                ],
-            )
-            .method(Method::OPTIONS)
+        let mut secrets = headers.get_all(dashboard::SECRET_HEADER);
+        let Some(secret) = secrets.next().filter(|_| secrets.next().is_none()) else {
+            return Err(McpError::new(
+                ErrorKind::Unauthorized,
+                "a reviewer's or viewer's credential is needed: Authorization: Bearer <key>, or sign in to the dashboard",
+            ));
         };
-        let response = respond(&with_cors(), preflight("https://app.example")).await;
-        assert_eq!(response.status(), StatusCode::NO_CONTENT);
-        let allowed = response.headers().get(ACCESS_CONTROL_ALLOW_HEADERS).unwrap().to_str().unwrap();
-        for name in ["authorization", "mcp-session-id", "mcp-protocol-version", "last-event-id", "mcp-param-region"] {
-            assert!(allowed.split(", ").any(|a| a == name), "{name} in {allowed}");
-        }
-        assert!(!allowed.contains("secret") && !allowed.contains("a b"), "{allowed}");
-        assert_eq!(response.headers().get(PRIVATE_NETWORK_ALLOW).unwrap(), "true");
-        assert_eq!(respond(&with_cors(), preflight("https://evil.example")).await.status(), StatusCode::FORBIDDEN);
-        assert_eq!(respond(&Config::default(), preflight("https://app.example")).await.status(), StatusCode::FORBIDDEN);
+        let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+        dashboard::check_page_origin(origin_verdict(&self.origins, request), is_get)?;
+        self.sign_ins.authenticate(&cookies(request), Some(secret.as_bytes()), Timestamp::now())
+    }
+
+    /// Returns `true` if a request has the credential of somebody who may view changes. The dashboard's cookie alone is enough
+    /// here, because a browser that loads a page cannot send the header.
+    #[must_use]
+    pub fn may_view(&self, request: &HttpRequest) -> bool {
+        self.identify(request).is_ok_and(|identity| identity.principal.role.may_view())
+            || self.sign_ins.is_signed_in(&cookies(request), Timestamp::now())
+    }
+
+    /// Returns the address under which failed attempts are counted. This is the socket's address, or the address that a TLS
+    /// proxy reports.
+    #[must_use]
+    pub fn address(&self, request: &HttpRequest) -> Option<IpAddr> {
+        address(request, self.behind_tls_proxy)
     }
 }
+
+fn address(request: &HttpRequest, behind_tls_proxy: bool) -> Option<IpAddr> {
+    let socket = request.peer_addr().map(|address| address.ip());
+    if !behind_tls_proxy {
+        return socket;
+    }
+    // The proxy added the last address. The client may have invented the addresses before the last one.
+    let forwarded = request.headers().get_all("x-forwarded-for").last();
+    let last = forwarded.and_then(|value| value.to_str().ok()).and_then(|value| value.rsplit(',').next());
+    last.and_then(|text| text.trim().parse().ok()).or(socket)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,11 @@
 //! The common base of all HTTP endpoints. This crate itself contains no MCP or REST endpoint.
 //!
-//! The modules from the lowest layer up: [`problem`] documents and the errors of the MCP endpoints ([`answer`]); [`guard`],
-//! which refuses foreign `Host` and `Origin` headers; [`connections`], which are counted; [`authentication`] of requests;
+//! The modules from the lowest layer up: [`problem`] documents and the errors of the MCP endpoints ([`answer`]);
+//! [`connections`], which are counted; [`guard`], which refuses foreign `Host` and `Origin` headers and authenticates requests;
 //! [`framing`] as server-sent events and WebSockets; [`front`], the middleware of every request; [`tls`], [`http2`] and
 //! [`server`], which serves an application made of endpoints. [`proof`] lets a program on this machine recognize the gateway.
 
 pub mod answer;
-pub mod authentication;
 pub mod connections;
 pub mod framing;
 pub mod front;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{authentication::RequestAuthenticator, front::Front};
+use crate::{front::Front, guard::RequestAuthenticator};
 use countersign_auth::{Authenticator, DashboardSignIns, OriginRules, stored_credentials::StoredCredentials};
 use countersign_config::Config;
 use countersign_exchange::memory::Memory;

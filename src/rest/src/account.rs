@@ -19,10 +19,7 @@ use countersign_auth::{
 };
 use countersign_domain::policy::Reviewers;
 use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
-use countersign_http::{
-    authentication::{RequestAuthenticator, cookies},
-    guard,
-};
+use countersign_http::guard::{self, RequestAuthenticator, cookies};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The data of the endpoints for accounts.

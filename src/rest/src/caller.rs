@@ -13,7 +13,7 @@ use actix_web::{FromRequest, HttpRequest, dev::Payload, web};
 use super::Problem;
 use countersign_config::HttpConfig;
 use countersign_domain::principal::{Credential, Principal};
-use countersign_http::{authentication::RequestAuthenticator, connections::Connection};
+use countersign_http::{connections::Connection, guard::RequestAuthenticator};
 use countersign_protocol::ErrorKind;
 
 /// A principal who may see all changes: a reviewer, a viewer or an admin.

@@ -1,109 +1,26 @@
-//! The one table of metrics, the recorder, and handles for metrics that are not counted per request.
+//! The recorder of the metrics in [`table`], the counters of requests and errors, and handles for all other metrics.
 //!
 //! Label values come from closed sets: client input never becomes a label.
 
 mod names;
-pub mod requests;
+mod table;
 
 pub use names::ConfiguredName;
+pub use table::*;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     sync::{
         Mutex, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use metrics::{Counter, Gauge, Unit, counter, gauge};
+use metrics::{Counter, Gauge, counter, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
 
-pub const REQUESTS: &str = "countersign_requests_total";
-pub const REQUEST_DURATION: &str = "countersign_request_duration_seconds";
-pub const ERRORS: &str = "countersign_errors_total";
-pub const ERROR_RATIO: &str = "countersign_error_ratio";
-pub const CONNECTIONS: &str = "countersign_connections_active";
-pub const SESSIONS: &str = "countersign_sessions_active";
-pub const QUEUE_LENGTH: &str = "countersign_queue_length";
-pub const BODY_BYTES: &str = "countersign_body_bytes";
-pub const CACHE_HITS: &str = "countersign_cache_hits_total";
-pub const CACHE_MISSES: &str = "countersign_cache_misses_total";
-pub const CACHE_HIT_RATIO: &str = "countersign_cache_hit_ratio";
-pub const BREAKER_STATE: &str = "countersign_circuit_breaker_state";
-pub const CHANGES: &str = "countersign_changes";
-pub const CHANGES_PROPOSED: &str = "countersign_changes_proposed_total";
-pub const CHANGES_REFUSED: &str = "countersign_changes_refused_total";
-pub const CHANGE_TRANSITIONS: &str = "countersign_change_transitions_total";
-pub const STORE_COMMITS: &str = "countersign_store_commits_total";
-pub const STORE_COMMIT_CHANGES: &str = "countersign_store_commit_changes";
-pub const STORE_COMMIT_DURATION: &str = "countersign_store_commit_seconds";
-pub const FEED_SUBSCRIBERS: &str = "countersign_feed_subscribers";
-pub const UPSTREAM_UP: &str = "countersign_upstream_up";
-pub const UPSTREAM_IN_FLIGHT: &str = "countersign_upstream_in_flight";
-pub const UPSTREAM_CALLS: &str = "countersign_upstream_calls_total";
-pub const UPSTREAM_LINKS: &str = "countersign_upstream_links";
-pub const UPSTREAM_RESTARTS: &str = "countersign_upstream_restarts_total";
-pub const UPSTREAM_UNATTRIBUTED: &str = "countersign_upstream_unattributed_total";
-pub const POLICY_SIMULATED: &str = "countersign_policy_simulated_total";
-pub const WEBHOOK_ATTEMPTS: &str = "countersign_webhook_attempts_total";
-pub const WEBHOOK_WAITING: &str = "countersign_webhook_waiting";
-pub const NODES: &str = "countersign_nodes";
-pub const NODE_LEADS: &str = "countersign_node_leads";
-pub const INFO: &str = "countersign_info";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-/// Name, kind, unit and HELP text of each metric.
-const METRICS: [(&str, Kind, Unit, &str); 32] = [
-    (REQUESTS, Kind::Counter, Unit::Count, "Requests answered, by transport, method and outcome."),
-    (REQUEST_DURATION, Kind::Histogram, Unit::Seconds, "Time from a request's arrival to its answer."),
-    (ERRORS, Kind::Counter, Unit::Count, "Errors answered, by their stable code."),
-    (ERROR_RATIO, Kind::Gauge, Unit::Count, "Share of the last minute's requests that ended in an error."),
-    (CONNECTIONS, Kind::Gauge, Unit::Count, "Open connections, by transport."),
-    (SESSIONS, Kind::Gauge, Unit::Count, "Live sessions, by transport."),
-    (QUEUE_LENGTH, Kind::Gauge, Unit::Count, "Entries waiting in a queue."),
-    (BODY_BYTES, Kind::Gauge, Unit::Count, "Bytes of bodies held, of transports.http.max_body_bytes."),
-    (CACHE_HITS, Kind::Counter, Unit::Count, "Look-ups that a cache answered."),
-    (CACHE_MISSES, Kind::Counter, Unit::Count, "Look-ups that a cache could not answer."),
-    (CACHE_HIT_RATIO, Kind::Gauge, Unit::Count, "Share of a cache's look-ups since the start that it answered."),
-    (BREAKER_STATE, Kind::Gauge, Unit::Count, "Circuit breaker of a provider: 0 closed, 1 half open, 2 open."),
-    (CHANGES, Kind::Gauge, Unit::Count, "Changes in the store, by state."),
-    (CHANGES_PROPOSED, Kind::Counter, Unit::Count, "Writes that became pending changes."),
-    (CHANGES_REFUSED, Kind::Counter, Unit::Count, "Proposals that were refused: limits, conflicts, the store."),
-    (CHANGE_TRANSITIONS, Kind::Counter, Unit::Count, "Steps in the lives of changes, by event."),
-    (STORE_COMMITS, Kind::Counter, Unit::Count, "Transactions committed by the store."),
-    (STORE_COMMIT_CHANGES, Kind::Histogram, Unit::Count, "Transitions that shared one commit."),
-    (STORE_COMMIT_DURATION, Kind::Histogram, Unit::Seconds, "Time of one commit, its sync to disk included."),
-    (FEED_SUBSCRIBERS, Kind::Gauge, Unit::Count, "Subscribers of the feed."),
-    (UPSTREAM_UP, Kind::Gauge, Unit::Count, "1 while the upstream is connected and its lists are read, else 0."),
-    (UPSTREAM_IN_FLIGHT, Kind::Gauge, Unit::Count, "Calls under way at an upstream."),
-    (UPSTREAM_CALLS, Kind::Counter, Unit::Count, "Calls to an upstream, by outcome."),
-    (UPSTREAM_LINKS, Kind::Gauge, Unit::Count, "Connections of an upstream in addition to the shared one."),
-    (
-        UPSTREAM_RESTARTS,
-        Kind::Counter,
-        Unit::Count,
-        "Times that an upstream was connected to again, or its program started again after it had failed.",
-    ),
-    (UPSTREAM_UNATTRIBUTED, Kind::Counter, Unit::Count, "Messages of an upstream that belong to no one call."),
-    (
-        POLICY_SIMULATED,
-        Kind::Counter,
-        Unit::Count,
-        "Calls that policy.mode: simulate let through, by the verdict that was not enforced.",
-    ),
-    (WEBHOOK_ATTEMPTS, Kind::Counter, Unit::Count, "Attempts to deliver to a webhook, by outcome."),
-    (WEBHOOK_WAITING, Kind::Gauge, Unit::Count, "Deliveries that wait for a webhook."),
-    (NODES, Kind::Gauge, Unit::Count, "Live gateways of this store, including this gateway."),
-    (NODE_LEADS, Kind::Gauge, Unit::Count, "1 if this gateway leads, else 0."),
-    (INFO, Kind::Gauge, Unit::Count, "1, with the version as a label."),
-];
+use countersign_protocol::{ErrorKind, Method as ProtocolMethod};
 
 /// Upper bounds of the duration histogram, in seconds.
 const DURATION_BUCKETS: [f64; 15] =
@@ -125,7 +42,6 @@ macro_rules! labels {
         }
     };
 }
-use labels;
 
 labels! {
     /// The endpoint of a request, with the same names as in a change's proposer.
@@ -190,7 +106,7 @@ impl Metrics {
             .map_err(|e: BuildError| e.to_string())?
             .install_recorder()
             .map_err(|e| e.to_string())?;
-        describe_metrics();
+        table::describe();
         let metrics = Self { prometheus };
         metrics.register();
         let upkeep = metrics.clone();
@@ -218,14 +134,14 @@ impl Metrics {
         gauge!(FEED_SUBSCRIBERS).set(0.0);
         body_bytes().set(0.0);
         gauge!(INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-        requests::register();
+        register_requests();
         self.refresh();
     }
 
     /// Folds samples and recomputes ratios.
     fn refresh(&self) {
         self.prometheus.run_upkeep();
-        gauge!(ERROR_RATIO).set(requests::error_ratio());
+        gauge!(ERROR_RATIO).set(error_ratio());
         for cache in Cache::ALL {
             gauge!(CACHE_HIT_RATIO, "cache" => cache.as_str()).set(CacheMetrics::for_cache(*cache).ratio());
         }
@@ -243,17 +159,6 @@ impl Metrics {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("metrics cannot be collected: {0}")]
 pub struct MetricsError(String);
-
-/// Registers the HELP text and unit of every metric.
-fn describe_metrics() {
-    for (name, kind, unit, help) in METRICS {
-        match kind {
-            Kind::Counter => metrics::describe_counter!(name, unit, help),
-            Kind::Gauge => metrics::describe_gauge!(name, unit, help),
-            Kind::Histogram => metrics::describe_histogram!(name, unit, help),
-        }
-    }
-}
 
 fn connections(transport: Transport) -> Gauge {
     gauge!(CONNECTIONS, "transport" => transport.as_str())
@@ -357,3 +262,143 @@ impl BoundedNames {
         names.contains(name) || (names.len() < limit && names.insert(name.to_owned()))
     }
 }
+
+labels! {
+    /// The outcome of a request.
+    RequestOutcome {
+        /// A result was returned.
+        Ok = "ok",
+        /// The call became a pending change.
+        Pending = "pending",
+        /// A tool ran and failed (`isError`).
+        ToolError = "tool_error",
+        /// The client's error: unknown method, bad parameters, missing entity.
+        ClientError = "client_error",
+        /// Refused: authentication, role, policy, limits.
+        Refused = "refused",
+        /// An error of the gateway or of a provider.
+        ServerError = "server_error",
+        /// The client cancelled the request or disconnected.
+        Cancelled = "cancelled",
+        /// The request timed out.
+        Timeout = "timeout",
+    }
+}
+
+impl RequestOutcome {
+    /// Returns the outcome of a request that failed with this error.
+    #[must_use]
+    pub const fn from_error_kind(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Cancelled => Self::Cancelled,
+            ErrorKind::Timeout => Self::Timeout,
+            ErrorKind::ToolExecution => Self::ToolError,
+            ErrorKind::Unauthorized
+            | ErrorKind::Forbidden
+            | ErrorKind::ResourceAccessDenied
+            | ErrorKind::RateLimited
+            | ErrorKind::Overloaded
+            | ErrorKind::PolicyDenied
+            | ErrorKind::SelfApproval => Self::Refused,
+            kind if kind.status() >= 500 => Self::ServerError,
+            _ => Self::ClientError,
+        }
+    }
+
+    /// Returns `true` if the outcome counts in the error ratio: every failure except cancellations by the client.
+    #[must_use]
+    pub const fn is_error(self) -> bool {
+        !matches!(self, Self::Ok | Self::Pending | Self::Cancelled)
+    }
+}
+
+/// The label of a method: its name, or `other` for a name that the protocol does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Method(Option<ProtocolMethod>);
+
+impl Method {
+    #[must_use]
+    pub fn from_name(name: &str) -> Self {
+        Self(ProtocolMethod::parse(name))
+    }
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.0.map_or("other", ProtocolMethod::as_str)
+    }
+}
+
+/// The totals from which the error ratio is computed. [`RequestMetrics::get`] returns the only instance.
+#[derive(Default)]
+pub struct RequestMetrics {
+    requests: AtomicU64,
+    failed: AtomicU64,
+    window: Mutex<Window>,
+}
+
+impl RequestMetrics {
+    /// Returns the totals of this process. Nothing is counted unless [`Metrics`] was installed before.
+    #[must_use]
+    pub fn get() -> &'static Self {
+        static REQUEST_METRICS: OnceLock<RequestMetrics> = OnceLock::new();
+        REQUEST_METRICS.get_or_init(Self::default)
+    }
+
+    /// Counts a completed request.
+    pub fn record(&self, transport: Transport, method: Method, outcome: RequestOutcome, duration: Duration) {
+        let (transport, method) = (transport.as_str(), method.as_str());
+        counter!(REQUESTS, "transport" => transport, "method" => method, "outcome" => outcome.as_str()).increment(1);
+        histogram!(REQUEST_DURATION, "transport" => transport, "method" => method).record(duration.as_secs_f64());
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if outcome.is_error() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts an error that was returned.
+    pub fn record_error(&self, kind: ErrorKind) {
+        counter!(ERRORS, "code" => kind.code()).increment(1);
+    }
+}
+
+/// Creates the series that the first scrape must contain.
+fn register_requests() {
+    counter!(REQUESTS, "transport" => "http", "method" => "ping", "outcome" => "ok").increment(0);
+    drop(histogram!(REQUEST_DURATION, "transport" => "http", "method" => "ping"));
+    counter!(ERRORS, "code" => ErrorKind::Internal.code()).increment(0);
+}
+
+/// Returns the share of errors in the last minute; 0 if there was no request.
+fn error_ratio() -> f64 {
+    let all = RequestMetrics::get();
+    let now = (all.requests.load(Ordering::Relaxed), all.failed.load(Ordering::Relaxed));
+    all.window.lock().unwrap_or_else(PoisonError::into_inner).ratio(Instant::now(), now)
+}
+
+/// Samples of the totals during the last minute, at most one every two seconds.
+#[derive(Debug, Default)]
+struct Window {
+    samples: VecDeque<(Instant, (u64, u64))>,
+}
+
+impl Window {
+    const LENGTH: Duration = Duration::from_secs(60);
+    const STEP: Duration = Duration::from_secs(2);
+
+    #[allow(clippy::cast_precision_loss)]
+    fn ratio(&mut self, now: Instant, totals: (u64, u64)) -> f64 {
+        // The oldest sample is the last one that is at least a minute old: the start of the window.
+        while self.samples.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= Self::LENGTH) {
+            self.samples.pop_front();
+        }
+        let start = self.samples.front().map_or((0, 0), |(_, totals)| *totals);
+        if self.samples.back().is_none_or(|(at, _)| now.duration_since(*at) >= Self::STEP) {
+            self.samples.push_back((now, totals));
+        }
+        let (requests, failed) = (totals.0.saturating_sub(start.0), totals.1.saturating_sub(start.1));
+        if requests == 0 { 0.0 } else { failed as f64 / requests as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests;

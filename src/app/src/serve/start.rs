@@ -28,9 +28,9 @@ use countersign_docs::Docs;
 use countersign_domain::policy::{Policy, Reviewers};
 use countersign_exchange::{memory::Memory, slots::StreamSlots};
 use countersign_http::{
-    authentication::RequestAuthenticator,
     connections::Connections,
     front::Front,
+    guard::RequestAuthenticator,
     proof::{self, GatewayProof},
     server, tls as http_tls,
 };

@@ -40,7 +40,7 @@ use countersign_domain::{
     principal::Role,
 };
 use countersign_exchange::memory::Memory;
-use countersign_http::{authentication::RequestAuthenticator, front::Front};
+use countersign_http::{front::Front, guard::RequestAuthenticator};
 use countersign_provider::{
     ToolDef,
     testing::{FakeDirectory, FakeProvider, upstream_tool},

@@ -17,7 +17,7 @@ use actix_web::{
 
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
-use countersign_http::{answer, authentication::identify_agent};
+use countersign_http::{answer, guard::identify_agent};
 use countersign_protocol::{
     McpError, RequestId, Revision,
     headers::{HeaderField, Headers},

@@ -1,28 +1,43 @@
-//! Counts the unsent part of a response as memory of the requesting principal, until the client has read it.
+//! The middleware that every request passes on its way in and every response on its way out: the guard of hosts and
+//! origins ([`guard`]), the limit of connections, the memory for responses that clients leave unread, and compression.
 //!
-//! Short responses pass unchanged. Long responses are sent in slices, so that no connection buffers a whole response. If memory
-//! runs out, the connections whose clients have not read for the longest time are closed ([`countersign_exchange::memory`]).
+//! One middleware does all of this, because each further one would wrap the future of a request and the body of its response
+//! once more.
+//!
+//! The unsent part of a response counts as memory of the requesting principal, until the client has read it. Short responses
+//! pass unchanged. Long responses are sent in slices, so that no connection buffers a whole response. If memory runs out, the
+//! connections whose clients have not read for the longest time are closed ([`countersign_exchange::memory`]).
 
 use std::{
+    future::{Future, Ready},
     pin::Pin,
+    rc::Rc,
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
 };
 
+use actix_http::encoding::Encoder;
 use actix_web::{
-    HttpRequest, HttpResponse, ResponseError as _,
+    Error, HttpRequest, HttpResponse, ResponseError as _,
     body::{BodySize, BoxBody, MessageBody},
-    dev::ServiceResponse,
-    http::{StatusCode, Version},
+    dev::{Service, ServiceRequest, ServiceResponse, Transform},
+    http::{
+        ConnectionType, StatusCode, Version,
+        header::{
+            ACCEPT_ENCODING, AcceptEncoding, CONNECTION, CONTENT_TYPE, ContentEncoding, Encoding, Header as _,
+            HeaderValue, RETRY_AFTER, VARY,
+        },
+    },
 };
+
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::{
     answer,
-    authentication::{RequestAuthenticator, identify_agent},
-    connections::Connection,
+    connections::{Connection, OpenRequest},
     framing::EmbeddedBody,
+    guard::{self, Cors, RequestAuthenticator, identify_agent},
     problem::Problem,
 };
 use countersign_exchange::{
@@ -32,11 +47,159 @@ use countersign_exchange::{
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
 
+/// Size in bytes below which a response fits into one packet and is not compressed. Compressing 200 bytes costs more than
+/// sending them, and actix-web's own middleware compresses everything.
+const MIN_COMPRESSED_BYTES: u64 = 1400;
+
 /// Size in bytes of the slices that a connection is given.
 const SLICE_BYTES: usize = 32 << 10;
 
+/// The middleware, which must be the last (outermost) `wrap` of the application.
+#[derive(Clone)]
+pub struct Front {
+    authentication: Arc<RequestAuthenticator>,
+    memory: Arc<Memory>,
+}
+
+impl Front {
+    #[must_use]
+    pub const fn new(authentication: Arc<RequestAuthenticator>, memory: Arc<Memory>) -> Self {
+        Self { authentication, memory }
+    }
+}
+
+impl<S> Transform<S, ServiceRequest> for Front
+where
+    S: Service<ServiceRequest, Response = ServiceResponse, Error = Error>,
+    S::Future: Unpin,
+{
+    type Response = ServiceResponse<Encoder<BoxBody>>;
+    type Error = Error;
+    type Transform = FrontService<S>;
+    type InitError = ();
+    type Future = Ready<Result<Self::Transform, ()>>;
+
+    fn new_transform(&self, service: S) -> Self::Future {
+        std::future::ready(Ok(FrontService { service, front: Rc::new(self.clone()) }))
+    }
+}
+
+/// The application wrapped in [`Front`].
+pub struct FrontService<S> {
+    service: S,
+    front: Rc<Front>,
+}
+
+impl<S> Service<ServiceRequest> for FrontService<S>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse, Error = Error>,
+    S::Future: Unpin,
+{
+    type Response = ServiceResponse<Encoder<BoxBody>>;
+    type Error = Error;
+    type Future = FrontFuture<S::Future>;
+
+    actix_web::dev::forward_ready!(service);
+
+    fn call(&self, request: ServiceRequest) -> Self::Future {
+        let refused = |request: ServiceRequest, response: HttpResponse, cors| {
+            FrontFuture::Refused(Some(Box::new(request.into_response(response))), cors)
+        };
+        let cors = match guard::admit(&self.front.authentication.origins, &request) {
+            Ok(cors) => cors,
+            Err(response) => return refused(request, *response, Cors::No),
+        };
+        let connection = Connection::for_request(request.request());
+        if connection.as_ref().is_some_and(|connection| self.front.exceeds_limit(connection, request.request())) {
+            drop(connection);
+            return refused(request, too_many_connections(), cors);
+        }
+        let open = connection.map(|connection| connection.open_request());
+        let front = Rc::clone(&self.front);
+        FrontFuture::Admitted { response: self.service.call(request), front, cors, _open: open }
+    }
+}
+
+impl Front {
+    /// Returns `true` if the connection of a request exceeds the limit and gets no place reserved for reviewers either.
+    fn exceeds_limit(&self, connection: &Connection, request: &HttpRequest) -> bool {
+        connection.is_refused() && !(self.authentication.may_view(request) && connection.reserve_reviewer_place())
+    }
+}
+
+fn too_many_connections() -> HttpResponse {
+    let mut response = Problem::new(ErrorKind::Overloaded, "too many connections").error_response();
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response.head_mut().set_connection_type(ConnectionType::Close);
+    response
+}
+
+/// The response to a request.
+pub enum FrontFuture<F> {
+    /// The refusal. It is `None` after the future has returned it.
+    Refused(Option<Box<ServiceResponse>>, Cors),
+    Admitted {
+        response: F,
+        front: Rc<Front>,
+        cors: Cors,
+        /// Keeps the connection from being evicted.
+        _open: Option<OpenRequest>,
+    },
+}
+
+impl<F> Future for FrontFuture<F>
+where
+    F: Future<Output = Result<ServiceResponse, Error>> + Unpin,
+{
+    type Output = Result<ServiceResponse<Encoder<BoxBody>>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (mut response, cors) = match &mut *self {
+            Self::Admitted { response, front, cors, .. } => {
+                let response = ready!(Pin::new(response).poll(cx))?;
+                (count_response(&front.authentication, &front.memory, response), cors)
+            }
+            // A refusal is short and needs no memory.
+            Self::Refused(response, cors) => match response.take() {
+                Some(response) => (*response, cors),
+                None => return Poll::Pending,
+            },
+        };
+        cors.add_headers(response.headers_mut());
+        Poll::Ready(Ok(compress(response)))
+    }
+}
+
+/// Compresses a long response if the client accepts a supported encoding. Event streams are never compressed.
+fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
+    let is_long = matches!(response.response().body().size(), BodySize::Sized(n) if n >= MIN_COMPRESSED_BYTES);
+    let is_stream =
+        response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+    let is_compressible = is_long && !is_stream;
+    let encoding = if is_compressible { accepted_encoding(response.request()) } else { ContentEncoding::Identity };
+    response.map_body(|head, body| {
+        if is_compressible {
+            head.headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+        }
+        Encoder::response(encoding, head, body)
+    })
+}
+
+/// Returns the encoding that a client prefers, or identity, which every client can read.
+fn accepted_encoding(request: &HttpRequest) -> ContentEncoding {
+    const SUPPORTED_ENCODINGS: [Encoding; 3] = [Encoding::brotli(), Encoding::gzip(), Encoding::identity()];
+    if !request.headers().contains_key(ACCEPT_ENCODING) {
+        return ContentEncoding::Identity;
+    }
+    match AcceptEncoding::parse(request).ok().and_then(|accept| accept.negotiate(SUPPORTED_ENCODINGS.iter())) {
+        Some(Encoding::Known(encoding)) => encoding,
+        _ => ContentEncoding::Identity,
+    }
+}
+
 /// Counts the body of a response, or refuses the request if there is no memory for it.
-pub fn count_response(
+fn count_response(
     authentication: &RequestAuthenticator,
     memory: &Arc<Memory>,
     response: ServiceResponse,
@@ -203,58 +366,4 @@ impl MessageBody for CountedBody {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::poll_fn;
-
-    use super::*;
-
-    /// Creates a body that streams `pieces`, or a body for which `whole` is pending already.
-    fn counted(memory: &Arc<Memory>, whole: Option<&Bytes>, pieces: Vec<Bytes>) -> CountedBody {
-        let pending = PendingBody::new(memory.share("ann"), None);
-        assert!(whole.is_none_or(|whole| pending.hold(whole)));
-        let pieces = futures_util::stream::iter(pieces.into_iter().map(Ok::<_, std::convert::Infallible>));
-        let source = whole.is_none().then(|| BoxBody::new(actix_web::body::BodyStream::new(pieces)));
-        CountedBody { source, size: BodySize::Stream, pending }
-    }
-
-    async fn next(body: &mut CountedBody) -> Option<Result<Bytes, String>> {
-        let piece = poll_fn(|cx| Pin::new(&mut *body).poll_next(cx)).await?;
-        Some(piece.map_err(|error| error.to_string()))
-    }
-
-    #[actix::test]
-    async fn answer_counts_until_its_last_slice_is_taken() {
-        let long = Bytes::from(vec![b'x'; 2 * SLICE_BYTES + 1]);
-        let memory = Memory::new(1 << 20, 1 << 20);
-        let streamed = vec![Bytes::from_static(b"short"), long.clone()];
-        for (mut body, slices) in [
-            (counted(&memory, Some(&long), Vec::new()), &[SLICE_BYTES, SLICE_BYTES, 1][..]),
-            (counted(&memory, None, streamed), &[5, SLICE_BYTES, SLICE_BYTES, 1]),
-        ] {
-            for slice in slices {
-                assert_eq!(next(&mut body).await.unwrap().unwrap().len(), *slice);
-                assert_eq!(memory.used_by("ann") >= long.len(), *slice != 5);
-            }
-            assert_eq!((next(&mut body).await, memory.used_by("ann")), (None, 0));
-        }
-    }
-
-    #[actix::test]
-    async fn memory_of_closed_answer_goes_to_next_answer() {
-        let long = Bytes::from(vec![b'x'; 10 * SLICE_BYTES]);
-        let memory = Memory::new(15 * SLICE_BYTES, 15 * SLICE_BYTES);
-        let mut unread = counted(&memory, Some(&long), Vec::new());
-        assert!(next(&mut unread).await.is_some());
-        // Waits a millisecond, so that the two bodies have been unread for different times.
-        let taken = now();
-        while now() <= taken {
-            std::thread::yield_now();
-        }
-        let mut read = counted(&memory, Some(&long), Vec::new());
-        assert_eq!(next(&mut unread).await, Some(Err("the client did not read".into())));
-        assert!(next(&mut read).await.unwrap().is_ok());
-        assert_eq!(memory.used_total(), with_buffers(10 * SLICE_BYTES));
-        drop((unread, read));
-        assert_eq!(memory.used_total(), 0);
-    }
-}
+mod tests;

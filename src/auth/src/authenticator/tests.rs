@@ -1,0 +1,204 @@
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::keys::{self, StoredKey};
+use countersign_domain::principal::Role;
+
+/// A key store in memory.
+#[derive(Default)]
+pub(crate) struct MemoryKeys {
+    pub keys: Mutex<HashMap<SecretHash, StoredKey>>,
+    pub lookups: AtomicUsize,
+    pub is_broken: std::sync::atomic::AtomicBool,
+}
+
+impl MemoryKeys {
+    pub(crate) fn add(&self, name: &str, role: Role) -> String {
+        let new = keys::create(name, role, Timestamp::UNIX_EPOCH).unwrap();
+        self.keys.lock().unwrap().insert(new.hash, StoredKey { key: new.key, hash: new.hash });
+        new.secret
+    }
+    pub(crate) fn revoke(&self, secret: &str) {
+        let mut keys = self.keys.lock().unwrap();
+        keys.get_mut(&secret::hash(secret.as_bytes())).unwrap().key.revoked_at = Some(Timestamp::UNIX_EPOCH);
+    }
+}
+
+impl KeyStore for MemoryKeys {
+    fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+        if self.is_broken.load(Ordering::Relaxed) {
+            return Err(McpError::new(ErrorKind::StoreUnavailable, "broken"));
+        }
+        Ok(self.keys.lock().unwrap().get(hash).cloned())
+    }
+}
+
+const LOOPBACK: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+
+fn remote() -> Option<IpAddr> {
+    Some(IpAddr::from([203, 0, 113, 9]))
+}
+
+fn new_authenticator(mode: AuthMode) -> (Authenticator, Arc<MemoryKeys>) {
+    let store = Arc::new(MemoryKeys::default());
+    let config = Config { auth: countersign_config::AuthConfig { mode }, ..Config::default() };
+    (Authenticator::new(&config, Arc::clone(&store) as Arc<dyn KeyStore>), store)
+}
+
+fn bearer(key: &str) -> Vec<u8> {
+    format!("Bearer {key}").into_bytes()
+}
+
+#[test]
+fn local_mode_admits_loopback_without_key() {
+    let (auth, store) = new_authenticator(AuthMode::Local);
+    let key = store.add("ci", Role::Agent);
+    assert_eq!(*auth.identify(None, LOOPBACK).unwrap().principal, Principal::local_agent());
+    assert_eq!(*auth.identify(None, "::1".parse().ok()).unwrap().principal, Principal::local_agent());
+    assert_eq!(*auth.identify(None, "::ffff:127.0.0.1".parse().ok()).unwrap().principal, Principal::local_agent());
+    assert_eq!(auth.identify(Some(&bearer(&key)), LOOPBACK).unwrap().principal.name, "ci");
+    for nobody in [auth.identify(None, remote()), auth.identify(None, None)] {
+        assert_eq!(nobody.unwrap_err().kind, ErrorKind::Unauthorized);
+    }
+}
+
+#[test]
+fn wrong_key_is_refused_even_if_none_is_needed() {
+    let (auth, _) = new_authenticator(AuthMode::Local);
+    for bad in ["Bearer csk_wrong", "Bearer ", "Basic YTpi", ""] {
+        let error = auth.identify(Some(bad.as_bytes()), LOOPBACK).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unauthorized, "{bad:?}");
+    }
+}
+
+#[test]
+fn loopback_needs_key_in_keys_mode_and_behind_proxy() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    auth.identify(None, LOOPBACK).unwrap_err();
+    let key = store.add("ci", Role::Agent);
+    auth.identify(Some(&bearer(&key)), remote()).unwrap();
+    let config = Config { behind_tls_proxy: true, ..Config::default() };
+    let proxied = Authenticator::new(&config, store);
+    proxied.identify(None, LOOPBACK).unwrap_err();
+    assert_eq!(*proxied.identify_local_process().unwrap().principal, Principal::local_agent());
+    assert_eq!(auth.identify_local_process().unwrap_err().kind, ErrorKind::Unauthorized);
+}
+
+#[test]
+fn cached_key_is_rechecked_after_max_age() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    let key = store.add("ci", Role::Agent);
+    let now = Instant::now();
+    let ask = |at: Instant| auth.identify_at(Some(&bearer(&key)), LOOPBACK, || at);
+    for _ in 0..100 {
+        ask(now).unwrap();
+    }
+    assert_eq!(store.lookups.load(Ordering::Relaxed), 1);
+    store.revoke(&key);
+    ask(now + MAX_KEY_AGE / 2).unwrap();
+    assert_eq!(ask(now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
+    // An earlier cache entry must not make the key valid again.
+    assert_eq!(ask(now).unwrap_err().kind, ErrorKind::Unauthorized);
+}
+
+#[test]
+fn unreadable_store_admits_nobody() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    let key = store.add("ci", Role::Agent);
+    let now = Instant::now();
+    auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now).unwrap();
+    store.is_broken.store(true, Ordering::Relaxed);
+    let late = auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + MAX_KEY_AGE);
+    assert_eq!(late.unwrap_err().kind, ErrorKind::StoreUnavailable);
+    store.is_broken.store(false, Ordering::Relaxed);
+    auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + MAX_KEY_AGE).unwrap();
+}
+
+#[test]
+fn guessing_is_limited_but_valid_keys_still_pass() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    let known = store.add("alice", Role::Reviewer);
+    let now = Instant::now();
+    auth.identify_at(Some(&bearer(&known)), remote(), || now).unwrap();
+    let mut kinds = Vec::new();
+    for n in 0..12 {
+        let guess = bearer(&format!("csk_{n:043}"));
+        kinds.push(auth.identify_at(Some(&guess), remote(), || now).unwrap_err().kind);
+    }
+    assert_eq!(kinds[..10], [ErrorKind::Unauthorized; 10]);
+    assert_eq!(kinds[10..], [ErrorKind::RateLimited; 2]);
+    // An unused key works from the address with all the failures.
+    let unused = store.add("bob", Role::Reviewer);
+    auth.identify_at(Some(&bearer(&unused)), remote(), || now).unwrap();
+    auth.identify_at(Some(&bearer(&known)), remote(), || now + MAX_KEY_AGE).unwrap();
+    auth.identify_at(Some(&bearer(&known)), LOOPBACK, || now).unwrap();
+}
+
+#[test]
+fn stale_key_is_limited_without_affecting_same_host() {
+    let (auth, store) = new_authenticator(AuthMode::Local);
+    let now = Instant::now();
+    let stale = bearer(&format!("csk_{:043}", 7));
+    let last = (0..100).map(|_| auth.identify_at(Some(&stale), LOOPBACK, || now).unwrap_err().kind).last();
+    assert_eq!(last, Some(ErrorKind::RateLimited));
+    assert_eq!(store.lookups.load(Ordering::Relaxed), 1);
+    let fresh = store.add("alice", Role::Reviewer);
+    auth.identify_at(Some(&bearer(&fresh)), LOOPBACK, || now).unwrap();
+}
+
+#[test]
+fn recheck_follows_the_store() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    let key = store.add("alice", Role::Reviewer);
+    let now = Instant::now();
+    let hash = secret::hash(key.as_bytes());
+    assert_eq!(auth.recheck_at(&hash, now).unwrap().name, "alice");
+    store.revoke(&key);
+    auth.recheck_at(&hash, now).unwrap();
+    assert_eq!(auth.recheck_at(&hash, now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
+}
+
+#[test]
+fn bearer_scheme_is_case_insensitive() {
+    for good in ["Bearer abc", "bearer abc", "BEARER abc", "Bearer    abc", "Bearer abc  ", "Bearer abc\t"] {
+        assert_eq!(parse_token(good.as_bytes()).unwrap(), "abc", "{good:?}");
+    }
+}
+
+#[test]
+fn malformed_header_is_unauthorized() {
+    let long = format!("Bearer {}", "a".repeat(600));
+    let bad: [&[u8]; 12] = [
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        b"abc",
+        b"Basic abc",
+        b"Bearer\tabc",
+        b"Bearer a b",
+        b"Bearer a,b",
+        b"Bearer \xff\xfe",
+        b"Bearer abc, Bearer def",
+        b" Bearer abc",
+        long.as_bytes(),
+    ];
+    for value in bad {
+        assert_eq!(parse_token(value).unwrap_err().kind, ErrorKind::Unauthorized, "{value:?}");
+    }
+}
+
+#[test]
+fn two_headers_are_refused() {
+    let mut headers = HeaderMap::new();
+    assert_eq!(authorization_header(&headers).unwrap(), None);
+    headers.append(AUTHORIZATION, "Bearer a".parse().unwrap());
+    assert_eq!(authorization_header(&headers).unwrap(), Some(b"Bearer a".as_slice()));
+    headers.append(AUTHORIZATION, "Bearer a".parse().unwrap());
+    assert_eq!(authorization_header(&headers).unwrap_err().kind, ErrorKind::Unauthorized);
+}

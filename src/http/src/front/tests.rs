@@ -1,0 +1,139 @@
+use std::{
+    future::poll_fn,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use actix_web::{
+    App,
+    http::header::{self, ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_ENCODING},
+    middleware::{Next, from_fn},
+    test::{self, TestRequest},
+    web,
+};
+
+use super::*;
+use crate::testing::front;
+use countersign_config::Config;
+
+#[actix::test]
+async fn foreign_origins_are_refused_and_responses_get_cors_headers() {
+    let mut config = Config::default();
+    config.transports.http.cors_origins = vec!["https://app.example".into()];
+    let handled_requests = Arc::new(AtomicUsize::new(0));
+    let count = web::Data::from(Arc::clone(&handled_requests));
+    let handler = |count: web::Data<AtomicUsize>| async move {
+        count.fetch_add(1, Ordering::Relaxed);
+        HttpResponse::BadRequest().body("x".repeat(5000))
+    };
+    let app = App::new().app_data(count).default_service(web::to(handler));
+    let app = test::init_service(app.wrap(front(&config))).await;
+    for (origin, preflight, status, is_handled) in [
+        ("https://app.example", false, 400, true),
+        ("https://app.example", true, 204, false),
+        ("https://evil.example", false, 403, false),
+        ("https://evil.example", true, 403, false),
+    ] {
+        let mut request = TestRequest::get().append_header(("host", "localhost:8080"));
+        request = request.append_header(("origin", origin)).append_header(("accept-encoding", "gzip"));
+        if preflight {
+            request = request.method(actix_web::http::Method::OPTIONS);
+            request = request.append_header(("access-control-request-method", "POST"));
+        }
+        let before = handled_requests.load(Ordering::Relaxed);
+        let response = test::call_service(&app, request.to_request()).await;
+        assert_eq!(response.status().as_u16(), status, "{origin} {preflight}");
+        assert_eq!(handled_requests.load(Ordering::Relaxed) > before, is_handled, "{origin} {preflight}");
+        let allowed = response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).map(|value| value.as_bytes());
+        assert_eq!(allowed, (status != 403).then_some(origin.as_bytes()), "{origin} {preflight}");
+        assert_eq!(response.headers().contains_key(CONTENT_ENCODING), is_handled, "{origin} {preflight}");
+        let varies = response.headers().get_all(VARY).any(|value| value.as_bytes().starts_with(b"Origin"));
+        assert_eq!(varies, status != 403, "{origin} {preflight}");
+    }
+}
+
+async fn compressed(
+    request: ServiceRequest,
+    next: Next<BoxBody>,
+) -> Result<ServiceResponse<Encoder<BoxBody>>, actix_web::Error> {
+    next.call(request).await.map(compress)
+}
+
+async fn encoding_of(accept: Option<&str>, len: usize) -> Option<String> {
+    let handler = move || async move { HttpResponse::Ok().content_type("application/json").body("x".repeat(len)) };
+    let app = test::init_service(App::new().wrap(from_fn(compressed)).route("/", web::get().to(handler))).await;
+    let mut request = TestRequest::get().uri("/");
+    if let Some(accept) = accept {
+        request = request.insert_header((header::ACCEPT_ENCODING, accept));
+    }
+    let response = test::call_service(&app, request.to_request()).await;
+    response.headers().get(header::CONTENT_ENCODING).map(|v| v.to_str().unwrap().to_owned())
+}
+
+#[actix::test]
+async fn long_responses_are_compressed_if_accepted() {
+    assert_eq!(encoding_of(Some("gzip"), 5000).await.as_deref(), Some("gzip"));
+    assert_eq!(encoding_of(Some("gzip, br"), 5000).await.as_deref(), Some("br"));
+    assert_eq!(encoding_of(None, 5000).await, None);
+    assert_eq!(encoding_of(Some("zstd"), 5000).await, None);
+    assert_eq!(encoding_of(Some("gzip"), 100).await, None);
+}
+
+#[actix::test]
+async fn event_streams_are_not_compressed() {
+    let handler = || async { crate::framing::sse::event_stream_response().body("data: x\n\n".repeat(1000)) };
+    let app = test::init_service(App::new().wrap(from_fn(compressed)).route("/", web::get().to(handler))).await;
+    let request = TestRequest::get().uri("/").insert_header((header::ACCEPT_ENCODING, "gzip")).to_request();
+    let response = test::call_service(&app, request).await;
+    assert_ne!(response.headers().get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes), Some(&b"gzip"[..]));
+    assert!(test::read_body(response).await.starts_with(b"data: x"));
+}
+
+/// Creates a body that streams `pieces`, or a body for which `whole` is pending already.
+fn counted(memory: &Arc<Memory>, whole: Option<&Bytes>, pieces: Vec<Bytes>) -> CountedBody {
+    let pending = PendingBody::new(memory.share("ann"), None);
+    assert!(whole.is_none_or(|whole| pending.hold(whole)));
+    let pieces = futures_util::stream::iter(pieces.into_iter().map(Ok::<_, std::convert::Infallible>));
+    let source = whole.is_none().then(|| BoxBody::new(actix_web::body::BodyStream::new(pieces)));
+    CountedBody { source, size: BodySize::Stream, pending }
+}
+
+async fn next(body: &mut CountedBody) -> Option<Result<Bytes, String>> {
+    let piece = poll_fn(|cx| Pin::new(&mut *body).poll_next(cx)).await?;
+    Some(piece.map_err(|error| error.to_string()))
+}
+
+#[actix::test]
+async fn answer_counts_until_its_last_slice_is_taken() {
+    let long = Bytes::from(vec![b'x'; 2 * SLICE_BYTES + 1]);
+    let memory = Memory::new(1 << 20, 1 << 20);
+    let streamed = vec![Bytes::from_static(b"short"), long.clone()];
+    for (mut body, slices) in [
+        (counted(&memory, Some(&long), Vec::new()), &[SLICE_BYTES, SLICE_BYTES, 1][..]),
+        (counted(&memory, None, streamed), &[5, SLICE_BYTES, SLICE_BYTES, 1]),
+    ] {
+        for slice in slices {
+            assert_eq!(next(&mut body).await.unwrap().unwrap().len(), *slice);
+            assert_eq!(memory.used_by("ann") >= long.len(), *slice != 5);
+        }
+        assert_eq!((next(&mut body).await, memory.used_by("ann")), (None, 0));
+    }
+}
+
+#[actix::test]
+async fn memory_of_closed_answer_goes_to_next_answer() {
+    let long = Bytes::from(vec![b'x'; 10 * SLICE_BYTES]);
+    let memory = Memory::new(15 * SLICE_BYTES, 15 * SLICE_BYTES);
+    let mut unread = counted(&memory, Some(&long), Vec::new());
+    assert!(next(&mut unread).await.is_some());
+    // Waits a millisecond, so that the two bodies have been unread for different times.
+    let taken = now();
+    while now() <= taken {
+        std::thread::yield_now();
+    }
+    let mut read = counted(&memory, Some(&long), Vec::new());
+    assert_eq!(next(&mut unread).await, Some(Err("the client did not read".into())));
+    assert!(next(&mut read).await.unwrap().is_ok());
+    assert_eq!(memory.used_total(), with_buffers(10 * SLICE_BYTES));
+    drop((unread, read));
+    assert_eq!(memory.used_total(), 0);
+}
