@@ -251,7 +251,7 @@ pub fn headers(data: &[u8]) -> bool {
             let method = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(headers::METHOD)).expect("a header");
             assert_eq!(method.1.trim_ascii(), request.method.as_bytes());
             assert!(meta.client_capabilities.is_some());
-            headers::check_method(request, revision)?;
+            Method::parse_request(&request.method, revision)?;
             param_headers(
                 &fields,
                 params::parse(request.params).ok().and_then(|call: params::CallTool<'_>| call.arguments),

@@ -209,12 +209,7 @@ impl Follower {
             self.nodes.peer_server_states().into_iter().flat_map(|states| states.open).collect();
         for (server, address) in open.difference(open_before) {
             let table = self.routes.load();
-            if let Some(upstream) = table
-                .providers()
-                .iter()
-                .find(|provider| provider.name() == server)
-                .and_then(|provider| provider.upstream())
-            {
+            if let Some(upstream) = table.provider(server).and_then(|provider| provider.upstream()) {
                 tracing::info!(
                     server,
                     "another node does not reach this server; a single trial call is made before further calls"

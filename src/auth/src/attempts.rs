@@ -101,7 +101,9 @@ impl FailedAttempts {
         if is_due(&self.last_warning, now) {
             tracing::warn!(?subject, "too many failed attempts to authenticate");
         }
-        rate_limited(not_until.wait_time_from(self.clock.now()))
+        let wait = not_until.wait_time_from(self.clock.now());
+        McpError::new(ErrorKind::RateLimited, "too many failed attempts; try again later")
+            .with("retryAfter", wait.as_secs().saturating_add(1))
     }
 
     fn ensure_room(&self, now: Instant) -> bool {
@@ -118,11 +120,6 @@ impl FailedAttempts {
     fn tracked_subjects(&self) -> usize {
         self.limiter.len()
     }
-}
-
-fn rate_limited(wait: Duration) -> McpError {
-    McpError::new(ErrorKind::RateLimited, "too many failed attempts; try again later")
-        .with("retryAfter", wait.as_secs().saturating_add(1))
 }
 
 #[cfg(test)]

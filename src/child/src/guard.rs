@@ -85,12 +85,9 @@ pub enum GuardReport {
 /// # Errors
 /// The guard was not started by the gateway, or a system call failed.
 pub fn main(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String> {
-    let (Some(dashes), Some(program)) = (args.next(), args.next()) else {
+    let Some(program) = args.next().filter(|dashes| dashes == "--").and_then(|_| args.next()) else {
         return Err(format!("{SUBCOMMAND} is started by the gateway"));
     };
-    if dashes != "--" {
-        return Err(format!("{SUBCOMMAND} is started by the gateway"));
-    }
     // Without a controlling terminal, no process here is stopped by it or receives its Ctrl-C.
     let _ = rustix::process::setsid();
     become_subreaper().map_err(|error| format!("cannot adopt orphans: {error}"))?;

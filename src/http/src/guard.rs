@@ -81,25 +81,17 @@ impl Cors {
 /// # Errors
 /// Returns the final response to a request that is refused, or to a preflight.
 pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<HttpResponse>> {
-    match check_host_and_origin(rules, request) {
-        Ok(OriginVerdict::CorsAllowed) => {}
-        Ok(_) => return Ok(if rules.has_cors() { Cors::Vary } else { Cors::No }),
-        Err(error) => {
+    match (check_host_and_origin(rules, request), request.headers().get(ORIGIN)) {
+        (Ok(OriginVerdict::CorsAllowed), Some(origin)) if is_preflight(request) => {
+            Err(Box::new(preflight(request.headers(), origin.clone())))
+        }
+        (Ok(OriginVerdict::CorsAllowed), Some(origin)) => Ok(Cors::Origin(origin.clone())),
+        (Ok(_), _) => Ok(if rules.has_cors() { Cors::Vary } else { Cors::No }),
+        (Err(error), _) => {
             tracing::warn!(path = request.path(), peer = ?request.peer_addr(), "{}", error.message);
-            return Err(Box::new(refusal(request.path(), &error)));
+            Err(Box::new(refusal(request.path(), &error)))
         }
     }
-    let Some(origin) = request.headers().get(ORIGIN).cloned() else {
-        // This cannot happen, because the verdict came from that header.
-        return Err(Box::new(refusal(
-            request.path(),
-            &McpError::new(ErrorKind::Forbidden, "the Origin header is missing"),
-        )));
-    };
-    if is_preflight(request) {
-        return Err(Box::new(preflight(request.headers(), origin)));
-    }
-    Ok(Cors::Origin(origin))
 }
 
 /// Checks that the request is for this gateway and from an origin that may call.

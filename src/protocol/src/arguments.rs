@@ -3,8 +3,9 @@
 //! Two parsers of `{"a":1,"a":2}` may see two different values: the reviewer could approve one value and the provider use the
 //! other. Duplicate keys are therefore refused at any depth, in one pass over the text without recursion.
 
-use std::{borrow::Cow, collections::HashSet, fmt::Write};
+use std::{borrow::Cow, collections::HashSet};
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
@@ -55,12 +56,7 @@ pub fn canonical_text_hash(text: &str) -> String {
 }
 
 fn text_hash(text: &str) -> String {
-    let mut out = String::from("sha256:");
-    for byte in Sha256::digest(text) {
-        // Writing to a string does not fail.
-        let _ = write!(out, "{byte:02x}");
-    }
-    out
+    format!("sha256:{:x}", Bytes::copy_from_slice(&Sha256::digest(text)))
 }
 
 /// Returns `None` if a string is not valid Unicode.

@@ -4,14 +4,15 @@
 //! (2026-07-28/basic/transports/streamable-http, "Server Validation"; basic/index, "`_meta`").
 //!
 //! The steps are numbered as in the specification: step 3 checks `_meta` (`-32602`), step 4 the headers (`-32020`),
-//! step 5 the version (`-32022`), step 6 the method (`-32601`) and step 7 the headers of the tool's parameters.
+//! step 5 the version (`-32022`), step 6 the method (`-32601`, [`super::Method::parse_request`]) and step 7 the headers of the
+//! tool's parameters.
 
 use std::borrow::Cow;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{
-    Era, ErrorKind, McpError, Method, Revision,
+    Era, ErrorKind, McpError, Revision,
     envelope::{Message, Notification, Request},
     json, negotiate,
     params::{Meta, keys},
@@ -153,14 +154,6 @@ fn check_notification(
     }
 }
 
-/// Runs step 6: returns the method of a request that a stateless client may send.
-///
-/// # Errors
-/// `-32601` for unknown methods, and for methods of the handshake era such as `initialize` and `ping`.
-pub fn check_method(request: &Request<'_>, revision: Revision) -> Result<Method, McpError> {
-    Method::parse_request(&request.method, revision)
-}
-
 /// Returns the revision of a handshake-era request over HTTP. It is the revision of the session, or else the revision in the
 /// header, or else 2025-03-26 (2025-11-25/basic/transports, "Protocol Version Header").
 ///
@@ -170,20 +163,20 @@ pub fn handshake_revision(
     headers: &(impl Headers + ?Sized),
     negotiated: Option<Revision>,
 ) -> Result<Revision, McpError> {
-    let in_header =
-        match headers.field(PROTOCOL_VERSION) {
-            HeaderField::Absent => None,
-            HeaderField::One(value) => {
-                let value = visible_ascii(value).unwrap_or_default();
-                let revision = Revision::parse(value).filter(|revision| revision.era() == Era::Legacy);
-                Some(revision.ok_or_else(|| {
-                    negotiate::unsupported_version(ErrorKind::InvalidRequest, value, Some(Era::Legacy))
-                })?)
-            }
-            HeaderField::Repeated => {
-                return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is given more than once"));
-            }
-        };
+    let in_header = match headers.field(PROTOCOL_VERSION) {
+        HeaderField::Absent => None,
+        HeaderField::One(value) => {
+            let value = visible_ascii(value).unwrap_or_default();
+            let revision = Revision::parse(value).filter(|revision| revision.era() == Era::Legacy);
+            Some(
+                revision
+                    .ok_or_else(|| negotiate::unsupported_version(ErrorKind::InvalidRequest, value, Era::Legacy))?,
+            )
+        }
+        HeaderField::Repeated => {
+            return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is given more than once"));
+        }
+    };
     Ok(negotiated.or(in_header).unwrap_or(Revision::V2025_03_26))
 }
 
@@ -311,7 +304,7 @@ pub fn encode_value(value: &str) -> Cow<'_, str> {
 /// # Errors
 /// `-32020` for characters that a header must not have, and for a marked value that is not Base64 of UTF-8 text.
 pub(crate) fn decode_value<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, str>, McpError> {
-    let text = visible_ascii(value).ok_or_else(|| invalid_characters(name))?;
+    let text = visible_text(name, value)?;
     let Some(inner) = text.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {
         return Ok(Cow::Borrowed(text));
     };

@@ -18,7 +18,7 @@ use super::{Era, ErrorKind, McpError, Revision};
 pub fn handshake_revision(requested: &str, strict: bool) -> Result<Revision, McpError> {
     match Revision::parse(requested) {
         Some(revision) if revision.era() == Era::Legacy => Ok(revision),
-        _ if strict => Err(unsupported_version(ErrorKind::InvalidParams, requested, Some(Era::Legacy))),
+        _ if strict => Err(unsupported_version(ErrorKind::InvalidParams, requested, Era::Legacy)),
         _ => Ok(Revision::NEWEST_LEGACY),
     }
 }
@@ -32,7 +32,7 @@ pub fn stateless_revision(version: &str) -> Result<Revision, McpError> {
     match Revision::parse(version) {
         Some(revision) if revision.era() == Era::Modern => Ok(revision),
         // Lists only the stateless revisions, like `server/discover`.
-        _ => Err(unsupported_version(ErrorKind::UnsupportedVersion, version, Some(Era::Modern))),
+        _ => Err(unsupported_version(ErrorKind::UnsupportedVersion, version, Era::Modern)),
     }
 }
 
@@ -42,12 +42,12 @@ pub fn supported_versions(era: Option<Era>) -> Vec<&'static str> {
     Revision::ALL.iter().rev().filter(|r| era.is_none_or(|era| r.era() == era)).map(|r| r.as_str()).collect()
 }
 
-/// Creates an error with `data: {supported, requested}`, where `supported` lists the versions of `era` or all.
-pub(super) fn unsupported_version(kind: ErrorKind, requested: &str, era: Option<Era>) -> McpError {
+/// Creates an error with `data: {supported, requested}`, where `supported` lists the versions of `era`.
+pub(super) fn unsupported_version(kind: ErrorKind, requested: &str, era: Era) -> McpError {
     // A hostile client could send a huge version. No real version is longer than this.
     let requested: String = requested.chars().take(64).collect();
     McpError::new(kind, "Unsupported protocol version")
-        .with("supported", supported_versions(era))
+        .with("supported", supported_versions(Some(era)))
         .with("requested", requested)
 }
 

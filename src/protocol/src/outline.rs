@@ -64,19 +64,16 @@ impl Outline {
     /// Builds the outline of `params`, a JSON object. Other values have no members.
     #[must_use]
     pub fn new(params: &str) -> Self {
-        let mut outline = MemberSpans { spans: Vec::with_capacity(8), params_count: 0, meta: None };
+        let mut outline = OutlineBuilder::new();
         for member in json::members(params) {
             let span = MemberSpan::from_member(&member);
             if member.key == "_meta" {
-                outline.meta = Some(span.value.clone());
+                outline.meta_range = Some(span.value.clone());
+                outline.meta = json::members(member.value).map(|member| MemberSpan::from_member(&member)).collect();
             }
-            outline.spans.push(span);
+            outline.params.push(span);
         }
-        outline.params_count = outline.spans.len();
-        if let Some(meta) = outline.meta.clone().and_then(|range| params.get(range)) {
-            outline.spans.extend(json::members(meta).map(|member| MemberSpan::from_member(&member)));
-        }
-        Self(Arc::new(outline))
+        outline.finish()
     }
 
     /// Combines the outline with the `params` that it was built from.

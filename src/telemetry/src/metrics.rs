@@ -18,7 +18,7 @@ use std::{
 };
 
 use metrics::{Counter, Gauge, counter, gauge, histogram};
-use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use countersign_protocol::{ErrorKind, Method as ProtocolMethod};
 
@@ -101,11 +101,7 @@ impl Metrics {
     }
 
     fn build() -> Result<Self, Box<dyn std::error::Error>> {
-        let prometheus = PrometheusBuilder::new()
-            .set_buckets(&DURATION_BUCKETS)
-            .map_err(|e: BuildError| e.to_string())?
-            .install_recorder()
-            .map_err(|e| e.to_string())?;
+        let prometheus = PrometheusBuilder::new().set_buckets(&DURATION_BUCKETS)?.install_recorder()?;
         table::describe();
         let metrics = Self { prometheus };
         metrics.register();
@@ -247,20 +243,11 @@ impl CacheMetrics {
 /// Sets the state of a provider's circuit breaker. Provider names come from the configuration. The first 256
 /// providers have their own labels, and all further ones share the label `other`.
 pub fn set_breaker_state(provider: &str, state: Breaker) {
-    static LABELLED_PROVIDERS: BoundedNames = BoundedNames(Mutex::new(BTreeSet::new()));
-    let label = if LABELLED_PROVIDERS.admits(provider, 256) { provider } else { "other" };
+    static LABELLED_PROVIDERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut labelled = LABELLED_PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let has_label = labelled.contains(provider) || (labelled.len() < 256 && labelled.insert(provider.to_owned()));
+    let label = if has_label { provider } else { "other" };
     gauge!(BREAKER_STATE, "provider" => label.to_owned()).set(f64::from(state as u8));
-}
-
-/// A bounded set of names.
-struct BoundedNames(Mutex<BTreeSet<String>>);
-
-impl BoundedNames {
-    /// Returns `true` if the set contains the name, or adds it below the limit.
-    fn admits(&self, name: &str, limit: usize) -> bool {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names.contains(name) || (names.len() < limit && names.insert(name.to_owned()))
-    }
 }
 
 labels! {

@@ -3,6 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
+    Method,
     envelope::{Incoming, Limits, parse},
     params::parse_meta,
 };
@@ -24,7 +25,7 @@ fn run_checks(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError>
     let revision = check(headers, &message, &meta)?;
     assert_eq!(revision, Revision::MODERN);
     match &message {
-        Message::Request(request) => check_method(request, revision),
+        Message::Request(request) => Method::parse_request(&request.method, revision),
         _ => Ok(Method::Cancelled),
     }
 }

@@ -170,7 +170,7 @@ fn check_method(
         let requester = requester_for(&post.identity.principal, Transport::Http, &facts);
         return extension::target(table, &facts, &requester, &request.method).map(drop);
     }
-    headers::check_method(request, revision).map(drop)
+    Method::parse_request(&request.method, revision).map(drop)
 }
 
 /// The outcome of comparing the arguments of a call with the headers that mirror them.
