@@ -69,7 +69,7 @@ pub async fn run(setting: &RunSettings) -> Result<()> {
 /// Clients at all nodes that propose at a steady rate.
 struct BackgroundLoad {
     clients: Vec<JoinHandle<Result<()>>>,
-    made: Rc<RefCell<u32>>,
+    proposal_count: Rc<RefCell<u32>>,
     began: Instant,
 }
 
@@ -99,7 +99,7 @@ impl BackgroundLoad {
     fn end(self) -> Result<f64> {
         ensure!(self.clients.iter().all(|client| !client.is_finished()), "the load has ended early");
         self.clients.iter().for_each(JoinHandle::abort);
-        Ok(f64::from(*self.made.borrow()) / self.began.elapsed().as_secs_f64())
+        Ok(f64::from(*self.proposal_count.borrow()) / self.began.elapsed().as_secs_f64())
     }
 }
 
