@@ -18,9 +18,9 @@ use awc::http::{
 use crate::{
     catalog::{Catalog, usable_definitions::UsableDefinitions},
     link::{
-        Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification,
-        http::{HttpTarget, answer, client, head::Field},
-        incoming::MAX_MESSAGE_BYTES,
+        Connector, Link, LinkError, LinkKind, Listener, MAX_MESSAGE_BYTES, NegotiatedSession, Outgoing, Response,
+        UpstreamNotification,
+        http::{HttpTarget, answer, client, http1::Field},
     },
     server::Upstream,
 };

@@ -7,12 +7,11 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response, escape_excerpt,
     handshake::{
         self, FIRST_ID, HandshakeListener, newest_revision, parse_discover_result, refusal, supported_versions,
         with_meta_for,
     },
-    incoming::escape_excerpt,
 };
 use countersign_protocol::{Era, Revision, negotiate::ClientCapabilities};
 

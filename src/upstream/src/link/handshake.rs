@@ -6,8 +6,7 @@ use serde::Deserialize;
 use serde_json::{Number, value::RawValue};
 
 use super::{
-    Connector, Link, LinkError, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification,
-    incoming::escape_excerpt,
+    Connector, Link, LinkError, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification, escape_excerpt,
 };
 use countersign_protocol::{
     Era, Revision,

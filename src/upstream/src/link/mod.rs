@@ -4,7 +4,6 @@ pub mod child;
 pub mod detect;
 pub mod handshake;
 pub mod http;
-pub mod incoming;
 mod mux;
 mod queue;
 pub(crate) mod server_requests;
@@ -12,15 +11,21 @@ pub mod sse;
 mod wire;
 pub mod ws;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use compact_str::CompactString;
 use futures_util::future::LocalBoxFuture;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use countersign_protocol::{Era, RequestId, Revision, encode, rpc_error::RpcError};
+use countersign_protocol::{
+    Era, RequestId, Revision, encode,
+    envelope::{self, Incoming, Limits, Message, Notification},
+    redact::redact,
+    rpc_error::RpcError,
+};
 use countersign_provider::{Permit, request::UpstreamRequest};
 
 /// A request to an upstream.
@@ -210,17 +215,97 @@ pub struct StderrSummary {
     pub last: Option<String>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::LinkError;
+/// Maximum bytes of one message from an upstream.
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// Maximum number of messages in a batch, which servers of 2025-03-26 and before may send.
+const MAX_BATCH: usize = 1000;
 
-    #[test]
-    fn error_continues_sentence_about_server() {
-        let text = |error: LinkError| format!("the server files {error}");
-        assert_eq!(
-            text(LinkError::Lost("its process was killed by signal 9".into())),
-            "the server files lost the connection: its process was killed by signal 9"
-        );
-        assert_eq!(text(LinkError::SessionGone), "the server files has ended its session");
+/// Text that is not a message.
+#[derive(Debug)]
+pub struct MalformedMessage<'a> {
+    pub text: &'a [u8],
+    pub why: Cow<'static, str>,
+}
+
+impl MalformedMessage<'_> {
+    /// Returns [`LinkError::Lost`] if the end of the text seems to be missing, and [`LinkError::Protocol`] otherwise.
+    #[must_use]
+    pub fn to_error(&self) -> LinkError {
+        if serde_json::from_slice::<serde::de::IgnoredAny>(self.text).is_err_and(|error| error.is_eof()) {
+            LinkError::Lost("its answer broke off".to_owned())
+        } else {
+            LinkError::Protocol(self.why.to_string())
+        }
     }
 }
+
+/// Parses one message, or all messages of a batch in order (2025-03-26/basic/index, "Batching").
+pub fn parse_messages<'a>(text: &'a [u8], mut handle: impl FnMut(Result<Message<'a>, MalformedMessage<'a>>)) {
+    // Some servers write a byte order mark, which readers may ignore (RFC 8259, section 8.1).
+    let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
+    match envelope::parse(text, &Limits { max_batch: MAX_BATCH, ..Limits::default() }) {
+        Ok(Incoming::Single(message)) => handle(Ok(message)),
+        Ok(Incoming::Batch(messages)) => {
+            let has_faults = messages.iter().any(Result::is_err);
+            let texts: Vec<&RawValue> =
+                if has_faults { serde_json::from_slice(text).unwrap_or_default() } else { Vec::new() };
+            for (index, message) in messages.into_iter().enumerate() {
+                let text = texts.get(index).map_or("", |text| text.get()).as_bytes();
+                handle(message.map_err(|fault| MalformedMessage { text, why: fault.error.message.clone() }));
+            }
+        }
+        Err(fault) => handle(Err(MalformedMessage { text, why: fault.error.message.clone() })),
+    }
+}
+
+impl From<Notification<'_>> for UpstreamNotification {
+    fn from(notification: Notification<'_>) -> Self {
+        Self { method: notification.method.into_owned(), params: notification.params.map(ToOwned::to_owned) }
+    }
+}
+
+/// Copies the payload of a response.
+pub fn response_from(outcome: Result<&RawValue, &RawValue>) -> Response {
+    #[derive(Deserialize)]
+    struct ErrorObject {
+        code: i64,
+        #[serde(default)]
+        message: String,
+        data: Option<Box<RawValue>>,
+    }
+    let error = match outcome {
+        Ok(result) => return Response::Result(result.to_owned()),
+        Err(error) => error,
+    };
+    Response::Error(match serde_json::from_str::<ErrorObject>(error.get()) {
+        Ok(ErrorObject { code, message, data }) => RpcError { code, message, data, status: None },
+        // A malformed error is still an error, and its text is kept.
+        Err(_) => RpcError {
+            code: -32603,
+            message: "the server answered with a malformed error".to_owned(),
+            data: Some(error.to_owned()),
+            status: None,
+        },
+    })
+}
+
+/// Maximum bytes in which secrets are redacted. Excerpts are much shorter, so that this limit cuts no visible secret.
+const MAX_REDACTED_BYTES: usize = 64 << 10;
+
+/// Returns the first kilobyte of an upstream's text on one line, without secrets and control characters.
+#[must_use]
+pub fn escape_excerpt(bytes: &[u8]) -> String {
+    escape_beginning(bytes, 1024)
+}
+
+/// Does the same as [`escape_excerpt`] for the first `max` bytes. Secrets are redacted before the text is cut, because a cut
+/// could leave the beginning of a secret.
+pub fn escape_beginning(bytes: &[u8], max: usize) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_REDACTED_BYTES)]);
+    let text = redact(&text);
+    let text = &text[..text.floor_char_boundary(max)];
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+#[cfg(test)]
+mod tests;

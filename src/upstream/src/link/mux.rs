@@ -27,9 +27,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Link, LinkError, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification,
-    incoming::{self, MalformedMessage, escape_beginning, response_from},
+    Link, LinkError, Listener, MalformedMessage, NegotiatedSession, Outgoing, Response, UpstreamNotification,
+    escape_beginning, parse_messages,
     queue::{Queue, QueueError, QueuedMessage},
+    response_from,
     server_requests::{OpenRequests, ReplySender},
     wire::{Attribution, cancellation, cancelled_id, own_id, parse_own_id},
 };
@@ -176,7 +177,7 @@ impl Mux {
     /// Returns the reason why the text is not a valid message. Only the request that it was meant to answer fails.
     pub(super) fn receive(&self, text: &[u8]) -> Result<(), Cow<'static, str>> {
         let mut result = Ok(());
-        incoming::read(text, |message| {
+        parse_messages(text, |message| {
             let handled = match message {
                 Ok(message) => self.handle(message),
                 Err(malformed) => {

@@ -13,13 +13,12 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener,
+    Connector, Link, LinkError, LinkKind, Listener, MAX_MESSAGE_BYTES, escape_beginning,
     http::{
         HttpTarget,
         answer::{self, accept_status, is_stream, next_event},
         client::{self, ExtraHeaders, HttpAnswer, RequestHead},
     },
-    incoming::{MAX_MESSAGE_BYTES, escape_beginning},
     mux::{Mux, SharedLink},
     queue::QueuedMessage,
 };

@@ -24,9 +24,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener,
+    Connector, Link, LinkError, LinkKind, Listener, MAX_MESSAGE_BYTES,
     http::{HttpTarget, client},
-    incoming::MAX_MESSAGE_BYTES,
     mux::{Mux, SharedLink},
 };
 

@@ -7,14 +7,14 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use super::{
+    HttpLink, Mode,
     client::{self, ExtraHeaders, HttpAnswer, RequestHead},
-    head::Field,
-    link::{HttpLink, Mode},
+    http1::Field,
     listen,
 };
 use crate::link::{
-    LinkError, Listener, Response, UpstreamNotification,
-    incoming::{self, MAX_MESSAGE_BYTES, escape_excerpt, response_from},
+    LinkError, Listener, MAX_MESSAGE_BYTES, Response, UpstreamNotification, escape_excerpt, parse_messages,
+    response_from,
     wire::{cancelled_id, is_about_server},
 };
 use countersign_protocol::{
@@ -94,7 +94,7 @@ impl HttpLink {
         listener: &Arc<dyn Listener>,
     ) -> Result<Option<Response>, LinkError> {
         let (mut answer, mut fault, mut has_message) = (None, None, false);
-        incoming::read(text, |message| {
+        parse_messages(text, |message| {
             has_message |= message.is_ok();
             match message {
                 Err(malformed) => {
@@ -228,7 +228,7 @@ pub(crate) fn is_stream(response: &HttpAnswer) -> bool {
 
 fn is_method_not_found(body: &[u8], id: u64) -> bool {
     let mut found = false;
-    incoming::read(body, |message| {
+    parse_messages(body, |message| {
         if let Ok(Message::Response(response)) = message
             && let Response::Error(error) = response_from(response.outcome)
         {

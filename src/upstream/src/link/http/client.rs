@@ -23,13 +23,13 @@ use awc::{
         header::{self, HeaderMap, HeaderName, HeaderValue},
     },
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
+use rustls::pki_types::ServerName;
 use smallvec::SmallVec;
 
 use super::{
-    head::{Field, Framing},
-    http1,
+    http1::{self, Field, Framing},
     trust::Trust,
 };
 use crate::link::LinkError;
@@ -47,13 +47,14 @@ pub struct RequestHead {
     pub headers: HeaderMap,
     trust: Arc<Trust>,
     /// `None` if the scheme of the URI is not `http` or `https`.
-    target: Option<http1::RequestTarget>,
+    target: Option<RequestTarget>,
 }
 
 impl RequestHead {
     pub fn new(method: Method, uri: Uri, headers: HeaderMap, trust: &Arc<Trust>) -> Self {
-        let target = http1::RequestTarget::new(&method, &uri, &headers, trust);
-        Self { method, uri, headers, trust: Arc::clone(trust), target }
+        let mut head = Self { method, uri, headers, trust: Arc::clone(trust), target: None };
+        head.target = RequestTarget::new(&head);
+        head
     }
 
     /// Creates the head of POST requests that carry messages.
@@ -62,6 +63,78 @@ impl RequestHead {
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         Self::new(Method::POST, uri, headers, trust)
     }
+
+    /// Renders the request line and the headers, except those that `extra` overrides.
+    pub(super) fn render(&self, extra: &[(HeaderName, HeaderValue)]) -> BytesMut {
+        let overrides = |name: &HeaderName| extra.iter().any(|(other, _)| other == name);
+        let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut out = BytesMut::with_capacity(1024);
+        out.extend_from_slice(self.method.as_str().as_bytes());
+        out.extend_from_slice(b" ");
+        out.extend_from_slice(path.as_bytes());
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        if !self.headers.contains_key(header::HOST) && !overrides(&header::HOST) {
+            // The authority without user and password.
+            let authority = self.uri.authority().map_or("", |authority| authority.as_str());
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            put_field(&mut out, b"host", host.as_bytes());
+        }
+        if !self.headers.contains_key(header::ACCEPT_ENCODING) && !overrides(&header::ACCEPT_ENCODING) {
+            put_field(&mut out, b"accept-encoding", b"identity");
+        }
+        self.headers
+            .iter()
+            .filter(|(name, _)| !overrides(name))
+            .for_each(|(name, value)| put_header(&mut out, name, value));
+        out
+    }
+}
+
+/// The address of requests with the same head, and their common beginning.
+pub(super) struct RequestTarget {
+    /// The key of interchangeable connections.
+    pub pool: Arc<str>,
+    pub host: Box<str>,
+    pub port: u16,
+    pub tls: Option<(Arc<Trust>, ServerName<'static>)>,
+    /// The request line and the common headers, without the empty line after them.
+    pub beginning: Bytes,
+}
+
+impl RequestTarget {
+    /// Returns `None` if the scheme of the URI is not `http` or `https`.
+    fn new(head: &RequestHead) -> Option<Self> {
+        let uri = &head.uri;
+        let host = uri.host()?.trim_matches(['[', ']']);
+        let (default_port, tls) = match uri.scheme_str()? {
+            "http" => (80, None),
+            "https" => (443, Some((Arc::clone(&head.trust), ServerName::try_from(host.to_owned()).ok()?))),
+            _ => return None,
+        };
+        let port = uri.port_u16().unwrap_or(default_port);
+        let trusted = tls.as_ref().map_or_else(String::new, |(trust, _)| format!(" TLS {}", trust.key));
+        Some(Self {
+            pool: format!("{host}:{port}{trusted}").into(),
+            host: host.into(),
+            port,
+            tls,
+            beginning: head.render(&[]).freeze(),
+        })
+    }
+}
+
+/// Appends a header, except those that describe the connection and the length of the message.
+pub(super) fn put_header(out: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
+    if ![header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION].contains(name) {
+        put_field(out, name.as_str().as_bytes(), value.as_bytes());
+    }
+}
+
+pub(super) fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Returns a client whose requests may be upgraded, which excludes HTTP/2.

@@ -14,20 +14,22 @@ use std::{
     cell::RefCell,
     collections::HashMap,
     io,
+    mem::MaybeUninit,
+    ops::Range,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
-use actix_http::header::HeaderMap;
+use actix_http::StatusCode;
 use actix_web::rt::net::TcpStream;
 use awc::http::{
-    Method, Uri,
-    header::{self, HeaderName, HeaderValue},
+    Method,
+    header::{self, HeaderName},
 };
-use bytes::{Bytes, BytesMut};
-use rustls::pki_types::ServerName;
+use bytes::{Buf as _, Bytes, BytesMut};
+use httparse::Status;
 use tokio::{
     io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf},
     time::timeout,
@@ -36,9 +38,8 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::either::Either;
 
 use super::{
-    client::{self, ExtraHeaders},
-    head::{AnswerHead, Framing},
-    trust::Trust,
+    SESSION_HEADER,
+    client::{ExtraHeaders, RequestHead, RequestTarget, put_field, put_header},
 };
 use crate::link::{LinkError, Outgoing};
 use countersign_net::{CONNECT_TIMEOUT, LIFETIME, tls::HTTP_2};
@@ -58,37 +59,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// more.
 const TLS_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The address of requests with the same head, and their common beginning.
-pub(super) struct RequestTarget {
-    /// The key of interchangeable connections.
-    pool: Arc<str>,
-    host: Box<str>,
-    port: u16,
-    tls: Option<(Arc<Trust>, ServerName<'static>)>,
-    /// The request line and the common headers, without the empty line after them.
-    beginning: Bytes,
-}
-
 impl RequestTarget {
-    /// Returns `None` if the scheme of the URI is not `http` or `https`.
-    pub fn new(method: &Method, uri: &Uri, headers: &HeaderMap, trust: &Arc<Trust>) -> Option<Self> {
-        let host = uri.host()?.trim_matches(['[', ']']);
-        let (default_port, tls) = match uri.scheme_str()? {
-            "http" => (80, None),
-            "https" => (443, Some((Arc::clone(trust), ServerName::try_from(host.to_owned()).ok()?))),
-            _ => return None,
-        };
-        let port = uri.port_u16().unwrap_or(default_port);
-        let trusted = tls.as_ref().map_or_else(String::new, |(trust, _)| format!(" TLS {}", trust.key));
-        Some(Self {
-            pool: format!("{host}:{port}{trusted}").into(),
-            host: host.into(),
-            port,
-            tls,
-            beginning: render_beginning(method, uri, headers, &[]).freeze(),
-        })
-    }
-
     /// Opens a connection; `None` if the server chose HTTP/2 for it.
     async fn connect(&self) -> Result<Option<BoxedConnection>, LinkError> {
         let timeout_error = |_| LinkError::Unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
@@ -103,42 +74,6 @@ impl RequestTarget {
         let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
         Ok((!is_http2).then(|| Connection::new(Either::Right(tls), TLS_IDLE_TIMEOUT)))
     }
-}
-
-/// Renders the request line and the headers, except those that `extra` overrides.
-fn render_beginning(method: &Method, uri: &Uri, headers: &HeaderMap, extra: &[(HeaderName, HeaderValue)]) -> BytesMut {
-    let overrides = |name: &HeaderName| extra.iter().any(|(other, _)| other == name);
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let mut out = BytesMut::with_capacity(1024);
-    out.extend_from_slice(method.as_str().as_bytes());
-    out.extend_from_slice(b" ");
-    out.extend_from_slice(path.as_bytes());
-    out.extend_from_slice(b" HTTP/1.1\r\n");
-    if !headers.contains_key(header::HOST) && !overrides(&header::HOST) {
-        // The authority without user and password.
-        let authority = uri.authority().map_or("", |authority| authority.as_str());
-        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        put_field(&mut out, b"host", host.as_bytes());
-    }
-    if !headers.contains_key(header::ACCEPT_ENCODING) && !overrides(&header::ACCEPT_ENCODING) {
-        put_field(&mut out, b"accept-encoding", b"identity");
-    }
-    headers.iter().filter(|(name, _)| !overrides(name)).for_each(|(name, value)| put_header(&mut out, name, value));
-    out
-}
-
-/// Appends a header, except those that describe the connection and the length of the message.
-fn put_header(out: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
-    if ![header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION].contains(name) {
-        put_field(out, name.as_str().as_bytes(), value.as_bytes());
-    }
-}
-
-fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
 }
 
 /// A connection, boxed because each request moves it out of the pool and back.
@@ -257,7 +192,7 @@ async fn sweep() {
 /// [`LinkError::Unreachable`] without a connection, [`LinkError::Lost`] once something may have been sent.
 pub(super) async fn send(
     target: &RequestTarget,
-    head: &client::RequestHead,
+    head: &RequestHead,
     extra: &ExtraHeaders,
     body: &Bytes,
     permit: Option<&Permit>,
@@ -271,7 +206,7 @@ pub(super) async fn send(
     };
     let is_copied = body.len() <= MAX_COPIED_BODY;
     let mut out = if extra.iter().any(|(name, _)| head.headers.contains_key(name)) {
-        render_beginning(&head.method, &head.uri, &head.headers, extra)
+        head.render(extra)
     } else {
         let copied = if is_copied { body.len() } else { 0 };
         let mut out = BytesMut::with_capacity(target.beginning.len() + 256 + copied);
@@ -343,3 +278,201 @@ impl Answer {
         }
     }
 }
+
+/// Maximum number of headers.
+const MAX_HEADERS: usize = 96;
+/// Maximum bytes of a head, of the line before a chunk, and of the trailers.
+const MAX_HEAD_BYTES: usize = 128 << 10;
+
+/// A header that callers read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    ContentType,
+    ContentEncoding,
+    Session,
+}
+
+impl Field {
+    pub fn name(self) -> &'static HeaderName {
+        match self {
+            Self::ContentType => &header::CONTENT_TYPE,
+            Self::ContentEncoding => &header::CONTENT_ENCODING,
+            Self::Session => &SESSION_HEADER,
+        }
+    }
+}
+
+/// The head of an answer. `httparse` parses it in place, no map of headers is built, and only the fields that callers read
+/// are remembered.
+#[derive(Debug)]
+pub struct AnswerHead {
+    pub status: StatusCode,
+    text: Bytes,
+    /// The places of the values in `text`, in the order of [`Field`].
+    fields: [Option<Range<usize>>; 3],
+    pub framing: Framing,
+    /// `true` if the connection can be used again after the body.
+    pub keep_alive: bool,
+}
+
+impl AnswerHead {
+    /// Takes a complete head from the beginning of `input`, and skips interim answers (RFC 9110, section 15.2). Returns `None`
+    /// if more input is needed.
+    ///
+    /// # Errors
+    /// [`LinkError::Protocol`] if the input is not HTTP.
+    pub fn parse(input: &mut BytesMut) -> Result<Option<Self>, LinkError> {
+        loop {
+            let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+            let mut response = httparse::Response::new(&mut []);
+            let mut config = httparse::ParserConfig::default();
+            config.allow_spaces_after_header_name_in_responses(true);
+            let parsed = config.parse_response_with_uninit_headers(&mut response, input, &mut headers);
+            let end = match parsed.map_err(|error| not_http(&error.to_string()))? {
+                Status::Complete(end) => end,
+                Status::Partial if input.len() > MAX_HEAD_BYTES => return Err(not_http("its head is too long")),
+                Status::Partial => return Ok(None),
+            };
+            let status = response.code.unwrap_or_default();
+            if (100..200).contains(&status) && status != 101 {
+                input.advance(end);
+                continue;
+            }
+            let (mut fields, mut length, mut coding) = ([None, None, None], None, None);
+            // HTTP/1.0 closes connections by default.
+            let (mut keep_alive, mut closes) = (response.version == Some(1), false);
+            for header in &*response.headers {
+                let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+                let field = match header.name.len() {
+                    10 if is("connection") => {
+                        for option in header.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                            closes |= option.eq_ignore_ascii_case(b"close");
+                            keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                        }
+                        continue;
+                    }
+                    14 if is("content-length") => {
+                        let new =
+                            parse_number(header.value).ok_or_else(|| not_http("its Content-Length is no number"))?;
+                        if length.replace(new).is_some() {
+                            return Err(not_http("it has more than one Content-Length"));
+                        }
+                        continue;
+                    }
+                    17 if is("transfer-encoding") => {
+                        if coding.replace(header.value).is_some() {
+                            return Err(not_http("it has more than one Transfer-Encoding"));
+                        }
+                        continue;
+                    }
+                    12 if is("content-type") => Field::ContentType,
+                    16 if is("content-encoding") => Field::ContentEncoding,
+                    14 if is("mcp-session-id") => Field::Session,
+                    _ => continue,
+                };
+                // An empty value may point outside of the input.
+                let start = header.value.as_ptr().addr().checked_sub(input.as_ptr().addr());
+                let start = start.filter(|_| !header.value.is_empty()).unwrap_or(0);
+                fields[field as usize].get_or_insert(start..start + header.value.len());
+            }
+            let coding = coding.filter(|coding| !coding.eq_ignore_ascii_case(b"identity"));
+            // RFC 9112, section 6.3.
+            let framing = match (status, coding, length) {
+                (204 | 304, ..) => Framing::Length(0),
+                (_, Some(coding), _) if coding.eq_ignore_ascii_case(b"chunked") => Framing::ChunkSize,
+                (_, Some(_), _) => return Err(not_http("its Transfer-Encoding is not `chunked`")),
+                (_, None, Some(length)) => Framing::Length(length),
+                // An accepted message has no body, and servers that omit the length keep the connection open.
+                (202, None, None) if response.version == Some(1) => Framing::Length(0),
+                // PHP and several Ruby servers end a body with the connection.
+                (_, None, None) => Framing::UntilClose,
+            };
+            // A connection is not used again if the server may mean another end of the body (RFC 9112, section 6.1).
+            let has_clear_end = match (coding, length) {
+                (Some(_), length) => length.is_none() && response.version == Some(1) && !matches!(status, 204 | 304),
+                (None, length) => status != 204 || length.unwrap_or(0) == 0,
+            };
+            keep_alive &= !closes && has_clear_end && framing != Framing::UntilClose;
+            let status = StatusCode::from_u16(status).map_err(|error| not_http(&error.to_string()))?;
+            return Ok(Some(Self { status, text: input.split_to(end).freeze(), fields, framing, keep_alive }));
+        }
+    }
+
+    /// Returns the first header of that kind.
+    pub fn field(&self, field: Field) -> Option<&[u8]> {
+        self.fields[field as usize].clone().and_then(|range| self.text.get(range))
+    }
+}
+
+fn not_http(why: &str) -> LinkError {
+    LinkError::Protocol(format!("its answer is not HTTP: {why}"))
+}
+
+/// Parses digits without a sign.
+fn parse_number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok().filter(|text| !text.starts_with('+'))?.parse().ok()
+}
+
+/// The rest of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// This many bytes are left.
+    Length(u64),
+    /// The size of the next chunk follows (RFC 9112, section 7.1).
+    ChunkSize,
+    /// This many bytes of the chunk are left, and a line end follows.
+    Chunk(u64),
+    /// Trailers follow the last chunk.
+    Trailers,
+    /// The body ends with the connection.
+    UntilClose,
+}
+
+impl Framing {
+    /// Takes the next part of the body from `input`, or `None` at its end. Returns `Pending` if more input is needed.
+    ///
+    /// # Errors
+    /// Fails if the chunks are malformed.
+    pub fn take(&mut self, input: &mut BytesMut) -> io::Result<Poll<Option<Bytes>>> {
+        let malformed = || io::Error::new(io::ErrorKind::InvalidData, "its chunks are malformed");
+        loop {
+            match self {
+                Self::Length(0) => return Ok(Poll::Ready(None)),
+                _ if input.is_empty() => return Ok(Poll::Pending),
+                Self::Length(left) | Self::Chunk(left @ 1..) => {
+                    let count = usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
+                    *left -= count as u64;
+                    return Ok(Poll::Ready(Some(input.split_to(count).freeze())));
+                }
+                Self::UntilClose => return Ok(Poll::Ready(Some(input.split().freeze()))),
+                Self::Chunk(_) if input.len() < 2 => return Ok(Poll::Pending),
+                Self::Chunk(_) if input.starts_with(b"\r\n") => {
+                    input.advance(2);
+                    *self = Self::ChunkSize;
+                }
+                // The parser accepts a line without a size.
+                Self::ChunkSize if !input[0].is_ascii_hexdigit() => return Err(malformed()),
+                Self::ChunkSize => match httparse::parse_chunk_size(input) {
+                    Ok(Status::Complete((end, size))) => {
+                        input.advance(end);
+                        *self = if size == 0 { Self::Trailers } else { Self::Chunk(size) };
+                    }
+                    Ok(Status::Partial) if input.len() <= MAX_HEAD_BYTES => return Ok(Poll::Pending),
+                    _ => return Err(malformed()),
+                },
+                Self::Trailers => match httparse::parse_headers(input, &mut [httparse::EMPTY_HEADER; MAX_HEADERS]) {
+                    Ok(Status::Complete((end, _))) => {
+                        input.advance(end);
+                        *self = Self::Length(0);
+                    }
+                    Ok(Status::Partial) if input.len() <= MAX_HEAD_BYTES => return Ok(Poll::Pending),
+                    _ => return Err(malformed()),
+                },
+                Self::Chunk(_) => return Err(malformed()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,15 +7,11 @@ use actix_http::{StatusCode, header};
 use awc::http::{Method, header::HeaderValue};
 
 use super::{
+    Session,
     answer::{is_stream, next_event},
     client::{self, HttpAnswer},
-    link::Session,
 };
-use crate::link::{
-    LinkError,
-    incoming::{self, MAX_MESSAGE_BYTES},
-    server_requests::ReplySender,
-};
+use crate::link::{LinkError, MAX_MESSAGE_BYTES, parse_messages, server_requests::ReplySender};
 use countersign_net::Backoff;
 use countersign_protocol::{envelope::Message, event_stream::EventReader};
 
@@ -117,7 +113,7 @@ async fn listen(session: &Session, replies: &ReplySender) {
 }
 
 fn forward(session: &Session, replies: &ReplySender, text: &[u8]) {
-    incoming::read(text, |message| match message {
+    parse_messages(text, |message| match message {
         // Only a resumed stream may contain answers.
         Ok(Message::Response(response)) => {
             tracing::debug!(id = ?response.id, "an answer on the stream for unsolicited messages is ignored");

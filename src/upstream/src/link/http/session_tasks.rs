@@ -9,10 +9,10 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{
+    METHOD_HEADER, Mode, Session,
     answer::{self, ACCEPT_TIMEOUT},
     client::{self, ExtraHeaders},
-    link::{self, METHOD_HEADER, Mode, Session},
-    listen,
+    header_value, listen,
 };
 use crate::link::{LinkError, server_requests::ReplySender};
 
@@ -73,7 +73,7 @@ async fn run(session: Arc<Session>, mut tasks: Receiver<SessionTask>) {
 pub(super) async fn post(session: &Session, mode: &Mode, message: Bytes, method: &str) -> Result<(), LinkError> {
     let mut extra = ExtraHeaders::new();
     if mode.modern {
-        extra.push((METHOD_HEADER.clone(), link::header_value(method)?));
+        extra.push((METHOD_HEADER.clone(), header_value(method)?));
     }
     match answer::post(&mode.post, extra, &message, None).await {
         Err(LinkError::Status { status: 404, .. }) if mode.session_id.is_some() => Err(session.end()),

@@ -1,4 +1,4 @@
-//! TLS and HTTP/2, against a server with a certificate of its own.
+//! TLS and HTTP/2, against a server with a certificate of its own, and the end of a session.
 
 use std::{process::Command, sync::Arc, time::Duration};
 
@@ -238,4 +238,33 @@ async fn own_authorities_apply_to_one_server_over_each_transport() {
         );
     }
     handle.stop(false).await;
+}
+
+#[actix::test]
+async fn session_ends_if_server_takes_no_answers() {
+    let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let url = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();
+    let target = HttpTarget::new(&url, &[], None);
+    let link = HttpLink::new(&target, Arc::new(RecordingListener::default()), &Arc::default()).unwrap();
+    link.tasks.get_or_init(|| session_tasks::start(Arc::clone(&link.shared)));
+    let send = link.reply_sender();
+    for _ in 0..session_tasks::MAX_WAITING {
+        send(wire::cancellation(1));
+    }
+    assert!(!link.shared.closed.is_cancelled());
+    // Messages in flight leave the queue, which makes room for as many new ones.
+    server.set_nonblocking(true).unwrap();
+    let mut connections = Vec::new();
+    while connections.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        connections.extend(server.accept());
+    }
+    for _ in 0..=2 * session_tasks::MAX_CONCURRENT_POSTS {
+        send(wire::cancellation(1));
+    }
+    assert!(link.shared.closed.is_cancelled());
+    while let Ok(connection) = server.accept() {
+        connections.push(connection);
+    }
+    assert!(connections.len() <= session_tasks::MAX_CONCURRENT_POSTS, "{}", connections.len());
 }
