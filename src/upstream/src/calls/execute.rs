@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     link::{Listener, Outgoing, Response, UpstreamNotification, handshake::with_meta_for},
-    server::{Upstream, caller::Caller},
+    server::{Caller, LinkChoice, Upstream},
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,
@@ -76,7 +76,7 @@ async fn call_tool(
         capabilities,
         stateless: true,
         log_level: None,
-        link_choice: crate::server::LinkChoice::default(),
+        link_choice: LinkChoice::default(),
     };
     let listener = Arc::new(CallListener {
         progress: Arc::clone(&context.progress),

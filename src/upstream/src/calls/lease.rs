@@ -5,8 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     link::{LinkError, LinkKind},
     server::{
-        Phase, Upstream,
-        caller::Caller,
+        Caller, Phase, Upstream,
         endpoint::Endpoint,
         pool::{Lease, LeaseOutcome, PoolKey, RetakeOutcome},
     },

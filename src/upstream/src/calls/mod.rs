@@ -2,7 +2,6 @@
 //! decides which calls are sent again: calls that certainly were not executed and, once, calls that only read.
 
 pub(crate) mod actor;
-mod clock;
 mod execute;
 mod lease;
 pub mod rounds;
@@ -11,19 +10,16 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 
-use self::{clock::CallClock, lease::TryError};
+use self::lease::TryError;
 use crate::{
     link::{LinkError, LinkKind, Listener, Outgoing, Response},
     server::{
-        Upstream,
-        breaker::CallPass,
-        call_slots::NoSlot,
-        caller::Caller,
+        CallOutcome, Caller, Upstream,
         connection::UpstreamConnection,
-        endpoint::{self, Endpoint},
+        endpoint::{CallPass, Endpoint, choose_endpoint},
+        limits::{CallClock, NoSlot},
         own_requests::OwnRequestError,
         pool::PoolKey,
-        status::CallOutcome,
     },
 };
 use countersign_net::Backoff;
@@ -162,7 +158,7 @@ impl Upstream {
         });
         let mut wait = Duration::MAX;
         let (mut refused, mut next) = (0_u64, own);
-        let choose = |excluded: u64| endpoint::choose_endpoint(&self.endpoints, excluded);
+        let choose = |excluded: u64| choose_endpoint(&self.endpoints, excluded);
         while let Some(endpoint) = next.take().or_else(|| choose(refused | tried)).or_else(|| choose(refused)) {
             match endpoint.breaker.admit() {
                 Ok(pass) => return Ok((endpoint, pass)),

@@ -1,18 +1,16 @@
-//! One upstream server as seen by the rest of the gateway.
+//! One upstream server as seen by the rest of the gateway, and its metrics.
 
-pub(crate) mod breaker;
 pub mod cache;
-pub(crate) mod call_slots;
-pub mod caller;
 pub(crate) mod connection;
 pub(crate) mod endpoint;
+pub(crate) mod limits;
 pub(crate) mod own_requests;
 pub(crate) mod pool;
 pub(crate) mod resource_watches;
 pub mod status;
-pub(crate) mod timeouts;
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -22,31 +20,42 @@ use std::{
 
 use actix::Addr;
 use arc_swap::{ArcSwap, ArcSwapOption};
+use jiff::Timestamp;
+use metrics::{Counter, Gauge, counter, gauge};
+use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::{
+    sync::{Notify, broadcast, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use self::{
     cache::Cache,
-    call_slots::CallSlots,
     endpoint::Endpoint,
+    limits::{CallSlots, CallTimeouts},
     resource_watches::{DUPLICATE_WINDOW, ResourceWatches, UpdateAction},
-    status::UpstreamMetrics,
-    timeouts::CallTimeouts,
 };
 use crate::{
     catalog::{Catalog, ListKinds, names::Names, usable_definitions::UsableDefinitions},
     link::{Connector, LinkError, LinkKind, NegotiatedSession, UpstreamNotification},
 };
 use countersign_config::UpstreamConfig;
+use countersign_protocol::redact::redact;
 use countersign_provider::ProviderEvent;
+use countersign_telemetry::metrics::{
+    ConfiguredName, UPSTREAM_CALLS, UPSTREAM_IN_FLIGHT, UPSTREAM_LINKS, UPSTREAM_RESTARTS, UPSTREAM_UNATTRIBUTED,
+    UPSTREAM_UP,
+};
 
-pub use caller::Caller;
-pub use caller::LinkChoice;
+pub use connection::{Caller, LinkChoice};
 pub use status::UpstreamStatus;
 
 /// Number of events that are buffered for a slow receiver. A receiver that misses events reads the lists again.
 const EVENT_BUFFER: usize = 256;
+
+/// Maximum number of upstreams with their own metrics; the others share the label `other`.
+const MAX_LABELED_UPSTREAMS: usize = 256;
 
 /// The state of the connection.
 #[derive(Clone, Debug)]
@@ -335,4 +344,114 @@ impl Upstream {
             endpoint.close();
         }
     }
+}
+
+/// The outcome of a call in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    Ok = 0,
+    /// The server answered with an error.
+    Error = 1,
+    Unreachable = 2,
+    Lost = 3,
+    Timeout = 4,
+    /// Not tried because the circuit is open or there are too many calls.
+    Refused = 5,
+    Cancelled = 6,
+}
+
+const OUTCOME_LABELS: [&str; 7] = ["ok", "error", "unreachable", "lost", "timeout", "refused", "cancelled"];
+
+/// Metric handles of one upstream, because looking them up costs more than counting.
+pub struct UpstreamMetrics {
+    pub up: Gauge,
+    pub in_flight: Gauge,
+    pub links: Gauge,
+    pub restarts: Counter,
+    pub unattributed: Counter,
+    outcomes: [Counter; 7],
+    created_at: Instant,
+    history: Mutex<ConnectionHistory>,
+    /// `None` if the upstream shares the label `other`.
+    name: Option<ConfiguredName>,
+}
+
+/// The history of the connection.
+#[derive(Debug)]
+struct ConnectionHistory {
+    since: Timestamp,
+    restarts: u64,
+    error: Option<String>,
+    /// Omitted definitions, and lists that could not be read.
+    faults: Vec<String>,
+}
+
+impl UpstreamMetrics {
+    #[must_use]
+    pub fn new(upstream: &str) -> Self {
+        static LABELED_NAMES: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
+        let mut known = LABELED_NAMES.get_or_init(Mutex::default).lock();
+        let has_own_label =
+            known.contains(upstream) || (known.len() < MAX_LABELED_UPSTREAMS && known.insert(upstream.to_owned()));
+        let label = if has_own_label { upstream } else { "other" }.to_owned();
+        Self {
+            up: gauge!(UPSTREAM_UP, "upstream" => label.clone()),
+            in_flight: gauge!(UPSTREAM_IN_FLIGHT, "upstream" => label.clone()),
+            links: gauge!(UPSTREAM_LINKS, "upstream" => label.clone()),
+            restarts: counter!(UPSTREAM_RESTARTS, "upstream" => label.clone()),
+            unattributed: counter!(UPSTREAM_UNATTRIBUTED, "upstream" => label.clone()),
+            outcomes: OUTCOME_LABELS
+                .map(|outcome| counter!(UPSTREAM_CALLS, "upstream" => label.clone(), "outcome" => outcome)),
+            created_at: Instant::now(),
+            history: Mutex::new(ConnectionHistory {
+                since: Timestamp::now(),
+                restarts: 0,
+                error: None,
+                faults: Vec::new(),
+            }),
+            name: has_own_label.then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
+        }
+    }
+
+    /// Removes the metrics of a server that is no longer configured.
+    pub(crate) fn remove(&self) {
+        if let Some(name) = &self.name {
+            name.remove();
+        }
+    }
+
+    pub fn record_outcome(&self, outcome: CallOutcome) {
+        if let Some(counter) = self.outcomes.get(outcome as usize) {
+            counter.increment(1);
+        }
+    }
+
+    /// Returns the milliseconds since the upstream was configured.
+    #[must_use]
+    pub fn millis(&self) -> u64 {
+        u64::try_from(self.created_at.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn record_phase(&self, phase: &Phase) {
+        let mut history = self.history.lock();
+        history.since = Timestamp::now();
+        match phase {
+            Phase::Down(error) => history.error = Some(error_text(error)),
+            Phase::Up => history.error = None,
+            Phase::Connecting => {}
+        }
+    }
+
+    pub(crate) fn record_restart(&self) {
+        self.restarts.increment(1);
+        self.history.lock().restarts += 1;
+    }
+
+    pub(crate) fn set_faults(&self, faults: Vec<String>) {
+        self.history.lock().faults = faults;
+    }
+}
+
+fn error_text(error: &LinkError) -> String {
+    redact(&error.to_string()).chars().take(500).collect()
 }

@@ -11,7 +11,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{caller::Caller, connection::UpstreamConnection};
+use super::connection::{Caller, UpstreamConnection};
 use crate::link::{LinkError, LinkKind};
 use countersign_config::Isolation;
 use countersign_protocol::{Era, negotiate::ClientCapabilities};

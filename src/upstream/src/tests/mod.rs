@@ -13,10 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     link::{Connector, LinkKind, Listener, Outgoing, Response},
-    server::{
-        Upstream,
-        caller::{Caller, LinkChoice},
-    },
+    server::{Caller, LinkChoice, Upstream},
     testing::{
         RecordingListener,
         fake::{self, FakeServer},

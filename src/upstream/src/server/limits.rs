@@ -1,0 +1,314 @@
+//! The limits of an upstream's calls: how many run and wait at the same time, and how long each may take.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use globset::{Glob, GlobMatcher};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::Instant,
+};
+
+use super::{Upstream, connection::UpstreamConnection, own_requests::OwnRequestError};
+use crate::link::{LinkError, LinkKind, Listener, UpstreamNotification};
+use countersign_config::UpstreamConfig;
+use countersign_protocol::Era;
+use countersign_provider::request::{Replier, UpstreamRequest};
+
+/// Minimum interval between checks of a suspended clock.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Progress extends a call to at most this multiple of its time limit.
+const MAX_TIMEOUT_FACTOR: u32 = 10;
+
+/// Number of consecutive timeouts after which the server is probed.
+const TIMEOUTS_BEFORE_PROBE: u32 = 3;
+/// Time limit of a probe. A server that works sequentially may still be busy with a request.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The slots for concurrent calls, and the queue of calls that wait for a slot.
+#[derive(Debug)]
+pub struct CallSlots {
+    permits: Semaphore,
+    max: usize,
+    max_queue: usize,
+    waiting: AtomicUsize,
+}
+
+/// The reason why a call gets no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSlot {
+    /// The queue is full.
+    QueueFull,
+    /// No slot became free in time.
+    Timeout,
+}
+
+impl CallSlots {
+    #[must_use]
+    pub fn new(max: usize, max_queue: usize) -> Self {
+        let max = max.clamp(1, Semaphore::MAX_PERMITS);
+        Self { permits: Semaphore::new(max), max, max_queue, waiting: AtomicUsize::new(0) }
+    }
+
+    /// Acquires a slot. Waits for at most `max_wait`, in order of arrival.
+    ///
+    /// # Errors
+    /// See [`NoSlot`].
+    pub async fn acquire(&self, max_wait: Duration) -> Result<SemaphorePermit<'_>, NoSlot> {
+        if let Ok(slot) = self.permits.try_acquire() {
+            return Ok(slot);
+        }
+        let _waiting = self.enqueue()?;
+        match tokio::time::timeout(max_wait, self.permits.acquire()).await {
+            Ok(Ok(slot)) => Ok(slot),
+            _ => Err(NoSlot::Timeout),
+        }
+    }
+
+    /// Joins the queue of calls that wait for a slot here or for a link of their own.
+    ///
+    /// # Errors
+    /// [`NoSlot::QueueFull`]
+    pub fn enqueue(&self) -> Result<CounterGuard<'_>, NoSlot> {
+        let waiting = CounterGuard::new(&self.waiting);
+        if self.queued() > self.max_queue { Err(NoSlot::QueueFull) } else { Ok(waiting) }
+    }
+
+    /// Returns the number of calls in flight.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.max.saturating_sub(self.permits.available_permits())
+    }
+
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// Keeps a counter incremented until the guard is dropped.
+#[derive(Debug)]
+pub struct CounterGuard<'a>(&'a AtomicUsize);
+
+impl<'a> CounterGuard<'a> {
+    pub fn new(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for CounterGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The configured time limits of an upstream.
+#[derive(Debug)]
+pub struct CallTimeouts {
+    default_timeout: Duration,
+    tools: Vec<(GlobMatcher, Duration)>,
+}
+
+impl CallTimeouts {
+    /// Builds the limits. The globs were validated with the configuration.
+    #[must_use]
+    pub fn new(config: &UpstreamConfig) -> Self {
+        let tools = config.tool_timeouts.iter();
+        let tools = tools.filter_map(|(glob, time)| Some((Glob::new(glob).ok()?.compile_matcher(), *time)));
+        Self { default_timeout: config.timeout, tools: tools.collect() }
+    }
+
+    /// Returns the time limit of a call. `tool` is the upstream's own name of the tool.
+    #[must_use]
+    pub fn for_call(&self, method: &str, tool: Option<&str>) -> Duration {
+        if self.tools.is_empty() || method != "tools/call" {
+            return self.default_timeout;
+        }
+        let own = tool.and_then(|tool| self.tools.iter().find(|(glob, _)| glob.is_match(tool)));
+        own.map_or(self.default_timeout, |(_, time)| *time)
+    }
+}
+
+/// The time limit of one call, which forwards the messages that an upstream sends during the call. It is suspended while the
+/// upstream waits for an answer to its question, and restarts with progress up to a maximum
+/// (2025-11-25/basic/lifecycle#timeouts; 2026-07-28 has the same rule for progress).
+pub struct CallClock {
+    /// Handles notifications for the gateway itself, which look like part of the only call on a shared stream.
+    upstream: Weak<Upstream>,
+    inner: Arc<dyn Listener>,
+    timeout: Duration,
+    state: Mutex<ClockState>,
+    /// A reference to itself for the answers to questions.
+    weak_self: Weak<Self>,
+}
+
+struct ClockState {
+    deadline: Instant,
+    /// The latest possible deadline, regardless of progress.
+    latest_deadline: Instant,
+    /// The number of the upstream's questions without an answer.
+    open_questions: u32,
+    suspended_at: Instant,
+}
+
+impl CallClock {
+    #[must_use]
+    pub fn new(upstream: Weak<Upstream>, inner: Arc<dyn Listener>, timeout: Duration) -> Arc<Self> {
+        let now = Instant::now();
+        let state = ClockState {
+            deadline: now + timeout,
+            latest_deadline: now + timeout.saturating_mul(MAX_TIMEOUT_FACTOR),
+            open_questions: 0,
+            suspended_at: now,
+        };
+        Arc::new_cyclic(|weak_self| Self {
+            upstream,
+            inner,
+            timeout,
+            state: Mutex::new(state),
+            weak_self: weak_self.clone(),
+        })
+    }
+
+    /// Waits until the time limit is reached.
+    pub async fn expired(&self) {
+        let mut reached = None;
+        loop {
+            let next = {
+                let state = self.state.lock();
+                if state.open_questions > 0 {
+                    Instant::now() + state.deadline.saturating_duration_since(state.suspended_at).max(POLL_INTERVAL)
+                } else if reached.is_some_and(|reached| reached >= state.deadline) {
+                    return;
+                } else {
+                    state.deadline
+                }
+            };
+            tokio::time::sleep_until(next).await;
+            reached = Some(next);
+        }
+    }
+
+    /// Returns the remaining time, or zero.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.state.lock().deadline.saturating_duration_since(Instant::now())
+    }
+
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
+impl Listener for CallClock {
+    fn notification(&self, notification: UpstreamNotification) {
+        if notification.method == "notifications/progress" {
+            let mut state = self.state.lock();
+            state.deadline = (Instant::now() + self.timeout).min(state.latest_deadline).max(state.deadline);
+        } else if self.upstream.upgrade().is_some_and(|upstream| upstream.handle_notification(&notification, false)) {
+            return;
+        }
+        self.inner.notification(notification);
+    }
+
+    fn request(&self, mut request: UpstreamRequest) {
+        {
+            let mut state = self.state.lock();
+            if state.open_questions == 0 {
+                state.suspended_at = Instant::now();
+            }
+            state.open_questions += 1;
+        }
+        let clock = self.weak_self.clone();
+        let reply = request.reply;
+        // Dropping the new reply answers too, so the clock always continues.
+        request.reply = Replier::new(move |answer| {
+            if let Some(clock) = clock.upgrade() {
+                let mut state = clock.state.lock();
+                state.open_questions = state.open_questions.saturating_sub(1);
+                if state.open_questions == 0 {
+                    let suspended_for = state.suspended_at.elapsed();
+                    state.deadline += suspended_for;
+                    state.latest_deadline += suspended_for;
+                }
+            }
+            reply.answer(answer);
+        });
+        self.inner.request(request);
+    }
+}
+
+/// The consecutive timeouts on one connection, which show that a server stopped answering on a shared stream.
+///
+/// A child process that hangs does not exit, and every caller that shares it would have to wait for a timeout. After several
+/// consecutive timeouts the server is probed. Without an answer, the connection is abandoned, its calls fail, and a new one is
+/// opened.
+#[derive(Debug, Default)]
+pub struct TimeoutStreak {
+    timeouts: AtomicU32,
+    is_probed: AtomicBool,
+}
+
+impl TimeoutStreak {
+    /// Resets the count after any answer.
+    pub fn record_answer(&self) {
+        // The count is usually zero already. Many threads read it, and a needless write would slow all of them down.
+        if self.timeouts.load(Ordering::Relaxed) != 0 {
+            self.timeouts.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a timeout. Returns `true` if the server must be probed now.
+    fn record_timeout(&self) -> bool {
+        self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_BEFORE_PROBE
+            && !self.is_probed.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl Upstream {
+    /// Records that a call on the connection timed out, and starts a probe if necessary.
+    pub(crate) fn record_call_timeout(&self, connection: &Arc<UpstreamConnection>) {
+        // On other kinds of links, each request has its own stream and cannot block other requests.
+        if connection.kind != LinkKind::Shared || !connection.timeout_streak.record_timeout() {
+            return;
+        }
+        let (weak_self, connection) = (self.weak_self.clone(), Arc::clone(connection));
+        actix::spawn(async move {
+            if let Some(upstream) = weak_self.upgrade() {
+                upstream.probe(&connection).await;
+            }
+        });
+    }
+
+    async fn probe(&self, connection: &UpstreamConnection) {
+        // The stateless era has no ping (2026-07-28/changelog).
+        let method = if connection.era == Era::Modern { "server/discover" } else { "ping" };
+        match self.ask_with_timeout(connection, method, "{}", PROBE_TIMEOUT).await {
+            Err(OwnRequestError::Timeout) => {
+                tracing::warn!(
+                    upstream = %self.config.name,
+                    "the upstream does not even answer {method} any more; the gateway closes the connection"
+                );
+                connection.abandon(LinkError::Lost("it no longer answered, and is started again".to_owned()));
+            }
+            // The connection has ended already.
+            Err(OwnRequestError::Link(_)) => {}
+            // An error proves that the server is alive too.
+            Ok(_) | Err(OwnRequestError::Rpc(_) | OwnRequestError::Malformed(_)) => {
+                connection.timeout_streak.record_answer();
+                connection.timeout_streak.is_probed.store(false, Ordering::Release);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
