@@ -9,8 +9,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     subscribers::{Clients, List, ListenFilter, ListenSink, Subscribers, WatchReady, WatchSource},
-    table::{Aliases, PublishedTable, RouteError, RouteTable, TableInputs},
-    target::RouteTarget,
+    table::{Aliases, PublishedTable, RouteError, RouteTable, RouteTarget, TableInputs},
 };
 use countersign_domain::{policy::Policy, principal::Principal};
 use countersign_protocol::{RequestId, encode};

@@ -3,18 +3,18 @@
 //!
 //! The Router awaits no I/O. A published [`RouteTable`] never changes: every change publishes a new one.
 //!
-//! [`table`] builds the table: it decides which provider ([`target`]) owns each name, renders the entries of lists and checks
-//! arguments. [`ruling`] describes tools to the policy, and [`subscribers`] manages subscriptions.
+//! [`table`] decides which provider ([`RouteTarget`]) owns each name, renders the entries of lists, describes tools to the
+//! policy and checks arguments. [`RouteDirectory`] is the table as the Executor sees it, and [`subscribers`] manages
+//! subscriptions.
 
 pub mod actor;
-pub mod ruling;
+mod directory;
 pub mod subscribers;
 pub mod table;
-pub mod target;
 
 pub use actor::Router;
+pub use directory::RouteDirectory;
 pub use table::{
-    PublishedTable, RouteDirectory, RouteTable, ToolRoute, list_entries, listing, resources, unreached_upstreams,
+    PublishedTable, RouteTable, RouteTarget, ToolRoute, list_entries, listing, resources, ruling, unreached_upstreams,
     validate,
 };
-pub use target::RouteTarget;

@@ -1,10 +1,10 @@
 //! Aliases of tools, and the priority among providers of the same name.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, sync::Arc};
 
 use regex::Regex;
 
-use super::RouteError;
+use super::{RouteError, RouteTable, ToolRoute};
 use countersign_config::RoutesConfig;
 
 /// A configured regular expression that rewrites matching names, using its captures.
@@ -96,6 +96,40 @@ impl Aliases {
     #[must_use]
     pub fn rank(&self, provider: &str) -> Option<usize> {
         self.priority.iter().position(|name| name == provider)
+    }
+}
+
+impl RouteTable {
+    /// Resolves a name that is not the exact name of a tool.
+    pub(super) fn resolve_alias(&self, name: &str) -> Option<Arc<ToolRoute>> {
+        let by_provider = || {
+            self.providers.iter().find_map(|provider| {
+                let own = name.strip_prefix(provider.name())?.strip_prefix('.')?;
+                self.tool_by_own_name(provider, own)
+            })
+        };
+        let by_prefix = || {
+            self.aliases.prefixes.iter().find_map(|(prefix, provider)| {
+                let own = name.strip_prefix(prefix.as_str())?;
+                self.tool_by_own_name(self.provider(provider)?, own)
+            })
+        };
+        let by_category = || {
+            self.aliases.categories.iter().find_map(|category| {
+                let own = category.own_name(name)?;
+                self.tool_by_own_name(self.provider(&category.provider)?, &own)
+            })
+        };
+        let by_pattern = || {
+            self.aliases.patterns.iter().find_map(|pattern| {
+                let captures = pattern.pattern.captures(name)?;
+                let mut target = String::new();
+                captures.expand(&pattern.to, &mut target);
+                self.tools.by_name.get(&target).cloned()
+            })
+        };
+        let by_fallback = || self.tool_by_own_name(self.provider(self.aliases.fallback.as_deref()?)?, name);
+        by_provider().or_else(by_prefix).or_else(by_category).or_else(by_pattern).or_else(by_fallback)
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{to_value, value::RawValue};
 
 use super::{
+    RouteTarget,
     listing::{entry, prompt_entry},
     revision_filter::{filter_prompt, filter_resource},
 };
-use crate::target::RouteTarget;
 use countersign_protocol::Revision;
 use countersign_provider::{PromptDef, ResourceDef, ResourceTemplateDef};
 

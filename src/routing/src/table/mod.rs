@@ -1,12 +1,14 @@
 //! The route table, which resolves names to providers. It is immutable; every change builds a new one.
 
 mod aliases;
+mod build;
 pub mod list_entries;
 pub mod listing;
 mod name_conflicts;
 mod reserved_names;
 pub mod resources;
 mod revision_filter;
+pub mod ruling;
 mod server_instructions;
 mod template;
 pub mod unreached_upstreams;
@@ -14,40 +16,91 @@ pub mod validate;
 
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{DefaultHasher, Hash},
+    ops::Deref,
     sync::{Arc, OnceLock},
 };
 
-use jsonschema::PatternOptions;
 use parking_lot::RwLock;
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use self::{
     list_entries::{RenderedEntry, ResourceRoute, TemplateRoute},
-    name_conflicts::{ConflictRules, NameClaims, ResolvedNames, Warnings},
-    reserved_names::ReservedNames,
+    name_conflicts::{ResolvedNames, Warnings},
     resources::Resources,
     server_instructions::ServerInstructions,
     unreached_upstreams::UnreachedUpstreams,
 };
-use crate::{ruling, target::RouteTarget};
 use countersign_domain::{
-    changes::Change,
-    policy::{Decision, DefinitionStatus, Policy, Requester, Ruling, Verdict},
+    policy::{DefinitionStatus, Policy, Requester, Ruling},
     principal::Principal,
 };
-use countersign_protocol::{
-    Era, ErrorKind, McpError, Revision,
-    param_headers::{ParamHeader, annotated_params},
-    redact::redact,
-    suggest,
-};
-use countersign_provider::{Provider, ProviderDirectory, ToolDef, schema_cost};
+use countersign_protocol::{ErrorKind, McpError, Revision, param_headers::ParamHeader, suggest};
+use countersign_provider::{Module, Provider, ToolDef};
 use countersign_telemetry::metrics::Breaker;
-use countersign_upstream::{Upstream, names, server::Phase};
+use countersign_upstream::{Upstream, server::Phase};
 
-pub use self::{aliases::Aliases, list_entries::PromptRoute};
+pub use self::{
+    aliases::Aliases,
+    build::{RouteError, TableInputs},
+    list_entries::PromptRoute,
+};
+
+/// The destination of a name, which is decided when a table is built.
+#[derive(Clone)]
+pub enum RouteTarget {
+    /// A module, called directly with parsed values.
+    Module(Arc<dyn Module>),
+    /// An upstream, called through the bridge with the client's bytes. The Executor calls it as a provider.
+    Upstream(Arc<Upstream>),
+}
+
+impl RouteTarget {
+    /// Returns the upstream, if the target is one.
+    #[must_use]
+    pub fn upstream(&self) -> Option<&Arc<Upstream>> {
+        match self {
+            Self::Module(_) => None,
+            Self::Upstream(upstream) => Some(upstream),
+        }
+    }
+
+    /// Returns the target as a provider, for previews and the Executor.
+    #[must_use]
+    pub fn provider(&self) -> Arc<dyn Provider> {
+        match self {
+            Self::Module(module) => Arc::clone(module) as _,
+            Self::Upstream(upstream) => Arc::clone(upstream) as _,
+        }
+    }
+
+    /// Returns `true` if both are the same instance, not only providers of the same name.
+    #[must_use]
+    pub fn is_same_provider(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+
+    /// Returns a number that distinguishes this instance from others of the same name.
+    #[must_use]
+    pub fn identity(&self) -> usize {
+        match self {
+            Self::Module(module) => Arc::as_ptr(module).cast::<()>() as usize,
+            Self::Upstream(upstream) => Arc::as_ptr(upstream).cast::<()>() as usize,
+        }
+    }
+}
+
+impl Deref for RouteTarget {
+    type Target = dyn Provider;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Module(module) => &**module,
+            Self::Upstream(upstream) => &**upstream,
+        }
+    }
+}
 
 /// A tool in the table: its provider, its schema, and the policy's ruling on it.
 pub struct ToolRoute {
@@ -124,10 +177,12 @@ impl ToolRoute {
     /// # Errors
     /// `TOOL_EXECUTION_ERROR` if the schema is invalid, which only affects calls of this tool.
     pub fn validator(&self) -> Result<Option<&jsonschema::Validator>, McpError> {
-        self.validator.get_or_init(|| compile_schema(&self.def)).as_ref().map(Option::as_ref).map_err(|reason| {
-            let message = format!("the input schema of {} cannot be used: {reason}", self.name);
-            McpError::new(ErrorKind::ToolExecution, message).with("tool", self.name.clone())
-        })
+        self.validator.get_or_init(|| validate::compile_schema(&self.def)).as_ref().map(Option::as_ref).map_err(
+            |reason| {
+                let message = format!("the input schema of {} cannot be used: {reason}", self.name);
+                McpError::new(ErrorKind::ToolExecution, message).with("tool", self.name.clone())
+            },
+        )
     }
 
     /// Hashes the data that decides whether the containing list has changed.
@@ -140,42 +195,6 @@ impl ToolRoute {
             None => self.list_entry(Revision::MODERN).hash(hasher),
         }
     }
-}
-
-fn compile_schema(def: &ToolDef) -> Result<Option<jsonschema::Validator>, String> {
-    let unchecked = || {
-        tracing::warn!(tool = %def.name, "the input schema of the tool is too complex to check; only its server checks the arguments");
-        Ok(None)
-    };
-    if def.raw.is_some() && !schema_cost::is_bounded(&def.input_schema) {
-        return unchecked();
-    }
-    let options = jsonschema::options().should_validate_formats(true);
-    // An upstream may declare another dialect; without a declaration, 2020-12 applies
-    // (2025-11-25/basic/index#json-schema-usage).
-    let options = if def.raw.is_some() { options } else { options.with_draft(jsonschema::Draft::Draft202012) };
-    // Patterns are matched in linear time.
-    let linear = PatternOptions::regex().size_limit(MAX_PATTERN_BYTES);
-    match options.clone().with_pattern_options(linear).build(&def.input_schema) {
-        Ok(validator) => Ok(Some(validator)),
-        // Patterns with look-around or back-references are accepted as well.
-        Err(_) if def.raw.is_some() && options.build(&def.input_schema).is_ok() => unchecked(),
-        Err(error) => Err(redact(&error.to_string()).chars().take(500).collect()),
-    }
-}
-
-/// Maximum bytes of a compiled pattern of a schema.
-const MAX_PATTERN_BYTES: usize = 1 << 20;
-
-/// The reason why a table cannot be built. The previous table stays in use.
-#[derive(Debug, thiserror::Error)]
-pub enum RouteError {
-    #[error("both {first} and {second} offer {what} named {name:?}")]
-    Collision { what: &'static str, name: String, first: String, second: String },
-    #[error("the pattern {pattern:?} of the routes is not a regular expression: {reason}")]
-    Pattern { pattern: String, reason: String },
-    #[error("the input schema of {provider}'s tool {tool:?} cannot be used: {reason}")]
-    Schema { provider: String, tool: String, reason: String },
 }
 
 /// Maximum number, and maximum length, of aliases whose resolution is cached.
@@ -223,117 +242,7 @@ pub struct RouteTable {
     pub superseded: CancellationToken,
 }
 
-/// The inputs of a new table.
-pub struct TableInputs<'a> {
-    pub providers: &'a [RouteTarget],
-    pub policy: &'a Policy,
-    pub aliases: &'a Aliases,
-    /// The output schema of a pending answer.
-    pub pending_schema: &'a Arc<Value>,
-    /// The table that the new one replaces.
-    pub previous: Option<&'a RouteTable>,
-    /// `true` if two providers that claim one name are an error. Otherwise the previous owner keeps the name.
-    pub strict: bool,
-}
-
 impl RouteTable {
-    /// Builds the table that follows the previous one.
-    ///
-    /// # Errors
-    /// Fails if a module's schema does not compile, and, if the build is strict, if two providers claim one name.
-    pub fn build(inputs: &TableInputs<'_>) -> Result<Self, RouteError> {
-        let TableInputs { providers, policy, aliases, pending_schema, previous, strict } = *inputs;
-        let rules = ConflictRules { providers, aliases, strict };
-        let mut warnings = Warnings::default();
-        let (mut tools, mut prompts) = (NameClaims::new("a tool"), NameClaims::new("a prompt"));
-        let mut mirrors_arguments = false;
-        // This is determined before the lists are read. An upstream that connects meanwhile counts as unreached until the next
-        // table.
-        let unreached = UnreachedUpstreams::new(providers, policy.pins());
-        let reserved = ReservedNames::new(providers, aliases, &unreached);
-        for (index, provider) in providers.iter().enumerate() {
-            let mut tools_of_provider = provider.tools();
-            tools_of_provider.retain(|def| is_name_allowed(&reserved, provider, (&def.name, true), &mut warnings));
-            ruling::pin_first_seen(policy, provider, &tools_of_provider);
-            for def in tools_of_provider {
-                let Some(route) = build_tool_route(provider, def, policy, pending_schema, &mut warnings)? else {
-                    continue;
-                };
-                mirrors_arguments |= !route.param_headers.is_empty();
-                let name = route.name.clone();
-                if !tools.add(index, name.clone(), route) {
-                    warnings.add(provider.name(), format!("the tool {name:?} is listed twice: the first one counts"));
-                }
-            }
-            for def in provider.prompts() {
-                if !is_name_allowed(&reserved, provider, (&def.name, false), &mut warnings) {
-                    continue;
-                }
-                let name = def.name.clone();
-                if !prompts.add(index, name.clone(), Arc::new(PromptRoute::new(provider.clone(), def))) {
-                    warnings.add(provider.name(), format!("the prompt {name:?} is listed twice: the first one counts"));
-                }
-            }
-        }
-        let current_holder = |name: &str| {
-            let pinned_by =
-                || providers.iter().map(|provider| provider.name()).find(|p| unreached.has_pinned_tool(p, name));
-            let previous_route = previous.and_then(|table| table.tools.by_name.get(name));
-            previous_route.map(|route| route.provider.name()).or_else(pinned_by).map(str::to_owned)
-        };
-        let tools = tools.resolve(&rules, current_holder, &mut warnings)?;
-        let current_holder =
-            |name: &str| previous?.prompts.by_name.get(name).map(|route| route.provider.name().to_owned());
-        let prompts = prompts.resolve(&rules, current_holder, &mut warnings)?;
-        let resources = Resources::build(&rules, previous, &mut warnings)?;
-        let mut table = Self {
-            generation: previous.map_or(1, |table| table.generation + 1),
-            providers: providers.to_vec(),
-            tools,
-            prompts,
-            resources,
-            aliases: aliases.clone(),
-            policy: Some(policy.clone()),
-            warnings,
-            mirrors_arguments,
-            forwarded_headers: collect_forwarded_headers(providers),
-            unreached,
-            ..Self::default()
-        };
-        table.warnings.log_new(previous.map_or(&Warnings::default(), |table| &table.warnings));
-        table.list_fingerprints = table.compute_fingerprints();
-        table.server_instructions = ServerInstructions::for_table(&table);
-        table.varies_by_principal = table.tools().iter().any(|route| route.ruling.fixed_decision().is_none());
-        let old = previous.map_or([0; 3], |table| table.list_fingerprints);
-        let versions = previous.map(|table| table.versions).unwrap_or_default();
-        let version = |list: usize, before: u64| {
-            if table.list_fingerprints[list] == old[list] { before } else { table.generation }
-        };
-        table.versions = ListVersions {
-            tools: version(0, versions.tools),
-            prompts: version(1, versions.prompts),
-            resources: version(2, versions.resources),
-        };
-        Ok(table)
-    }
-
-    fn compute_fingerprints(&self) -> [u64; 3] {
-        let mut tools = DefaultHasher::new();
-        self.tools.order.iter().for_each(|route| route.hash_identity(&mut tools));
-        let mut prompts = DefaultHasher::new();
-        for route in &self.prompts.order {
-            route.list_entry(Revision::MODERN).hash(&mut prompts);
-        }
-        let mut resources = DefaultHasher::new();
-        for route in self.resources() {
-            route.list_entry(Revision::MODERN).hash(&mut resources);
-        }
-        for route in self.templates() {
-            route.list_entry(Revision::MODERN).hash(&mut resources);
-        }
-        [tools, prompts, resources].map(|hasher| hasher.finish())
-    }
-
     /// Resolves a tool's name. An exact name comes first, then `<provider>.<name>`, configured prefixes, categories,
     /// patterns and the fallback. Each alias may use the server's own name of the tool.
     #[must_use]
@@ -354,37 +263,6 @@ impl RouteTable {
             }
         }
         Some(route)
-    }
-
-    fn resolve_alias(&self, name: &str) -> Option<Arc<ToolRoute>> {
-        let by_provider = || {
-            self.providers.iter().find_map(|provider| {
-                let own = name.strip_prefix(provider.name())?.strip_prefix('.')?;
-                self.tool_by_own_name(provider, own)
-            })
-        };
-        let by_prefix = || {
-            self.aliases.prefixes.iter().find_map(|(prefix, provider)| {
-                let own = name.strip_prefix(prefix.as_str())?;
-                self.tool_by_own_name(self.provider(provider)?, own)
-            })
-        };
-        let by_category = || {
-            self.aliases.categories.iter().find_map(|category| {
-                let own = category.own_name(name)?;
-                self.tool_by_own_name(self.provider(&category.provider)?, &own)
-            })
-        };
-        let by_pattern = || {
-            self.aliases.patterns.iter().find_map(|pattern| {
-                let captures = pattern.pattern.captures(name)?;
-                let mut target = String::new();
-                captures.expand(&pattern.to, &mut target);
-                self.tools.by_name.get(&target).cloned()
-            })
-        };
-        let by_fallback = || self.tool_by_own_name(self.provider(self.aliases.fallback.as_deref()?)?, name);
-        by_provider().or_else(by_prefix).or_else(by_category).or_else(by_pattern).or_else(by_fallback)
     }
 
     /// Returns the tool that replaces one whose server is unavailable: the tool of the same own name at the configured
@@ -427,7 +305,7 @@ impl RouteTable {
     }
 
     /// Returns the tool of that name at that provider, even if another provider serves the name.
-    fn tool_of_provider(&self, name: &str, provider: &str) -> Option<Arc<ToolRoute>> {
+    pub(crate) fn tool_of_provider(&self, name: &str, provider: &str) -> Option<Arc<ToolRoute>> {
         let first = self.tools.by_name.get(name)?;
         let alternatives = self.tools.alternatives.get(name).into_iter().flatten();
         std::iter::once(first).chain(alternatives).find(|route| route.provider.name() == provider).cloned()
@@ -518,26 +396,16 @@ impl RouteTable {
         self.providers.iter().any(|provider| provider.upstream().is_some())
     }
 
+    /// Returns `true` if every upstream had been reached when the table was built.
+    #[must_use]
+    pub fn was_built_complete(&self) -> bool {
+        self.unreached.servers.is_empty()
+    }
+
     /// Returns `true` if every upstream has been reached, so that the lists are complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.providers.iter().all(is_connected)
-    }
-}
-
-/// Returns `false` and adds a warning if the provider may not offer a tool (or prompt) of that name.
-fn is_name_allowed(
-    reserved: &ReservedNames<'_>,
-    provider: &RouteTarget,
-    (name, is_tool): (&str, bool),
-    warnings: &mut Warnings,
-) -> bool {
-    match reserved.refusal(provider, name, is_tool) {
-        Some(why) => {
-            warnings.add(provider.name(), why);
-            false
-        }
-        None => true,
     }
 }
 
@@ -553,123 +421,8 @@ fn can_serve(provider: &RouteTarget) -> bool {
     })
 }
 
-fn collect_forwarded_headers(providers: &[RouteTarget]) -> Vec<String> {
-    let mut names = Vec::new();
-    for name in providers.iter().filter_map(|provider| provider.upstream()).flat_map(|up| &up.config.forward_headers) {
-        if !names.contains(name) {
-            names.push(name.clone());
-        }
-    }
-    names
-}
-
-/// Returns `None` and adds a warning if the tool must not be offered.
-fn build_tool_route(
-    provider: &RouteTarget,
-    def: ToolDef,
-    policy: &Policy,
-    pending_schema: &Arc<Value>,
-    warnings: &mut Warnings,
-) -> Result<Option<Arc<ToolRoute>>, RouteError> {
-    let fault =
-        |reason: String| RouteError::Schema { provider: provider.name().to_owned(), tool: def.name.clone(), reason };
-    let upstream = provider.upstream();
-    let param_headers = match (annotated_params(&def.input_schema), upstream) {
-        (Ok(headers), _) => headers,
-        (Err(reason), None) => return Err(fault(reason)),
-        // Clients must not use such a tool (2026-07-28/server/tools, `x-mcp-header`), and the gateway is a client here.
-        (Err(reason), Some(upstream)) if upstream.negotiated().is_some_and(|n| n.revision.era() == Era::Modern) => {
-            warnings.add(provider.name(), format!("the tool {:?} is left out: {reason}", def.name));
-            return Ok(None);
-        }
-        // The annotation has no meaning for a handshake-era server.
-        (Err(_), Some(_)) => Vec::new(),
-    };
-    if let Some(reason) = upstream.and_then(|_| names::client_rejection_reason(&def.name)) {
-        warnings.add(provider.name(), format!("some clients refuse the tool name {:?}: {reason}", def.name));
-    }
-    let validator = OnceLock::new();
-    if def.raw.is_none() {
-        // A module's schema is part of the gateway and must compile at start.
-        validator.get_or_init(|| compile_schema(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
-    }
-    let hash = ruling::definition_hash(&def);
-    let (standing, ruling) = ruling::tool_ruling(policy, provider, &def, &hash);
-    let read_ruling = def.read_only_when.filter(|_| provider.is_module()).map(|_| {
-        let mut reader = def.clone();
-        reader.annotations.read_only_hint = true;
-        reader.annotations.destructive_hint = false;
-        ruling::tool_ruling(policy, provider, &reader, &hash).1
-    });
-    let pending_schema = ruling.may_review().then(|| pending_schema.clone());
-    Ok(Some(Arc::new(ToolRoute {
-        name: def.name.clone(),
-        provider: provider.clone(),
-        def,
-        hash,
-        standing,
-        ruling,
-        read_ruling,
-        param_headers,
-        pending_schema,
-        validator,
-        allows_structured_error: OnceLock::new(),
-        rendered: RenderedEntry::default(),
-    })))
-}
-
 /// The published table. Loading it takes about ten nanoseconds and no message to the actor.
 pub type PublishedTable = arc_swap::ArcSwap<RouteTable>;
-
-/// Finds providers in the published table, so that the Executor does not depend on routes.
-pub struct RouteDirectory(pub Arc<PublishedTable>);
-
-impl ProviderDirectory for RouteDirectory {
-    fn provider(&self, name: &str) -> Option<Arc<dyn Provider>> {
-        self.0.load().provider(name).map(RouteTarget::provider)
-    }
-
-    fn tool_hash(&self, provider: &str, tool: &str) -> Option<String> {
-        self.0.load().tool_of_provider(tool, provider).map(|route| route.hash.clone())
-    }
-
-    fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict {
-        let Some(route) = self.0.load().tool_of_provider(tool, provider) else { return Verdict::Deny };
-        // There is no session, so conditions on sessions are false.
-        let requester = Requester { principal, transport: "", revision: "", client: None };
-        // Calls that simulate mode lets through are hidden too, because the mode may change.
-        route.ruling_for(arguments).decide(&requester, arguments).intended_verdict()
-    }
-
-    fn is_pinned(&self, provider: &str, tool: &str) -> bool {
-        self.0.load().tool_of_provider(tool, provider).is_some_and(|route| route.standing.mark().is_none())
-    }
-
-    fn is_accepted(&self, provider: &str, tool: &str) -> bool {
-        self.0.load().tool_of_provider(tool, provider).is_some_and(|route| route.standing == DefinitionStatus::Accepted)
-    }
-
-    fn validate(&self, provider: &str, tool: &str, arguments: &RawValue) -> Result<(), McpError> {
-        let route = self.0.load().tool_of_provider(tool, provider);
-        let route = route.ok_or_else(|| match self.has_tools(provider) {
-            true => McpError::new(ErrorKind::ToolNotFound, format!("{provider} offers no tool {tool} now")),
-            // The tools of a provider that was not reached are unknown.
-            false => McpError::new(ErrorKind::UpstreamUnavailable, format!("{provider} has not been reached yet")),
-        })?;
-        validate::check_arguments(&route, arguments)
-    }
-
-    fn judge_edited_arguments(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
-        let proposer = change.proposer.to_agent();
-        let requester = Requester::for_proposer(&change.proposer, &proposer);
-        let route = self.0.load().tool_of_provider(&change.tool, &change.provider)?;
-        Some(route.ruling_for(arguments).decide(&requester, arguments))
-    }
-
-    fn has_tools(&self, provider: &str) -> bool {
-        self.0.load().tools().iter().any(|route| route.provider.name() == provider)
-    }
-}
 
 #[cfg(test)]
 mod tests;

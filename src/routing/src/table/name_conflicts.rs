@@ -2,8 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{RouteError, aliases::Aliases};
-use crate::target::RouteTarget;
+use super::{RouteError, RouteTarget, aliases::Aliases};
 use countersign_domain::text::plural;
 
 /// Maximum number of warnings that are kept for one provider. Further warnings are only counted.

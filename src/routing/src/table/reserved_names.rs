@@ -8,8 +8,7 @@
 
 use std::collections::HashSet;
 
-use super::{aliases::Aliases, unreached_upstreams::UnreachedUpstreams};
-use crate::target::RouteTarget;
+use super::{RouteTarget, aliases::Aliases, unreached_upstreams::UnreachedUpstreams};
 use countersign_domain::BUILT_IN_PROVIDERS;
 
 /// The reserved names of one table.
@@ -65,7 +64,7 @@ impl<'a> ReservedNames<'a> {
         if self.module_names[usize::from(!is_tool)].contains(name) && self.aliases.rank(claimant).is_none() {
             return Some(format!("the {what} {name:?} is left out: the gateway itself has one of that name"));
         }
-        if !is_tool || self.unreached.is_empty() {
+        if !is_tool || self.unreached.servers.is_empty() {
             return None;
         }
         let has_tool_pinned = |server: &str| self.unreached.has_pinned_tool(server, name);

@@ -7,12 +7,11 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    RouteError, RouteTable,
+    RouteError, RouteTable, RouteTarget,
     list_entries::{ResourceRoute, TemplateRoute},
     name_conflicts::{ConflictRules, NameClaims, ResolvedNames, Warnings},
     template::UriTemplate,
 };
-use crate::target::RouteTarget;
 use countersign_protocol::json::member;
 use countersign_upstream::Upstream;
 

@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{RouteTable, ToolRoute};
-use crate::target::RouteTarget;
+use super::{RouteTable, RouteTarget, ToolRoute};
 use countersign_domain::{changes::visible::is_hidden, policy::Verdict, principal::Principal};
 
 /// Maximum bytes of one server's text.

@@ -2,8 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use super::RouteTable;
-use crate::target::RouteTarget;
+use super::{RouteTable, RouteTarget};
 use countersign_domain::policy::Pins;
 use countersign_upstream::Upstream;
 
@@ -11,7 +10,7 @@ use countersign_upstream::Upstream;
 #[derive(Default)]
 pub struct UnreachedUpstreams {
     /// Names of the upstreams.
-    servers: HashSet<String>,
+    pub(super) servers: HashSet<String>,
     pins: Arc<Pins>,
 }
 
@@ -23,16 +22,12 @@ impl UnreachedUpstreams {
         Self { servers, pins }
     }
 
-    pub(crate) fn contains(&self, provider: &RouteTarget) -> bool {
+    pub(super) fn contains(&self, provider: &RouteTarget) -> bool {
         self.servers.contains(provider.name())
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.servers.is_empty()
-    }
-
     /// Returns `true` if the store has a pinned tool of that name for the server.
-    pub(crate) fn has_pinned_tool(&self, server: &str, tool: &str) -> bool {
+    pub(super) fn has_pinned_tool(&self, server: &str, tool: &str) -> bool {
         self.pins.pin(server, tool).is_some()
     }
 
@@ -71,12 +66,6 @@ pub enum NameKind {
 }
 
 impl RouteTable {
-    /// Returns `true` if every upstream had been reached when the table was built.
-    #[must_use]
-    pub fn was_built_complete(&self) -> bool {
-        self.unreached.is_empty()
-    }
-
     /// Returns the unreached upstream that may own a tool or prompt of that name. The prefix of the name or an alias leads to
     /// this upstream, the tool is pinned for it, or it has no prefix and its names are unknown. The caller must only ask for
     /// names that the table does not contain.

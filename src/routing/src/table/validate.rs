@@ -1,17 +1,44 @@
 //! Checks a call's arguments against the tool's input schema (JSON Schema 2020-12, compiled once, formats asserted,
 //! remote `$ref` disabled).
 
-use jsonschema::{ValidationError, error::ValidationErrorKind as Kind};
+use jsonschema::{Draft, PatternOptions, ValidationError, Validator, error::ValidationErrorKind as Kind};
 use serde_json::{Value, json, value::RawValue};
 
 use super::ToolRoute;
-use countersign_protocol::{ErrorKind, McpError, suggest};
+use countersign_protocol::{ErrorKind, McpError, redact::redact, suggest};
+use countersign_provider::{ToolDef, schema_cost};
 
 /// Maximum number of failures reported.
 const MAX_FAULTS: usize = 10;
 /// Maximum characters of a message, and of the list of allowed values in it.
 const MAX_MESSAGE_CHARS: usize = 300;
 const MAX_CHOICES_CHARS: usize = 8000;
+
+/// Maximum bytes of a compiled pattern of a schema.
+const MAX_PATTERN_BYTES: usize = 1 << 20;
+
+/// Compiles the input schema of a tool; `None` if checking it could take too long ([`ToolRoute::validator`]).
+pub(super) fn compile_schema(def: &ToolDef) -> Result<Option<Validator>, String> {
+    let unchecked = || {
+        tracing::warn!(tool = %def.name, "the input schema of the tool is too complex to check; only its server checks the arguments");
+        Ok(None)
+    };
+    if def.raw.is_some() && !schema_cost::is_bounded(&def.input_schema) {
+        return unchecked();
+    }
+    let options = jsonschema::options().should_validate_formats(true);
+    // An upstream may declare another dialect; without a declaration, 2020-12 applies
+    // (2025-11-25/basic/index#json-schema-usage).
+    let options = if def.raw.is_some() { options } else { options.with_draft(Draft::Draft202012) };
+    // Patterns are matched in linear time.
+    let linear = PatternOptions::regex().size_limit(MAX_PATTERN_BYTES);
+    match options.clone().with_pattern_options(linear).build(&def.input_schema) {
+        Ok(validator) => Ok(Some(validator)),
+        // Patterns with look-around or back-references are accepted as well.
+        Err(_) if def.raw.is_some() && options.build(&def.input_schema).is_ok() => unchecked(),
+        Err(error) => Err(redact(&error.to_string()).chars().take(500).collect()),
+    }
+}
 
 /// Checks the arguments of a call.
 ///
@@ -101,6 +128,8 @@ fn truncate(message: &str, max_chars: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn message_for(schema: &Value, arguments: &Value) -> String {
@@ -136,5 +165,19 @@ mod tests {
         assert!(message_for(&schema, &json!({ "project_id": 1 })).ends_with("; did you mean `projectId`?"));
         assert!(message_for(&schema, &json!({ "nested": { "titel": 1 } })).ends_with("; did you mean `title`?"));
         assert!(!message_for(&schema, &json!({ "other": 1 })).contains("mean"));
+    }
+
+    #[test]
+    fn schema_with_nonlinear_pattern_is_unchecked() {
+        let def = |pattern: &str| {
+            let def = countersign_provider::testing::tool("t", &json!({ "a": { "items": { "pattern": pattern } } }));
+            ToolDef { raw: Some(Arc::from(RawValue::from_string("{}".to_owned()).unwrap())), ..def }
+        };
+        assert!(compile_schema(&def("^(a+)+$")).unwrap().is_some());
+        // Matching these patterns needs backtracking for each item.
+        for pattern in ["^((?=a)a|a)*$", "^(a|a)*\\1$"] {
+            assert!(compile_schema(&def(pattern)).unwrap().is_none(), "{pattern}");
+        }
+        assert!(compile_schema(&def("(")).is_err(), "an invalid pattern is an error");
     }
 }

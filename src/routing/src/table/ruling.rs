@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::target::RouteTarget;
+use super::RouteTarget;
 use countersign_domain::policy::{DefinitionStatus, Policy, Ruling, ToolFacts, pins::Definition};
 use countersign_protocol::arguments::canonical_text_hash;
 use countersign_provider::ToolDef;

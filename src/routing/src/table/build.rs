@@ -1,0 +1,216 @@
+//! Builds a table from the lists of all providers.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, OnceLock},
+};
+
+use serde_json::Value;
+
+use super::{
+    Aliases, ListVersions, PromptRoute, RouteTable, RouteTarget, ToolRoute,
+    list_entries::RenderedEntry,
+    name_conflicts::{ConflictRules, NameClaims, Warnings},
+    reserved_names::ReservedNames,
+    resources::Resources,
+    ruling,
+    server_instructions::ServerInstructions,
+    unreached_upstreams::UnreachedUpstreams,
+    validate::compile_schema,
+};
+use countersign_domain::policy::Policy;
+use countersign_protocol::{Era, Revision, param_headers::annotated_params};
+use countersign_provider::ToolDef;
+use countersign_upstream::names;
+
+/// The reason why a table cannot be built. The previous table stays in use.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    #[error("both {first} and {second} offer {what} named {name:?}")]
+    Collision { what: &'static str, name: String, first: String, second: String },
+    #[error("the pattern {pattern:?} of the routes is not a regular expression: {reason}")]
+    Pattern { pattern: String, reason: String },
+    #[error("the input schema of {provider}'s tool {tool:?} cannot be used: {reason}")]
+    Schema { provider: String, tool: String, reason: String },
+}
+
+/// The inputs of a new table.
+pub struct TableInputs<'a> {
+    pub providers: &'a [RouteTarget],
+    pub policy: &'a Policy,
+    pub aliases: &'a Aliases,
+    /// The output schema of a pending answer.
+    pub pending_schema: &'a Arc<Value>,
+    /// The table that the new one replaces.
+    pub previous: Option<&'a RouteTable>,
+    /// `true` if two providers that claim one name are an error. Otherwise the previous owner keeps the name.
+    pub strict: bool,
+}
+
+impl RouteTable {
+    /// Builds the table that follows the previous one.
+    ///
+    /// # Errors
+    /// Fails if a module's schema does not compile, and, if the build is strict, if two providers claim one name.
+    pub fn build(inputs: &TableInputs<'_>) -> Result<Self, RouteError> {
+        let TableInputs { providers, policy, aliases, pending_schema, previous, strict } = *inputs;
+        let rules = ConflictRules { providers, aliases, strict };
+        let mut warnings = Warnings::default();
+        let (mut tools, mut prompts) = (NameClaims::new("a tool"), NameClaims::new("a prompt"));
+        let mut mirrors_arguments = false;
+        // This is determined before the lists are read. An upstream that connects meanwhile counts as unreached until the next
+        // table.
+        let unreached = UnreachedUpstreams::new(providers, policy.pins());
+        let reserved = ReservedNames::new(providers, aliases, &unreached);
+        for (index, provider) in providers.iter().enumerate() {
+            let mut tools_of_provider = provider.tools();
+            tools_of_provider.retain(|def| is_name_allowed(&reserved, provider, (&def.name, true), &mut warnings));
+            ruling::pin_first_seen(policy, provider, &tools_of_provider);
+            for def in tools_of_provider {
+                let Some(route) = build_tool_route(provider, def, policy, pending_schema, &mut warnings)? else {
+                    continue;
+                };
+                mirrors_arguments |= !route.param_headers.is_empty();
+                let name = route.name.clone();
+                if !tools.add(index, name.clone(), route) {
+                    warnings.add(provider.name(), format!("the tool {name:?} is listed twice: the first one counts"));
+                }
+            }
+            for def in provider.prompts() {
+                if !is_name_allowed(&reserved, provider, (&def.name, false), &mut warnings) {
+                    continue;
+                }
+                let name = def.name.clone();
+                if !prompts.add(index, name.clone(), Arc::new(PromptRoute::new(provider.clone(), def))) {
+                    warnings.add(provider.name(), format!("the prompt {name:?} is listed twice: the first one counts"));
+                }
+            }
+        }
+        let current_holder = |name: &str| {
+            let pinned_by =
+                || providers.iter().map(|provider| provider.name()).find(|p| unreached.has_pinned_tool(p, name));
+            let previous_route = previous.and_then(|table| table.tools.by_name.get(name));
+            previous_route.map(|route| route.provider.name()).or_else(pinned_by).map(str::to_owned)
+        };
+        let tools = tools.resolve(&rules, current_holder, &mut warnings)?;
+        let current_holder = |name: &str| Some(previous?.prompts.by_name.get(name)?.provider.name().to_owned());
+        let prompts = prompts.resolve(&rules, current_holder, &mut warnings)?;
+        let resources = Resources::build(&rules, previous, &mut warnings)?;
+        let mut table = Self {
+            generation: previous.map_or(1, |table| table.generation + 1),
+            providers: providers.to_vec(),
+            tools,
+            prompts,
+            resources,
+            aliases: aliases.clone(),
+            policy: Some(policy.clone()),
+            warnings,
+            mirrors_arguments,
+            forwarded_headers: collect_forwarded_headers(providers),
+            unreached,
+            ..Self::default()
+        };
+        table.warnings.log_new(previous.map_or(&Warnings::default(), |table| &table.warnings));
+        table.list_fingerprints = table.compute_fingerprints();
+        table.server_instructions = ServerInstructions::for_table(&table);
+        table.varies_by_principal = table.tools().iter().any(|route| route.ruling.fixed_decision().is_none());
+        let old = previous.map_or([0; 3], |table| table.list_fingerprints);
+        let versions = previous.map(|table| table.versions).unwrap_or_default();
+        let version = |list: usize, before: u64| {
+            if table.list_fingerprints[list] == old[list] { before } else { table.generation }
+        };
+        table.versions = ListVersions {
+            tools: version(0, versions.tools),
+            prompts: version(1, versions.prompts),
+            resources: version(2, versions.resources),
+        };
+        Ok(table)
+    }
+
+    fn compute_fingerprints(&self) -> [u64; 3] {
+        let mut tools = DefaultHasher::new();
+        self.tools.order.iter().for_each(|route| route.hash_identity(&mut tools));
+        let (mut prompts, mut resources) = (DefaultHasher::new(), DefaultHasher::new());
+        self.prompts().iter().for_each(|route| route.list_entry(Revision::MODERN).hash(&mut prompts));
+        self.resources().iter().for_each(|route| route.list_entry(Revision::MODERN).hash(&mut resources));
+        self.templates().iter().for_each(|route| route.list_entry(Revision::MODERN).hash(&mut resources));
+        [tools, prompts, resources].map(|hasher| hasher.finish())
+    }
+}
+
+/// Returns `false` and adds a warning if the provider may not offer a tool (or prompt) of that name.
+fn is_name_allowed(
+    reserved: &ReservedNames<'_>,
+    provider: &RouteTarget,
+    (name, is_tool): (&str, bool),
+    warnings: &mut Warnings,
+) -> bool {
+    let Some(why) = reserved.refusal(provider, name, is_tool) else { return true };
+    warnings.add(provider.name(), why);
+    false
+}
+
+fn collect_forwarded_headers(providers: &[RouteTarget]) -> Vec<String> {
+    let mut names = Vec::new();
+    for name in providers.iter().filter_map(|provider| provider.upstream()).flat_map(|up| &up.config.forward_headers) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
+}
+
+/// Returns `None` and adds a warning if the tool must not be offered.
+fn build_tool_route(
+    provider: &RouteTarget,
+    def: ToolDef,
+    policy: &Policy,
+    pending_schema: &Arc<Value>,
+    warnings: &mut Warnings,
+) -> Result<Option<Arc<ToolRoute>>, RouteError> {
+    let fault =
+        |reason: String| RouteError::Schema { provider: provider.name().to_owned(), tool: def.name.clone(), reason };
+    let upstream = provider.upstream();
+    let param_headers = match (annotated_params(&def.input_schema), upstream) {
+        (Ok(headers), _) => headers,
+        (Err(reason), None) => return Err(fault(reason)),
+        // Clients must not use such a tool (2026-07-28/server/tools, `x-mcp-header`), and the gateway is a client here.
+        (Err(reason), Some(upstream)) if upstream.negotiated().is_some_and(|n| n.revision.era() == Era::Modern) => {
+            warnings.add(provider.name(), format!("the tool {:?} is left out: {reason}", def.name));
+            return Ok(None);
+        }
+        // The annotation has no meaning for a handshake-era server.
+        (Err(_), Some(_)) => Vec::new(),
+    };
+    if let Some(reason) = upstream.and_then(|_| names::client_rejection_reason(&def.name)) {
+        warnings.add(provider.name(), format!("some clients refuse the tool name {:?}: {reason}", def.name));
+    }
+    let validator = OnceLock::new();
+    if def.raw.is_none() {
+        // A module's schema is part of the gateway and must compile at start.
+        validator.get_or_init(|| compile_schema(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
+    }
+    let hash = ruling::definition_hash(&def);
+    let (standing, ruling) = ruling::tool_ruling(policy, provider, &def, &hash);
+    let read_ruling = def.read_only_when.filter(|_| provider.is_module()).map(|_| {
+        let mut reader = def.clone();
+        reader.annotations.read_only_hint = true;
+        reader.annotations.destructive_hint = false;
+        ruling::tool_ruling(policy, provider, &reader, &hash).1
+    });
+    let pending_schema = ruling.may_review().then(|| pending_schema.clone());
+    Ok(Some(Arc::new(ToolRoute {
+        name: def.name.clone(),
+        provider: provider.clone(),
+        def,
+        hash,
+        standing,
+        ruling,
+        read_ruling,
+        param_headers,
+        pending_schema,
+        validator,
+        allows_structured_error: OnceLock::new(),
+        rendered: RenderedEntry::default(),
+    })))
+}
