@@ -240,29 +240,21 @@ impl Handler<ForwardedEvent> for Router {
     type Result = ();
 
     fn handle(&mut self, forwarded: ForwardedEvent, ctx: &mut Self::Context) {
-        let rebuild = match forwarded {
+        match forwarded {
             ForwardedEvent::Event(ProviderEvent::ResourcesUpdated(uris)) => {
-                uris.iter().for_each(|uri| self.subscribers.notify_updated(uri, None));
-                false
+                return uris.iter().for_each(|uri| self.subscribers.notify_updated(uri, None));
             }
             ForwardedEvent::Event(ProviderEvent::PrivateResourcesUpdated(updated)) => {
-                updated.iter().for_each(|(uri, audience)| self.subscribers.notify_updated(uri, Some(audience)));
-                false
+                return updated.iter().for_each(|(uri, audience)| self.subscribers.notify_updated(uri, Some(audience)));
             }
-            ForwardedEvent::ModuleResourcesChanged => {
-                self.notify_list_changed(List::Resources);
-                false
-            }
+            ForwardedEvent::ModuleResourcesChanged => return self.notify_list_changed(List::Resources),
             ForwardedEvent::Event(
                 ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged | ProviderEvent::ResourceListChanged,
-            ) => true,
-            ForwardedEvent::EventsLost => {
-                self.notify_list_changed(List::Resources);
-                true
-            }
-        };
+            ) => {}
+            ForwardedEvent::EventsLost => self.notify_list_changed(List::Resources),
+        }
         // Several servers often change at once; one rebuild covers them all.
-        if rebuild && !std::mem::replace(&mut self.rebuild_pending, true) {
+        if !std::mem::replace(&mut self.rebuild_pending, true) {
             ctx.notify(RebuildTable);
         }
     }

@@ -272,8 +272,7 @@ impl RouteTable {
         let upstream = route.provider.upstream()?;
         let fallback = self.provider(upstream.config.fallback.as_deref()?)?;
         let own = upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name);
-        let prefix = fallback.upstream().map_or("", |upstream| upstream.config.prefix.as_str());
-        self.tool_of_provider(&format!("{prefix}{own}"), fallback.name())
+        self.tool_of_provider(&fallback.exposed_name(own), fallback.name())
     }
 
     /// Returns `true` if the policy allows the method for the requester (see [`Policy::allows_method`]). A server is also gated
@@ -297,11 +296,8 @@ impl RouteTable {
 
     /// Returns a provider's tool by its own name or by the name that clients use.
     fn tool_by_own_name(&self, provider: &RouteTarget, own: &str) -> Option<Arc<ToolRoute>> {
-        let prefix = provider.upstream().map_or("", |upstream| upstream.config.prefix.as_str());
-        let exposed = (!prefix.is_empty()).then(|| format!("{prefix}{own}"));
-        exposed
-            .and_then(|name| self.tool_of_provider(&name, provider.name()))
-            .or_else(|| self.tool_of_provider(own, provider.name()))
+        let exposed = self.tool_of_provider(&provider.exposed_name(own), provider.name());
+        exposed.or_else(|| self.tool_of_provider(own, provider.name()))
     }
 
     /// Returns the tool of that name at that provider, even if another provider serves the name.
@@ -365,6 +361,10 @@ impl RouteTable {
         self.providers.iter().find(|provider| provider.name() == name)
     }
 
+    fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.providers.iter().filter_map(RouteTarget::upstream)
+    }
+
     /// Returns the provider that serves a URI or a URI template.
     #[must_use]
     pub fn provider_for_uri(&self, uri: &str) -> Option<RouteTarget> {
@@ -385,15 +385,12 @@ impl RouteTable {
 
     /// Starts a background refresh of upstreams whose lists have expired. Called when a client reads lists.
     pub fn refresh_stale_lists(&self) {
-        self.providers
-            .iter()
-            .filter_map(|provider| provider.upstream())
-            .for_each(|upstream| upstream.refresh_if_stale());
+        self.upstreams().for_each(|upstream| upstream.refresh_if_stale());
     }
 
     #[must_use]
     pub fn has_upstreams(&self) -> bool {
-        self.providers.iter().any(|provider| provider.upstream().is_some())
+        self.upstreams().next().is_some()
     }
 
     /// Returns `true` if every upstream had been reached when the table was built.
@@ -405,12 +402,8 @@ impl RouteTable {
     /// Returns `true` if every upstream has been reached, so that the lists are complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.providers.iter().all(is_connected)
+        self.upstreams().all(|upstream| upstream.negotiated().is_some())
     }
-}
-
-fn is_connected(provider: &RouteTarget) -> bool {
-    provider.upstream().is_none_or(|upstream| upstream.negotiated().is_some())
 }
 
 fn can_serve(provider: &RouteTarget) -> bool {

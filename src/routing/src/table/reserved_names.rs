@@ -52,8 +52,7 @@ impl<'a> ReservedNames<'a> {
         }
         let claimant = provider.name();
         let what = if is_tool { "tool" } else { "prompt" };
-        if let Some(longest) = self.prefixes.iter().find(|(start, _)| name.starts_with(start.as_str())) {
-            let (start, first) = longest;
+        if let Some((start, first)) = self.prefixes.iter().find(|(start, _)| name.starts_with(start.as_str())) {
             let mut same_start = self.prefixes.iter().filter(|(other, _)| other == start);
             if !same_start.any(|(_, owner)| *owner == claimant) && !self.are_ranked(first, claimant) {
                 return Some(format!(

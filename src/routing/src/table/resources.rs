@@ -139,19 +139,11 @@ impl Resources {
 
     /// Returns the provider that owns the URI's scheme, lists the URI or has a template for it.
     pub(super) fn claimant(&self, uri: &str) -> Option<&RouteTarget> {
-        if let Some(owner) = self.scheme_owner(uri) {
-            return Some(owner);
-        }
-        if let Some(route) = self.resources.by_name.get(uri) {
-            return Some(&route.provider);
-        }
-        if let Some(route) = self.templates.by_name.get(uri) {
-            return Some(&route.provider);
-        }
-        self.unprefixed
-            .iter()
-            .find(|unprefixed| unprefixed.templates.iter().any(|t| t.matches(uri)))
-            .map(|unprefixed| &unprefixed.provider)
+        let by_resource = || self.resources.by_name.get(uri).map(|route| &route.provider);
+        let by_template = || self.templates.by_name.get(uri).map(|route| &route.provider);
+        let has_match = |unprefixed: &&UnprefixedUpstream| unprefixed.templates.iter().any(|t| t.matches(uri));
+        let by_match = || self.unprefixed.iter().find(has_match).map(|unprefixed| &unprefixed.provider);
+        self.scheme_owner(uri).or_else(by_resource).or_else(by_template).or_else(by_match)
     }
 
     /// Returns the provider that most likely serves a URI that no provider lists.

@@ -214,29 +214,21 @@ impl Upstream {
         };
         let connection = Arc::clone(&lease.connection);
         let _in_flight = endpoint.count_call();
-        let result = if connection.era == Era::Modern {
-            Outgoing::check_permit(outgoing.permit.as_ref()).map_err(TryError::Link)?;
-            tokio::select! {
-                biased;
-                result = connection.link.request(outgoing, Arc::clone(clock) as _) => result.map_err(TryError::Link),
-                () = clock.expired() => Err(TryError::TimedOut),
-            }
-        } else {
-            let _registered =
-                connection.traffic.register_call(outgoing.id, Arc::clone(clock) as _, caller.session.clone());
-            let (_level_request, level) = connection.request_log_level(caller.log_level);
-            tokio::select! {
-                biased;
-                result = async {
-                    if let Some(level) = level {
-                        self.send_log_level(&connection, level).await;
-                    }
-                    // Setting the log level may have taken arbitrarily long.
-                    Outgoing::check_permit(outgoing.permit.as_ref())?;
-                    connection.link.request(outgoing, Arc::clone(clock) as _).await
-                } => result.map_err(TryError::Link),
-                () = clock.expired() => Err(TryError::TimedOut),
-            }
+        // In the stateless era, each request has a stream of its own.
+        let _registered = (connection.era == Era::Legacy)
+            .then(|| connection.traffic.register_call(outgoing.id, Arc::clone(clock) as _, caller.session.clone()));
+        let (_level_request, level) = connection.request_log_level(caller.log_level);
+        let result = tokio::select! {
+            biased;
+            result = async {
+                if let Some(level) = level {
+                    self.send_log_level(&connection, level).await;
+                }
+                // Setting the log level may have taken arbitrarily long.
+                Outgoing::check_permit(outgoing.permit.as_ref())?;
+                connection.link.request(outgoing, Arc::clone(clock) as _).await
+            } => result.map_err(TryError::Link),
+            () = clock.expired() => Err(TryError::TimedOut),
         };
         match &result {
             Ok(_) => connection.timeout_streak.record_answer(),

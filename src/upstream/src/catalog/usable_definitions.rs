@@ -29,10 +29,7 @@ impl UsableDefinitions {
         let tools = parse_unique(&catalog.tools, &mut omitted, |raw| {
             let def = names.tool(raw)?;
             let own = names.own_name(&def.name).unwrap_or(&def.name);
-            if !filter.allows(own) {
-                return Ok(None);
-            }
-            Ok(Some((def.name.clone(), def)))
+            Ok(filter.allows(own).then(|| (def.name.clone(), def)))
         });
         let prompts = parse_unique(&catalog.prompts, &mut omitted, |raw| {
             names.prompt(raw).map(|def| Some((def.name.clone(), def)))
@@ -57,13 +54,12 @@ fn parse_unique<R, T>(
     let mut all = Vec::with_capacity(raws.len());
     for raw in raws {
         match read(raw) {
+            Ok(Some((name, _))) if seen.contains(&name) => {
+                omitted.push(format!("{name:?} is left out: it is listed more than once"));
+            }
             Ok(Some((name, def))) => {
-                if seen.contains(&name) {
-                    omitted.push(format!("{name:?} is left out: it is listed more than once"));
-                } else {
-                    seen.insert(name);
-                    all.push(def);
-                }
+                seen.insert(name);
+                all.push(def);
             }
             Ok(None) => {}
             Err(error) => omitted.push(error.to_string()),

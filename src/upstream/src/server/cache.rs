@@ -156,17 +156,12 @@ impl Cache {
         let public_key = CacheKey { owner: None, ..lookup.key.clone() };
         let fresh = [&lookup.key, &public_key].into_iter().find_map(|key| {
             let entry = self.entries.get(key)?;
-            let remaining_ttl =
-                entry.ttl.checked_sub(entry.received.elapsed()).filter(|remaining_ttl| !remaining_ttl.is_zero());
-            match remaining_ttl {
-                Some(remaining_ttl) if entry.generations == lookup.generations => {
-                    Some(FreshResult { result: entry.result.clone(), remaining_ttl })
-                }
-                _ => {
-                    self.entries.invalidate(key);
-                    None
-                }
+            let remaining_ttl = entry.ttl.checked_sub(entry.received.elapsed()).filter(|ttl| !ttl.is_zero());
+            let remaining_ttl = remaining_ttl.filter(|_| entry.generations == lookup.generations);
+            if remaining_ttl.is_none() {
+                self.entries.invalidate(key);
             }
+            Some(FreshResult { result: entry.result.clone(), remaining_ttl: remaining_ttl? })
         });
         let metrics = CacheMetrics::for_cache(countersign_telemetry::metrics::Cache::Upstreams);
         if fresh.is_some() {

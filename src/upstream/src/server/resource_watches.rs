@@ -17,7 +17,7 @@ use tokio::{sync::watch, time::Instant};
 pub const DUPLICATE_WINDOW: Duration = Duration::from_millis(250);
 
 /// The resources of one upstream that clients watch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ResourceWatches {
     watches: Mutex<BTreeMap<String, ResourceWatch>>,
     /// Incremented when the set of URIs changes.
@@ -44,16 +44,6 @@ pub enum UpdateAction {
     Ignore,
     /// Check again after [`DUPLICATE_WINDOW`] with [`ResourceWatches::take_delayed_update`].
     Delay,
-}
-
-impl Default for ResourceWatches {
-    fn default() -> Self {
-        Self {
-            watches: Mutex::default(),
-            version: watch::Sender::new(0),
-            confirmed: watch::Sender::new(BTreeSet::new()),
-        }
-    }
 }
 
 impl ResourceWatches {

@@ -115,11 +115,7 @@ async fn run(upstream: Arc<Upstream>) {
         };
         // Calls wait for the attempt that follows a loss at once; during later attempts they fail instead of waiting
         // long.
-        if failures > 0 || !was_connected {
-            upstream.set_phase(Phase::Down(error));
-        } else {
-            upstream.set_phase(Phase::Connecting);
-        }
+        upstream.set_phase(if failures > 0 || !was_connected { Phase::Down(error) } else { Phase::Connecting });
         wait_for_retry(&upstream, began, BACKOFF.pause(failures)).await;
         failures = failures.saturating_add(1);
     }

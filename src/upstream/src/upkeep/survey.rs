@@ -81,13 +81,10 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -
     let listener = Arc::clone(&traffic) as Arc<dyn Listener>;
     let connector = endpoint.connector();
     let opened = handshake::open(&*connector, None, &all_capabilities(upstream), listener).await;
-    let (link, negotiated) = match opened {
-        Ok(opened) => opened,
-        Err(error) => {
-            tracing::debug!(upstream = %config.name, %error, "cannot open a second connection for the lists");
-            return None;
-        }
-    };
+    let opened = opened.inspect_err(|error| {
+        tracing::debug!(upstream = %config.name, %error, "cannot open a second connection for the lists");
+    });
+    let (link, negotiated) = opened.ok()?;
     let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated));
     if !connection.features.announced.is_empty() {
         let changed = async {

@@ -109,13 +109,10 @@ impl HttpTarget {
         }
         for (name, Secret(value)) in configured {
             match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
-                (Ok(name), Ok(value)) => headers.insert(name, value),
+                (Ok(name), Ok(value)) => _ = headers.insert(name, value),
                 // The error omits the value, which is a secret.
-                _ => {
-                    uri = Err(format!("the configured header `{name}` is not an HTTP header"));
-                    continue;
-                }
-            };
+                _ => uri = Err(format!("the configured header `{name}` is not an HTTP header")),
+            }
         }
         Self { uri, headers, label: label.to_string(), trust: Trust::new(authorities) }
     }
@@ -141,10 +138,8 @@ impl HttpConnector {
 
 impl Connector for HttpConnector {
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
-        Box::pin(async move {
-            let link = HttpLink::new(&self.target, unsolicited, &self.is_stateless)?;
-            Ok(Arc::new(link) as Arc<dyn Link>)
-        })
+        let link = HttpLink::new(&self.target, unsolicited, &self.is_stateless);
+        Box::pin(std::future::ready(link.map(|link| Arc::new(link) as Arc<dyn Link>)))
     }
 
     fn kind(&self) -> LinkKind {
