@@ -4,9 +4,9 @@
 //! `countersign_bridge`, which translates between eras.
 //!
 //! Each folder uses only those before it. [`link`]: connections over each transport, their eras, and the
-//! attribution of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the endpoints, pools and circuit
-//! breakers of one [`Upstream`]. `calls`: sending calls, retries, and approved changes. `upkeep`: staying connected and keeping
-//! lists fresh.
+//! attribution of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the endpoints, pools, circuit
+//! breakers and limits of one [`Upstream`]. `calls`: sending calls, retries, and approved changes. `upkeep`: staying
+//! connected and keeping lists fresh.
 
 mod calls;
 pub mod catalog;

@@ -1,5 +1,5 @@
-//! A connection to an upstream with its link, the calls active on it and the recipient of messages outside of calls, and the
-//! [`Caller`] of a request with its choice among interchangeable connections.
+//! A connection to an upstream: its link, the calls active on it, and the recipient of messages outside of calls. A [`Caller`]
+//! says which connections a request may use.
 
 use std::sync::{
     Arc, Weak,
@@ -116,7 +116,7 @@ impl Drop for LogLevelRequest<'_> {
 pub struct Traffic {
     upstream: Weak<Upstream>,
     /// `true` if the link belongs to one client session, which also receives messages after its last call.
-    is_session_owned: AtomicBool,
+    is_session_owned: bool,
     /// `true` if the gateway itself has subscribed to resources on the link.
     has_subscription: AtomicBool,
     calls: Mutex<ActiveCalls>,
@@ -137,12 +137,7 @@ struct ActiveCall {
 impl Traffic {
     #[must_use]
     pub fn new(upstream: Weak<Upstream>, is_session_owned: bool) -> Arc<Self> {
-        Arc::new(Self {
-            upstream,
-            is_session_owned: AtomicBool::new(is_session_owned),
-            has_subscription: AtomicBool::new(false),
-            calls: Mutex::default(),
-        })
+        Arc::new(Self { upstream, is_session_owned, has_subscription: AtomicBool::new(false), calls: Mutex::default() })
     }
 
     /// Registers a call until the guard is dropped.
@@ -214,7 +209,7 @@ impl Drop for RegisteredCall<'_> {
         let mut calls = self.traffic.calls.lock();
         if let Some(index) = calls.active.iter().position(|call| call.id == self.id) {
             let ended = calls.active.swap_remove(index);
-            if self.traffic.is_session_owned.load(Ordering::Relaxed) {
+            if self.traffic.is_session_owned {
                 calls.last_listener = Some(ended.listener);
             }
         }

@@ -18,7 +18,7 @@ use super::{connection::UpstreamConnection, limits::CounterGuard, pool::Pool};
 use crate::link::{Connector, LinkKind};
 use countersign_config::BreakerConfig;
 use countersign_net::random_byte;
-use countersign_telemetry::metrics::Breaker as State;
+use countersign_telemetry::metrics::Breaker as CircuitState;
 
 /// One endpoint with its connections.
 pub struct Endpoint {
@@ -101,7 +101,7 @@ pub fn choose_endpoint(endpoints: &[Arc<Endpoint>], excluded: u64) -> Option<&Ar
     endpoints.iter().filter(allowed).min_by_key(load)
 }
 
-const CLOSED: u8 = State::Closed as u8;
+const CLOSED: u8 = CircuitState::Closed as u8;
 
 /// The circuit breaker of one endpoint, which decides whether a call is tried.
 ///
@@ -134,11 +134,11 @@ impl Breaker {
     }
 
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CircuitState {
         match self.state.load(Ordering::Relaxed) {
-            CLOSED => State::Closed,
-            state if state == State::HalfOpen as u8 => State::HalfOpen,
-            _ => State::Open,
+            CLOSED => CircuitState::Closed,
+            state if state == CircuitState::HalfOpen as u8 => CircuitState::HalfOpen,
+            _ => CircuitState::Open,
         }
     }
 
@@ -160,7 +160,7 @@ impl Breaker {
             return Err(Duration::from_secs(1));
         }
         inner.trial = true;
-        self.state.store(State::HalfOpen as u8, Ordering::Relaxed);
+        self.state.store(CircuitState::HalfOpen as u8, Ordering::Relaxed);
         Ok(self.pass(true))
     }
 
@@ -187,7 +187,7 @@ impl Breaker {
         {
             inner.failures.clear();
             inner.opened = Some(long_ago);
-            self.state.store(State::HalfOpen as u8, Ordering::Relaxed);
+            self.state.store(CircuitState::HalfOpen as u8, Ordering::Relaxed);
         }
     }
 
@@ -211,7 +211,7 @@ impl Breaker {
         if trial {
             inner.trial = false;
             inner.opened = Some(now);
-            self.state.store(State::Open as u8, Ordering::Relaxed);
+            self.state.store(CircuitState::Open as u8, Ordering::Relaxed);
             return;
         }
         if inner.opened.is_some() {
@@ -229,7 +229,7 @@ impl Breaker {
         if failed >= self.config.threshold && failed >= self.successes.load(Ordering::Relaxed) {
             inner.failures.clear();
             inner.opened = Some(now);
-            self.state.store(State::Open as u8, Ordering::Relaxed);
+            self.state.store(CircuitState::Open as u8, Ordering::Relaxed);
         }
     }
 }
@@ -273,7 +273,7 @@ impl Drop for CallPass<'_> {
             let mut inner = self.breaker.inner.lock();
             inner.trial = false;
             if inner.opened.is_some() {
-                self.breaker.state.store(State::Open as u8, Ordering::Relaxed);
+                self.breaker.state.store(CircuitState::Open as u8, Ordering::Relaxed);
             }
         }
     }

@@ -14,20 +14,20 @@ fn fail(breaker: &Breaker, times: u32) {
 async fn breaker_opens_at_threshold_and_closes_after_trial() {
     let breaker = breaker();
     fail(&breaker, 2);
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), CircuitState::Closed);
     fail(&breaker, 1);
-    assert_eq!(breaker.state(), State::Open);
+    assert_eq!(breaker.state(), CircuitState::Open);
     assert_eq!(breaker.admit().unwrap_err(), Duration::from_secs(10));
     tokio::time::advance(Duration::from_secs(4)).await;
     assert_eq!(breaker.admit().unwrap_err(), Duration::from_secs(6));
     tokio::time::advance(Duration::from_secs(6)).await;
     let trial = breaker.admit().unwrap();
-    assert_eq!(breaker.state(), State::HalfOpen);
+    assert_eq!(breaker.state(), CircuitState::HalfOpen);
     assert!(breaker.admit().is_err(), "only one call is tried");
     trial.record_success();
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), CircuitState::Closed);
     fail(&breaker, 2);
-    assert_eq!(breaker.state(), State::Closed, "the count starts at zero again");
+    assert_eq!(breaker.state(), CircuitState::Closed, "the count starts at zero again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,9 +39,9 @@ async fn failed_trial_reopens_and_dropped_trial_is_repeated() {
     assert_eq!(breaker.admit().unwrap_err(), Duration::from_secs(10));
     tokio::time::advance(Duration::from_secs(10)).await;
     drop(breaker.admit().unwrap());
-    assert_eq!(breaker.state(), State::Open);
+    assert_eq!(breaker.state(), CircuitState::Open);
     breaker.admit().unwrap().record_success();
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), CircuitState::Closed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,12 +50,12 @@ async fn old_or_rare_failures_keep_breaker_closed() {
     fail(&breaker, 2);
     tokio::time::advance(Duration::from_secs(30)).await;
     fail(&breaker, 2);
-    assert_eq!(breaker.state(), State::Closed, "the first two are too old");
+    assert_eq!(breaker.state(), CircuitState::Closed, "the first two are too old");
     for _ in 0..100 {
         breaker.admit().unwrap().record_success();
     }
     fail(&breaker, 10);
-    assert_eq!(breaker.state(), State::Closed, "most calls succeed");
+    assert_eq!(breaker.state(), CircuitState::Closed, "most calls succeed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,15 +63,15 @@ async fn required_trial_decides_breaker_state() {
     let breaker = breaker();
     tokio::time::advance(Duration::from_secs(60)).await;
     breaker.require_trial();
-    assert_eq!(breaker.state(), State::HalfOpen);
+    assert_eq!(breaker.state(), CircuitState::HalfOpen);
     let trial = breaker.admit().unwrap();
     assert!(trial.is_trial() && breaker.admit().is_err(), "only one call is tried");
     breaker.require_trial();
     trial.record_success();
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), CircuitState::Closed);
     breaker.require_trial();
     breaker.admit().unwrap().record_failure();
-    assert_eq!(breaker.state(), State::Open);
+    assert_eq!(breaker.state(), CircuitState::Open);
     breaker.require_trial();
     assert!(breaker.admit().is_err(), "an open circuit stays open");
 }
@@ -81,5 +81,5 @@ async fn zero_threshold_disables_breaker() {
     let breaker =
         Breaker::new(BreakerConfig { threshold: 0, window: Duration::from_secs(1), cooldown: Duration::ZERO });
     fail(&breaker, 1000);
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), CircuitState::Closed);
 }
