@@ -5,10 +5,13 @@
 
 use std::sync::Arc;
 
-use crate::RequestScope;
-use countersign_bridge::{extension, tasks};
+use countersign_bridge::{Bridge, extension, tasks};
 use countersign_domain::policy::Requester;
-use countersign_exchange::{context::requester, facts::ClientFacts, reply::Reply};
+use countersign_exchange::{
+    context::{Exchange, requester},
+    facts::ClientFacts,
+    reply::Reply,
+};
 use countersign_protocol::{
     ErrorKind, McpError, Method,
     envelope::Request,
@@ -78,9 +81,14 @@ fn shares(client: &str, server: &NegotiatedSession) -> bool {
 ///
 /// # Errors
 /// The errors of [`target`] and [`extension::call`].
-pub async fn call(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
-    let upstream = target(&exchange.table, &exchange.facts, &requester(exchange), &request.method)?;
-    extension::call(&exchange.server.bridge, exchange, &upstream, request).await
+pub async fn call(
+    exchange: &Exchange,
+    table: &RouteTable,
+    bridge: &Arc<Bridge>,
+    request: &Request<'_>,
+) -> Result<Reply, McpError> {
+    let upstream = target(table, &exchange.facts, &requester(exchange), &request.method)?;
+    extension::call(bridge, exchange, &upstream, request).await
 }
 
 #[cfg(test)]

@@ -141,14 +141,14 @@ impl MessageSource {
 
     /// Runs a request that is no member of a batch.
     pub async fn request(self, request: &Request<'_>) -> Option<WireResponse> {
-        match self.exchange(request) {
-            Ok(exchange) => answer(&exchange, request).await,
+        match self.scope(request) {
+            Ok(scope) => answer(&scope, request).await,
             Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
         }
     }
 
     /// Determines the era, the revision and the client facts of a request.
-    pub fn exchange(self, request: &Request<'_>) -> Result<RequestScope, (McpError, Revision)> {
+    pub fn scope(self, request: &Request<'_>) -> Result<RequestScope, (McpError, Revision)> {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         let facts = if params::is_modern(&meta) {
@@ -262,8 +262,8 @@ impl MessageSource {
         if group.len() == 1 {
             return self.clone().request(first).await.map(|a| (index, a.bytes)).into_iter().collect();
         }
-        let exchange = match self.clone().exchange(first) {
-            Ok(exchange) => exchange,
+        let scope = match self.clone().scope(first) {
+            Ok(scope) => scope,
             Err((error, revision)) => {
                 return group
                     .iter()
@@ -271,11 +271,11 @@ impl MessageSource {
                     .collect();
             }
         };
-        let revision = exchange.revision();
+        let revision = scope.exchange.revision();
         let cache = CacheMetrics::for_cache(Cache::Reads);
         cache.miss();
         group.iter().skip(1).for_each(|_| cache.hit());
-        match serve(&exchange, first).await {
+        match serve(&scope, first).await {
             ServeOutcome::Reply(Ok(reply)) => {
                 let result = reply.finish(revision);
                 group.iter().map(|(index, r)| (*index, encode::result(&r.id, &result))).collect()
@@ -290,13 +290,13 @@ impl MessageSource {
 }
 
 /// Runs one request to its answer. Returns `None` if its client has cancelled it.
-pub async fn answer(exchange: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
-    if let Some(cluster) = exchange.server.cluster.as_deref()
+pub async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
+    let RequestScope { exchange, server, table } = scope;
+    if let Some(cluster) = server.cluster.as_deref()
         && let Some(search) = cluster::owner_of(cluster, exchange, request)
     {
         match search.await {
             Ok(Some(target)) => {
-                let RequestScope { exchange, server, table } = exchange;
                 let headers = cluster::mirrored_headers(table, request);
                 return Box::pin(cluster::answer(cluster, target, &server.slots, exchange, headers, request)).await;
             }
@@ -304,7 +304,7 @@ pub async fn answer(exchange: &RequestScope, request: &Request<'_>) -> Option<Wi
             Err(error) => return Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
         }
     }
-    match serve(exchange, request).await {
+    match serve(scope, request).await {
         ServeOutcome::Reply(Ok(reply)) => {
             // The handshake has just set the revision, or the request itself names it.
             let revision = reply.revision.unwrap_or(exchange.revision());
@@ -317,11 +317,11 @@ pub async fn answer(exchange: &RequestScope, request: &Request<'_>) -> Option<Wi
 }
 
 /// Runs a large request like [`answer`], on the principal's thread for large messages ([`countersign_runtime::large_messages`]).
-pub async fn answer_large(exchange: RequestScope, request: Arc<OwnedRequest>) -> Option<WireResponse> {
+pub async fn answer_large(scope: RequestScope, request: Arc<OwnedRequest>) -> Option<WireResponse> {
     let (large_messages, revision, id) =
-        (Arc::clone(&exchange.server.large_messages), exchange.revision(), request.id.clone());
-    let principal = Arc::clone(&exchange.identity.principal);
-    let work = move || async move { answer(&exchange, &request.as_request()).await };
+        (Arc::clone(&scope.server.large_messages), scope.exchange.revision(), request.id.clone());
+    let principal = Arc::clone(&scope.exchange.identity.principal);
+    let work = move || async move { answer(&scope, &request.as_request()).await };
     large_messages
         .run(&principal.name, work)
         .await
@@ -383,15 +383,15 @@ enum ServeOutcome {
 }
 
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
-async fn serve(exchange: &RequestScope, request: &Request<'_>) -> ServeOutcome {
-    let mut in_flight = match InFlight::admit(&exchange.server.slots, &exchange.session, &request.id) {
+async fn serve(scope: &RequestScope, request: &Request<'_>) -> ServeOutcome {
+    let mut in_flight = match InFlight::admit(&scope.server.slots, &scope.exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(error) => return ServeOutcome::Reply(Err(error)),
     };
     let cancel = &in_flight.cancel;
     let served = tokio::select! {
         biased;
-        reply = middleware::run(exchange, request, cancel) => ServeOutcome::Reply(reply),
+        reply = middleware::run(scope, request, cancel) => ServeOutcome::Reply(reply),
         () = cancel.cancelled() => ServeOutcome::Cancelled,
     };
     let is_cancelled = cancel.is_cancelled();

@@ -3,9 +3,9 @@
 //! connection is for bookkeeping only.
 //!
 //! Each part uses only the parts before it: [`state`] that outlives a request; [`registry`] and [`cluster`];
-//! [`limits`], [`long_requests`], [`lifetimes`], [`address`] and [`status`]; [`server`], which groups what a request
-//! ([`request_scope`]) may use; [`owned`] messages; [`policy`] and [`extension`]; [`handlers`]; [`middleware`];
-//! [`inbound`]; and [`sessions`].
+//! [`limits`], [`long_requests`], [`lifetimes`], [`address`] and [`status`]; [`server`], the parts of the gateway
+//! and the requests that they answer ([`RequestScope`]); [`owned`] messages; [`policy`] and [`extension`];
+//! [`handlers`]; [`middleware`]; [`inbound`]; and [`sessions`].
 
 pub mod address;
 pub mod cluster;
@@ -19,7 +19,6 @@ pub mod middleware;
 pub mod owned;
 pub mod policy;
 pub mod registry;
-pub mod request_scope;
 pub mod server;
 pub mod sessions;
 pub mod state;
@@ -30,8 +29,7 @@ pub mod testing;
 mod tests;
 
 pub use registry::Registry;
-pub use request_scope::RequestScope;
-pub use server::McpServer;
+pub use server::{McpServer, RequestScope};
 pub use sessions::{
     Sessions,
     actor::{self, Session},

@@ -2,7 +2,7 @@
 //! rate limit. The handler of a tool call also validates its arguments ([`countersign_routing::validate`]) and asks the
 //! policy ([`crate::policy`]).
 
-use crate::{RequestScope, extension, handlers, server::McpServer};
+use crate::{RequestScope, extension, handlers, long_requests::LongRequests, state::limiter::Limiter};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{cancel::Cancel, context::Exchange, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request};
@@ -13,17 +13,19 @@ use std::time::Instant;
 ///
 /// # Errors
 /// The error of the first layer that refuses the request, or of its handler.
-pub async fn run(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+    let RequestScope { exchange, server, table } = scope;
     let method = Method::parse(&request.method);
     let log = RequestLog::new(exchange, &request.method);
     let metrics = RequestTimer::start(exchange, &request.method);
-    let outcome = match (admit(exchange, request.params.map_or(0, |params| params.get().len())), method) {
+    let size = request.params.map_or(0, |params| params.get().len());
+    let outcome = match (admit(&exchange.identity, &server.long_requests, &server.limiter, size), method) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(method)) if method.is_request() && method.exists_in(exchange.revision()) => {
-            handlers::handle(exchange, method, request, cancel).await
+            handlers::handle(scope, method, request, cancel).await
         }
         // A method of an extension, or an unknown one.
-        (Ok(()), _) => extension::call(exchange, request).await,
+        (Ok(()), _) => extension::call(exchange, table, &server.runner.bridge, request).await,
     };
     let ended = match &outcome {
         Ok(reply) => RequestEnd { failure: reply.failure, in_band: true, pending: reply.pending },
@@ -50,16 +52,20 @@ impl RequestEnd {
     }
 }
 
-/// Checks that a request may proceed. `bytes` is the size of its parameters.
-fn admit(exchange: &RequestScope, bytes: usize) -> Result<(), McpError> {
-    let McpServer { long_requests, .. } = &*exchange.server;
-    if long_requests.shutdown.is_cancelled() {
+/// Checks that a request with parameters of this size may proceed.
+///
+/// # Errors
+/// `SHUTTING_DOWN`, `UNAUTHORIZED`, `FORBIDDEN`, or `RATE_LIMITED` with `retryAfter` (seconds).
+fn admit(identity: &Identity, requests: &LongRequests, limiter: &Limiter, size: usize) -> Result<(), McpError> {
+    if requests.shutdown.is_cancelled() {
         return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
     }
     // A connection may outlive the key that opened it.
-    long_requests.authenticator.check(&exchange.identity)?;
-    check_role(&exchange.identity)?;
-    check_rate(exchange, bytes)
+    requests.authenticator.check(identity)?;
+    check_role(identity)?;
+    limiter
+        .admits(&identity.principal.name, size)
+        .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }
 
 /// Checks that the principal's role may use the MCP endpoints.
@@ -71,18 +77,6 @@ pub fn check_role(identity: &Identity) -> Result<(), McpError> {
         return Ok(());
     }
     Err(McpError::new(ErrorKind::Forbidden, "this key may look at changes but not use tools"))
-}
-
-/// Checks the principal's rate of requests ([`crate::state::limiter`]). `bytes` is the size of the request's parameters.
-///
-/// # Errors
-/// `RATE_LIMITED` with `retryAfter` (seconds).
-fn check_rate(exchange: &RequestScope, bytes: usize) -> Result<(), McpError> {
-    let server = &exchange.server;
-    server
-        .limiter
-        .admits(&exchange.identity.principal.name, bytes, server.reviews.changes.nodes().live_count())
-        .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }
 
 /// Writes one structured DEBUG line for each request with method, session, principal, outcome and duration. The line

@@ -1,5 +1,5 @@
-//! The parts of the gateway that answer MCP requests, grouped by subject. Code below the handlers takes only the part
-//! that it uses.
+//! The parts of the gateway that answer MCP requests, grouped by subject. Only the functions that pass a request on to
+//! its handler see all of them ([`RequestScope`]). A handler gets the parts that it uses.
 
 use std::{
     sync::Arc,
@@ -18,12 +18,14 @@ use crate::{
 };
 use countersign_bridge::Bridge;
 use countersign_config::{Config, RetentionConfig};
-use countersign_domain::principal::Principal;
-use countersign_exchange::{context::RequestSlots, facts::ClientFacts, memory::Memory, shared::SessionShared};
-use countersign_feed::Feed;
-use countersign_provider::Meter;
+use countersign_exchange::{
+    context::{Exchange, RequestSlots},
+    facts::ClientFacts,
+    memory::Memory,
+    shared::SessionShared,
+};
 use countersign_review::Changes;
-use countersign_routing::{PublishedTable, Router};
+use countersign_routing::{PublishedTable, RouteDirectory, RouteTable, Router};
 use countersign_runtime::large_messages::LargeMessageThreads;
 use countersign_upstream::Upstreams;
 
@@ -33,6 +35,7 @@ pub struct Routing {
     pub routes: Arc<PublishedTable>,
     pub router: Addr<Router>,
     pub upstreams: Arc<Upstreams>,
+    pub long_requests: LongRequests,
     /// The longest time until a server's first answer (`limits.first_connection`).
     pub first_connection: Duration,
     /// The time at which the gateway was started.
@@ -42,36 +45,45 @@ pub struct Routing {
 /// Proposes calls for review and follows their changes.
 pub struct Reviews {
     pub changes: Changes,
-    pub feed: Feed,
+    /// The providers that make the previews of changes.
+    pub directory: RouteDirectory,
+    pub long_requests: LongRequests,
     /// The time that a change waits for a decision if its rule does not set one.
     pub expire_after: Duration,
     pub retention: RetentionConfig,
     pub address: Arc<GatewayAddress>,
     /// Changes whose clients were already asked to open the page.
     pub opened_pages: OpenedPages,
-    /// Keys that called tools although they may decide on changes.
-    pub deciding_keys: DecidingKeys,
 }
 
 impl Reviews {
     #[must_use]
-    pub fn new(config: &Config, changes: Changes, address: Arc<GatewayAddress>) -> Self {
+    pub fn new(config: &Config, changes: Changes, address: Arc<GatewayAddress>, routing: &Routing) -> Self {
         Self {
-            feed: changes.feed().clone(),
             changes,
+            directory: RouteDirectory(Arc::clone(&routing.routes)),
+            long_requests: routing.long_requests.clone(),
             expire_after: config.changes.expire_after,
             retention: config.changes.retention,
             address,
             opened_pages: OpenedPages::default(),
-            deciding_keys: DecidingKeys::default(),
         }
     }
+}
+
+/// Runs admitted calls: those of upstreams over the bridge, those of modules within their limits.
+#[derive(Clone)]
+pub struct CallRunner {
+    pub bridge: Arc<Bridge>,
+    pub limits: RequestLimits,
+    pub limiter: Arc<Limiter>,
+    pub long_requests: LongRequests,
 }
 
 /// The parts of the gateway that answer MCP requests.
 pub struct McpServer {
     pub limits: RequestLimits,
-    /// The places of requests that are being answered.
+    /// The slots of requests that are being answered.
     pub slots: RequestSlots,
     pub limiter: Arc<Limiter>,
     pub long_requests: LongRequests,
@@ -80,10 +92,12 @@ pub struct McpServer {
     /// The threads for large messages.
     pub large_messages: Arc<LargeMessageThreads>,
     pub routing: Routing,
-    pub reviews: Reviews,
-    pub bridge: Arc<Bridge>,
+    pub reviews: Arc<Reviews>,
+    pub runner: CallRunner,
     /// Tool calls that run in the gateway as tasks.
     pub local_tasks: LocalTasks,
+    /// Keys that called tools although they may decide on changes.
+    pub deciding_keys: DecidingKeys,
     pub status: Arc<GatewayStatus>,
     /// The other nodes, if several gateways serve the store.
     pub cluster: Option<Box<dyn Cluster>>,
@@ -94,35 +108,35 @@ impl McpServer {
     pub fn new(
         config: &Config,
         memory: Arc<Memory>,
-        long_requests: LongRequests,
         routing: Routing,
         reviews: Reviews,
         bridge: Bridge,
         status: Arc<GatewayStatus>,
     ) -> Self {
+        let (limits, nodes) = (RequestLimits::new(config), Arc::clone(reviews.changes.nodes()));
+        let limiter = Arc::new(Limiter::new(&config.limits, Box::new(move || nodes.live_count())));
+        let long_requests = routing.long_requests.clone();
+        let runner = CallRunner {
+            bridge: Arc::new(bridge),
+            limits,
+            limiter: Arc::clone(&limiter),
+            long_requests: long_requests.clone(),
+        };
         Self {
-            limits: RequestLimits::new(config),
+            limits,
             slots: RequestSlots::new(config.limits.max_in_flight),
-            limiter: Arc::new(Limiter::new(&config.limits)),
+            limiter,
             long_requests,
+            local_tasks: LocalTasks::new(Arc::clone(&memory)),
+            deciding_keys: DecidingKeys::default(),
             memory,
             large_messages: LargeMessageThreads::new(config.limits.large_threads),
             routing,
-            reviews,
-            bridge: Arc::new(bridge),
-            local_tasks: LocalTasks::default(),
+            reviews: Arc::new(reviews),
+            runner,
             status,
             cluster: None,
         }
-    }
-
-    /// Returns a meter that charges the time that a module takes for a call to the principal's rate limit, even if the
-    /// client has disconnected by then.
-    #[must_use]
-    pub fn meter(&self, principal: &Arc<Principal>) -> Meter {
-        let (limiter, nodes) = (Arc::clone(&self.limiter), Arc::clone(self.reviews.changes.nodes()));
-        let principal = Arc::clone(principal);
-        Meter(Arc::new(move |time| limiter.charge(&principal.name, time, nodes.live_count())))
     }
 
     /// Stores the facts that a stateless client states, so that people can see them. Each request carries them anyway,
@@ -132,4 +146,12 @@ impl McpServer {
             session.set_facts(Arc::clone(facts), share);
         }
     }
+}
+
+/// A request on its way to its handler. Handlers get only their parts of it.
+pub struct RequestScope {
+    pub exchange: Exchange,
+    pub server: Arc<McpServer>,
+    /// The routes that were published when the request had been read. Only a wait for a server replaces them.
+    pub table: Arc<RouteTable>,
 }

@@ -83,9 +83,9 @@ impl Gateway {
             shutdown,
         };
         let first_connection = config.limits.first_connection;
-        let routing = Routing { routes, router, upstreams, first_connection, started };
-        let reviews = Reviews::new(&config, changes, Arc::new(GatewayAddress::new(&config)));
-        let server = McpServer::new(&config, memory, long_requests, routing, reviews, bridge, Arc::new(status));
+        let routing = Routing { routes, router, upstreams, long_requests, first_connection, started };
+        let reviews = Reviews::new(&config, changes, Arc::new(GatewayAddress::new(&config)), &routing);
+        let server = McpServer::new(&config, memory, routing, reviews, bridge, Arc::new(status));
         let server = Arc::new(server);
         let sessions = Sessions::new(Arc::clone(&server), registry, lifetimes, SessionLimits::new(&config));
         Self { config, server, sessions: Arc::new(sessions), clients, keys, _data: dir }

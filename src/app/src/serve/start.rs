@@ -179,12 +179,13 @@ pub async fn start(
         routes: Arc::clone(&routes),
         router: router.clone(),
         upstreams,
+        long_requests,
         first_connection: config.limits.first_connection,
         started,
     };
     let gateway_address = Arc::new(GatewayAddress::new(&config));
-    let reviews = Reviews::new(&config, changes.clone(), Arc::clone(&gateway_address));
-    let mut server = McpServer::new(&config, memory, long_requests, routing, reviews, bridge, Arc::new(status));
+    let reviews = Reviews::new(&config, changes.clone(), Arc::clone(&gateway_address), &routing);
+    let mut server = McpServer::new(&config, memory, routing, reviews, bridge, Arc::new(status));
     server.cluster = build_cluster(&config, &lifetimes, &shutdown);
     let sessions = Arc::new(Sessions::new(Arc::new(server), registry, lifetimes, SessionLimits::new(&config)));
     let inflow = Arc::clone(&sessions.server.status.inflow);

@@ -8,7 +8,6 @@ use futures_util::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, strea
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use crate::RequestScope;
 use countersign_bridge::result::input_result;
 use countersign_domain::{
     changes::digest::PartHasher,
@@ -16,6 +15,7 @@ use countersign_domain::{
 };
 use countersign_exchange::{
     ask::{AskError, ask},
+    context::Exchange,
     reply::SERVER_META,
 };
 use countersign_protocol::{json::member, negotiate::ClientCapabilities, rpc_error::RpcError};
@@ -47,7 +47,7 @@ impl Inquirer for Asker {
 
 /// The questions of one call and the client's answers to them.
 pub struct ClientQuestions<'a> {
-    exchange: &'a RequestScope,
+    exchange: &'a Exchange,
     /// `inputResponses` of a stateless call that its client has repeated.
     responses: Option<&'a str>,
     questions: mpsc::Receiver<UpstreamRequest>,
@@ -57,7 +57,7 @@ pub struct ClientQuestions<'a> {
 impl<'a> ClientQuestions<'a> {
     /// Creates the two ends for a call. Returns `None` if the client does not support sampling.
     #[must_use]
-    pub fn for_call(exchange: &'a RequestScope, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
+    pub fn for_call(exchange: &'a Exchange, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let capabilities = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
         if !capabilities.sampling {
             return None;
@@ -115,7 +115,7 @@ fn question_key(method: &str, params: Option<&str>) -> String {
 }
 
 /// Sends the question to a client of the handshake era as a request of the gateway.
-async fn ask_by_request(exchange: &RequestScope, question: UpstreamRequest) {
+async fn ask_by_request(exchange: &Exchange, question: UpstreamRequest) {
     let params = question.params.as_deref().map(RawValue::get);
     let params = adapt_params(&question.method, params, exchange.revision(), None);
     let answer = tokio::select! {

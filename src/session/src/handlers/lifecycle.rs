@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::cache_hint;
-use crate::{RequestScope, extension::SERVED_HERE, status::GatewayStatus};
+use crate::{extension::SERVED_HERE, limits::RequestLimits, status::GatewayStatus};
 use countersign_bridge::tasks;
-use countersign_exchange::{context::Exchange, facts::ClientFacts, reply::Reply};
+use countersign_exchange::{context::Exchange, facts::ClientFacts, memory::Memory, reply::Reply};
 use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params};
 use countersign_routing::RouteTable;
 
@@ -78,14 +78,20 @@ pub fn server_info(revision: Revision) -> Value {
 }
 
 /// Answers the handshake (2025-11-25/basic/lifecycle#initialization).
-pub fn initialize(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn initialize(
+    exchange: &Exchange,
+    table: &RouteTable,
+    limits: &RequestLimits,
+    memory: &Arc<Memory>,
+    request: &Request<'_>,
+) -> Result<Reply, McpError> {
     let session = &exchange.session;
     if session.legacy_revision().is_some() {
         return Err(McpError::new(ErrorKind::InvalidRequest, "this session is already initialized"));
     }
     let params: params::Initialize<'_> = params::parse(request.params)?;
-    let revision = negotiate::handshake_revision(&params.protocol_version, exchange.server.limits.strict_versions)?;
-    let limits = exchange.server.limits.facts;
+    let revision = negotiate::handshake_revision(&params.protocol_version, limits.strict_versions)?;
+    let limits = limits.facts;
     limits.check("capabilities", params.capabilities.get())?;
     let facts = Arc::new(ClientFacts {
         revision,
@@ -93,15 +99,14 @@ pub fn initialize(exchange: &RequestScope, request: &Request<'_>) -> Result<Repl
         client_info: request.outlined_params().object.member("clientInfo").map(|info| limits.shorten_info(info).into()),
         capabilities: params.capabilities.get().into(),
     });
-    let share = exchange.server.memory.take(&exchange.identity.principal.name, facts.size())?;
+    let share = memory.take(&exchange.identity.principal.name, facts.size())?;
     session.set_facts(facts, share);
-    let table = exchange.server.routing.routes.load();
     let result = json!({
         "protocolVersion": revision.as_str(),
         "serverInfo": server_info(revision),
-        "instructions": instructions(exchange, &table),
+        "instructions": instructions(exchange, table),
     });
-    let capabilities = capabilities_with(&table, revision, params.capabilities.get());
+    let capabilities = capabilities_with(table, revision, params.capabilities.get());
     let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
     Ok(Reply { revision: Some(revision), ..Reply::new(result) })
 }
@@ -125,7 +130,7 @@ fn instructions(exchange: &Exchange, table: &RouteTable) -> String {
 }
 
 /// Sets the log level of the session (2025-11-25/server/utilities/logging).
-pub fn set_level(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn set_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::SetLevel = params::parse(request.params)?;
     exchange.session.set_log_level(params.level);
     Ok(Reply::new("{}".into()))

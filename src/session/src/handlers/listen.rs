@@ -13,13 +13,19 @@ use actix::Addr;
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::{resources::reserve_memory, tasks::listen as tasks, upstream_wait};
-use crate::{RequestScope, policy::admit};
+use super::{
+    resources::reserve_memory,
+    tasks::{TaskSources, listen as tasks},
+    upstream_wait::RouteFinder,
+};
+use crate::{limits::RequestLimits, policy::admit, server::Routing};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     cancel::Cancel,
+    context::Exchange,
     eviction::{self, Hold},
     facts::check_uri,
+    memory::Memory,
     related::RelatedChannel,
     reply::Reply,
     slots::Evictable,
@@ -40,24 +46,31 @@ use countersign_upstream::Upstream;
 
 /// Keeps the request open until the client cancels it or stops reading, another stream takes its place, or the gateway
 /// shuts down. An eviction or a shutdown ends it with a result.
-pub async fn listen(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn listen(
+    exchange: &Exchange,
+    finder: RouteFinder<'_>,
+    limits: &RequestLimits,
+    memory: &Arc<Memory>,
+    sources: TaskSources<'_>,
+    request: &Request<'_>,
+    cancel: &Cancel,
+) -> Result<Reply, McpError> {
     let params: params::Listen<'_> = params::parse(request.params)?;
-    let server = &exchange.server;
+    let Routing { routes, router, long_requests, .. } = finder.routing;
     let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
     let hold = {
         let last_sent = Arc::clone(&last_sent);
         move || Hold::Idle(last_sent.load(Ordering::Relaxed))
     };
-    let _slot =
-        server.long_requests.admit_stream(&exchange.identity.principal, Evictable::new(hold, evicted.clone()))?;
+    let _slot = long_requests.admit_stream(&exchange.identity.principal, Evictable::new(hold, evicted.clone()))?;
     let requested = params.notifications;
     for uri in &requested.resource_subscriptions {
-        check_uri(server.limits.max_uri, "notifications.resourceSubscriptions", uri)?;
+        check_uri(limits.max_uri, "notifications.resourceSubscriptions", uri)?;
     }
     for uri in &requested.resource_subscriptions {
-        upstream_wait::wait_for_resource(exchange, uri).await;
+        finder.wait_for_resource(uri).await;
     }
-    let table = server.routing.routes.load_full();
+    let table = routes.load_full();
     let mut uris: HashSet<String> = requested
         .resource_subscriptions
         .into_iter()
@@ -69,14 +82,14 @@ pub async fn listen(exchange: &RequestScope, request: &Request<'_>, cancel: &Can
         })
         .map(std::borrow::Cow::into_owned)
         .collect();
-    let max = server.limits.max_subscriptions;
+    let max = limits.max_subscriptions;
     if uris.len() > max {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
-    remove_unreadable(exchange, &table, &mut uris, cancel).await;
+    remove_unreadable(exchange, limits, &table, &mut uris, cancel).await;
     drop(table);
-    let _share = reserve_memory(exchange, uris.iter().map(String::as_str))?;
-    let tasks = tasks::permitted(exchange, &requested.task_ids).await?;
+    let _share = reserve_memory(memory, &exchange.identity.principal.name, uris.iter().map(String::as_str))?;
+    let tasks = tasks::permitted(exchange, sources, &requested.task_ids).await?;
     let filter = ListenFilter {
         tools_list_changed: requested.tools_list_changed,
         prompts_list_changed: requested.prompts_list_changed,
@@ -102,22 +115,22 @@ pub async fn listen(exchange: &RequestScope, request: &Request<'_>, cancel: &Can
     let principal = Arc::clone(&exchange.identity.principal);
     let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
     let shutting_down = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
-    let (key, resources) = server.routing.router.send(listening).await.map_err(shutting_down)?;
-    let _listener = RegisteredListener { router: server.routing.router.clone(), key };
+    let (key, resources) = router.send(listening).await.map_err(shutting_down)?;
+    let _listener = RegisteredListener { router: router.clone(), key };
     // The acknowledgement must wait: what the client does after it may already change a subscribed resource.
     let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
     let refused = tokio::select! {
         refused = join_all(watched) => refused.into_iter().flatten().collect(),
         () = cancel.cancelled() => Vec::new(),
     };
-    let on_own_links = resources_on_own_links(exchange, &uris);
+    let on_own_links = resources_on_own_links(&routes.load(), &uris);
     for (upstream, uri) in &on_own_links {
         countersign_bridge::subscribe_on_own_link(exchange, upstream, uri, "resources/subscribe").await;
     }
     let _guard = OwnLinkSubscriptions { exchange, subscribed: on_own_links };
-    server.routing.router.send(Acknowledge { key, refused }).await.map_err(shutting_down)?;
+    router.send(Acknowledge { key, refused }).await.map_err(shutting_down)?;
     tokio::select! {
-        () = server.long_requests.shutdown.cancelled() => {
+        () = long_requests.shutdown.cancelled() => {
             // On a shared channel the client also gets a cancellation (2026-07-28/basic/patterns/cancellation: a server
             // must, for listen requests).
             if matches!(exchange.related, RelatedChannel::Outbox(_)) {
@@ -129,8 +142,8 @@ pub async fn listen(exchange: &RequestScope, request: &Request<'_>, cancel: &Can
         () = unread.cancelled() => {}
         // Another stream of the same principal needs the place.
         () = evicted.cancelled() => {}
-        () = tasks::watch(exchange, tasks, request.id.as_json(), &*sink) => {}
-        revoked = server.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
+        () = tasks::watch(exchange, sources.reviews, tasks, request.id.as_json(), &*sink) => {}
+        revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
     }
     let meta = Some((keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()));
     Ok(Reply { meta, ..Reply::new("{}".into()) })
@@ -138,12 +151,18 @@ pub async fn listen(exchange: &RequestScope, request: &Request<'_>, cancel: &Can
 
 /// Removes the resources that the client may not read. The acknowledgement leaves them out like resources that do not
 /// exist.
-async fn remove_unreadable(exchange: &RequestScope, table: &RouteTable, uris: &mut HashSet<String>, cancel: &Cancel) {
+async fn remove_unreadable(
+    exchange: &Exchange,
+    limits: &RequestLimits,
+    table: &RouteTable,
+    uris: &mut HashSet<String>,
+    cancel: &Cancel,
+) {
     let context = exchange.call_context(cancel, None);
     let mut refused = Vec::new();
     for uri in uris.iter() {
         if let Some(RouteTarget::Module(module)) = table.provider_for_uri(uri)
-            && exchange.server.limits.in_time(module.may_subscribe(uri, &context)).await.is_err()
+            && limits.in_time(module.may_subscribe(uri, &context)).await.is_err()
         {
             refused.push(uri.clone());
         }
@@ -154,8 +173,7 @@ async fn remove_unreadable(exchange: &RequestScope, table: &RouteTable, uris: &m
 }
 
 /// Returns the named resources whose servers send updates over links that may belong to this client alone.
-fn resources_on_own_links(exchange: &RequestScope, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
-    let table = exchange.server.routing.routes.load();
+fn resources_on_own_links(table: &RouteTable, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
     let with_own_link = |uri: &String| {
         let provider = table.provider_for_uri(uri)?;
         let upstream = provider.upstream()?;
@@ -166,7 +184,7 @@ fn resources_on_own_links(exchange: &RequestScope, uris: &HashSet<String>) -> Ve
 
 /// Ends the subscriptions on the client's own links, however the request ends.
 struct OwnLinkSubscriptions<'a> {
-    exchange: &'a RequestScope,
+    exchange: &'a Exchange,
     subscribed: Vec<(Arc<Upstream>, String)>,
 }
 

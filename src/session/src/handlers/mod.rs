@@ -15,47 +15,62 @@ pub mod upstream_wait;
 
 use std::time::Duration;
 
-use crate::{RequestScope, server::Routing};
+use crate::{
+    RequestScope,
+    server::{McpServer, Routing},
+};
 use countersign_exchange::{cancel::Cancel, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request, params};
 use countersign_routing::RouteTable;
+use tasks::TaskSources;
+use tools::ToolCallScope;
+use upstream_wait::RouteFinder;
 
-/// Runs the handler of a method that exists in the exchange's revision.
+/// Runs the handler of a method that exists in the exchange's revision. Each handler gets only the parts of the gateway
+/// that it uses.
 ///
 /// # Errors
 /// Protocol errors. A failure that the tool itself reports is a result.
 pub async fn handle(
-    exchange: &RequestScope,
+    scope: &RequestScope,
     method: Method,
     request: &Request<'_>,
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
+    let RequestScope { exchange, server, table } = scope;
+    let McpServer { limits, memory, routing, reviews, runner, local_tasks, status, .. } = &**server;
+    let (routes, bridge) = (&routing.routes, &runner.bridge);
+    let finder = RouteFinder { principal: &exchange.identity.principal, table, routing };
+    let tasks = TaskSources { reviews, local: local_tasks, upstream: &bridge.tasks };
     if is_list(method) {
-        wait_for_first_answers(&exchange.server.routing).await;
+        wait_for_first_answers(routing).await;
     }
-    let RequestScope { server, .. } = exchange;
     match method {
         Method::Ping => Ok(Reply::new("{}".into())),
-        Method::Initialize => lifecycle::initialize(exchange, request),
-        Method::Discover => Ok(lifecycle::discover(exchange, &server.routing.routes.load())),
-        Method::HealthCheck => Ok(lifecycle::health(&server.status)),
-        Method::ServerInfo => Ok(lifecycle::info(&server.status)),
-        Method::MetricsGet => Ok(lifecycle::metrics(&server.status)),
-        Method::ToolsList => tools::list(exchange, &server.routing.routes.load(), request),
-        Method::ToolsCall => tools::call_request(exchange, request, cancel).await,
-        Method::ResourcesList => resources::list(exchange, request, cancel).await,
-        Method::ResourceTemplatesList => resources::templates(exchange, &server.routing.routes.load(), request),
-        Method::ResourcesRead => resources::read(exchange, request, cancel).await,
-        Method::ResourcesSubscribe => resources::subscribe(exchange, request, cancel).await,
-        Method::ResourcesUnsubscribe => resources::unsubscribe(exchange, request).await,
-        Method::PromptsList => prompts::list(exchange, &server.routing.routes.load(), request),
-        Method::PromptsGet => prompts::get(exchange, request, cancel).await,
-        Method::Complete => prompts::complete(exchange, request, cancel).await,
+        Method::Initialize => lifecycle::initialize(exchange, &routes.load(), limits, memory, request),
+        Method::Discover => Ok(lifecycle::discover(exchange, &routes.load())),
+        Method::HealthCheck => Ok(lifecycle::health(status)),
+        Method::ServerInfo => Ok(lifecycle::info(status)),
+        Method::MetricsGet => Ok(lifecycle::metrics(status)),
+        Method::ToolsList => tools::list(exchange, &routes.load(), request),
+        Method::ToolsCall => {
+            server.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
+            let scope = ToolCallScope { exchange, cancel, table, runner, reviews };
+            tools::call_request(scope, finder, local_tasks, request).await
+        }
+        Method::ResourcesList => resources::list(exchange, &routes.load_full(), limits, request, cancel).await,
+        Method::ResourceTemplatesList => resources::templates(exchange, &routes.load(), request),
+        Method::ResourcesRead => resources::read(exchange, finder, limits, bridge, request, cancel).await,
+        Method::ResourcesSubscribe => resources::subscribe(exchange, finder, limits, memory, request, cancel).await,
+        Method::ResourcesUnsubscribe => resources::unsubscribe(exchange, routing, limits, request).await,
+        Method::PromptsList => prompts::list(exchange, &routes.load(), request),
+        Method::PromptsGet => prompts::get(exchange, finder, limits, bridge, request, cancel).await,
+        Method::Complete => prompts::complete(exchange, finder, limits, bridge, request, cancel).await,
         Method::SetLevel => lifecycle::set_level(exchange, request),
         Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult | Method::TasksList => {
-            Box::pin(tasks::handle(exchange, method, request)).await
+            Box::pin(tasks::handle(exchange, tasks, method, request)).await
         }
-        Method::Listen => Box::pin(listen::listen(exchange, request, cancel)).await,
+        Method::Listen => Box::pin(listen::listen(exchange, finder, limits, memory, tasks, request, cancel)).await,
         // These are notifications that were sent with an id. No revision defines them as requests.
         _ => Err(McpError::new(ErrorKind::MethodNotFound, "not a request")),
     }

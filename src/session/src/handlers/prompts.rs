@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{cache_hint, page::page, upstream_wait};
+use super::{cache_hint, page::page, upstream_wait::RouteFinder};
 use crate::{
-    RequestScope,
+    limits::RequestLimits,
     policy::{ListFilter, admit},
 };
-use countersign_bridge::{self, Call, Verb, request};
+use countersign_bridge::{self, Bridge, Call, Verb, request};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{cancel::Cancel, context::Exchange, facts::check_uri, reply::Reply};
 use countersign_protocol::{
@@ -42,14 +42,20 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
 }
 
 /// Answers `prompts/get`.
-pub async fn get(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn get(
+    exchange: &Exchange,
+    finder: RouteFinder<'_>,
+    limits: &RequestLimits,
+    bridge: &Arc<Bridge>,
+    request: &Request<'_>,
+    cancel: &Cancel,
+) -> Result<Reply, McpError> {
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
-    let route = upstream_wait::find_prompt(exchange, &params.name).await?.ok_or_else(|| not_found(&params.name))?;
-    admit(exchange, &exchange.server.routing.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
+    let route = finder.find_prompt(&params.name).await?.ok_or_else(|| not_found(&params.name))?;
+    admit(exchange, &finder.routing.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
         RouteTarget::Upstream(upstream) => {
             let subject = request::Subject::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name));
-            let bridge = &exchange.server.bridge;
             return countersign_bridge::call(Call::new(exchange, bridge, upstream, Verb::Prompt, subject, request))
                 .await;
         }
@@ -66,7 +72,7 @@ pub async fn get(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel
     }
     let context = exchange.call_context(cancel, None);
     let work = module.get_prompt(&route.def.name, &params.arguments, &context);
-    let result = exchange.server.limits.in_time(work).await?;
+    let result = limits.in_time(work).await?;
     let messages: Vec<Value> = result
         .messages
         .iter()
@@ -76,18 +82,25 @@ pub async fn get(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel
 }
 
 /// Answers `completion/complete`.
-pub async fn complete(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn complete(
+    exchange: &Exchange,
+    finder: RouteFinder<'_>,
+    limits: &RequestLimits,
+    bridge: &Arc<Bridge>,
+    request: &Request<'_>,
+    cancel: &Cancel,
+) -> Result<Reply, McpError> {
     let params: params::Complete<'_> = params::parse(request.params)?;
     let (target, subject) = match &params.reference {
         params::Reference::Prompt { name } => {
             let to_target =
                 |route: Arc<PromptRoute>| (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone()));
-            (upstream_wait::find_prompt(exchange, name).await?.map(to_target), Subject::Prompt(name))
+            (finder.find_prompt(name).await?.map(to_target), Subject::Prompt(name))
         }
         params::Reference::Resource { uri } => {
-            check_uri(exchange.server.limits.max_uri, "ref.uri", uri)?;
+            check_uri(limits.max_uri, "ref.uri", uri)?;
             let to_target = |provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()));
-            (upstream_wait::find_resource(exchange, uri).await?.map(to_target), Subject::Resource(uri))
+            (finder.find_resource(uri).await?.map(to_target), Subject::Resource(uri))
         }
     };
     let Some((provider, reference)) = target else {
@@ -95,15 +108,15 @@ pub async fn complete(exchange: &RequestScope, request: &Request<'_>, cancel: &C
         // -32602 is a SHOULD that its own test suite does not follow.
         return Ok(Reply::new(NO_SUGGESTIONS.into()));
     };
-    admit(exchange, &exchange.server.routing.routes.load(), &*provider, subject)?;
+    admit(exchange, &finder.routing.routes.load(), &*provider, subject)?;
     if let Subject::Resource(template) = subject {
         // A principal that may not read the resulting resource gets no suggestions for it either.
         let expanded = expand_template(template, &params);
-        admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&expanded))?;
+        admit(exchange, &finder.routing.routes.load(), &*provider, Subject::Resource(&expanded))?;
     }
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
-            return complete_upstream(exchange, request, upstream).await;
+            return complete_upstream(exchange, bridge, request, upstream).await;
         }
         RouteTarget::Module(module) => module,
     };
@@ -111,7 +124,7 @@ pub async fn complete(exchange: &RequestScope, request: &Request<'_>, cancel: &C
     let context_arguments: &Map<String, Value> = &params.context.arguments;
     let argument = (params.argument.name.as_ref(), params.argument.value.as_ref());
     let work = module.complete(&reference, argument, context_arguments, &context);
-    let mut completion = exchange.server.limits.in_time(work).await?;
+    let mut completion = limits.in_time(work).await?;
     let total_found = completion.values.len();
     completion.values.truncate(MAX_VALUES);
     let mut out = json!({ "values": completion.values, "hasMore": completion.has_more || total_found > MAX_VALUES });
@@ -142,7 +155,8 @@ fn expand_template(template: &str, params: &params::Complete<'_>) -> String {
 
 /// Passes the completion on to the upstream that owns the prompt or template.
 async fn complete_upstream(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    bridge: &Arc<Bridge>,
     request: &Request<'_>,
     upstream: &Arc<Upstream>,
 ) -> Result<Reply, McpError> {
@@ -157,7 +171,7 @@ async fn complete_upstream(
     }
     let own_params = request.params.map(|params| upstream.names.own_params(params));
     let reference = own_params.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
-    let (bridge, subject) = (&exchange.server.bridge, request::Subject::Reference(reference));
+    let subject = request::Subject::Reference(reference);
     let call = Call::new(exchange, bridge, upstream, Verb::Complete, subject, request);
     let reply = countersign_bridge::call(call).await?;
     Ok(match cut_values(&reply.json) {

@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{cache_hint, page::page, upstream_wait};
+use super::{cache_hint, page::page, upstream_wait::RouteFinder};
 use crate::{
-    RequestScope,
+    limits::RequestLimits,
     policy::{ListFilter, admit},
+    server::Routing,
 };
-use countersign_bridge::{self, Call, Verb, request};
+use countersign_bridge::{self, Bridge, Call, Verb, request};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     cancel::Cancel,
     context::Exchange,
     facts::check_uri,
-    memory::Share,
+    memory::{Memory, Share},
     reply::{CacheHint, Reply},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, params};
@@ -36,20 +37,29 @@ const URI_COPIES: usize = 4;
 ///
 /// # Errors
 /// `OVERLOADED` if the principal has too little memory left.
-pub fn reserve_memory<'a>(exchange: &RequestScope, uris: impl Iterator<Item = &'a str>) -> Result<Share, McpError> {
+pub fn reserve_memory<'a>(
+    memory: &Arc<Memory>,
+    principal: &str,
+    uris: impl Iterator<Item = &'a str>,
+) -> Result<Share, McpError> {
     let bytes = uris.map(|uri| URI_COPIES * uri.len() + SUBSCRIPTION_BYTES).sum();
-    exchange.server.memory.take(&exchange.identity.principal.name, bytes)
+    memory.take(principal, bytes)
 }
 
 /// Answers `resources/list` with the resources of all providers, in the order of the providers. Modules are asked now;
 /// the lists of upstreams are in the route table.
-pub async fn list(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn list(
+    exchange: &Exchange,
+    table: &RouteTable,
+    limits: &RequestLimits,
+    request: &Request<'_>,
+    cancel: &Cancel,
+) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let table = exchange.server.routing.routes.load_full();
     let revision = exchange.revision();
     table.refresh_stale_lists();
     let context = exchange.call_context(cancel, None);
-    let filter = ListFilter::for_requester(exchange, &table);
+    let filter = ListFilter::for_requester(exchange, table);
     let mut items: Vec<ListedResource<'_>> = Vec::new();
     let mut upstream_routes = table.resources().iter().peekable();
     for provider in table.providers() {
@@ -61,7 +71,7 @@ pub async fn list(exchange: &RequestScope, request: &Request<'_>, cancel: &Cance
             }
             continue;
         }
-        match exchange.server.limits.in_time(provider.resources(&context)).await {
+        match limits.in_time(provider.resources(&context)).await {
             Ok(resources) => {
                 let shown = resources.iter().filter(|r| filter.shows(&**provider, Subject::Resource(&r.uri)));
                 items.extend(shown.map(|r| ListedResource::Module(listing::entry(serde_json::to_value(r), revision))));
@@ -108,34 +118,47 @@ pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>)
 }
 
 /// Answers `resources/read`.
-pub async fn read(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn read(
+    exchange: &Exchange,
+    finder: RouteFinder<'_>,
+    limits: &RequestLimits,
+    bridge: &Arc<Bridge>,
+    request: &Request<'_>,
+    cancel: &Cancel,
+) -> Result<Reply, McpError> {
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
-    check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
-    let provider = upstream_wait::find_resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
-    admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&params.uri))?;
+    check_uri(limits.max_uri, "uri", &params.uri)?;
+    let provider = finder.find_resource(&params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
+    admit(exchange, &finder.routing.routes.load(), &*provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
             let subject = request::Subject::Uri(upstream.names.own_uri(&params.uri).unwrap_or(&params.uri));
-            let bridge = &exchange.server.bridge;
             let call = Call::new(exchange, bridge, upstream, Verb::Resource, subject, request);
             return countersign_bridge::call(Call { uri: Some(&params.uri), ..call }).await;
         }
         RouteTarget::Module(module) => module,
     };
     let context = exchange.call_context(cancel, None);
-    let contents = exchange.server.limits.in_time(module.read_resource(&params.uri, &context)).await?;
+    let contents = limits.in_time(module.read_resource(&params.uri, &context)).await?;
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
 }
 
 /// Answers `resources/subscribe`. The resource need not exist yet, because a client may wait for it to appear. A
 /// principal that may not read the resource gets the same error as for reading it.
-pub async fn subscribe(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn subscribe(
+    exchange: &Exchange,
+    finder: RouteFinder<'_>,
+    limits: &RequestLimits,
+    memory: &Arc<Memory>,
+    request: &Request<'_>,
+    cancel: &Cancel,
+) -> Result<Reply, McpError> {
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
-    let server = &exchange.server;
-    check_uri(server.limits.max_uri, "uri", &params.uri)?;
-    upstream_wait::wait_for_resource(exchange, &params.uri).await;
+    check_uri(limits.max_uri, "uri", &params.uri)?;
+    finder.wait_for_resource(&params.uri).await;
+    let Routing { routes, router, .. } = finder.routing;
     let provider = {
-        let table = server.routing.routes.load();
+        let table = routes.load();
         let provider = table.provider_for_uri(&params.uri);
         if let Some(provider) = &provider {
             admit(exchange, &table, &**provider, Subject::Resource(&params.uri))?;
@@ -145,22 +168,22 @@ pub async fn subscribe(exchange: &RequestScope, request: &Request<'_>, cancel: &
     // An upstream checks access itself.
     if let Some(RouteTarget::Module(module)) = provider {
         let context = exchange.call_context(cancel, None);
-        server.limits.in_time(module.may_subscribe(&params.uri, &context)).await?;
+        limits.in_time(module.may_subscribe(&params.uri, &context)).await?;
     }
-    let max = server.limits.max_subscriptions;
-    exchange.session.subscribe(&params.uri, max, || reserve_memory(exchange, std::iter::once(&*params.uri)))?;
-    let session = exchange.session.clone();
+    let (session, principal) = (exchange.session.clone(), &exchange.identity.principal.name);
+    let reserve = || reserve_memory(memory, principal, std::iter::once(&*params.uri));
+    session.subscribe(&params.uri, limits.max_subscriptions, reserve)?;
     let subscribe = Subscribe { session: session.clone() as _, uri: params.uri.to_string() };
-    let ready = server.routing.router.send(subscribe).await.map_err(|_| shutting_down())?;
+    let ready = router.send(subscribe).await.map_err(|_| shutting_down())?;
     if let Some(ready) = ready
         && let Err(error) = ready.await
     {
         // Without updates from its server there is no subscription.
         session.unsubscribe(&params.uri);
-        server.routing.router.do_send(Unsubscribe { session: session.id.clone(), uris: vec![params.uri.into_owned()] });
+        router.do_send(Unsubscribe { session: session.id.clone(), uris: vec![params.uri.into_owned()] });
         return Err(error);
     }
-    if let Some(provider) = server.routing.routes.load().provider_for_uri(&params.uri)
+    if let Some(provider) = routes.load().provider_for_uri(&params.uri)
         && let Some(upstream) = provider.upstream()
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {
@@ -168,24 +191,29 @@ pub async fn subscribe(exchange: &RequestScope, request: &Request<'_>, cancel: &
     }
     // The session may have ended, and its subscriptions may have been removed, while the upstream was asked.
     if session.ended.is_cancelled() {
-        server.routing.router.do_send(Unsubscribe { session: session.id.clone(), uris: vec![params.uri.into_owned()] });
+        router.do_send(Unsubscribe { session: session.id.clone(), uris: vec![params.uri.into_owned()] });
     }
     Ok(Reply::new("{}".into()))
 }
 
 /// Answers `resources/unsubscribe`. Removing an unknown subscription succeeds.
-pub async fn unsubscribe(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
+pub async fn unsubscribe(
+    exchange: &Exchange,
+    routing: &Routing,
+    limits: &RequestLimits,
+    request: &Request<'_>,
+) -> Result<Reply, McpError> {
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
-    check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
+    check_uri(limits.max_uri, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
-    let provider = exchange.server.routing.routes.load().provider_for_uri(&params.uri);
+    let provider = routing.routes.load().provider_for_uri(&params.uri);
     if let Some(upstream) = provider.as_ref().and_then(|provider| provider.upstream())
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {
         countersign_bridge::subscribe_on_own_link(exchange, upstream, own, "resources/unsubscribe").await;
     }
     let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uris: vec![params.uri.into_owned()] };
-    exchange.server.routing.router.send(unsubscribe).await.map_err(|_| shutting_down())?;
+    routing.router.send(unsubscribe).await.map_err(|_| shutting_down())?;
     Ok(Reply::new("{}".into()))
 }
 

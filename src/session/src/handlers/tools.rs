@@ -1,6 +1,6 @@
 //! `tools/list` and `tools/call`. A call runs, or it becomes a pending change.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde_json::value::RawValue;
 
@@ -13,12 +13,14 @@ use super::{
         finished_call::FinishedCall,
         missing_arguments::{self, MissingArguments},
     },
-    tasks, upstream_wait,
+    tasks,
+    upstream_wait::RouteFinder,
 };
 use crate::{
-    RequestScope,
     owned::OwnedRequest,
     policy::{self, AdmittedCall, Counting, Gate, JudgedCall},
+    server::{CallRunner, Reviews},
+    state::local_tasks::LocalTasks,
 };
 use countersign_bridge::{
     self, CallPlan,
@@ -55,15 +57,47 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
 pub(super) struct ToolCall<'a> {
     /// A JSON object. An absent one counts as empty.
     pub arguments: Option<&'a RawValue>,
-    pub idempotency_key: Option<&'a str>,
+    pub idempotency_key: Option<Cow<'a, str>>,
     /// The token as JSON text.
     pub progress_token: Option<&'a str>,
     /// `true` if the client accepts a task as the answer.
     pub task: bool,
     /// `requestState` of a call that its client has repeated.
-    pub state: Option<&'a str>,
+    pub state: Option<Cow<'a, str>>,
     /// `inputResponses` of a repeated call, as JSON.
     pub responses: Option<&'a str>,
+}
+
+impl<'a> ToolCall<'a> {
+    fn new(exchange: &Exchange, request: &'a Request<'_>, arguments: Option<&'a RawValue>) -> Result<Self, McpError> {
+        let object = request.outlined_params().object;
+        let modern = exchange.is_modern();
+        let retry_member = |key: &str| if modern { object.member(key) } else { None };
+        let task = match modern {
+            true => foreign::declares(&exchange.facts.capabilities),
+            false => foreign::is_requested(exchange, &object),
+        };
+        let meta = request.meta()?;
+        Ok(Self {
+            arguments,
+            idempotency_key: meta.idempotency_key,
+            progress_token: meta.progress_token,
+            task,
+            state: retry_member("requestState").and_then(string),
+            responses: retry_member("inputResponses").filter(|responses| responses.starts_with('{')),
+        })
+    }
+}
+
+/// One `tools/call` and the parts of the gateway that carry it out.
+#[derive(Clone, Copy)]
+pub struct ToolCallScope<'a> {
+    pub exchange: &'a Exchange,
+    pub cancel: &'a Cancel,
+    /// See [`crate::RequestScope::table`].
+    pub table: &'a RouteTable,
+    pub runner: &'a CallRunner,
+    pub reviews: &'a Arc<Reviews>,
 }
 
 /// The outcome of a call that the gateway runs or puts under review.
@@ -81,10 +115,15 @@ pub(super) enum ToolOutcome {
 /// Answers `tools/call`: finds the tool, decides on the call and carries it out. The arguments of a module are checked
 /// before the policy is asked. An upstream checks arguments itself; the gateway checks those of one-shot clients and of
 /// calls that a person is to see.
-pub async fn call_request(exchange: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn call_request(
+    scope: ToolCallScope<'_>,
+    finder: RouteFinder<'_>,
+    local_tasks: &LocalTasks,
+    request: &Request<'_>,
+) -> Result<Reply, McpError> {
+    let ToolCallScope { exchange, cancel, table, runner, .. } = scope;
     let params = request.tool_call()?;
-    note_deciding_key(exchange);
-    let route = find(exchange, &params.name).await?;
+    let route = find(finder, &params.name).await?;
     let is_module = route.provider.upstream().is_none();
     let completed_owned;
     let completed_request;
@@ -107,7 +146,7 @@ pub async fn call_request(exchange: &RequestScope, request: &Request<'_>, cancel
     };
     let plan = classify(&route);
     if is_module && !plan.wants_task {
-        return finish(exchange, request, &route, None, params.arguments, cancel).await;
+        return finish(scope, request, &route, None, params.arguments).await;
     }
     if is_module && !route.ruling.may_review() {
         return Err(tasks::local::refused());
@@ -119,29 +158,25 @@ pub async fn call_request(exchange: &RequestScope, request: &Request<'_>, cancel
     // The answers to a server's questions must reach that same server, so a repeated call has no fallback.
     let judged = match plan.is_retry {
         true => policy::judge(exchange, &route, arguments).await?,
-        false => judge_with_fallback(exchange, &route, arguments).await?,
+        false => judge_with_fallback(exchange, table, &route, arguments).await?,
     };
     let counting = if plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::NotYet };
     let admitted = match judged.carry_out(exchange, counting) {
         Ok(Gate::Open(admitted)) => admitted,
-        Ok(review) => return finish(exchange, request, &route, Some(review), params.arguments, cancel).await,
+        Ok(Gate::Review(judged)) => return finish(scope, request, &route, Some(judged), params.arguments).await,
         Err(error) => return Ok(countersign_bridge::tool_error_reply(&error)),
     };
     let plan = if Arc::ptr_eq(admitted.route(), &route) { plan } else { classify(admitted.route()) };
     let may_run_here = admitted.route().ruling.may_review() || admitted.route().provider.is_module();
     if plan.wants_task && !plan.is_upstream_task && may_run_here {
-        return tasks::local::start(exchange, request, admitted, plan);
+        return tasks::local::start(exchange, runner, local_tasks, request, admitted, plan);
     }
-    call_admitted(exchange, request, admitted, plan, cancel).await
-}
-
-fn note_deciding_key(exchange: &RequestScope) {
-    exchange.server.reviews.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
+    call_admitted(exchange, runner, request, admitted, plan, cancel).await
 }
 
 /// Returns the call of a module's tool with the arguments that its session implies, or `None` if there are none.
 fn complete_arguments(
-    exchange: &RequestScope,
+    exchange: &Exchange,
     route: &ToolRoute,
     request: &Request<'_>,
     arguments: Option<&RawValue>,
@@ -167,20 +202,26 @@ fn complete_arguments(
 /// # Errors
 /// The errors of the call.
 pub async fn call_admitted(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    runner: &CallRunner,
     request: &Request<'_>,
     admitted: AdmittedCall,
     plan: CallPlan,
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
-    let route = Arc::clone(admitted.route());
+    let route = admitted.route();
     let Some(upstream) = route.provider.upstream() else {
-        let params = request.tool_call()?;
-        return finish(exchange, request, &route, Some(Gate::Open(admitted)), params.arguments, cancel).await;
+        let call = ToolCall::new(exchange, request, request.tool_call()?.arguments)?;
+        let arguments = arguments_or_empty(call.arguments)?;
+        let outcome = match validate::check_arguments(route, arguments) {
+            Ok(()) => to_tool_failure(run(exchange, runner, &admitted, arguments, &call, cancel).await, route),
+            Err(error) => invalid_arguments(exchange, route, error),
+        };
+        return outcome?.into_reply(exchange.revision());
     };
     let call = countersign_bridge::Call {
         exchange,
-        bridge: &exchange.server.bridge,
+        bridge: &runner.bridge,
         upstream,
         verb: Verb::Tool,
         subject: Subject::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name)),
@@ -199,65 +240,64 @@ pub async fn call_admitted(
     }
 }
 
-/// Answers a call that the gateway itself runs or puts under review.
+/// Answers a call that the gateway itself runs or puts under review. `judged` is the policy's decision if it was made.
 async fn finish(
-    exchange: &RequestScope,
+    scope: ToolCallScope<'_>,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
-    gate: Option<Gate>,
+    judged: Option<JudgedCall>,
     arguments: Option<&RawValue>,
-    cancel: &Cancel,
 ) -> Result<Reply, McpError> {
-    let meta = request.meta()?;
-    let object = request.outlined_params().object;
-    let modern = exchange.is_modern();
-    let retry_member = |key: &str| if modern { object.member(key) } else { None };
-    let state = retry_member("requestState").and_then(string);
-    let call = ToolCall {
-        arguments,
-        idempotency_key: meta.idempotency_key.as_deref(),
-        progress_token: meta.progress_token,
-        task: if modern {
-            foreign::declares(&exchange.facts.capabilities)
-        } else {
-            foreign::is_requested(exchange, &object)
-        },
-        state: state.as_deref(),
-        responses: retry_member("inputResponses").filter(|responses| responses.starts_with('{')),
-    };
-    // Invalid arguments are a protocol error in old revisions and for one-shot clients. In newer revisions they are a
-    // result that a model can read (2025-11-25/server/tools#error-handling).
-    let outcome = match self::call(exchange, &call, route, gate, cancel).await {
-        Err(error)
-            if error.kind == ErrorKind::ValidationFailed
-                && exchange.transport != Transport::Rest
-                && exchange.revision().rules().invalid_arguments_are_tool_errors =>
-        {
-            ToolOutcome::Finished(FinishedCall::failed(&error, route), None)
-        }
-        outcome => outcome?,
-    };
-    let encode = |result, structured| Reply::new(encode(result, exchange.revision(), structured));
-    Ok(match outcome {
-        ToolOutcome::Finished(FinishedCall { result, failure, structured }, change_id) => {
-            Reply { failure, change_id, ..encode(&result, structured) }
-        }
+    let ToolCallScope { exchange, reviews, .. } = scope;
+    let call = ToolCall::new(exchange, request, arguments)?;
+    match self::call(scope, &call, route, judged).await? {
         ToolOutcome::Pending(change) if call.task => {
-            Reply { pending: true, ..tasks::created(exchange, &change, call.progress_token) }
+            Ok(Reply { pending: true, ..tasks::created(exchange, reviews, &change, call.progress_token) })
         }
-        ToolOutcome::Pending(change) => {
-            Reply { pending: true, change_id: Some(change.id.clone()), ..encode(&pending_result(&change), true) }
+        outcome => outcome.into_reply(exchange.revision()),
+    }
+}
+
+impl ToolOutcome {
+    fn into_reply(self, revision: Revision) -> Result<Reply, McpError> {
+        let encode = |result, structured| Reply::new(encode(result, revision, structured));
+        Ok(match self {
+            Self::Finished(FinishedCall { result, failure, structured }, change_id) => {
+                Reply { failure, change_id, ..encode(&result, structured) }
+            }
+            Self::Pending(change) => {
+                Reply { pending: true, change_id: Some(change.id.clone()), ..encode(&pending_result(&change), true) }
+            }
+            Self::NeedsInput { question, pending } => Reply { pending, ..Reply::passed_on(question) },
+            Self::Failed(error) => return Err(error),
+        })
+    }
+}
+
+/// Returns the outcome of a call with invalid arguments. They are a protocol error in old revisions and for one-shot
+/// clients. In newer revisions they are a result that a model can read (2025-11-25/server/tools#error-handling).
+fn invalid_arguments(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Result<ToolOutcome, McpError> {
+    let is_result =
+        exchange.transport != Transport::Rest && exchange.revision().rules().invalid_arguments_are_tool_errors;
+    if is_result { to_tool_failure(Err(error), route) } else { Err(error) }
+}
+
+/// Turns a failure that the model can act on into a result.
+fn to_tool_failure(outcome: Result<ToolOutcome, McpError>, route: &ToolRoute) -> Result<ToolOutcome, McpError> {
+    match outcome {
+        Err(error) if is_tool_failure(error.kind) => {
+            Ok(ToolOutcome::Finished(FinishedCall::failed(&error, route), None))
         }
-        ToolOutcome::NeedsInput { question, pending } => Reply { pending, ..Reply::passed_on(question) },
-        ToolOutcome::Failed(error) => return Err(error),
-    })
+        outcome => outcome,
+    }
 }
 
 /// Decides on a call. While the server of its tool is not tried, the configured fallback tool gets the call, provided
 /// that the policy lets this call through there too. A reviewed call never goes to another tool than the reviewer was
 /// shown.
 async fn judge_with_fallback(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    table: &RouteTable,
     route: &Arc<ToolRoute>,
     arguments: &RawValue,
 ) -> Result<JudgedCall, McpError> {
@@ -265,7 +305,7 @@ async fn judge_with_fallback(
     let refuses = |route: &ToolRoute| route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
     if judged.verdict() == Verdict::Allow
         && refuses(route)
-        && let Some(fallback) = exchange.table.fallback_of(route)
+        && let Some(fallback) = table.fallback_of(route)
         && !refuses(&fallback)
         && let Ok(judged_fallback) = policy::judge(exchange, &fallback, arguments).await
         && judged_fallback.verdict() == Verdict::Allow
@@ -283,12 +323,12 @@ fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpErro
         .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
 }
 
-async fn find(exchange: &RequestScope, name: &str) -> Result<Arc<ToolRoute>, McpError> {
-    if let Some(route) = exchange.table.find_tool(name) {
+async fn find(finder: RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+    if let Some(route) = finder.table.find_tool(name) {
         return Ok(route);
     }
-    Box::pin(upstream_wait::find_tool(exchange, name)).await?.ok_or_else(|| {
-        let nearest = exchange.server.routing.routes.load().nearest_tool(name, &exchange.identity.principal);
+    Box::pin(finder.find_tool(name)).await?.ok_or_else(|| {
+        let nearest = finder.routing.routes.load().nearest_tool(name, finder.principal);
         let name: String = name.chars().take(128).collect();
         let suggestion = nearest.as_ref().map(|nearest| format!(". Did you mean {nearest}?")).unwrap_or_default();
         let error =
@@ -302,58 +342,49 @@ async fn find(exchange: &RequestScope, name: &str) -> Result<Arc<ToolRoute>, Mcp
 
 /// Checks the arguments of a call, decides on it unless that was done before, and runs it or puts it under review.
 async fn call(
-    exchange: &RequestScope,
+    scope: ToolCallScope<'_>,
     call: &ToolCall<'_>,
     route: &Arc<ToolRoute>,
-    gate: Option<Gate>,
-    cancel: &Cancel,
+    judged: Option<JudgedCall>,
 ) -> Result<ToolOutcome, McpError> {
+    let ToolCallScope { exchange, runner, .. } = scope;
     let arguments = arguments_or_empty(call.arguments)?;
     let completed;
-    let (gate, arguments) = match validate::check_arguments(route, arguments) {
-        Ok(()) => (gate, arguments),
+    let (judged, arguments) = match validate::check_arguments(route, arguments) {
+        Ok(()) => (judged, arguments),
         Err(error) => {
-            let judged = match gate {
-                // A call that already runs as a task asks for nothing.
-                Some(Gate::Open(_)) => return Err(error),
-                Some(Gate::Review(judged)) => Some(judged),
-                None => None,
-            };
-            match missing_arguments::ask_for(exchange, route, judged, arguments, call).await {
+            match missing_arguments::ask_for(exchange, &runner.long_requests, route, judged, arguments, call).await {
                 Some(MissingArguments::Question(question)) => {
                     return Ok(ToolOutcome::NeedsInput { question, pending: false });
                 }
                 Some(MissingArguments::Complete(arguments)) => {
-                    validate::check_arguments(route, &arguments)?;
+                    if let Err(error) = validate::check_arguments(route, &arguments) {
+                        return invalid_arguments(exchange, route, error);
+                    }
                     completed = arguments;
                     // The policy may decide differently on other arguments.
                     (None, &*completed)
                 }
-                None => return Err(error),
+                None => return invalid_arguments(exchange, route, error),
             }
         }
     };
-    match carry_out(exchange, call, route, gate, arguments, cancel).await {
-        Err(error) if is_tool_failure(error.kind) => {
-            Ok(ToolOutcome::Finished(FinishedCall::failed(&error, route), None))
-        }
-        outcome => outcome,
-    }
+    to_tool_failure(carry_out(scope, call, route, judged, arguments).await, route)
 }
 
 /// Carries out a call with valid arguments.
 async fn carry_out(
-    exchange: &RequestScope,
+    scope: ToolCallScope<'_>,
     call: &ToolCall<'_>,
     route: &Arc<ToolRoute>,
-    gate: Option<Gate>,
+    judged: Option<JudgedCall>,
     arguments: &RawValue,
-    cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let gate = match gate {
-        Some(gate) => gate,
+    let ToolCallScope { exchange, cancel, table, runner, .. } = scope;
+    let gate = match judged {
+        Some(judged) => Gate::Review(judged),
         None => {
-            let judged = judge_with_fallback(exchange, route, arguments).await?;
+            let judged = judge_with_fallback(exchange, table, route, arguments).await?;
             if !Arc::ptr_eq(&judged.route, route) {
                 validate::check_arguments(&judged.route, arguments)?;
             }
@@ -361,9 +392,9 @@ async fn carry_out(
         }
     };
     match gate {
-        Gate::Open(admitted) => run(exchange, &admitted, arguments, call, cancel).await,
+        Gate::Open(admitted) => run(exchange, runner, &admitted, arguments, call, cancel).await,
         // Boxed, so that the future of an admitted call does not reserve space for the review.
-        Gate::Review(judged) => Box::pin(reviewed::review(exchange, &judged, arguments, call, cancel)).await,
+        Gate::Review(judged) => Box::pin(reviewed::review(scope, &judged, arguments, call)).await,
     }
 }
 
@@ -389,7 +420,8 @@ pub fn is_tool_failure(kind: ErrorKind) -> bool {
 }
 
 async fn run(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    runner: &CallRunner,
     admitted: &AdmittedCall,
     arguments: &RawValue,
     call: &ToolCall<'_>,
@@ -398,13 +430,12 @@ async fn run(
     let route = admitted.route();
     let questions = route.def.long_running.then(|| ClientQuestions::for_call(exchange, call.responses)).flatten();
     let (inquirer, mut questions) = questions.unzip();
-    let meter = Some(exchange.server.meter(&exchange.identity.principal));
+    let meter = Some(runner.limiter.meter(&exchange.identity.principal));
     let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // The tool itself bounds the time; the gateway bounds only the number of such calls.
-        let server = &exchange.server;
-        let _slot = server.long_requests.admit(&exchange.identity.principal)?;
+        let _slot = runner.long_requests.admit(&exchange.identity.principal)?;
         let asking = async {
             match &mut questions {
                 Some(questions) => questions.serve().await,
@@ -415,13 +446,13 @@ async fn run(
             result = work => result?,
             question = asking => return Ok(ToolOutcome::NeedsInput { question, pending: false }),
             // A person, who may take long, decides when the tool returns.
-            () = server.long_requests.shutdown.cancelled() => {
+            () = runner.long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
-            revoked = server.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
+            revoked = runner.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         }
     } else {
-        exchange.server.limits.in_time(work).await?
+        runner.limits.in_time(work).await?
     };
     let failure = result.is_error.then_some(ErrorKind::ToolExecution);
     // If the error's structure would violate the tool's output schema, only its text is sent.

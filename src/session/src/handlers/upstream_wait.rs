@@ -3,15 +3,11 @@
 //!
 //! A server has `limits.first_connection` from its start, or from its configuration, to connect. After that, a request
 //! gets an error that says when to try again, unless another provider may have the name. The wait takes one of the
-//! principal's places for long requests. It decides nothing: the policy is asked afterwards, as always.
+//! principal's slots for long requests. It decides nothing: the policy is asked afterwards, as always.
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    RequestScope,
-    long_requests::LongRequests,
-    server::{McpServer, Routing},
-};
+use crate::server::Routing;
 use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{
@@ -24,50 +20,68 @@ use countersign_routing::{
 /// at about that time.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Returns the tool with this name, or `None` if there is none.
-///
-/// # Errors
-/// `UPSTREAM_UNAVAILABLE` if its server was not reached yet.
-pub async fn find_tool(exchange: &RequestScope, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
-    lookup(exchange, |table| lookup_tool(table, name)).await
+/// Finds routes for a principal: first in the table that travels with its request, then, after a wait, in newer ones.
+#[derive(Clone, Copy)]
+pub struct RouteFinder<'a> {
+    pub principal: &'a Principal,
+    pub table: &'a Arc<RouteTable>,
+    pub routing: &'a Routing,
 }
 
-/// Returns the prompt with this name.
-///
-/// # Errors
-/// The errors of [`find_tool`].
-pub async fn find_prompt(exchange: &RequestScope, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
-    let find = |table: &RouteTable| match table.prompt(name) {
-        Some(route) => Lookup::Found(route),
-        None => Lookup::missing(table.unreached_upstream(name, NameKind::Prompt)),
-    };
-    lookup(exchange, find).await
-}
+impl RouteFinder<'_> {
+    /// Returns the tool with this name, or `None` if there is none.
+    ///
+    /// # Errors
+    /// `UPSTREAM_UNAVAILABLE` if its server was not reached yet.
+    pub async fn find_tool(self, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
+        self.find(|table| lookup_tool(table, name)).await
+    }
 
-/// Returns the provider of a resource.
-///
-/// # Errors
-/// The errors of [`find_tool`].
-pub async fn find_resource(exchange: &RequestScope, uri: &str) -> Result<Option<RouteTarget>, McpError> {
-    let find = |table: &RouteTable| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
-        (Some(expected), guessed) => Lookup::Awaited(expected.clone(), guessed.filter(|_| !expected.is_certain)),
-        (None, Some(provider)) => Lookup::Found(provider),
-        (None, None) => Lookup::Nowhere,
-    };
-    lookup(exchange, find).await
-}
+    /// Returns the prompt with this name.
+    ///
+    /// # Errors
+    /// The errors of [`Self::find_tool`].
+    pub async fn find_prompt(self, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
+        self.find(|table| match table.prompt(name) {
+            Some(route) => Lookup::Found(route),
+            None => Lookup::missing(table.unreached_upstream(name, NameKind::Prompt)),
+        })
+        .await
+    }
 
-/// Waits for the server of a resource that is to be subscribed to. A server that does not connect does not prevent the
-/// subscription.
-pub async fn wait_for_resource(exchange: &RequestScope, uri: &str) {
-    let _ = find_resource(exchange, uri).await;
+    /// Returns the provider of a resource.
+    ///
+    /// # Errors
+    /// The errors of [`Self::find_tool`].
+    pub async fn find_resource(self, uri: &str) -> Result<Option<RouteTarget>, McpError> {
+        self.find(|table| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
+            (Some(expected), guessed) => Lookup::Awaited(expected.clone(), guessed.filter(|_| !expected.is_certain)),
+            (None, Some(provider)) => Lookup::Found(provider),
+            (None, None) => Lookup::Nowhere,
+        })
+        .await
+    }
+
+    /// Waits for the server of a resource that is to be subscribed to. A server that does not connect does not prevent
+    /// the subscription.
+    pub async fn wait_for_resource(self, uri: &str) {
+        let _ = self.find_resource(uri).await;
+    }
+
+    async fn find<T>(self, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
+        // Nearly always the table already has the route.
+        match find(self.table) {
+            Lookup::Found(found) => Ok(Some(found)),
+            Lookup::Nowhere => Ok(None),
+            Lookup::Awaited(..) => Box::pin(wait(self.routing, self.principal, Arc::clone(self.table), find)).await,
+        }
+    }
 }
 
 /// Waits for the server of a tool before anything else of the request is checked. The call itself finds out whether the
 /// server connected.
-pub async fn wait_for_tool(routing: &Routing, long_requests: &LongRequests, principal: &Principal, name: &str) {
-    let table = routing.routes.load_full();
-    let _ = wait(routing, long_requests, principal, table, |table| lookup_tool(table, name)).await;
+pub async fn wait_for_tool(routing: &Routing, principal: &Principal, name: &str) {
+    let _ = wait(routing, principal, routing.routes.load_full(), |table| lookup_tool(table, name)).await;
 }
 
 fn lookup_tool(table: &RouteTable, name: &str) -> Lookup<Arc<ToolRoute>> {
@@ -90,21 +104,8 @@ impl<T> Lookup<T> {
     }
 }
 
-async fn lookup<T>(exchange: &RequestScope, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
-    // Nearly always the table already has the route.
-    match find(&exchange.table) {
-        Lookup::Found(found) => return Ok(Some(found)),
-        Lookup::Nowhere => return Ok(None),
-        Lookup::Awaited(..) => {}
-    }
-    let McpServer { routing, long_requests, .. } = &*exchange.server;
-    let principal = &exchange.identity.principal;
-    Box::pin(wait(routing, long_requests, principal, Arc::clone(&exchange.table), find)).await
-}
-
 async fn wait<T>(
     routing: &Routing,
-    long_requests: &LongRequests,
     principal: &Principal,
     mut table: Arc<RouteTable>,
     find: impl Fn(&RouteTable) -> Lookup<T>,
@@ -118,7 +119,7 @@ async fn wait<T>(
         };
         let remaining = routing.first_connection.saturating_sub(expected.upstream.age());
         if slot.is_none() {
-            slot = long_requests.admit(principal).ok();
+            slot = routing.long_requests.admit(principal).ok();
         }
         if remaining.is_zero() || slot.is_none() {
             return otherwise.map(Some).ok_or_else(|| unavailable(&expected));
@@ -126,7 +127,7 @@ async fn wait<T>(
         tokio::select! {
             () = table.superseded.cancelled() => {}
             () = tokio::time::sleep(remaining) => {}
-            () = long_requests.shutdown.cancelled() => {
+            () = routing.long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
             }
         }

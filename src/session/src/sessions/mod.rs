@@ -102,7 +102,7 @@ impl Sessions {
             return;
         }
         let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": SessionInfo::new(session) });
-        self.server.reviews.feed.publish_session(&event);
+        self.server.reviews.changes.feed().publish_session(&event);
     }
 
     fn insert(&self, shared: &Arc<SessionShared>, addr: Addr<Session>) {

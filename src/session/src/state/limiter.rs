@@ -1,11 +1,13 @@
 //! Limits the calls per second of each principal. A large call, or one that occupies a module's thread for long, counts
 //! as several. The limiter is keyed by the authenticated name, so it has at most one entry for each key.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use countersign_config::LimitsConfig;
+use countersign_domain::principal::Principal;
+use countersign_provider::Meter;
 
 /// The shared limiter.
 pub struct Limiter {
@@ -16,23 +18,33 @@ pub struct Limiter {
     /// The number of bytes for which a call counts as one more; 0 turns this off.
     bytes: usize,
     burst: NonZeroU32,
+    /// Returns the number of live nodes, which share the limit.
+    live_nodes: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
 impl Limiter {
     /// Creates the limiter. A rate of 0 means no limit.
     #[must_use]
-    pub fn new(limits: &LimitsConfig) -> Self {
+    pub fn new(limits: &LimitsConfig, live_nodes: Box<dyn Fn() -> usize + Send + Sync>) -> Self {
         let burst = NonZeroU32::new(limits.rate_burst).unwrap_or(NonZeroU32::MIN);
         let limiter = NonZeroU32::new(limits.rate_per_second)
             .map(|rate| RateLimiter::keyed(Quota::per_second(rate).allow_burst(burst)));
-        Self { limiter, rate: limits.rate_per_second, bytes: limits.rate_bytes, burst }
+        Self { limiter, rate: limits.rate_per_second, bytes: limits.rate_bytes, burst, live_nodes }
+    }
+
+    /// Returns a meter that charges the time that a module takes for a call to the principal, even if the client has
+    /// disconnected by then.
+    #[must_use]
+    pub fn meter(self: &Arc<Self>, principal: &Arc<Principal>) -> Meter {
+        let (limiter, principal) = (Arc::clone(self), Arc::clone(principal));
+        Meter(Arc::new(move |time| limiter.charge(&principal.name, time)))
     }
 
     /// Takes the calls that could have been made in `time`, or as many as are left. So no principal keeps more than one
     /// thread of a module busy for longer than its burst.
-    pub fn charge(&self, principal: &String, time: Duration, nodes: usize) {
+    pub fn charge(&self, principal: &String, time: Duration) {
         let Some(limiter) = &self.limiter else { return };
-        let calls = u128::from(self.rate) * time.as_micros() / 1_000_000 * nodes.max(1) as u128;
+        let calls = u128::from(self.rate) * time.as_micros() / 1_000_000 * (self.live_nodes)().max(1) as u128;
         let mut remaining = u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get());
         let mut step = remaining;
         while let Some(calls) = NonZeroU32::new(step.min(remaining)) {
@@ -47,9 +59,10 @@ impl Limiter {
     ///
     /// # Errors
     /// The number of seconds after which the call may be tried again.
-    pub fn admits(&self, principal: &String, bytes: usize, nodes: usize) -> Result<(), u64> {
+    pub fn admits(&self, principal: &String, bytes: usize) -> Result<(), u64> {
         use governor::clock::Clock;
         let Some(limiter) = &self.limiter else { return Ok(()) };
+        let nodes = (self.live_nodes)();
         let extra_calls = if bytes < self.bytes { 0 } else { bytes.checked_div(self.bytes).unwrap_or(0) };
         let admitted = if extra_calls == 0 && nodes <= 1 {
             limiter.check_key(principal)
@@ -71,54 +84,59 @@ mod tests {
     use super::*;
     use countersign_config::Config;
 
+    fn for_one_node(limits: &LimitsConfig) -> Limiter {
+        Limiter::new(limits, Box::new(|| 1))
+    }
+
     #[test]
     fn each_principal_has_its_own_budget() {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 2, ..Config::default().limits };
-        let limiter = Limiter::new(&limits);
+        let limiter = for_one_node(&limits);
         let (a, b) = ("a".to_owned(), "b".to_owned());
-        assert!(limiter.admits(&a, 100, 1).is_ok());
-        assert!(limiter.admits(&a, 100, 1).is_ok());
-        assert!(limiter.admits(&a, 100, 1).is_err_and(|wait| wait > 0));
-        assert!(limiter.admits(&b, 100, 1).is_ok());
+        assert!(limiter.admits(&a, 100).is_ok());
+        assert!(limiter.admits(&a, 100).is_ok());
+        assert!(limiter.admits(&a, 100).is_err_and(|wait| wait > 0));
+        assert!(limiter.admits(&b, 100).is_ok());
     }
 
     #[test]
     fn charged_time_counts_as_calls() {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 10, ..Config::default().limits };
-        let (limiter, a, b) = (Limiter::new(&limits), "a".to_owned(), "b".to_owned());
-        limiter.charge(&a, Duration::from_millis(4500), 1);
-        assert_eq!((0..10).filter(|_| limiter.admits(&a, 0, 1).is_ok()).count(), 6);
-        assert!(limiter.admits(&b, 0, 1).is_ok());
-        limiter.charge(&b, Duration::from_secs(1000), 1);
-        assert!(limiter.admits(&b, 0, 1).is_err(), "the charge takes the whole rest");
+        let (limiter, a, b) = (for_one_node(&limits), "a".to_owned(), "b".to_owned());
+        limiter.charge(&a, Duration::from_millis(4500));
+        assert_eq!((0..10).filter(|_| limiter.admits(&a, 0).is_ok()).count(), 6);
+        assert!(limiter.admits(&b, 0).is_ok());
+        limiter.charge(&b, Duration::from_secs(1000));
+        assert!(limiter.admits(&b, 0).is_err(), "the charge takes the whole rest");
     }
 
     #[test]
     fn call_counts_once_per_node() {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 6, ..Config::default().limits };
-        let (limiter, a, b) = (Limiter::new(&limits), "a".to_owned(), "b".to_owned());
-        assert_eq!((0..6).filter(|_| limiter.admits(&a, 0, 3).is_ok()).count(), 2);
-        assert_eq!((0..6).filter(|_| limiter.admits(&b, 0, 100).is_ok()).count(), 1, "never none at all");
+        let (limiter, a, b) = (Limiter::new(&limits, Box::new(|| 3)), "a".to_owned(), "b".to_owned());
+        assert_eq!((0..6).filter(|_| limiter.admits(&a, 0).is_ok()).count(), 2);
+        let limiter = Limiter::new(&limits, Box::new(|| 100));
+        assert_eq!((0..6).filter(|_| limiter.admits(&b, 0).is_ok()).count(), 1, "never none at all");
     }
 
     #[test]
     fn rate_of_zero_means_no_limit() {
         let limits = LimitsConfig { rate_per_second: 0, ..Config::default().limits };
-        let limiter = Limiter::new(&limits);
-        assert!((0..10_000).all(|_| limiter.admits(&"a".to_owned(), 1 << 20, 1).is_ok()));
+        let limiter = for_one_node(&limits);
+        assert!((0..10_000).all(|_| limiter.admits(&"a".to_owned(), 1 << 20).is_ok()));
     }
 
     #[test]
     fn large_call_counts_as_several_but_is_admitted() {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 10, rate_bytes: 1024, ..Config::default().limits };
-        let (limiter, a) = (Limiter::new(&limits), "a".to_owned());
-        assert!(limiter.admits(&a, 1023, 1).is_ok(), "one call");
-        assert!(limiter.admits(&a, 8 * 1024, 1).is_ok(), "nine calls");
-        assert!(limiter.admits(&a, 0, 1).is_err());
-        let (limiter, b) = (Limiter::new(&limits), "b".to_owned());
-        assert!(limiter.admits(&b, 1 << 20, 1).is_ok(), "the whole burst");
-        assert!(limiter.admits(&b, 0, 1).is_err());
-        let free = Limiter::new(&LimitsConfig { rate_bytes: 0, ..limits });
-        assert!((0..10).all(|_| free.admits(&a, 1 << 20, 1).is_ok()), "bytes are not counted");
+        let (limiter, a) = (for_one_node(&limits), "a".to_owned());
+        assert!(limiter.admits(&a, 1023).is_ok(), "one call");
+        assert!(limiter.admits(&a, 8 * 1024).is_ok(), "nine calls");
+        assert!(limiter.admits(&a, 0).is_err());
+        let (limiter, b) = (for_one_node(&limits), "b".to_owned());
+        assert!(limiter.admits(&b, 1 << 20).is_ok(), "the whole burst");
+        assert!(limiter.admits(&b, 0).is_err());
+        let free = for_one_node(&LimitsConfig { rate_bytes: 0, ..limits });
+        assert!((0..10).all(|_| free.admits(&a, 1 << 20).is_ok()), "bytes are not counted");
     }
 }

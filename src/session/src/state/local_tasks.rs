@@ -14,14 +14,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::long_requests::LongRequests;
 use countersign_bridge::task_shape::{self, Status, Times};
-use countersign_exchange::{context::Exchange, memory::Share, reply::Reply};
+use countersign_exchange::{
+    context::Exchange,
+    memory::{Memory, Share},
+    reply::Reply,
+};
 use countersign_protocol::{ErrorKind, McpError, Method, json::member};
 
 /// The maximum number of tasks of one principal that are remembered. A running task is never dropped for another one.
 const MAX_TASKS: usize = 100;
 
 /// The bytes that a task takes in addition to its parameters or its result.
-pub const TASK_BYTES: usize = 1024;
+const TASK_BYTES: usize = 1024;
 
 /// The time for which a finished task is remembered.
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -47,14 +51,22 @@ pub struct LocalTask {
 }
 
 /// All local tasks of this gateway.
-#[derive(Default)]
-pub struct LocalTasks(DashMap<String, Arc<LocalTask>>);
+pub struct LocalTasks {
+    tasks: DashMap<String, Arc<LocalTask>>,
+    /// The memory budget of each principal.
+    memory: Arc<Memory>,
+}
 
 impl LocalTasks {
+    #[must_use]
+    pub fn new(memory: Arc<Memory>) -> Self {
+        Self { tasks: DashMap::new(), memory }
+    }
+
     /// Finds a task of a principal. The stateless era has no such tasks.
     #[must_use]
     pub fn find(&self, principal: &str, id: &str, modern: bool) -> Option<Arc<LocalTask>> {
-        let task = self.0.get(id).map(|task| Arc::clone(&task))?;
+        let task = self.tasks.get(id).map(|task| Arc::clone(&task))?;
         (!modern && task.principal == principal && !task.is_expired()).then_some(task)
     }
 
@@ -62,7 +74,7 @@ impl LocalTasks {
     #[must_use]
     pub fn all_of(&self, principal: &str) -> Vec<String> {
         let mut tasks: Vec<Arc<LocalTask>> = self
-            .0
+            .tasks
             .iter()
             .filter(|task| task.principal == principal && !task.is_expired())
             .map(|t| Arc::clone(&t))
@@ -71,14 +83,17 @@ impl LocalTasks {
         tasks.iter().map(|task| task.describe()).collect()
     }
 
-    /// Adds a task. If the principal has too many, its oldest finished task is dropped.
+    /// Adds a task of a principal that begins now, with parameters of this size, and ends when `cancel` is cancelled. If
+    /// the principal has too many tasks, its oldest finished task is dropped.
     ///
     /// # Errors
-    /// `OVERLOADED` if all tasks that the principal may have are running.
-    pub fn insert(&self, task: Arc<LocalTask>) -> Result<(), McpError> {
+    /// `OVERLOADED` if all tasks that the principal may have are running, or if it has no memory left.
+    pub fn start(&self, principal: &str, size: usize, cancel: CancellationToken) -> Result<Arc<LocalTask>, McpError> {
+        let share = self.memory.take(principal, TASK_BYTES + 2 * size)?;
+        let task = LocalTask::new(principal, share, cancel);
         let mut oldest: Option<(Instant, String)> = None;
         let mut count = 0;
-        self.0.retain(|id, other| {
+        self.tasks.retain(|id, other| {
             let is_remembered = !other.is_expired();
             if is_remembered && other.principal == task.principal {
                 count += 1;
@@ -97,17 +112,15 @@ impl LocalTasks {
                 )
                 .with("limit", MAX_TASKS as u64));
             };
-            self.0.remove(&id);
+            self.tasks.remove(&id);
         }
-        self.0.insert(task.id.clone(), task);
-        Ok(())
+        self.tasks.insert(task.id.clone(), Arc::clone(&task));
+        Ok(task)
     }
 }
 
 impl LocalTask {
-    /// Creates a task of a principal that begins now and ends when `cancel` is cancelled.
-    #[must_use]
-    pub fn new(principal: &str, share: Share, cancel: CancellationToken) -> Arc<Self> {
+    fn new(principal: &str, share: Share, cancel: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             share: Mutex::new(share),
             id: format!("run_{}", nanoid::nanoid!(28, &nanoid::alphabet::SAFE[2..])),

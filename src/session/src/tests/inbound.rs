@@ -37,7 +37,7 @@ fn message(method: &str, params: &Value) -> String {
 fn cancel(client: &RequestScope, bench: &Bench, id: u64) {
     let params = serde_json::value::to_raw_value(&json!({ "requestId": id })).unwrap();
     let method = "notifications/cancelled".into();
-    source(bench, &client.session).notification(&Notification { method, params: Some(&params) });
+    source(bench, &client.exchange.session).notification(&Notification { method, params: Some(&params) });
 }
 
 #[actix::test]
@@ -46,9 +46,8 @@ async fn client_may_list_but_not_call_before_handshake() {
     let session = bench.clients.session("ann", Era::Legacy);
     for (method, is_allowed) in [("ping", true), ("tools/list", true), ("tools/call", false), ("resources/list", false)]
     {
-        let exchange = source(&bench, &session).exchange(&request(&message(method, &json!({}))));
-        match exchange {
-            Ok(exchange) => assert!(is_allowed && exchange.revision() == Revision::V2025_03_26, "{method}"),
+        match source(&bench, &session).scope(&request(&message(method, &json!({})))) {
+            Ok(scope) => assert!(is_allowed && scope.exchange.revision() == Revision::V2025_03_26, "{method}"),
             Err((error, _)) => assert!(!is_allowed && error.kind == ErrorKind::NotInitialized, "{method}"),
         }
     }
@@ -58,8 +57,8 @@ async fn client_may_list_but_not_call_before_handshake() {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {},
     } });
     let text = message("tools/call", &meta);
-    let exchange = source(&bench, &session).exchange(&request(&text)).unwrap_or_else(|(error, _)| panic!("{error}"));
-    assert!(exchange.is_modern() && session.legacy_revision().is_none());
+    let scope = source(&bench, &session).scope(&request(&text)).unwrap_or_else(|(error, _)| panic!("{error}"));
+    assert!(scope.exchange.is_modern() && session.legacy_revision().is_none());
 }
 
 #[actix::test]
@@ -70,8 +69,12 @@ async fn first_request_after_initialize_finishes_handshake() {
     session.set_facts(Arc::new(facts(Revision::V2024_11_05, "{}")), share);
     for (method, initialized) in [("ping", false), ("tools/list", true)] {
         let text = message(method, &json!({}));
-        let exchange = source(&bench, &session).exchange(&request(&text)).unwrap_or_else(|(e, _)| panic!("{e}"));
-        assert_eq!((exchange.revision(), session.is_initialized()), (Revision::V2024_11_05, initialized), "{method}");
+        let scope = source(&bench, &session).scope(&request(&text)).unwrap_or_else(|(e, _)| panic!("{e}"));
+        assert_eq!(
+            (scope.exchange.revision(), session.is_initialized()),
+            (Revision::V2024_11_05, initialized),
+            "{method}"
+        );
     }
 }
 
@@ -106,7 +109,7 @@ async fn cancelled_request_gets_no_answer() {
         }
         cancel(&client, &bench, 8);
         pause().await;
-        assert_eq!(client.session.in_flight(), 1, "the cancelled id is not in use");
+        assert_eq!(client.exchange.session.in_flight(), 1, "the cancelled id is not in use");
         cancel(&client, &bench, 7);
     };
     let (answer, ()) = tokio::join!(respond(&client, 7, "tools/call", &params), cancelling);

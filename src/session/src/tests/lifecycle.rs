@@ -32,8 +32,8 @@ async fn handshake_accepts_known_revision_or_offers_newest() {
         let client = client_without_handshake(&bench);
         let result = ask(&client, "initialize", &initialize(requested, &json!({}))).await;
         assert_eq!(result["protocolVersion"], offered);
-        assert_eq!(client.session.legacy_revision().map(Revision::as_str), Some(offered));
-        assert!(!client.session.is_initialized(), "the client has not sent notifications/initialized");
+        assert_eq!(client.exchange.session.legacy_revision().map(Revision::as_str), Some(offered));
+        assert!(!client.exchange.session.is_initialized(), "the client has not sent notifications/initialized");
         let (number, ..) = ask_error(&client, "initialize", &initialize(requested, &json!({}))).await;
         assert_eq!(number, -32600, "a second handshake is refused");
     }
@@ -41,7 +41,7 @@ async fn handshake_accepts_known_revision_or_offers_newest() {
     let client = client_without_handshake(&strict);
     let (number, _, data) = ask_error(&client, "initialize", &initialize("1999-01-01", &json!({}))).await;
     assert_eq!((number, &data["requested"]), (-32602, &json!("1999-01-01")));
-    assert!(client.session.facts().is_none(), "a failed handshake leaves no facts");
+    assert!(client.exchange.session.facts().is_none(), "a failed handshake leaves no facts");
     ask(&client, "initialize", &initialize("2025-03-26", &json!({}))).await;
 }
 
@@ -55,14 +55,14 @@ async fn client_facts_are_bounded_and_take_memory() {
     let before = bench.server.memory.used_by("ann");
     ask(&client, "initialize", &initialize("2025-11-25", &json!({ "roots": {} }))).await;
     assert!(bench.server.memory.used_by("ann") > before);
-    let facts = client.session.facts().unwrap();
+    let facts = client.exchange.session.facts().unwrap();
     assert_eq!((&*facts.capabilities, facts.client.as_ref().unwrap().name.as_str()), (r#"{"roots":{}}"#, "c"));
     // A principal that has no memory left cannot store facts.
     let newcomer = client_without_handshake(&bench);
     let all = bench.config.limits.principal_memory - bench.server.memory.used_by("ann");
     let _full = bench.server.memory.take("ann", all).unwrap();
     assert_eq!(ask_error(&newcomer, "initialize", &initialize("2025-11-25", &json!({}))).await.1, "OVERLOADED");
-    assert!(newcomer.session.facts().is_none());
+    assert!(newcomer.exchange.session.facts().is_none());
 }
 
 #[actix::test]
@@ -92,9 +92,9 @@ async fn unknown_log_level_is_refused() {
     let bench = Bench::new("").await;
     let client = bench.client(Revision::V2025_11_25, "{}");
     assert_eq!(ask_error(&client, "logging/setLevel", &json!({ "level": "loud" })).await.0, -32602);
-    assert_eq!(client.session.log_level(), None);
+    assert_eq!(client.exchange.session.log_level(), None);
     ask(&client, "logging/setLevel", &json!({ "level": "error" })).await;
-    assert_eq!(client.session.log_level().map(|level| level.as_str()), Some("error"));
+    assert_eq!(client.exchange.session.log_level().map(|level| level.as_str()), Some("error"));
 }
 
 #[actix::test]

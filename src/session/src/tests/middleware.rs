@@ -128,9 +128,9 @@ async fn condition_can_use_arguments_and_principal() {
     {
         let client = bench.client_of(principal, LEGACY, "{}");
         let arguments = serde_json::value::to_raw_value(&json!({ "target": target })).unwrap();
-        let judged = policy::judge(&client, &route, &arguments).await.unwrap();
+        let judged = policy::judge(&client.exchange, &route, &arguments).await.unwrap();
         assert_eq!(judged.verdict(), verdict, "{principal} {target}");
-        let gate = judged.carry_out(&client, Counting::NotYet).unwrap();
+        let gate = judged.carry_out(&client.exchange, Counting::NotYet).unwrap();
         assert_eq!(matches!(gate, Gate::Open(_)), verdict == Verdict::Allow);
     }
 }

@@ -157,7 +157,9 @@ async fn wait_ends_with_decision_timeout_or_shutdown() {
     let client = bench.client(LEGACY, "{}");
     let wait = async |limit| {
         let change = bench.changes().await.remove(0);
-        long_poll::wait(&client, change, limit, &NoProgress, long_poll::is_over).await.unwrap()
+        long_poll::wait(&client.exchange, &bench.server.reviews, change, limit, &NoProgress, long_poll::is_over)
+            .await
+            .unwrap()
     };
     ask(&client, "tools/call", &write()).await;
     assert!(matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::NotYet(_)));
@@ -176,14 +178,15 @@ async fn wait_ends_with_decision_timeout_or_shutdown() {
     let (waited, ()) = tokio::join!(wait(None), ending);
     assert!(matches!(waited, WaitOutcome::NotYet(change) if change.state == ChangeState::Pending));
     let change = bench.changes().await.remove(0);
-    let error = long_poll::wait_for_new_version(&client, change.clone(), change.version).await.unwrap_err();
+    let (reviews, version) = (&bench.server.reviews, change.version);
+    let error = long_poll::wait_for_new_version(&client.exchange, reviews, change, version).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::ShuttingDown);
 }
 
 /// Answers the next question to a client of the handshake era.
 async fn answer_question(client: &RequestScope, answer: Value) -> Value {
     let question = loop {
-        let mut messages = take_sent_messages(client).into_iter();
+        let mut messages = take_sent_messages(&client.exchange).into_iter();
         if let Some(question) = messages.find(|message| message.get("id").is_some()) {
             break question;
         }
@@ -191,7 +194,7 @@ async fn answer_question(client: &RequestScope, answer: Value) -> Value {
     };
     let answer = serde_json::value::to_raw_value(&answer).unwrap();
     let id = Some(RequestId::from_raw(&question["id"].to_string()));
-    client.session.questions.deliver_answer(&Response { id, outcome: Ok(&answer) });
+    client.exchange.session.questions.deliver_answer(&Response { id, outcome: Ok(&answer) });
     question
 }
 
@@ -228,5 +231,5 @@ async fn missing_arguments_are_refused_unless_the_rule_asks() {
     let incomplete = json!({ "name": "write", "arguments": {} });
     let client = bench.client(LEGACY, FORMS);
     assert_eq!(ask(&client, "tools/call", &incomplete).await["isError"], true);
-    assert!(take_sent_messages(&client).is_empty());
+    assert!(take_sent_messages(&client.exchange).is_empty());
 }

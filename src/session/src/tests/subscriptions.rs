@@ -19,7 +19,9 @@ fn change_resources(bench: &Bench) {
 /// Waits for the next notification with this method and returns its parameters.
 async fn next_notification(client: &RequestScope, method: &str) -> Value {
     loop {
-        if let Some(message) = take_sent_messages(client).into_iter().find(|message| message["method"] == method) {
+        if let Some(message) =
+            take_sent_messages(&client.exchange).into_iter().find(|message| message["method"] == method)
+        {
             return message["params"].clone();
         }
         pause().await;
@@ -41,7 +43,7 @@ async fn subscriber_gets_updates_until_it_unsubscribes() {
     ask(&other, "resources/subscribe", &uri).await;
     change_resources(&bench);
     next_notification(&other, "notifications/resources/updated").await;
-    assert!(take_sent_messages(&client).is_empty());
+    assert!(take_sent_messages(&client.exchange).is_empty());
 }
 
 #[actix::test]

@@ -21,7 +21,7 @@ fn write(target: &str) -> Value {
 
 async fn create_task(client: &RequestScope, target: &str) -> String {
     let result = ask(client, "tools/call", &write(target)).await;
-    let task = if client.is_modern() { &result } else { &result["task"] };
+    let task = if client.exchange.is_modern() { &result } else { &result["task"] };
     assert_eq!(task["status"], "working", "{result}");
     task["taskId"].as_str().unwrap().to_owned()
 }
@@ -67,7 +67,7 @@ async fn session_that_created_task_is_notified_of_transitions() {
     bench.decide(&change, Verdict::Reject).await;
     let mut messages = Vec::new();
     while !messages.iter().any(|message: &Value| message["params"]["status"] == "failed") {
-        messages.extend(take_sent_messages(&client));
+        messages.extend(take_sent_messages(&client.exchange));
         pause().await;
     }
     assert!(messages.iter().any(|message| message["params"]["progressToken"] == 5), "{messages:?}");

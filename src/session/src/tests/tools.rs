@@ -29,7 +29,7 @@ async fn deciding_key_is_noted_at_first_tool_call() {
     let principal = Principal { key_id: Some("key_1".into()), ..(*client.exchange.identity.principal).clone() };
     client.exchange.identity.principal = Arc::new(principal.clone());
     respond(&client, 1, "tools/call", &json!({ "name": "read" })).await.unwrap();
-    assert!(!bench.server.reviews.deciding_keys.note_call(&principal, "http"), "it was noted already");
+    assert!(!bench.server.deciding_keys.note_call(&principal, "http"), "it was noted already");
 }
 
 #[actix::test]

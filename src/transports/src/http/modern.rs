@@ -75,8 +75,8 @@ pub async fn serve(
     let memory = Arc::clone(&post.endpoint.server.memory);
     let principal = Arc::clone(&post.identity.principal);
     let queue = Arc::new(ResponseQueue::counted(limits.messages, limits.bytes, memory, principal));
-    let exchange = match build_exchange(&post, meta, &queue, table) {
-        Ok(exchange) => exchange,
+    let scope = match build_scope(&post, meta, &queue, table) {
+        Ok(scope) => scope,
         Err(error) => return refuse(Some(&request.id), &error),
     };
     let held = post.held.take();
@@ -85,12 +85,12 @@ pub async fn serve(
             let owned = OwnedRequest::from_request(request);
             Box::pin(async move {
                 let _held = held;
-                inbound::answer(&exchange, &owned.as_request()).await
+                inbound::answer(&scope, &owned.as_request()).await
             })
         }
         Some(large) => Box::pin(async move {
             let _held = held;
-            inbound::answer_large(exchange, large.request).await
+            inbound::answer_large(scope, large.request).await
         }),
     };
     if post.accepts.json {
@@ -120,7 +120,7 @@ pub async fn serve(
     sse::event_stream_response().streaming(QueueBody::new(work, queue, keep_alive))
 }
 
-fn build_exchange(
+fn build_scope(
     post: &Post<'_>,
     meta: &Meta<'_>,
     queue: &Arc<ResponseQueue>,
@@ -205,8 +205,8 @@ pub fn check_param_headers(
 /// Waits for the server of a tool, if its definitions have not arrived yet.
 async fn wait_for_tool_server(post: &Post<'_>, request: &Request<'_>) {
     if let Some(name) = request.outlined_params().object.member("name").and_then(string) {
-        let server = &post.endpoint.server;
-        upstream_wait::wait_for_tool(&server.routing, &server.long_requests, &post.identity.principal, &name).await;
+        let routing = &post.endpoint.server.routing;
+        upstream_wait::wait_for_tool(routing, &post.identity.principal, &name).await;
     }
 }
 

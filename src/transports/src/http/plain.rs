@@ -160,9 +160,9 @@ async fn call_tool(
         params: Some(&params),
         outline: Outline::new(params.get()),
     };
-    let exchange = build_exchange(endpoint, identity);
-    let mut in_flight = InFlight::admit(&exchange.server.slots, &exchange.session, &request.id)?;
-    let reply = middleware::run(&exchange, &request, &in_flight.cancel).await?;
+    let scope = build_scope(endpoint, identity);
+    let mut in_flight = InFlight::admit(&scope.server.slots, &scope.exchange.session, &request.id)?;
+    let reply = middleware::run(&scope, &request, &in_flight.cancel).await?;
     in_flight.is_answered = true;
     Ok(reply)
 }
@@ -181,7 +181,7 @@ fn tool_failure(kind: ErrorKind, result: &ToolResult) -> Problem {
     problem
 }
 
-fn build_exchange(endpoint: &Arc<McpEndpoint>, identity: Identity) -> RequestScope {
+fn build_scope(endpoint: &Arc<McpEndpoint>, identity: Identity) -> RequestScope {
     let server = Arc::clone(&endpoint.server);
     let exchange = Exchange {
         session: endpoint.sessions.stateless_session(Transport::Rest, identity.clone()),

@@ -83,8 +83,8 @@ pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<La
         }
         Some(LargeRequest { request, .. }) => Box::pin(async move {
             let _held = held;
-            match source.exchange(&request.as_request()) {
-                Ok(exchange) => inbound::answer_large(exchange, request).await,
+            match source.scope(&request.as_request()) {
+                Ok(scope) => inbound::answer_large(scope, request).await,
                 Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
             }
         }),

@@ -8,13 +8,13 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 
 use super::long_poll;
-use crate::RequestScope;
+use crate::server::Reviews;
 use countersign_bridge::{result::input_result, task_shape};
 use countersign_domain::{
     changes::{Change, ChangeState},
     questions::ELICITATION,
 };
-use countersign_exchange::{ask, reply::SERVER_META};
+use countersign_exchange::{ask, context::Exchange, reply::SERVER_META};
 use countersign_protocol::{Revision, encode, negotiate::ClientCapabilities};
 use countersign_provider::NoProgress;
 
@@ -25,14 +25,14 @@ pub const KEY: &str = "open-change";
 const MAX_NOTIFICATION_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns `true` if the client supports elicitation with a URL.
-fn shows_urls(exchange: &RequestScope) -> bool {
+fn shows_urls(exchange: &Exchange) -> bool {
     exchange.revision() >= Revision::V2025_11_25
         && ClientCapabilities::from_declaration(&exchange.facts.capabilities).elicitation_url
 }
 
 /// Returns `true` if the gateway can send the client a request while the client's own request is open.
 #[must_use]
-pub fn can_ask(exchange: &RequestScope) -> bool {
+pub fn can_ask(exchange: &Exchange) -> bool {
     exchange.revision() == Revision::V2025_11_25 && shows_urls(exchange)
 }
 
@@ -41,39 +41,39 @@ fn is_open(change: &Change) -> bool {
     change.terms.open_page && matches!(change.state, ChangeState::Pending | ChangeState::Stale)
 }
 
-fn params(exchange: &RequestScope, change: &Change) -> serde_json::Value {
+fn params(reviews: &Reviews, change: &Change) -> serde_json::Value {
     json!({
         "mode": "url",
         "message": format!("A person has to decide on this change: {}. It is decided on its page, which asks for a reviewer's own sign-in.", change.for_proposer().summary),
-        "url": exchange.server.reviews.address.page_of_change(&change.id),
+        "url": reviews.address.page_of_change(&change.id),
     })
 }
 
 /// Returns the result that asks a stateless client, which then repeats the call.
 #[must_use]
-pub fn asked_by_result(exchange: &RequestScope, change: &Change) -> Option<String> {
+pub fn asked_by_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
     if !exchange.is_modern() || !is_open(change) || !shows_urls(exchange) {
         return None;
     }
-    let params = params(exchange, change).to_string();
+    let params = params(reviews, change).to_string();
     let requests = [(KEY, ELICITATION, Some(params.as_str()))];
     Some(input_result(requests.into_iter(), Some(&change.id), SERVER_META))
 }
 
 /// Returns `inputRequests` of the change as a task, unless its client has already answered.
 #[must_use]
-pub fn asked_by_task(exchange: &RequestScope, change: &Change) -> Option<String> {
-    let must_ask = is_open(change) && shows_urls(exchange) && !exchange.server.reviews.opened_pages.has(&change.id);
-    must_ask.then(|| json!({ KEY: { "method": ELICITATION, "params": params(exchange, change) } }).to_string())
+pub fn asked_by_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
+    let must_ask = is_open(change) && shows_urls(exchange) && !reviews.opened_pages.has(&change.id);
+    must_ask.then(|| json!({ KEY: { "method": ELICITATION, "params": params(reviews, change) } }).to_string())
 }
 
 /// Asks a client of 2025-11-25 and waits for any answer. `task` is the task that the question belongs to.
-pub async fn ask(exchange: &RequestScope, change: &Arc<Change>, task: Option<&str>) {
+pub async fn ask(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Change>, task: Option<&str>) {
     if !is_open(change) || !can_ask(exchange) {
         return;
     }
     let elicitation = nanoid::nanoid!(24);
-    let mut params = params(exchange, change);
+    let mut params = params(reviews, change);
     params["elicitationId"] = elicitation.as_str().into();
     let mut params = params.to_string();
     if let Some(task) = task {
@@ -81,9 +81,9 @@ pub async fn ask(exchange: &RequestScope, change: &Arc<Change>, task: Option<&st
     }
     match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
         Ok(answer) => {
-            exchange.server.reviews.opened_pages.insert(&change.id);
+            reviews.opened_pages.insert(&change.id);
             tracing::debug!(change = %change.id, answer = answer.get().len(), "a client was asked to open a change's page");
-            notify_when_decided(exchange, change, elicitation);
+            notify_when_decided(exchange, reviews, change, elicitation);
         }
         Err(error) => {
             tracing::debug!(change = %change.id, ?error, "a client could not be asked to open a change's page")
@@ -92,13 +92,13 @@ pub async fn ask(exchange: &RequestScope, change: &Arc<Change>, task: Option<&st
 }
 
 /// Sends `notifications/elicitation/complete` once the change is decided, if the client's session still lives.
-fn notify_when_decided(exchange: &RequestScope, change: &Arc<Change>, elicitation: String) {
+fn notify_when_decided(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Change>, elicitation: String) {
     // At most one such task runs for each pending change, and the number of pending changes is bounded.
-    let (exchange, change) = (exchange.clone(), Arc::clone(change));
+    let (exchange, reviews, change) = (exchange.clone(), Arc::clone(reviews), Arc::clone(change));
     actix::spawn(async move {
         let decided: fn(&Change) -> bool = |change| !matches!(change.state, ChangeState::Pending | ChangeState::Stale);
         let waited = tokio::select! {
-            waited = long_poll::wait(&exchange, change, Some(MAX_NOTIFICATION_WAIT), &NoProgress, decided) => waited,
+            waited = long_poll::wait(&exchange, &reviews, change, Some(MAX_NOTIFICATION_WAIT), &NoProgress, decided) => waited,
             () = exchange.session.ended.cancelled() => return,
         };
         if matches!(waited, Ok(long_poll::WaitOutcome::Over(_))) {

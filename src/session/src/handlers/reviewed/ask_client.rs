@@ -11,7 +11,7 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use crate::RequestScope;
+use crate::server::Reviews;
 use countersign_bridge::{questions, result::input_result, task_shape};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},
@@ -19,6 +19,7 @@ use countersign_domain::{
 };
 use countersign_exchange::{
     ask::{AskError, ask},
+    context::Exchange,
     reply::SERVER_META,
 };
 use countersign_protocol::{McpError, Revision, json::members, negotiate::ClientCapabilities};
@@ -27,7 +28,7 @@ use countersign_routing::ToolRoute;
 /// Returns the capabilities that the tool may ask the client for, to be stored with the change. Returns `None` unless
 /// the rule allows questions and the client `follows` the change by a task or an open call.
 #[must_use]
-pub fn client(exchange: &RequestScope, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
+pub fn client(exchange: &Exchange, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
     let upstream = route.provider.upstream().filter(|_| terms.questions && follows)?;
     let (allowed, _) = questions::capabilities(exchange, &upstream.config);
     if allowed.accepts_no_requests() {
@@ -47,7 +48,7 @@ pub fn is_asking(change: &Change) -> bool {
 
 /// Returns the open questions that this client can answer.
 #[must_use]
-pub fn open<'c>(exchange: &RequestScope, change: &'c Change) -> Vec<&'c Question> {
+pub fn open<'c>(exchange: &Exchange, change: &'c Change) -> Vec<&'c Question> {
     if !is_asking(change) {
         return Vec::new();
     }
@@ -62,7 +63,7 @@ fn params(question: &Question) -> Option<&str> {
 
 /// Returns the members of `inputRequests` as pairs of name and value.
 #[must_use]
-pub fn requests(exchange: &RequestScope, change: &Change) -> Vec<(String, String)> {
+pub fn requests(exchange: &Exchange, change: &Change) -> Vec<(String, String)> {
     let open = open(exchange, change).into_iter();
     open.map(|question| {
         let method = Value::from(question.method.as_str());
@@ -74,7 +75,7 @@ pub fn requests(exchange: &RequestScope, change: &Change) -> Vec<(String, String
 
 /// Returns the result that asks a stateless client, which then repeats the call.
 #[must_use]
-pub fn by_result(exchange: &RequestScope, change: &Change) -> Option<String> {
+pub fn by_result(exchange: &Exchange, change: &Change) -> Option<String> {
     let open = open(exchange, change);
     if !exchange.is_modern() || open.is_empty() {
         return None;
@@ -88,7 +89,7 @@ pub fn by_result(exchange: &RequestScope, change: &Change) -> Option<String> {
 ///
 /// # Errors
 /// Fails if the answers could not be stored, and so did not reach the tool.
-pub async fn deliver(exchange: &RequestScope, change: &Change, responses: &str) -> Result<(), McpError> {
+pub async fn deliver(exchange: &Exchange, reviews: &Reviews, change: &Change, responses: &str) -> Result<(), McpError> {
     if !is_asking(change) {
         return Ok(());
     }
@@ -102,12 +103,12 @@ pub async fn deliver(exchange: &RequestScope, change: &Change, responses: &str) 
     if answers.is_empty() {
         return Ok(());
     }
-    exchange.server.reviews.changes.answer(&change.id, &exchange.identity.principal, answers).await
+    reviews.changes.answer(&change.id, &exchange.identity.principal, answers).await
 }
 
 /// Asks a handshake-era client all open questions and delivers its answers. `task` is the task that the questions
 /// belong to. If the client is gone or silent, its questions stay open until it comes back.
-pub async fn ask_all(exchange: &RequestScope, change: &Change, task: Option<&str>) {
+pub async fn ask_all(exchange: &Exchange, reviews: &Reviews, change: &Change, task: Option<&str>) {
     let deliveries = open(exchange, change).into_iter().map(|question| async move {
         let id = is_url_elicitation(&question.method, params(question)).then(|| nanoid::nanoid!(24));
         let mut params = adapt_params(&question.method, params(question), exchange.revision(), id.as_deref());
@@ -127,9 +128,7 @@ pub async fn ask_all(exchange: &RequestScope, change: &Change, task: Option<&str
             }
         };
         let answers = vec![(question.key.clone(), answer)];
-        if let Err(error) =
-            exchange.server.reviews.changes.answer(&change.id, &exchange.identity.principal, answers).await
-        {
+        if let Err(error) = reviews.changes.answer(&change.id, &exchange.identity.principal, answers).await {
             tracing::warn!(change = %change.id, %error, "a client's answer did not reach the tool");
         }
         true

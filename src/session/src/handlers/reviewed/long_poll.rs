@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::RequestScope;
+use crate::server::Reviews;
 use countersign_domain::changes::{Change, ChangeState};
+use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ProgressSink;
 use countersign_review::gateway_tools;
@@ -37,18 +38,18 @@ pub fn is_over(change: &Change) -> bool {
 /// # Errors
 /// `UNAUTHORIZED` once the client's key was revoked; the errors of the store.
 pub async fn wait(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    reviews: &Reviews,
     change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
     over: fn(&Change) -> bool,
 ) -> Result<WaitOutcome, McpError> {
-    let server = &exchange.server;
     let before = Arc::clone(&change);
     tokio::select! {
-        waited = follow(exchange, change, limit, progress, over) => waited,
-        () = server.long_requests.shutdown.cancelled() => Ok(WaitOutcome::NotYet(reload(exchange, before).await)),
-        revoked = server.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
+        waited = follow(reviews, change, limit, progress, over) => waited,
+        () = reviews.long_requests.shutdown.cancelled() => Ok(WaitOutcome::NotYet(reload(reviews, before).await)),
+        revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
     }
 }
 
@@ -57,18 +58,18 @@ pub async fn wait(
 /// # Errors
 /// The errors of [`wait`]; `SHUTTING_DOWN`, `OVERLOADED`.
 pub async fn wait_for_new_version(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    reviews: &Reviews,
     change: Arc<Change>,
     version: u64,
 ) -> Result<Arc<Change>, McpError> {
-    let server = &exchange.server;
     loop {
         let current = tokio::select! {
-            current = server.reviews.changes.wait(&change.id, version, RECHECK_INTERVAL) => current?,
-            () = server.long_requests.shutdown.cancelled() => {
+            current = reviews.changes.wait(&change.id, version, RECHECK_INTERVAL) => current?,
+            () = reviews.long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
-            revoked = server.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
+            revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         };
         match current {
             Some(current) if current.version > version => return Ok(current),
@@ -79,7 +80,7 @@ pub async fn wait_for_new_version(
 }
 
 async fn follow(
-    exchange: &RequestScope,
+    reviews: &Reviews,
     mut change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
@@ -102,7 +103,7 @@ async fn follow(
         }
         let pause = remaining.min(if reports { PROGRESS_INTERVAL } else { RECHECK_INTERVAL });
         let paused_at = Instant::now();
-        let current = match exchange.server.reviews.changes.wait(&change.id, change.version, pause).await {
+        let current = match reviews.changes.wait(&change.id, change.version, pause).await {
             Ok(Some(current)) => current,
             Ok(None) => return Ok(WaitOutcome::NotYet(change)),
             Err(error) if error.kind == ErrorKind::Overloaded => return Ok(WaitOutcome::NotYet(change)),
@@ -118,6 +119,6 @@ async fn follow(
 }
 
 /// Reads the change again. Returns the given one if it cannot be read.
-pub async fn reload(exchange: &RequestScope, change: Arc<Change>) -> Arc<Change> {
-    exchange.server.reviews.changes.get(&change.id).await.ok().flatten().unwrap_or(change)
+pub async fn reload(reviews: &Reviews, change: Arc<Change>) -> Arc<Change> {
+    reviews.changes.get(&change.id).await.ok().flatten().unwrap_or(change)
 }

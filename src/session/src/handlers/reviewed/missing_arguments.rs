@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use super::super::tools::ToolCall;
 use crate::{
-    RequestScope,
+    long_requests::LongRequests,
     policy::{self, JudgedCall},
 };
 use countersign_bridge::result::input_result;
@@ -18,7 +18,7 @@ use countersign_domain::{
     policy::Verdict,
     questions::{ELICITATION, adapt_params},
 };
-use countersign_exchange::{ask::ask, reply::SERVER_META};
+use countersign_exchange::{ask::ask, context::Exchange, reply::SERVER_META};
 use countersign_protocol::{
     Revision,
     json::{MemberEdit, edit, member, members, string},
@@ -60,7 +60,8 @@ pub enum MissingArguments {
 /// Asks for the missing arguments. Returns `None` if a form cannot ask for them, nobody can be asked, or no answer came;
 /// the arguments are then invalid. The completed call is decided on again, because the policy may depend on its arguments.
 pub(in crate::handlers) async fn ask_for(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    long_requests: &LongRequests,
     route: &Arc<ToolRoute>,
     judged: Option<JudgedCall>,
     raw: &RawValue,
@@ -87,16 +88,16 @@ pub(in crate::handlers) async fn ask_for(
         };
         return fill_in(raw, &schema, answer).map(MissingArguments::Complete);
     }
-    let _slot = exchange.server.long_requests.admit(&exchange.identity.principal).ok()?;
+    let _slot = long_requests.admit(&exchange.identity.principal).ok()?;
     let params = adapt_params(ELICITATION, Some(&params), exchange.revision(), None);
     let answer = tokio::select! {
         answer = ask(&exchange.session, &exchange.related, ELICITATION, params.as_deref()) => answer.ok()?,
-        () = exchange.server.long_requests.shutdown.cancelled() => return None,
+        () = long_requests.shutdown.cancelled() => return None,
     };
     fill_in(raw, &schema, answer.get()).map(MissingArguments::Complete)
 }
 
-fn can_fill_in_forms(exchange: &RequestScope) -> bool {
+fn can_fill_in_forms(exchange: &Exchange) -> bool {
     exchange.revision() >= Revision::V2025_06_18
         && ClientCapabilities::from_declaration(&exchange.facts.capabilities).elicitation_form
 }

@@ -16,18 +16,18 @@ use std::{
 
 use serde_json::{json, value::RawValue};
 
-use super::tools::{ToolCall, ToolOutcome};
-use crate::{RequestScope, policy::JudgedCall};
+use super::tools::{ToolCall, ToolCallScope, ToolOutcome};
+use crate::{policy::JudgedCall, server::Reviews};
 use countersign_bridge::tasks;
 use countersign_domain::{
     changes::{Change, OnReview, arguments::are_equal},
     policy::Decision,
 };
-use countersign_exchange::cancel::Cancel;
+use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
 use countersign_provider::{CallContext, ProgressSink, previews};
 use countersign_review::Proposal;
-use countersign_routing::{RouteDirectory, ToolRoute};
+use countersign_routing::ToolRoute;
 use finished_call::{ChangeOutcome, outcome_of};
 use long_poll::WaitOutcome;
 
@@ -36,12 +36,12 @@ use long_poll::WaitOutcome;
 /// # Errors
 /// Fails if the call cannot be previewed or stored; `-32602` for a state that does not belong to this call.
 pub(super) async fn review(
-    exchange: &RequestScope,
+    scope: ToolCallScope<'_>,
     judged: &JudgedCall,
     raw: &RawValue,
     call: &ToolCall<'_>,
-    cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
+    let ToolCallScope { exchange, reviews, .. } = scope;
     let JudgedCall { route, decision } = judged;
     tracing::debug!(
         tool = %route.name,
@@ -50,31 +50,31 @@ pub(super) async fn review(
         "a call is reviewed"
     );
     // A person must approve exactly one meaning, so duplicate keys are refused.
-    arguments::check(raw, exchange.server.limits.envelope.max_depth)?;
+    arguments::check(raw, scope.runner.limits.envelope.max_depth)?;
     if decision.terms.on_review == OnReview::Task && !call.task {
         return Err(needs_tasks(exchange));
     }
-    let change = match call.state {
+    let change = match call.state.as_deref() {
         Some(state) => {
-            let change = find_named_change(exchange, route, raw, state).await?;
+            let change = find_named_change(exchange, reviews, route, raw, state).await?;
             match call.responses {
                 Some(responses) => {
-                    ask_client::deliver(exchange, &change, responses).await?;
+                    ask_client::deliver(exchange, reviews, &change, responses).await?;
                     // The given change still holds the questions that were just answered.
-                    long_poll::reload(exchange, change).await
+                    long_poll::reload(reviews, change).await
                 }
                 None => change,
             }
         }
-        None => propose(exchange, route, raw, call, decision, cancel).await?,
+        None => propose(scope, route, raw, call, decision).await?,
     };
-    answer(exchange, call, change).await
+    answer(exchange, reviews, call, change).await
 }
 
 /// Returns the error for a client that does not support tasks, if the rule reviews the call only as a task. It is
 /// `-32021` in the stateless era (ext-tasks, "Capability Negotiation") and a tool result with the remedy in the
 /// handshake era.
-fn needs_tasks(exchange: &RequestScope) -> McpError {
+fn needs_tasks(exchange: &Exchange) -> McpError {
     if exchange.is_modern() {
         return tasks::missing_extension();
     }
@@ -85,13 +85,18 @@ fn needs_tasks(exchange: &RequestScope) -> McpError {
     McpError::new(ErrorKind::PolicyDenied, format!("Calls of this tool are reviewed as tasks only: {remedy}"))
 }
 
-async fn answer(exchange: &RequestScope, call: &ToolCall<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
+async fn answer(
+    exchange: &Exchange,
+    reviews: &Arc<Reviews>,
+    call: &ToolCall<'_>,
+    change: Arc<Change>,
+) -> Result<ToolOutcome, McpError> {
     if call.task || (outcome_of(&change).is_none() && !can_wait_for(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
     if call.state.is_none()
         && can_wait_for(&change)
-        && let Some(question) = approval_page::asked_by_result(exchange, &change)
+        && let Some(question) = approval_page::asked_by_result(exchange, reviews, &change)
     {
         return Ok(ToolOutcome::NeedsInput { question, pending: true });
     }
@@ -102,18 +107,18 @@ async fn answer(exchange: &RequestScope, call: &ToolCall<'_>, change: Arc<Change
     }
     let progress = exchange.progress(call.progress_token);
     let limit = Duration::from_secs(change.terms.hold_for);
-    // Without a free place the call is not held; its change is pending all the same.
-    let Ok(_slot) = exchange.server.long_requests.admit(&exchange.identity.principal) else {
+    // Without a free slot the call is not held; its change is pending all the same.
+    let Ok(_slot) = reviews.long_requests.admit(&exchange.identity.principal) else {
         return Ok(outcome_of_change(change));
     };
-    let wait = wait_while_held(exchange, Arc::clone(&change), limit, &*progress);
+    let wait = wait_while_held(exchange, reviews, Arc::clone(&change), limit, &*progress);
     let waited = if asks_to_open_page {
         let mut wait = std::pin::pin!(wait);
         tokio::select! {
             waited = &mut wait => waited?,
-            () = approval_page::ask(exchange, &change, None) => match holds {
+            () = approval_page::ask(exchange, reviews, &change, None) => match holds {
                 true => wait.await?,
-                false => WaitOutcome::NotYet(long_poll::reload(exchange, Arc::clone(&change)).await),
+                false => WaitOutcome::NotYet(long_poll::reload(reviews, Arc::clone(&change)).await),
             },
         }
     } else {
@@ -129,7 +134,8 @@ async fn answer(exchange: &RequestScope, call: &ToolCall<'_>, change: Arc<Change
 /// Waits until the change is over, or until its stateless client must be asked. A handshake-era client is asked during
 /// the wait.
 async fn wait_while_held(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    reviews: &Reviews,
     mut change: Arc<Change>,
     mut limit: Duration,
     progress: &dyn ProgressSink,
@@ -140,19 +146,19 @@ async fn wait_while_held(
         if may_ask { |change| long_poll::is_over(change) || ask_client::is_asking(change) } else { long_poll::is_over };
     loop {
         let began = Instant::now();
-        change = match long_poll::wait(exchange, Arc::clone(&change), Some(limit), progress, over).await? {
+        change = match long_poll::wait(exchange, reviews, Arc::clone(&change), Some(limit), progress, over).await? {
             WaitOutcome::Over(change) if ask_client::is_asking(&change) => change,
             waited => return Ok(waited),
         };
         if ask_client::open(exchange, &change).is_empty() {
-            return long_poll::wait(exchange, change, Some(limit), progress, long_poll::is_over).await;
+            return long_poll::wait(exchange, reviews, change, Some(limit), progress, long_poll::is_over).await;
         }
         if exchange.is_modern() {
             return Ok(WaitOutcome::Over(change));
         }
         limit = limit.saturating_sub(began.elapsed());
-        ask_client::ask_all(exchange, &change, None).await;
-        change = long_poll::reload(exchange, change).await;
+        ask_client::ask_all(exchange, reviews, &change, None).await;
+        change = long_poll::reload(reviews, change).await;
     }
 }
 
@@ -172,12 +178,13 @@ fn outcome_of_change(change: Arc<Change>) -> ToolOutcome {
 
 /// Finds the change that `requestState` names. It must belong to this principal and to this call.
 async fn find_named_change(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    reviews: &Reviews,
     route: &ToolRoute,
     raw: &RawValue,
     id: &str,
 ) -> Result<Arc<Change>, McpError> {
-    let change = exchange.server.reviews.changes.get(id).await?.filter(|change| {
+    let change = reviews.changes.get(id).await?.filter(|change| {
         change.proposer.principal == exchange.identity.principal.name
             && change.provider == route.provider.name()
             && change.tool == route.def.name
@@ -191,26 +198,18 @@ async fn find_named_change(
 }
 
 async fn propose(
-    exchange: &RequestScope,
+    scope: ToolCallScope<'_>,
     route: &ToolRoute,
     raw: &RawValue,
     call: &ToolCall<'_>,
     decision: &Decision,
-    cancel: &Cancel,
 ) -> Result<Arc<Change>, McpError> {
-    let server = &exchange.server;
-    let meter = Some(server.meter(&exchange.identity.principal));
+    let ToolCallScope { exchange, cancel, runner, reviews, .. } = scope;
+    let meter = Some(runner.limiter.meter(&exchange.identity.principal));
     let context = CallContext { meter, ..exchange.call_context(cancel, None) };
-    let preview = server
-        .limits
-        .in_time(previews::preview(
-            &RouteDirectory(Arc::clone(&server.routing.routes)),
-            &route.provider.provider(),
-            &route.def.name,
-            raw,
-            &context,
-        ))
-        .await?;
+    let provider = route.provider.provider();
+    let preview = previews::preview(&reviews.directory, &provider, &route.def.name, raw, &context);
+    let preview = runner.limits.in_time(preview).await?;
     let proposal = Proposal {
         proposer: exchange.proposer(),
         provider: route.provider.name().to_owned(),
@@ -220,7 +219,7 @@ async fn propose(
         served_by: route.provider.served_by(),
         arguments: raw.to_owned().into(),
         preview,
-        expire_after: decision.terms.expire_after.map_or(server.reviews.expire_after, Duration::from_secs),
+        expire_after: decision.terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
         client: ask_client::client(
             exchange,
             route,
@@ -229,10 +228,10 @@ async fn propose(
         ),
         terms: (*decision.terms).clone(),
         review: Some(decision.into()),
-        idempotency_key: call.idempotency_key.map(str::to_owned),
+        idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),
     };
     // A separate task stores the change even if the client disconnects meanwhile.
-    let changes = server.reviews.changes.clone();
+    let changes = reviews.changes.clone();
     let stored = actix::spawn(async move { changes.propose(proposal).await }).await;
     let change = stored.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))??;
     exchange.log(

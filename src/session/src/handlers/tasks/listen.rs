@@ -5,10 +5,11 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{find, view};
-use crate::RequestScope;
+use super::{TaskSources, find, view};
+use crate::server::Reviews;
 use countersign_bridge::tasks::{self as foreign, awaited_task, table::Task};
 use countersign_domain::changes::Change;
+use countersign_exchange::context::Exchange;
 use countersign_protocol::McpError;
 
 /// The maximum number of tasks of each kind in one subscription.
@@ -32,14 +33,19 @@ impl Tasks {
 ///
 /// # Errors
 /// `-32021` for a client that names tasks but does not declare the extension; the errors of the store.
-pub async fn permitted(exchange: &RequestScope, named: &[std::borrow::Cow<'_, str>]) -> Result<Tasks, McpError> {
-    let upstream = foreign::listen::permitted(&exchange.server.bridge.tasks, exchange, named)?;
+pub async fn permitted(
+    exchange: &Exchange,
+    sources: TaskSources<'_>,
+    named: &[std::borrow::Cow<'_, str>],
+) -> Result<Tasks, McpError> {
+    let TaskSources { reviews, upstream, .. } = sources;
+    let upstream = foreign::listen::permitted(upstream, exchange, named)?;
     let mut changes = HashMap::new();
     // The feed is read from before the tasks are: a transition in between is then sent twice rather than not at all.
     let change_ids = || named.iter().filter(|id| id.starts_with("chg_"));
-    let feed = if change_ids().next().is_some() { exchange.server.reviews.feed.subscribe(None) } else { None };
+    let feed = if change_ids().next().is_some() { reviews.changes.feed().subscribe(None) } else { None };
     for id in change_ids().take(MAX_TASKS) {
-        if let Some(change) = find(exchange, id).await? {
+        if let Some(change) = find(exchange, reviews, id).await? {
             changes.insert(change.id.clone(), change);
         }
     }
@@ -48,22 +54,30 @@ pub async fn permitted(exchange: &RequestScope, named: &[std::borrow::Cow<'_, st
 
 /// Sends the current state of the tasks and every transition of them, until the client stops reading. `subscription` is
 /// the id of the listen request, as JSON text.
-pub async fn watch(exchange: &RequestScope, tasks: Tasks, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
+pub async fn watch(
+    exchange: &Exchange,
+    reviews: &Reviews,
+    tasks: Tasks,
+    subscription: &str,
+    sink: &dyn Fn(Bytes) -> bool,
+) {
     let Tasks { upstream, changes, feed } = tasks;
     tokio::join!(
         foreign::listen::watch(exchange, upstream, subscription, sink),
-        follow(exchange, changes, feed, subscription, sink)
+        follow(exchange, reviews, changes, feed, subscription, sink)
     );
 }
 
 async fn follow(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    reviews: &Reviews,
     changes: HashMap<String, Arc<Change>>,
     mut feed: Option<countersign_feed::FeedSubscription>,
     subscription: &str,
     sink: &dyn Fn(Bytes) -> bool,
 ) {
-    let notify = |change: &Change| sink(awaited_task::notification(&view::detailed(exchange, change), subscription));
+    let notify =
+        |change: &Change| sink(awaited_task::notification(&view::detailed(exchange, reviews, change), subscription));
     let mut open: HashMap<String, u64> = HashMap::new();
     for change in changes.values() {
         if !notify(change) {
@@ -80,7 +94,7 @@ async fn follow(
             // feed.
             let position = subscribed.position();
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-            feed = exchange.server.reviews.feed.subscribe(Some(position));
+            feed = reviews.changes.feed().subscribe(Some(position));
             continue;
         };
         let Some(announced) = &event.change else { continue };
@@ -88,7 +102,7 @@ async fn follow(
             continue;
         };
         // The current state is read, because several transitions may have been made since.
-        let Ok(Some(change)) = exchange.server.reviews.changes.get(&announced.id).await else { continue };
+        let Ok(Some(change)) = reviews.changes.get(&announced.id).await else { continue };
         if change.version <= sent_version {
             continue;
         }

@@ -1,19 +1,17 @@
 //! Tool calls that a client of 2025-11-25 requests as tasks and that the policy lets through, although the tool may be
 //! reviewed. They run in the gateway, because modules, and upstreams without tasks, have no tasks of their own.
 
-use std::sync::Arc;
-
 use serde_json::{json, value::RawValue};
 
 use super::super::tools;
 use crate::{
-    RequestScope,
     owned::OwnedRequest,
     policy::AdmittedCall,
-    state::local_tasks::{LocalTask, TASK_BYTES, TaskOutcome},
+    server::CallRunner,
+    state::local_tasks::{LocalTasks, TaskOutcome},
 };
 use countersign_bridge::CallPlan;
-use countersign_exchange::{cancel::Cancel, related::RelatedChannel, reply::Reply};
+use countersign_exchange::{cancel::Cancel, context::Exchange, related::RelatedChannel, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
@@ -24,26 +22,25 @@ use countersign_protocol::{
 /// Runs the call as a task of this gateway.
 ///
 /// # Errors
-/// `OVERLOADED` if the principal has too many tasks already.
+/// `OVERLOADED` if the principal has too many tasks already, or no memory left.
 pub fn start(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    runner: &CallRunner,
+    tasks: &LocalTasks,
     request: &Request<'_>,
     admitted: AdmittedCall,
     plan: CallPlan,
 ) -> Result<Reply, McpError> {
-    let bytes = TASK_BYTES + 2 * request.params.map_or(0, |params| params.get().len());
-    let share = exchange.server.memory.take(&exchange.identity.principal.name, bytes)?;
-    let task =
-        LocalTask::new(&exchange.identity.principal.name, share, exchange.server.long_requests.shutdown.child_token());
-    exchange.server.local_tasks.insert(Arc::clone(&task))?;
-    let description = task.describe();
     let params = request.params.map_or("{}", RawValue::get);
+    let cancel = runner.long_requests.shutdown.child_token();
+    let task = tasks.start(&exchange.identity.principal.name, params.len(), cancel.clone())?;
+    let description = task.describe();
     let params = RawValue::from_string(edit(params, &[("task", MemberEdit::Drop)]))
         .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
-    let mut exchange = exchange.clone();
+    let (mut exchange, runner) = (exchange.clone(), runner.clone());
     if matches!(exchange.related, RelatedChannel::Stream(_)) {
         // The stream of a request that is answered at once ends with the answer.
-        exchange.exchange.related = RelatedChannel::Nowhere;
+        exchange.related = RelatedChannel::Nowhere;
     }
     let owned = OwnedRequest::from_request(&Request {
         id: request.id.clone(),
@@ -52,11 +49,10 @@ pub fn start(
         outline: Outline::new(params.get()),
     });
     let plan = CallPlan { wants_task: false, ..plan };
-    let cancel = task.cancel.clone();
     actix::spawn(async move {
         let request = owned.as_request();
         let call_cancel = Cancel::from(cancel.clone());
-        let work = Box::pin(tools::call_admitted(&exchange, &request, admitted, plan, &call_cancel));
+        let work = Box::pin(tools::call_admitted(&exchange, &runner, &request, admitted, plan, &call_cancel));
         let outcome = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.outcome(reply.finish(exchange.revision()).into_owned()),

@@ -19,10 +19,13 @@ use super::{
     },
     tools::encode as encoded,
 };
-use crate::RequestScope;
+use crate::{server::Reviews, state::local_tasks::LocalTasks};
 use countersign_bridge::{task_shape, tasks as foreign};
 use countersign_domain::changes::{Change, ChangeState};
-use countersign_exchange::reply::{Reply, SERVER_META};
+use countersign_exchange::{
+    context::Exchange,
+    reply::{Reply, SERVER_META},
+};
 use countersign_protocol::{
     ErrorKind, McpError, Method, encode,
     envelope::Request,
@@ -42,24 +45,38 @@ const WAIT_RENEWAL: Duration = Duration::from_secs(600);
 /// The prefix of a cursor that points into the changes of the list.
 const CHANGES_CURSOR_PREFIX: &str = "changes";
 
+/// The tasks that clients can name.
+#[derive(Clone, Copy)]
+pub struct TaskSources<'a> {
+    pub reviews: &'a Arc<Reviews>,
+    pub local: &'a LocalTasks,
+    pub upstream: &'a foreign::Tasks,
+}
+
 /// Answers `tasks/*` of any client.
 ///
 /// # Errors
 /// `-32021` for a stateless client that does not declare the extension, `-32602` for a task of another principal.
-pub async fn handle(exchange: &RequestScope, method: Method, request: &Request<'_>) -> Result<Reply, McpError> {
+pub async fn handle(
+    exchange: &Exchange,
+    sources: TaskSources<'_>,
+    method: Method,
+    request: &Request<'_>,
+) -> Result<Reply, McpError> {
+    let TaskSources { reviews, local, upstream } = sources;
     foreign::check_declared(exchange)?;
     if method == Method::TasksList {
-        return list(exchange, request).await;
+        return list(exchange, sources, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
     countersign_protocol::outline::check_key_case(&request.outlined_params())?;
     let id = foreign::requested_id(params)?;
-    if let Some(task) = exchange.server.local_tasks.find(&exchange.identity.principal.name, &id, exchange.is_modern()) {
-        return task.handle(exchange, method, &exchange.server.long_requests).await;
+    if let Some(task) = local.find(&exchange.identity.principal.name, &id, exchange.is_modern()) {
+        return task.handle(exchange, method, &reviews.long_requests).await;
     }
-    match find(exchange, &id).await? {
-        Some(change) => handle_change(exchange, change, method, params).await,
-        None => foreign::handle(&exchange.server.bridge.tasks, exchange, method, request, &id).await,
+    match find(exchange, reviews, &id).await? {
+        Some(change) => handle_change(exchange, reviews, change, method, params).await,
+        None => foreign::handle(upstream, exchange, method, request, &id).await,
     }
 }
 
@@ -67,23 +84,24 @@ pub async fn handle(exchange: &RequestScope, method: Method, request: &Request<'
 ///
 /// # Errors
 /// The errors of the store.
-pub async fn find(exchange: &RequestScope, id: &str) -> Result<Option<Arc<Change>>, McpError> {
+pub async fn find(exchange: &Exchange, reviews: &Reviews, id: &str) -> Result<Option<Arc<Change>>, McpError> {
     if !id.starts_with("chg_") {
         return Ok(None);
     }
-    let change = exchange.server.reviews.changes.get(id).await?;
+    let change = reviews.changes.get(id).await?;
     Ok(change.filter(|change| change.proposer.principal == exchange.identity.principal.name))
 }
 
 async fn handle_change(
-    exchange: &RequestScope,
+    exchange: &Exchange,
+    reviews: &Arc<Reviews>,
     change: Arc<Change>,
     method: Method,
     params: &str,
 ) -> Result<Reply, McpError> {
     match method {
-        Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::detailed(exchange, &change))),
-        Method::TasksGet => Ok(Reply::new(view::legacy(exchange, &change))),
+        Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::detailed(exchange, reviews, &change))),
+        Method::TasksGet => Ok(Reply::new(view::legacy(exchange, reviews, &change))),
         Method::TasksUpdate => {
             if !member(params, "inputResponses").is_some_and(|responses| responses.starts_with('{')) {
                 return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
@@ -92,51 +110,52 @@ async fn handle_change(
             let responses = member(params, "inputResponses").unwrap_or("{}");
             if member(responses, approval_page::KEY).is_some() {
                 // The content of the answer is ignored: a person decides on the page, with a reviewer's credential.
-                exchange.server.reviews.opened_pages.insert(&change.id);
+                reviews.opened_pages.insert(&change.id);
             }
-            ask_client::deliver(exchange, &change, responses).await?;
+            ask_client::deliver(exchange, reviews, &change, responses).await?;
             Ok(Reply::new("{}".into()))
         }
-        Method::TasksResult => result(exchange, change).await,
-        _ => cancel(exchange, change).await,
+        Method::TasksResult => result(exchange, reviews, change).await,
+        _ => cancel(exchange, reviews, change).await,
     }
 }
 
 /// Returns the answer to a call that became a task.
 #[must_use]
-pub fn created(exchange: &RequestScope, change: &Change, progress_token: Option<&str>) -> Reply {
+pub fn created(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Change, progress_token: Option<&str>) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
-        let task = task_shape::with_result_type(&view::seed(exchange, change), "task");
+        let task = task_shape::with_result_type(&view::seed(reviews, change), "task");
         let meta = ("_meta", MemberEdit::Set(SERVER_META));
         return Reply::passed_on(edit(&task, &[meta]));
     }
-    notify_of_transitions(exchange, change, progress_token);
+    notify_of_transitions(exchange, reviews, change, progress_token);
     let text = countersign_review::gateway_tools::pending_text(change);
     let meta = json!({ "io.modelcontextprotocol/model-immediate-response": text }).to_string();
-    Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, change)))
+    Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, reviews, change)))
 }
 
 /// Notifies the session in which a task was created of every transition (2025-11-25/basic/utilities/tasks, "Task Status
 /// Notification"). If the call has a progress token, the transition is also sent as progress (ibid., "Task Progress
 /// Notifications"); tasks of the extension have none. Notifying ends with the session or the task. The limits on waits
 /// and on pending changes bound the number of these background tasks.
-fn notify_of_transitions(exchange: &RequestScope, change: &Change, progress_token: Option<&str>) {
-    let (exchange, id, mut version) = (exchange.clone(), change.id.clone(), change.version);
+fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Change, progress_token: Option<&str>) {
+    let (exchange, reviews) = (exchange.clone(), Arc::clone(reviews));
+    let (id, mut version) = (change.id.clone(), change.version);
     let token = progress_token.map(ToOwned::to_owned);
     actix::spawn(async move {
-        let server = &exchange.server;
+        let shutdown = &reviews.long_requests.shutdown;
         let notifying = async {
-            while let Ok(Some(change)) = server.reviews.changes.wait(&id, version, WAIT_RENEWAL).await {
+            while let Ok(Some(change)) = reviews.changes.wait(&id, version, WAIT_RENEWAL).await {
                 if change.version > version {
                     version = change.version;
                     if let Some(token) = &token {
                         exchange.session.send_unsolicited(progress(&change, token));
                     }
-                    let task = view::legacy(&exchange, &change);
+                    let task = view::legacy(&exchange, &reviews, &change);
                     exchange.session.send_unsolicited(encode::notification("notifications/tasks/status", Some(&task)));
                 }
-                if change.state.is_final() || server.long_requests.shutdown.is_cancelled() {
+                if change.state.is_final() || shutdown.is_cancelled() {
                     return;
                 }
             }
@@ -144,7 +163,7 @@ fn notify_of_transitions(exchange: &RequestScope, change: &Change, progress_toke
         tokio::select! {
             () = notifying => {}
             () = exchange.session.ended.cancelled() => {}
-            () = server.long_requests.shutdown.cancelled() => {}
+            () = shutdown.cancelled() => {}
         }
     });
 }
@@ -158,28 +177,28 @@ fn progress(change: &Change, token: &str) -> bytes::Bytes {
 
 /// Answers `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"). It waits for the end of the change
 /// and takes one of the principal's places for long requests.
-async fn result(exchange: &RequestScope, change: Arc<Change>) -> Result<Reply, McpError> {
+async fn result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
     let over: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::is_asking(change);
     let mut change = change;
     while !change.state.is_final() {
-        let _slot = exchange.server.long_requests.admit(&exchange.identity.principal)?;
-        let wait = long_poll::wait(exchange, Arc::clone(&change), None, &NoProgress, over);
-        let waited = if approval_page::asked_by_task(exchange, &change).is_some() {
+        let _slot = reviews.long_requests.admit(&exchange.identity.principal)?;
+        let wait = long_poll::wait(exchange, reviews, Arc::clone(&change), None, &NoProgress, over);
+        let waited = if approval_page::asked_by_task(exchange, reviews, &change).is_some() {
             let mut wait = std::pin::pin!(wait);
             tokio::select! {
                 waited = &mut wait => waited?,
-                () = approval_page::ask(exchange, &change, Some(&id)) => wait.await?,
+                () = approval_page::ask(exchange, reviews, &change, Some(&id)) => wait.await?,
             }
         } else {
             wait.await?
         };
         change = match waited {
             WaitOutcome::Over(change) if ask_client::is_asking(&change) => {
-                ask_while_running(exchange, change, &id).await?
+                ask_while_running(exchange, reviews, change, &id).await?
             }
             WaitOutcome::Over(change) => change,
-            WaitOutcome::NotYet(_) if exchange.server.long_requests.shutdown.is_cancelled() => {
+            WaitOutcome::NotYet(_) if reviews.long_requests.shutdown.is_cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
             WaitOutcome::NotYet(_) => {
@@ -202,24 +221,28 @@ async fn result(exchange: &RequestScope, change: Arc<Change>) -> Result<Reply, M
 
 /// Asks the client the questions of the running change's tool (2025-11-25/basic/utilities/tasks, "Input Required
 /// Status") until the change moves. Returns the new state of the change.
-async fn ask_while_running(exchange: &RequestScope, change: Arc<Change>, id: &str) -> Result<Arc<Change>, McpError> {
+async fn ask_while_running(
+    exchange: &Exchange,
+    reviews: &Reviews,
+    change: Arc<Change>,
+    id: &str,
+) -> Result<Arc<Change>, McpError> {
     let before = change.version;
-    let new_version = long_poll::wait_for_new_version(exchange, Arc::clone(&change), before);
+    let new_version = long_poll::wait_for_new_version(exchange, reviews, Arc::clone(&change), before);
     if ask_client::open(exchange, &change).is_empty() {
         return new_version.await;
     }
     tokio::select! {
         // Another client may answer, or the tool may withdraw its question.
         changed = new_version => changed,
-        () = ask_client::ask_all(exchange, &change, Some(id)) => Ok(long_poll::reload(exchange, change.clone()).await),
+        () = ask_client::ask_all(exchange, reviews, &change, Some(id)) => Ok(long_poll::reload(reviews, change.clone()).await),
     }
 }
 
 /// Answers `tasks/cancel`: withdraws a change that nobody has decided on.
-async fn cancel(exchange: &RequestScope, change: Arc<Change>) -> Result<Reply, McpError> {
-    let server = &exchange.server;
+async fn cancel(exchange: &Exchange, reviews: &Reviews, change: Arc<Change>) -> Result<Reply, McpError> {
     let modern = exchange.is_modern();
-    let withdrawn = match server.reviews.changes.withdraw(&change.id, &exchange.identity.principal).await {
+    let withdrawn = match reviews.changes.withdraw(&change.id, &exchange.identity.principal).await {
         Ok(change) => Ok(change),
         Err(refused) => match refused.current {
             Some(current) => Err(current),
@@ -232,13 +255,13 @@ async fn cancel(exchange: &RequestScope, change: Arc<Change>) -> Result<Reply, M
         && current.state == ChangeState::Executing
     {
         // A running call is not stopped, but its questions are no longer answered.
-        server.reviews.changes.give_up(&current.id, &exchange.identity.principal).await?;
+        reviews.changes.give_up(&current.id, &exchange.identity.principal).await?;
     }
     match withdrawn {
         // A cancellation is always acknowledged (ext-tasks, "Task Cancellation"). An approved change still runs, and an
         // ended one stays as it is.
         _ if modern => Ok(Reply::new("{}".into())),
-        Ok(change) => Ok(Reply::new(view::legacy(exchange, &change))),
+        Ok(change) => Ok(Reply::new(view::legacy(exchange, reviews, &change))),
         Err(current) if current.state.is_final() => {
             let status = view::legacy_status(&current).as_str();
             Err(McpError::new(ErrorKind::InvalidParams, format!("the task has ended already: it is {status}")))
@@ -253,14 +276,15 @@ async fn cancel(exchange: &RequestScope, change: Arc<Change>) -> Result<Reply, M
 
 /// Answers `tasks/list`: first the tasks of upstreams and local tasks, oldest first, then the principal's changes,
 /// newest first.
-async fn list(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, McpError> {
+async fn list(exchange: &Exchange, sources: TaskSources<'_>, request: &Request<'_>) -> Result<Reply, McpError> {
+    let TaskSources { reviews, local, upstream } = sources;
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let (mut tasks, next) = match params.cursor.as_deref() {
         Some(cursor) if cursor.starts_with(CHANGES_CURSOR_PREFIX) => (Vec::new(), None),
         cursor => {
-            let (mut tasks, next) = foreign::list(&exchange.server.bridge.tasks, exchange, cursor).await?;
+            let (mut tasks, next) = foreign::list(upstream, exchange, cursor).await?;
             if cursor.is_none() {
-                tasks.extend(exchange.server.local_tasks.all_of(&exchange.identity.principal.name));
+                tasks.extend(local.all_of(&exchange.identity.principal.name));
             }
             (tasks, next)
         }
@@ -275,9 +299,9 @@ async fn list(exchange: &RequestScope, request: &Request<'_>) -> Result<Reply, M
             let filter =
                 ChangeFilter { principals: vec![exchange.identity.principal.name.clone()], ..ChangeFilter::default() };
             let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
-            let page = exchange.server.reviews.changes.list(filter, MAX_PAGE_ENTRIES, cursor.map(str::to_owned)).await;
+            let page = reviews.changes.list(filter, MAX_PAGE_ENTRIES, cursor.map(str::to_owned)).await;
             let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
-            tasks.extend(page.items.iter().map(|change| view::legacy(exchange, change)));
+            tasks.extend(page.items.iter().map(|change| view::legacy(exchange, reviews, change)));
             page.next_cursor.map(|cursor| format!("{CHANGES_CURSOR_PREFIX}-{cursor}"))
         }
     };

@@ -10,9 +10,11 @@ use super::super::{
     },
     tools::encode,
 };
-use crate::RequestScope;
+use crate::server::Reviews;
 use countersign_bridge::task_shape::{self, Status};
+use countersign_config::RetentionConfig;
 use countersign_domain::changes::{Change, ChangeState};
+use countersign_exchange::context::Exchange;
 use countersign_protocol::{
     McpError,
     json::{MemberEdit, edit},
@@ -26,11 +28,10 @@ const RUN_POLL_MS: u64 = 500;
 /// Returns the time in milliseconds, counted from the creation of the task, for which its result is kept
 /// (`changes.retention`). `None` means unlimited: a change that is not over is never deleted, and its end determines
 /// when it may be.
-fn ttl(exchange: &RequestScope, change: &Change) -> Option<u64> {
+fn ttl(retention: &RetentionConfig, change: &Change) -> Option<u64> {
     if !change.state.is_final() {
         return None;
     }
-    let retention = &exchange.server.reviews.retention;
     let retained = match (retention.arguments, retention.finished) {
         (Some(contents), Some(change)) => contents.min(change),
         (contents, change) => contents.or(change)?,
@@ -40,14 +41,14 @@ fn ttl(exchange: &RequestScope, change: &Change) -> Option<u64> {
     u64::try_from(lifetime.saturating_add(retained).as_millis()).ok().map(|ttl| ttl.max(1))
 }
 
-fn common_members(exchange: &RequestScope, change: &Change, status: Status, keys: (&str, &str)) -> Map<String, Value> {
+fn common_members(reviews: &Reviews, change: &Change, status: Status, keys: (&str, &str)) -> Map<String, Value> {
     let mut task = Map::new();
     task.insert("taskId".into(), change.id.as_str().into());
     task.insert("status".into(), status.as_str().into());
     task.insert("statusMessage".into(), gateway_tools::status_text(change).into());
     task.insert("createdAt".into(), change.created_at.to_string().into());
     task.insert("lastUpdatedAt".into(), change.updated_at.to_string().into());
-    task.insert(keys.0.into(), json!(ttl(exchange, change)));
+    task.insert(keys.0.into(), json!(ttl(&reviews.retention, change)));
     if !status.is_terminal() {
         let decided = matches!(change.state, ChangeState::Approved | ChangeState::Executing);
         task.insert(keys.1.into(), if decided { RUN_POLL_MS } else { DECISION_POLL_MS }.into());
@@ -60,8 +61,8 @@ const LEGACY_KEYS: (&str, &str) = ("ttl", "pollInterval");
 
 /// Returns the task for the result that creates it. Its outcome is only in the answer to `tasks/get`.
 #[must_use]
-pub fn seed(exchange: &RequestScope, change: &Change) -> String {
-    Value::Object(common_members(exchange, change, modern_status(change), MODERN_KEYS)).to_string()
+pub fn seed(reviews: &Reviews, change: &Change) -> String {
+    Value::Object(common_members(reviews, change, modern_status(change), MODERN_KEYS)).to_string()
 }
 
 /// Returns the status of a change for the extension, where `failed` means a protocol error only.
@@ -88,7 +89,7 @@ pub fn legacy_status(change: &Change) -> Status {
 
 /// Returns the `DetailedTask` of the extension, with its result, its error or its open questions.
 #[must_use]
-pub fn detailed(exchange: &RequestScope, change: &Change) -> String {
+pub fn detailed(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
     let mut status = modern_status(change);
     let detail = match (status, outcome_of(change)) {
         (Status::Completed, Some(ChangeOutcome::Result(finished))) => {
@@ -101,13 +102,13 @@ pub fn detailed(exchange: &RequestScope, change: &Change) -> String {
             let message = gateway_tools::pending_text(change);
             Some(("error", error_json(exchange, &McpError::new(kind, message).with("changeId", change.id.as_str()))))
         }
-        (Status::Working, _) => input_requests(exchange, change).map(|requests| {
+        (Status::Working, _) => input_requests(exchange, reviews, change).map(|requests| {
             status = Status::InputRequired;
             ("inputRequests", requests)
         }),
         _ => None,
     };
-    let task = Value::Object(common_members(exchange, change, status, MODERN_KEYS)).to_string();
+    let task = Value::Object(common_members(reviews, change, status, MODERN_KEYS)).to_string();
     match detail {
         Some((key, value)) => edit(&task, &[(key, MemberEdit::Set(&value))]),
         None => task,
@@ -115,8 +116,8 @@ pub fn detailed(exchange: &RequestScope, change: &Change) -> String {
 }
 
 /// Returns everything that the client is asked: by the gateway before the decision, by the tool while it runs.
-fn input_requests(exchange: &RequestScope, change: &Change) -> Option<String> {
-    if let Some(asked) = approval_page::asked_by_task(exchange, change) {
+fn input_requests(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
+    if let Some(asked) = approval_page::asked_by_task(exchange, reviews, change) {
         return Some(asked);
     }
     let requests = ask_client::requests(exchange, change);
@@ -125,18 +126,18 @@ fn input_requests(exchange: &RequestScope, change: &Change) -> Option<String> {
     (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
 }
 
-fn error_json(exchange: &RequestScope, error: &McpError) -> String {
+fn error_json(exchange: &Exchange, error: &McpError) -> String {
     json!({ "code": error.number(exchange.revision()), "message": error.message, "data": error.data() }).to_string()
 }
 
 /// Returns the `Task` of 2025-11-25.
 #[must_use]
-pub fn legacy(exchange: &RequestScope, change: &Change) -> String {
+pub fn legacy(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
     let mut status = legacy_status(change);
     let asks_to_open_page =
-        approval_page::can_ask(exchange) && approval_page::asked_by_task(exchange, change).is_some();
+        approval_page::can_ask(exchange) && approval_page::asked_by_task(exchange, reviews, change).is_some();
     if status == Status::Working && (asks_to_open_page || !ask_client::open(exchange, change).is_empty()) {
         status = Status::InputRequired;
     }
-    Value::Object(common_members(exchange, change, status, LEGACY_KEYS)).to_string()
+    Value::Object(common_members(reviews, change, status, LEGACY_KEYS)).to_string()
 }
