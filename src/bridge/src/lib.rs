@@ -4,11 +4,10 @@
 //! values. Messages that an upstream sends during a call reach only the client of that call.
 //!
 //! Each part uses only the parts before it: `translation` between the eras ([`request`], [`result`]), [`questions`] of
-//! upstreams to clients, `request_state` that clients carry ([`StateSealer`]), `parked_calls`, [`tasks`], `calls`
-//! ([`call`]), and [`extension`] for unknown methods.
+//! upstreams to clients, `request_state` that clients carry ([`StateSealer`]), `parked_calls`, [`tasks`], and `calls`
+//! ([`call`]).
 
 mod calls;
-pub mod extension;
 mod parked_calls;
 pub mod questions;
 mod request_state;
@@ -19,7 +18,7 @@ mod testing;
 mod tests;
 mod translation;
 
-pub use calls::{Bridge, Call, call, plan::CallPlan, subscribe_on_own_link, tool_error_reply};
+pub use calls::{Bridge, Call, CallPlan, call, subscribe_on_own_link, tool_error_reply};
 pub use request_state::{StateSealer, load_or_create_key};
 pub use translation::{
     request::{self, Verb},

@@ -20,10 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    questions::{
-        self,
-        relay::{DeclinedQuestions, MessageRecipient, Relay},
-    },
+    questions::{self, DeclinedQuestions, MessageRecipient, Relay},
     request_state::{Binding, StateKind, StateSealer, invalid_state},
 };
 use countersign_protocol::{

@@ -10,8 +10,15 @@ use std::{
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::testing::{ELICITATION_CAPABILITIES, Fixture, answer, next_question, value};
-use countersign_exchange::{context::Exchange, testing::take_sent_messages};
+use crate::{
+    Call, Verb, call,
+    request::Subject,
+    testing::{ELICITATION_CAPABILITIES, Fixture, answer, next_question, value},
+};
+use countersign_exchange::{
+    context::Exchange,
+    testing::{request, take_sent_messages},
+};
 use countersign_protocol::{Era, ErrorKind, Revision, rpc_error::RpcError};
 use countersign_upstream::{
     Response,
@@ -340,4 +347,19 @@ async fn only_configured_headers_are_forwarded() {
     });
     fixture.result(&client, &json!({ "name": "s__echo" })).await;
     assert_eq!(*received.lock(), [("x-tenant".into(), "a".into())]);
+}
+
+#[actix::test]
+async fn parameters_and_result_of_extension_pass_unchanged() {
+    let fixture = Fixture::with(Era::Modern, &json!({ "tools": {}, "extensions": { "acme/x": {} } }), |_| {}).await;
+    fixture.server.answers(|request| {
+        let result = json!({ "method": request.method, "n": request.params["n"], "name": request.params["name"] });
+        Box::pin(ready(ok(result)))
+    });
+    let exchange = modern(&fixture, r#"{"extensions":{"acme/x":{}}}"#);
+    let request = request(r#"{"jsonrpc":"2.0","id":1,"method":"acme/do","params":{"n":1,"name":"s__x"}}"#);
+    let (subject, upstream) = (Subject::Method("acme/do"), &fixture.upstream);
+    let reply =
+        call(Call::new(&exchange, &fixture.bridge, upstream, Verb::Extension, subject, &request)).await.unwrap();
+    assert_eq!(value(&reply), json!({ "method": "acme/do", "n": 1, "name": "s__x" }));
 }

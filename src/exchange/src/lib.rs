@@ -5,7 +5,8 @@
 //!
 //! Each part uses only the parts before it. `bounds` limits the resources that a peer can make the gateway hold
 //! ([`memory`]). `session` is the state that the requests of one session share ([`shared`]), with the channels to the
-//! client ([`outbox`], [`streams`]). `request` is one request ([`context`]), its questions and its answer ([`reply`]).
+//! client ([`outbox`], [`streams`]). `request` is one request ([`context`]), its answer and the messages before it ([`reply`]), and its
+//! questions.
 
 mod bounds;
 mod request;
@@ -14,5 +15,5 @@ mod session;
 pub mod testing;
 
 pub use bounds::{eviction, inflow, memory, slots};
-pub use request::{ask, context, related, reply};
-pub use session::{cancel, facts, outbox, questions, shared, streams};
+pub use request::{ask, context, reply};
+pub use session::{facts, outbox, questions, shared, streams};

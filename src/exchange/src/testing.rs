@@ -10,7 +10,7 @@ use crate::{
     bounds::memory::Memory,
     request::{
         context::Exchange,
-        related::{RelatedChannel, ResponseQueue},
+        reply::{RelatedChannel, ResponseQueue},
     },
     session::{
         facts::ClientFacts,

@@ -28,7 +28,7 @@ use tokio_util::either::Either;
 use countersign_attach::{Users, users::UserGuard};
 use countersign_config::TransportsConfig;
 use countersign_exchange::{
-    eviction::{self, Hold, Queue},
+    eviction::{self, Activity, EvictionQueue},
     inflow::{BodyBudget, ConnectionBudget},
     shared::SessionShared,
 };
@@ -186,7 +186,7 @@ struct Pool {
     /// Number of connections that count towards the limit. Those of reviewers do not.
     counted: usize,
     all: HashMap<u64, Arc<ConnectionState>>,
-    queue: Queue<u64>,
+    queue: EvictionQueue<u64>,
 }
 
 impl Pool {
@@ -196,7 +196,7 @@ impl Pool {
         self.counted += 1;
         self.all.insert(number, state);
         let Self { counted, all, queue } = self;
-        queue.joined(number, *counted, |number| all.get(number).map(|state| state.hold()));
+        queue.add(number, *counted, |number| all.get(number).map(|state| state.activity()));
     }
 
     fn remove(&mut self, number: u64) -> Option<Arc<ConnectionState>> {
@@ -207,8 +207,8 @@ impl Pool {
 
     fn evict(&mut self) -> Option<Arc<ConnectionState>> {
         let Self { all, queue, .. } = self;
-        let hold = |number: &u64| all.get(number).map(|state| state.hold());
-        let number = queue.next(hold, || all.keys().copied().collect())?;
+        let activity = |number: &u64| all.get(number).map(|state| state.activity());
+        let number = queue.next(activity, || all.keys().copied().collect())?;
         self.remove(number)
     }
 }
@@ -238,22 +238,22 @@ pub struct ConnectionState {
 
 impl ConnectionState {
     /// Returns the state that decides about an eviction: busy, idle since a time, or without a complete request.
-    fn hold(&self) -> Hold {
+    fn activity(&self) -> Activity {
         let open = self.open_requests.load(Relaxed);
         let is_working = open > self.awaited_bodies.load(Relaxed);
         let is_protected = is_working || self.is_peer.load(Relaxed) || self.is_reviewer.load(Relaxed);
-        let Some(socket) = self.socket.as_ref().filter(|_| !is_protected) else { return Hold::Busy };
+        let Some(socket) = self.socket.as_ref().filter(|_| !is_protected) else { return Activity::Busy };
         // These bytes are a request that the thread of the connection has not read yet. Unread bytes of an open request do not
         // protect it.
         if open == 0 && rustix::io::ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0) {
-            return Hold::Busy;
+            return Activity::Busy;
         }
         let last_active = self.last_active.load(Relaxed);
-        match self.session().map(|session| session.hold()) {
-            Some(Hold::Idle(session_active)) => Hold::Idle(last_active.max(session_active)),
-            Some(hold) => hold,
-            None if self.has_completed_request.load(Relaxed) => Hold::Idle(last_active),
-            None => Hold::Handshake,
+        match self.session().map(|session| session.activity()) {
+            Some(Activity::Idle(session_active)) => Activity::Idle(last_active.max(session_active)),
+            Some(activity) => activity,
+            None if self.has_completed_request.load(Relaxed) => Activity::Idle(last_active),
+            None => Activity::Handshake,
         }
     }
 

@@ -1,11 +1,17 @@
-//! Finds the server for requests with methods that the gateway does not know ([`countersign_bridge::extension`]).
+//! Passes on requests with methods that the gateway does not know. They belong to an extension or experimental capability
+//! that both the client and a server declare. They pass unchanged: names and URIs inside are not translated, and eras are
+//! not bridged.
 //!
 //! The gateway cannot know what such a request does. It therefore passes only if nothing of its server is reviewed or a
 //! rule names its method: see [`countersign_domain::policy::subjects`]. Notifications of clients never pass.
 
 use std::sync::Arc;
 
-use countersign_bridge::{Bridge, extension, tasks};
+use countersign_bridge::{
+    self, Bridge, Call,
+    request::{Subject, Verb},
+    tasks,
+};
 use countersign_domain::policy::Requester;
 use countersign_exchange::{
     context::{Exchange, requester},
@@ -80,7 +86,7 @@ fn shares(client: &str, server: &NegotiatedSession) -> bool {
 /// Passes a request on to the server that shares the extension, if the policy allows it.
 ///
 /// # Errors
-/// The errors of [`target`] and [`extension::call`].
+/// The errors of [`target`] and [`countersign_bridge::call`]; `-32602` for parameters that are not an object.
 pub async fn call(
     exchange: &Exchange,
     table: &RouteTable,
@@ -88,7 +94,12 @@ pub async fn call(
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
     let upstream = target(table, &exchange.facts, &requester(exchange), &request.method)?;
-    extension::call(bridge, exchange, &upstream, request).await
+    if request.params.is_some_and(|params| !params.get().starts_with('{')) {
+        return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
+    }
+    tracing::debug!(upstream = %upstream.config.name, "a request of an extension is passed on");
+    let subject = Subject::Method(&request.method);
+    countersign_bridge::call(Call::new(exchange, bridge, &upstream, Verb::Extension, subject, request)).await
 }
 
 #[cfg(test)]

@@ -11,8 +11,7 @@ use countersign_exchange::{
     context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
     facts::{ClientFacts, FactLimits},
     inflow::Reservation,
-    related::RelatedChannel,
-    reply::Reply,
+    reply::{RelatedChannel, Reply},
     shared::SessionShared,
 };
 use countersign_protocol::{
@@ -262,14 +261,14 @@ impl MessageSource {
         if group.len() == 1 {
             return self.clone().request(first).await.map(|a| (index, a.bytes)).into_iter().collect();
         }
+        let refuse = |error: &McpError, revision| {
+            let refusal =
+                |(index, r): &(usize, &Request<'_>)| (*index, WireResponse::error(Some(&r.id), error, revision).bytes);
+            group.iter().map(refusal).collect()
+        };
         let scope = match self.clone().scope(first) {
             Ok(scope) => scope,
-            Err((error, revision)) => {
-                return group
-                    .iter()
-                    .map(|(index, r)| (*index, WireResponse::error(Some(&r.id), &error, revision).bytes))
-                    .collect();
-            }
+            Err((error, revision)) => return refuse(&error, revision),
         };
         let revision = scope.exchange.revision();
         let cache = CacheMetrics::for_cache(Cache::Reads);
@@ -280,10 +279,7 @@ impl MessageSource {
                 let result = reply.finish(revision);
                 group.iter().map(|(index, r)| (*index, encode::result(&r.id, &result))).collect()
             }
-            ServeOutcome::Reply(Err(error)) => group
-                .iter()
-                .map(|(index, r)| (*index, WireResponse::error(Some(&r.id), &error, revision).bytes))
-                .collect(),
+            ServeOutcome::Reply(Err(error)) => refuse(&error, revision),
             ServeOutcome::Cancelled => Vec::new(),
         }
     }

@@ -1,4 +1,4 @@
-//! Requests that stay open for long. Each takes one of its principal's places, and ends when its key is revoked or the
+//! Requests that stay open for long. Each takes one of its principal's slots, and ends when its key is revoked or the
 //! gateway shuts down.
 
 use std::sync::Arc;
@@ -20,18 +20,18 @@ pub struct LongRequests {
 }
 
 impl LongRequests {
-    /// Takes one of a principal's places for long requests.
+    /// Takes one of a principal's slots for long requests.
     ///
     /// # Errors
-    /// `OVERLOADED` if all places are taken.
+    /// `OVERLOADED` if all slots are taken.
     pub fn admit(&self, principal: &Principal) -> Result<StreamSlot, McpError> {
         self.slots.take(&principal.name)
     }
 
-    /// Takes a place for a stream that may be evicted later to make room for another one.
+    /// Takes a slot for a stream that may be evicted later to make room for another one.
     ///
     /// # Errors
-    /// `OVERLOADED` if all places are taken and none of their streams can be evicted.
+    /// `OVERLOADED` if all slots are taken and none of their streams can be evicted.
     pub fn admit_stream(&self, principal: &Principal, stream: Evictable) -> Result<StreamSlot, McpError> {
         self.slots.take_for(&principal.name, Some(stream))
     }

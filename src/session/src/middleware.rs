@@ -1,13 +1,25 @@
 //! The chain around every request: log, metrics, authenticate ([`countersign_auth::Authenticator::check`]), authorize,
-//! rate limit. The handler of a tool call also validates its arguments ([`countersign_routing::validate`]) and asks the
+//! rate limit, and the choice of the handler. The handler of a tool call also validates its arguments ([`countersign_routing::validate`]) and asks the
 //! policy ([`crate::policy`]).
 
-use crate::{RequestScope, extension, handlers, long_requests::LongRequests, state::limiter::Limiter};
+use std::time::{Duration, Instant};
+
+use crate::{
+    RequestScope, extension,
+    handlers::{
+        ItemRequest, lifecycle, listen, prompts, resources,
+        tasks::{self, TaskSources},
+        tools::{self, ToolCallScope},
+        upstream_wait::RouteFinder,
+    },
+    long_requests::LongRequests,
+    server::{McpServer, Routing},
+    state::callers::Limiter,
+};
 use countersign_domain::principal::Identity;
-use countersign_exchange::{cancel::Cancel, context::Exchange, reply::Reply};
+use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancel};
 use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request};
 use countersign_telemetry::{RequestMetrics, RequestOutcome, Transport};
-use std::time::Instant;
 
 /// Runs a JSON-RPC request through the chain to its handler.
 ///
@@ -22,7 +34,7 @@ pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancel) -
     let outcome = match (admit(&exchange.identity, &server.long_requests, &server.limiter, size), method) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(method)) if method.is_request() && method.exists_in(exchange.revision()) => {
-            handlers::handle(scope, method, request, cancel).await
+            handle(scope, method, request, cancel).await
         }
         // A method of an extension, or an unknown one.
         (Ok(()), _) => extension::call(exchange, table, &server.runner.bridge, request).await,
@@ -77,6 +89,77 @@ pub fn check_role(identity: &Identity) -> Result<(), McpError> {
         return Ok(());
     }
     Err(McpError::new(ErrorKind::Forbidden, "this key may look at changes but not use tools"))
+}
+
+/// Runs the handler of a method that exists in the exchange's revision. Each handler gets only the parts of the gateway
+/// that it uses.
+///
+/// # Errors
+/// Protocol errors. A failure that the tool itself reports is a result.
+async fn handle(
+    scope: &RequestScope,
+    method: Method,
+    request: &Request<'_>,
+    cancel: &Cancel,
+) -> Result<Reply, McpError> {
+    let RequestScope { exchange, server, table } = scope;
+    let McpServer { limits, memory, routing, reviews, runner, local_tasks, status, .. } = &**server;
+    let (routes, bridge) = (&routing.routes, &runner.bridge);
+    let finder = RouteFinder { principal: &exchange.identity.principal, table, routing };
+    let item = ItemRequest { exchange, request, cancel, finder, limits };
+    let tasks = TaskSources { reviews, local: local_tasks, upstream: &bridge.tasks };
+    if is_list(method) {
+        wait_for_first_answers(routing).await;
+    }
+    match method {
+        Method::Ping => Ok(Reply::new("{}".into())),
+        Method::Initialize => lifecycle::initialize(exchange, &routes.load(), limits, memory, request),
+        Method::Discover => Ok(lifecycle::discover(exchange, &routes.load())),
+        Method::HealthCheck => Ok(lifecycle::health(status)),
+        Method::ServerInfo => Ok(lifecycle::info(status)),
+        Method::MetricsGet => Ok(lifecycle::metrics(status)),
+        Method::ToolsList => tools::list(exchange, &routes.load(), request),
+        Method::ToolsCall => {
+            server.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
+            let scope = ToolCallScope { exchange, cancel, table, runner, reviews };
+            tools::call_request(scope, finder, local_tasks, request).await
+        }
+        Method::ResourcesList => resources::list(exchange, &routes.load_full(), limits, request, cancel).await,
+        Method::ResourceTemplatesList => resources::templates(exchange, &routes.load(), request),
+        Method::ResourcesRead => resources::read(item, bridge).await,
+        Method::ResourcesSubscribe => resources::subscribe(item, memory).await,
+        Method::ResourcesUnsubscribe => resources::unsubscribe(exchange, routing, limits, request).await,
+        Method::PromptsList => prompts::list(exchange, &routes.load(), request),
+        Method::PromptsGet => prompts::get(item, bridge).await,
+        Method::Complete => prompts::complete(item, bridge).await,
+        Method::SetLevel => lifecycle::set_level(exchange, request),
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult | Method::TasksList => {
+            Box::pin(tasks::handle(exchange, tasks, method, request)).await
+        }
+        Method::Listen => Box::pin(listen::listen(item, memory, tasks)).await,
+        // These are notifications that were sent with an id. No revision defines them as requests.
+        _ => Err(McpError::new(ErrorKind::MethodNotFound, "not a request")),
+    }
+}
+
+const fn is_list(method: Method) -> bool {
+    matches!(method, Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::ResourceTemplatesList)
+}
+
+/// The time after the gateway's start in which lists wait for servers that have not connected yet.
+const STARTUP_PERIOD: Duration = Duration::from_secs(10);
+/// The longest time that a list waits for such servers.
+const MAX_LIST_WAIT: Duration = Duration::from_secs(5);
+/// The time that the router needs to publish a server's first answer.
+const PUBLISH_DELAY: Duration = Duration::from_millis(150);
+
+/// Waits for the first answers of servers. Many clients request lists only once, often while the gateway is still
+/// starting and servers have not answered yet.
+async fn wait_for_first_answers(routing: &Routing) {
+    if routing.started.elapsed() < STARTUP_PERIOD && !routing.routes.load().is_complete() {
+        routing.upstreams.wait_until_settled(MAX_LIST_WAIT).await;
+        tokio::time::sleep(PUBLISH_DELAY).await;
+    }
 }
 
 /// Writes one structured DEBUG line for each request with method, session, principal, outcome and duration. The line

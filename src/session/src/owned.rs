@@ -6,8 +6,9 @@ use compact_str::CompactString;
 use serde_json::value::RawValue;
 
 use countersign_protocol::{
-    RequestId,
+    ErrorKind, McpError, RequestId,
     envelope::{Message, Notification, Request, Response},
+    json::{MemberEdit, edit},
     outline::Outline,
 };
 
@@ -28,6 +29,18 @@ impl OwnedRequest {
             params: request.params.map(ToOwned::to_owned),
             outline: request.outline.clone(),
         }
+    }
+
+    /// Copies a request with changed members of its `params`.
+    ///
+    /// # Errors
+    /// `-32602` if the `params` are not JSON afterwards.
+    pub fn with_edits(request: &Request<'_>, edits: &[(&str, MemberEdit<'_>)]) -> Result<Self, McpError> {
+        let params = edit(request.params.map_or("{}", RawValue::get), edits);
+        let outline = Outline::new(&params);
+        let params = RawValue::from_string(params)
+            .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
+        Ok(Self { id: request.id.clone(), method: (&*request.method).into(), params: Some(params), outline })
     }
 
     #[must_use]

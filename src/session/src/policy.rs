@@ -97,7 +97,7 @@ impl JudgedCall {
             Verdict::Deny => {
                 let principal = &exchange.identity.principal.name;
                 tracing::info!(%tool, %principal, rule, %reason, "a call was denied");
-                Err(denied(&self.route, &self.decision))
+                Err(denied("call", ("tool", tool), self.decision.rule.as_deref(), reason))
             }
         }
     }
@@ -123,12 +123,12 @@ impl JudgedCall {
     }
 }
 
-fn denied(route: &ToolRoute, decision: &Decision) -> McpError {
-    let error = McpError::new(ErrorKind::PolicyDenied, "the gateway's policy does not allow this call")
-        .with("tool", route.name.clone())
-        .with("reason", decision.reason.to_string());
-    match &decision.rule {
-        Some(rule) => error.with("rule", rule.to_string()),
+/// Returns the error for a call or another request that the policy denies.
+fn denied(what: &str, (kind, name): (&str, &str), rule: Option<&str>, reason: &str) -> McpError {
+    let text = format!("the gateway's policy does not allow this {what}");
+    let error = McpError::new(ErrorKind::PolicyDenied, text).with(kind, name).with("reason", reason);
+    match rule {
+        Some(rule) => error.with("rule", rule),
         None => error,
     }
 }
@@ -170,13 +170,7 @@ pub fn admit(
         return Ok(());
     }
     tracing::info!(what = kind, name, %principal, rule, reason = %refusal.reason, "a request was denied");
-    let error = McpError::new(ErrorKind::PolicyDenied, format!("the gateway's policy does not allow this {kind}"))
-        .with(kind, name)
-        .with("reason", refusal.reason.to_string());
-    Err(match &refusal.rule {
-        Some(rule) => error.with("rule", rule.to_string()),
-        None => error,
-    })
+    Err(denied(kind, (kind, &name), refusal.rule.as_deref(), &refusal.reason))
 }
 
 /// Filters lists for one client: entries that it may not use are left out.

@@ -1,6 +1,6 @@
 //! All sessions by id, so that a request on any thread finds its session without an actor message.
 //!
-//! The registry also counts the sessions of each principal and chooses which one is evicted when all places are taken.
+//! The registry also counts the sessions of each principal and chooses which one is evicted when all slots are taken.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 
 use countersign_exchange::{
-    eviction::{Hold, Queue},
+    eviction::{Activity, EvictionQueue},
     shared::{Channel, SessionShared, short_session_id},
 };
 use countersign_routing::subscribers::Clients;
@@ -20,7 +20,7 @@ use countersign_routing::subscribers::Clients;
 #[derive(Default)]
 struct PrincipalSessions {
     count: usize,
-    queue: Queue<Arc<str>>,
+    queue: EvictionQueue<Arc<str>>,
 }
 
 /// All live sessions.
@@ -56,12 +56,12 @@ impl Registry {
             let mut by_principal = self.by_principal.lock();
             let principal_sessions = by_principal.entry(principal.name.clone()).or_default();
             principal_sessions.count += 1;
-            principal_sessions.queue.joined(id, principal_sessions.count, |id| self.hold(id));
+            principal_sessions.queue.add(id, principal_sessions.count, |id| self.activity(id));
         }
     }
 
-    fn hold(&self, id: &str) -> Option<Hold> {
-        self.sessions.get(id).map(|session| session.hold())
+    fn activity(&self, id: &str) -> Option<Activity> {
+        self.sessions.get(id).map(|session| session.activity())
     }
 
     pub fn get(&self, id: &str) -> Option<Arc<SessionShared>> {
@@ -97,7 +97,7 @@ impl Registry {
     }
 
     /// Removes the session of a principal that is to be evicted. Returns `None` if all of its sessions have calls in
-    /// flight. The place is free at once, even before the session's actor has ended.
+    /// flight. The slot is free at once, even before the session's actor has ended.
     pub fn evict_one_of(&self, principal: &str) -> Option<Arc<SessionShared>> {
         let all = || {
             let principal_sessions =
@@ -108,7 +108,7 @@ impl Registry {
             let mut by_principal = self.by_principal.lock();
             by_principal
                 .get_mut(principal)
-                .and_then(|principal_sessions| principal_sessions.queue.next(|id| self.hold(id), all))
+                .and_then(|principal_sessions| principal_sessions.queue.next(|id| self.activity(id), all))
         };
         next.and_then(|id| self.remove(&id))
     }

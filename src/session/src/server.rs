@@ -13,7 +13,11 @@ use crate::{
     cluster::Cluster,
     limits::RequestLimits,
     long_requests::LongRequests,
-    state::{deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::LocalTasks, opened_pages::OpenedPages},
+    state::{
+        callers::{DecidingKeys, Limiter},
+        local_tasks::LocalTasks,
+        opened_pages::OpenedPages,
+    },
     status::GatewayStatus,
 };
 use countersign_bridge::Bridge;

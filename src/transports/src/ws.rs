@@ -17,7 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     endpoint::McpEndpoint,
-    http::{forward, identify},
+    http::{identify, mcp},
     next_pump_id,
 };
 use countersign_domain::principal::Identity;
@@ -80,7 +80,7 @@ async fn try_upgrade(
     // The handshake is checked before a permit is taken, because a plain GET of /ws needs no permit.
     actix_web_actors::ws::handshake(request).map_err(|e| invalid(format!("this is not a WebSocket handshake: {e}")))?;
     let resumed = query.session.as_deref().filter(|_| query.received.is_some());
-    let owner = forward::owner_of_session(endpoint, request, resumed).await?;
+    let owner = mcp::owner_of_session(endpoint, request, resumed).await?;
     let connection = Connection::for_request(request);
     if let Some(owner) = owner {
         let permit = web_socket_permit(endpoint, connection.as_deref())?;

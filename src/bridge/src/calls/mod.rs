@@ -1,11 +1,8 @@
-//! Passes calls through the bridge. The eras of client and upstream determine how.
+//! Classifies calls and passes them through the bridge. The eras of client and upstream determine how.
 
-mod into_task;
 mod park;
-pub mod plan;
 mod prepared_call;
 mod reply;
-mod response_cache;
 mod rounds;
 
 use std::sync::Arc;
@@ -14,21 +11,18 @@ use serde_json::value::RawValue;
 
 use crate::{
     parked_calls::ParkedCalls,
-    questions::{
-        self,
-        client_asker::ClientAsker,
-        relay::{MessageRecipient, Relay},
-    },
+    questions::{self, ClientAsker, MessageRecipient, Relay},
     request_state::StateSealer,
-    tasks::Tasks,
+    tasks::{self, Tasks},
     translation::request::{Subject, Verb},
 };
 use countersign_config::UpstreamConfig;
 use countersign_exchange::{context::Exchange, memory::Memory, reply::Reply};
-use countersign_protocol::{Era, McpError, envelope::Request, param_headers::ParamHeader, params::LoggingLevel};
+use countersign_protocol::{
+    Era, McpError, envelope::Request, outline::OutlinedObject, param_headers::ParamHeader, params::LoggingLevel,
+};
 use countersign_provider::ToolResult;
 use countersign_upstream::{Caller, LinkChoice, Outgoing, Response, Upstream};
-use plan::CallPlan;
 use prepared_call::PreparedCall;
 
 /// The default level of the log messages that a handshake-era client gets from upstreams.
@@ -53,6 +47,49 @@ impl Bridge {
         let sealer = Arc::new(sealer);
         let parked = ParkedCalls::new(node.clone(), Arc::clone(&sealer));
         Self { tasks: Tasks::new(node), parked, sealer, memory }
+    }
+}
+
+/// The properties of a call that determine how it is handled. They are found out once, without side effects, before the
+/// policy is asked, and the admitted call keeps them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallPlan {
+    /// `true` if the client continues a call for which it was asked for input.
+    pub is_retry: bool,
+    /// `true` if the request resumes a parked call or is refused, so that no new call is made.
+    pub resumes_parked_call: bool,
+    /// `true` if a client of 2025-11-25 requests the call as a task.
+    pub wants_task: bool,
+    /// `true` if the upstream can run the call as the requested task.
+    pub is_upstream_task: bool,
+}
+
+impl CallPlan {
+    /// Classifies a request that is no tool call.
+    #[must_use]
+    pub fn new(params: &OutlinedObject<'_>) -> Self {
+        let is_retry = params.members().any(|member| matches!(&*member.key, "inputResponses" | "requestState"));
+        Self { is_retry, ..Self::default() }
+    }
+
+    /// Classifies a tool call. `upstream` is `None` for a module; otherwise it includes the tool's definition.
+    #[must_use]
+    pub fn for_tool(
+        exchange: &Exchange,
+        params: &OutlinedObject<'_>,
+        upstream: Option<(&Upstream, Option<&RawValue>)>,
+    ) -> Self {
+        let plan = Self { wants_task: tasks::is_requested(exchange, params), ..Self::new(params) };
+        let Some((upstream, definition)) = upstream else { return plan };
+        let is_legacy = || upstream.negotiated().is_some_and(|negotiated| negotiated.revision.era() == Era::Legacy);
+        Self {
+            resumes_parked_call: plan.is_retry
+                && exchange.is_modern()
+                && params.member("requestState").is_some()
+                && is_legacy(),
+            is_upstream_task: plan.wants_task && tasks::can_run_as_task(upstream, definition),
+            ..plan
+        }
     }
 }
 
@@ -115,13 +152,12 @@ impl<'a> Call<'a> {
 /// [`Upstream::call`]; `NOT_BRIDGEABLE`.
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
     let mut prepared = PreparedCall::new(call)?;
-    prepared.task = into_task::added_task_member(&prepared)?;
     if prepared.may_be_task() {
         // Later requests about the task must reach the same server process.
         prepared.caller.link_choice = LinkChoice::recording();
     }
-    prepared.cache_lookup = response_cache::prepare_lookup(&prepared);
-    if let Some(reply) = response_cache::cached_reply(&prepared)? {
+    prepared.cache_lookup = prepared.prepare_lookup();
+    if let Some(reply) = prepared.cached_reply()? {
         return Ok(reply);
     }
     match (prepared.negotiated.revision.era(), call.exchange.is_modern()) {

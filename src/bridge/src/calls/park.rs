@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::prepared_call::PreparedCall;
 use crate::{
     parked_calls::{Answers, Claim, ClientQuestion, Event, Input, Resume, RunningCall, ended_call_error, run_parked},
-    questions::relay::Relay,
+    questions::Relay,
     request_state::Binding,
     translation::{request::Verb, result::input_result},
 };

@@ -1,23 +1,40 @@
-//! A call with everything that is known of its client and its upstream.
+//! A call with everything that is known of its client and its upstream, and the cache of results of servers whose
+//! configuration allows it (`cache: true`).
 
 use std::sync::Arc;
 
 use super::{Call, caller};
 use crate::{
-    questions::relay::MessageRecipient,
+    questions::MessageRecipient,
     tasks,
     translation::{
         request::{self, DeclaredClient, Draft, Verb, client_info},
-        result,
+        result::{self, Kind, ResultMembers},
     },
 };
-use countersign_exchange::reply::SERVER_META;
+use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError,
-    json::{self, member, members},
+    arguments::canonical_text_hash,
+    json::{self, MemberEdit, edit, member, members, string},
     outline::OutlinedParams,
+    params::keys,
 };
-use countersign_upstream::{Caller, NegotiatedSession, Outgoing, cache::CacheLookup};
+use countersign_upstream::{
+    Caller, NegotiatedSession, Outgoing, Response,
+    cache::{CacheLookup, CacheRequest, FreshResult},
+};
+
+/// The members of a request's `_meta` that have no effect on its result, apart from those in the key.
+const META_WITHOUT_EFFECT: [&str; 7] = [
+    keys::PROTOCOL_VERSION,
+    keys::CLIENT_INFO,
+    keys::CLIENT_CAPABILITIES,
+    keys::LOG_LEVEL,
+    "traceparent",
+    "tracestate",
+    "baggage",
+];
 
 /// A call with everything that is known of its client and its upstream. It creates the requests to the upstream.
 pub struct PreparedCall<'a> {
@@ -52,6 +69,7 @@ impl<'a> PreparedCall<'a> {
         countersign_protocol::outline::check_key_case(&params)?;
         let mut prepared = Self { call, negotiated, caller, params, declared_client, task: None, cache_lookup: None };
         prepared.declared_client.capabilities = prepared.capabilities_to_declare(is_restricted);
+        prepared.task = prepared.added_task_member()?;
         Ok(prepared)
     }
 
@@ -73,6 +91,36 @@ impl<'a> PreparedCall<'a> {
             return None;
         }
         Some(capabilities.to_json(self.negotiated.revision).to_string().into())
+    }
+
+    /// Returns the member that turns the call into a task, if the gateway has to add one to the client's parameters.
+    ///
+    /// # Errors
+    /// `-32601` if a client requests a task from an upstream without tasks; `-32021` if a tool requires a task and its
+    /// stateless client does not declare the extension.
+    fn added_task_member(&self) -> Result<Option<(&'static str, &'static str)>, McpError> {
+        if self.call.verb != Verb::Tool {
+            return Ok(None);
+        }
+        if self.call.plan.wants_task {
+            return match tasks::has_tasks(&self.negotiated) {
+                true => Ok(None),
+                false => Err(McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")),
+            };
+        }
+        let stateless = self.call.exchange.is_modern();
+        if !stateless || self.negotiated.revision.era() == Era::Modern || !tasks::has_tasks(&self.negotiated) {
+            return Ok(None);
+        }
+        let support = self.call.definition.and_then(|definition| tasks::task_support(definition.get()));
+        if support.is_none_or(|support| support != "required") {
+            return Ok(None);
+        }
+        if tasks::declares(&self.call.exchange.facts.capabilities) {
+            Ok(Some(("task", "{}")))
+        } else {
+            Err(tasks::missing_extension())
+        }
     }
 
     /// Returns the request for the upstream, with a new id for each use.
@@ -125,7 +173,7 @@ impl<'a> PreparedCall<'a> {
     }
 
     pub(super) fn recipient(&self) -> MessageRecipient {
-        let token = self.params.meta.and_then(|meta| meta.member(countersign_protocol::params::keys::PROGRESS_TOKEN));
+        let token = self.params.meta.and_then(|meta| meta.member(keys::PROGRESS_TOKEN));
         MessageRecipient::for_exchange(self.call.exchange, token, self.caller.log_level)
     }
 
@@ -142,9 +190,7 @@ impl<'a> PreparedCall<'a> {
     /// Returns `_meta` of a result that the gateway creates on the upstream's behalf.
     pub(super) fn server_meta(&self) -> std::borrow::Cow<'_, str> {
         match &self.negotiated.server_info {
-            Some(info) => {
-                json::add_members("{}", &[(countersign_protocol::params::keys::SERVER_INFO, info.get())]).into()
-            }
+            Some(info) => json::add_members("{}", &[(keys::SERVER_INFO, info.get())]).into(),
             None => SERVER_META.into(),
         }
     }
@@ -163,5 +209,75 @@ impl<'a> PreparedCall<'a> {
         let Some(client) = self.caller.capabilities.extensions.as_deref() else { return false };
         let server = member(self.negotiated.capabilities.get(), "extensions").unwrap_or("{}");
         members(client).any(|extension| members(server).any(|other| other.key == extension.key))
+    }
+
+    /// Prepares the cache lookup for a request. Returns `None` if its result must not be cached.
+    ///
+    /// Only reads are cached: resources, and tools that the policy has just allowed and that count as read-only. Only
+    /// stateless servers state how long a result is fresh (2026-07-28/server/utilities/caching). A result that depends
+    /// on more than its key is never cached: answers to questions, tasks, calls with progress, and calls with an unknown
+    /// member in `_meta`.
+    pub(super) fn prepare_lookup(&self) -> Option<CacheLookup> {
+        let Call { upstream, verb, subject, is_read_only, .. } = self.call;
+        let cache = upstream.cache()?;
+        let is_cacheable = is_read_only
+            && matches!(verb, Verb::Tool | Verb::Resource)
+            && self.negotiated.revision.era() == Era::Modern
+            && !self.requests_task()
+            && !self.call.plan.is_retry;
+        let mut meta = self.params.meta.into_iter().flat_map(|meta| meta.members());
+        if !is_cacheable
+            || self.params.object.members().any(|member| member.key == "task")
+            || meta.any(|member| !META_WITHOUT_EFFECT.contains(&&*member.key))
+        {
+            return None;
+        }
+        // The key contains the subject under the upstream's own name. The client may use another name.
+        let subject_member = if verb == Verb::Tool { "name" } else { "uri" };
+        let mut digest = canonical_text_hash(
+            &self.params.object.edit(&[("_meta", MemberEdit::Drop), (subject_member, MemberEdit::Drop)]),
+        );
+        for (name, value) in self.forwarded() {
+            digest.push_str(&format!("\n{name}:{value}"));
+        }
+        Some(cache.prepare(CacheRequest {
+            method: verb.method()?,
+            subject: subject.text(),
+            digest,
+            capabilities: &self.caller.capabilities,
+            principal: &self.caller.principal,
+        }))
+    }
+
+    /// Returns the cached result in the form of this client. Its `ttlMs` is the time for which it is still fresh.
+    ///
+    /// # Errors
+    /// The errors of [`Self::reply`].
+    pub(super) fn cached_reply(&self) -> Result<Option<Reply>, McpError> {
+        let Some((lookup, cache)) = self.cache_lookup.as_ref().zip(self.call.upstream.cache()) else {
+            return Ok(None);
+        };
+        let Some(FreshResult { result, remaining_ttl }) = cache.get(lookup) else { return Ok(None) };
+        self.call.upstream.refresh_if_stale();
+        let ttl_ms = remaining_ttl.as_millis().to_string();
+        let aged = edit(result.get(), &[("ttlMs", MemberEdit::Set(&ttl_ms))]);
+        let result = serde_json::value::RawValue::from_string(aged).unwrap_or(result);
+        self.reply(Response::Result(result)).map(Some)
+    }
+
+    /// Caches a result that needed no input, if it may be cached.
+    pub(super) fn cache(&self, response: &Response) {
+        let (Some(lookup), Some(cache), Response::Result(result)) =
+            (&self.cache_lookup, self.call.upstream.cache(), response)
+        else {
+            return;
+        };
+        let parsed = ResultMembers::parse(result.get());
+        // Only a non-negative integer is a valid `ttlMs`; any other value counts as 0.
+        let ttl = parsed.ttl.and_then(|ttl| ttl.parse::<u64>().ok()).unwrap_or(0);
+        if parsed.kind() == Kind::Complete && !parsed.is_error && result.get().starts_with('{') {
+            let public = parsed.scope.and_then(string).is_some_and(|scope| scope == "public");
+            cache.insert(lookup, result, ttl, public);
+        }
     }
 }

@@ -1,16 +1,30 @@
-//! Turns an upstream's response into the reply to the client.
+//! Turns an upstream's response into the reply to the client. The response to a tool call may be a task, or must become
+//! one for its client.
+
+use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 
-use super::{into_task, prepared_call::PreparedCall, tool_error_reply};
+use super::{prepared_call::PreparedCall, tool_error_reply};
 use crate::{
     questions,
-    translation::{error, request::Verb, result::input_result},
+    tasks::{
+        ask::TaskRequest,
+        awaited_task::AwaitedTask,
+        legacy,
+        table::{Mode, Task},
+    },
+    translation::{
+        error,
+        request::Verb,
+        result::{ResultMembers, input_result},
+        task_shape::{self, Status, Times},
+    },
 };
-use countersign_exchange::reply::Reply;
+use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError,
-    json::{self, member},
+    json::{MemberEdit, edit, elements, member, string},
     rpc_error::RpcError,
 };
 use countersign_upstream::Response;
@@ -21,7 +35,7 @@ impl PreparedCall<'_> {
         let client = self.call.exchange.revision();
         if self.may_be_task()
             && let Response::Result(result) = &response
-            && let Some(reply) = into_task::reply_if_task(self, result)?
+            && let Some(reply) = reply_if_task(self, result)?
         {
             return Ok(reply);
         }
@@ -67,14 +81,14 @@ impl PreparedCall<'_> {
                 && questions::check_capabilities(&self.caller.capabilities, questions::ELICITATION, Some(url)).is_ok()
         };
         let server = self.call.upstream.config.name.as_str();
-        let urls: Vec<(String, String)> = json::elements(urls)
+        let urls: Vec<(String, String)> = elements(urls)
             .enumerate()
             .filter(|(_, (_, url))| is_allowed(url))
             .map(|(index, (_, url))| {
-                let name = member(url, "elicitationId").and_then(json::string);
+                let name = member(url, "elicitationId").and_then(string);
                 let name = name.map_or_else(|| format!("url-{}", index + 1), std::borrow::Cow::into_owned);
                 let url = questions::attribute_params(server, questions::ELICITATION, Some(url)).unwrap_or_default();
-                (name, json::edit(&url, &[("elicitationId", json::MemberEdit::Drop)]))
+                (name, edit(&url, &[("elicitationId", MemberEdit::Drop)]))
             })
             .collect();
         if urls.is_empty() {
@@ -96,18 +110,131 @@ impl PreparedCall<'_> {
         let Some(data) = error.data.as_deref().map(RawValue::get) else { return Ok(None) };
         let Some(urls) = member(data, "elicitations") else { return Ok(None) };
         let mut attributed = Vec::new();
-        for (_, url) in json::elements(urls) {
+        for (_, url) in elements(urls) {
             if let Err(reason) = countersign_domain::questions::elicitation::checked_url(url) {
                 let message =
                     format!("the upstream asks that a page be opened first, which the gateway refuses: {reason}");
                 return Err(McpError::new(ErrorKind::NotBridgeable, message));
             }
-            let url = json::edit(url, &[("mode", json::MemberEdit::Set(r#""url""#))]);
+            let url = edit(url, &[("mode", MemberEdit::Set(r#""url""#))]);
             let server = self.call.upstream.config.name.as_str();
             attributed
                 .extend(questions::attribute_params(server, questions::ELICITATION, Some(&url)).map(String::from));
         }
-        let data = json::edit(data, &[("elicitations", json::MemberEdit::Set(&format!("[{}]", attributed.join(","))))]);
+        let data = edit(data, &[("elicitations", MemberEdit::Set(&format!("[{}]", attributed.join(","))))]);
         Ok(Some(RpcError { data: RawValue::from_string(data).ok(), ..error.clone() }))
     }
+}
+
+/// Returns the reply for a result that is a task or must become one, or `None` for any other result.
+///
+/// # Errors
+/// [`ErrorKind::NotBridgeable`] for a task without an id.
+fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Option<Reply>, McpError> {
+    if prepared.call.verb != Verb::Tool {
+        return Ok(None);
+    }
+    let text = result.get();
+    let stateless = prepared.call.exchange.is_modern();
+    match prepared.negotiated.revision.era() {
+        Era::Modern if is_task(text) => {
+            if stateless {
+                let task = register(prepared, text, Mode::SameEra)?;
+                let renamed = task_shape::with_task_id(text, &task.alias);
+                // `tasks/get` contains the questions and the name of the server that asks them.
+                return Ok(Some(Reply::passed_on(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
+            }
+            let task = register(prepared, text, Mode::Extension(parking_lot::Mutex::new(false)))?;
+            let status = Status::parse(text).unwrap_or(Status::Working);
+            Ok(Some(create_task_reply(&task_shape::legacy(text, &task.alias, status))))
+        }
+        Era::Modern if !stateless && prepared.call.plan.wants_task => {
+            // The upstream answered at once without a task, but the client has requested one.
+            let (times, outcome) = (Times::now(), Ok(result.to_owned()));
+            let task = insert(
+                prepared,
+                Task::new(
+                    String::new(),
+                    prepared.call.upstream,
+                    prepared.caller.clone(),
+                    Mode::Done(outcome, times),
+                    None,
+                ),
+            );
+            Ok(Some(create_task_reply(&task_shape::local(&task.alias, Status::Working, &times))))
+        }
+        Era::Modern => Ok(None),
+        Era::Legacy => {
+            let Some(created) = member(text, "task").filter(|task| task_shape::task_id(task).is_some()) else {
+                return Ok(None);
+            };
+            if !stateless && prepared.call.plan.wants_task {
+                let task = register(prepared, created, Mode::SameEra)?;
+                let renamed = task_shape::with_task_id(created, &task.alias);
+                let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
+                return Ok(Some(Reply::passed_on(json)));
+            }
+            if !stateless || !prepared.requests_task() {
+                return Ok(None);
+            }
+            let declared = Arc::clone(&prepared.call.exchange.facts.capabilities);
+            let server = prepared.call.upstream.config.name.clone();
+            let awaited = AwaitedTask::new(created, prepared.caller.capabilities.clone(), declared, server);
+            let task = register(prepared, created, Mode::AwaitedTask(awaited.clone()))?;
+            awaited.wait(&task, prepared.call.upstream);
+            let described = task_shape::modern(created, &task.alias, Status::Working, None);
+            let json = task_shape::with_result_type(&described, "task");
+            let meta = ("_meta", MemberEdit::Set(SERVER_META));
+            Ok(Some(Reply::passed_on(edit(&json, &[meta]))))
+        }
+    }
+}
+
+/// Returns `true` for a result of the extension that creates a task.
+fn is_task(result: &str) -> bool {
+    ResultMembers::parse(result).result_type.and_then(string).is_some_and(|kind| kind == "task")
+}
+
+/// Returns the `CreateTaskResult` of 2025-11-25.
+fn create_task_reply(task: &str) -> Reply {
+    Reply::passed_on(format!(r#"{{"task":{task}}}"#))
+}
+
+fn register(prepared: &PreparedCall<'_>, task: &str, mode: Mode) -> Result<Arc<Task>, McpError> {
+    let upstream_id = task_shape::task_id(task)
+        .ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no id"))?;
+    let ttl: Option<Duration> = task_shape::duration_ms(task, "ttlMs").or_else(|| task_shape::duration_ms(task, "ttl"));
+    Ok(insert(prepared, Task::new(upstream_id, prepared.call.upstream, prepared.caller.clone(), mode, ttl)))
+}
+
+fn insert(prepared: &PreparedCall<'_>, task: Task) -> Arc<Task> {
+    prepared.call.bridge.tasks.insert(task)
+}
+
+/// Returns the reply for a task that a stateless upstream created for a handshake-era client. The client may not have
+/// requested a task.
+///
+/// # Errors
+/// The error with which the task fails.
+pub async fn reply_for_legacy_client(prepared: &PreparedCall<'_>, response: Response) -> Result<Reply, McpError> {
+    match &response {
+        Response::Result(result) if !prepared.call.plan.wants_task => {
+            wait_for_task_result(prepared, result.get()).await
+        }
+        _ => prepared.reply(response),
+    }
+}
+
+/// Waits for the result of a task, for a handshake-era client that did not request one.
+async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Result<Reply, McpError> {
+    let exchange = prepared.call.exchange;
+    let task = register(prepared, created, Mode::Extension(parking_lot::Mutex::new(false)))?;
+    let task_request = TaskRequest::new(exchange, task)?;
+    let mut cancel_guard = legacy::CancelOnDrop::new(&task_request);
+    let result = legacy::extension_result(&task_request, None).await;
+    cancel_guard.disarm();
+    prepared.call.bridge.tasks.forget(&task_request.task.alias);
+    let result = result?;
+    let failed = member(&result, "isError") == Some("true");
+    Ok(Reply::passed_on(result).failing(failed.then_some(ErrorKind::ToolExecution)))
 }

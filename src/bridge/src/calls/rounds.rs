@@ -6,12 +6,9 @@ use std::borrow::Cow;
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
 
-use super::{into_task, park::binding, prepared_call::PreparedCall, response_cache};
+use super::{park::binding, prepared_call::PreparedCall, reply::reply_for_legacy_client};
 use crate::{
-    questions::{
-        self,
-        relay::{Relay, notify_url_completed},
-    },
+    questions::{self, Relay, notify_url_completed},
     request_state::{StateKind, invalid_state},
     tasks,
     translation::{
@@ -40,11 +37,11 @@ pub async fn pass_through(prepared: &PreparedCall<'_>) -> Result<Reply, McpError
     let parsed = ResultMembers::parse(result.get());
     match parsed.kind() {
         Kind::Complete if prepared.may_be_task() || prepared.call.verb == Verb::Extension => {
-            response_cache::store(prepared, &response);
+            prepared.cache(&response);
             prepared.reply(response)
         }
         Kind::Complete => {
-            response_cache::store(prepared, &response);
+            prepared.cache(&response);
             let outcome = prepared.result_adapter().outcome(result.get(), &parsed)?;
             match response {
                 Response::Result(result) => Ok(outcome.reply(result)),
@@ -112,7 +109,7 @@ pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpErro
                     notify_url_completed(&prepared.call.exchange.related, elicitation);
                 }
                 if answer_members.is_empty() {
-                    response_cache::store(prepared, &response);
+                    prepared.cache(&response);
                 }
                 return prepared.reply(response);
             }
@@ -120,7 +117,7 @@ pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpErro
                 if kind == "task"
                     && tasks::declares_extension_for(prepared.call.exchange.revision(), &prepared.negotiated) =>
             {
-                return Box::pin(into_task::reply_for_legacy_client(prepared, response)).await;
+                return Box::pin(reply_for_legacy_client(prepared, response)).await;
             }
             Kind::Other(kind) => return Err(unknown_type(&kind)),
             Kind::InputRequired => {}

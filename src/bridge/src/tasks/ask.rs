@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::table::Task;
 use crate::{
-    questions::relay::{MessageRecipient, Relay},
+    questions::{MessageRecipient, Relay},
     translation::{
         error,
         request::{self, DeclaredClient, Draft, Subject, Verb, client_info},

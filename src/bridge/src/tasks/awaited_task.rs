@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ask, table::Task};
 use crate::{
-    questions::{self, relay::DeclinedQuestions},
+    questions::{self, DeclinedQuestions},
     translation::task_shape::{self, Status},
 };
 use countersign_protocol::{

@@ -12,7 +12,7 @@ use super::{
     table::{Mode, Task},
 };
 use crate::{
-    questions::{self, client_asker::ClientAsker, relay::Relay},
+    questions::{self, ClientAsker, Relay},
     translation::task_shape::{self, Status},
 };
 use countersign_exchange::{ask::ask, context::Exchange, reply::Reply};

@@ -11,8 +11,7 @@
 pub mod ask;
 pub mod awaited_task;
 pub mod legacy;
-pub mod listen;
-mod modern;
+pub mod modern;
 pub mod table;
 #[cfg(test)]
 mod tests;

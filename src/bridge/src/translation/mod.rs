@@ -1,7 +1,6 @@
 //! Translates requests, results, errors and tasks between eras and revisions. Only what one side lacks is changed;
 //! every other byte passes unchanged.
 
-pub mod content;
 pub mod error;
 pub mod request;
 pub mod result;

@@ -1,18 +1,18 @@
-//! Translates an upstream's result for its client. Only what the client's era lacks or requires is changed.
+//! Translates an upstream's result for its client. Only what the client's era lacks or requires is changed; unchanged
+//! content is not copied.
 
 use std::borrow::Cow;
 
 use serde_json::{Value, value::RawValue};
 
-use super::{content::ContentAdapter, request::Verb};
+use super::request::Verb;
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    json::{MemberEdit, add_members, edit, elements, members, string},
+    json::{MemberEdit, add_members, edit, elements, map_elements, member, members, string},
     params::keys,
 };
 use countersign_upstream::NegotiatedSession;
-
 /// The meaning of `resultType` (2026-07-28/basic/index, "ResultType").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind<'a> {
@@ -179,7 +179,7 @@ impl<'a> ResultAdapter<'a> {
         let Some(blocks) = parsed.content else { return (None, StructuredContent::for_unsupported(structured)) };
         let changed = adapter.blocks(blocks);
         let blocks = match structured {
-            Some(value) if elements(blocks).next().is_none() => Some(format!("[{}]", super::content::text(value))),
+            Some(value) if elements(blocks).next().is_none() => Some(format!("[{}]", text(value))),
             _ => changed,
         };
         (blocks, StructuredContent::for_unsupported(structured))
@@ -256,107 +256,125 @@ pub fn input_result<'q>(
     out
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
+/// Adapts content for one client: exposes URIs, and removes or replaces what the client's revision lacks.
+#[derive(Clone, Copy, Debug)]
+struct ContentAdapter<'a> {
+    /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
+    scheme: &'a str,
+    /// The client's revision, if it is older than the upstream's.
+    older: Option<Revision>,
+}
 
-    use super::*;
-    use countersign_upstream::testing::negotiated;
-
-    const LEGACY: Revision = Revision::V2025_11_25;
-    const MODERN: Revision = Revision::MODERN;
-
-    fn translate(verb: Verb, (client, upstream): (Revision, Revision), result: &str) -> String {
-        let upstream = negotiated(upstream);
-        let adapter = ResultAdapter { verb, client, upstream: &upstream, scheme: "" };
-        adapter.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json
+impl ContentAdapter<'_> {
+    /// Returns `true` if no content has to be changed.
+    fn is_idle(&self) -> bool {
+        self.scheme.is_empty() && self.older.is_none()
     }
 
-    #[test]
-    fn only_differences_between_eras_are_changed() {
-        let meta = &SERVER_META[1..];
-        for (verb, eras, result, expected) in [
-            (Verb::Tool, (LEGACY, LEGACY), r#"{ "content":[ ],"n":1e2 }"#, r#"{ "content":[ ],"n":1e2 }"#.to_owned()),
-            (
-                Verb::Tool,
-                (MODERN, MODERN),
-                r#"{"resultType":"complete","x":1}"#,
-                r#"{"resultType":"complete","x":1}"#.into(),
-            ),
-            (Verb::Tool, (MODERN, MODERN), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
-            (Verb::Tool, (LEGACY, MODERN), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
-            // A server of the client's own era may use the member for its own purpose.
-            (Verb::Tool, (LEGACY, LEGACY), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
-            (
-                Verb::Tool,
-                (MODERN, LEGACY),
-                r#"{"x":1}"#,
-                format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#),
-            ),
-            (
-                Verb::Resource,
-                (MODERN, LEGACY),
-                r#"{"contents":[],"ttlMs":7}"#,
-                format!(
-                    r#"{{"contents":[],"ttlMs":7,"_meta":{{{meta},"resultType":"complete","cacheScope":"private"}}"#
-                ),
-            ),
-        ] {
-            assert_eq!(translate(verb, eras, result), expected, "{eras:?}");
+    /// Adapts the `content` of a tool result. Returns `None` if it stays unchanged, like all methods here.
+    fn blocks(&self, array: &str) -> Option<String> {
+        if self.is_idle() { None } else { map_elements(array, |block| self.block(block)) }
+    }
+
+    /// Adapts the `messages` of a prompt.
+    fn messages(&self, array: &str) -> Option<String> {
+        if self.is_idle() {
+            return None;
         }
+        map_elements(array, |message| {
+            let content = self.block(member(message, "content")?)?;
+            Some(edit(message, &[("content", MemberEdit::Replace(&content))]))
+        })
     }
 
-    #[test]
-    fn server_info_is_added_unless_result_has_one() {
-        let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
-        let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(LEGACY) };
-        let adapter = ResultAdapter { verb: Verb::Tool, client: MODERN, upstream: &upstream, scheme: "" };
-        let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
-        assert_eq!(adapter.text("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
-        let with_server_info = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
-        assert!(
-            adapter.text(with_server_info).unwrap().contains(r#"{"name":"y"}"#),
-            "the result's own server info stays"
-        );
+    /// Adapts the `contents` of a resource.
+    fn contents(&self, array: &str) -> Option<String> {
+        if self.is_idle() { None } else { map_elements(array, |contents| self.resource(contents)) }
     }
 
-    #[test]
-    fn unsupported_structured_content_becomes_text_if_alone() {
-        let without_blocks = r#"{"content":[],"structuredContent":[1,2]}"#;
-        let with_blocks = r#"{"content":[{"type":"text","text":"x"}],"structuredContent":[1,2]}"#;
-        for (client, result, expected) in [
-            (Revision::V2025_03_26, without_blocks, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
-            (Revision::V2025_06_18, without_blocks, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
-            (LEGACY, with_blocks, r#"{"content":[{"type":"text","text":"x"}]}"#),
-            (LEGACY, r#"{"content":[],"structuredContent":{"a":1}}"#, r#"{"content":[],"structuredContent":{"a":1}}"#),
-            (MODERN, without_blocks, r#"{"content":[],"structuredContent":[1,2],"resultType":"complete"}"#),
-        ] {
-            assert_eq!(translate(Verb::Tool, (client, MODERN), result), expected, "{client:?}");
+    /// Adapts one block of content.
+    fn block(&self, block: &str) -> Option<String> {
+        let kind = member(block, "type").and_then(string).unwrap_or_default();
+        let rules = self.older.map(Revision::rules);
+        if let Some(rules) = rules {
+            match kind.as_ref() {
+                "audio" if !rules.annotations => return Some(text(&format!("[audio, {}]", mime(block)))),
+                "resource_link" if !rules.structured_content => return Some(text(&self.link(block))),
+                _ => {}
+            }
         }
+        let annotations = rules
+            .filter(|rules| !rules.structured_content)
+            .and_then(|_| member(block, "annotations"))
+            .and_then(|annotations| without_member(annotations, "lastModified"));
+        let resource = match kind.as_ref() {
+            "resource" => member(block, "resource").and_then(|resource| self.resource(resource)),
+            _ => None,
+        };
+        let uri = if kind == "resource_link" { self.uri(block) } else { None };
+        let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
+        if let Some(annotations) = &annotations {
+            edits.push(("annotations", MemberEdit::Replace(annotations)));
+        }
+        if let Some(resource) = &resource {
+            edits.push(("resource", MemberEdit::Replace(resource)));
+        }
+        if let Some(uri) = &uri {
+            edits.push(("uri", MemberEdit::Replace(uri)));
+        }
+        if let Some(rules) = rules {
+            if !rules.structured_content && member(block, "_meta").is_some() {
+                edits.push(("_meta", MemberEdit::Drop));
+            }
+            if !rules.icons && kind == "resource_link" && member(block, "icons").is_some() {
+                edits.push(("icons", MemberEdit::Drop));
+            }
+        }
+        (!edits.is_empty()).then(|| edit(block, &edits))
     }
 
-    #[test]
-    fn only_tool_results_fail_and_results_are_objects() {
-        let upstream = negotiated(MODERN);
-        for (verb, failure) in [(Verb::Tool, Some(ErrorKind::ToolExecution)), (Verb::Prompt, None)] {
-            let adapter = ResultAdapter { verb, client: MODERN, upstream: &upstream, scheme: "" };
-            let reply = |text: &str| adapter.reply(RawValue::from_string(text.to_owned()).unwrap());
-            assert_eq!(reply(r#"{"isError":true}"#).unwrap().failure, failure);
-            assert_eq!(reply(r#"{"isError":"true"}"#).unwrap().failure, None);
-            assert_eq!(reply("[]").unwrap_err().kind, ErrorKind::NotBridgeable);
+    /// Adapts the contents of an embedded or read resource.
+    fn resource(&self, resource: &str) -> Option<String> {
+        let uri = self.uri(resource);
+        let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
+        if let Some(uri) = &uri {
+            edits.push(("uri", MemberEdit::Replace(uri)));
         }
+        if self.older.is_some_and(|older| !older.rules().structured_content) && member(resource, "_meta").is_some() {
+            edits.push(("_meta", MemberEdit::Drop));
+        }
+        (!edits.is_empty()).then(|| edit(resource, &edits))
     }
 
-    #[test]
-    fn result_without_known_type_is_complete() {
-        for (result, kind) in [
-            ("{}", Kind::Complete),
-            (r#"{"resultType":"complete"}"#, Kind::Complete),
-            (r#"{"resultType":7}"#, Kind::Complete),
-            (r#"{"resultType":"input\u005frequired"}"#, Kind::InputRequired),
-            (r#"{"resultType":"task"}"#, Kind::Other("task".into())),
-        ] {
-            assert_eq!(ResultMembers::parse(result).kind(), kind, "{result}");
-        }
+    /// Returns the exposed form of an object's `uri`, as JSON text.
+    fn uri(&self, object: &str) -> Option<String> {
+        let scheme = Some(self.scheme).filter(|scheme| !scheme.is_empty())?;
+        let own_uri = string(member(object, "uri")?)?;
+        Some(Value::from(format!("{scheme}{own_uri}")).to_string())
+    }
+
+    /// Describes a resource link as text, for clients that do not know links.
+    fn link(&self, block: &str) -> String {
+        let uri = member(block, "uri").and_then(string).unwrap_or_default();
+        let name = member(block, "title").or_else(|| member(block, "name")).and_then(string).unwrap_or_default();
+        let description = member(block, "description").and_then(string).unwrap_or_default();
+        let scheme = self.scheme;
+        format!("[resource {scheme}{uri} {name}{}{description}]", if description.is_empty() { "" } else { ": " })
     }
 }
+
+/// Returns a text block as JSON.
+fn text(text: &str) -> String {
+    format!(r#"{{"type":"text","text":{}}}"#, Value::from(text))
+}
+
+fn mime(block: &str) -> Cow<'_, str> {
+    member(block, "mimeType").and_then(string).unwrap_or_default()
+}
+
+fn without_member(object: &str, key: &str) -> Option<String> {
+    member(object, key).map(|_| edit(object, &[(key, MemberEdit::Drop)]))
+}
+
+#[cfg(test)]
+mod tests;

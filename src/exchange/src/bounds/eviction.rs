@@ -1,5 +1,5 @@
-//! Chooses the holder to evict when all places are taken: first holders that never finished a handshake, then the one
-//! that was idle longest. A holder with a call in flight keeps its place.
+//! Chooses the holder to evict when all slots are taken: first holders that never finished a handshake, then the one
+//! that was idle longest. A holder with a call in flight keeps its slot.
 
 use std::{collections::VecDeque, sync::OnceLock, time::Instant};
 
@@ -13,9 +13,9 @@ pub fn now() -> u64 {
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The claim of a holder to its place.
+/// The activity of a holder, which decides when it is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum Activity {
     /// The holder never finished its handshake.
     Handshake,
     /// The time, by [`now`], since which the holder has been idle.
@@ -25,64 +25,64 @@ pub enum Hold {
 }
 
 /// The order in which holders of one kind are evicted.
-pub struct Queue<K> {
+pub struct EvictionQueue<K> {
     /// Holders that had not finished their handshakes when they were added, oldest first.
     handshaking: VecDeque<K>,
     /// Some of the holders that were idle longest, with the times since which they were idle.
     idle: VecDeque<(K, u64)>,
 }
 
-impl<K> Default for Queue<K> {
+impl<K> Default for EvictionQueue<K> {
     fn default() -> Self {
         Self { handshaking: VecDeque::new(), idle: VecDeque::new() }
     }
 }
 
-impl<K> Queue<K> {
-    /// Adds a holder. `open` is the number of all holders, including this one. `hold` returns `None` for a holder that
+impl<K> EvictionQueue<K> {
+    /// Adds a holder. `open` is the number of all holders, including this one. `activity` returns `None` for a holder that
     /// is gone.
-    pub fn joined(&mut self, key: K, open: usize, hold: impl Fn(&K) -> Option<Hold>) {
+    pub fn add(&mut self, key: K, open: usize, activity: impl Fn(&K) -> Option<Activity>) {
         if self.handshaking.len() >= 2 * open + IDLE_BATCH {
-            self.handshaking.retain(|key| matches!(hold(key), Some(Hold::Handshake | Hold::Busy)));
+            self.handshaking.retain(|key| matches!(activity(key), Some(Activity::Handshake | Activity::Busy)));
         }
         self.handshaking.push_back(key);
     }
 
     /// Returns the next holder to evict. `all` lists all holders, and is called only if no idle one is known.
-    pub fn next(&mut self, hold: impl Fn(&K) -> Option<Hold>, all: impl FnOnce() -> Vec<K>) -> Option<K> {
+    pub fn next(&mut self, activity: impl Fn(&K) -> Option<Activity>, all: impl FnOnce() -> Vec<K>) -> Option<K> {
         for _ in 0..self.handshaking.len() {
             let key = self.handshaking.pop_front()?;
-            match hold(&key) {
-                Some(Hold::Handshake) => return Some(key),
+            match activity(&key) {
+                Some(Activity::Handshake) => return Some(key),
                 // The holder may yet fail to finish its handshake.
-                Some(Hold::Busy) => self.handshaking.push_back(key),
-                Some(Hold::Idle(_)) | None => {}
+                Some(Activity::Busy) => self.handshaking.push_back(key),
+                Some(Activity::Idle(_)) | None => {}
             }
         }
-        self.take_longest_idle(&hold).or_else(|| {
-            self.find_idle(&hold, all());
-            self.take_longest_idle(&hold)
+        self.take_longest_idle(&activity).or_else(|| {
+            self.find_idle(&activity, all());
+            self.take_longest_idle(&activity)
         })
     }
 
     /// Takes the first known holder that was still idle since it was found.
-    fn take_longest_idle(&mut self, hold: &impl Fn(&K) -> Option<Hold>) -> Option<K> {
+    fn take_longest_idle(&mut self, activity: &impl Fn(&K) -> Option<Activity>) -> Option<K> {
         while let Some((key, since)) = self.idle.pop_front() {
-            if hold(&key) == Some(Hold::Idle(since)) {
+            if activity(&key) == Some(Activity::Idle(since)) {
                 return Some(key);
             }
         }
         None
     }
 
-    fn find_idle(&mut self, hold: &impl Fn(&K) -> Option<Hold>, all: Vec<K>) {
+    fn find_idle(&mut self, activity: &impl Fn(&K) -> Option<Activity>, all: Vec<K>) {
         let mut idle: Vec<(K, u64)> = all
             .into_iter()
-            .filter_map(|key| match hold(&key)? {
+            .filter_map(|key| match activity(&key)? {
                 // A holder that is missing in `handshaking` goes before all holders that finished their handshakes.
-                Hold::Handshake => Some((key, 0)),
-                Hold::Idle(since) => Some((key, since)),
-                Hold::Busy => None,
+                Activity::Handshake => Some((key, 0)),
+                Activity::Idle(since) => Some((key, since)),
+                Activity::Busy => None,
             })
             .collect();
         if idle.len() > IDLE_BATCH {
@@ -100,69 +100,73 @@ mod tests {
 
     use super::*;
 
-    type Holds = HashMap<u32, Hold>;
+    type Activities = HashMap<u32, Activity>;
 
-    fn next(queue: &mut Queue<u32>, holds: &Holds) -> Option<u32> {
-        let mut all: Vec<u32> = holds.keys().copied().collect();
+    fn next(queue: &mut EvictionQueue<u32>, activities: &Activities) -> Option<u32> {
+        let mut all: Vec<u32> = activities.keys().copied().collect();
         all.sort_unstable();
-        queue.next(|key| holds.get(key).copied(), || all)
+        queue.next(|key| activities.get(key).copied(), || all)
     }
 
     #[test]
     fn unfinished_handshakes_are_evicted_before_longest_idle() {
-        let mut queue = Queue::default();
-        let mut holds = Holds::new();
-        for (key, hold) in
-            [(1, Hold::Idle(30)), (2, Hold::Handshake), (3, Hold::Busy), (4, Hold::Idle(10)), (5, Hold::Handshake)]
-        {
-            holds.insert(key, hold);
-            queue.joined(key, holds.len(), |key| holds.get(key).copied());
+        let mut queue = EvictionQueue::default();
+        let mut activities = Activities::new();
+        for (key, activity) in [
+            (1, Activity::Idle(30)),
+            (2, Activity::Handshake),
+            (3, Activity::Busy),
+            (4, Activity::Idle(10)),
+            (5, Activity::Handshake),
+        ] {
+            activities.insert(key, activity);
+            queue.add(key, activities.len(), |key| activities.get(key).copied());
         }
         for expected in [Some(2), Some(5), Some(4), Some(1), None] {
-            assert_eq!(next(&mut queue, &holds), expected);
-            expected.map(|key| holds.remove(&key));
+            assert_eq!(next(&mut queue, &activities), expected);
+            expected.map(|key| activities.remove(&key));
         }
         // A busy holder may become idle later.
-        holds.insert(3, Hold::Idle(50));
-        assert_eq!(next(&mut queue, &holds), Some(3));
+        activities.insert(3, Activity::Idle(50));
+        assert_eq!(next(&mut queue, &activities), Some(3));
     }
 
     #[test]
     fn holder_that_became_active_since_search_stays() {
-        let mut queue = Queue::default();
-        let mut holds: Holds = (0..5).map(|key| (key, Hold::Idle(u64::from(key)))).collect();
-        assert_eq!(next(&mut queue, &holds), Some(0));
-        holds.remove(&0);
-        holds.insert(1, Hold::Idle(100));
-        holds.insert(2, Hold::Busy);
-        assert_eq!(next(&mut queue, &holds), Some(3));
-        holds.remove(&3);
-        assert_eq!(next(&mut queue, &holds), Some(4));
-        holds.remove(&4);
-        assert_eq!(next(&mut queue, &holds), Some(1));
+        let mut queue = EvictionQueue::default();
+        let mut activities: Activities = (0..5).map(|key| (key, Activity::Idle(u64::from(key)))).collect();
+        assert_eq!(next(&mut queue, &activities), Some(0));
+        activities.remove(&0);
+        activities.insert(1, Activity::Idle(100));
+        activities.insert(2, Activity::Busy);
+        assert_eq!(next(&mut queue, &activities), Some(3));
+        activities.remove(&3);
+        assert_eq!(next(&mut queue, &activities), Some(4));
+        activities.remove(&4);
+        assert_eq!(next(&mut queue, &activities), Some(1));
     }
 
     #[test]
     fn silent_newcomers_evict_only_each_other() {
-        let mut queue = Queue::default();
-        let mut holds: Holds = (0..1000).map(|key| (key, Hold::Idle(u64::from(key)))).collect();
-        assert_eq!(next(&mut queue, &holds), Some(0));
-        holds.remove(&0);
+        let mut queue = EvictionQueue::default();
+        let mut activities: Activities = (0..1000).map(|key| (key, Activity::Idle(u64::from(key)))).collect();
+        assert_eq!(next(&mut queue, &activities), Some(0));
+        activities.remove(&0);
         for key in 1000..5000 {
-            holds.insert(key, Hold::Handshake);
-            queue.joined(key, holds.len(), |key| holds.get(key).copied());
-            let evicted = next(&mut queue, &holds).unwrap();
+            activities.insert(key, Activity::Handshake);
+            queue.add(key, activities.len(), |key| activities.get(key).copied());
+            let evicted = next(&mut queue, &activities).unwrap();
             assert_eq!(evicted, key);
-            holds.remove(&evicted);
+            activities.remove(&evicted);
         }
         assert!(queue.handshaking.len() <= 2 * 1000 + IDLE_BATCH, "{}", queue.handshaking.len());
     }
 
     #[test]
     fn holders_with_finished_handshake_are_removed_from_queue() {
-        let mut queue = Queue::default();
+        let mut queue = EvictionQueue::default();
         for key in 0..10_000_u32 {
-            queue.joined(key, 10, |_| Some(Hold::Idle(0)));
+            queue.add(key, 10, |_| Some(Activity::Idle(0)));
         }
         assert!(queue.handshaking.len() <= 2 * 10 + IDLE_BATCH + 1, "{}", queue.handshaking.len());
     }

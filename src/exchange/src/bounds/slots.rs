@@ -5,10 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::eviction::{Hold, Queue};
+use super::eviction::{Activity, EvictionQueue};
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The places for long-lived requests of each principal at all endpoints (streams, feeds, listeners, waits), up to
+/// The slots for long-lived requests of each principal at all endpoints (streams, feeds, listeners, waits), up to
 /// `limits.max_streams`.
 pub struct StreamSlots {
     max: usize,
@@ -22,13 +22,13 @@ struct PrincipalStreams {
     last_number: u64,
     /// The streams that may be evicted.
     streams: HashMap<u64, Evictable>,
-    queue: Queue<u64>,
+    queue: EvictionQueue<u64>,
 }
 
 /// A stream that may be evicted to make room for another one.
 pub struct Evictable {
-    /// Returns the stream's claim to its place.
-    hold: Box<dyn Fn() -> Hold + Send + Sync>,
+    /// Returns the activity of the stream.
+    activity: Box<dyn Fn() -> Activity + Send + Sync>,
     /// Cancelled to end the stream.
     end: CancellationToken,
 }
@@ -36,8 +36,8 @@ pub struct Evictable {
 impl Evictable {
     /// Creates a stream that ends when `end` is cancelled.
     #[must_use]
-    pub fn new(hold: impl Fn() -> Hold + Send + Sync + 'static, end: CancellationToken) -> Self {
-        Self { hold: Box::new(hold), end }
+    pub fn new(activity: impl Fn() -> Activity + Send + Sync + 'static, end: CancellationToken) -> Self {
+        Self { activity: Box::new(activity), end }
     }
 }
 
@@ -47,15 +47,15 @@ impl StreamSlots {
         Arc::new(Self { max, open: Mutex::default() })
     }
 
-    /// Takes a place that is released when it is dropped. Its holder is never evicted.
+    /// Takes a slot that is released when it is dropped. Its holder is never evicted.
     ///
     /// # Errors
-    /// `OVERLOADED` if the principal has no place left and none of its streams can be evicted.
+    /// `OVERLOADED` if the principal has no slot left and none of its streams can be evicted.
     pub fn take(self: &Arc<Self>, principal: &str) -> Result<StreamSlot, McpError> {
         self.take_for(principal, None)
     }
 
-    /// Takes a place like [`Self::take`]. If `stream` is given, it may be evicted later.
+    /// Takes a slot like [`Self::take`]. If `stream` is given, it may be evicted later.
     ///
     /// # Errors
     /// The errors of [`Self::take`].
@@ -72,7 +72,7 @@ impl StreamSlots {
             let number = principal_streams.last_number;
             principal_streams.streams.insert(number, stream);
             let PrincipalStreams { streams, queue, count, .. } = principal_streams;
-            queue.joined(number, *count, |key| streams.get(key).map(|stream| (stream.hold)()));
+            queue.add(number, *count, |key| streams.get(key).map(|stream| (stream.activity)()));
             number
         });
         Ok(StreamSlot { slots: Arc::clone(self), principal: principal.to_owned(), number })
@@ -82,8 +82,9 @@ impl StreamSlots {
 impl PrincipalStreams {
     fn evict_one(&mut self) -> bool {
         let Self { streams, queue, .. } = self;
-        let hold = |key: &u64| streams.get(key).map(|stream| (stream.hold)());
-        let Some(stream) = queue.next(hold, || streams.keys().copied().collect()).and_then(|key| streams.remove(&key))
+        let activity = |key: &u64| streams.get(key).map(|stream| (stream.activity)());
+        let Some(stream) =
+            queue.next(activity, || streams.keys().copied().collect()).and_then(|key| streams.remove(&key))
         else {
             return false;
         };
@@ -94,7 +95,7 @@ impl PrincipalStreams {
     }
 }
 
-/// A place of [`StreamSlots`], which is released when it is dropped.
+/// A slot of [`StreamSlots`], which is released when it is dropped.
 pub struct StreamSlot {
     slots: Arc<StreamSlots>,
     principal: String,
@@ -106,7 +107,7 @@ impl Drop for StreamSlot {
     fn drop(&mut self) {
         let mut open = self.slots.open.lock();
         let Some(principal_streams) = open.get_mut(&self.principal) else { return };
-        // An evicted stream has no place to release.
+        // An evicted stream has no slot to release.
         if self.number.is_none_or(|number| principal_streams.streams.remove(&number).is_some()) {
             principal_streams.count -= 1;
         }
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_is_per_principal_and_dropped_place_is_free() {
+    fn limit_is_per_principal_and_dropped_slot_is_free() {
         let slots = StreamSlots::new(2);
         let held = [slots.take("alice").unwrap(), slots.take("alice").unwrap()];
         assert_eq!(slots.take("alice").err().unwrap().kind, ErrorKind::Overloaded);
@@ -143,12 +144,12 @@ mod tests {
         let slots = StreamSlots::new(2);
         let _wait = slots.take("alice").unwrap();
         let ends = [CancellationToken::new(), CancellationToken::new()];
-        let stream = |hold, end: &CancellationToken| Some(Evictable::new(move || hold, end.clone()));
-        let idle = slots.take_for("alice", stream(Hold::Idle(1), &ends[0])).unwrap();
-        let busy = slots.take_for("alice", stream(Hold::Busy, &ends[1])).unwrap();
+        let stream = |activity, end: &CancellationToken| Some(Evictable::new(move || activity, end.clone()));
+        let idle = slots.take_for("alice", stream(Activity::Idle(1), &ends[0])).unwrap();
+        let busy = slots.take_for("alice", stream(Activity::Busy, &ends[1])).unwrap();
         assert!(ends[0].is_cancelled());
         assert!(slots.take("alice").is_err());
-        // The dropped place of an evicted stream is not released a second time.
+        // The dropped slot of an evicted stream is not released a second time.
         drop(idle);
         assert!(slots.take("alice").is_err());
         drop(busy);

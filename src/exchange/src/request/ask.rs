@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 
-use super::related::RelatedChannel;
+use super::reply::RelatedChannel;
 use crate::session::shared::SessionShared;
 use countersign_protocol::{RequestId, encode};
 

@@ -9,11 +9,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::related::RelatedChannel;
+use super::reply::RelatedChannel;
 use crate::session::{
-    cancel::Cancel,
     facts::ClientFacts,
-    shared::{AdmitFault, RequestKey, SessionShared},
+    shared::{Cancel, RequestKey, SessionShared},
 };
 use countersign_domain::{
     changes::Proposer,
@@ -229,15 +228,7 @@ impl<'a> InFlight<'a> {
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` if too many requests are in flight.
     pub fn admit(slots: &'a RequestSlots, session: &'a SessionShared, id: &RequestId) -> Result<Self, McpError> {
-        let max = slots.max_per_session;
-        let (key, cancel) = session.admit(id, max).map_err(|fault| match fault {
-            AdmitFault::DuplicateId => {
-                McpError::new(ErrorKind::InvalidRequest, "a request with this id is still in flight")
-            }
-            AdmitFault::TooMany => {
-                McpError::new(ErrorKind::Overloaded, "too many requests in flight").with("limit", max as u64)
-            }
-        })?;
+        let (key, cancel) = session.admit(id, slots.max_per_session)?;
         slots.running.fetch_add(1, Ordering::Relaxed);
         Ok(Self { slots, session, key, cancel, is_answered: false })
     }

@@ -2,5 +2,4 @@
 
 pub mod ask;
 pub mod context;
-pub mod related;
 pub mod reply;

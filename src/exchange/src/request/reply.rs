@@ -1,9 +1,23 @@
-//! The plain answer to a request. [`Reply::finish`] adapts it to the client's revision.
+//! The answer to a request, and the messages that belong to the request and precede its answer. [`Reply::finish`] adapts
+//! the answer to the client's revision.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll},
+};
 
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+
+use crate::{
+    bounds::memory::{EXEMPT_BYTES, Memory, Share},
+    session::shared::{Channel, SessionShared},
+};
+use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, Revision, json::add_members};
-
 /// `{"io.modelcontextprotocol/serverInfo": …}`, the `_meta` of all results that the gateway creates for stateless
 /// clients.
 pub const SERVER_META: &str = concat!(
@@ -94,32 +108,156 @@ impl Reply {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
+/// The channel for the messages of one request. They are never sent on the stream of another request.
+#[derive(Clone)]
+pub enum RelatedChannel {
+    /// The session's only, ordered stream.
+    Outbox(Arc<SessionShared>),
+    /// The numbered SSE stream of a handshake-era HTTP request. The first message opens it.
+    Stream(Arc<PostStream>),
+    /// The response stream of one modern POST.
+    Queue(Arc<ResponseQueue>),
+    /// The client cannot receive such messages.
+    Nowhere,
+}
 
-    use super::*;
-
-    fn finished(reply: &Reply, revision: Revision) -> Value {
-        serde_json::from_str(&reply.finish(revision)).unwrap()
-    }
-
-    #[test]
-    fn result_has_members_that_its_revision_requires() {
-        let reply =
-            Reply { meta: Some(("id", "7".into())), ..Reply::new(r#"{"n":1}"#.into()).cached(CacheHint::STATIC) };
-        assert_eq!(reply.finish(Revision::V2025_11_25), r#"{"n":1}"#, "the handshake era has none of these members");
-        let mut meta: Value = serde_json::from_str(SERVER_META).unwrap();
-        meta["id"] = 7.into();
-        let expected = json!({
-            "n": 1, "resultType": "complete", "_meta": meta, "ttlMs": 60_000, "cacheScope": "public",
-        });
-        assert_eq!(finished(&reply, Revision::MODERN), expected);
-        let live = Reply::new("{}".into()).cached(CacheHint::LIVE);
-        assert_eq!(finished(&live, Revision::MODERN)["cacheScope"], "private");
-        let plain = finished(&Reply::new("{}".into()), Revision::MODERN);
-        assert!(plain.get("ttlMs").is_none() && plain.get("cacheScope").is_none());
-        // A result of an upstream stays unchanged.
-        assert_eq!(Reply::passed_on("{ }".into()).finish(Revision::MODERN), "{ }");
+impl RelatedChannel {
+    /// Sends a message. Returns `false` if it could not be queued.
+    pub fn send(&self, message: Bytes) -> bool {
+        match self {
+            Self::Outbox(session) => match &session.channel {
+                Channel::Outbox(outbox) => session.push(outbox, message),
+                _ => false,
+            },
+            Self::Stream(stream) => stream.push(message),
+            Self::Queue(queue) => queue.push(message),
+            Self::Nowhere => false,
+        }
     }
 }
+
+/// The SSE stream of one handshake-era POST. Most requests are answered without opening it.
+pub struct PostStream {
+    pub session: Arc<SessionShared>,
+    number: OnceLock<u32>,
+    opened: AtomicWaker,
+}
+
+impl PostStream {
+    #[must_use]
+    pub fn new(session: Arc<SessionShared>) -> Self {
+        Self { session, number: OnceLock::new(), opened: AtomicWaker::new() }
+    }
+
+    /// Registers a task to be woken when the stream is opened.
+    pub fn watch(&self, cx: &Context<'_>) {
+        self.opened.register(cx.waker());
+    }
+
+    /// Returns the stream's number, and opens the stream if necessary. Returns `None` for a session without streams.
+    pub fn open(&self) -> Option<u32> {
+        let Channel::Streams(streams) = &self.session.channel else { return None };
+        if let Some(number) = self.number() {
+            return Some(number);
+        }
+        let number = *self.number.get_or_init(|| streams.open());
+        self.opened.wake();
+        Some(number)
+    }
+
+    /// Returns the stream's number if a message was sent on it.
+    pub fn number(&self) -> Option<u32> {
+        self.number.get().copied()
+    }
+
+    fn push(&self, message: Bytes) -> bool {
+        match (self.open(), &self.session.channel) {
+            (Some(number), Channel::Streams(streams)) => {
+                streams.push(number, message);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[derive(Default)]
+struct PendingMessages {
+    messages: VecDeque<Bytes>,
+    bytes: usize,
+    /// The memory of the principal that the messages take.
+    share: Option<Share>,
+}
+
+impl PendingMessages {
+    fn take(&mut self) -> Vec<Bytes> {
+        self.bytes = 0;
+        self.share = None;
+        self.messages.drain(..).collect()
+    }
+}
+
+/// The messages for one response, bounded in number and bytes, with a single reader.
+pub struct ResponseQueue {
+    max: usize,
+    max_bytes: usize,
+    /// The memory and the principal that the messages count for, if they are counted.
+    owner: Option<(Arc<Memory>, Arc<Principal>)>,
+    messages: Mutex<PendingMessages>,
+    reader: AtomicWaker,
+}
+
+impl ResponseQueue {
+    #[must_use]
+    pub fn new(max: usize, max_bytes: usize) -> Self {
+        Self { max, max_bytes, owner: None, messages: Mutex::default(), reader: AtomicWaker::new() }
+    }
+
+    /// Like [`Self::new`], for messages that count as memory of the principal.
+    #[must_use]
+    pub fn counted(max: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
+        Self { owner: Some((memory, principal)), ..Self::new(max, max_bytes) }
+    }
+
+    fn push(&self, message: Bytes) -> bool {
+        {
+            let mut pending = self.messages.lock();
+            let bytes = pending.bytes + message.len();
+            if pending.messages.len() >= self.max || (bytes > self.max_bytes && pending.bytes > 0) {
+                return false;
+            }
+            if let (Some((memory, principal)), counted @ 1..) = (&self.owner, bytes.saturating_sub(EXEMPT_BYTES)) {
+                let share = pending.share.get_or_insert_with(|| memory.share(&principal.name));
+                if !share.grow(counted.saturating_sub(share.bytes())) {
+                    return false;
+                }
+            }
+            pending.bytes = bytes;
+            pending.messages.push_back(message);
+        }
+        self.reader.wake();
+        true
+    }
+
+    /// Takes all pending messages, or returns `Pending` while there are none.
+    pub fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<Bytes>> {
+        self.reader.register(cx.waker());
+        let taken = self.messages.lock().take();
+        if taken.is_empty() { Poll::Pending } else { Poll::Ready(taken) }
+    }
+
+    /// Puts back messages that were taken only to find out whether there are any.
+    pub fn put_back(&self, taken: Vec<Bytes>) {
+        let mut pending = self.messages.lock();
+        pending.bytes += taken.iter().map(Bytes::len).sum::<usize>();
+        taken.into_iter().rev().for_each(|message| pending.messages.push_front(message));
+    }
+
+    /// Takes all pending messages.
+    pub fn take(&self) -> Vec<Bytes> {
+        self.messages.lock().take()
+    }
+}
+
+#[cfg(test)]
+mod tests;

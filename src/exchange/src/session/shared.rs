@@ -2,27 +2,29 @@
 
 use std::{
     collections::HashMap,
+    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    cancel::Cancel,
     facts::ClientFacts,
     outbox::Outbox,
     questions::Questions,
     streams::{GET_STREAM, Streams},
 };
 use crate::bounds::{
-    eviction::{self, Hold},
+    eviction::{self, Activity},
     memory::Share,
     slots::Evictable,
 };
@@ -30,7 +32,6 @@ use countersign_domain::principal::{Identity, Principal};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
 use countersign_provider::{SessionNotes, Subscriber};
 pub use countersign_telemetry::Transport;
-
 /// The channel for messages that belong to no request.
 pub enum Channel {
     /// One ordered stream for answers and all other messages: WebSocket, stdio, the pair of 2024-11-05.
@@ -91,11 +92,64 @@ pub enum RequestKey {
     Number(u64),
 }
 
-/// The reason why a request is refused: its id is in use, or too many requests are in flight.
-#[derive(Debug, PartialEq, Eq)]
-pub enum AdmitFault {
-    DuplicateId,
-    TooMany,
+/// The cancellation of one request, by its client or by the end of its session.
+///
+/// Every request has one, and most requests need it only to wake the task that runs them. A [`CancellationToken`] takes
+/// locks and an entry among its parent's children, so it is created only for handlers that pass it on.
+#[derive(Clone, Default)]
+pub struct Cancel(Arc<CancelState>);
+
+#[derive(Default)]
+struct CancelState {
+    is_cancelled: AtomicBool,
+    waker: AtomicWaker,
+    token: Mutex<Option<CancellationToken>>,
+}
+
+impl Cancel {
+    pub fn cancel(&self) {
+        // The flag is set first, so that a token that is created meanwhile is cancelled, too.
+        self.0.is_cancelled.store(true, Ordering::Release);
+        self.0.waker.wake();
+        if let Some(token) = &*self.0.token.lock() {
+            token.cancel();
+        }
+    }
+
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled.load(Ordering::Acquire)
+    }
+
+    /// Waits until the request is cancelled. Only the task that waited last is woken.
+    pub async fn cancelled(&self) {
+        poll_fn(|cx| {
+            if !self.is_cancelled() {
+                self.0.waker.register(cx.waker());
+            }
+            if self.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Returns a token that many tasks may wait for. It is cancelled with this one, or with the `parent` of the first
+    /// call.
+    #[must_use]
+    pub fn token(&self, parent: &CancellationToken) -> CancellationToken {
+        let mut token = self.0.token.lock();
+        let token = token.get_or_insert_with(|| parent.child_token());
+        if self.is_cancelled() {
+            token.cancel();
+        }
+        token.clone()
+    }
+}
+
+/// Wraps the token of another operation. [`Cancel::token`] returns that same token.
+impl From<CancellationToken> for Cancel {
+    fn from(token: CancellationToken) -> Self {
+        Self(Arc::new(CancelState { token: Mutex::new(Some(token)), ..CancelState::default() }))
+    }
 }
 
 impl SessionShared {
@@ -190,14 +244,14 @@ impl SessionShared {
         Duration::from_millis(eviction::now().saturating_sub(self.last_active.load(Ordering::Relaxed)))
     }
 
-    /// Returns the session's claim to its place.
-    pub fn hold(&self) -> Hold {
+    /// Returns the session's activity, which decides when it is evicted.
+    pub fn activity(&self) -> Activity {
         if self.in_flight() > 0 {
-            Hold::Busy
+            Activity::Busy
         } else if self.is_established() {
-            Hold::Idle(self.last_message.load(Ordering::Relaxed))
+            Activity::Idle(self.last_message.load(Ordering::Relaxed))
         } else {
-            Hold::Handshake
+            Activity::Handshake
         }
     }
 
@@ -205,7 +259,7 @@ impl SessionShared {
     #[must_use]
     pub fn evictable(self: &Arc<Self>, end: CancellationToken) -> Evictable {
         let session = Arc::clone(self);
-        Evictable::new(move || session.hold(), end)
+        Evictable::new(move || session.activity(), end)
     }
 
     /// Returns `true` if the client seems to have a connection open: over handshake-era HTTP, a stream or a request
@@ -240,15 +294,15 @@ impl SessionShared {
     /// Registers a request in flight; [`Self::release`] must follow.
     ///
     /// # Errors
-    /// See [`AdmitFault`].
-    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancel), AdmitFault> {
+    /// `-32600` for an id that is in use, `OVERLOADED` if `max` requests are in flight.
+    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancel), McpError> {
         let key = match self.channel {
             Channel::None => RequestKey::Number(self.last_number.fetch_add(1, Ordering::Relaxed)),
             Channel::Outbox(_) | Channel::Streams(_) => RequestKey::Id(id.clone()),
         };
         let mut in_flight = self.in_flight.lock();
         if in_flight.len() >= max {
-            return Err(AdmitFault::TooMany);
+            return Err(McpError::new(ErrorKind::Overloaded, "too many requests in flight").with("limit", max as u64));
         }
         let cancel = Cancel::default();
         if self.ended.is_cancelled() {
@@ -256,7 +310,9 @@ impl SessionShared {
             cancel.cancel();
         }
         match in_flight.entry(key.clone()) {
-            std::collections::hash_map::Entry::Occupied(_) => Err(AdmitFault::DuplicateId),
+            std::collections::hash_map::Entry::Occupied(_) => {
+                Err(McpError::new(ErrorKind::InvalidRequest, "a request with this id is still in flight"))
+            }
             std::collections::hash_map::Entry::Vacant(slot) => {
                 slot.insert(cancel.clone());
                 Ok((key, cancel))
@@ -371,121 +427,4 @@ impl Subscriber for SessionShared {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        bounds::memory::Memory,
-        session::outbox::OutboxLimits,
-        testing::{facts, identity},
-    };
-    use countersign_domain::principal::Role;
-
-    fn session(channel: Channel) -> SessionShared {
-        SessionShared::new(Transport::Http, identity("ann", Role::Agent), channel, &CancellationToken::new())
-    }
-
-    fn outbox() -> Channel {
-        let limits = OutboxLimits { messages: 10, bytes: 1000, replay_frames: 0, replay_bytes: 0 };
-        Channel::Outbox(Outbox::new(limits))
-    }
-
-    fn id() -> RequestId {
-        RequestId::from_raw("1")
-    }
-
-    #[test]
-    fn session_is_connected_while_its_client_can_be_seen() {
-        let of_socket = session(outbox());
-        assert!(of_socket.is_connected());
-        let Channel::Outbox(socket) = &of_socket.channel else { panic!("no outbox") };
-        socket.detach();
-        assert!(!of_socket.is_connected());
-        let over_http = session(Channel::Streams(Streams::new(10, 1000)));
-        assert!(!over_http.is_connected());
-        let (key, _) = over_http.admit(&id(), 10).unwrap();
-        assert!(over_http.is_connected());
-        over_http.release(&key);
-        assert!(!over_http.is_connected());
-        let Channel::Streams(streams) = &over_http.channel else { panic!("no streams") };
-        let reader = streams.attach(GET_STREAM);
-        assert!(reader.is_some() && over_http.is_connected());
-        drop(reader);
-        assert!(!over_http.is_connected());
-    }
-
-    #[test]
-    fn request_id_is_unique_in_session_and_cancels_its_request() {
-        let session = session(outbox());
-        let (key, cancel) = session.admit(&id(), 10).unwrap();
-        assert_eq!(session.admit(&id(), 10).err(), Some(AdmitFault::DuplicateId));
-        session.cancel(&RequestId::from_raw("2"));
-        session.cancel(&RequestId::from_raw("\"1\""));
-        assert!(!cancel.is_cancelled(), "neither id is that of the request");
-        session.cancel(&id());
-        assert!(cancel.is_cancelled());
-        session.release(&key);
-        let (_, again) = session.admit(&id(), 10).unwrap();
-        assert!(!again.is_cancelled());
-    }
-
-    #[test]
-    fn clients_on_one_stateless_connection_may_use_equal_ids() {
-        let session = session(Channel::None);
-        let (first, cancel) = session.admit(&id(), 2).unwrap();
-        let (second, _) = session.admit(&id(), 2).unwrap();
-        assert_ne!(first, second);
-        assert_eq!(session.admit(&id(), 2).err(), Some(AdmitFault::TooMany));
-        session.cancel(&id());
-        assert!(!cancel.is_cancelled(), "the ids of several clients may be equal");
-    }
-
-    #[test]
-    fn end_of_session_cancels_its_requests() {
-        let session = session(outbox());
-        let (_, cancel) = session.admit(&id(), 10).unwrap();
-        session.end();
-        assert!(cancel.is_cancelled());
-        let (_, late) = session.admit(&RequestId::from_raw("2"), 10).unwrap();
-        assert!(late.is_cancelled(), "a request that arrives after the end is cancelled, too");
-    }
-
-    #[test]
-    fn hold_is_busy_or_idle_or_handshake_by_state() {
-        let (session, memory) = (session(outbox()), Memory::new(1000, 1000));
-        assert_eq!(session.hold(), Hold::Handshake);
-        session.set_facts(facts(Revision::V2025_11_25, "{}").into(), memory.share("ann"));
-        assert_eq!(session.hold(), Hold::Handshake, "the handshake is not finished");
-        session.mark_initialized();
-        assert!(matches!(session.hold(), Hold::Idle(_)));
-        let (key, _) = session.admit(&id(), 10).unwrap();
-        assert_eq!(session.hold(), Hold::Busy);
-        session.release(&key);
-        assert!(matches!(session.hold(), Hold::Idle(_)));
-        assert!(matches!(self::session(Channel::None).hold(), Hold::Idle(_)), "stateless clients have no handshake");
-    }
-
-    #[test]
-    fn subscriptions_are_limited_counted_once_and_released() {
-        let (session, memory) = (session(outbox()), Memory::new(100, 100));
-        let subscribe = |uri: &str, max| session.subscribe(uri, max, || memory.take("ann", 60));
-        subscribe("a:1", 2).unwrap();
-        subscribe("a:1", 2).unwrap();
-        assert_eq!(memory.used_by("ann"), 60, "a repeated subscription counts once");
-        assert_eq!(subscribe("a:2", 2).unwrap_err().kind, ErrorKind::Overloaded, "the principal has no memory left");
-        assert_eq!(subscribe("a:2", 1).unwrap_err().data["limit"], 1);
-        session.unsubscribe("a:1");
-        assert_eq!(memory.used_by("ann"), 0);
-        subscribe("a:3", 1).unwrap();
-        assert_eq!(session.take_subscriptions(), ["a:3"]);
-        assert_eq!(memory.used_by("ann"), 0);
-    }
-
-    #[test]
-    fn only_handshake_facts_set_legacy_revision() {
-        let (session, memory) = (session(outbox()), Memory::new(1000, 1000));
-        session.set_facts(facts(Revision::MODERN, "{}").into(), memory.take("ann", 10).unwrap());
-        assert_eq!((session.legacy_revision(), session.is_established()), (None, true));
-        session.set_facts(facts(Revision::V2025_06_18, "{}").into(), memory.take("ann", 20).unwrap());
-        assert_eq!((session.legacy_revision(), memory.used_by("ann")), (Some(Revision::V2025_06_18), 20));
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::cache_hint;
+use super::lists::hint_for_tools;
 use crate::{extension::SERVED_HERE, limits::RequestLimits, status::GatewayStatus};
 use countersign_bridge::tasks;
 use countersign_exchange::{context::Exchange, facts::ClientFacts, memory::Memory, reply::Reply};
@@ -120,7 +120,7 @@ pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
     let capabilities = capabilities_with(table, Revision::MODERN, &exchange.facts.capabilities);
     let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
     // The instructions of servers vary by principal exactly as their tools do.
-    Reply::new(result).cached(cache_hint::for_tools(table))
+    Reply::new(result).cached(hint_for_tools(table))
 }
 
 /// Returns the instructions of the gateway and of the servers that are visible to the principal.

@@ -14,25 +14,23 @@ use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    ItemRequest,
     resources::reserve_memory,
     tasks::{TaskSources, listen as tasks},
-    upstream_wait::RouteFinder,
 };
 use crate::{limits::RequestLimits, policy::admit, server::Routing};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
-    cancel::Cancel,
     context::Exchange,
-    eviction::{self, Hold},
+    eviction::{self, Activity},
     facts::check_uri,
     memory::Memory,
-    related::RelatedChannel,
-    reply::Reply,
+    reply::{RelatedChannel, Reply},
+    shared::Cancel,
     slots::Evictable,
 };
 use countersign_protocol::{
     ErrorKind, McpError, encode,
-    envelope::Request,
     params::{self, keys},
 };
 use countersign_routing::{
@@ -44,25 +42,18 @@ use countersign_routing::{
 };
 use countersign_upstream::Upstream;
 
-/// Keeps the request open until the client cancels it or stops reading, another stream takes its place, or the gateway
+/// Keeps the request open until the client cancels it or stops reading, another stream takes its slot, or the gateway
 /// shuts down. An eviction or a shutdown ends it with a result.
-pub async fn listen(
-    exchange: &Exchange,
-    finder: RouteFinder<'_>,
-    limits: &RequestLimits,
-    memory: &Arc<Memory>,
-    sources: TaskSources<'_>,
-    request: &Request<'_>,
-    cancel: &Cancel,
-) -> Result<Reply, McpError> {
+pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSources<'_>) -> Result<Reply, McpError> {
+    let ItemRequest { exchange, request, cancel, finder, limits } = item;
     let params: params::Listen<'_> = params::parse(request.params)?;
     let Routing { routes, router, long_requests, .. } = finder.routing;
     let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
-    let hold = {
+    let activity = {
         let last_sent = Arc::clone(&last_sent);
-        move || Hold::Idle(last_sent.load(Ordering::Relaxed))
+        move || Activity::Idle(last_sent.load(Ordering::Relaxed))
     };
-    let _slot = long_requests.admit_stream(&exchange.identity.principal, Evictable::new(hold, evicted.clone()))?;
+    let _slot = long_requests.admit_stream(&exchange.identity.principal, Evictable::new(activity, evicted.clone()))?;
     let requested = params.notifications;
     for uri in &requested.resource_subscriptions {
         check_uri(limits.max_uri, "notifications.resourceSubscriptions", uri)?;
@@ -140,7 +131,7 @@ pub async fn listen(
         }
         () = cancel.cancelled() => {}
         () = unread.cancelled() => {}
-        // Another stream of the same principal needs the place.
+        // Another stream of the same principal needs the slot.
         () = evicted.cancelled() => {}
         () = tasks::watch(exchange, sources.reviews, tasks, request.id.as_json(), &*sink) => {}
         revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),

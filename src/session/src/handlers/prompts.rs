@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{cache_hint, page::page, upstream_wait::RouteFinder};
-use crate::{
-    limits::RequestLimits,
-    policy::{ListFilter, admit},
+use super::{
+    ItemRequest,
+    lists::{self, page},
 };
+use crate::policy::{ListFilter, admit};
 use countersign_bridge::{self, Bridge, Call, Verb, request};
 use countersign_domain::policy::Subject;
-use countersign_exchange::{cancel::Cancel, context::Exchange, facts::check_uri, reply::Reply};
+use countersign_exchange::{context::Exchange, facts::check_uri, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
@@ -38,18 +38,12 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let prompts: Vec<_> = table.prompts().iter().filter(shown).collect();
     let cursor = params.cursor.as_deref();
     let json = page("prompts", &prompts, |route| route.list_entry(revision), cursor, table.versions.prompts)?;
-    Ok(Reply::new(json).cached(cache_hint::for_filtered_list(table)))
+    Ok(Reply::new(json).cached(lists::hint_for_filtered_list(table)))
 }
 
 /// Answers `prompts/get`.
-pub async fn get(
-    exchange: &Exchange,
-    finder: RouteFinder<'_>,
-    limits: &RequestLimits,
-    bridge: &Arc<Bridge>,
-    request: &Request<'_>,
-    cancel: &Cancel,
-) -> Result<Reply, McpError> {
+pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
+    let ItemRequest { exchange, request, cancel, finder, limits } = item;
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
     let route = finder.find_prompt(&params.name).await?.ok_or_else(|| not_found(&params.name))?;
     admit(exchange, &finder.routing.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
@@ -82,14 +76,8 @@ pub async fn get(
 }
 
 /// Answers `completion/complete`.
-pub async fn complete(
-    exchange: &Exchange,
-    finder: RouteFinder<'_>,
-    limits: &RequestLimits,
-    bridge: &Arc<Bridge>,
-    request: &Request<'_>,
-    cancel: &Cancel,
-) -> Result<Reply, McpError> {
+pub async fn complete(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
+    let ItemRequest { exchange, request, cancel, finder, limits } = item;
     let params: params::Complete<'_> = params::parse(request.params)?;
     let (target, subject) = match &params.reference {
         params::Reference::Prompt { name } => {

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{cache_hint, page::page, upstream_wait::RouteFinder};
+use super::{
+    ItemRequest,
+    lists::{self, page},
+};
 use crate::{
     limits::RequestLimits,
     policy::{ListFilter, admit},
@@ -13,11 +16,11 @@ use crate::{
 use countersign_bridge::{self, Bridge, Call, Verb, request};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
-    cancel::Cancel,
     context::Exchange,
     facts::check_uri,
     memory::{Memory, Share},
     reply::{CacheHint, Reply},
+    shared::Cancel,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, params};
 use countersign_routing::{
@@ -114,18 +117,12 @@ pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>)
     let templates: Vec<_> = table.templates().iter().filter(shown).collect();
     let json =
         page("resourceTemplates", &templates, |route| route.list_entry(revision), cursor, table.versions.resources)?;
-    Ok(Reply::new(json).cached(cache_hint::for_filtered_list(table)))
+    Ok(Reply::new(json).cached(lists::hint_for_filtered_list(table)))
 }
 
 /// Answers `resources/read`.
-pub async fn read(
-    exchange: &Exchange,
-    finder: RouteFinder<'_>,
-    limits: &RequestLimits,
-    bridge: &Arc<Bridge>,
-    request: &Request<'_>,
-    cancel: &Cancel,
-) -> Result<Reply, McpError> {
+pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
+    let ItemRequest { exchange, request, cancel, finder, limits } = item;
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     let provider = finder.find_resource(&params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
@@ -145,14 +142,8 @@ pub async fn read(
 
 /// Answers `resources/subscribe`. The resource need not exist yet, because a client may wait for it to appear. A
 /// principal that may not read the resource gets the same error as for reading it.
-pub async fn subscribe(
-    exchange: &Exchange,
-    finder: RouteFinder<'_>,
-    limits: &RequestLimits,
-    memory: &Arc<Memory>,
-    request: &Request<'_>,
-    cancel: &Cancel,
-) -> Result<Reply, McpError> {
+pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Reply, McpError> {
+    let ItemRequest { exchange, request, cancel, finder, limits } = item;
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     finder.wait_for_resource(&params.uri).await;

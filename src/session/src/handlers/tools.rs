@@ -5,9 +5,8 @@ use std::{borrow::Cow, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
-    cache_hint,
     client_questions::ClientQuestions,
-    page::page,
+    lists::{hint_for_tools, page},
     reviewed::{
         self,
         finished_call::FinishedCall,
@@ -28,12 +27,11 @@ use countersign_bridge::{
     tasks as foreign,
 };
 use countersign_domain::{changes::Change, policy::Verdict};
-use countersign_exchange::{cancel::Cancel, context::Exchange, reply::Reply};
+use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancel};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     envelope::Request,
-    json::{MemberEdit, edit, string, trusted_raw_value},
-    outline::Outline,
+    json::{MemberEdit, string, trusted_raw_value},
     params,
 };
 use countersign_provider::{CallContext, ToolResult};
@@ -50,7 +48,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let tools: Vec<_> = table.tools().iter().filter(|route| route.is_visible_to(principal)).collect();
     let json =
         page("tools", &tools, |route| route.list_entry(revision), params.cursor.as_deref(), table.versions.tools)?;
-    Ok(Reply::new(json).cached(cache_hint::for_tools(table)))
+    Ok(Reply::new(json).cached(hint_for_tools(table)))
 }
 
 /// A call whose arguments the gateway checks.
@@ -186,15 +184,7 @@ fn complete_arguments(
     else {
         return Ok(None);
     };
-    let params = request.params.map_or("{}", RawValue::get);
-    let params = RawValue::from_string(edit(params, &[("arguments", MemberEdit::Set(completed.get()))]))
-        .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
-    Ok(Some(OwnedRequest::from_request(&Request {
-        id: request.id.clone(),
-        method: request.method.clone(),
-        params: Some(&params),
-        outline: Outline::new(params.get()),
-    })))
+    OwnedRequest::with_edits(request, &[("arguments", MemberEdit::Set(completed.get()))]).map(Some)
 }
 
 /// Runs a call that the policy has let through. The policy is not asked again.

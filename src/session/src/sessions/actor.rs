@@ -53,7 +53,7 @@ pub struct Session {
     _gauge: ConnectionGuard,
     /// The timer that ends a session without a connection.
     end_timer: Option<SpawnHandle>,
-    /// The session's place among those that wait for their clients.
+    /// The session's slot among those that wait for their clients.
     waiting_permit: Option<OwnedSemaphorePermit>,
 }
 

@@ -45,7 +45,7 @@ pub struct LocalTask {
     id: String,
     principal: String,
     state: watch::Sender<(TaskOutcome, Times, Instant)>,
-    pub cancel: CancellationToken,
+    cancel: CancellationToken,
     /// The task's reservation in the memory of its principal.
     share: Mutex<Share>,
 }
@@ -90,7 +90,13 @@ impl LocalTasks {
     /// `OVERLOADED` if all tasks that the principal may have are running, or if it has no memory left.
     pub fn start(&self, principal: &str, size: usize, cancel: CancellationToken) -> Result<Arc<LocalTask>, McpError> {
         let share = self.memory.take(principal, TASK_BYTES + 2 * size)?;
-        let task = LocalTask::new(principal, share, cancel);
+        let task = Arc::new(LocalTask {
+            share: Mutex::new(share),
+            id: format!("run_{}", nanoid::nanoid!(28, &nanoid::alphabet::SAFE[2..])),
+            principal: principal.to_owned(),
+            state: watch::Sender::new((TaskOutcome::Working, Times::now(), Instant::now())),
+            cancel,
+        });
         let mut oldest: Option<(Instant, String)> = None;
         let mut count = 0;
         self.tasks.retain(|id, other| {
@@ -120,16 +126,6 @@ impl LocalTasks {
 }
 
 impl LocalTask {
-    fn new(principal: &str, share: Share, cancel: CancellationToken) -> Arc<Self> {
-        Arc::new(Self {
-            share: Mutex::new(share),
-            id: format!("run_{}", nanoid::nanoid!(28, &nanoid::alphabet::SAFE[2..])),
-            principal: principal.to_owned(),
-            state: watch::Sender::new((TaskOutcome::Working, Times::now(), Instant::now())),
-            cancel,
-        })
-    }
-
     /// Turns the result into an outcome. The outcome is a failure if the principal has no memory to keep the result.
     #[must_use]
     pub fn outcome(&self, result: String) -> TaskOutcome {

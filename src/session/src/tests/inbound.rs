@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::bench::{Bench, pause, respond};
 use crate::{RequestScope, inbound::MessageSource};
 use countersign_exchange::{
-    related::RelatedChannel,
+    reply::RelatedChannel,
     shared::SessionShared,
     testing::{facts, request},
 };

@@ -20,7 +20,7 @@ use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     outbox::ResumeFault,
-    related::ResponseQueue,
+    reply::ResponseQueue,
     shared::{Channel, SessionShared},
     slots::StreamSlot,
     streams::{EventId, GET_STREAM, Read},

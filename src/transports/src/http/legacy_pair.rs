@@ -9,7 +9,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tokio::{sync::Notify, time::Interval};
 
-use super::{body, forward, identify};
+use super::{
+    identify,
+    mcp::{owner_of_session, unread_body},
+    read_body,
+};
 use crate::{endpoint::McpEndpoint, next_pump_id};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
@@ -159,8 +163,8 @@ async fn try_message(
         let error = McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json");
         return Ok(answer::error_with_status(415, None, &error, REVISION));
     }
-    if let Some(owner) = forward::owner_of_session(endpoint, request, session).await? {
-        return Ok(owner.forward(request, Some(forward::body(payload))).await);
+    if let Some(owner) = owner_of_session(endpoint, request, session).await? {
+        return Ok(owner.forward(request, Some(unread_body(payload))).await);
     }
     let not_found = || McpError::new(ErrorKind::SessionNotFound, "no such session");
     let entry = session
@@ -168,7 +172,7 @@ async fn try_message(
         .and_then(|session| endpoint.sessions.registered(session))
         .ok_or_else(not_found)?;
     let http = &endpoint.transports.http;
-    let (body, held) = body::read(request, payload, endpoint, http.max_body, http.request_timeout).await?;
+    let (body, held) = read_body(request, payload, endpoint, http.max_body, http.request_timeout).await?;
     deliver(&entry.addr, body, held).await.map_err(|_| not_found())?;
     Ok(HttpResponse::Accepted().finish())
 }

@@ -1,20 +1,29 @@
-//! The MCP endpoint: the checks that every request passes, whatever its era.
+//! The MCP endpoint: the checks that every request passes, whatever its era, and the search for the node that owns its
+//! session, call or task, by its headers before the body is read, or else by its message. Each request is looked up at
+//! most once, and not at all if this is the only node.
 
 use std::sync::Arc;
 
 use actix_web::{
     HttpRequest, HttpResponse,
-    http::{ConnectionType, header},
+    body::SizedStream,
+    dev::Payload,
+    http::{
+        ConnectionType,
+        header::{CONTENT_LENGTH, HeaderName},
+    },
     web,
 };
 use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 
-use super::{HeaderView, body, forward, identify, modern, names, refuse, refuse_message, session};
+use super::{HeaderView, identify, modern, names, read_body, refuse, refuse_message, session};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{context::ForwardedHeaders, inflow::Reservation};
 use countersign_http::{
     answer::{self, Accepts},
+    connections::Connection,
     problem::shutting_down,
 };
 use countersign_protocol::{
@@ -25,10 +34,10 @@ use countersign_protocol::{
 use countersign_routing::RouteTable;
 use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
 use countersign_session::{
-    cluster::whole_body,
+    cluster::{Body, Cluster, FORWARDED_HEADER, ForwardTarget, whole_body},
     owned::{OwnedMessage, OwnedRequest},
 };
-
+use countersign_telemetry::RequestMetrics;
 /// A POST request whose headers were checked.
 pub struct Post<'a> {
     pub endpoint: &'a web::Data<McpEndpoint>,
@@ -83,17 +92,17 @@ fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> 
 /// Reads the body and answers its message, or forwards the request to the node that owns its session, call or task.
 async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpResponse, McpError> {
     let (endpoint, request) = (post.endpoint, post.request);
-    if let Some(owner) = forward::owner_of_session(endpoint, request, session_id(request)).await? {
-        return Ok(owner.forward(request, Some(forward::body(payload.into_inner()))).await);
+    if let Some(owner) = owner_of_session(endpoint, request, session_id(request)).await? {
+        return Ok(owner.forward(request, Some(unread_body(payload.into_inner()))).await);
     }
     let http = &endpoint.transports.http;
-    let (body, held) = body::read(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
+    let (body, held) = read_body(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
     post.held = held;
     if body.len() > LARGE_MESSAGE_BYTES {
         return answer_large(post, body).await;
     }
     Ok(match envelope::parse(&body, &endpoint.server.limits.envelope) {
-        Ok(Incoming::Single(message)) => match forward::owner_of_message(endpoint, request, &message).await? {
+        Ok(Incoming::Single(message)) => match owner_of_message(endpoint, request, &message).await? {
             Some(owner) => owner.forward(request, Some(whole_body(body.clone()))).await,
             None => handle(post, &message, None).await,
         },
@@ -126,7 +135,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
         Ok(None) => return Ok(session::batch(post, body).await),
         Err(fault) => return Ok(refuse_body(&post, &fault)),
     };
-    if let Some(owner) = forward::owner_of_message(post.endpoint, post.request, &message.as_message()).await? {
+    if let Some(owner) = owner_of_message(post.endpoint, post.request, &message.as_message()).await? {
         return Ok(owner.forward(post.request, Some(whole_body(body))).await);
     }
     drop(body);
@@ -184,7 +193,7 @@ pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Http
             return Err(shutting_down());
         }
         let identity = identify(&endpoint, &request)?;
-        Ok(match forward::owner_of_session(&endpoint, &request, session_id(&request)).await? {
+        Ok(match owner_of_session(&endpoint, &request, session_id(&request)).await? {
             Some(owner) => owner.forward(&request, None).await,
             None => session::stream(&request, &endpoint, &identity),
         })
@@ -196,7 +205,7 @@ pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Http
 pub async fn delete(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
     let deleted = async {
         let identity = identify(&endpoint, &request)?;
-        Ok(match forward::owner_of_session(&endpoint, &request, session_id(&request)).await? {
+        Ok(match owner_of_session(&endpoint, &request, session_id(&request)).await? {
             Some(owner) => owner.forward(&request, None).await,
             None => session::delete(&request, &endpoint, &identity).await,
         })
@@ -224,7 +233,7 @@ pub fn session_id(request: &HttpRequest) -> Option<&str> {
 /// Returns the `Last-Event-ID` header of a client that resumes a stream, or `Some("")` if it is not text.
 #[must_use]
 pub fn last_event_id(request: &HttpRequest) -> Option<&str> {
-    request.headers().get(header::HeaderName::from_static("last-event-id")).map(|v| v.to_str().unwrap_or_default())
+    request.headers().get(HeaderName::from_static("last-event-id")).map(|v| v.to_str().unwrap_or_default())
 }
 
 /// Returns the id of a request.
@@ -233,84 +242,122 @@ pub const fn request_id<'a>(message: &'a Message<'_>) -> Option<&'a countersign_
     if let Message::Request(request) = message { Some(&request.id) } else { None }
 }
 
-#[cfg(test)]
-mod tests {
-    use actix_web::{http::header::CONNECTION, test::TestRequest};
+/// Another node, which owns the session, call or task of a request.
+pub struct RemoteOwner<'a> {
+    cluster: &'a dyn Cluster,
+    target: ForwardTarget,
+}
 
-    use super::*;
-    use crate::testing::TestEndpoint;
-
-    fn request(headers: &[(&str, &str)]) -> TestRequest {
-        headers.iter().fold(TestRequest::post().uri("/mcp"), |request, header| request.append_header(*header))
-    }
-
-    #[test]
-    fn era_follows_version_and_handshake_stays_legacy() {
-        const VERSION: &str = "mcp-protocol-version";
-        let modern = (VERSION, "2026-07-28");
-        let legacy = (VERSION, "2025-06-18");
-        let (method, session) = (("mcp-method", "tools/list"), ("mcp-session-id", "x"));
-        let meta = r#","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
-        for (name, params, headers, expected) in [
-            ("tools/list", "", &[][..], false),
-            ("tools/list", "", &[legacy], false),
-            ("tools/list", "", &[legacy, method], false),
-            ("tools/list", "", &[modern], true),
-            ("tools/list", "", &[method], true),
-            ("tools/list", meta, &[], true),
-            ("tools/list", meta, &[legacy, session], true),
-            // An unknown future version is stateless, and an invalid version is ignored.
-            ("tools/list", "", &[(VERSION, "2027-01-01")], true),
-            ("tools/list", "", &[(VERSION, "soon")], false),
-            ("tools/list", "", &[modern, legacy], false),
-            // Other headers of a handshake or of a session's message are ignored, unless one names a version.
-            ("initialize", "", &[method], false),
-            ("tools/list", "", &[session, method], false),
-            ("initialize", "", &[modern], true),
-            ("tools/list", "", &[session, modern], true),
-            ("initialize", meta, &[], true),
-        ] {
-            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"{params}}}"#);
-            let limits = envelope::Limits { max_depth: 10, max_batch: 10 };
-            let Ok(Incoming::Single(message)) = envelope::parse(body.as_bytes(), &limits) else { panic!("{body}") };
-            let Message::Request(call) = &message else { panic!("{body}") };
-            let request = request(headers).to_http_request();
-            assert_eq!(is_modern(&request, &message, &call.meta().unwrap()), expected, "{body} {headers:?}");
+impl RemoteOwner<'_> {
+    /// Forwards the request to the owner with [`Cluster::forward`], and returns the response.
+    pub async fn forward(self, request: &HttpRequest, body: Option<Body>) -> HttpResponse {
+        match self.cluster.forward(self.target, to_forwarded_request(request, body)).await {
+            Ok(forwarded) => {
+                let (head, body) = forwarded.into_parts();
+                let mut response = HttpResponse::build(head.status);
+                let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+                for (name, value) in head.headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH) {
+                    response.append_header((name.clone(), value.clone()));
+                }
+                match length {
+                    Some(length) => response.body(SizedStream::new(length, body)),
+                    None => response.streaming(body),
+                }
+            }
+            Err(error) => {
+                RequestMetrics::get().record_error(error.kind);
+                let status = if error.kind == ErrorKind::SessionNotFound { 404 } else { 503 };
+                answer::error_with_status(status, None, &error, Revision::NEWEST_LEGACY)
+            }
         }
     }
 
-    #[test]
-    fn unreadable_body_is_refused_in_revision_of_header() {
-        let revision_for = |headers: &[(&str, &str)]| assumed_revision(&request(headers).to_http_request());
-        assert_eq!(revision_for(&[("mcp-protocol-version", "2026-07-28")]), Revision::MODERN);
-        assert_eq!(revision_for(&[("mcp-protocol-version", "2024-11-05")]), Revision::V2024_11_05);
-        assert_eq!(revision_for(&[("mcp-protocol-version", "1")]), Revision::V2025_03_26);
-        assert_eq!(revision_for(&[]), Revision::V2025_03_26);
-    }
-
-    #[actix::test]
-    async fn post_is_refused_for_its_first_fault() {
-        let endpoint = TestEndpoint::open("transports: { http: { max_body: 1KiB } }").await;
-        let stranger = ("authorization", "Bearer csk_unknown");
-        let (text, json) = (("content-type", "text/plain"), ("content-type", "application/json; charset=utf-8"));
-        let (html, all) = (("accept", "text/html"), ("accept", "*/*"));
-        let large = "x".repeat(1025);
-        for (headers, body, status, code) in [
-            (&[stranger, text, html][..], large.as_str(), 401, "UNAUTHORIZED"),
-            (&[text, html], &large, 415, "INVALID_REQUEST"),
-            (&[html], &large, 415, "INVALID_REQUEST"),
-            (&[json, html], &large, 406, "INVALID_REQUEST"),
-            (&[json, all], &large, 413, "TOO_LARGE"),
-            (&[json], "{", 400, "PARSE_ERROR"),
-            (&[json], "[]", 400, "INVALID_REQUEST"),
-            (&[json], r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#, 400, "NOT_INITIALIZED"),
-        ] {
-            let reply = endpoint.ask(request(headers).set_payload(body.to_owned())).await;
-            assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (status, Some(code)), "{headers:?} {reply:?}");
+    /// Connects a WebSocket to the owner, which resumes the session, with [`Cluster::tunnel`].
+    ///
+    /// # Errors
+    /// Fails if the owner does not resume the session.
+    pub async fn tunnel(
+        self,
+        request: &HttpRequest,
+        payload: Payload,
+        protocols: &[&str],
+    ) -> Result<HttpResponse, McpError> {
+        let (head, bytes) = self
+            .cluster
+            .tunnel(self.target, to_forwarded_request(request, Some(unread_body(payload))), protocols)
+            .await?
+            .into_parts();
+        let mut response = actix_web_actors::ws::handshake_with_protocols(request, protocols)
+            .map_err(|e| McpError::new(ErrorKind::InvalidRequest, e.to_string()))?;
+        for (name, value) in &head.headers {
+            response.insert_header((name.clone(), value.clone()));
         }
-        endpoint.endpoint.shutdown.cancel();
-        let reply = endpoint.ask(request(&[stranger, text])).await;
-        assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (503, Some("SHUTTING_DOWN")));
-        assert!(reply.headers.get(CONNECTION).is_none());
+        Ok(response.streaming(bytes))
     }
 }
+
+/// Returns the unread body of a request.
+#[must_use]
+pub fn unread_body(payload: Payload) -> Body {
+    payload.map_err(Into::into).boxed_local()
+}
+
+/// Converts a request into the form in which nodes forward it.
+fn to_forwarded_request(request: &HttpRequest, body: Option<Body>) -> http::Request<Option<Body>> {
+    let mut forwarded = http::Request::new(body);
+    *forwarded.method_mut() = request.method().clone();
+    *forwarded.uri_mut() = request.uri().clone();
+    for (name, value) in request.headers() {
+        forwarded.headers_mut().append(name, value.clone());
+    }
+    forwarded
+}
+
+/// Returns `true` if another node has forwarded this request, and marks its connection as that of a peer.
+fn is_forwarded(cluster: &dyn Cluster, request: &HttpRequest) -> bool {
+    let token = request.headers().get(HeaderName::from_static(FORWARDED_HEADER));
+    let is_forwarded = token.is_some_and(|token| cluster.is_peer(token.as_bytes()));
+    if is_forwarded && let Some(connection) = Connection::for_request(request) {
+        connection.mark_as_peer();
+    }
+    is_forwarded
+}
+
+/// Finds the node that owns a session. Returns `None` if this node owns it or no other node does.
+///
+/// # Errors
+/// Fails if it cannot be found out whether the session's node is alive.
+pub async fn owner_of_session<'a>(
+    endpoint: &'a McpEndpoint,
+    request: &HttpRequest,
+    session: Option<&str>,
+) -> Result<Option<RemoteOwner<'a>>, McpError> {
+    let (Some(cluster), Some(session)) = (endpoint.server.cluster.as_deref(), session) else { return Ok(None) };
+    let target = cluster.owner_of_session(session, is_forwarded(cluster, request)).await?;
+    Ok(target.map(|target| RemoteOwner { cluster, target }))
+}
+
+/// Finds the node that owns the call or task that a message names. Returns `None` if no other node owns it. A message with a
+/// session id is forwarded by its session alone, because two names could send it back and forth between nodes.
+///
+/// # Errors
+/// Fails if it cannot be found out which nodes are alive.
+pub async fn owner_of_message<'a>(
+    endpoint: &'a McpEndpoint,
+    request: &HttpRequest,
+    message: &Message<'_>,
+) -> Result<Option<RemoteOwner<'a>>, McpError> {
+    let (Some(cluster), Message::Request(call), None) =
+        (endpoint.server.cluster.as_deref(), message, session_id(request))
+    else {
+        return Ok(None);
+    };
+    if is_forwarded(cluster, request) {
+        return Ok(None);
+    }
+    let Some(search) = cluster.owner_of_call(call) else { return Ok(None) };
+    Ok(search.await?.map(|target| RemoteOwner { cluster, target }))
+}
+
+#[cfg(test)]
+mod tests;

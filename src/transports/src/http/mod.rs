@@ -1,25 +1,38 @@
-//! Streamable HTTP at `/mcp` for both eras, the 2024-11-05 pair, and the plain HTTP endpoints.
+//! Streamable HTTP at `/mcp` for both eras, the 2024-11-05 pair, and the plain HTTP endpoints: their routes, and how all of
+//! them authenticate a request, read its headers and its body, and refuse it.
 
-pub mod body;
 pub mod event_streams;
-pub mod forward;
 pub mod legacy_pair;
 pub mod mcp;
 pub mod modern;
 pub mod plain;
 pub mod session;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use actix_web::{
-    HttpRequest, HttpResponse, guard,
+    HttpRequest, HttpResponse,
+    dev::Payload,
+    error::PayloadError,
+    guard,
     http::{Method, header::HeaderMap},
     web,
 };
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt, future, stream};
 
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
-use countersign_http::{answer, guard::identify_agent};
+use countersign_exchange::inflow::Reservation;
+use countersign_http::{answer, connections::Connection, guard::identify_agent};
 use countersign_protocol::{
-    McpError, RequestId, Revision,
+    ErrorKind, McpError, RequestId, Revision,
     headers::{HeaderField, Headers},
 };
 use countersign_telemetry::RequestMetrics;
@@ -94,4 +107,97 @@ pub mod names {
     pub fn find_known(name: &str) -> Option<&'static HeaderName> {
         [&PROTOCOL_VERSION, &METHOD, &NAME].into_iter().find(|known| known.as_str() == name)
     }
+}
+
+/// Reads the whole body of a request, of at most `max` bytes and within `limit`.
+///
+/// Also returns the body's reservation in the budget for bodies, which lasts until the request is answered. A body that arrives
+/// in one piece on HTTP/1.1 needs no reservation: it fits into the buffers of its connection, which carries no other body.
+///
+/// # Errors
+/// `TOO_LARGE`, `TIMEOUT`, `INVALID_REQUEST` if the body ended early, or `OVERLOADED` if the budget has no room.
+pub async fn read_body(
+    request: &HttpRequest,
+    mut payload: Payload,
+    endpoint: &McpEndpoint,
+    max: usize,
+    limit: Duration,
+) -> Result<(Bytes, Option<Reservation>), McpError> {
+    let connection = Connection::for_request(request);
+    let intake = || connection.as_ref().map_or_else(|| endpoint.connections.intake(), |connection| connection.intake());
+    let mut reading = pin!(async {
+        let is_http1 = matches!(payload, Payload::H1 { .. });
+        let first = if is_http1 { poll_first(&mut payload).await } else { None };
+        let held = (!is_http1).then(|| intake().hold());
+        let mut pieces = stream::iter(first).chain(&mut payload);
+        read_pieces(&mut pieces, max, held, || intake().hold()).await
+    });
+    let mut awaited = None;
+    let reading = future::poll_fn(|cx| {
+        let read = reading.as_mut().poll(cx);
+        if read.is_pending() && awaited.is_none() {
+            awaited = connection.as_ref().map(|connection| connection.await_body());
+        }
+        read
+    });
+    tokio::time::timeout(limit, reading)
+        .await
+        .unwrap_or_else(|_| Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")))
+}
+
+/// Returns the piece of an HTTP/1.1 body that is available at once.
+///
+/// The server calls a handler before it has read what follows the head, reads, and calls it again, all in one turn of the
+/// connection's task. A waker that is registered the first time would only cost the task a second turn with nothing to do.
+async fn poll_first(payload: &mut Payload) -> Option<Result<Bytes, PayloadError>> {
+    let mut has_polled = false;
+    future::poll_fn(|_| match payload.poll_next_unpin(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(piece) => Poll::Ready(piece),
+        Poll::Pending if std::mem::replace(&mut has_polled, true) => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+/// Reads a body to its end. `held` is set for a body that is counted even if it arrives in one piece.
+async fn read_pieces<S, E>(
+    pieces: &mut S,
+    max: usize,
+    mut held: Option<Reservation>,
+    hold: impl FnOnce() -> Reservation,
+) -> Result<(Bytes, Option<Reservation>), McpError>
+where
+    S: Stream<Item = Result<Bytes, E>> + Unpin,
+{
+    let broken = |_| McpError::new(ErrorKind::InvalidRequest, "the body broke off");
+    let too_large = || McpError::new(ErrorKind::TooLarge, "the body is too large").with("limit", max as u64);
+    // Most bodies arrive in one piece, which is not copied.
+    let first = pieces.next().await.transpose().map_err(broken)?.unwrap_or_default();
+    if first.len() > max {
+        return Err(too_large());
+    }
+    if let Some(held) = &mut held {
+        held.grow(first.len()).await?;
+    }
+    let Some(second) = pieces.next().await.transpose().map_err(broken)? else { return Ok((first, held)) };
+    let mut held = match held {
+        Some(held) => held,
+        None => {
+            let mut held = hold();
+            held.grow(first.len()).await?;
+            held
+        }
+    };
+    let mut body = BytesMut::from(first);
+    let mut next = Some(second);
+    while let Some(piece) = next {
+        if body.len() + piece.len() > max {
+            return Err(too_large());
+        }
+        // Nothing more is read until there is room.
+        held.grow(piece.len()).await?;
+        body.extend_from_slice(&piece);
+        next = pieces.next().await.transpose().map_err(broken)?;
+    }
+    Ok((body.freeze(), Some(held)))
 }

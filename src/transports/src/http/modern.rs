@@ -13,7 +13,7 @@ use super::{
 };
 use countersign_exchange::{
     context::{Exchange, WireResponse, requester_for},
-    related::{RelatedChannel, ResponseQueue},
+    reply::{RelatedChannel, ResponseQueue},
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
 use countersign_protocol::{

@@ -10,14 +10,13 @@ use actix_web::{
 };
 use serde_json::value::RawValue;
 
-use super::{body, identify};
+use super::{identify, read_body};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::{Exchange, InFlight},
     facts::ClientFacts,
-    related::RelatedChannel,
-    reply::Reply,
+    reply::{RelatedChannel, Reply},
 };
 use countersign_http::{answer, problem::Problem};
 use countersign_protocol::{
@@ -78,7 +77,7 @@ pub async fn call(
     let identity = identify(&endpoint, &request)?;
     let http = &endpoint.transports.http;
     let (body, _held) =
-        body::read(&request, payload.into_inner(), &endpoint, http.max_body, http.request_timeout).await?;
+        read_body(&request, payload.into_inner(), &endpoint, http.max_body, http.request_timeout).await?;
     if !body.is_empty() && !answer::is_json(&request) {
         // A page of another origin can post anything except JSON without a preflight request.
         return Err(Problem::unsupported_media_type());

@@ -30,7 +30,7 @@ use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::WireResponse,
     outbox::ResumeFault,
-    related::{PostStream, RelatedChannel},
+    reply::{PostStream, RelatedChannel},
     shared::{Channel, SessionShared},
     streams::{EventId, GET_STREAM, Streams},
 };

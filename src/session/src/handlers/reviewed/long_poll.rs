@@ -33,7 +33,7 @@ pub fn is_over(change: &Change) -> bool {
     change.state.is_final() || change.state == ChangeState::OutcomeUnknown
 }
 
-/// Waits until `over` returns `true` for the change, for `limit` at most. Dropping the future frees its place.
+/// Waits until `over` returns `true` for the change, for `limit` at most. Dropping the future frees its slot.
 ///
 /// # Errors
 /// `UNAUTHORIZED` once the client's key was revoked; the errors of the store.

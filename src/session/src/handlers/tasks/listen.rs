@@ -39,7 +39,7 @@ pub async fn permitted(
     named: &[std::borrow::Cow<'_, str>],
 ) -> Result<Tasks, McpError> {
     let TaskSources { reviews, upstream, .. } = sources;
-    let upstream = foreign::listen::permitted(upstream, exchange, named)?;
+    let upstream = foreign::modern::permitted(upstream, exchange, named)?;
     let mut changes = HashMap::new();
     // The feed is read from before the tasks are: a transition in between is then sent twice rather than not at all.
     let change_ids = || named.iter().filter(|id| id.starts_with("chg_"));
@@ -63,7 +63,7 @@ pub async fn watch(
 ) {
     let Tasks { upstream, changes, feed } = tasks;
     tokio::join!(
-        foreign::listen::watch(exchange, upstream, subscription, sink),
+        foreign::modern::watch(exchange, upstream, subscription, sink),
         follow(exchange, reviews, changes, feed, subscription, sink)
     );
 }

@@ -1,7 +1,7 @@
 //! Tool calls that a client of 2025-11-25 requests as tasks and that the policy lets through, although the tool may be
 //! reviewed. They run in the gateway, because modules, and upstreams without tasks, have no tasks of their own.
 
-use serde_json::{json, value::RawValue};
+use serde_json::json;
 
 use super::super::tools;
 use crate::{
@@ -11,13 +11,12 @@ use crate::{
     state::local_tasks::{LocalTasks, TaskOutcome},
 };
 use countersign_bridge::CallPlan;
-use countersign_exchange::{cancel::Cancel, context::Exchange, related::RelatedChannel, reply::Reply};
-use countersign_protocol::{
-    ErrorKind, McpError,
-    envelope::Request,
-    json::{MemberEdit, edit},
-    outline::Outline,
+use countersign_exchange::{
+    context::Exchange,
+    reply::{RelatedChannel, Reply},
+    shared::Cancel,
 };
+use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::MemberEdit};
 
 /// Runs the call as a task of this gateway.
 ///
@@ -31,23 +30,16 @@ pub fn start(
     admitted: AdmittedCall,
     plan: CallPlan,
 ) -> Result<Reply, McpError> {
-    let params = request.params.map_or("{}", RawValue::get);
+    let size = request.params.map_or(0, |params| params.get().len());
     let cancel = runner.long_requests.shutdown.child_token();
-    let task = tasks.start(&exchange.identity.principal.name, params.len(), cancel.clone())?;
+    let task = tasks.start(&exchange.identity.principal.name, size, cancel.clone())?;
     let description = task.describe();
-    let params = RawValue::from_string(edit(params, &[("task", MemberEdit::Drop)]))
-        .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
+    let owned = OwnedRequest::with_edits(request, &[("task", MemberEdit::Drop)])?;
     let (mut exchange, runner) = (exchange.clone(), runner.clone());
     if matches!(exchange.related, RelatedChannel::Stream(_)) {
         // The stream of a request that is answered at once ends with the answer.
         exchange.related = RelatedChannel::Nowhere;
     }
-    let owned = OwnedRequest::from_request(&Request {
-        id: request.id.clone(),
-        method: request.method.clone(),
-        params: Some(&params),
-        outline: Outline::new(params.get()),
-    });
     let plan = CallPlan { wants_task: false, ..plan };
     actix::spawn(async move {
         let request = owned.as_request();

@@ -176,7 +176,7 @@ fn progress(change: &Change, token: &str) -> bytes::Bytes {
 }
 
 /// Answers `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"). It waits for the end of the change
-/// and takes one of the principal's places for long requests.
+/// and takes one of the principal's slots for long requests.
 async fn result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
     let over: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::is_asking(change);

@@ -1,22 +1,163 @@
-//! Relays notifications and requests of an upstream to the client of its call.
+//! The questions of servers to clients: elicitation, sampling and roots. This module checks which questions a client
+//! accepts and adapts them to it (2025-11-25/client/*, 2026-07-28/client/*). [`Relay`] carries questions and
+//! notifications to the client of a call, and [`ClientAsker`] asks a handshake-era client.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    future::Future,
+    sync::{Arc, OnceLock},
+};
 
+use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
-use super::missing_capability;
-use crate::translation::result::ResultMembers;
-use countersign_exchange::{context::Exchange, related::RelatedChannel, shared::Transport};
+use crate::translation::{result::ResultMembers, task_shape};
+use countersign_config::UpstreamConfig;
+use countersign_exchange::{
+    ask::{AskError, ask},
+    context::Exchange,
+    reply::RelatedChannel,
+    shared::Transport,
+};
 use countersign_protocol::{
     ErrorKind, McpError, Revision, encode,
     json::{MemberEdit, edit, member, string},
     negotiate::ClientCapabilities,
     params::LoggingLevel,
+    rpc_error::RpcError,
 };
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::{Listener, Response, UpstreamNotification};
+
+pub use countersign_domain::questions::{
+    ELICITATION, ROOTS, SAMPLING, adapt_params, check_capabilities,
+    elicitation::{attribute_params, attribute_requests, params_for_client},
+    is_url_elicitation, missing_capability,
+};
+
+const INTERNAL: i64 = -32603;
+
+/// Returns the capabilities that this upstream may use: those that the client declared, its revision has and the
+/// configuration allows. The second value is `true` if that is less than the client declared.
+#[must_use]
+pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
+    let declared = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
+    let mut allowed = declared.clone();
+    let revision = exchange.revision();
+    if revision < Revision::V2025_11_25 {
+        allowed.elicitation_url = false;
+        allowed.sampling_tools = false;
+        allowed.sampling_context = false;
+    }
+    if revision < Revision::V2025_06_18 || !config.elicitation {
+        allowed.elicitation_form = false;
+    }
+    if !config.elicitation {
+        allowed.elicitation_url = false;
+    }
+    if !config.sampling {
+        allowed.sampling = false;
+        allowed.sampling_tools = false;
+        allowed.sampling_context = false;
+    }
+    let is_restricted = allowed != declared;
+    (allowed, is_restricted)
+}
+
+/// Converts a client's failure to answer into the error for the upstream.
+#[must_use]
+pub fn refusal(error: &AskError) -> RpcError {
+    match error {
+        AskError::Refused(object) => rpc_error(object.get()),
+        AskError::Unreachable(why) => RpcError::new(INTERNAL, format!("the client cannot be asked: {why}")),
+        AskError::Silent => RpcError::new(INTERNAL, "the client did not answer in time"),
+        AskError::Gone => RpcError::new(INTERNAL, "the client has gone"),
+    }
+}
+
+/// Parses the `error` object of a client's response.
+fn rpc_error(object: &str) -> RpcError {
+    let code = member(object, "code").and_then(|code| code.parse().ok()).unwrap_or(INTERNAL);
+    let message = member(object, "message").and_then(string).unwrap_or_default().into_owned();
+    let data = member(object, "data").and_then(|data| RawValue::from_string(data.to_owned()).ok());
+    RpcError { code, message, data, status: None }
+}
+
+/// Converts the outcome of a question into the answer for the upstream. A dialogue that failed counts as cancelled. Any
+/// other missing answer is an error.
+///
+/// # Errors
+/// `NOT_BRIDGEABLE` if a question other than an elicitation has no answer.
+pub fn answer_or_error(method: &str, outcome: Result<Box<RawValue>, AskError>) -> Result<Box<RawValue>, McpError> {
+    match outcome {
+        Ok(answer) => Ok(answer),
+        Err(AskError::Refused(_) | AskError::Silent) if method == ELICITATION => {
+            Ok(RawValue::from_string(r#"{"action":"cancel"}"#.to_owned()).unwrap_or_default())
+        }
+        Err(error) => Err(no_answer_error(method, &error)),
+    }
+}
+
+/// Returns the error for a call that cannot continue without the answer.
+fn no_answer_error(method: &str, error: &AskError) -> McpError {
+    let refusal = refusal(error);
+    McpError::new(ErrorKind::NotBridgeable, format!("the upstream needs an answer to {method}: {}", refusal.message))
+        .with("method", method)
+        .with("answerCode", refusal.code)
+}
+
+/// Puts the questions of an upstream to the client of an exchange.
+pub struct ClientAsker<'a> {
+    pub exchange: &'a Exchange,
+    /// The name of the upstream.
+    pub server: &'a str,
+    pub capabilities: &'a ClientCapabilities,
+    /// The task that the questions belong to, under the client's id.
+    pub task: Option<&'a str>,
+}
+
+impl ClientAsker<'_> {
+    /// Runs a call to its end and has the client answer its questions meanwhile.
+    ///
+    /// # Errors
+    /// The errors of the call.
+    pub async fn run(
+        &self,
+        work: impl Future<Output = Result<Response, McpError>>,
+        mut requests: mpsc::Receiver<UpstreamRequest>,
+    ) -> Result<Response, McpError> {
+        let mut work = std::pin::pin!(work);
+        let mut open_questions: FuturesUnordered<LocalBoxFuture<'_, ()>> = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                biased;
+                response = &mut work => return response,
+                Some(request) = requests.recv() => open_questions.push(Box::pin(self.ask_client(request))),
+                Some(()) = open_questions.next(), if !open_questions.is_empty() => {}
+            }
+        }
+    }
+
+    async fn ask_client(&self, request: UpstreamRequest) {
+        let UpstreamRequest { method, params, reply, cancelled, .. } = request;
+        let params = params.as_deref().map(RawValue::get);
+        if let Err(refused) = check_capabilities(self.capabilities, &method, params) {
+            return reply.answer(Err(refused));
+        }
+        let exchange = self.exchange;
+        let mut params = params_for_client(self.server, &method, params, exchange.revision(), None);
+        if let Some(task) = self.task {
+            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
+        }
+        tokio::select! {
+            answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()) => {
+                reply.answer(answer.map_err(|error| refusal(&error)));
+            }
+            () = cancelled.cancelled() => {}
+        }
+    }
+}
 
 /// The maximum number of an upstream's questions that wait in the channel.
 const MAX_QUEUED_QUESTIONS: usize = 64;
@@ -246,109 +387,4 @@ pub fn notify_url_completed(related: &RelatedChannel, elicitation: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use countersign_exchange::related::ResponseQueue;
-
-    fn relay(token: Option<&str>, level: Option<LoggingLevel>, revision: Revision) -> (Arc<Relay>, Arc<ResponseQueue>) {
-        let queue = Arc::new(ResponseQueue::new(100, 10_000));
-        let recipient = MessageRecipient {
-            related: RelatedChannel::Queue(Arc::clone(&queue)),
-            token: token.map(Into::into),
-            log_level: level,
-            revision,
-            wants_completions: revision == Revision::V2025_11_25,
-        };
-        (Relay::new(recipient, true), queue)
-    }
-
-    fn notify(relay: &Relay, method: &str, params: &str) {
-        let params = RawValue::from_string(params.to_owned()).ok();
-        relay.notification(UpstreamNotification { method: method.into(), params });
-    }
-
-    fn take_sent(queue: &ResponseQueue) -> Vec<String> {
-        queue.take().iter().map(|message| String::from_utf8(message.to_vec()).unwrap()).collect()
-    }
-
-    #[test]
-    fn declined_questions_name_missing_capabilities() {
-        let declined = DeclinedQuestions::default();
-        let sampling = ClientCapabilities { sampling: true, ..ClientCapabilities::default() };
-        assert_eq!(declined.lacking(&sampling), None);
-        declined.note("vendor/ask", None);
-        declined.note("sampling/createMessage", None);
-        assert_eq!(
-            declined.lacking(&sampling),
-            None,
-            "the client declares sampling, so it was declined for another reason"
-        );
-        for params in [r#"{"mode":"url"}"#, "{}"] {
-            declined.note("elicitation/create", RawValue::from_string(params.to_owned()).ok());
-        }
-        declined.note("roots/list", None);
-        let lacking = declined.lacking(&sampling).unwrap();
-        assert_eq!(lacking, json!({ "elicitation": { "form": {}, "url": {} }, "roots": {} }));
-        let lacking = declined.lacking(&ClientCapabilities::default()).unwrap();
-        assert_eq!(lacking["sampling"], json!({}));
-    }
-
-    #[test]
-    fn progress_uses_clients_token_and_only_rises() {
-        let (relay, queue) = relay(Some("\"t\\u0041\""), None, Revision::V2025_11_25);
-        for progress in ["0", "0", "1.50", "1.2", "2e0"] {
-            let params = format!(r#"{{"progressToken":17,"progress":{progress},"message":"m","vendor":[1.0]}}"#);
-            notify(&relay, "notifications/progress", &params);
-        }
-        notify(&relay, "notifications/progress", r#"{"progressToken":17,"progress":"3"}"#);
-        notify(&relay, "notifications/progress", "{}");
-        let message = |progress: &str| {
-            format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":"t\u0041","progress":{progress},"message":"m","vendor":[1.0]}}}}"#
-            )
-        };
-        assert_eq!(take_sent(&queue), ["0", "1.50", "2e0"].map(message));
-        // Another request of the client has another token, and its progress starts again.
-        let mut next = relay.state.lock().recipient.clone().unwrap();
-        next.token = Some("2".into());
-        next.revision = Revision::V2024_11_05;
-        relay.redirect_to(Some(next));
-        notify(&relay, "notifications/progress", r#"{"progressToken":17,"progress":1,"message":"m"}"#);
-        assert_eq!(
-            take_sent(&queue),
-            [r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2,"progress":1}}"#]
-        );
-        relay.redirect_to(None);
-        notify(&relay, "notifications/progress", r#"{"progressToken":17,"progress":9}"#);
-        assert!(take_sent(&queue).is_empty());
-    }
-
-    #[test]
-    fn notifications_that_client_did_not_request_are_dropped() {
-        let (relay, queue) = relay(None, None, Revision::V2026_07_28);
-        notify(&relay, "notifications/progress", r#"{"progressToken":1,"progress":1}"#);
-        notify(&relay, "notifications/message", r#"{"level":"emergency","data":1}"#);
-        for method in
-            ["notifications/elicitation/complete", "notifications/cancelled", "notifications/tools/list_changed"]
-        {
-            notify(&relay, method, "{}");
-        }
-        assert!(take_sent(&queue).is_empty());
-    }
-
-    #[test]
-    fn log_messages_of_requested_level_pass_unchanged() {
-        let (relay, queue) = relay(None, Some(LoggingLevel::Warning), Revision::V2025_11_25);
-        for level in ["debug", "warning", "alert", "WARNING", "loud"] {
-            notify(&relay, "notifications/message", &format!(r#"{{ "level":"{level}", "data":1.0 }}"#));
-        }
-        notify(&relay, "notifications/elicitation/complete", r#"{"elicitationId":"e"}"#);
-        notify(&relay, "notifications/vendor/thing", r#"{"n":1e400}"#);
-        let messages = take_sent(&queue);
-        assert_eq!(messages.len(), 4);
-        assert!(
-            messages[0].ends_with(r#""params":{ "level":"warning", "data":1.0 }}"#) && messages[1].contains("alert")
-        );
-        assert!(messages[3].contains("1e400"));
-    }
-}
+mod tests;

@@ -1,9 +1,12 @@
-//! Pages of lists with opaque cursors (2025-11-25/server/utilities/pagination).
+//! Pages of lists with opaque cursors (2025-11-25/server/utilities/pagination), and the time for which clients may reuse
+//! lists.
 
+use countersign_exchange::reply::CacheHint;
 use countersign_protocol::{
     McpError,
     cursor::{self, Cursor},
 };
+use countersign_routing::RouteTable;
 
 /// The maximum number of entries on a page. Many clients never ask for a second page.
 pub const MAX_PAGE_ENTRIES: usize = 1000;
@@ -46,9 +49,36 @@ pub fn page<'a, T>(
     Ok(out)
 }
 
+/// Returns the hint for a list of everything. Upstreams may change their lists at any time, and the list lacks the
+/// entries of an upstream that was never reached.
+fn hint_for_list(table: &RouteTable) -> CacheHint {
+    match (table.has_upstreams(), table.is_complete()) {
+        (false, _) => CacheHint::STATIC,
+        (true, true) => CacheHint { ttl_ms: 5_000, public: true },
+        (true, false) => CacheHint { ttl_ms: 0, public: true },
+    }
+}
+
+/// Returns the hint for a list without the resources or prompts that the principal may not use.
+#[must_use]
+pub fn hint_for_filtered_list(table: &RouteTable) -> CacheHint {
+    let hint = hint_for_list(table);
+    CacheHint { public: hint.public && table.refusing_policy().is_none(), ..hint }
+}
+
+/// Returns the hint for `tools/list`, which leaves out tools that the principal may not call.
+#[must_use]
+pub fn hint_for_tools(table: &RouteTable) -> CacheHint {
+    CacheHint { public: !table.varies_by_principal, ..hint_for_list(table) }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::testing::Gateway;
+    use countersign_provider::testing::{FakeProvider, tool};
 
     fn pages(all: &[String]) -> Vec<Vec<String>> {
         let mut pages = Vec::new();
@@ -105,5 +135,19 @@ mod tests {
         assert!(page("tools", &all, String::as_str, Some(cursor), 8).is_err());
         assert!(page("tools", &all, String::as_str, Some("garbage"), 7).is_err());
         assert!(page("tools", &all, String::as_str, Some(""), 7).is_err());
+    }
+
+    #[actix::test]
+    async fn list_that_varies_by_principal_is_cached_privately() {
+        let admins = "policy: { default: allow, rules: [{ tools: b, roles: [agent], then: deny }] }";
+        let nobody = "policy: { default: allow, rules: [{ tools: b, then: deny }] }";
+        for (policy, public) in [("policy: { default: allow }", true), (nobody, true), (admins, false)] {
+            let gateway = Gateway::new(policy).await;
+            let fake = FakeProvider::new("f");
+            fake.tools.lock().unwrap().extend([tool("a", &json!({})), tool("b", &json!({}))]);
+            gateway.offer_module(fake).await;
+            let table = gateway.server.routing.routes.load();
+            assert_eq!(hint_for_tools(&table), CacheHint { public, ..CacheHint::STATIC }, "{policy}");
+        }
     }
 }

@@ -1,0 +1,133 @@
+//! Tests of the translation of results and of their content.
+
+use std::sync::Arc;
+
+use super::*;
+use countersign_upstream::testing::negotiated;
+
+const LEGACY: Revision = Revision::V2025_11_25;
+const MODERN: Revision = Revision::MODERN;
+
+fn translate(verb: Verb, (client, upstream): (Revision, Revision), result: &str) -> String {
+    let upstream = negotiated(upstream);
+    let adapter = ResultAdapter { verb, client, upstream: &upstream, scheme: "" };
+    adapter.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json
+}
+
+#[test]
+fn only_differences_between_eras_are_changed() {
+    let meta = &SERVER_META[1..];
+    for (verb, eras, result, expected) in [
+        (Verb::Tool, (LEGACY, LEGACY), r#"{ "content":[ ],"n":1e2 }"#, r#"{ "content":[ ],"n":1e2 }"#.to_owned()),
+        (
+            Verb::Tool,
+            (MODERN, MODERN),
+            r#"{"resultType":"complete","x":1}"#,
+            r#"{"resultType":"complete","x":1}"#.into(),
+        ),
+        (Verb::Tool, (MODERN, MODERN), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
+        (Verb::Tool, (LEGACY, MODERN), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
+        // A server of the client's own era may use the member for its own purpose.
+        (Verb::Tool, (LEGACY, LEGACY), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
+        (Verb::Tool, (MODERN, LEGACY), r#"{"x":1}"#, format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#)),
+        (
+            Verb::Resource,
+            (MODERN, LEGACY),
+            r#"{"contents":[],"ttlMs":7}"#,
+            format!(r#"{{"contents":[],"ttlMs":7,"_meta":{{{meta},"resultType":"complete","cacheScope":"private"}}"#),
+        ),
+    ] {
+        assert_eq!(translate(verb, eras, result), expected, "{eras:?}");
+    }
+}
+
+#[test]
+fn server_info_is_added_unless_result_has_one() {
+    let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
+    let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(LEGACY) };
+    let adapter = ResultAdapter { verb: Verb::Tool, client: MODERN, upstream: &upstream, scheme: "" };
+    let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
+    assert_eq!(adapter.text("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
+    let with_server_info = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
+    assert!(adapter.text(with_server_info).unwrap().contains(r#"{"name":"y"}"#), "the result's own server info stays");
+}
+
+#[test]
+fn unsupported_structured_content_becomes_text_if_alone() {
+    let without_blocks = r#"{"content":[],"structuredContent":[1,2]}"#;
+    let with_blocks = r#"{"content":[{"type":"text","text":"x"}],"structuredContent":[1,2]}"#;
+    for (client, result, expected) in [
+        (Revision::V2025_03_26, without_blocks, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
+        (Revision::V2025_06_18, without_blocks, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
+        (LEGACY, with_blocks, r#"{"content":[{"type":"text","text":"x"}]}"#),
+        (LEGACY, r#"{"content":[],"structuredContent":{"a":1}}"#, r#"{"content":[],"structuredContent":{"a":1}}"#),
+        (MODERN, without_blocks, r#"{"content":[],"structuredContent":[1,2],"resultType":"complete"}"#),
+    ] {
+        assert_eq!(translate(Verb::Tool, (client, MODERN), result), expected, "{client:?}");
+    }
+}
+
+#[test]
+fn only_tool_results_fail_and_results_are_objects() {
+    let upstream = negotiated(MODERN);
+    for (verb, failure) in [(Verb::Tool, Some(ErrorKind::ToolExecution)), (Verb::Prompt, None)] {
+        let adapter = ResultAdapter { verb, client: MODERN, upstream: &upstream, scheme: "" };
+        let reply = |text: &str| adapter.reply(RawValue::from_string(text.to_owned()).unwrap());
+        assert_eq!(reply(r#"{"isError":true}"#).unwrap().failure, failure);
+        assert_eq!(reply(r#"{"isError":"true"}"#).unwrap().failure, None);
+        assert_eq!(reply("[]").unwrap_err().kind, ErrorKind::NotBridgeable);
+    }
+}
+
+#[test]
+fn result_without_known_type_is_complete() {
+    for (result, kind) in [
+        ("{}", Kind::Complete),
+        (r#"{"resultType":"complete"}"#, Kind::Complete),
+        (r#"{"resultType":7}"#, Kind::Complete),
+        (r#"{"resultType":"input\u005frequired"}"#, Kind::InputRequired),
+        (r#"{"resultType":"task"}"#, Kind::Other("task".into())),
+    ] {
+        assert_eq!(ResultMembers::parse(result).kind(), kind, "{result}");
+    }
+}
+
+fn adapter(scheme: &str, older: Option<Revision>) -> ContentAdapter<'_> {
+    ContentAdapter { scheme, older }
+}
+
+#[test]
+fn uris_get_exposed_form_in_all_content() {
+    let adapter = adapter("fs+", None);
+    let blocks = r#"[ {"type":"text","text":"file:///a","n":1.0}, {"uri" : "file:///\u0061","type":"resource_link"},{"type":"resource","resource":{"text":"", "uri":"file:///b"}} ]"#;
+    let expected = r#"[ {"type":"text","text":"file:///a","n":1.0}, {"uri" : "fs+file:///a","type":"resource_link"},{"type":"resource","resource":{"text":"", "uri":"fs+file:///b"}} ]"#;
+    assert_eq!(adapter.blocks(blocks).as_deref(), Some(expected));
+    assert_eq!(adapter.blocks(r#"[{"type":"text","text":"x"}]"#), None);
+    let contents = r#"[{"uri":"file:///a","text":"x","_meta":{"k":1}}]"#;
+    assert_eq!(adapter.contents(contents).unwrap(), contents.replace("file", "fs+file"));
+    let messages = r#"[{"role":"user","content":{"type":"resource","resource":{"uri":"a:b","text":""}}}]"#;
+    assert_eq!(adapter.messages(messages).unwrap(), messages.replace("a:b", "fs+a:b"));
+}
+
+#[test]
+fn content_unknown_to_older_client_is_replaced() {
+    let audio = r#"{"type":"audio","data":"AA==","mimeType":"audio/wav"}"#;
+    let link = r#"{"type":"resource_link","uri":"a:b","name":"n","title":"T","icons":[],"description":"d"}"#;
+    let annotated = r#"{"type":"text","text":"x","annotations":{"priority":1,"lastModified":"y"},"_meta":{}}"#;
+    use Revision as R;
+    for (revision, block, expected) in [
+        (R::V2024_11_05, audio, Some(r#"{"type":"text","text":"[audio, audio/wav]"}"#)),
+        (R::V2025_03_26, audio, None),
+        (R::V2025_03_26, link, Some(r#"{"type":"text","text":"[resource a:b T: d]"}"#)),
+        (
+            R::V2025_06_18,
+            link,
+            Some(r#"{"type":"resource_link","uri":"a:b","name":"n","title":"T","description":"d"}"#),
+        ),
+        (R::V2025_11_25, link, None),
+        (R::V2025_03_26, annotated, Some(r#"{"type":"text","text":"x","annotations":{"priority":1}}"#)),
+        (R::V2025_06_18, annotated, None),
+    ] {
+        assert_eq!(adapter("", Some(revision)).block(block).as_deref(), expected, "{revision:?} {block}");
+    }
+}

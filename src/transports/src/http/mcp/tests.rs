@@ -1,0 +1,80 @@
+//! Tests of the checks of the MCP endpoint.
+
+use actix_web::{http::header::CONNECTION, test::TestRequest};
+
+use super::*;
+use crate::testing::TestEndpoint;
+
+fn request(headers: &[(&str, &str)]) -> TestRequest {
+    headers.iter().fold(TestRequest::post().uri("/mcp"), |request, header| request.append_header(*header))
+}
+
+#[test]
+fn era_follows_version_and_handshake_stays_legacy() {
+    const VERSION: &str = "mcp-protocol-version";
+    let modern = (VERSION, "2026-07-28");
+    let legacy = (VERSION, "2025-06-18");
+    let (method, session) = (("mcp-method", "tools/list"), ("mcp-session-id", "x"));
+    let meta = r#","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
+    for (name, params, headers, expected) in [
+        ("tools/list", "", &[][..], false),
+        ("tools/list", "", &[legacy], false),
+        ("tools/list", "", &[legacy, method], false),
+        ("tools/list", "", &[modern], true),
+        ("tools/list", "", &[method], true),
+        ("tools/list", meta, &[], true),
+        ("tools/list", meta, &[legacy, session], true),
+        // An unknown future version is stateless, and an invalid version is ignored.
+        ("tools/list", "", &[(VERSION, "2027-01-01")], true),
+        ("tools/list", "", &[(VERSION, "soon")], false),
+        ("tools/list", "", &[modern, legacy], false),
+        // Other headers of a handshake or of a session's message are ignored, unless one names a version.
+        ("initialize", "", &[method], false),
+        ("tools/list", "", &[session, method], false),
+        ("initialize", "", &[modern], true),
+        ("tools/list", "", &[session, modern], true),
+        ("initialize", meta, &[], true),
+    ] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"{params}}}"#);
+        let limits = envelope::Limits { max_depth: 10, max_batch: 10 };
+        let Ok(Incoming::Single(message)) = envelope::parse(body.as_bytes(), &limits) else { panic!("{body}") };
+        let Message::Request(call) = &message else { panic!("{body}") };
+        let request = request(headers).to_http_request();
+        assert_eq!(is_modern(&request, &message, &call.meta().unwrap()), expected, "{body} {headers:?}");
+    }
+}
+
+#[test]
+fn unreadable_body_is_refused_in_revision_of_header() {
+    let revision_for = |headers: &[(&str, &str)]| assumed_revision(&request(headers).to_http_request());
+    assert_eq!(revision_for(&[("mcp-protocol-version", "2026-07-28")]), Revision::MODERN);
+    assert_eq!(revision_for(&[("mcp-protocol-version", "2024-11-05")]), Revision::V2024_11_05);
+    assert_eq!(revision_for(&[("mcp-protocol-version", "1")]), Revision::V2025_03_26);
+    assert_eq!(revision_for(&[]), Revision::V2025_03_26);
+}
+
+#[actix::test]
+async fn post_is_refused_for_its_first_fault() {
+    let endpoint = TestEndpoint::open("transports: { http: { max_body: 1KiB } }").await;
+    let stranger = ("authorization", "Bearer csk_unknown");
+    let (text, json) = (("content-type", "text/plain"), ("content-type", "application/json; charset=utf-8"));
+    let (html, all) = (("accept", "text/html"), ("accept", "*/*"));
+    let large = "x".repeat(1025);
+    for (headers, body, status, code) in [
+        (&[stranger, text, html][..], large.as_str(), 401, "UNAUTHORIZED"),
+        (&[text, html], &large, 415, "INVALID_REQUEST"),
+        (&[html], &large, 415, "INVALID_REQUEST"),
+        (&[json, html], &large, 406, "INVALID_REQUEST"),
+        (&[json, all], &large, 413, "TOO_LARGE"),
+        (&[json], "{", 400, "PARSE_ERROR"),
+        (&[json], "[]", 400, "INVALID_REQUEST"),
+        (&[json], r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#, 400, "NOT_INITIALIZED"),
+    ] {
+        let reply = endpoint.ask(request(headers).set_payload(body.to_owned())).await;
+        assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (status, Some(code)), "{headers:?} {reply:?}");
+    }
+    endpoint.endpoint.shutdown.cancel();
+    let reply = endpoint.ask(request(&[stranger, text])).await;
+    assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (503, Some("SHUTTING_DOWN")));
+    assert!(reply.headers.get(CONNECTION).is_none());
+}

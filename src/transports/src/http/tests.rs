@@ -1,0 +1,64 @@
+//! Tests of reading bodies within their limits.
+
+use futures_util::stream;
+
+use super::*;
+use countersign_config::Config;
+use countersign_exchange::inflow::BodyBudget;
+use countersign_session::limits;
+
+async fn read_chunks(chunks: &[&'static str], max: usize) -> Result<Bytes, ErrorKind> {
+    let mut chunks = stream::iter(chunks.iter().map(|c| Ok::<_, ()>(Bytes::from_static(c.as_bytes()))));
+    let read =
+        read_pieces(&mut chunks, max, None, || limits::inflow(&Config::default().transports).intake().hold()).await;
+    read.map(|(body, _)| body).map_err(|error| error.kind)
+}
+
+#[actix::test]
+async fn body_is_read_whole_within_its_limit() {
+    assert_eq!(read_chunks(&[], 5).await, Ok(Bytes::new()));
+    assert_eq!(read_chunks(&["12345"], 5).await, Ok("12345".into()));
+    assert_eq!(read_chunks(&["12", "3", "45"], 5).await, Ok("12345".into()));
+    assert_eq!(read_chunks(&["123456"], 5).await, Err(ErrorKind::TooLarge));
+    assert_eq!(read_chunks(&["12", "345", "6"], 5).await, Err(ErrorKind::TooLarge));
+}
+
+#[actix::test]
+async fn interrupted_body_is_refused() {
+    let mut chunks = stream::iter([Ok(Bytes::from_static(b"{}")), Err(())]);
+    let read =
+        read_pieces(&mut chunks, 5, None, || limits::inflow(&Config::default().transports).intake().hold()).await;
+    assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::InvalidRequest));
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_in_pieces_holds_its_bytes() {
+    let inflow = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5));
+    let intake = inflow.intake();
+    let read = async |sizes: &[usize], held: Option<Reservation>| {
+        let mut pieces = stream::iter(sizes.iter().map(|size| Ok::<_, ()>(Bytes::from(vec![b'x'; *size]))));
+        let read = read_pieces(&mut pieces, 1 << 20, held, || intake.hold()).await;
+        read.map(|(_, held)| held).map_err(|error| error.kind)
+    };
+    assert!(read(&[6000], None).await.unwrap().is_none());
+    // On HTTP/2, a connection may carry many bodies, so each body is counted.
+    assert_eq!(read(&[6000], Some(intake.hold())).await.unwrap().unwrap().bytes(), 6000);
+    let held = read(&[2000, 3000, 1000], None).await.unwrap().unwrap();
+    assert_eq!(held.bytes(), 6000);
+    assert_eq!(
+        read(&[2000, 3000], None).await.err(),
+        Some(ErrorKind::Overloaded),
+        "the first body still holds its bytes"
+    );
+    drop(held);
+    assert_eq!(read(&[2000, 3000], None).await.unwrap().unwrap().bytes(), 5000);
+}
+
+#[actix::test]
+async fn missing_body_times_out() {
+    let endpoint = crate::testing::TestEndpoint::open("").await;
+    let (_sender, payload) = actix_http::h1::Payload::create(false);
+    let request = actix_web::test::TestRequest::default().to_http_request();
+    let read = read_body(&request, payload.into(), &endpoint.endpoint, 100, Duration::from_millis(20)).await;
+    assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::Timeout));
+}
