@@ -5,8 +5,8 @@
 //!
 //! Each part uses only the parts before it. `bounds` limits the resources that a peer can make the gateway hold
 //! ([`memory`]). `session` is the state that the requests of one session share ([`shared`]), with the channels to the
-//! client ([`outbox`], [`streams`]). `request` is one request ([`context`]), its answer and the messages before it ([`reply`]), and its
-//! questions.
+//! client ([`outbox`], [`streams`]). `request` is one request ([`context`]), its questions, its answer and the messages
+//! before it ([`reply`]).
 
 mod bounds;
 mod request;

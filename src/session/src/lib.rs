@@ -2,8 +2,8 @@
 //! never decides on a change. Nothing of one stateless request is visible to the next: the session of a stateless
 //! connection is for bookkeeping only.
 //!
-//! Each part uses only the parts before it: [`state`] that outlives a request; [`registry`] and [`cluster`];
-//! [`limits`], [`long_requests`], [`lifetimes`], [`address`] and [`status`]; [`server`], the parts of the gateway
+//! Each part uses only the parts before it: [`long_requests`]; [`state`] that outlives a request; [`registry`] and
+//! [`cluster`]; [`limits`], [`lifetimes`], [`address`] and [`status`]; [`server`], the parts of the gateway
 //! and the requests that they answer ([`RequestScope`]); [`owned`] messages; [`policy`] and [`extension`];
 //! [`handlers`]; [`middleware`]; [`inbound`]; and [`sessions`].
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use countersign_config::{Config, LimitsConfig, TransportsConfig};
+use countersign_config::{Config, TransportsConfig};
 use countersign_exchange::{facts::FactLimits, inflow::BodyBudget, outbox::OutboxLimits};
 use countersign_protocol::{ErrorKind, McpError, envelope};
 
@@ -29,7 +29,7 @@ impl RequestLimits {
         let limits = &config.limits;
         Self {
             envelope: envelope::Limits { max_depth: limits.max_depth, max_batch: limits.max_batch },
-            facts: fact_limits(limits),
+            facts: FactLimits { text: limits.max_client_text, capabilities: limits.max_capabilities },
             max_uri: limits.max_uri,
             max_subscriptions: limits.max_subscriptions,
             batch_concurrency: limits.batch_concurrency.max(1),
@@ -48,10 +48,6 @@ impl RequestLimits {
                 .with("timeoutMs", u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX)))
         })
     }
-}
-
-const fn fact_limits(limits: &LimitsConfig) -> FactLimits {
-    FactLimits { text: limits.max_client_text, capabilities: limits.max_capabilities }
 }
 
 /// The limits of sessions.

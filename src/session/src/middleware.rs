@@ -115,8 +115,8 @@ async fn handle(
         Method::Ping => Ok(Reply::new("{}".into())),
         Method::Initialize => lifecycle::initialize(exchange, &routes.load(), limits, memory, request),
         Method::Discover => Ok(lifecycle::discover(exchange, &routes.load())),
-        Method::HealthCheck => Ok(lifecycle::health(status)),
-        Method::ServerInfo => Ok(lifecycle::info(status)),
+        Method::HealthCheck => Ok(Reply::new(status.health().to_string())),
+        Method::ServerInfo => Ok(Reply::new(status.info().to_string())),
         Method::MetricsGet => Ok(lifecycle::metrics(status)),
         Method::ToolsList => tools::list(exchange, &routes.load(), request),
         Method::ToolsCall => {

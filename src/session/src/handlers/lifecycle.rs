@@ -1,4 +1,4 @@
-//! Handshake, discovery and log level, and the gateway's own methods `health/check`, `info/server` and `metrics/get`.
+//! Handshake, discovery and log level, and the gateway's own method `metrics/get`.
 
 use std::sync::Arc;
 
@@ -134,16 +134,6 @@ pub fn set_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
     let params: params::SetLevel = params::parse(request.params)?;
     exchange.session.set_log_level(params.level);
     Ok(Reply::new("{}".into()))
-}
-
-/// Answers the gateway's own `health/check` with the content of `GET /health`.
-pub fn health(status: &GatewayStatus) -> Reply {
-    Reply::new(status.health().to_string())
-}
-
-/// Answers the gateway's own `info/server`.
-pub fn info(status: &GatewayStatus) -> Reply {
-    Reply::new(status.info().to_string())
 }
 
 /// Answers the gateway's own `metrics/get` with the content of `GET /metrics`, as text.

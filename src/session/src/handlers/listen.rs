@@ -59,7 +59,8 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
         check_uri(limits.max_uri, "notifications.resourceSubscriptions", uri)?;
     }
     for uri in &requested.resource_subscriptions {
-        finder.wait_for_resource(uri).await;
+        // A server that does not connect does not prevent the subscription.
+        let _ = finder.find_resource(uri).await;
     }
     let table = routes.load_full();
     let mut uris: HashSet<String> = requested

@@ -146,7 +146,8 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
     let ItemRequest { exchange, request, cancel, finder, limits } = item;
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
-    finder.wait_for_resource(&params.uri).await;
+    // A server that does not connect does not prevent the subscription.
+    let _ = finder.find_resource(&params.uri).await;
     let Routing { routes, router, .. } = finder.routing;
     let provider = {
         let table = routes.load();

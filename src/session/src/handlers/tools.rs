@@ -126,11 +126,7 @@ pub async fn call_request(
     let completed_owned;
     let completed_request;
     let (request, params) = match is_module.then(|| complete_arguments(exchange, &route, request, params.arguments)) {
-        Some(Err(error)) if is_tool_failure(error.kind) => {
-            let FinishedCall { result, failure, structured } = FinishedCall::failed(&error, &route);
-            return Ok(Reply::new(encode(&result, exchange.revision(), structured)).failing(failure));
-        }
-        Some(Err(error)) => return Err(error),
+        Some(Err(error)) => return to_tool_failure(Err(error), &route)?.into_reply(exchange.revision()),
         Some(Ok(Some(completed))) => {
             completed_owned = completed;
             completed_request = completed_owned.as_request();

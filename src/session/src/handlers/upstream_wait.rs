@@ -62,12 +62,6 @@ impl RouteFinder<'_> {
         .await
     }
 
-    /// Waits for the server of a resource that is to be subscribed to. A server that does not connect does not prevent
-    /// the subscription.
-    pub async fn wait_for_resource(self, uri: &str) {
-        let _ = self.find_resource(uri).await;
-    }
-
     async fn find<T>(self, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
         // Nearly always the table already has the route.
         match find(self.table) {

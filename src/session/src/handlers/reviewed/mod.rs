@@ -91,11 +91,11 @@ async fn answer(
     call: &ToolCall<'_>,
     change: Arc<Change>,
 ) -> Result<ToolOutcome, McpError> {
-    if call.task || (outcome_of(&change).is_none() && !can_wait_for(&change)) {
+    if call.task || (outcome_of(&change).is_none() && long_poll::is_over(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
     if call.state.is_none()
-        && can_wait_for(&change)
+        && !long_poll::is_over(&change)
         && let Some(question) = approval_page::asked_by_result(exchange, reviews, &change)
     {
         return Ok(ToolOutcome::NeedsInput { question, pending: true });
@@ -160,11 +160,6 @@ async fn wait_while_held(
         ask_client::ask_all(exchange, reviews, &change, None).await;
         change = long_poll::reload(reviews, change).await;
     }
-}
-
-/// Returns `true` if the change can still move, so that waiting for it makes sense.
-fn can_wait_for(change: &Change) -> bool {
-    !long_poll::is_over(change)
 }
 
 /// Returns the answer to a call from the current state of its change.
