@@ -6,13 +6,10 @@
 //! [`Feed`] is a ring in memory backed by the store. A [`FeedSubscription`] that falls behind the ring reads from the
 //! store until it catches up, so that no change event is missed or repeated. Each [`FeedEvent`] is serialized once.
 
-use std::{
-    borrow::Cow,
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -152,20 +149,20 @@ impl Feed {
     /// Returns the sequence number of the last announced change event; 0 before the first.
     #[must_use]
     pub fn head(&self) -> u64 {
-        self.lock().head
+        self.live.lock().head
     }
 
     /// Returns the current number of subscribers.
     #[must_use]
     pub fn subscribers(&self) -> usize {
-        self.lock().ring.as_ref().map_or(0, broadcast::Sender::receiver_count)
+        self.live.lock().ring.as_ref().map_or(0, broadcast::Sender::receiver_count)
     }
 
     /// Subscribes to new events, and to stored events after the number `since` if given. A number beyond the end of
     /// the feed, such as one from another database, counts as the end. Returns `None` once the feed is closed.
     #[must_use]
     pub fn subscribe(&self, since: Option<u64>) -> Option<FeedSubscription> {
-        let live = self.lock();
+        let live = self.live.lock();
         let events = live.ring.as_ref()?.subscribe();
         let last = since.unwrap_or(live.head);
         Some(FeedSubscription {
@@ -183,7 +180,7 @@ impl Feed {
     pub fn publish_session(&self, event: &serde_json::Value) {
         let kind = event.get("type").and_then(serde_json::Value::as_str).unwrap_or("session").to_owned();
         let event = FeedEvent::new(None, kind.into(), event.to_string().as_bytes(), None);
-        if let Some(ring) = &self.lock().ring {
+        if let Some(ring) = &self.live.lock().ring {
             // An error means that there is no subscriber.
             let _ = ring.send(Arc::new(event));
         }
@@ -191,7 +188,7 @@ impl Feed {
 
     /// Announces a durable event. Only `PendingChanges` calls this, in order of the sequence numbers.
     pub fn publish(&self, event: FeedEvent) {
-        let mut live = self.lock();
+        let mut live = self.live.lock();
         if let Some(seq) = event.seq {
             live.head = seq;
         }
@@ -202,11 +199,7 @@ impl Feed {
 
     /// Closes the feed. Subscribers still receive the events in the ring.
     pub fn close(&self) {
-        self.lock().ring = None;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, LiveState> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.live.lock().ring = None;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tracks whether the store works: the last failed write, which the next success clears, and damage, which stays.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use super::StoreError;
 
@@ -10,7 +10,7 @@ pub(crate) struct Health(Mutex<Option<StoreError>>);
 impl Health {
     /// Records an error of the store, as opposed to an error of the request.
     pub(crate) fn record_failure(&self, error: &StoreError) {
-        let mut last_error = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_error = self.0.lock();
         if !matches!(*last_error, Some(StoreError::Damaged(_))) {
             *last_error = Some(error.clone());
         }
@@ -18,12 +18,12 @@ impl Health {
 
     /// Records a successful write, which clears any error except damage. Returns `true` if it cleared one.
     pub(crate) fn record_success(&self) -> bool {
-        let mut last_error = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_error = self.0.lock();
         last_error.take_if(|last_error| !matches!(last_error, StoreError::Damaged(_))).is_some()
     }
 
     pub(crate) fn last_error(&self) -> Option<StoreError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     /// Records the damage that a read reported, if any.

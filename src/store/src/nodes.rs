@@ -4,11 +4,12 @@
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use futures_util::future::ready;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -218,19 +219,19 @@ impl Nodes for SingleNode {
     }
 
     fn introduce(&self, introduction: Introduction) {
-        *self.introduction.lock().unwrap_or_else(PoisonError::into_inner) = introduction;
+        *self.introduction.lock() = introduction;
     }
 
     fn set_server_states(&self, server_states: ServerStates) {
-        *self.server_states.lock().unwrap_or_else(PoisonError::into_inner) = server_states;
+        *self.server_states.lock() = server_states;
     }
 
     fn list(&self) -> StoreFuture<Vec<Node>> {
         let node = Node {
             id: "only".into(),
             epoch: 1,
-            introduction: self.introduction.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            server_states: self.server_states.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            introduction: self.introduction.lock().clone(),
+            server_states: self.server_states.lock().clone(),
             started_at: self.started_at,
             lease_until: None,
             is_alive: true,

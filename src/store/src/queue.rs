@@ -2,13 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use metrics::{Counter, Gauge, Histogram};
+use parking_lot::Mutex;
 
 use super::{CommittedWrite, Draft, StoreError, WriteCallback, WriteError, WriteRequest};
 use countersign_domain::changes::audit::EntryContent;
@@ -65,7 +66,7 @@ impl WriteQueue {
 
     /// Queues the write. If it is refused, calls `done` at once and on this thread.
     pub fn send(&self, request: WriteRequest, done: WriteCallback) {
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let sender = self.sender.lock();
         let command = Command { request, done };
         let refused = match sender.as_ref() {
             None => Some((StoreError::Closed, command)),
@@ -84,11 +85,11 @@ impl WriteQueue {
 
     /// Refuses further writes.
     pub fn close(&self) {
-        drop(self.sender.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.sender.lock().take());
     }
 
     pub fn is_open(&self) -> bool {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.sender.lock().is_some()
     }
 
     /// Returns the metrics for the receiving end.
@@ -195,11 +196,11 @@ mod tests {
         let flags = Arc::new(Mutex::new(Vec::new()));
         let command = |request| {
             let flags = Arc::clone(&flags);
-            Command { request, done: Box::new(move |_, more| flags.lock().unwrap().push(more)) }
+            Command { request, done: Box::new(move |_, more| flags.lock().push(more)) }
         };
         let batch: Vec<_> = requests.into_iter().map(command).collect();
         refuse(batch, &StoreError::Closed);
-        Arc::into_inner(flags).unwrap().into_inner().unwrap()
+        Arc::into_inner(flags).unwrap().into_inner()
     }
 
     /// A listener forwards transitions with the last one of a batch, and never with a record.

@@ -15,8 +15,10 @@ use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
 };
+
+use parking_lot::Mutex;
 
 /// Starts the server once, and returns the address without a database name. The server ends when this process closes
 /// the pipe.
@@ -38,7 +40,7 @@ fn server_address() -> &'static str {
 /// Returns the address of the directory's own database, which is created on the first call.
 pub fn url_of(dir: &Path) -> String {
     static DATABASE_NAMES: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
-    let mut names = DATABASE_NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = DATABASE_NAMES.lock();
     let names = names.get_or_insert_default();
     let next = names.len();
     let name = names.entry(dir.to_owned()).or_insert_with(|| {

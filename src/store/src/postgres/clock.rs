@@ -1,11 +1,9 @@
 //! Estimates the server's time from a clock of this machine that nobody can set.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 /// Returns the time since the machine booted, which also advances while this process is suspended.
 pub(super) fn time_since_boot() -> Duration {
@@ -26,13 +24,13 @@ impl ServerClock {
     pub fn adjust(&self, server_micros: i64, sent: Duration, received: Duration) {
         let (least, most) =
             (server_micros.saturating_sub(micros(received)), server_micros.saturating_sub(micros(sent)));
-        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ahead = self.ahead.lock();
         *ahead = Some(ahead.map_or_else(|| i64::midpoint(least, most), |ahead| ahead.clamp(least, most.max(least))));
     }
 
     /// Returns the server's time, or the system's time before the first answer.
     pub fn now(&self) -> Timestamp {
-        let ahead = *self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let ahead = *self.ahead.lock();
         let now = ahead.map(|ahead| Timestamp::from_microsecond(ahead.saturating_add(micros(time_since_boot()))));
         now.and_then(Result::ok).unwrap_or_else(Timestamp::now)
     }
@@ -68,7 +66,7 @@ mod tests {
     #[test]
     fn slow_answer_does_not_shift_consistent_clock() {
         let clock = ServerClock::default();
-        let ahead = || clock.ahead.lock().unwrap().unwrap();
+        let ahead = || clock.ahead.lock().unwrap();
         clock.adjust(DAY_MICROS, 10 * SECOND, 10 * SECOND);
         assert_eq!(ahead(), DAY_MICROS - 10_000_000);
         // The server read its clock at once, and the answer took three seconds.

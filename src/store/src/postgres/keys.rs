@@ -3,11 +3,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
+use parking_lot::RwLock;
 
 use super::{
     PgConnector, error,
@@ -81,7 +82,7 @@ impl Keys {
                     tokio::time::timeout(REQUEST_TIMEOUT, reading).await.unwrap_or_else(|_| Err(error::no_answer()));
                 let Some(copy) = weak_copy.upgrade() else { return };
                 match read {
-                    Ok(keys) => copy.write().unwrap_or_else(PoisonError::into_inner).replace(by_hash(keys), began),
+                    Ok(keys) => copy.write().replace(by_hash(keys), began),
                     Err(error) => {
                         tracing::debug!(%error, "the keys could not be read");
                         // The writer detects when the database can be reached again.
@@ -99,7 +100,7 @@ impl Keys {
     /// [`StoreError::Unreachable`] if the copy is too old. The refresh task keeps asking the database, so another
     /// query would not help.
     fn read_copy<T>(&self, read: impl FnOnce(&KeyCopy) -> T) -> Result<T, StoreError> {
-        let copy = self.copy.read().unwrap_or_else(PoisonError::into_inner);
+        let copy = self.copy.read();
         if copy.read_at.elapsed() < MAX_COPY_AGE { Ok(read(&copy)) } else { Err(error::no_answer()) }
     }
 
@@ -141,7 +142,7 @@ impl Credentials for Keys {
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
         let inserted = self.stored.insert(key, hash);
         self.resolve_outcome(inserted.map(|()| true), &key.id, None)?;
-        let mut copy = self.copy.write().unwrap_or_else(PoisonError::into_inner);
+        let mut copy = self.copy.write();
         copy.changed_at = Some(Instant::now());
         copy.keys.insert(*hash, key.clone());
         Ok(())
@@ -166,14 +167,14 @@ impl Credentials for Keys {
         // The key may have been created after the last refresh.
         let found = self.stored.find(hash)?;
         if let Some((key, hash)) = &found {
-            self.copy.write().unwrap_or_else(PoisonError::into_inner).keys.insert(*hash, key.clone());
+            self.copy.write().keys.insert(*hash, key.clone());
         }
         Ok(found)
     }
 
     fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
         let done = self.resolve_outcome(self.stored.revoke(id, now), id, Some(now.to_string()))?;
-        let mut copy = self.copy.write().unwrap_or_else(PoisonError::into_inner);
+        let mut copy = self.copy.write();
         if done && let Some(key) = copy.keys.values_mut().find(|key| key.id == id) {
             key.revoked_at = Some(now);
             copy.changed_at = Some(Instant::now());
@@ -185,7 +186,7 @@ impl Credentials for Keys {
         if !is_worth_noting(key, now) {
             return Ok(());
         }
-        let mut copy = self.copy.write().unwrap_or_else(PoisonError::into_inner);
+        let mut copy = self.copy.write();
         if let Some(known) = copy.keys.values_mut().find(|known| known.id == key.id) {
             if !is_worth_noting(known, now) {
                 return Ok(());

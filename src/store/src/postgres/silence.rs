@@ -2,13 +2,11 @@
 
 use std::{
     future::Future,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 /// The time without any answer, on any connection, after which a server that is queried each second counts as silent.
@@ -39,7 +37,7 @@ impl SilenceDetector {
         loop {
             if let Ok(answer) = timeout_at(self.gives_up_at(asked, end), &mut work).await {
                 if answer.is_ok() {
-                    *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                    *self.last_answer.lock() = Instant::now();
                 }
                 return Some(answer);
             }
@@ -54,7 +52,7 @@ impl SilenceDetector {
         if !self.expects_regular_answers.load(Ordering::Acquire) {
             return end;
         }
-        let last_answer = *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let last_answer = *self.last_answer.lock();
         end.min(last_answer.max(asked) + MAX_SILENCE)
     }
 }

@@ -24,13 +24,14 @@ mod writer;
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc::{TrySendError, sync_channel},
     },
     thread::JoinHandle,
 };
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use self::{
@@ -204,15 +205,14 @@ impl StoreBackend for SqliteStore {
     }
 
     fn is_open(&self) -> bool {
-        self.queue.is_open()
-            && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
+        self.queue.is_open() && self.writer.lock().as_ref().is_some_and(|t| !t.is_finished())
     }
 
     fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.queue.close();
         self.readers.close();
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let writer = self.writer.lock().take();
         if writer.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the writing thread of the store panicked");
         }

@@ -4,12 +4,13 @@
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
     thread::JoinHandle,
 };
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -62,7 +63,7 @@ impl Readers {
                 let _ = reply.send(result);
             }
         });
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = self.jobs.lock();
         let refused = match jobs.as_ref().map(|jobs| jobs.try_send(job)) {
             Some(Ok(())) => None,
             Some(Err(TrySendError::Full(_))) => Some(StoreError::QueueFull),
@@ -78,8 +79,8 @@ impl Readers {
 
     /// Ends the threads once the queue is empty.
     pub(super) fn close(&self) {
-        drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
-        for thread in std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner)) {
+        drop(self.jobs.lock().take());
+        for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
                 tracing::error!("a reading thread of the store panicked");
             }
@@ -96,14 +97,8 @@ fn serve(conn: &Connection, queue: &Mutex<Receiver<Job>>) {
 fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
     // After large reads, this thread returns freed memory to the system while it waits.
     while let Some(pause) = reclaim::time_to_next_round() {
-        let job = match queue.try_lock() {
-            Ok(queue) => queue.recv_timeout(pause),
-            Err(_) => {
-                std::thread::sleep(pause);
-                Err(RecvTimeoutError::Timeout)
-            }
-        };
-        match job {
+        let queue = queue.try_lock_for(pause);
+        match queue.map_or(Err(RecvTimeoutError::Timeout), |queue| queue.recv_timeout(pause)) {
             Ok(job) => {
                 reclaim::collect_before_large();
                 return Some(job);
@@ -113,5 +108,5 @@ fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
         }
     }
     // One thread holds the lock and waits for a job, and the others wait for the lock.
-    queue.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    queue.lock().recv().ok()
 }

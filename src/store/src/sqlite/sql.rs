@@ -1,11 +1,9 @@
 //! Runs shared statements on a connection to SQLite.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use rusqlite::{Connection, TransactionBehavior, params_from_iter};
 
 use super::{rows::heads, trail};
@@ -83,17 +81,7 @@ pub(crate) fn run<T, E: From<StoreError>>(work: impl Future<Output = Result<T, E
 }
 
 /// A connection that several threads share.
-pub(crate) struct SharedConnection(Mutex<Connection>);
-
-impl SharedConnection {
-    pub fn new(conn: Connection) -> Self {
-        Self(Mutex::new(conn))
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub(crate) type SharedConnection = Mutex<Connection>;
 
 impl Database for SharedConnection {
     type Connection = Connection;

@@ -7,10 +7,10 @@ use std::{
     io::Write as _,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, config::DbConfig};
 use tokio_util::sync::CancellationToken;
 
@@ -37,11 +37,6 @@ pub(super) struct File {
     path: PathBuf,
     writer: Mutex<Connection>,
     readers: Mutex<Vec<Connection>>,
-}
-
-/// Locks a mutex even if its last holder panicked, because a dropped transaction is rolled back.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl File {
@@ -93,10 +88,10 @@ impl File {
     }
 
     fn with_reader<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, McpError>) -> Result<T, McpError> {
-        let idle = lock(&self.readers).pop();
+        let idle = self.readers.lock().pop();
         let mut conn = idle.map_or_else(|| connect(&self.path, true), Ok).map_err(DbError::from)?;
         let result = read(&mut conn);
-        let mut readers = lock(&self.readers);
+        let mut readers = self.readers.lock();
         if readers.len() < MAX_IDLE_READERS {
             readers.push(conn);
         }
@@ -108,7 +103,7 @@ impl File {
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,
     ) -> Result<(T, ChangedResources), McpError> {
-        let mut conn = lock(&self.writer);
+        let mut conn = self.writer.lock();
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(not_written)?;
         let done = write(Db::File(&tx))?;
         tx.commit().map_err(commit_error)?;
@@ -117,7 +112,7 @@ impl File {
 
     pub fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
         let failed = |source| TrackerError::Database { path: self.path.clone(), source };
-        let mut conn = lock(&self.writer);
+        let mut conn = self.writer.lock();
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let done = copy(Db::File(&tx))?;
         tx.commit().map_err(failed)?;
@@ -194,7 +189,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 
         let file = File::open(dir.path(), |_, _| Ok(())).unwrap();
-        let conn = lock(&file.writer);
+        let conn = file.writer.lock();
         let pragma = |name: &str| conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, Value>(0)).unwrap();
         assert_eq!(pragma("journal_mode"), Value::Text("wal".into()));
         assert_eq!((pragma("synchronous"), pragma("foreign_keys")), (Value::Integer(2), Value::Integer(1)));
