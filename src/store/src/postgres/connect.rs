@@ -1,4 +1,4 @@
-//! Connections to the server: its address, a pool for reads and small writes, and the schema.
+//! Connections to the server: its address, and a pool for reads and small writes.
 //!
 //! The pool lives on its own thread, so that callers may be on any thread or in any runtime. Blocking calls wait
 //! outside any runtime.
@@ -46,7 +46,7 @@ use countersign_net::tls;
 /// The maximum connections for reads and small writes, in addition to the writer's connection.
 const POOL_SIZE: usize = 8;
 /// The timeout for getting a free connection from the pool, and for opening a new one.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout for an answer, which is longer than the server's limit for statements.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
@@ -58,27 +58,6 @@ const USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// that may be idle for longer sets its own limit.
 const SERVER_LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=3000 \
      -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c timezone=UTC";
-
-/// The first key of our advisory locks, `CSGN` in ASCII, which keeps them apart from the locks of other programs.
-const LOCK_CLASS: i32 = 0x4353_474e;
-/// The second keys: for migrations, for serving gateways (a shared lock), and for joining nodes.
-const MIGRATION_LOCK: i32 = 1;
-const SERVING_LOCK: i32 = 2;
-const JOINING_LOCK: i32 = 3;
-
-/// The migrations in order; the schema version is the number of those that have run.
-const MIGRATIONS: &[&str] = &[
-    include_str!("migrations/0001_initial.sql"),
-    include_str!("migrations/0002_nodes.sql"),
-    include_str!("migrations/0003_servers_of_nodes.sql"),
-    include_str!("migrations/0004_certificates_of_nodes.sql"),
-    include_str!("migrations/0005_resigned_nodes.sql"),
-    include_str!("migrations/0006_policies_of_nodes.sql"),
-    include_str!("migrations/0007_targets_taken.sql"),
-];
-/// The first schema version that several gateways can share. A gateway with an older schema must end before the
-/// migration.
-const FIRST_SHARED_SCHEMA: i64 = 2;
 
 /// Parses an address. Servers on other machines are reached with TLS unless the address says otherwise. Errors do not
 /// repeat the address, because it may hold a password.
@@ -299,7 +278,7 @@ impl PgConnector {
             .unwrap_or_else(|_| Err(error::no_answer()))?;
         let mut pooled = PooledConnection(Some(client));
         let client: &ClientWrapper = pooled.0.as_ref().ok_or(StoreError::Closed)?;
-        let result = self.answer(end, work(client)).await;
+        let result = self.silence.answer(end, work(client)).await;
         if result.is_some() {
             drop(pooled.0.take());
         } else {
@@ -309,11 +288,6 @@ impl PgConnector {
         let result = result.unwrap_or_else(|| Err(timeout_error()));
         self.health.record_damage(&result);
         result
-    }
-
-    /// Waits for an answer (see [`SilenceDetector::answer`]).
-    pub async fn answer<T, E>(&self, end: Instant, work: impl Future<Output = Result<T, E>>) -> Option<Result<T, E>> {
-        self.silence.answer(end, work).await
     }
 
     async fn open_connection(&self) -> Result<(Client, Connection<Socket, TlsStream>), StoreError> {
@@ -349,79 +323,6 @@ impl PgConnector {
             }
         });
         Ok(ClientWrapper::new(client, task))
-    }
-
-    /// Opens a connection that marks the database as served while the connection lives, exclusively if `alone` is set.
-    /// Waits at most `patience`, because the server may release the lock of a killed gateway with a delay.
-    ///
-    /// # Errors
-    /// [`StoreError::Served`] if another gateway holds a conflicting lock.
-    pub async fn serve(&self, patience: Duration, alone: bool) -> Result<ClientWrapper, StoreError> {
-        let client = self.connect().await?;
-        // A commit must survive a crash of the server, even if the server's default is asynchronous commits.
-        client
-            .query_one(
-                "SELECT set_config('synchronous_commit', 'on', false)
-                 FROM (SELECT 1) AS one WHERE current_setting('synchronous_commit') = 'off'
-                 UNION ALL SELECT '' LIMIT 1",
-                &[],
-            )
-            .await?;
-        let sql =
-            if alone { "SELECT pg_try_advisory_lock($1, $2)" } else { "SELECT pg_try_advisory_lock_shared($1, $2)" };
-        take_serving_lock(&client, sql, patience).await?;
-        Ok(client)
-    }
-
-    /// Connects, and begins a read-only transaction on one snapshot, without time limits. Returns `None` if there is
-    /// no schema.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    pub async fn snapshot(&self) -> Result<Option<ClientWrapper>, StoreError> {
-        let client = self.connect().await?;
-        if schema_version(&client).await?.is_none() {
-            return Ok(None);
-        }
-        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-                     SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0";
-        client.batch_execute(begin).await?;
-        Ok(Some(client))
-    }
-
-    /// Locks out other joining nodes until the transaction ends, after waiting for those that came first.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    pub async fn lock_joining(&self, client: &ClientWrapper) -> Result<(), StoreError> {
-        client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCK_CLASS, &JOINING_LOCK]).await?;
-        Ok(())
-    }
-
-    /// Migrates the schema, and refuses a newer one.
-    ///
-    /// # Errors
-    /// [`StoreError::Newer`]
-    pub async fn migrate(&self) -> Result<(), StoreError> {
-        let tx = self.connect().await?;
-        // A migration may take long. After an error, the connection ends with its transaction.
-        tx.batch_execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
-        lock_migrations(&tx).await?;
-        let found = schema_version(&tx).await?;
-        if found.is_some_and(|found| found < FIRST_SHARED_SCHEMA) {
-            take_serving_lock(&tx, "SELECT pg_try_advisory_xact_lock($1, $2)", CONNECT_TIMEOUT).await?;
-        }
-        for sql in MIGRATIONS.iter().skip(usize::try_from(found.unwrap_or(0)).unwrap_or(0)) {
-            tx.batch_execute(sql).await?;
-        }
-        let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-        if found.is_none() {
-            tx.batch_execute("CREATE TABLE countersign_schema (version BIGINT NOT NULL)").await?;
-            tx.execute("INSERT INTO countersign_schema (version) VALUES ($1)", &[&known]).await?;
-        } else if found < Some(known) {
-            tx.execute("UPDATE countersign_schema SET version = $1", &[&known]).await?;
-        }
-        Ok(tx.batch_execute("COMMIT").await?)
     }
 }
 
@@ -487,42 +388,6 @@ pub(super) async fn take_connection(pool: &Pool) -> Result<Object, StoreError> {
         deadpool_postgres::PoolError::Backend(error) => error.into(),
         other => unreachable(other),
     })
-}
-
-/// Holds the lock of migrations until the transaction ends.
-pub(super) async fn lock_migrations(client: &tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
-    client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCK_CLASS, &MIGRATION_LOCK]).await.map(drop)
-}
-
-/// Takes the lock of serving gateways with the given statement. Retries until `patience` is over.
-async fn take_serving_lock(client: &tokio_postgres::Client, sql: &str, patience: Duration) -> Result<(), StoreError> {
-    let end = Instant::now() + patience;
-    while !client.query_one(sql, &[&LOCK_CLASS, &SERVING_LOCK]).await?.get::<_, bool>(0) {
-        if Instant::now() >= end {
-            return Err(StoreError::Served);
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
-}
-
-/// Returns the version of the schema; `None` if there is none.
-///
-/// # Errors
-/// [`StoreError::Newer`]
-pub(super) async fn schema_version(client: &tokio_postgres::Client) -> Result<Option<i64>, StoreError> {
-    let exists: bool = client.query_one("SELECT to_regclass('countersign_schema') IS NOT NULL", &[]).await?.get(0);
-    if !exists {
-        return Ok(None);
-    }
-    let found: i64 = client.query_one("SELECT version FROM countersign_schema", &[]).await?.get(0);
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    if found > known { Err(StoreError::Newer { found, known }) } else { Ok(Some(found)) }
-}
-
-/// Returns the error for a database without a schema.
-pub(super) fn no_schema_error() -> StoreError {
-    unreachable("no gateway has written to this database yet")
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod node_rows;
 mod nodes;
 mod policies;
 mod rows;
+mod schema;
 mod silence;
 mod sql;
 pub mod tables;
@@ -30,7 +31,7 @@ use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -40,6 +41,7 @@ use std::{
 use deadpool_postgres::ClientWrapper;
 use futures_util::future::ready;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{channel, error::TrySendError};
 use tokio_postgres::Config;
 
@@ -84,7 +86,7 @@ impl Server {
     }
 
     fn connector(&self) -> Result<Arc<PgConnector>, StoreError> {
-        let mut shared = self.connector.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.connector.lock();
         if let Some(connector) = shared.upgrade() {
             return Ok(connector);
         }
@@ -98,7 +100,7 @@ impl Server {
         let connector = self.connector()?;
         if let Some(dir) = self.data_dir().filter(|dir| dir.join(IDENTITY_FILE).exists()) {
             let found = connector.read(BACKGROUND_TIMEOUT, async |client| {
-                Ok(match connect::schema_version(client).await? {
+                Ok(match schema::read_version(client).await? {
                     None => FoundStore::Empty,
                     Some(_) => FoundStore::Store(facts::get(client, STORE_ID).await?),
                 })
@@ -130,7 +132,7 @@ impl Server {
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
         let connector = self.migrated_connector()?;
         connector.read(BACKGROUND_TIMEOUT, async |client| facts::check_moved(client).await)?;
-        let mut shared = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.keys.lock();
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
         }
@@ -222,7 +224,7 @@ impl PostgresStore {
         };
         // If the node cannot join, dropping the store ends the writer.
         let lease_thread = store.membership.start()?;
-        *store.lease_thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease_thread);
+        *store.lease_thread.lock() = Some(lease_thread);
         Ok(store)
     }
 
@@ -287,7 +289,7 @@ impl StoreBackend for PostgresStore {
         self.read(async move |client| {
             let events = changes::remote_events_after(client, after, limit).await?;
             if !events.is_empty() {
-                node.check_logs(client).await?;
+                node.remember_heads(node.read_heads(client, false).await?);
             }
             Ok(events)
         })
@@ -318,7 +320,7 @@ impl StoreBackend for PostgresStore {
             }
             let ids: Vec<i64> = messages.iter().map(|(id, _)| *id).collect();
             let new_messages = {
-                let mut returned = returned.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut returned = returned.lock();
                 returned.retain(|id| ids.contains(id));
                 messages.into_iter().filter(|(id, _)| returned.insert(*id)).map(|(_, message)| message).collect()
             };
@@ -343,18 +345,18 @@ impl StoreBackend for PostgresStore {
     fn is_open(&self) -> bool {
         self.queue.is_open()
             && !self.membership.is_replaced()
-            && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
+            && self.writer.lock().as_ref().is_some_and(|t| !t.is_finished())
     }
 
     fn close(&self) {
         self.queue.close();
         self.closing.store(true, Ordering::Release);
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let writer = self.writer.lock().take();
         if writer.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the writing thread of the store panicked");
         }
         self.membership.close();
-        let lease_thread = self.lease_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let lease_thread = self.lease_thread.lock().take();
         if lease_thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that renews this node's lease panicked");
         }

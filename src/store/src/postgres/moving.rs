@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::ClientWrapper;
 
-use super::{PgConnector, connect, rows::transaction, trail::set_heads, verify};
+use super::{PgConnector, rows::transaction, schema, trail::set_heads, verify};
 use crate::{
     Heads, StoreError, VerifiedTrail, VerifyError,
     moving::{OfflineStore, TABLES},
@@ -26,8 +26,8 @@ impl OfflineServer {
     pub fn take(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
         let client = connector.block_on(async {
             let client = connector.serve(SERVING_TIMEOUT, true).await?;
-            if connect::schema_version(&client).await?.is_none() {
-                return Err(connect::no_schema_error());
+            if schema::read_version(&client).await?.is_none() {
+                return Err(schema::no_schema_error());
             }
             // Long statements are allowed, because nobody else uses the database.
             let limits = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = '30s'";

@@ -14,6 +14,7 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{
     connect::{self, ANSWER_TIMEOUT, PgConnector},
     error,
+    schema::{self, MIGRATION_LOCK},
 };
 use crate::{
     StoreError, StoreFuture,
@@ -87,7 +88,8 @@ impl Session {
 
     fn run<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let client = self.client.as_ref().ok_or(StoreError::Closed)?;
-        let answer = self.connector.block_on(self.connector.answer(Instant::now() + ANSWER_TIMEOUT, work(client)));
+        let answer =
+            self.connector.block_on(self.connector.silence.answer(Instant::now() + ANSWER_TIMEOUT, work(client)));
         self.answer_pending.store(answer.is_none(), Ordering::Release);
         let answer = answer.unwrap_or_else(|| Err(error::no_answer()));
         self.connector.health.record_damage(&answer);
@@ -118,7 +120,7 @@ impl Session {
     /// # Errors
     /// Those of the server.
     pub fn lock_migrations(&self) -> Result<(), StoreError> {
-        self.run(async |client| Ok(connect::lock_migrations(client).await?))
+        self.run(async |client| schema::lock(client, MIGRATION_LOCK).await)
     }
 
     /// Runs statements that have no parameters and return no rows.

@@ -1,6 +1,6 @@
 //! Reads the whole audit trail from PostgreSQL, for verification and export.
 
-use super::{PgConnector, connect};
+use super::{PgConnector, schema};
 use crate::{
     StoreError, VerifiedTrail, VerifyError,
     coverage::COVERAGE_FACT,
@@ -18,7 +18,7 @@ use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 /// # Errors
 /// [`VerifyError::Broken`] at the first contradiction.
 pub(super) async fn verify(connector: &PgConnector, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
-    let client = connector.snapshot().await?.ok_or_else(connect::no_schema_error)?;
+    let client = connector.snapshot().await?.ok_or_else(schema::no_schema_error)?;
     let (rows, coverage) = (covered_rows(&client).await?, facts::get(&client, COVERAGE_FACT).await?);
     let verified = verify::verify(&client, expected, &rows, coverage.is_some()).await?;
     // The next entry will be chained to the stored head.
@@ -39,7 +39,7 @@ pub(super) fn read_audit<E: From<StoreError>>(
     connector: &PgConnector,
     mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
 ) -> Result<(), E> {
-    let client = connector.block_on(connector.snapshot())?.ok_or_else(connect::no_schema_error)?;
+    let client = connector.block_on(connector.snapshot())?.ok_or_else(schema::no_schema_error)?;
     let mut after = 0;
     loop {
         let page = connector.block_on(next_page(&client, after))?;

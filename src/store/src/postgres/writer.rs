@@ -138,6 +138,7 @@ impl Writer {
             self.client = None;
             let connector = Arc::clone(&self.connector);
             connector
+                .silence
                 .answer(answer_deadline(), self.begin(RECOVERY_TIMEOUT))
                 .await
                 .unwrap_or_else(|| Err(error::no_answer()))?;
@@ -164,7 +165,7 @@ impl Writer {
             let client = self.client().await?;
             Ok::<_, StoreError>(client.batch_execute("UPDATE heads SET event = event").await?)
         };
-        match connector.answer(answer_deadline(), tried).await.unwrap_or_else(|| Err(error::no_answer())) {
+        match connector.silence.answer(answer_deadline(), tried).await.unwrap_or_else(|| Err(error::no_answer())) {
             Ok(()) => self.record_success(),
             Err(error) => {
                 self.client = None;
@@ -210,11 +211,12 @@ impl Writer {
         let Some(client) = self.client.take() else { return Err(StoreError::Closed.into()) };
         let connector = Arc::clone(&self.connector);
         // Dropping the connection ends the transaction.
-        let Some(written) = connector.answer(answer_deadline(), write(&client, &self.membership, batch)).await else {
+        let Some(written) = connector.silence.answer(answer_deadline(), write(&client, &self.membership, batch)).await
+        else {
             return Err(error::no_answer().into());
         };
         let Ok((outcomes, Some(after))) = written else {
-            let ended = connector.answer(answer_deadline(), client.batch_execute("ROLLBACK")).await;
+            let ended = connector.silence.answer(answer_deadline(), client.batch_execute("ROLLBACK")).await;
             self.client = ended.is_some_and(|done| done.is_ok()).then_some(client);
             return Ok(written?.0);
         };
@@ -223,7 +225,7 @@ impl Writer {
         if pruned {
             crash_point("before_prune_commit");
         }
-        match connector.answer(answer_deadline(), client.batch_execute("COMMIT")).await {
+        match connector.silence.answer(answer_deadline(), client.batch_execute("COMMIT")).await {
             Some(Ok(())) => self.client = Some(client),
             Some(Err(error)) if !error::may_be_committed(&error) => {
                 self.client = Some(client).filter(|_| !error::ends_connection(&error));
@@ -252,7 +254,7 @@ impl Writer {
         let mut pause = Duration::from_millis(20);
         let mut give_up = None;
         loop {
-            let answer = self.connector.answer(answer_deadline(), trail_contains(&self.connector, entry)).await;
+            let answer = self.connector.silence.answer(answer_deadline(), trail_contains(&self.connector, entry)).await;
             match answer.unwrap_or_else(|| Err(error::no_answer())) {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(BatchError::Aborted(error)),
@@ -328,7 +330,7 @@ async fn write(
     let locking = async {
         // The first statement is pipelined with the second.
         let limited = async { if long { client.batch_execute(SHORT_IDLE_LIMIT).await } else { Ok(()) } };
-        let (limited, heads) = join(limited, node.take_heads(client)).await;
+        let (limited, heads) = join(limited, node.read_heads(client, true)).await;
         limited?;
         heads
     };
