@@ -12,7 +12,7 @@ use countersign_domain::changes::{
 };
 
 /// Returns a draft that replaces the previous version of the change, or creates the change if `from` is `None`.
-pub(crate) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
+pub(crate) fn draft_for(change: Change, from: Option<ChangeState>) -> Draft {
     let body = serde_json::to_string(&change).unwrap();
     Draft {
         expected: from.map(|_| change.version - 1),
@@ -29,12 +29,12 @@ pub(crate) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
     }
 }
 
-pub(crate) fn created(id: &str) -> Draft {
-    draft(change(id, "agent", 1, ChangeState::Pending), None)
+pub(crate) fn created_draft(id: &str) -> Draft {
+    draft_for(change(id, "agent", 1, ChangeState::Pending), None)
 }
 
-pub(crate) fn updated(id: &str, version: u64, from: ChangeState, to: ChangeState) -> Draft {
-    draft(change(id, "agent", version, to), Some(from))
+pub(crate) fn updated_draft(id: &str, version: u64, from: ChangeState, to: ChangeState) -> Draft {
+    draft_for(change(id, "agent", version, to), Some(from))
 }
 
 pub(crate) fn submit(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<CommittedWrite, WriteError>> {
@@ -54,14 +54,14 @@ pub(crate) async fn write(store: &dyn Store, draft: Draft) -> Result<CommittedWr
 
 /// Creates and approves a change with the lock key `target`.
 pub(crate) async fn create_approved(store: &dyn Store, id: &str, target: &str) {
-    let mut new = created(id);
+    let mut new = created_draft(id);
     Arc::make_mut(&mut new.change).target.lock_key = target.into();
     write(store, new).await.unwrap();
-    write(store, updated(id, 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    write(store, updated_draft(id, 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
 }
 
 /// Returns a transition, at the present time, of a change with the lock key `target`.
-pub(crate) fn transition(
+pub(crate) fn transition_draft(
     id: &str,
     version: u64,
     from: ChangeState,
@@ -78,9 +78,9 @@ pub(crate) fn transition(
         ChangeState::OutcomeUnknown => EventKind::OutcomeUnknown,
         _ => EventKind::Applied,
     };
-    Draft { kind, ..draft(after, Some(from)) }
+    Draft { kind, ..draft_for(after, Some(from)) }
 }
 
-pub(crate) fn claim(id: &str, claimant: Option<Claimant>, target: &str) -> Draft {
-    transition(id, 3, ChangeState::Approved, ChangeState::Executing, claimant, target)
+pub(crate) fn claim_draft(id: &str, claimant: Option<Claimant>, target: &str) -> Draft {
+    transition_draft(id, 3, ChangeState::Approved, ChangeState::Executing, claimant, target)
 }

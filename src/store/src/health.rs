@@ -16,10 +16,11 @@ impl Health {
         }
     }
 
-    /// Records a successful write, which clears any error except damage. Returns `true` if it cleared one.
-    pub(crate) fn record_success(&self) -> bool {
-        let mut last_error = self.0.lock();
-        last_error.take_if(|last_error| !matches!(last_error, StoreError::Damaged(_))).is_some()
+    /// Records a successful write, which clears any error except damage.
+    pub(crate) fn record_success(&self) {
+        if self.0.lock().take_if(|last_error| !matches!(last_error, StoreError::Damaged(_))).is_some() {
+            tracing::info!("the store works again");
+        }
     }
 
     pub(crate) fn last_error(&self) -> Option<StoreError> {

@@ -175,7 +175,7 @@ pub(crate) fn refuse(batch: Vec<Command>, error: &StoreError) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Pruning, Record, drafts::created};
+    use crate::{Pruning, Record, drafts::created_draft};
 
     fn record() -> WriteRequest {
         WriteRequest::Record(Record::new("tools_accepted", jiff::Timestamp::UNIX_EPOCH, "alice", "{}".into()))
@@ -206,7 +206,7 @@ mod tests {
     /// A listener forwards transitions with the last one of a batch, and never with a record.
     #[test]
     fn last_transition_of_batch_has_no_successor_flag() {
-        let step = || WriteRequest::Transition(created("a"));
+        let step = || WriteRequest::Transition(created_draft("a"));
         assert_eq!(callback_flags(vec![step(), step(), record()]), [true, false, false]);
         assert_eq!(callback_flags(vec![record(), step()]), [true, false]);
         assert_eq!(callback_flags(vec![step(), record(), step(), prune()]), [true, true, false, false]);

@@ -278,7 +278,7 @@ impl PgConnector {
             .unwrap_or_else(|_| Err(error::no_answer()))?;
         let mut pooled = PooledConnection(Some(client));
         let client: &ClientWrapper = pooled.0.as_ref().ok_or(StoreError::Closed)?;
-        let result = self.silence.answer(end, work(client)).await;
+        let result = self.silence.answer(end.saturating_duration_since(Instant::now()), work(client)).await;
         if result.is_some() {
             drop(pooled.0.take());
         } else {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     Draft, WriteError,
-    drafts::{created, updated, write},
+    drafts::{created_draft, updated_draft, write},
     keys::{ApiKey, CodeOutcome, SignIn},
     servers::{
         proxy::{CUT_BEFORE_ANSWER, CUT_BEFORE_AUDIT, CUT_BEFORE_MESSAGE, DELAY_MESSAGE, PASS, Proxy, REFUSE, SILENT},
@@ -29,7 +29,7 @@ pub(super) fn proxied_server(dir: &std::path::Path) -> (Proxy, Server) {
 }
 
 fn approved(version: u64) -> Draft {
-    updated("a", version, ChangeState::Pending, ChangeState::Approved)
+    updated_draft("a", version, ChangeState::Pending, ChangeState::Approved)
 }
 
 pub(super) async fn run_sql(dir: &std::path::Path, sql: &str) {
@@ -43,7 +43,7 @@ async fn unanswered_commit_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, server) = proxied_server(dir.path());
     let store = server.open().unwrap();
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
 
     proxy.set(CUT_BEFORE_ANSWER);
     assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2, "the commit is durable, so the write succeeds");
@@ -65,7 +65,7 @@ async fn lost_connection_before_commit_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, server) = proxied_server(dir.path());
     let store = server.open().unwrap();
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
     for mode in [CUT_BEFORE_AUDIT, REFUSE] {
         proxy.set(mode);
         let lost = write(&*store, approved(2)).await;
@@ -88,7 +88,7 @@ async fn lost_connection_before_commit_writes_nothing() {
                      WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
     .await;
-    assert_eq!(write(&*store, created("b")).await.map_or(3, |written| written.seq), 3);
+    assert_eq!(write(&*store, created_draft("b")).await.map_or(3, |written| written.seq), 3);
     store.close();
     server.verify_audit(None).unwrap();
 }
@@ -210,7 +210,7 @@ async fn message_is_received_once_despite_lost_answers() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, server) = proxied_server(dir.path());
     let store = server.open().unwrap();
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
     let node = store.nodes().claimant().unwrap().node;
     proxy.set_for_text(CUT_BEFORE_MESSAGE, "lost before the server");
     assert_unknown(store.send_to_node(&node, "a", "lost before the server".into()).await);
@@ -276,7 +276,7 @@ async fn hanging_statement_is_ended_by_server() {
     let url = format!("{}?options={shorter}", url_of(dir.path()));
     let server = Server::new(&url, None, crate::nodes::NodeIdSource::generate()).unwrap();
     let store = server.open().unwrap();
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
     let mut session = server_for(dir.path()).tables().unwrap().wait_for_session().unwrap();
     session.begin("BEGIN; LOCK TABLE changes").unwrap();
     let blocked = write(&*store, approved(2)).await;
@@ -295,13 +295,13 @@ async fn silent_server_blocks_no_request() {
     let (proxy, server) = proxied_server(dir.path());
     let (store, keys) = (server.open().unwrap(), server.credentials().unwrap());
     keys.insert(&key("k"), &[1; 32]).unwrap();
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
     proxy.set(SILENT);
     assert!(keys.find(&[1; 32]).unwrap().is_some(), "a known key needs no answer of the server");
     let unknown = keys.find(&[2; 32]);
     assert!(matches!(unknown, Err(StoreError::Unreachable(_))), "{unknown:?}");
     // Reads and writes give up before the copy of the keys becomes too old.
-    let (read, written) = tokio::join!(store.get("a"), write(&*store, created("c")));
+    let (read, written) = tokio::join!(store.get("a"), write(&*store, created_draft("c")));
     assert!(matches!(read, Err(StoreError::Unreachable(_))), "{read:?}");
     assert_unreachable(written.map_err(|error| match error {
         WriteError::Store(error) => error,
@@ -320,7 +320,7 @@ async fn silent_server_blocks_no_request() {
     while store.current_error().is_some() || keys.find(&[1; 32]).is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);
+    assert_eq!(write(&*store, created_draft("b")).await.unwrap().seq, 2);
     store.close();
     server.verify_audit(None).unwrap();
 }
@@ -330,9 +330,9 @@ async fn long_change_has_longer_idle_limit() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, server) = proxied_server(dir.path());
     let store = server.open().unwrap();
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
     proxy.set_for_text(DELAY_MESSAGE, "long_change");
-    let mut long = created("long_change");
+    let mut long = created_draft("long_change");
     long.body.push_str(&" ".repeat(2 << 20));
     assert_eq!(write(&*store, long).await.unwrap().seq, 2);
     assert_eq!(proxy.mode(), PASS);
@@ -361,7 +361,7 @@ async fn altered_rows_are_detected() {
     let dir = tempfile::tempdir().unwrap();
     let server = server_for(dir.path());
     let store = server.open().unwrap();
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
     write(&*store, approved(2)).await.unwrap();
     let policy = PolicySnapshot { digest: "d".into(), refused: None, body: "strict".into() };
     store.save_policy(policy, false).await.unwrap();

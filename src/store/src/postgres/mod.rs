@@ -5,6 +5,8 @@
 //! have no gaps and follow the order of the commits. Any number of gateways may serve a database. The table `nodes`
 //! says which of them are alive, and the table `claims` says which changes they run.
 
+#[cfg(test)]
+mod claim_tests;
 mod claims;
 mod clock;
 mod connect;

@@ -9,6 +9,9 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use super::error;
+use crate::StoreError;
+
 /// The time without any answer, on any connection, after which a server that is queried each second counts as silent.
 const MAX_SILENCE: Duration = Duration::from_secs(4);
 
@@ -30,9 +33,23 @@ impl SilenceDetector {
         self.expects_regular_answers.store(true, Ordering::Release);
     }
 
-    /// Waits for an answer until `end`. Returns `None` at that time, or as soon as the server counts as silent.
-    pub async fn answer<T, E>(&self, end: Instant, work: impl Future<Output = Result<T, E>>) -> Option<Result<T, E>> {
+    /// Waits for an answer like [`Self::answer`], and returns an error if there is none.
+    pub async fn require_answer<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        self.answer(limit, work).await.unwrap_or_else(|| Err(error::no_answer()))
+    }
+
+    /// Waits for an answer for at most `limit`. Returns `None` after that, or as soon as the server counts as silent.
+    pub async fn answer<T, E>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Option<Result<T, E>> {
         let asked = Instant::now();
+        let end = asked + limit;
         let mut work = std::pin::pin!(work);
         loop {
             if let Ok(answer) = timeout_at(self.gives_up_at(asked, end), &mut work).await {
@@ -60,7 +77,6 @@ impl SilenceDetector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::StoreError;
 
     const END: Duration = Duration::from_secs(35);
 
@@ -71,24 +87,24 @@ mod tests {
     }
 
     async fn receive_answer(silence: &SilenceDetector) {
-        silence.answer(Instant::now() + END, async { Ok::<_, StoreError>(()) }).await.unwrap().unwrap();
+        silence.answer(END, async { Ok::<_, StoreError>(()) }).await.unwrap().unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn request_gives_up_when_server_is_silent() {
         let (silence, began) = (polled_detector(), Instant::now());
         let never = std::future::pending::<Result<(), StoreError>>();
-        assert!(silence.answer(began + END, never).await.is_none());
+        assert!(silence.answer(END, never).await.is_none());
         assert_eq!(began.elapsed(), MAX_SILENCE);
         // An error is no sign of life, because it may come from the connection.
-        let refused = silence.answer(began + END, async { Err::<(), _>(StoreError::Closed) });
+        let refused = silence.answer(END, async { Err::<(), _>(StoreError::Closed) });
         assert!(refused.await.unwrap().is_err());
         assert!(silence.gives_up_at(began, began + END) <= Instant::now());
     }
 
     #[tokio::test(start_paused = true)]
     async fn slow_answer_is_awaited_while_server_answers_others() {
-        let (silence, began) = (polled_detector(), Instant::now());
+        let silence = polled_detector();
         let slow = async {
             tokio::time::sleep(MAX_SILENCE * 5).await;
             Ok::<_, StoreError>(())
@@ -99,7 +115,7 @@ mod tests {
                 receive_answer(&silence).await;
             }
         };
-        let (slow, ()) = tokio::join!(silence.answer(began + END, slow), others);
+        let (slow, ()) = tokio::join!(silence.answer(END, slow), others);
         slow.unwrap().unwrap();
     }
 
@@ -107,7 +123,7 @@ mod tests {
     async fn silence_is_ignored_without_regular_queries() {
         let (silence, began) = (SilenceDetector::default(), Instant::now());
         let never = std::future::pending::<Result<(), StoreError>>();
-        assert!(silence.answer(began + END, never).await.is_none());
+        assert!(silence.answer(END, never).await.is_none());
         assert_eq!(began.elapsed(), END);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use deadpool_postgres::{ClientWrapper, Object, Pool};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::sync::oneshot;
 
 use super::{
     connect::{self, ANSWER_TIMEOUT, PgConnector},
@@ -88,8 +88,7 @@ impl Session {
 
     fn run<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let client = self.client.as_ref().ok_or(StoreError::Closed)?;
-        let answer =
-            self.connector.block_on(self.connector.silence.answer(Instant::now() + ANSWER_TIMEOUT, work(client)));
+        let answer = self.connector.block_on(self.connector.silence.answer(ANSWER_TIMEOUT, work(client)));
         self.answer_pending.store(answer.is_none(), Ordering::Release);
         let answer = answer.unwrap_or_else(|| Err(error::no_answer()));
         self.connector.health.record_damage(&answer);

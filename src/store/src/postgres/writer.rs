@@ -137,11 +137,7 @@ impl Writer {
         if self.client.as_ref().is_none_or(|client| client.is_closed()) {
             self.client = None;
             let connector = Arc::clone(&self.connector);
-            connector
-                .silence
-                .answer(answer_deadline(), self.begin(RECOVERY_TIMEOUT))
-                .await
-                .unwrap_or_else(|| Err(error::no_answer()))?;
+            connector.silence.require_answer(ANSWER_TIMEOUT, self.begin(RECOVERY_TIMEOUT)).await?;
         }
         self.client.as_ref().ok_or(StoreError::Closed)
     }
@@ -165,18 +161,12 @@ impl Writer {
             let client = self.client().await?;
             Ok::<_, StoreError>(client.batch_execute("UPDATE heads SET event = event").await?)
         };
-        match connector.silence.answer(answer_deadline(), tried).await.unwrap_or_else(|| Err(error::no_answer())) {
-            Ok(()) => self.record_success(),
+        match connector.silence.require_answer(ANSWER_TIMEOUT, tried).await {
+            Ok(()) => self.connector.health.record_success(),
             Err(error) => {
                 self.client = None;
                 self.connector.health.record_failure(&error);
             }
-        }
-    }
-
-    fn record_success(&self) {
-        if self.connector.health.record_success() {
-            tracing::info!("the store works again");
         }
     }
 
@@ -211,12 +201,12 @@ impl Writer {
         let Some(client) = self.client.take() else { return Err(StoreError::Closed.into()) };
         let connector = Arc::clone(&self.connector);
         // Dropping the connection ends the transaction.
-        let Some(written) = connector.silence.answer(answer_deadline(), write(&client, &self.membership, batch)).await
+        let Some(written) = connector.silence.answer(ANSWER_TIMEOUT, write(&client, &self.membership, batch)).await
         else {
             return Err(error::no_answer().into());
         };
         let Ok((outcomes, Some(after))) = written else {
-            let ended = connector.silence.answer(answer_deadline(), client.batch_execute("ROLLBACK")).await;
+            let ended = connector.silence.answer(ANSWER_TIMEOUT, client.batch_execute("ROLLBACK")).await;
             self.client = ended.is_some_and(|done| done.is_ok()).then_some(client);
             return Ok(written?.0);
         };
@@ -225,7 +215,7 @@ impl Writer {
         if pruned {
             crash_point("before_prune_commit");
         }
-        match connector.silence.answer(answer_deadline(), client.batch_execute("COMMIT")).await {
+        match connector.silence.answer(ANSWER_TIMEOUT, client.batch_execute("COMMIT")).await {
             Some(Ok(())) => self.client = Some(client),
             Some(Err(error)) if !error::may_be_committed(&error) => {
                 self.client = Some(client).filter(|_| !error::ends_connection(&error));
@@ -241,7 +231,7 @@ impl Writer {
         }
         self.membership.remember_heads(after);
         crash_point("after_commit");
-        self.record_success();
+        self.connector.health.record_success();
         if pruned {
             crash_point("after_prune_commit");
         }
@@ -254,8 +244,8 @@ impl Writer {
         let mut pause = Duration::from_millis(20);
         let mut give_up = None;
         loop {
-            let answer = self.connector.silence.answer(answer_deadline(), trail_contains(&self.connector, entry)).await;
-            match answer.unwrap_or_else(|| Err(error::no_answer())) {
+            let found = trail_contains(&self.connector, entry);
+            match self.connector.silence.require_answer(ANSWER_TIMEOUT, found).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(BatchError::Aborted(error)),
                 Err(again) => {
@@ -274,11 +264,6 @@ impl Writer {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
-}
-
-/// Returns the deadline for the answer to a statement that is sent now.
-fn answer_deadline() -> tokio::time::Instant {
-    tokio::time::Instant::now() + ANSWER_TIMEOUT
 }
 
 /// Returns `true` if the trail contains the entry. Waits until no other transaction holds the heads.

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::{
         Store as _, StoreBackend as _,
-        drafts::{created, write},
+        drafts::{created_draft, write},
         sqlite::{SqliteStore, verify::verify_audit},
     };
 
@@ -219,7 +219,7 @@ mod tests {
         let to = out.path().join("copy");
         let store = SqliteStore::open(dir.path()).unwrap();
         for id in ["a", "b"] {
-            write(&store, created(id)).await.unwrap();
+            write(&store, created_draft(id)).await.unwrap();
         }
         let done = backup(dir.path(), &to, false, now()).unwrap();
         assert_eq!((done.trail.entries, done.trail.changes, done.tracker), (2, 2, None));
@@ -228,7 +228,7 @@ mod tests {
         let left: Vec<_> = fs::read_dir(out.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["copy"], "no temporary file is left");
         // The source store still accepts writes.
-        write(&store, created("c")).await.unwrap();
+        write(&store, created_draft("c")).await.unwrap();
         store.close();
 
         let other = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ mod tests {
         let restored = SqliteStore::open(other.path()).unwrap();
         assert!(restored.get("b").await.unwrap().is_some());
         assert!(restored.get("c").await.unwrap().is_none(), "the change was written after the backup");
-        assert_eq!(write(&restored, created("d")).await.unwrap().seq, 3);
+        assert_eq!(write(&restored, created_draft("d")).await.unwrap().seq, 3);
         restored.close();
         verify_audit(other.path(), Some(done.trail.head)).unwrap();
     }
@@ -267,7 +267,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let out = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(dir.path()).unwrap();
-        write(&store, created("a")).await.unwrap();
+        write(&store, created_draft("a")).await.unwrap();
         store.close();
         crate::sqlite::open::open_writer(dir.path()).unwrap().execute("UPDATE audit SET actor = 'x'", []).unwrap();
         let to = out.path().join("copy");

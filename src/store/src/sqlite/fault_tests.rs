@@ -14,7 +14,7 @@ use rusqlite::{Connection, ffi};
 use super::{verify::verify_audit, *};
 use crate::{
     Draft, Store as _, VerifyError, WriteError,
-    drafts::{created, draft, submit, updated, write},
+    drafts::{created_draft, draft_for, submit, updated_draft, write},
 };
 use countersign_domain::changes::{ChangeState, audit::TrailError, testing::change};
 
@@ -52,27 +52,27 @@ fn faulty_store(dir: &Path) -> (Arc<SqliteStore>, Arc<AtomicU8>) {
 fn large_draft(id: &str) -> Draft {
     let mut large = change(id, "agent", 1, ChangeState::Pending);
     large.summary = "x".repeat(1 << 20);
-    draft(large, None)
+    draft_for(large, None)
 }
 
 #[tokio::test]
 async fn failed_commit_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mode) = faulty_store(dir.path());
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
 
     mode.store(FAIL_WRITTEN, Ordering::SeqCst);
-    let written = write(&*store, updated("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    let written = write(&*store, updated_draft("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
     assert_eq!(written.seq, 2, "the commit is durable, so the write succeeds");
 
     mode.store(FAIL_UNWRITTEN, Ordering::SeqCst);
-    let lost = write(&*store, updated("a", 3, ChangeState::Approved, ChangeState::Executing)).await;
+    let lost = write(&*store, updated_draft("a", 3, ChangeState::Approved, ChangeState::Executing)).await;
     let Err(WriteError::Store(error)) = lost else { panic!("{lost:?}") };
     assert!(error.certainly_aborted(), "{error}");
     assert_eq!(store.get("a").await.unwrap().unwrap().version, 2);
 
     // The numbers continue without a gap, and the chain is valid.
-    let again = write(&*store, updated("a", 3, ChangeState::Approved, ChangeState::Executing)).await.unwrap();
+    let again = write(&*store, updated_draft("a", 3, ChangeState::Approved, ChangeState::Executing)).await.unwrap();
     assert_eq!(again.seq, 3);
     store.close();
     assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 3);
@@ -82,9 +82,9 @@ async fn failed_commit_is_read_back() {
 async fn full_disk_refuses_writes_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mode) = faulty_store(dir.path());
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
     mode.store(FILL_DISK, Ordering::SeqCst);
-    write(&*store, created("b")).await.unwrap();
+    write(&*store, created_draft("b")).await.unwrap();
     let answers: Vec<_> = ["c", "d", "e"].into_iter().map(|id| submit(&*store, large_draft(id))).collect();
     for answer in answers {
         let refused = answer.await.unwrap();
@@ -108,10 +108,10 @@ async fn lock_of_another_process_is_reported_after_wait() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mode) = faulty_store(dir.path());
     mode.store(SHORTEN_LOCK_WAIT, Ordering::SeqCst);
-    write(&*store, created("a")).await.unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
     let other = open::open_writer(dir.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let refused = write(&*store, created("b")).await;
+    let refused = write(&*store, created_draft("b")).await;
     assert!(matches!(refused, Err(WriteError::Store(StoreError::Locked))), "{refused:?}");
     assert!(store.get("a").await.unwrap().is_some(), "reads still succeed");
     assert!(matches!(store.current_error(), Some(StoreError::Locked)));
@@ -120,7 +120,7 @@ async fn lock_of_another_process_is_reported_after_wait() {
     while store.current_error().is_some() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);
+    assert_eq!(write(&*store, created_draft("b")).await.unwrap().seq, 2);
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn tampering_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(dir.path()).unwrap();
     for id in ["a", "b", "c"] {
-        write(&store, created(id)).await.unwrap();
+        write(&store, created_draft(id)).await.unwrap();
     }
     let head = store.heads().await.unwrap().audit;
     let running = verify_audit(dir.path(), Some(head)).unwrap();
@@ -171,11 +171,11 @@ async fn truncated_database_is_refused_until_accepted() {
     let path = open::database_path(dir.path());
     let open = || SqliteStore::open(dir.path());
     let store = open().unwrap();
-    write(&store, created("a")).await.unwrap();
+    write(&store, created_draft("a")).await.unwrap();
     store.close();
     let old = std::fs::read(&path).unwrap();
     let store = open().unwrap();
-    write(&store, created("b")).await.unwrap();
+    write(&store, created_draft("b")).await.unwrap();
     store.close();
     open().unwrap().close();
 
@@ -186,8 +186,8 @@ async fn truncated_database_is_refused_until_accepted() {
     // A database with the same number of entries, but different ones, is refused too.
     let other = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(other.path()).unwrap();
-    write(&store, created("x")).await.unwrap();
-    write(&store, created("y")).await.unwrap();
+    write(&store, created_draft("x")).await.unwrap();
+    write(&store, created_draft("y")).await.unwrap();
     store.close();
     std::fs::copy(open::database_path(other.path()), &path).unwrap();
     assert!(matches!(open().map(drop), Err(StoreError::CutOff { .. })));
@@ -195,7 +195,7 @@ async fn truncated_database_is_refused_until_accepted() {
     std::fs::write(&path, &old).unwrap();
     std::fs::remove_file(witness).unwrap();
     let store = open().unwrap();
-    assert_eq!(write(&store, created("c")).await.unwrap().seq, 2);
+    assert_eq!(write(&store, created_draft("c")).await.unwrap().seq, 2);
 }
 
 #[tokio::test]
@@ -204,9 +204,9 @@ async fn backup_may_replace_newer_database() {
     let out = tempfile::tempdir().unwrap();
     let to = out.path().join("copy");
     let store = SqliteStore::open(dir.path()).unwrap();
-    write(&store, created("a")).await.unwrap();
+    write(&store, created_draft("a")).await.unwrap();
     backup::backup(dir.path(), &to, false, jiff::Timestamp::now()).unwrap();
-    write(&store, created("b")).await.unwrap();
+    write(&store, created_draft("b")).await.unwrap();
     store.close();
     std::fs::copy(&to, open::database_path(dir.path())).unwrap();
     let store = SqliteStore::open(dir.path()).unwrap();

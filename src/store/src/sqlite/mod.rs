@@ -227,14 +227,8 @@ impl Drop for SqliteStore {
 
 /// Fails if the database is locked or not writable, so that the gateway notices at its start. Writes nothing.
 fn check_writable(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
-    let tried = conn.execute_batch("BEGIN IMMEDIATE; ROLLBACK").map_err(StoreError::from);
-    tried.map_err(|error| match error {
-        StoreError::Database(error) => {
-            let source = Arc::new(std::io::Error::other(error.to_string()));
-            StoreError::DataDir { path: open::database_path(dir), source }
-        }
-        other => other,
-    })
+    let tried = conn.execute_batch("BEGIN IMMEDIATE; ROLLBACK");
+    tried.map_err(|error| open::add_path(&open::database_path(dir), error.into()))
 }
 
 /// The maximum size of databases whose pages are checked on every opening.

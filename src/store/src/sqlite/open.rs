@@ -97,10 +97,8 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
         conn.set_prepared_statement_cache_capacity(32);
         Ok(())
     };
-    match ready() {
-        Ok(()) => Ok(conn),
-        Err(error) => Err(add_path(&path, error)),
-    }
+    ready().map_err(|error| add_path(&path, error))?;
+    Ok(conn)
 }
 
 fn configure(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
@@ -183,7 +181,7 @@ pub(crate) fn create_with_migrations(dir: &Path, migrations: usize) -> Connectio
 }
 
 /// Adds the file to an error of opening it.
-fn add_path(path: &Path, error: StoreError) -> StoreError {
+pub(super) fn add_path(path: &Path, error: StoreError) -> StoreError {
     match error {
         StoreError::Damaged(detail) => StoreError::Corrupt { path: path.to_owned(), detail },
         StoreError::Database(error) => {

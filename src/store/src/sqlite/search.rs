@@ -55,7 +55,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let conn = open::create_with_migrations(dir.path(), 3);
         for id in ["chg_A", "chg_B"] {
-            let draft = drafts::created(id);
+            let draft = drafts::created_draft(id);
             let change = &draft.change;
             conn.execute(
                 "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body) VALUES (?1, 1, 'pending', ?2, 9, ?3, ?4)",
@@ -65,7 +65,7 @@ mod tests {
         }
         drop(conn);
         let conn = open::open_writer(dir.path()).unwrap();
-        let change = &drafts::created("chg_A").change;
+        let change = &drafts::created_draft("chg_A").change;
         let narrow = |text: &str| ChangeCriteria { text: Some(text.into()), ..ChangeCriteria::default() };
         assert_eq!(found(&conn, narrow("CHG_a")), ["chg_A"]);
         assert_eq!(found(&conn, narrow(&change.summary.to_uppercase())).len(), 2);

@@ -94,7 +94,7 @@ mod tests {
     fn database_with_entries(n: u64) -> (tempfile::TempDir, Connection) {
         let dir = tempfile::tempdir().unwrap();
         let conn = open::open_writer(dir.path()).unwrap();
-        let draft = drafts::created("chg_A");
+        let draft = drafts::created_draft("chg_A");
         let change = &draft.change;
         conn.execute(
             "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body) VALUES ('chg_A', 1, 'pending', 'p', 9, ?1, ?2)",

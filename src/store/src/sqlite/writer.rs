@@ -8,7 +8,7 @@
 //! may have left in the log, and then reads the heads.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -41,11 +41,6 @@ use countersign_runtime::crash::crash_point;
 
 /// The minimum free bytes at which a full disk counts as usable again.
 const MIN_FREE_BYTES: u64 = 1 << 20;
-
-/// Returns the free bytes on the directory's disk, if they can be read.
-fn free_bytes(dir: &Path) -> Option<u64> {
-    rustix::fs::statvfs(dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
-}
 
 /// Commits a transaction. Tests replace this function to let commits fail.
 pub(super) type CommitFn = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + Send>;
@@ -115,7 +110,8 @@ impl Writer {
     fn probe(&mut self) {
         // A probe needs less space than a change, so it might succeed on a disk that is still too full.
         if matches!(self.health.last_error(), Some(StoreError::DiskFull))
-            && free_bytes(&self.dir).is_some_and(|free| free < MIN_FREE_BYTES)
+            && rustix::fs::statvfs(&self.dir)
+                .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE_BYTES)
         {
             return;
         }
@@ -124,17 +120,11 @@ impl Writer {
             plain_commit()(&self.conn).map_err(StoreError::from)
         });
         match tried {
-            Ok(()) => self.record_success(),
+            Ok(()) => self.health.record_success(),
             Err(error) => {
                 self.rollback();
                 self.health.record_failure(&error);
             }
-        }
-    }
-
-    fn record_success(&self) {
-        if self.health.record_success() {
-            tracing::info!("the store works again");
         }
     }
 
@@ -168,7 +158,7 @@ impl Writer {
         match self.commit_or_read_back(before) {
             CommitOutcome::Committed => {
                 crash_point("after_commit");
-                self.record_success();
+                self.health.record_success();
                 self.witness.write_if_due(self.heads.audit);
                 if pruned {
                     crash_point("after_prune_commit");
@@ -349,9 +339,7 @@ impl Writer {
         self.conn.execute("UPDATE fence SET n = n + 1", [])?;
         rows::heads(&self.conn)
     }
-}
 
-impl Writer {
     /// Answers a batch with an error.
     fn refuse(&self, batch: Vec<Command>, error: &StoreError) {
         self.health.record_failure(error);

@@ -129,11 +129,7 @@ impl Membership {
     }
 
     async fn with_timeout<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        self.connector
-            .silence
-            .answer(Instant::now() + ANSWER_TIMEOUT, work)
-            .await
-            .unwrap_or_else(|| Err(error::no_answer()))
+        self.connector.silence.require_answer(ANSWER_TIMEOUT, work).await
     }
 
     /// Joins, which begins a new epoch. `is_start` is set when the process joins for the first time.
