@@ -121,15 +121,15 @@ impl<T> Default for Choices<T> {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ListProjects {
     /// # Include people
-    /// Also list the people whom issues can be assigned to, with their ids.
+    /// If true, the answer also lists the people to whom issues can be assigned, with their ids.
     #[serde(default)]
     pub include_people: bool,
     /// # Limit
-    /// How many to answer with at most.
+    /// The maximum number of projects in the answer.
     #[serde(default)]
     pub limit: PageSize,
     /// # Cursor
-    /// The `nextCursor` of the page before, with the same filters.
+    /// The `nextCursor` of the previous page.
     pub cursor: Option<Text<0, 128>>,
 }
 
@@ -137,37 +137,38 @@ pub(super) struct ListProjects {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ListIssues {
     /// # Project
-    /// Only issues of this project: its UUID, or its key such as CORE.
+    /// Limits the answer to issues of this project, given by its UUID or its key, such as CORE.
     pub project_id: Option<ProjectRef>,
     /// # Status
-    /// Only issues in this status, or in one of these.
+    /// Limits the answer to issues with this status, or with one of these.
     #[serde(default)]
     pub status: Choices<Status>,
     /// # Type
-    /// Only issues of this type, or of one of these.
+    /// Limits the answer to issues of this type, or of one of these.
     #[serde(default, rename = "type")]
     pub kind: Choices<IssueType>,
     /// # Priority
-    /// Only issues of this priority, or of one of these.
+    /// Limits the answer to issues with this priority, or with one of these.
     #[serde(default)]
     pub priority: Choices<Priority>,
     /// # Assignee
-    /// Only issues assigned to this person; null: those without an assignee.
+    /// Limits the answer to issues of the person with this UUID, or to issues without an assignee if it is null.
     #[serde(default)]
     pub assignee_id: Update<Uuid>,
     /// # Parent
-    /// Only children of this issue (UUID or key); null: those without a parent.
+    /// Limits the answer to children of this issue, given by its UUID or its key, or to issues without a parent if it is
+    /// null.
     #[serde(default)]
     pub parent_id: Update<IssueRef>,
     /// # Text
-    /// Only issues with all these words in key, title or description.
+    /// Limits the answer to issues that have all these words in their key, title or description.
     pub text: Option<Text<0, QUERY_MAX>>,
     /// # Limit
-    /// How many to answer with at most.
+    /// The maximum number of issues in the answer.
     #[serde(default)]
     pub limit: PageSize,
     /// # Cursor
-    /// The `nextCursor` of the page before, with the same filters.
+    /// The `nextCursor` of the previous page, which had the same filters.
     pub cursor: Option<Text<0, 128>>,
 }
 
@@ -208,10 +209,10 @@ pub(super) enum Include {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct GetIssue {
     /// # Issue
-    /// The issue: its UUID, or its key such as CORE-12.
+    /// The UUID or the key of the issue, such as CORE-12.
     pub issue_id: IssueRef,
     /// # Include
-    /// What to add to the issue.
+    /// The parts to add to the answer.
     #[serde(default)]
     #[schemars(length(max = 3))]
     pub include: BTreeSet<Include>,
@@ -221,13 +222,13 @@ pub(super) struct GetIssue {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct SearchIssues {
     /// # Query
-    /// Words to look for.
+    /// The words to search for.
     pub query: Text<1, QUERY_MAX>,
     /// # Project
-    /// Only issues of this project: its UUID, or its key such as CORE.
+    /// Limits the answer to issues of this project, given by its UUID or its key, such as CORE.
     pub project_id: Option<ProjectRef>,
     /// # Limit
-    /// How many to answer with at most.
+    /// The maximum number of issues in the answer.
     #[serde(default)]
     pub limit: Limit<20, 50>,
 }
@@ -236,13 +237,13 @@ pub(super) struct SearchIssues {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct CreateProject {
     /// # Name
-    /// What people call the project.
+    /// The name of the project.
     pub name: ProjectName,
     /// # Key
-    /// 2 to 10 capital letters, not used by another project.
+    /// The key of the project: 2 to 10 capital letters that no other project uses.
     pub key: Option<ProjectKey>,
     /// # Description
-    /// What the project is for, in Markdown.
+    /// The purpose of the project, in Markdown.
     #[serde(default)]
     pub description: ProjectDescription,
 }
@@ -251,31 +252,31 @@ pub(super) struct CreateProject {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct CreateIssue {
     /// # Project
-    /// The UUID of the project (see list_projects).
+    /// The UUID of the project, which list_projects returns.
     pub project_id: Uuid,
     /// # Title
-    /// What it is about, in one line.
+    /// The title of the issue, in one line.
     pub title: Title,
     /// # Type
-    /// What kind of work it is. A Task needs a parent that is a Story or an Epic.
+    /// The type of the issue. A Task needs a parent that is a Story or an Epic.
     #[serde(rename = "type")]
     pub kind: IssueType,
     /// # Description
-    /// The details, in Markdown.
+    /// The details of the issue, in Markdown.
     #[serde(default)]
     pub description: Description,
     /// # Priority
-    /// How urgent it is.
+    /// The urgency of the issue.
     #[serde(default)]
     pub priority: Priority,
     /// # Assignee
-    /// The UUID of the person who does it (see list_projects with includePeople).
+    /// The UUID of the person who does the work, which list_projects returns with includePeople.
     pub assignee_id: Option<Uuid>,
     /// # Estimated hours
-    /// How much work it is thought to be.
+    /// The estimated work in hours.
     pub estimated_hours: Option<Hours>,
     /// # Parent
-    /// The UUID of the issue that this one is part of, in the same project. A Task needs one.
+    /// The UUID of the parent, an issue of the same project. A Task needs a parent.
     pub parent_id: Option<Uuid>,
 }
 
@@ -284,27 +285,27 @@ pub(super) struct CreateIssue {
 #[schemars(extend("minProperties" = 2))]
 pub(super) struct UpdateIssue {
     /// # Issue
-    /// The issue: its UUID, or its key such as CORE-12.
+    /// The UUID or the key of the issue, such as CORE-12.
     pub issue_id: IssueRef,
     /// # Title
-    /// What it is about, in one line.
+    /// The new title, in one line.
     pub title: Option<Title>,
     /// # Description
-    /// The whole new description, in Markdown; empty clears it.
+    /// The complete new description, in Markdown. An empty text removes it.
     pub description: Option<Description>,
     /// # Type
-    /// The new type; parent and children must still fit.
+    /// The new type. It must fit the parent and the children of the issue.
     #[serde(rename = "type")]
     pub kind: Option<IssueType>,
     /// # Priority
     /// The new priority.
     pub priority: Option<Priority>,
     /// # Estimated hours
-    /// The new estimate; null clears it.
+    /// The new estimate in hours. The value null removes it.
     #[serde(default)]
     pub estimated_hours: Update<Hours>,
     /// # Parent
-    /// The UUID of the new parent; null for none.
+    /// The UUID of the new parent. The value null removes the parent.
     #[serde(default)]
     pub parent_id: Update<Uuid>,
 }
@@ -324,10 +325,10 @@ impl UpdateIssue {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct UpdateStatus {
     /// # Issue
-    /// The issue: its UUID, or its key such as CORE-12.
+    /// The UUID or the key of the issue, such as CORE-12.
     pub issue_id: IssueRef,
     /// # New status
-    /// The status to move it to.
+    /// The new status of the issue.
     pub new_status: Status,
 }
 
@@ -335,10 +336,10 @@ pub(super) struct UpdateStatus {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct AssignIssue {
     /// # Issue
-    /// The issue: its UUID, or its key such as CORE-12.
+    /// The UUID or the key of the issue, such as CORE-12.
     pub issue_id: IssueRef,
     /// # Assignee
-    /// The UUID of the person; null for nobody.
+    /// The UUID of the new assignee. The value null removes the assignee.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schemars(with = "Update<Uuid>")]
     pub assignee_id: Option<Uuid>,
@@ -348,10 +349,10 @@ pub(super) struct AssignIssue {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct AddComment {
     /// # Issue
-    /// The issue: its UUID, or its key such as CORE-12.
+    /// The UUID or the key of the issue, such as CORE-12.
     pub issue_id: IssueRef,
     /// # Content
-    /// What to say, in Markdown.
+    /// The text of the comment, in Markdown.
     pub content: CommentText,
 }
 
@@ -359,7 +360,7 @@ pub(super) struct AddComment {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct DeleteIssue {
     /// # Issue
-    /// The issue: its UUID, or its key such as CORE-12.
+    /// The UUID or the key of the issue, such as CORE-12.
     pub issue_id: IssueRef,
 }
 

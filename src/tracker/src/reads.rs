@@ -35,14 +35,14 @@ pub(super) struct ProjectsAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     people: Option<Vec<ListedPerson>>,
     /// # Next cursor
-    /// Give it as `cursor` for the next page; null at the end.
+    /// The `cursor` of the next page; null on the last page.
     next_cursor: Option<String>,
 }
 
 /// Lists projects by key.
 pub(super) fn list_projects(db: Db<'_>, args: &ListProjects) -> Result<ToolResult, McpError> {
     let after = args.cursor.as_deref().map(|text| cursor::decode(text, &"projects")).transpose()?;
-    // A project is never deleted and its key never changes, so its row fixes its place.
+    // A project is never deleted and its key never changes, so its row determines its position.
     let sql = format!(
         "{PROJECT_QUERY} WHERE CAST(?1 AS BIGINT) IS NULL OR key > (SELECT key FROM projects WHERE id = ?1) \
          ORDER BY key LIMIT ?2"
@@ -85,7 +85,7 @@ fn announce_more(text: &mut String, next_cursor: Option<&str>) {
 pub(super) struct IssuesAnswer {
     issues: Vec<IssueLine>,
     /// # Next cursor
-    /// Give it as `cursor` for the next page; null at the end.
+    /// The `cursor` of the next page; null on the last page.
     next_cursor: Option<String>,
 }
 

@@ -82,7 +82,7 @@ fn match_expression(words: &[&str], match_all: bool) -> String {
 pub(super) struct SearchAnswer {
     results: Vec<Hit>,
     /// # Partial
-    /// No issue has all words.
+    /// True if no issue has all words, so that the results have only some of them.
     partial: bool,
     has_more: bool,
 }
@@ -93,7 +93,7 @@ struct Hit {
     #[serde(flatten)]
     issue: IssueLine,
     /// # Snippet
-    /// Where it was found; the words stand in brackets.
+    /// An excerpt with the matching words in brackets.
     snippet: String,
     #[schemars(extend("enum" = ["text", "comments"]))]
     matched_in: &'static str,
@@ -144,25 +144,25 @@ fn find_hits(
     let hits = match expression {
         Expression::File(_) => {
             "WITH found AS ( \
-                 SELECT rowid AS issue, bm25(issue_fts, 12.0, 6.0, 1.0) * 2.0 AS score, 0 AS place, rowid AS source \
+                 SELECT rowid AS issue, bm25(issue_fts, 12.0, 6.0, 1.0) * 2.0 AS score, 0 AS origin, rowid AS source \
                  FROM issue_fts WHERE issue_fts MATCH ?1 \
                  UNION ALL \
                  SELECT c.issue, bm25(comment_fts), 1, c.id \
                  FROM comment_fts JOIN comments c ON c.id = comment_fts.rowid WHERE comment_fts MATCH ?1), \
-             hits AS (SELECT issue, MIN(score) AS score, place, source FROM found GROUP BY issue)"
+             hits AS (SELECT issue, MIN(score) AS score, origin, source FROM found GROUP BY issue)"
         }
         Expression::Server(_) => {
             "WITH found AS ( \
                  SELECT id AS issue, -2 * ts_rank('{0.08, 0.1, 0.5, 1.0}', words, CAST(?1 AS text)::tsquery) AS score, \
-                 0 AS place, id AS source FROM issues WHERE words @@ CAST(?1 AS text)::tsquery \
+                 0 AS origin, id AS source FROM issues WHERE words @@ CAST(?1 AS text)::tsquery \
                  UNION ALL \
                  SELECT issue, -ts_rank('{0.08, 0.1, 0.5, 1.0}', words, CAST(?1 AS text)::tsquery), 1, id \
                  FROM comments WHERE words @@ CAST(?1 AS text)::tsquery), \
-             hits AS (SELECT DISTINCT ON (issue) issue, score, place, source FROM found \
-                 ORDER BY issue, score, place, source)"
+             hits AS (SELECT DISTINCT ON (issue) issue, score, origin, source FROM found \
+                 ORDER BY issue, score, origin, source)"
         }
     };
-    let lines = line_query(", h.place, h.source", "hits h JOIN issues i ON i.id = h.issue");
+    let lines = line_query(", h.origin, h.source", "hits h JOIN issues i ON i.id = h.issue");
     let sql = format!(
         "{hits} {lines} WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
     );
@@ -171,10 +171,10 @@ fn find_hits(
         Ok((read_line(row)?, row.get(LINE_COLUMNS)?, row.get(LINE_COLUMNS + 1)?))
     })?;
     let mut hits = Vec::with_capacity(found.len());
-    for (issue, place, source) in found {
+    for (issue, origin, source) in found {
         // Only hits that are returned get a snippet, which costs more than the search.
-        let snippet = snippet(db, expression, &text, place == 0, source)?;
-        hits.push(Hit { issue, snippet, matched_in: if place == 0 { "text" } else { "comments" } });
+        let snippet = snippet(db, expression, &text, origin == 0, source)?;
+        hits.push(Hit { issue, snippet, matched_in: if origin == 0 { "text" } else { "comments" } });
     }
     Ok(hits)
 }

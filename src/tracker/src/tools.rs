@@ -48,52 +48,53 @@ pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
         ToolDef::for_types::<ListProjects, ProjectsAnswer>(
             "list_projects",
             "List projects",
-            "Lists the tracker's projects by key, with their ids and numbers of issues. With includePeople it also lists \
-             the people whom issues can be assigned to.",
+            "Lists the tracker's projects by key, with their ids and numbers of issues. With includePeople, it also lists \
+             the people to whom issues can be assigned.",
             READ,
         ),
         ToolDef::for_types::<ListIssues, IssuesAnswer>(
             "list_issues",
             "List issues",
             "Lists issues, newest first, filtered by project, status, type, priority, assignee, parent and words. \
-             Pages: give the nextCursor of the answer as cursor. Use search_issues to find by relevance and in comments.",
+             For the next page, pass the nextCursor of the answer as cursor. Use search_issues to rank issues by relevance \
+             and to search comments.",
             READ,
         ),
         ToolDef::for_types::<GetIssue, IssueAnswer>(
             "get_issue",
             "Get issue",
-            "Reads one issue by its UUID or its key: all fields, and the statuses that it may go to. With include also \
-             its newest comments, its children, and its history.",
+            "Reads all fields of one issue, given by its UUID or its key, and the statuses to which it may move. The \
+             argument include adds its newest comments, its children and its history.",
             READ,
         ),
         ToolDef::for_types::<SearchIssues, SearchAnswer>(
             "search_issues",
             "Search issues",
-            "Full-text search over keys, titles, descriptions and comments of issues, best first. The query is plain \
-             words; the last may be the beginning of one. If no issue has all words, issues with some of them are \
-             answered and partial is true.",
+            "Searches the keys, titles, descriptions and comments of issues, and lists the best matches first. The query \
+             is plain words, and the last one may be the beginning of a word. If no issue has all words, the answer \
+             lists issues with some of them, and partial is true.",
             READ,
         ),
         ToolDef::for_types::<CreateProject, CreatedProject>(
             "create_project",
             "Create project",
-            "Creates a project. Its key begins the keys of its issues (CORE-12) and never changes; without one it is \
-             made from the name.",
+            "Creates a project. Its key begins the keys of its issues (CORE-12) and never changes. Without a \
+             given key, it is derived from the name.",
             ADD,
         ),
         // The plan checks that a Task has a parent, with a better message than `if`/`then` would give.
         ToolDef::for_types::<CreateIssue, CreatedIssue>(
             "create_issue",
             "Create issue",
-            "Creates an Epic, Story, Task or Bug in a project. It starts in Backlog; its key (such as CORE-12) is \
-             allotted when the change is applied. A Task needs a parent that is a Story or an Epic.",
+            "Creates an Epic, Story, Task or Bug in a project. It starts in Backlog. Its key (such as CORE-12) is \
+             assigned when the change is applied. A Task needs a parent that is a Story or an Epic.",
             ADD,
         ),
         ToolDef::for_types::<UpdateIssue, ChangedIssue>(
             "update_issue",
             "Update issue",
-            "Changes fields of an issue: title, description, type, priority, estimatedHours, parentId. Only what is \
-             given changes. For the status use update_status, for the assignee assign_issue.",
+            "Changes fields of an issue: title, description, type, priority, estimatedHours, parentId. Fields that are \
+             not given stay unchanged. Use update_status for the status, and assign_issue for the assignee.",
             SET,
         ),
         ToolDef::for_types::<UpdateStatus, ChangedIssue>(
@@ -117,8 +118,8 @@ pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
         ToolDef::for_types::<DeleteIssue, DeletedIssue>(
             "delete_issue",
             "Delete issue",
-            "Deletes an issue with its comments, for good. Only its history stays. An issue with children cannot be \
-             deleted. To close one, use update_status with Done or Cancelled instead.",
+            "Deletes an issue and its comments permanently. Only its history stays. An issue with children cannot be \
+             deleted. To close an issue, use update_status with Done or Cancelled instead.",
             SET,
         ),
     ];
