@@ -50,7 +50,7 @@ use self::{
     arguments::{GetIssue, ListIssues, ListProjects, SearchIssues, Write},
     db::{Db, not_written},
     history::Actor,
-    storage::Storage,
+    storage::{ReadKind, Storage},
     uri::{ChangedResources, Resource, SCHEME},
 };
 pub use self::{
@@ -94,7 +94,7 @@ impl Tracker {
     ///
     /// # Errors
     /// Fails if the workflow is invalid, or the database cannot be opened or is of a newer version.
-    pub fn open(room: &ModuleStorage, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
+    pub fn open(location: &ModuleStorage, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
         let workflow = Workflow::from_config(&config.workflow).map_err(TrackerError::Workflow)?;
         let now = Timestamp::now();
         let (events, _) = broadcast::channel(EVENT_CAPACITY);
@@ -109,7 +109,7 @@ impl Tracker {
                 let _ = sender.send(ProviderEvent::ResourceListChanged);
             }
         };
-        let storage = Storage::open(room, Box::new(announce), |db, is_new| {
+        let storage = Storage::open(location, Box::new(announce), |db, is_new| {
             if is_new && config.sample_project {
                 sample::fill(db, now)?;
             }
@@ -120,35 +120,26 @@ impl Tracker {
 
     async fn list_projects(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args: ListProjects = parse_arguments(arguments)?;
-        let is_quick = !args.include_people;
-        self.read(is_quick, ctx, move |db| reads::list_projects(db, &args)).await
+        let kind = if args.include_people { ReadKind::Slow } else { ReadKind::Statement };
+        self.storage.read(kind, &ctx.cancel, move |db| reads::list_projects(db, &args)).await
     }
 
     async fn list_issues(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args: ListIssues = parse_arguments(arguments)?;
-        let is_quick = args.is_quick();
-        self.read(is_quick, ctx, move |db| reads::list_issues(db, &args)).await
+        let kind = if args.is_quick() { ReadKind::Statement } else { ReadKind::Slow };
+        self.storage.read(kind, &ctx.cancel, move |db| reads::list_issues(db, &args)).await
     }
 
     async fn get_issue(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args: GetIssue = parse_arguments(arguments)?;
-        let (workflow, is_quick) = (Arc::clone(&self.workflow), args.include.is_empty());
-        self.read(is_quick, ctx, move |db| reads::get_issue(db, &workflow, &args)).await
+        let workflow = Arc::clone(&self.workflow);
+        let kind = if args.include.is_empty() { ReadKind::Statement } else { ReadKind::Slow };
+        self.storage.read(kind, &ctx.cancel, move |db| reads::get_issue(db, &workflow, &args)).await
     }
 
     async fn search(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args: SearchIssues = parse_arguments(arguments)?;
-        self.read(false, ctx, move |db| search::search(db, &args)).await
-    }
-
-    /// Reads from one state of the database. Only a short read that uses an index is quick.
-    async fn read<T: Send + 'static>(
-        &self,
-        is_quick: bool,
-        ctx: &CallContext,
-        read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
-    ) -> Result<T, McpError> {
-        if is_quick { self.storage.read(read).await } else { self.storage.read_slow(&ctx.cancel, read).await }
+        self.storage.read(ReadKind::Slow, &ctx.cancel, move |db| search::search(db, &args)).await
     }
 
     /// Checks a write against the live state again, carries it out, and commits, all in one transaction.
@@ -196,8 +187,8 @@ impl Provider for Tracker {
         tools::tools(&self.workflow)
     }
 
-    fn resources<'a>(&'a self, _ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        Box::pin(self.storage.read(resources::list))
+    fn resources<'a>(&'a self, ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
+        Box::pin(self.storage.read(ReadKind::Statement, &ctx.cancel, resources::list))
     }
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
@@ -241,7 +232,8 @@ impl Provider for Tracker {
             // The old texts of an update or a deletion may be long although the arguments are short.
             let is_quick =
                 arguments.get().len() <= MAX_QUICK_ARGUMENTS && !matches!(tool, "update_issue" | "delete_issue");
-            self.read(is_quick, ctx, work).await
+            let kind = if is_quick { ReadKind::Snapshot } else { ReadKind::Slow };
+            self.storage.read(kind, &ctx.cancel, work).await
         })
     }
 
@@ -263,9 +255,9 @@ impl Module for Tracker {
         Box::pin(async move {
             let resource = Resource::parse(uri).ok_or_else(|| resources::unknown_resource(uri))?;
             let (workflow, uri) = (Arc::clone(&self.workflow), uri.to_owned());
-            let is_quick = matches!(resource, Resource::Issue(_));
+            let kind = if let Resource::Issue(_) = resource { ReadKind::Statement } else { ReadKind::Slow };
             let read = move |db: Db<'_>| resources::read(db, &workflow, &resource, &uri).map(|text| vec![text]);
-            self.read(is_quick, ctx, read).await
+            self.storage.read(kind, &ctx.cancel, read).await
         })
     }
 }

@@ -34,15 +34,15 @@ fn fold(word: &str) -> String {
 
 /// Returns a `tsvector` of PostgreSQL for parts with weights from A to D.
 pub(super) fn vector(parts: &[(char, &str)]) -> String {
-    let (mut out, mut place) = (String::new(), 0);
+    let (mut out, mut position) = (String::new(), 0);
     for (weight, text) in parts {
         for (_, word) in words(text) {
-            place += 1;
+            position += 1;
             if !word.is_empty() {
-                let _ = write!(out, "'{word}':{}{weight} ", place.min(MAX_POSITION));
+                let _ = write!(out, "'{word}':{}{weight} ", position.min(MAX_POSITION));
             }
         }
-        place += PART_GAP;
+        position += PART_GAP;
     }
     out
 }
@@ -75,12 +75,12 @@ impl Terms {
                 out.push_str(if match_all { " & " } else { " | " });
             }
             out.push('(');
-            for (place, word) in term.iter().enumerate() {
-                let is_prefix = self.is_prefix(index, place);
+            for (position, word) in term.iter().enumerate() {
+                let is_prefix = self.is_prefix(index, position);
                 let _ = write!(
                     out,
                     "{}'{word}'{}",
-                    if place > 0 { " <-> " } else { "" },
+                    if position > 0 { " <-> " } else { "" },
                     if is_prefix { ":*" } else { "" }
                 );
             }
@@ -89,16 +89,16 @@ impl Terms {
         out
     }
 
-    fn is_prefix(&self, term: usize, place: usize) -> bool {
-        self.ends_with_prefix && term + 1 == self.terms.len() && place + 1 == self.terms[term].len()
+    fn is_prefix(&self, term: usize, position: usize) -> bool {
+        self.ends_with_prefix && term + 1 == self.terms.len() && position + 1 == self.terms[term].len()
     }
 
     /// Returns the number of words at the start that match a term.
     fn matched_words(&self, words: &[(Range<usize>, String)]) -> usize {
         let fits = |index: usize, term: &[String]| {
-            term.iter().enumerate().all(|(place, wanted)| {
-                words.get(place).is_some_and(|(_, word)| {
-                    word == wanted || (self.is_prefix(index, place) && word.starts_with(wanted.as_str()))
+            term.iter().enumerate().all(|(position, wanted)| {
+                words.get(position).is_some_and(|(_, word)| {
+                    word == wanted || (self.is_prefix(index, position) && word.starts_with(wanted.as_str()))
                 })
             })
         };

@@ -58,7 +58,7 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbR
     }
     let (mut copied, total) = (0, count(from)?);
     for (table, columns) in TABLES {
-        let parameters: Vec<String> = (1..=columns.split(", ").count()).map(|place| format!("?{place}")).collect();
+        let parameters: Vec<String> = (1..=columns.split(", ").count()).map(|number| format!("?{number}")).collect();
         let insert = format!("INSERT INTO {table} ({columns}) VALUES ({})", parameters.join(", "));
         each_page(from, table, columns, |rows| {
             for row in rows {
@@ -122,7 +122,7 @@ fn hash_row(row: &Row) -> [u8; 32] {
     hasher.finish_bytes()
 }
 
-/// Copies the tracker's data from one room into another, all or nothing. Nothing is copied if the target has equal data
+/// Copies the tracker's data from one storage into another, all or nothing. Nothing is copied if the target has equal data
 /// already. Different data is replaced if `replace` is set.
 ///
 /// Returns the number of copied rows, or `None` if the target has different data, which was kept.

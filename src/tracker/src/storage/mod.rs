@@ -57,15 +57,26 @@ impl From<DbError> for TrackerError {
 /// Receives the changes of a write once it is durable.
 pub(super) type Announce = Box<dyn Fn(ChangedResources) + Send + Sync>;
 
-/// The open database.
-pub(super) struct Storage(Arc<Inner>);
+/// The kind of a read, which decides where it runs and whether it sees one state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadKind {
+    /// A short read that uses an index. Its last statement determines the answer, so it needs no transaction.
+    Statement,
+    /// A short read of one state with several statements.
+    Snapshot,
+    /// A read of one state that may take long.
+    Slow,
+}
 
-struct Inner {
+/// The open database.
+pub(super) struct Storage(Arc<StorageParts>);
+
+struct StorageParts {
     database: Database,
     announce: Arc<Announce>,
-    /// The only slot for writes. Writes wait for it here instead of on a thread of the blocking pool.
-    write_slot: Arc<Semaphore>,
-    slow_read_slots: Arc<Semaphore>,
+    /// The only permit for writes. Writes wait for it here instead of on a thread of the blocking pool.
+    write_permit: Arc<Semaphore>,
+    slow_read_permits: Arc<Semaphore>,
 }
 
 enum Database {
@@ -80,12 +91,12 @@ impl Storage {
     /// # Errors
     /// Fails if a file or a connection fails, or the schema is of a newer version.
     pub fn open(
-        room: &ModuleStorage,
+        location: &ModuleStorage,
         announce: Announce,
         fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
         let announce = Arc::new(announce);
-        let (database, slow_reads) = match room {
+        let (database, slow_reads) = match location {
             ModuleStorage::Directory(dir) => (Database::File(Arc::new(File::open(dir, fill)?)), file::MAX_SLOW_READS),
             ModuleStorage::Server { tables, dir } => {
                 let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
@@ -96,30 +107,32 @@ impl Storage {
                 (Database::Server(server), server::MAX_SLOW_READS)
             }
         };
-        let (write_slot, slow_read_slots) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
-        Ok(Self(Arc::new(Inner { database, announce, write_slot, slow_read_slots })))
+        let (write_permit, slow_read_permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
+        Ok(Self(Arc::new(StorageParts { database, announce, write_permit, slow_read_permits })))
     }
 
-    /// Runs a short read of one state that uses an index. A file is read on the caller's thread.
+    /// Runs a read. A short read of a file runs on the caller's thread.
     pub async fn read<T: Send + 'static>(
         &self,
+        kind: ReadKind,
+        cancel: &CancellationToken,
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        match &self.0.database {
-            Database::File(file) => file.read(read),
-            Database::Server(server) => server.read(read).await,
+        match (kind, &self.0.database) {
+            (ReadKind::Slow, _) => self.read_slow(cancel, read).await,
+            (_, Database::File(file)) => file.read(read),
+            (_, Database::Server(server)) => server.read(kind, read).await,
         }
     }
 
-    /// Runs a read of one state that may take long. Only a few run at a time, each until it is cancelled or its time is
-    /// over.
-    pub async fn read_slow<T: Send + 'static>(
+    /// Runs a slow read until it is cancelled or its time is over. Only a few run at a time.
+    async fn read_slow<T: Send + 'static>(
         &self,
         cancel: &CancellationToken,
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        let slot = tokio::select! {
-            slot = Arc::clone(&self.0.slow_read_slots).acquire_owned() => slot.map_err(|_| shutting_down_error())?,
+        let permit = tokio::select! {
+            permit = Arc::clone(&self.0.slow_read_permits).acquire_owned() => permit.map_err(|_| shutting_down_error())?,
             () = cancel.cancelled() => return Err(cancelled_error()),
             () = tokio::time::sleep(SLOW_READ_TIMEOUT) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
@@ -133,15 +146,15 @@ impl Storage {
             match &self.0.database {
                 Database::Server(server) => {
                     let read = move |db: Db<'_>| {
-                        let _slot = slot;
+                        let _permit = permit;
                         read(db)
                     };
-                    server.read(read).await
+                    server.read(ReadKind::Slow, read).await
                 }
                 Database::File(file) => {
                     let file = Arc::clone(file);
                     let task = tokio::task::spawn_blocking(move || {
-                        let _slot = slot;
+                        let _permit = permit;
                         file.read_until(&stop, read)
                     });
                     task.await.map_err(|_| internal_error())?
@@ -160,17 +173,17 @@ impl Storage {
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        let slot = Arc::clone(&self.0.write_slot).acquire_owned().await.map_err(|_| shutting_down_error())?;
-        let inner = Arc::clone(&self.0);
+        let permit = Arc::clone(&self.0.write_permit).acquire_owned().await.map_err(|_| shutting_down_error())?;
+        let storage = Arc::clone(&self.0);
         let task = tokio::task::spawn_blocking(move || {
-            let _slot = slot;
+            let _permit = permit;
             // An error here rolls the transaction back.
             let write = |db: Db<'_>| write(db).map_err(mark_not_applied);
-            let (value, changed_resources) = match &inner.database {
+            let (value, changed_resources) = match &storage.database {
                 Database::File(file) => file.write(write)?,
                 Database::Server(server) => server.write(write)?,
             };
-            (inner.announce)(changed_resources);
+            (storage.announce)(changed_resources);
             Ok(value)
         });
         task.await.map_err(|_| internal_error().with("outcome", "unknown"))?
@@ -225,7 +238,7 @@ mod tests {
         let cancel = CancellationToken::new();
         let (started, begun) = tokio::sync::oneshot::channel();
         let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
-        let reading = storage.read_slow(&cancel, move |db| {
+        let reading = storage.read(ReadKind::Slow, &cancel, move |db| {
             let _ = started.send(());
             Ok(db.query_one(endless, &[], |row| row.get::<i64>(0))?)
         });
@@ -234,6 +247,6 @@ mod tests {
             cancel.cancel();
         });
         assert_eq!(result.unwrap_err().kind, ErrorKind::Cancelled);
-        assert!(storage.read(|_| Ok(true)).await.unwrap());
+        assert!(storage.read(ReadKind::Snapshot, &cancel, |_| Ok(true)).await.unwrap());
     }
 }

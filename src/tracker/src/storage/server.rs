@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Announce, TrackerError, unknown_outcome};
+use super::{Announce, ReadKind, TrackerError, unknown_outcome};
 use crate::{
     db::{Db, DbError, DbResult, internal_error, not_written, values},
     uri::ChangedResources,
@@ -72,13 +72,17 @@ impl Server {
         Ok(Self { tables, gateway, _end: end, _follower: thread })
     }
 
-    /// Reads one state.
+    /// Runs a read, in a transaction unless it is a single statement.
     pub async fn read<T: Send + 'static>(
         &self,
+        kind: ReadKind,
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
         let mut session = self.tables.session().await.map_err(DbError::from)?;
         let task = tokio::task::spawn_blocking(move || {
+            if kind == ReadKind::Statement {
+                return read(Db::Server(&session));
+            }
             session.begin(BEGIN_READ).map_err(DbError::from)?;
             let result = read(Db::Server(&session));
             // A connection whose transaction could not be ended is closed.

@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json, value::to_raw_value};
 
-use super::{Fixture, context, string};
+use super::{Fixture, context, to_text};
 use countersign_provider::{Provider, ToolDef};
 
-fn validator(schema: &Value) -> jsonschema::Validator {
+fn compile_schema(schema: &Value) -> jsonschema::Validator {
     jsonschema::options().should_validate_formats(true).build(schema).unwrap()
 }
 
-fn tools(t: &Fixture) -> BTreeMap<String, ToolDef> {
+fn tools_by_name(t: &Fixture) -> BTreeMap<String, ToolDef> {
     t.tracker.tools().into_iter().map(|tool| (tool.name.clone(), tool)).collect()
 }
 
 #[tokio::test]
 async fn tools_match_the_specification() {
     let t = Fixture::empty();
-    let tools = tools(&t);
+    let tools = tools_by_name(&t);
     let reads = ["get_issue", "list_issues", "list_projects", "search_issues"];
     let writes = [
         "add_comment",
@@ -62,10 +62,10 @@ async fn tools_match_the_specification() {
 #[tokio::test]
 async fn answers_match_output_schemas() {
     let t = Fixture::sample();
-    let tools = tools(&t);
+    let tools = tools_by_name(&t);
     let people = t.call("list_projects", json!({ "includePeople": true })).await.unwrap();
-    let (project, mara) = (string(&people["projects"][0]["id"]), string(&people["people"][0]["id"]));
-    let epic = string(&t.call("get_issue", json!({ "issueId": "CORE-1" })).await.unwrap()["issue"]["id"]);
+    let (project, mara) = (to_text(&people["projects"][0]["id"]), to_text(&people["people"][0]["id"]));
+    let epic = to_text(&t.call("get_issue", json!({ "issueId": "CORE-1" })).await.unwrap()["issue"]["id"]);
     let calls = [
         ("list_projects", json!({})),
         ("list_projects", json!({ "includePeople": true, "limit": 1 })),
@@ -95,12 +95,12 @@ async fn answers_match_output_schemas() {
     }
     for (index, (tool, arguments)) in calls.into_iter().enumerate() {
         let def = &tools[tool];
-        assert!(validator(&def.input_schema).is_valid(&arguments), "{tool} {arguments}");
+        assert!(compile_schema(&def.input_schema).is_valid(&arguments), "{tool} {arguments}");
         let raw = to_raw_value(&arguments).unwrap();
         let ctx = context("agent-1", Some(&format!("chg_{index}")));
         let result = t.tracker.call(tool, &raw, &ctx).await.unwrap();
         let answer: Value = serde_json::from_str(result.structured_content.unwrap().get()).unwrap();
-        let schema = validator(def.output_schema.as_ref().unwrap());
+        let schema = compile_schema(def.output_schema.as_ref().unwrap());
         let errors: Vec<String> =
             schema.iter_errors(&answer).map(|e| format!("{} at {}", e, e.instance_path())).collect();
         assert!(errors.is_empty(), "{tool} {arguments}: {errors:?}\n{answer}");
@@ -113,7 +113,7 @@ async fn answers_match_output_schemas() {
 #[tokio::test]
 async fn invalid_arguments_break_input_schemas() {
     let t = Fixture::empty();
-    let tools = tools(&t);
+    let tools = tools_by_name(&t);
     let id = "67e55044-10b1-426f-9247-bb680e5fe0c8";
     let bad = [
         ("create_issue", json!({ "projectId": id, "title": "x" })),
@@ -138,7 +138,7 @@ async fn invalid_arguments_break_input_schemas() {
         ("create_project", json!({ "name": "" })),
     ];
     for (tool, arguments) in bad {
-        assert!(!validator(&tools[tool].input_schema).is_valid(&arguments), "{tool} {arguments}");
+        assert!(!compile_schema(&tools[tool].input_schema).is_valid(&arguments), "{tool} {arguments}");
     }
 }
 

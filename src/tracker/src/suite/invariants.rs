@@ -24,7 +24,7 @@ enum Step {
     Delete { issue: usize },
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn arbitrary_steps() -> impl Strategy<Value = Vec<Step>> {
     let kind = || prop::sample::select(vec!["Epic", "Story", "Task", "Bug"]);
     let status = prop::sample::select(vec!["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"]);
     let issue = || 1..12_usize;
@@ -112,7 +112,7 @@ fn check_index(db: Db<'_>) -> DbResult<()> {
     Ok(())
 }
 
-async fn check(t: &Fixture) -> Result<(), TestCaseError> {
+async fn check_invariants(t: &Fixture) -> Result<(), TestCaseError> {
     assert_no_rows(
         t,
         "the counts of a project match its issues",
@@ -156,7 +156,7 @@ fn invariants_hold_after_any_writes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
     TestRunner::new(config)
-        .run(&steps(), |steps| {
+        .run(&arbitrary_steps(), |steps| {
             runtime.block_on(async {
                 let t = Fixture::empty();
                 let project = t.create_project("CORE").await;
@@ -182,7 +182,7 @@ fn invariants_hold_after_any_writes() {
                         }
                     }
                 }
-                check(&run.t).await
+                check_invariants(&run.t).await
             })
         })
         .unwrap();

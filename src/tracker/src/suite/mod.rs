@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Tracker,
     db::{Row, Sql},
+    storage::ReadKind,
 };
 use countersign_config::TrackerConfig;
 use countersign_domain::{
@@ -24,7 +25,7 @@ use countersign_domain::{
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, Module as _, NoProgress, Provider, ProviderEvent};
+use countersign_provider::{CallContext, Module as _, Provider, ProviderEvent};
 use countersign_store::{StoreLocation, servers::url_of};
 
 pub(super) struct Fixture {
@@ -37,7 +38,7 @@ pub(super) fn config(sample_project: bool) -> TrackerConfig {
 }
 
 /// Returns a separate database for each directory: on a server if the module is `on_a_server`, otherwise in a file.
-pub(super) fn place(dir: &Path) -> StoreLocation {
+pub(super) fn location_of(dir: &Path) -> StoreLocation {
     if module_path!().ends_with("on_a_server") {
         return StoreLocation::server(&url_of(dir), None).unwrap();
     }
@@ -47,16 +48,16 @@ pub(super) fn place(dir: &Path) -> StoreLocation {
 impl Fixture {
     /// Opens an empty tracker.
     pub fn empty() -> Self {
-        Self::with(&config(false))
+        Self::with_config(&config(false))
     }
 
     pub fn sample() -> Self {
-        Self::with(&config(true))
+        Self::with_config(&config(true))
     }
 
-    pub fn with(config: &TrackerConfig) -> Self {
+    pub fn with_config(config: &TrackerConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self { tracker: Tracker::open(&place(dir.path()).module_storage().unwrap(), config).unwrap(), dir }
+        Self { tracker: Tracker::open(&location_of(dir.path()).module_storage().unwrap(), config).unwrap(), dir }
     }
 
     /// Calls a tool as `agent-1` without a change, and returns the structured answer.
@@ -71,7 +72,7 @@ impl Fixture {
         Ok(serde_json::from_str(result.structured_content.unwrap().get()).unwrap())
     }
 
-    pub async fn text(&self, tool: &str, arguments: Value) -> String {
+    pub async fn call_for_text(&self, tool: &str, arguments: Value) -> String {
         let arguments = to_raw_value(&arguments).unwrap();
         let result = self.tracker.call(tool, &arguments, &context("agent-1", None)).await.unwrap();
         countersign_provider::text::content_text(&result.content)
@@ -127,13 +128,17 @@ impl Fixture {
         read: impl FnMut(&Row) -> Sql<T> + Send + 'static,
     ) -> Vec<T> {
         let sql = sql.to_owned();
-        self.tracker.storage.read(move |db| Ok(db.query_all(&sql, &[], read).unwrap())).await.unwrap()
+        self.tracker
+            .storage
+            .read(ReadKind::Snapshot, &CancellationToken::new(), move |db| Ok(db.query_all(&sql, &[], read).unwrap()))
+            .await
+            .unwrap()
     }
 
     pub async fn create_project(&self, key: &str) -> String {
         let created =
             self.call("create_project", json!({ "name": format!("Project {key}"), "key": key })).await.unwrap();
-        string(&created["project"]["id"])
+        to_text(&created["project"]["id"])
     }
 
     /// Creates an issue, and returns its id.
@@ -142,14 +147,14 @@ impl Fixture {
         if let Some(parent) = parent {
             arguments["parentId"] = json!(parent);
         }
-        string(&self.call("create_issue", arguments).await.unwrap()["issue"]["id"])
+        to_text(&self.call("create_issue", arguments).await.unwrap()["issue"]["id"])
     }
 
     /// Returns the id that `agent-1` got among the people with its first write.
     pub async fn agent_id(&self) -> String {
         let answer = self.call("list_projects", json!({ "includePeople": true })).await.unwrap();
         let people = answer["people"].as_array().unwrap();
-        string(&people.iter().find(|p| p["principal"] == "agent-1").unwrap()["id"])
+        to_text(&people.iter().find(|p| p["principal"] == "agent-1").unwrap()["id"])
     }
 
     pub async fn read(&self, uri: &str) -> Result<Value, McpError> {
@@ -162,20 +167,11 @@ impl Fixture {
 }
 
 pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
-    CallContext {
-        principal: Arc::new(Principal { name: name.into(), role: Role::Agent, key_id: None, owner: None }),
-        cancel: CancellationToken::new(),
-        progress: Arc::new(NoProgress),
-        change_id: change_id.map(str::to_owned),
-        inquirer: None,
-        session: None,
-        permit: None,
-        approved_state: None,
-        meter: None,
-    }
+    let principal = Arc::new(Principal { name: name.into(), role: Role::Agent, key_id: None, owner: None });
+    CallContext { change_id: change_id.map(str::to_owned), ..CallContext::new(principal) }
 }
 
-pub(super) fn string(value: &Value) -> String {
+pub(super) fn to_text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no string: {value}")).to_owned()
 }
 

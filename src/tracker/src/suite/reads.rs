@@ -1,15 +1,15 @@
 use serde_json::{Value, json};
 
-use super::{Fixture, UNKNOWN_ID, assert_invalid, assert_missing, string};
+use super::{CancellationToken, Fixture, ReadKind, UNKNOWN_ID, assert_invalid, assert_missing, to_text};
 use crate::{arguments::ListIssues, db::Db, reads::issue_query};
 use countersign_provider::schema::parse_arguments;
 
-fn keys(answer: &Value) -> Vec<String> {
-    answer["issues"].as_array().unwrap().iter().map(|i| string(&i["key"])).collect()
+fn issue_keys(answer: &Value) -> Vec<String> {
+    answer["issues"].as_array().unwrap().iter().map(|i| to_text(&i["key"])).collect()
 }
 
-async fn listed(t: &Fixture, arguments: Value) -> Vec<String> {
-    keys(&t.call("list_issues", arguments).await.unwrap())
+async fn list_keys(t: &Fixture, arguments: Value) -> Vec<String> {
+    issue_keys(&t.call("list_issues", arguments).await.unwrap())
 }
 
 #[tokio::test]
@@ -25,23 +25,23 @@ async fn filters_are_combined() {
     t.call("update_status", json!({ "issueId": "CORE-2", "newStatus": "Todo" })).await.unwrap();
     t.call("update_issue", json!({ "issueId": "CORE-3", "priority": "High" })).await.unwrap();
 
-    assert_eq!(listed(&t, json!({})).await, ["OTHER-1", "CORE-3", "CORE-2", "CORE-1"]);
-    assert_eq!(listed(&t, json!({ "projectId": core })).await, ["CORE-3", "CORE-2", "CORE-1"]);
-    assert_eq!(listed(&t, json!({ "projectId": "other" })).await, ["OTHER-1"]);
-    assert_eq!(listed(&t, json!({ "status": "Todo" })).await, ["CORE-2"]);
-    assert_eq!(listed(&t, json!({ "projectId": "CORE", "status": "Backlog" })).await, ["CORE-3", "CORE-1"]);
-    assert_eq!(listed(&t, json!({ "status": ["Todo", "Done"], "type": ["Task", "Bug"] })).await, ["CORE-2"]);
-    assert_eq!(listed(&t, json!({ "type": "Bug", "projectId": "CORE" })).await, ["CORE-3"]);
-    assert_eq!(listed(&t, json!({ "priority": "High" })).await, ["CORE-3"]);
-    assert_eq!(listed(&t, json!({ "assigneeId": me })).await, ["CORE-3"]);
-    assert_eq!(listed(&t, json!({ "assigneeId": null, "projectId": "CORE" })).await, ["CORE-2", "CORE-1"]);
-    assert_eq!(listed(&t, json!({ "parentId": story })).await, ["CORE-2"]);
-    assert_eq!(listed(&t, json!({ "parentId": "CORE-1" })).await, ["CORE-2"]);
-    assert_eq!(listed(&t, json!({ "parentId": null, "type": "Story" })).await, ["CORE-1"]);
-    assert_eq!(listed(&t, json!({ "text": "blank page" })).await, ["OTHER-1", "CORE-3"]);
-    assert_eq!(listed(&t, json!({ "text": "passk", "type": "Task" })).await, ["CORE-2"]);
-    assert_eq!(listed(&t, json!({ "text": "!!!" })).await, [""; 0]);
-    assert_eq!(listed(&t, json!({ "text": "  " })).await.len(), 4);
+    assert_eq!(list_keys(&t, json!({})).await, ["OTHER-1", "CORE-3", "CORE-2", "CORE-1"]);
+    assert_eq!(list_keys(&t, json!({ "projectId": core })).await, ["CORE-3", "CORE-2", "CORE-1"]);
+    assert_eq!(list_keys(&t, json!({ "projectId": "other" })).await, ["OTHER-1"]);
+    assert_eq!(list_keys(&t, json!({ "status": "Todo" })).await, ["CORE-2"]);
+    assert_eq!(list_keys(&t, json!({ "projectId": "CORE", "status": "Backlog" })).await, ["CORE-3", "CORE-1"]);
+    assert_eq!(list_keys(&t, json!({ "status": ["Todo", "Done"], "type": ["Task", "Bug"] })).await, ["CORE-2"]);
+    assert_eq!(list_keys(&t, json!({ "type": "Bug", "projectId": "CORE" })).await, ["CORE-3"]);
+    assert_eq!(list_keys(&t, json!({ "priority": "High" })).await, ["CORE-3"]);
+    assert_eq!(list_keys(&t, json!({ "assigneeId": me })).await, ["CORE-3"]);
+    assert_eq!(list_keys(&t, json!({ "assigneeId": null, "projectId": "CORE" })).await, ["CORE-2", "CORE-1"]);
+    assert_eq!(list_keys(&t, json!({ "parentId": story })).await, ["CORE-2"]);
+    assert_eq!(list_keys(&t, json!({ "parentId": "CORE-1" })).await, ["CORE-2"]);
+    assert_eq!(list_keys(&t, json!({ "parentId": null, "type": "Story" })).await, ["CORE-1"]);
+    assert_eq!(list_keys(&t, json!({ "text": "blank page" })).await, ["OTHER-1", "CORE-3"]);
+    assert_eq!(list_keys(&t, json!({ "text": "passk", "type": "Task" })).await, ["CORE-2"]);
+    assert_eq!(list_keys(&t, json!({ "text": "!!!" })).await, [""; 0]);
+    assert_eq!(list_keys(&t, json!({ "text": "  " })).await.len(), 4);
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn pages_list_each_issue_once_during_writes() {
     let mut arguments = json!({ "projectId": "CORE", "limit": 7 });
     loop {
         let page = t.call("list_issues", arguments.clone()).await.unwrap();
-        seen.extend(keys(&page));
+        seen.extend(issue_keys(&page));
         t.create_issue(&project, "Bug", "late", None).await;
         match &page["nextCursor"] {
             Value::Null => break,
@@ -98,7 +98,7 @@ async fn projects_are_paged_by_key() {
         t.create_project(key).await;
     }
     let first = t.call("list_projects", json!({ "limit": 3 })).await.unwrap();
-    let names = |a: &Value| a["projects"].as_array().unwrap().iter().map(|p| string(&p["key"])).collect::<Vec<_>>();
+    let names = |a: &Value| a["projects"].as_array().unwrap().iter().map(|p| to_text(&p["key"])).collect::<Vec<_>>();
     assert_eq!(names(&first), ["AA", "BB", "CC"]);
     assert!(first.get("people").is_none());
     let rest = t.call("list_projects", json!({ "cursor": first["nextCursor"] })).await.unwrap();
@@ -111,7 +111,7 @@ async fn projects_are_paged_by_key() {
 async fn issue_is_found_by_id_or_key() {
     let t = Fixture::sample();
     let by_key = t.call("get_issue", json!({ "issueId": "CORE-2" })).await.unwrap();
-    let id = string(&by_key["issue"]["id"]);
+    let id = to_text(&by_key["issue"]["id"]);
     assert_eq!(t.call("get_issue", json!({ "issueId": id.to_uppercase() })).await.unwrap(), by_key);
     assert_eq!(t.call("get_issue", json!({ "issueId": "core-2" })).await.unwrap(), by_key);
     assert_eq!((&by_key["issue"]["childCount"], &by_key["issue"]["commentCount"]), (&json!(2), &json!(2)));
@@ -126,7 +126,7 @@ async fn issue_is_found_by_id_or_key() {
     assert_missing(&t.call("get_issue", json!({ "issueId": "CORE-99" })).await.unwrap_err(), "issue");
     assert_missing(&t.call("get_issue", json!({ "issueId": UNKNOWN_ID })).await.unwrap_err(), "issue");
     assert_invalid(&t.call("get_issue", json!({ "issueId": "12" })).await.unwrap_err(), "/issueId", "anyOf");
-    let text = t.text("get_issue", json!({ "issueId": "CORE-2" })).await;
+    let text = t.call_for_text("get_issue", json!({ "issueId": "CORE-2" })).await;
     for part in ["CORE-2 Register a passkey", id.as_str(), "Status: Review", "May go to: Done, InProgress, Cancelled"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
@@ -137,13 +137,13 @@ async fn search_ranks_titles_first_and_finds_comments() {
     let t = Fixture::sample();
     let found = t.call("search_issues", json!({ "query": "passkey" })).await.unwrap();
     let first = &found["results"][0];
-    assert!(string(&first["title"]).to_lowercase().contains("passkey"), "titles come first: {first}");
+    assert!(to_text(&first["title"]).to_lowercase().contains("passkey"), "titles come first: {first}");
     let by_key = t.call("search_issues", json!({ "query": "CORE-7" })).await.unwrap();
     assert_eq!(by_key["results"][0]["key"], "CORE-7");
     let in_comment = t.call("search_issues", json!({ "query": "adviser noticed" })).await.unwrap();
     assert_eq!(in_comment["results"][0]["key"], "CORE-8");
     assert_eq!(in_comment["results"][0]["matchedIn"], "comments");
-    assert!(string(&in_comment["results"][0]["snippet"]).contains("[adviser]"));
+    assert!(to_text(&in_comment["results"][0]["snippet"]).contains("[adviser]"));
     let diacritics = t.call("search_issues", json!({ "query": "reseau safari" })).await.unwrap();
     assert_eq!(diacritics["partial"], true, "no issue has both words");
     let beginning = t.call("search_issues", json!({ "query": "blank pag" })).await.unwrap();
@@ -196,7 +196,8 @@ async fn quick_listings_use_an_index() {
         assert!(filter.is_quick(), "{arguments}");
         for after in [None, Some(7)] {
             let wanted: ListIssues = parse_arguments(&raw).unwrap();
-            let plan = t.tracker.storage.read(move |db| {
+            let cancel = CancellationToken::new();
+            let plan = t.tracker.storage.read(ReadKind::Snapshot, &cancel, move |db| {
                 let (sql, parameters) = issue_query(db, &wanted, after, 20)?.unwrap();
                 let Db::File(_) = db else { return Ok(Vec::new()) };
                 Ok(db

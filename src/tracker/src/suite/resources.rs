@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::{Fixture, context, string};
+use super::{Fixture, context, to_text};
 use countersign_protocol::ErrorKind;
 use countersign_provider::Provider;
 
@@ -38,7 +38,7 @@ async fn board_has_each_issue_in_its_column() {
     let project = t.read("tracker://projects/CORE").await.unwrap();
     let mut total = 0;
     for column in board["columns"].as_array().unwrap() {
-        let status = string(&column["status"]);
+        let status = to_text(&column["status"]);
         let issues = column["issues"].as_array().unwrap();
         assert!(issues.iter().all(|i| i["status"] == json!(status)));
         assert_eq!(column["count"], issues.len());
@@ -55,7 +55,7 @@ async fn issue_resource_equals_get_issue() {
     let t = Fixture::sample();
     let issue = t.read("tracker://issues/CORE-7").await.unwrap();
     assert_eq!(issue, t.call("get_issue", json!({ "issueId": "CORE-7" })).await.unwrap()["issue"]);
-    assert_eq!(t.read(&format!("tracker://issues/{}", string(&issue["id"]))).await.unwrap(), issue);
+    assert_eq!(t.read(&format!("tracker://issues/{}", to_text(&issue["id"]))).await.unwrap(), issue);
     let comments = t.read("tracker://issues/CORE-7/comments").await.unwrap();
     assert_eq!((comments["total"].as_i64(), &comments["issue"]["key"]), (Some(2), &json!("CORE-7")));
     let people = t.read("tracker://people").await.unwrap();

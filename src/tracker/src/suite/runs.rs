@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use serde_json::json;
 
-use super::{Fixture, config, context, drain_events, place, string};
+use super::{Fixture, config, context, drain_events, location_of, to_text};
 use crate::{Tracker, move_data};
 use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, Permit, Provider};
@@ -25,7 +25,7 @@ async fn history_records_actor_change_and_time() {
         .call_as(&alice, "create_issue", json!({ "projectId": project, "type": "Bug", "title": "Old" }))
         .await
         .unwrap();
-    let key = string(&created["issue"]["key"]);
+    let key = to_text(&created["issue"]["key"]);
     t.call_as(&context("bob", Some("chg_title")), "update_issue", json!({ "issueId": key, "title": "New" }))
         .await
         .unwrap();
@@ -36,7 +36,7 @@ async fn history_records_actor_change_and_time() {
     let entries = history["entries"].as_array().unwrap();
     let recorded: Vec<_> = entries
         .iter()
-        .map(|e| (string(&e["actor"]), string(&e["action"]), string(&e["changeId"]), e["changes"].clone()))
+        .map(|e| (to_text(&e["actor"]), to_text(&e["action"]), to_text(&e["changeId"]), e["changes"].clone()))
         .collect();
     assert_eq!(recorded.len(), 3);
     assert_eq!(
@@ -48,7 +48,7 @@ async fn history_records_actor_change_and_time() {
     assert_eq!(recorded[2].3, json!([{ "field": "status", "before": "Backlog", "after": "Todo" }]));
     assert_eq!(history["total"], 3);
     for entry in entries {
-        string(&entry["at"]).parse::<jiff::Timestamp>().unwrap();
+        to_text(&entry["at"]).parse::<jiff::Timestamp>().unwrap();
     }
 }
 
@@ -67,7 +67,7 @@ async fn repeated_run_returns_the_first_answer() {
     assert_eq!(t.dump().await, dump);
     assert_eq!(drain_events(&mut events).0, Vec::<String>::new());
     // The answer also survives a restart.
-    let again = Tracker::open(&place(t.dir.path()).module_storage().unwrap(), &config(false)).unwrap();
+    let again = Tracker::open(&location_of(t.dir.path()).module_storage().unwrap(), &config(false)).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
     assert_eq!(t.call_as(&ctx, "add_comment", arguments).await.unwrap(), first);
     assert_eq!(t.dump().await, dump);
@@ -90,7 +90,7 @@ async fn concurrent_runs_are_serialized() {
     let calls = (0..40).map(|n| {
         let arguments = json!({ "projectId": project, "type": "Bug", "title": format!("Bug {n}") });
         let t = &t;
-        async move { string(&t.call("create_issue", arguments).await.unwrap()["issue"]["key"]) }
+        async move { to_text(&t.call("create_issue", arguments).await.unwrap()["issue"]["key"]) }
     });
     let mut keys = futures_util::future::join_all(calls).await;
     keys.sort();
@@ -180,14 +180,14 @@ async fn changed_resources_are_announced() {
 async fn people_of_the_configuration_can_be_assigned() {
     let mut config = config(true);
     config.people = vec!["Mara Lindqvist".into(), "Ada".into()];
-    let t = Fixture::with(&config);
+    let t = Fixture::with_config(&config);
     let people = t.read("tracker://people").await.unwrap();
-    let names: Vec<_> = people["people"].as_array().unwrap().iter().map(|p| string(&p["name"])).collect();
+    let names: Vec<_> = people["people"].as_array().unwrap().iter().map(|p| to_text(&p["name"])).collect();
     assert_eq!(names, ["Ada", "Jonas Weber", "Mara Lindqvist", "Priya Raman", "Tomás Herrera"]);
     t.call("assign_issue", json!({ "issueId": "CORE-9", "assigneeId": people["people"][0]["id"] })).await.unwrap();
     // A later start adds people and removes nobody.
     config.people = vec!["Ada".into(), "Bo".into()];
-    let again = Tracker::open(&place(t.dir.path()).module_storage().unwrap(), &config).unwrap();
+    let again = Tracker::open(&location_of(t.dir.path()).module_storage().unwrap(), &config).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
     assert_eq!(t.read("tracker://people").await.unwrap()["people"].as_array().unwrap().len(), 7);
 }
@@ -202,7 +202,7 @@ async fn sample_is_created_once() {
     assert!(all > open && open > 5, "{all} {open}");
     t.call("delete_issue", json!({ "issueId": "CORE-9" })).await.unwrap();
     let dump = t.dump().await;
-    let again = Tracker::open(&place(t.dir.path()).module_storage().unwrap(), &config(true)).unwrap();
+    let again = Tracker::open(&location_of(t.dir.path()).module_storage().unwrap(), &config(true)).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
     assert_eq!(t.dump().await, dump, "a later start changes no data");
 }
@@ -218,29 +218,29 @@ async fn data_is_copied_between_databases() {
         .await
         .unwrap();
     let copied_data = t.dump().await;
-    let from = place(t.dir.path()).module_storage().unwrap();
+    let from = location_of(t.dir.path()).module_storage().unwrap();
     for (index, to) in [StoreLocation::directory, |dir: &Path| StoreLocation::server(&url_of(dir), None).unwrap()]
         .into_iter()
         .enumerate()
     {
         let dir = tempfile::tempdir().unwrap();
-        let room = to(dir.path()).module_storage().unwrap();
+        let location = to(dir.path()).module_storage().unwrap();
         let silent = &mut |_: u64, _: u64| {};
         let mut shown = Vec::new();
-        let rows = move_data(&from, &room, false, &mut |rows, of| shown.push((rows, of))).unwrap();
+        let rows = move_data(&from, &location, false, &mut |rows, of| shown.push((rows, of))).unwrap();
         assert_eq!(shown.last().map(|shown| (Some(shown.0), Some(shown.1))), Some((rows, rows)));
         assert_eq!(rows, Some(u64::try_from(copied_data.len()).unwrap()));
-        assert_eq!(move_data(&from, &room, false, silent).unwrap(), Some(0), "the target has equal data");
-        let moved = Fixture { tracker: Tracker::open(&room, &config(true)).unwrap(), dir };
+        assert_eq!(move_data(&from, &location, false, silent).unwrap(), Some(0), "the target has equal data");
+        let moved = Fixture { tracker: Tracker::open(&location, &config(true)).unwrap(), dir };
         assert_eq!(moved.dump().await, copied_data, "database {index}");
         // New issues continue the numbers, and the full-text index is filled.
         let found = moved.call("search_issues", json!({ "query": "naive it's" })).await.unwrap();
         assert_eq!(found["results"][0]["key"], "MOVED-1", "{found}");
         let next = moved.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "x" })).await;
         assert_eq!(next.unwrap()["issue"]["key"], "MOVED-3");
-        let other = move_data(&from, &room, false, silent).unwrap();
+        let other = move_data(&from, &location, false, silent).unwrap();
         assert_eq!(other, None, "the target has different data");
-        assert_eq!(move_data(&from, &room, true, silent).unwrap(), rows);
+        assert_eq!(move_data(&from, &location, true, silent).unwrap(), rows);
         assert_eq!(moved.dump().await, copied_data);
     }
 }
@@ -253,13 +253,13 @@ async fn different_data_is_not_taken_for_a_copy() {
         let project = t.create_project("SAME").await;
         t.create_issue(&project, "Bug", title, None).await;
     }
-    let rooms = [&source, &target].map(|t| place(t.dir.path()).module_storage().unwrap());
+    let locations = [&source, &target].map(|t| location_of(t.dir.path()).module_storage().unwrap());
     let silent = &mut |_: u64, _: u64| {};
     let before = target.dump().await;
     assert_eq!(before.len(), source.dump().await.len());
-    assert_eq!(move_data(&rooms[0], &rooms[1], false, silent).unwrap(), None);
+    assert_eq!(move_data(&locations[0], &locations[1], false, silent).unwrap(), None);
     assert_eq!(target.dump().await, before);
-    assert!(move_data(&rooms[0], &rooms[1], true, silent).unwrap() > Some(0));
+    assert!(move_data(&locations[0], &locations[1], true, silent).unwrap() > Some(0));
     assert_eq!(target.dump().await, source.dump().await);
 }
 
@@ -270,13 +270,13 @@ async fn new_tables_import_the_file() {
     let old = Fixture { tracker: file, dir };
     old.create_project("KEPT").await;
     let elsewhere = tempfile::tempdir().unwrap();
-    let place = StoreLocation::configured(old.dir.path(), Some((&url_of(elsewhere.path()), None))).unwrap();
-    let tables = Tracker::open(&place.module_storage().unwrap(), &config(true)).unwrap();
+    let location = StoreLocation::configured(old.dir.path(), Some((&url_of(elsewhere.path()), None))).unwrap();
+    let tables = Tracker::open(&location.module_storage().unwrap(), &config(true)).unwrap();
     let mut new = Fixture { tracker: tables, dir: elsewhere };
     assert_eq!(new.dump().await, old.dump().await);
     // The file is imported only once. Later writes to it are ignored.
     old.create_project("LATE").await;
-    new.tracker = Tracker::open(&place.module_storage().unwrap(), &config(true)).unwrap();
+    new.tracker = Tracker::open(&location.module_storage().unwrap(), &config(true)).unwrap();
     assert_ne!(new.dump().await, old.dump().await);
 }
 
@@ -284,11 +284,11 @@ async fn new_tables_import_the_file() {
 #[tokio::test]
 async fn writes_are_announced_by_other_gateways() {
     let t = Fixture::empty();
-    let room = place(t.dir.path()).module_storage().unwrap();
-    if let ModuleStorage::Directory(_) = room {
+    let location = location_of(t.dir.path()).module_storage().unwrap();
+    if let ModuleStorage::Directory(_) = location {
         return;
     }
-    let other = Tracker::open(&room, &config(false)).unwrap();
+    let other = Tracker::open(&location, &config(false)).unwrap();
     let (mut own_events, mut other_events) = (t.tracker.events(), other.events());
     t.create_project("CORE").await;
     let announced = drain_events(&mut own_events);
@@ -322,9 +322,9 @@ async fn withdrawn_permit_stops_the_write() {
         let ctx = CallContext { permit, ..context("alice", Some(change)) };
         t.call_as(&ctx, "add_comment", json!({ "issueId": issue, "content": "done" })).await
     };
-    let place = place(t.dir.path());
-    let store = place.open().unwrap();
-    if let ModuleStorage::Server { tables, .. } = place.module_storage().unwrap() {
+    let location = location_of(t.dir.path());
+    let store = location.open().unwrap();
+    if let ModuleStorage::Server { tables, .. } = location.module_storage().unwrap() {
         let session = tables.wait_for_session().unwrap();
         let changes = "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body, votes, title)
                        SELECT 'chg_' || n, 1, 'executing', 'a', 1, '', '{}', 1, '' FROM generate_series(1, 2) AS n";
@@ -336,7 +336,7 @@ async fn withdrawn_permit_stops_the_write() {
     let before = t.dump().await;
     let refused = run("chg_1", false).await.unwrap_err();
     assert_eq!(refused.data["outcome"], "not_applied", "{refused}");
-    if let ModuleStorage::Server { .. } = place.module_storage().unwrap() {
+    if let ModuleStorage::Server { .. } = location.module_storage().unwrap() {
         // The permit is valid by the clock of the gateway, but the store has no valid claim.
         for losing in ["chg_2", "chg_3"] {
             let refused = run(losing, true).await.unwrap_err();
@@ -371,12 +371,12 @@ async fn write_is_refused_if_state_differs_from_approval() {
 #[tokio::test]
 async fn unanswered_commit_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
-    if let ModuleStorage::Directory(_) = place(dir.path()).module_storage().unwrap() {
+    if let ModuleStorage::Directory(_) = location_of(dir.path()).module_storage().unwrap() {
         return;
     }
     let proxy = Proxy::for_database(&url_of(dir.path()));
-    let room = StoreLocation::server(&proxy.url, None).unwrap().module_storage().unwrap();
-    let t = Fixture { tracker: Tracker::open(&room, &config(false)).unwrap(), dir };
+    let location = StoreLocation::server(&proxy.url, None).unwrap().module_storage().unwrap();
+    let t = Fixture { tracker: Tracker::open(&location, &config(false)).unwrap(), dir };
     let project = t.create_project("CORE").await;
     let mut events = t.tracker.events();
 

@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
 
-use super::{Fixture, UNKNOWN_ID, assert_invalid, assert_missing, config, string};
+use super::{Fixture, UNKNOWN_ID, assert_invalid, assert_missing, config, to_text};
 use countersign_domain::changes::{Operation, Preview};
 use countersign_protocol::ErrorKind;
 
-fn fields(preview: &Preview) -> Vec<(&str, Option<&str>, Option<&str>)> {
+fn diff_fields(preview: &Preview) -> Vec<(&str, Option<&str>, Option<&str>)> {
     preview.diff.fields.iter().map(|f| (f.field.as_str(), f.before.as_deref(), f.after.as_deref())).collect()
 }
 
@@ -15,7 +15,7 @@ async fn project_is_previewed_and_created() {
     assert_eq!(preview.operation, Operation::Create);
     assert_eq!((preview.target.entity_type.as_str(), &preview.target.id), ("project", &None));
     assert_eq!(preview.target.label, "WS Web shop");
-    assert_eq!(fields(&preview), [("name", None, Some("Web shop")), ("key", None, Some("WS"))]);
+    assert_eq!(diff_fields(&preview), [("name", None, Some("Web shop")), ("key", None, Some("WS"))]);
     assert_eq!(t.dump().await, Vec::<String>::new(), "a preview writes nothing");
 
     let created = t.call("create_project", json!({ "name": "Web shop", "description": "Sells." })).await.unwrap();
@@ -68,7 +68,7 @@ async fn issue_is_created_with_all_fields() {
     assert_eq!(preview.target.lock_key, project);
     assert_eq!(preview.target.id, None);
     assert_eq!(
-        fields(&preview),
+        diff_fields(&preview),
         [
             ("project", None, Some("CORE Project CORE")),
             ("key", None, Some("CORE-… (allotted when it is applied)")),
@@ -172,7 +172,7 @@ async fn update_sets_only_the_given_fields() {
     assert_eq!(preview.target.id.as_deref(), Some(issue.as_str()));
     assert_eq!((preview.target.label.as_str(), preview.target.lock_key.as_str()), ("CORE-2 Old", issue.as_str()));
     assert_eq!(
-        fields(&preview),
+        diff_fields(&preview),
         [
             ("title", Some("Old"), Some("New")),
             ("priority", Some("Medium"), Some("Critical")),
@@ -283,7 +283,7 @@ async fn update_status_follows_the_workflow() {
 
     let preview = t.preview("update_status", json!({ "issueId": issue, "newStatus": "Todo" })).await.unwrap();
     assert_eq!(preview.summary, "Move CORE-1 “A bug” from Backlog to Todo");
-    assert_eq!(fields(&preview), [("status", Some("Backlog"), Some("Todo"))]);
+    assert_eq!(diff_fields(&preview), [("status", Some("Backlog"), Some("Todo"))]);
     for status in ["Todo", "InProgress", "Review", "Done", "InProgress"] {
         let done = t.call("update_status", json!({ "issueId": issue, "newStatus": status })).await.unwrap();
         assert_eq!(done["issue"]["status"], status);
@@ -294,7 +294,7 @@ async fn update_status_follows_the_workflow() {
 async fn configured_workflow_is_enforced() {
     let mut config = config(false);
     config.workflow.insert("Backlog".into(), vec!["Done".into()]);
-    let t = Fixture::with(&config);
+    let t = Fixture::with_config(&config);
     let project = t.create_project("CORE").await;
     let issue = t.create_issue(&project, "Bug", "A bug", None).await;
     t.call("update_status", json!({ "issueId": issue, "newStatus": "Done" })).await.unwrap();
@@ -303,7 +303,8 @@ async fn configured_workflow_is_enforced() {
     assert!(stuck.message.contains("no way out"));
 
     config.workflow.insert("Nowhere".into(), vec![]);
-    let error = super::Tracker::open(&super::place(t.dir.path()).module_storage().unwrap(), &config).err().unwrap();
+    let error =
+        super::Tracker::open(&super::location_of(t.dir.path()).module_storage().unwrap(), &config).err().unwrap();
     assert!(error.to_string().contains("`Nowhere` is not a status"), "{error}");
 }
 
@@ -314,7 +315,7 @@ async fn issue_is_assigned_and_unassigned() {
     let mara = answer["people"].as_array().unwrap().iter().find(|p| p["name"] == "Mara Lindqvist").unwrap().clone();
     let set = json!({ "issueId": "CORE-8", "assigneeId": mara["id"] });
     let preview = t.preview("assign_issue", set.clone()).await.unwrap();
-    assert_eq!(fields(&preview), [("assignee", None, Some("Mara Lindqvist"))]);
+    assert_eq!(diff_fields(&preview), [("assignee", None, Some("Mara Lindqvist"))]);
     assert!(preview.summary.ends_with("to Mara Lindqvist"), "{}", preview.summary);
     let done = t.call("assign_issue", set.clone()).await.unwrap();
     assert_eq!(done["issue"]["assignee"]["id"], mara["id"]);
@@ -342,7 +343,7 @@ async fn comment_author_is_the_caller() {
     assert_eq!((preview.operation, preview.target.entity_type.as_str()), (Operation::Create, "comment"));
     assert_eq!(preview.target.label, "on CORE-1 A bug");
     assert_eq!(preview.target.lock_key, issue);
-    assert_eq!(fields(&preview), [("content", None, Some("**Hi**\nthere"))]);
+    assert_eq!(diff_fields(&preview), [("content", None, Some("**Hi**\nthere"))]);
     let ctx = super::context("bob", Some("chg_1"));
     let created =
         t.call_as(&ctx, "add_comment", json!({ "issueId": "CORE-1", "content": "**Hi**\nthere" })).await.unwrap();
@@ -352,7 +353,7 @@ async fn comment_author_is_the_caller() {
     assert_eq!(read["comments"], json!([created["comment"]]));
     assert_eq!(read["issue"]["commentCount"], 1);
     // The principal has its own entry among the people now.
-    assert!(string(&created["comment"]["authorId"]).len() == 36);
+    assert!(to_text(&created["comment"]["authorId"]).len() == 36);
 
     assert_invalid(
         &t.assert_refused("add_comment", json!({ "issueId": issue, "content": "" })).await,
@@ -384,13 +385,13 @@ async fn deletion_keeps_only_history() {
     assert_eq!(preview.operation, Operation::Delete);
     assert_eq!(preview.summary, "Delete Task CORE-2 “A task” with 1 comment");
     assert!(preview.diff.fields.iter().all(|f| f.before.is_some() && f.after.is_none()));
-    assert!(fields(&preview).contains(&("comments", Some("1"), None)));
+    assert!(diff_fields(&preview).contains(&("comments", Some("1"), None)));
     let deleted = t.call("delete_issue", json!({ "issueId": task })).await.unwrap();
     assert_eq!(deleted["deleted"], json!({ "id": task, "key": "CORE-2", "title": "A task" }));
     assert_missing(&t.call("get_issue", json!({ "issueId": task })).await.unwrap_err(), "issue");
     assert_eq!(t.call("search_issues", json!({ "query": "zebra" })).await.unwrap()["results"], json!([]));
     let history = t.read("tracker://issues/CORE-2/history").await.unwrap();
-    let actions: Vec<_> = history["entries"].as_array().unwrap().iter().map(|e| string(&e["action"])).collect();
+    let actions: Vec<_> = history["entries"].as_array().unwrap().iter().map(|e| to_text(&e["action"])).collect();
     assert_eq!(actions, ["created", "commented", "deleted"]);
     // Keys are never reused.
     t.create_issue(&project, "Bug", "Next", None).await;
