@@ -1,5 +1,7 @@
 -- Migration 1. Times are UTC text with milliseconds, so that they sort as text. Clients see UUIDs as ids, and never row
 -- numbers.
+
+-- The people and agents to whom issues can be assigned.
 CREATE TABLE people (
     id         INTEGER PRIMARY KEY,
     uuid       TEXT NOT NULL UNIQUE,
@@ -10,6 +12,7 @@ CREATE TABLE people (
     created_at TEXT NOT NULL
 ) STRICT;
 
+-- The projects. Triggers keep the counts of issues.
 CREATE TABLE projects (
     id          INTEGER PRIMARY KEY,
     uuid        TEXT NOT NULL UNIQUE,
@@ -24,6 +27,7 @@ CREATE TABLE projects (
     created_by  TEXT NOT NULL
 ) STRICT;
 
+-- The issues. `key` is the key of the project with `number`, such as `CORE-12`.
 CREATE TABLE issues (
     id              INTEGER PRIMARY KEY AUTOINCREMENT,
     uuid            TEXT NOT NULL UNIQUE,
@@ -52,6 +56,7 @@ CREATE INDEX issues_by_status ON issues (project, status, id);
 CREATE INDEX issues_by_assignee ON issues (assignee, id);
 CREATE INDEX issues_by_parent ON issues (parent, id);
 
+-- The comments of issues. `author` is the name of the principal, and `change_id` is the change that added the comment.
 CREATE TABLE comments (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     uuid       TEXT NOT NULL UNIQUE,
@@ -89,6 +94,7 @@ CREATE TABLE runs (
     structured TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- The full-text indexes, which the triggers below keep up to date.
 CREATE VIRTUAL TABLE issue_fts USING fts5 (
     key, title, description, content = 'issues', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
 );

@@ -59,6 +59,7 @@ CREATE TABLE tracker_comments (
     content    TEXT COLLATE "C" NOT NULL CHECK (content <> ''),
     change_id  TEXT COLLATE "C",
     created_at TEXT COLLATE "C" NOT NULL,
+    -- The words of the content.
     words      TSVECTOR
 );
 CREATE INDEX tracker_comments_by_issue ON tracker_comments (issue, id);
@@ -95,6 +96,7 @@ CREATE TABLE tracker_touched (
     at      TIMESTAMPTZ NOT NULL DEFAULT now()
 );
 
+-- Keeps the counts of a project's issues.
 CREATE FUNCTION tracker_count_issues() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP <> 'INSERT' THEN

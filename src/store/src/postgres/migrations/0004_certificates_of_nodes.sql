@@ -1,2 +1,2 @@
--- By which the others know a node with TLS of its own; a node of a version before says none.
+-- The certificate by which other nodes recognize a node that uses TLS. Nodes of older versions leave it empty.
 ALTER TABLE nodes ADD COLUMN certificate TEXT NOT NULL DEFAULT '';

@@ -1,5 +1,5 @@
--- After a change of unknown outcome its target stays taken: until `taken_ms` (milliseconds of the Unix epoch), or until a
--- person has settled it. Every row keeps others from the target until then.
+-- If the outcome of a change is unknown, its row stays and keeps other changes from the target until `taken_ms`
+-- (milliseconds of the Unix epoch), or until a person settles the change. A target therefore has at most one row.
 ALTER TABLE claims ADD COLUMN taken_ms BIGINT;
 DROP INDEX claims_by_target;
 DELETE FROM claims AS lapsed USING claims AS other

@@ -1,5 +1,5 @@
--- Changes. `no` is the order of creation; `body` is the whole change as JSON, the columns beside it are what is
--- searched or compared. `bytes` counts against the proposer's bound and is fixed at creation.
+-- The changes. `no` follows the order of creation. `body` is the whole change as JSON, and the other columns repeat the
+-- parts of it that are searched or compared. `bytes` counts against the proposer's limit and never changes.
 CREATE TABLE changes (
     no              INTEGER PRIMARY KEY,
     id              TEXT    NOT NULL UNIQUE,
@@ -16,7 +16,7 @@ CREATE INDEX changes_by_principal ON changes (principal, state, no);
 CREATE UNIQUE INDEX changes_by_idempotency_key ON changes (principal, idempotency_key)
     WHERE idempotency_key IS NOT NULL;
 
--- The feed: gapless, one event for each transition; `data` is the JSON that goes out.
+-- The feed: one event for each transition, with numbers without gaps. `data` is the JSON that subscribers receive.
 CREATE TABLE events (
     seq       INTEGER PRIMARY KEY,
     kind      TEXT NOT NULL,
@@ -24,7 +24,7 @@ CREATE TABLE events (
     data      TEXT NOT NULL
 ) STRICT;
 
--- The audit trail: append only, each entry holds the hash of the one before.
+-- The audit trail. Entries are only appended, and each contains the hash of the entry before it.
 CREATE TABLE audit (
     seq        INTEGER PRIMARY KEY,
     at         TEXT NOT NULL,
@@ -39,7 +39,7 @@ CREATE TABLE audit (
 ) STRICT;
 CREATE INDEX audit_by_change ON audit (change_id, seq);
 
--- API keys, by the SHA-256 of their secret only.
+-- The API keys. `hash` is the SHA-256 hash of the secret, which is not stored.
 CREATE TABLE api_keys (
     id           TEXT PRIMARY KEY,
     name         TEXT NOT NULL,
@@ -50,7 +50,7 @@ CREATE TABLE api_keys (
     revoked_at   TEXT
 ) STRICT, WITHOUT ROWID;
 
--- One-time codes for signing in to the dashboard, by their SHA-256 only.
+-- One-time codes for signing in to the dashboard, as SHA-256 hashes.
 CREATE TABLE sign_in_codes (
     hash       BLOB PRIMARY KEY,
     created_at TEXT NOT NULL,
@@ -58,7 +58,8 @@ CREATE TABLE sign_in_codes (
     used_at    TEXT
 ) STRICT, WITHOUT ROWID;
 
--- Written after a commit of unknown outcome, so that what it may have left in the log is overwritten.
+-- The writer changes this number after a commit with an unknown outcome, which overwrites what the commit may have left in
+-- the write-ahead log.
 CREATE TABLE fence (
     n INTEGER NOT NULL
 ) STRICT;

@@ -1,10 +1,11 @@
--- Servers whose tools were recorded when they were first connected.
+-- The servers whose tool definitions were recorded when they were connected for the first time.
 CREATE TABLE pinned_servers (
     server TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
 
--- Definitions of upstream tools by hash: as first seen, and as a reviewer accepted it. `definition` is the text of the
--- accepted one, else of the one that was seen.
+-- The definitions of upstream tools. `seen` is the hash of the definition that was first seen, and `accepted` is the hash
+-- of the definition that a reviewer accepted. `definition` is the text of the accepted definition, or else of the one that
+-- was first seen.
 CREATE TABLE tool_pins (
     server      TEXT NOT NULL,
     tool        TEXT NOT NULL,

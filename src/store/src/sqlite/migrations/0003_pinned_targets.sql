@@ -1,3 +1,3 @@
--- What ran, or was reached, under the server's name when a reviewer accepted the definition: a hash of its command or
--- addresses. NULL for acceptances that are older than this column, until the server is seen in a configuration.
+-- The hash of the server's command or addresses at the time of the acceptance. It is null for acceptances that are older
+-- than this column, until the gateway finds the server in its configuration.
 ALTER TABLE tool_pins ADD COLUMN accepted_target TEXT;

@@ -1,8 +1,9 @@
--- Whose a key is, where that is somebody else than its name says.
+-- The person to whom the key belongs, if this is not the person in `name`.
 ALTER TABLE api_keys ADD COLUMN owner TEXT;
 
--- What changes are searched by. Beside them, because a row of theirs holds a whole body and this is read from end to
--- end. `call_hash` is of who asked for what, to mark twins; `needle` is text in lower case.
+-- The columns by which changes are searched. They have a table of their own, because a search reads all rows, and the rows
+-- of `changes` contain whole bodies. `call_hash` identifies the proposer, the tool and the arguments, to detect repeated
+-- calls. `needle` is the searchable text in lower case.
 CREATE TABLE change_search (
     no         INTEGER PRIMARY KEY REFERENCES changes (no) ON DELETE CASCADE,
     provider   TEXT    NOT NULL,

@@ -1,11 +1,13 @@
--- How far each webhook has taken in the feed. What it has taken in has a row below, in the same transaction.
+-- The webhooks. The events of the feed up to `position` were read, and those that a webhook wants have rows below, which
+-- are written in the same transaction.
 CREATE TABLE webhooks (
     name     TEXT    PRIMARY KEY,
     position INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Events on their way to webhooks, and the latest of those that are through. `state` is waiting, delivered or given_up;
--- times are milliseconds of the Unix epoch; `event` is what goes out, gone once it is delivered.
+-- The events that are sent to webhooks, and the latest ones that were delivered. `state` is `waiting`, `delivered` or
+-- `given_up`. Times are in milliseconds of the Unix epoch. `event` is the JSON to send, which is deleted after the
+-- delivery.
 CREATE TABLE webhook_deliveries (
     webhook    TEXT    NOT NULL,
     seq        INTEGER NOT NULL,

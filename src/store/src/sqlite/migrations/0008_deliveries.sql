@@ -1,7 +1,7 @@
--- Deliveries get numbers of their own, since not everything that goes out has one in the feed. `key` is what tells an
--- event from others of its webhook: its number in the feed, or something made. `subject` is what it is about, and what is
--- about the same goes out in order: the id of a change or of a standing rule, or words for something else. `seq` is the
--- number in the feed, of events of changes. Otherwise as before.
+-- Deliveries get their own numbers, because only events about changes have a number in the feed (`seq`). `key` identifies
+-- the event within its webhook: the number in the feed, or a generated text. `subject` is the id of the change or of the
+-- standing rule that the event is about, or another text. Events with the same subject are sent in order. The other
+-- columns stay the same.
 CREATE TABLE deliveries (
     id         INTEGER PRIMARY KEY,
     webhook    TEXT    NOT NULL,

@@ -1,3 +1,3 @@
--- From here on the audit trail tells of keys and of the pins of definitions too. Where there were some before, an entry
--- with a hash of each is written together with this ('pending' until then).
+-- From now on, the audit trail covers API keys and pins of tool definitions. The fact is `pending` until an entry with the
+-- hashes of the existing keys and pins has been written, which happens in the same transaction.
 INSERT INTO facts (name, value) VALUES ('trail_covers_keys_and_pins', 'pending');

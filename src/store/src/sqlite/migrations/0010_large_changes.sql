@@ -1,4 +1,4 @@
--- Finished changes that still have their contents and are large: some of them lose those sooner, and are found without
--- looking at the others. 65536 is the least that `changes.retention.large_bytes` may be.
+-- The index finds large finished changes that still have their contents, because some of them lose their contents earlier
+-- than other changes. The setting `changes.retention.large_bytes` is at least 65536.
 CREATE INDEX changes_large ON changes (finished_at)
     WHERE redacted = 0 AND finished_at IS NOT NULL AND octet_length(body) > 65536;
