@@ -167,22 +167,19 @@ impl StoreLocation {
         }
         match &other.0 {
             Kind::Directory(dir) => {
-                let to = OfflineDirectory::take(dir, true)?;
-                self.move_between(from, (other, &to), Backend::Sqlite, move_modules, progress)
+                self.move_between(from, (other, &OfflineDirectory::take(dir, true)?), move_modules, progress)
             }
             Kind::Server(server) => {
-                let to = server.take_offline(true)?;
-                self.move_between(from, (other, &to), Backend::Postgres, move_modules, progress)
+                self.move_between(from, (other, &server.take_offline(true)?), move_modules, progress)
             }
         }
     }
 
     /// Moves the data, and writes the new identities while both stores are still locked.
-    fn move_between(
+    fn move_between<To: OfflineStore>(
         &self,
         from: &impl OfflineStore,
-        (other, to): (&Self, &impl OfflineStore),
-        backend: Backend,
+        (other, to): (&Self, &To),
         move_modules: &mut MoveModules<'_>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<VerifiedTrail, MoveError> {
@@ -190,7 +187,7 @@ impl StoreLocation {
         let id = from.fact(identity::STORE_ID)?.unwrap_or_default();
         for location in [self, other] {
             if let Kind::Directory(dir) = &location.0 {
-                StoreIdentity { backend, id: id.clone(), config: None }.write(dir)?;
+                StoreIdentity { backend: To::BACKEND, id: id.clone(), config: None }.write(dir)?;
             }
         }
         Ok(moved)

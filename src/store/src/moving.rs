@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::{
     StoreError, VerifiedTrail, VerifyError,
-    identity::{STORE_ID, new_id},
+    identity::{Backend, STORE_ID, new_id},
     policy_snapshots::NEWEST_POLICY_FACT,
     sql::{Cell, Row, Sql, Value},
     statements::facts::{self, INCOMPLETE_FACT, MOVED_FACT},
@@ -97,8 +97,8 @@ const COPIED_FACTS: [&str; 3] = ["backup_of", NEWEST_POLICY_FACT, STORE_ID];
 /// The source or the destination of a move, which no gateway serves meanwhile.
 pub(crate) trait OfflineStore {
     type Connection: Sql;
-    /// The database has the columns of [`Table::derive_columns`].
-    const HAS_DERIVED_COLUMNS: bool;
+    /// The backend. Only PostgreSQL has the columns of [`Table::derive_columns`].
+    const BACKEND: Backend;
 
     fn run<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError>;
     fn transaction<T>(
@@ -148,13 +148,14 @@ pub(crate) trait OfflineStore {
 
     /// Writes the rows in one transaction.
     fn write(&self, table: &Table, rows: &[Row]) -> Result<(), StoreError> {
+        let is_server = Self::BACKEND == Backend::Postgres;
         self.transaction(async |db| {
             for rows in rows.chunks(ROWS_PER_STATEMENT) {
                 let (mut columns, mut values, mut tuples) = (table.columns.to_owned(), Vec::new(), Vec::new());
                 for (n, row) in rows.iter().enumerate() {
                     let first = values.len() + 1;
                     values.extend(row.0.iter().map(Cell::as_value));
-                    let derived = if Self::HAS_DERIVED_COLUMNS { table.derive_columns(row) } else { Vec::new() };
+                    let derived = if is_server { table.derive_columns(row) } else { Vec::new() };
                     for (name, value) in derived {
                         if n == 0 {
                             columns.push_str(&format!(", {name}"));
@@ -166,7 +167,7 @@ pub(crate) trait OfflineStore {
                 }
                 // PostgreSQL cannot store U+0000, and a substitute would not match the hashes in the trail.
                 let has_nul = values.iter().any(|value| matches!(value, Value::Text(text) if text.contains('\0')));
-                if Self::HAS_DERIVED_COLUMNS && has_nul {
+                if is_server && has_nul {
                     return Err(StoreError::Database("a text contains U+0000, which PostgreSQL cannot store".into()));
                 }
                 let sql = format!("INSERT INTO {} ({columns}) VALUES {}", table.name, tuples.join(", "));

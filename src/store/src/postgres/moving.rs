@@ -7,6 +7,7 @@ use deadpool_postgres::ClientWrapper;
 use super::{PgConnector, rows::transaction, schema, trail::set_heads, verify};
 use crate::{
     Heads, StoreError, VerifiedTrail, VerifyError,
+    identity::Backend,
     moving::{OfflineStore, TABLES},
     sql::Sql as _,
 };
@@ -40,7 +41,7 @@ impl OfflineServer {
 
 impl OfflineStore for OfflineServer {
     type Connection = ClientWrapper;
-    const HAS_DERIVED_COLUMNS: bool = true;
+    const BACKEND: Backend = Backend::Postgres;
 
     fn run<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.connector.block_on(work(&self.client))

@@ -8,7 +8,9 @@ use super::{
     verify,
 };
 use crate::{
-    DataLock, StoreError, VerifiedTrail, VerifyError, lock_data_dir,
+    DataLock, StoreError, VerifiedTrail, VerifyError,
+    identity::Backend,
+    lock_data_dir,
     moving::{MoveError, OfflineStore},
     sql::Database as _,
 };
@@ -32,7 +34,7 @@ impl OfflineDirectory {
 
 impl OfflineStore for OfflineDirectory {
     type Connection = rusqlite::Connection;
-    const HAS_DERIVED_COLUMNS: bool = false;
+    const BACKEND: Backend = Backend::Sqlite;
 
     fn run<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.conn.write(work)
