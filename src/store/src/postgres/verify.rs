@@ -7,7 +7,7 @@ use crate::{
     sql::Sql as _,
     statements::{
         facts,
-        trail::{covered_rows, next_page},
+        trail::{covered_rows, for_each_entry},
     },
     verify,
 };
@@ -37,14 +37,8 @@ pub(super) async fn verify(connector: &PgConnector, expected: Option<AuditHead>)
 /// Those of the database, and those of `each`.
 pub(super) fn read_audit<E: From<StoreError>>(
     connector: &PgConnector,
-    mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
+    each: impl FnMut(&AuditEntry) -> Result<(), E>,
 ) -> Result<(), E> {
     let client = connector.block_on(connector.snapshot())?.ok_or_else(schema::no_schema_error)?;
-    let mut after = 0;
-    loop {
-        let page = connector.block_on(next_page(&client, after))?;
-        let Some(last) = page.last() else { return Ok(()) };
-        after = last.seq;
-        page.iter().try_for_each(&mut each)?;
-    }
+    connector.block_on(for_each_entry(&client, each))
 }

@@ -27,17 +27,11 @@ use countersign_domain::changes::{
 /// Those of the database, and those of `each`.
 pub(crate) fn read_audit<E: From<StoreError>>(
     dir: &Path,
-    mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
+    each: impl FnMut(&AuditEntry) -> Result<(), E>,
 ) -> Result<(), E> {
     let conn = open_reader(dir)?;
     let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
-    let mut after = 0;
-    loop {
-        let page = run(statements::next_page(&*snapshot, after))?;
-        let Some(last) = page.last() else { return Ok(()) };
-        after = last.seq;
-        page.iter().try_for_each(&mut each)?;
-    }
+    run(statements::for_each_entry(&*snapshot, each))
 }
 
 /// Appends an entry after `head`, within the caller's transaction. Returns the new head.

@@ -52,10 +52,21 @@ pub async fn page<S: Sql>(
     db.rows(&sql, &parameters.values()).await?.iter().map(parse_entry).collect()
 }
 
-/// Reads the next entries after number `after`, oldest first.
-pub async fn next_page<S: Sql>(db: &S, after: u64) -> Result<Vec<AuditEntry>, StoreError> {
+/// Passes all entries to `each`, oldest first, in bounded memory.
+pub async fn for_each_entry<S: Sql, E: From<StoreError>>(
+    db: &S,
+    mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
+) -> Result<(), E> {
     let sql = format!("SELECT {ENTRY_COLUMNS} FROM audit a WHERE a.seq > ?1 ORDER BY a.seq LIMIT ?2");
-    db.rows(&sql, values![after, ENTRIES_PER_PAGE]).await?.iter().map(parse_entry).collect()
+    let mut after = Some(0_u64);
+    while let Some(last) = after.take() {
+        for row in db.rows(&sql, values![last, ENTRIES_PER_PAGE]).await? {
+            let entry = parse_entry(&row)?;
+            each(&entry)?;
+            after = Some(entry.seq);
+        }
+    }
+    Ok(())
 }
 
 /// Searches the entries below `before` in a trail that ends at `newest`. Returns at most `limit` entries, newest
