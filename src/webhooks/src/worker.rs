@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, Stream, StreamExt as _, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, future::OptionFuture, stream::FuturesUnordered};
 use metrics::counter;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -163,6 +163,7 @@ impl Worker {
             }
             self.publish_status(progress.position, lanes);
             let has_room = lanes.len() < MAX_WAITING;
+            let next_event = OptionFuture::from(progress.feed.as_mut().map(FeedSubscription::next));
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {
@@ -174,7 +175,7 @@ impl Worker {
                     Command::Retry(answer) => _ = answer.send(self.retry_waiting(lanes).await),
                     Command::Test(answer) => self.spawn_test(tests, answer),
                 },
-                event = next_event(progress.feed.as_mut()), if has_room => match event {
+                event = next_event, if has_room => match event.flatten() {
                     Some(event) => self.enqueue(event, &mut progress).await?,
                     None => {
                         // The store could not be read, or the gateway is ending.
@@ -182,7 +183,7 @@ impl Worker {
                         progress.feed = Some(self.feed.subscribe(Some(progress.position))?);
                     }
                 },
-                () = wait_until(lanes.next_due()) => {}
+                Some(()) = OptionFuture::from(lanes.next_due().map(sleep_until)) => {}
                 () = sleep(LEADER_CHECK_INTERVAL) => if next_poll <= Instant::now() && self.nodes.live_count() > 1 {
                     // Another node may have requeued deliveries.
                     let name = self.config.name.clone();
@@ -443,20 +444,6 @@ async fn send_test(config: &WebhookConfig, sender: &Sender, link: &str) -> Attem
     .to_string();
     let body = config.format.render_body(&event, &page_url(link, "webhook.test", ""), config.template.as_ref());
     sender.send(config, &DeliveryId::new("test", None, "webhook.test", &event), body).await
-}
-
-async fn next_event(feed: Option<&mut FeedSubscription>) -> Option<Arc<FeedEvent>> {
-    match feed {
-        Some(feed) => feed.next().await,
-        None => None,
-    }
-}
-
-async fn wait_until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Returns a key for an event without a number. It contains no `-`, so that a double click selects all of it.
