@@ -179,20 +179,17 @@ impl Feed {
     /// Announces a session event to all subscribers. Its `type` is `session.opened` or `session.closed`.
     pub fn publish_session(&self, event: &serde_json::Value) {
         let kind = event.get("type").and_then(serde_json::Value::as_str).unwrap_or("session").to_owned();
-        let event = FeedEvent::new(None, kind.into(), event.to_string().as_bytes(), None);
-        if let Some(ring) = &self.live.lock().ring {
-            // An error means that there is no subscriber.
-            let _ = ring.send(Arc::new(event));
-        }
+        self.publish(FeedEvent::new(None, kind.into(), event.to_string().as_bytes(), None));
     }
 
-    /// Announces a durable event. Only `PendingChanges` calls this, in order of the sequence numbers.
+    /// Announces an event. Only `PendingChanges` announces durable events, in order of the sequence numbers.
     pub fn publish(&self, event: FeedEvent) {
         let mut live = self.live.lock();
         if let Some(seq) = event.seq {
             live.head = seq;
         }
         if let Some(ring) = &live.ring {
+            // An error means that there is no subscriber.
             let _ = ring.send(Arc::new(event));
         }
     }
@@ -268,15 +265,12 @@ impl FeedSubscription {
             return Ok(());
         }
         let events = self.store.events_after(self.last, REPLAY_BATCH).await?;
-        let has_caught_up = events.len() < REPLAY_BATCH;
+        let is_behind = events.len() == REPLAY_BATCH;
         let reset =
             events.first().filter(|first| first.seq > self.last + 1).map(|first| FeedEvent::reset(first.seq - 1));
-        let replay = events.into_iter().map(|e| FeedEvent::parse_stored(e).map(Arc::new)).collect::<Result<_, _>>()?;
-        self.replay = replay;
-        if let Some(reset) = reset {
-            self.replay.push_front(Arc::new(reset));
-        }
-        self.is_behind = !has_caught_up;
+        let events = reset.map(Ok).into_iter().chain(events.into_iter().map(FeedEvent::parse_stored));
+        self.replay = events.map(|event| event.map(Arc::new)).collect::<Result<_, _>>()?;
+        self.is_behind = is_behind;
         Ok(())
     }
 }

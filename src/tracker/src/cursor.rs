@@ -23,13 +23,8 @@ pub(super) fn encode(row: i64, filter: &impl Hash) -> String {
 /// # Errors
 /// `-32602` if this listing did not return the cursor for the same filters (2026-07-28/server/utilities/pagination).
 pub(super) fn decode(cursor: &str, filter: &impl Hash) -> Result<i64, McpError> {
-    let bad = || {
-        invalid_argument(
-            "/cursor",
-            "cursor",
-            "cursor is not valid here: give one that this listing returned for the same filters.",
-        )
-    };
+    let message = "cursor is not valid here: give one that this listing returned for the same filters.";
+    let bad = || invalid_argument("/cursor", "cursor", message);
     let (row, given) = cursor.split_once('.').ok_or_else(bad)?;
     let hex = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     if !hex(row) || !hex(given) || given != format!("{:016x}", hash_filter(filter)) {

@@ -76,13 +76,9 @@ impl Terms {
             }
             out.push('(');
             for (position, word) in term.iter().enumerate() {
-                let is_prefix = self.is_prefix(index, position);
-                let _ = write!(
-                    out,
-                    "{}'{word}'{}",
-                    if position > 0 { " <-> " } else { "" },
-                    if is_prefix { ":*" } else { "" }
-                );
+                out.push_str(if position > 0 { " <-> '" } else { "'" });
+                out.push_str(word);
+                out.push_str(if self.is_prefix(index, position) { "':*" } else { "'" });
             }
             out.push(')');
         }

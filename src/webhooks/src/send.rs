@@ -140,15 +140,11 @@ fn failed_attempt(error: &str) -> FailedAttempt {
 }
 
 fn describe_failure(status: StatusCode, body: &[u8]) -> String {
-    let what = match status.as_u16() {
-        300..=399 => {
-            format!("answered {status}; redirects are not followed, so configure the address that it redirects to")
-        }
-        _ => format!("answered {status}"),
-    };
+    let redirects = "; redirects are not followed, so configure the address that it redirects to";
+    let hint = if status.is_redirection() { redirects } else { "" };
     match single_line(&String::from_utf8_lossy(body)) {
-        text if text.is_empty() => what,
-        text => format!("{what}: {text}"),
+        text if text.is_empty() => format!("answered {status}{hint}"),
+        text => format!("answered {status}{hint}: {text}"),
     }
 }
 

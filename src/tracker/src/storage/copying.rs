@@ -37,11 +37,10 @@ fn each_page(from: Db<'_>, table: &str, columns: &str, mut each: impl FnMut(&[Ro
     let (first, _) = columns.split_once(',').unwrap_or((columns, ""));
     let mut after: Option<Cell> = None;
     loop {
-        let (condition, values) = match &after {
-            None => ("", vec![Value::Int(PAGE_SIZE)]),
-            Some(last) => ("> ?2", vec![Value::Int(PAGE_SIZE), last.as_value()]),
+        let (filter, values) = match &after {
+            None => (String::new(), vec![Value::Int(PAGE_SIZE)]),
+            Some(last) => (format!("WHERE {first} > ?2"), vec![Value::Int(PAGE_SIZE), last.as_value()]),
         };
-        let filter = if condition.is_empty() { String::new() } else { format!("WHERE {first} {condition}") };
         let sql = format!("SELECT {columns} FROM {table} {filter} ORDER BY {first} LIMIT ?1");
         let mut rows = from.query_all(&sql, &values, |row| Ok(row.clone()))?;
         each(&rows)?;
