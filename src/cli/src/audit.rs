@@ -1,7 +1,7 @@
 //! `audit verify` and `audit export`: read the audit trail without a gateway, also while one runs.
 
 use super::{
-    args::{AuditArgs, AuditCommand, AuditFormat},
+    args::storage::{AuditArgs, AuditCommand, AuditFormat},
     exit::{Exit, Failure},
     output::{Output, harmless_json, one_line},
     store_place,

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    args::BackupArgs,
+    args::storage::BackupArgs,
     exit::{Exit, Failure},
     output::{Output, remark},
     store_place,

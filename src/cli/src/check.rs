@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use url::Url;
 
 use super::{
-    args::CheckArgs,
+    args::check::CheckArgs,
     configuration,
     exit::{Exit, Failure},
     output::{Output, Style, columns, cut, one_line, remark},

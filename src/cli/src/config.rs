@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    args::{ConnectArgs, ConsentArgs, DataArgs, ServeArgs, ShowArgs},
+    args::{
+        ConnectArgs, DataArgs, ServeArgs,
+        config::{ConsentArgs, ShowArgs},
+    },
     client, configuration, data_dir,
     exit::{Exit, Failure},
     output::{Output, Style, confirm, one_line, remark, should_ask},

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    args::{KeysArgs, KeysCommand, RoleArg},
+    args::storage::{KeysArgs, KeysCommand, RoleArg},
     exit::{Exit, Failure},
     output::{Output, Style, cell, print_table, remark},
     place_from_settings, store_location,

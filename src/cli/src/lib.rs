@@ -4,7 +4,7 @@
 //! failure is one clear paragraph and one exit code ([`exit`]). No command decides on a change by itself: commands ask
 //! a running gateway over REST, or work on the data directory if none runs (`offline.rs`).
 //!
-//! `args.rs` defines the commands, `gateway.rs` runs the gateway, `client` talks to a running one, `changes` is the
+//! `args` defines the commands, `gateway.rs` runs the gateway, `client` talks to a running one, `changes` is the
 //! inbox in the terminal, and each other command has a file of its name.
 
 mod args;
@@ -34,7 +34,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{CommandFactory, Parser};
 
 use self::{
-    args::{Cli, Command, ConfigCommand, DataArgs},
+    args::{Cli, Command, DataArgs, config::ConfigCommand},
     exit::{Exit, Failure},
     output::Output,
 };

@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    args::{ConnectArgs, PolicyArgs, PolicyCommand, PolicyTestArgs},
+    args::{
+        ConnectArgs,
+        policy::{PolicyArgs, PolicyCommand, PolicyTestArgs},
+    },
     client, configuration, data_dir,
     exit::{Exit, Failure},
     offline,

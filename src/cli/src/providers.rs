@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use self::tools::{Tool, Tools};
 use super::{
-    args::{ServersArgs, ServersCommand},
+    args::servers::{ServersArgs, ServersCommand},
     client::{self, Client},
     exit::{Exit, Failure},
     output::{Output, Style, cell, one_line, print_table, remark},

@@ -4,7 +4,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    args::{CreateRuleArgs, RulesArgs, RulesCommand},
+    args::{
+        changes::CreateRuleArgs,
+        policy::{RulesArgs, RulesCommand},
+    },
     client::{self, Client},
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark, route},

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    args::StoreCommand,
+    args::storage::StoreCommand,
     exit::{Exit, Failure},
     output::{Output, remark},
 };

@@ -11,7 +11,7 @@ use super::{
     conflict_failure, ensure_version, render, show_hint,
 };
 use crate::{
-    args::DecideArgs,
+    args::changes::DecideArgs,
     client::{Client, ResponseBody},
     exit::{Exit, Failure},
     output::{Output, Style, confirm, one_line, remark, should_ask},

@@ -14,7 +14,7 @@ use super::{
     ensure_version, render,
 };
 use crate::{
-    args::EditArgs,
+    args::changes::EditArgs,
     client::{Client, ResponseBody},
     exit::{Exit, Failure},
     output::{Output, Style, indented, one_line, remark},

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    args::{ChangesArgs, ChangesCommand, FilterArgs},
+    args::changes::{ChangesArgs, ChangesCommand, FilterArgs},
     client::{self, Client, Refusal, ResponseBody},
     exit::{Exit, Failure},
     moment::Since,

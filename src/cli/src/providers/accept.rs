@@ -10,7 +10,7 @@ use super::{
     tools::{Tool, Tools, decision_request, is_pattern, print_definition, print_summary, select},
 };
 use crate::{
-    args::{AcceptArgs, AllowArgs},
+    args::servers::{AcceptArgs, AllowArgs},
     client::Client,
     exit::{Exit, Failure},
     output::{Output, Style, confirm, one_line, remark, should_ask},

@@ -1,0 +1,118 @@
+//! Defines `countersign servers`.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::ConnectArgs;
+
+pub const HELP: &str = "\
+Examples:
+  countersign servers                        Show the state of each server
+  countersign servers show github            Show the policy's verdict on its tools
+  countersign servers accept github --all-reads
+  countersign servers accept github 'github__get_*' github__search
+  countersign servers allow github 'github__list_*' --reason 'only reads'
+
+`accept`, `allow` and `revoke` take tool names, and patterns (* ? [ab] {one,two}) in quotes. The tools that a pattern \
+matches are listed before you are asked. With --wait, `show`, `accept` and `allow` wait for a server that is still connecting.
+
+The key comes from COUNTERSIGN_KEY, as for `countersign changes`; `accept` and `allow` need a reviewer's key.
+
+`accept` confirms that a definition is known. If an upstream tool declares itself read-only, it then runs without review \
+(as with trust_annotations); other tools are reviewed as before. When the definition changes, calls are reviewed until \
+somebody accepts the new definition.
+
+`allow` lets a tool run without review, whatever it declares: it creates a standing rule for exactly this definition, which \
+lasts until it is revoked (`countersign rules`). Configured rules take precedence, and it does not apply to your own calls. \
+Without a terminal, --all-reads, patterns and allowing several tools need --yes.";
+
+#[derive(Debug, Args)]
+pub struct ServersArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<ServersCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServersCommand {
+    /// List servers with their state, their problems and the tools that wait for a reviewer (the default)
+    List,
+    /// Show a server's tools with the policy's verdict on each, and which definitions are new or changed
+    Show {
+        name: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Accept tool definitions, which are shown first; a terminal asks for confirmation
+    Accept(AcceptArgs),
+    /// Let tools run without review until the rule is revoked; their definitions are shown first, and a terminal asks
+    /// for confirmation
+    Allow(AllowArgs),
+    /// Revoke acceptances
+    Revoke {
+        name: String,
+        /// A tool, or a pattern that matches tools; may be repeated
+        #[arg(long = "tool", value_name = "TOOL", required = true)]
+        tools: Vec<String>,
+    },
+}
+
+/// The time to wait for a server that is still connecting.
+#[derive(Debug, Args)]
+pub struct WaitArgs {
+    /// Wait until the server is connected, at most this many seconds [default with --wait: 120]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "120",
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
+    pub wait: Option<u64>,
+}
+
+impl WaitArgs {
+    pub fn limit(&self) -> Option<Duration> {
+        self.wait.map(Duration::from_secs)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct AcceptArgs {
+    /// The server
+    pub name: String,
+    /// Its tools, whatever they declare: names as in `countersign servers show`, or patterns
+    #[arg(value_name = "TOOL", required_unless_present_any = ["all_reads", "tools"])]
+    pub names: Vec<String>,
+    /// The same as a positional name
+    #[arg(long = "tool", value_name = "TOOL", hide = true)]
+    pub tools: Vec<String>,
+    /// All tools that declare themselves read-only
+    #[arg(long, conflicts_with_all = ["names", "tools"])]
+    pub all_reads: bool,
+    /// Do not ask for confirmation; required without a terminal for --all-reads and patterns
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub wait: WaitArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct AllowArgs {
+    /// The server
+    pub name: String,
+    /// Its tools: names as in `countersign servers show`, or patterns
+    #[arg(value_name = "TOOL", required = true)]
+    pub tools: Vec<String>,
+    /// The reason why they need no review, for the rule and the audit trail
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Do not ask for confirmation; required without a terminal for several tools
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub wait: WaitArgs,
+}

@@ -1,0 +1,143 @@
+//! Defines the commands that work on the stored data: `keys`, `backup`, `store` and `audit`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use jiff::Timestamp;
+
+use super::DataArgs;
+use crate::moment;
+use countersign_domain::principal::Role;
+
+#[derive(Debug, Args)]
+pub struct KeysArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(subcommand)]
+    pub command: KeysCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Create a key and print it on stdout; only its hash is stored, so it cannot be shown again
+    Create {
+        /// The role, which determines what the key may do
+        #[arg(long, value_name = "ROLE")]
+        role: RoleArg,
+        /// The name that is recorded in changes and decisions
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// The owner, if it differs from the name: a person with several keys decides once, and never on their own
+        /// proposals
+        #[arg(long, value_name = "OWNER")]
+        owner: Option<String>,
+    },
+    /// List keys, including revoked ones
+    List {
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a key by its id, with effect within a second
+    Revoke { id: String },
+    /// Sign everybody out of the dashboard, within a second
+    SignOut,
+}
+
+/// The role of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RoleArg {
+    /// Speaks MCP: reads, and proposes changes
+    Agent,
+    /// Sees all changes and decides on them
+    Reviewer,
+    /// Sees all changes and cannot act
+    Viewer,
+    /// May do all of the above
+    Admin,
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Agent => Self::Agent,
+            RoleArg::Reviewer => Self::Reviewer,
+            RoleArg::Viewer => Self::Viewer,
+            RoleArg::Admin => Self::Admin,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct BackupArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// The file to write, outside the data directory
+    pub file: PathBuf,
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Copy everything to an empty store, and close the old one
+    ///
+    /// Verifies the old store's audit trail first, and that of the copy afterwards: both must end at the same head. Then
+    /// the old store is closed, so that no gateway starts on it, because changes approved in both would run twice. No
+    /// gateway may serve either store meanwhile. An interrupted copy continues when the same command is run again.
+    /// Sign-in codes are not copied.
+    ///
+    /// A password that is not part of the address is read from PGPASSWORD.
+    Copy {
+        /// A data directory, or postgres://…
+        #[arg(long)]
+        from: String,
+        /// A data directory, or postgres://…; it must be empty, or hold an interrupted copy
+        #[arg(long)]
+        to: String,
+        /// A PEM file with the certificate authorities of the database server
+        #[arg(long)]
+        ca: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(subcommand)]
+    pub command: AuditCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Verify that nothing in the trail was altered, removed or added, and print its head
+    ///
+    /// Store the head somewhere else: giving it to `--head` later shows whether the trail was truncated or rewritten.
+    Verify {
+        /// A head that was printed earlier, in the form SEQ:HASH
+        #[arg(long, value_name = "HEAD")]
+        head: Option<String>,
+    },
+    /// Print the trail, oldest entry first, as JSON lines or CSV
+    ///
+    /// JSON lines hold everything that the hashes cover. In CSV, a cell that a spreadsheet would take for a formula starts
+    /// with an apostrophe.
+    Export {
+        #[arg(long, value_enum, default_value_t = AuditFormat::Jsonl)]
+        format: AuditFormat,
+        /// Only entries since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
+        #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
+        since: Option<Timestamp>,
+        /// Only entries before then
+        #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
+        until: Option<Timestamp>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AuditFormat {
+    Jsonl,
+    Csv,
+}
