@@ -1,17 +1,20 @@
 //! Merges flags, environment, file and defaults into one validated [`Config`].
 
+mod layers;
+
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, LazyLock},
 };
 
+use self::layers::Layers;
 use super::{
     Config, StoreServer, check,
     environment::Environment,
-    error::{ConfigError, Origin, Problem, quoted, quoted_key},
+    error::{ConfigError, Origin, Problem},
     own_files, read,
-    reader::{LayerValue, Reader, Setting},
+    reader::{Reader, Setting},
     secrets, show,
     tree::{self, LocatedNode, Node},
     upstreams::Secret,
@@ -291,10 +294,6 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigErro
     })
 }
 
-fn escape_literal_path(path: &str) -> String {
-    if path.starts_with(['~', '$']) { format!("./{path}") } else { path.to_owned() }
-}
-
 /// Returns the file to read, and the flag or variable that named it.
 fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin)>, ConfigError> {
     if let Some(path) = &flags.config {
@@ -354,153 +353,5 @@ fn not_unicode(name: &str, key: Option<&str>) -> Problem {
         key: key.map(str::to_owned),
         message: "the value is not Unicode".to_owned(),
         remedy: "Set it again, or unset it.".to_owned(),
-    }
-}
-
-/// The layers of the configuration. Later layers override earlier ones.
-struct Layers {
-    keys: BTreeSet<&'static str>,
-    values: BTreeMap<String, LayerValue>,
-    problems: Vec<Problem>,
-}
-
-impl Layers {
-    /// Starts with the built-in defaults.
-    fn new() -> Self {
-        let mut layers =
-            Self { keys: list_keys().into_iter().collect(), values: BTreeMap::new(), problems: Vec::new() };
-        layers.add_file(DEFAULT_YAML, &|_, _| Origin::Default, Path::new("/"));
-        layers
-    }
-
-    fn add_config_file(&mut self, path: &Path, text: &str) {
-        let shared = Arc::new(path.to_owned());
-        let place = |line, column| Origin::File { path: Arc::clone(&shared), line, column };
-        self.add_file(text, &place, path.parent().unwrap_or(Path::new("/")));
-    }
-
-    /// Adds variables and flags, which override the file.
-    fn add_overrides(&mut self, flags: &Flags, env: &Environment) {
-        self.add_environment(env);
-        self.add_flag("listen", "--listen", flags.listen.clone(), env);
-        let data = flags.data.as_ref().map(|path| path.to_str().map(str::to_owned).ok_or(path));
-        match data.transpose() {
-            // The shell has expanded paths already; a remaining `~` or `$` is part of the name.
-            Ok(data) => self.add_flag("data", "--data", data.map(|d| escape_literal_path(&d)), env),
-            Err(path) => {
-                let message = format!("{} is not Unicode", quoted(&path.to_string_lossy()));
-                self.report(Origin::Flag("--data"), Some("data"), message, "Choose a folder whose name is.");
-            }
-        }
-    }
-
-    fn add_file(&mut self, text: &str, place: &dyn Fn(u64, u64) -> Origin, base: &Path) {
-        match tree::parse(text) {
-            Ok(spot) => self.add_section("", spot, place, &Arc::from(base)),
-            Err(error) => {
-                let message = format!("not YAML: {}", error.message);
-                let remedy = "Look at this line and the one above: indentation, quotes, brackets, keys given twice.";
-                self.report(place(error.line, error.column), None, message, remedy);
-            }
-        }
-    }
-
-    fn add_section(&mut self, path: &str, spot: LocatedNode, place: &dyn Fn(u64, u64) -> Origin, base: &Arc<Path>) {
-        let entries = match spot.node {
-            Node::Map(entries) => entries,
-            // All lines of the section are comments.
-            Node::Null => return,
-            other => {
-                let message = format!("expected keys below it, found {}", other.describe_kind());
-                let remedy = format!("Keys here: {}.", self.child_keys(path).join(", "));
-                let key = Some(path).filter(|path| !path.is_empty());
-                return self.report(place(spot.line, spot.column), key, message, remedy);
-            }
-        };
-        for entry in entries {
-            let key = join_key(path, &entry.key);
-            let dotted = entry.key.contains('.');
-            if !dotted && self.keys.contains(key.as_str()) {
-                let origin = place(entry.line, entry.column);
-                self.values.insert(key, LayerValue { node: entry.value.node, origin, base: Arc::clone(base) });
-            } else if !dotted && self.is_section(&key) {
-                self.add_section(&key, entry.value, place, base);
-            } else {
-                let remedy = self.suggest_key(path, &entry.key);
-                self.report(place(entry.line, entry.column), Some(&quoted_key(&key)), "unknown key", remedy);
-            }
-        }
-    }
-
-    fn is_section(&self, path: &str) -> bool {
-        self.keys.iter().any(|key| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
-    }
-
-    /// Returns the names that are allowed directly below a section.
-    fn child_keys(&self, path: &str) -> Vec<&'static str> {
-        let below = |key: &&'static str| -> Option<&'static str> {
-            let rest = if path.is_empty() { key } else { key.strip_prefix(path)?.strip_prefix('.')? };
-            rest.split('.').next()
-        };
-        let names: BTreeSet<&str> = self.keys.iter().filter_map(below).collect();
-        names.into_iter().collect()
-    }
-
-    fn suggest_key(&self, section: &str, name: &str) -> String {
-        if let Some(near) = suggest::nearest(name, self.child_keys(section)) {
-            return format!("Did you mean `{near}`?");
-        }
-        // The name is right, but in the wrong section.
-        let last = name.rsplit('.').next().unwrap_or(name);
-        if let Some(key) = self.keys.iter().find(|key| key.rsplit('.').next() == Some(last)) {
-            return format!("Did you mean `{key}`, nested as `{}`?", key.replace('.', ": { "));
-        }
-        format!("Keys here: {}. All keys are in config/countersign.yaml.", self.child_keys(section).join(", "))
-    }
-
-    fn add_environment(&mut self, env: &Environment) {
-        let base: Arc<Path> = Arc::from(env.cwd.as_path());
-        let variables: BTreeMap<String, &'static str> =
-            self.keys.iter().map(|key| (variable_name(key), *key)).collect();
-        for (name, key) in &variables {
-            match env.var(name) {
-                Ok(Some(text)) => {
-                    let (node, origin) = (Node::Text(text.to_owned()), Origin::Env(name.clone()));
-                    self.values.insert((*key).to_owned(), LayerValue { node, origin, base: Arc::clone(&base) });
-                }
-                Ok(None) => {}
-                Err(_) => self.problems.push(not_unicode(name, Some(key))),
-            }
-        }
-        for name in env.names_with_prefix(VARIABLE_PREFIX) {
-            if variables.contains_key(name) || NON_KEY_VARIABLES.contains(&name) {
-                continue;
-            }
-            let section = variables.keys().find(|known| known.starts_with(&format!("{name}__")));
-            // Compared without the common prefix, which would make all names similar.
-            let short_name = name.get(VARIABLE_PREFIX.len()..).unwrap_or_default();
-            let near =
-                suggest::nearest(short_name, variables.keys().filter_map(|known| known.get(VARIABLE_PREFIX.len()..)));
-            let suggestion = section.cloned().or_else(|| near.map(|near| format!("{VARIABLE_PREFIX}{near}")));
-            // Other names are ignored: container platforms set such variables themselves (COUNTERSIGN_PORT=tcp://…).
-            let remedy = match suggestion {
-                Some(suggestion) => format!("Did you mean {suggestion}?"),
-                None if name.contains("__") => "Unset it; `countersign config show` lists all keys.".to_owned(),
-                None => continue,
-            };
-            self.report(Origin::Env(name.to_owned()), None, "no configuration key has this variable", remedy);
-        }
-    }
-
-    fn report(&mut self, origin: Origin, key: Option<&str>, message: impl Into<String>, remedy: impl Into<String>) {
-        let (message, remedy) = (message.into(), remedy.into());
-        self.problems.push(Problem { origin, key: key.map(str::to_owned), message, remedy });
-    }
-
-    fn add_flag(&mut self, key: &str, flag: &'static str, value: Option<String>, env: &Environment) {
-        if let Some(text) = value {
-            let (node, base) = (Node::Text(text), Arc::from(env.cwd.as_path()));
-            self.values.insert(key.to_owned(), LayerValue { node, origin: Origin::Flag(flag), base });
-        }
     }
 }

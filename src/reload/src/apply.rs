@@ -1,8 +1,8 @@
-//! The interface through which a new configuration takes effect.
+//! The interface through which a new configuration takes effect, and the steps that put one into force.
 
 use futures_util::future::BoxFuture;
 
-use countersign_config::{RoutesConfig, UpstreamConfig, WebhookConfig};
+use countersign_config::{Config, RoutesConfig, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
@@ -29,4 +29,59 @@ pub trait Reconfigurable: Send + Sync + 'static {
     fn newest_digest(&self) -> BoxFuture<'static, Option<String>>;
     /// Writes an entry about a reviewer's decision to the audit trail; `details` is a JSON object.
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
+}
+
+/// Applies all differences or none.
+pub(crate) async fn put_in_force(gateway: &dyn Reconfigurable, before: &Config, now: &Config) -> Result<(), String> {
+    let mut applied = before.clone();
+    let result = apply_changes(gateway, &mut applied, now).await;
+    if result.is_err() {
+        undo_changes(gateway, &applied, before).await;
+    }
+    result
+}
+
+/// Applies the differences step by step until one fails, and notes in `applied` what must be undone then.
+async fn apply_changes(gateway: &dyn Reconfigurable, applied: &mut Config, now: &Config) -> Result<(), String> {
+    // The policy comes first, so that it covers new servers.
+    if applied.policy != now.policy || applied.routes != now.routes {
+        gateway.apply_routing(&now.policy, &now.routes).await?;
+        (applied.policy, applied.routes) = (now.policy.clone(), now.routes.clone());
+    }
+    if applied.upstreams != now.upstreams {
+        gateway.apply_servers(&applied.upstreams, &now.upstreams).await?;
+        applied.upstreams.clone_from(&now.upstreams);
+    }
+    if applied.log.filter != now.log.filter {
+        gateway.apply_log_filter(&now.log.filter)?;
+        applied.log.filter.clone_from(&now.log.filter);
+    }
+    // Steps that can be undone without a trace precede those that cannot: a removed webhook loses its position.
+    if applied.webhooks != now.webhooks {
+        // The webhooks are replaced even if the call fails.
+        applied.webhooks.clone_from(&now.webhooks);
+        gateway.apply_webhooks(&now.webhooks).await?;
+    }
+    Ok(())
+}
+
+/// Undoes the steps in reverse order, all of them even if one fails.
+async fn undo_changes(gateway: &dyn Reconfigurable, applied: &Config, before: &Config) {
+    let log_failure = |part, result: Result<(), String>| {
+        if let Err(error) = result {
+            tracing::error!(part, error, "the old configuration could not be restored");
+        }
+    };
+    if applied.webhooks != before.webhooks {
+        log_failure("webhooks", gateway.apply_webhooks(&before.webhooks).await);
+    }
+    if applied.log.filter != before.log.filter {
+        log_failure("log.filter", gateway.apply_log_filter(&before.log.filter));
+    }
+    if applied.upstreams != before.upstreams {
+        log_failure("mcpServers", gateway.apply_servers(&applied.upstreams, &before.upstreams).await);
+    }
+    if applied.policy != before.policy || applied.routes != before.routes {
+        log_failure("policy", gateway.apply_routing(&before.policy, &before.routes).await);
+    }
 }

@@ -261,7 +261,7 @@ impl Reloader {
             return Ok(());
         }
         let before = self.config();
-        self.put_in_force(&before, &config).await.map_err(DecideError::NotInForce)?;
+        apply::put_in_force(&*self.gateway, &before, &config).await.map_err(DecideError::NotInForce)?;
         let (changes, _) = compare(&before, &config);
         let outcome = ReloadOutcome { by, changes, ..new_outcome(ReloadCause::Consent, status::ReloadEffect::Applied) };
         {
@@ -312,7 +312,7 @@ impl Reloader {
         }
         let suspended = snapshot::take_unknown_servers(&mut effective);
         let (changes, _) = compare(&before, &effective);
-        if let Err(error) = self.put_in_force(&before, &effective).await {
+        if let Err(error) = apply::put_in_force(&*self.gateway, &before, &effective).await {
             return self.reject(why, vec![Problem::not_applicable(error)]);
         }
         let digest = digest::digest(&loaded.config, &self.salt);
@@ -413,61 +413,6 @@ impl Reloader {
         let outcome = ReloadOutcome { problems, ..new_outcome(why, status::ReloadEffect::Refused) };
         self.lock().last = Some(outcome.clone());
         self.publish_outcome(&outcome, None);
-    }
-
-    /// Applies all differences or none.
-    async fn put_in_force(&self, before: &Config, now: &Config) -> Result<(), String> {
-        let mut applied = before.clone();
-        let result = self.apply_changes(&mut applied, now).await;
-        if result.is_err() {
-            self.undo_changes(&applied, before).await;
-        }
-        result
-    }
-
-    /// Applies the differences step by step until one fails, and notes in `applied` what must be undone then.
-    async fn apply_changes(&self, applied: &mut Config, now: &Config) -> Result<(), String> {
-        // The policy comes first, so that it covers new servers.
-        if applied.policy != now.policy || applied.routes != now.routes {
-            self.gateway.apply_routing(&now.policy, &now.routes).await?;
-            (applied.policy, applied.routes) = (now.policy.clone(), now.routes.clone());
-        }
-        if applied.upstreams != now.upstreams {
-            self.gateway.apply_servers(&applied.upstreams, &now.upstreams).await?;
-            applied.upstreams.clone_from(&now.upstreams);
-        }
-        if applied.log.filter != now.log.filter {
-            self.gateway.apply_log_filter(&now.log.filter)?;
-            applied.log.filter.clone_from(&now.log.filter);
-        }
-        // Steps that can be undone without a trace precede those that cannot: a removed webhook loses its position.
-        if applied.webhooks != now.webhooks {
-            // The webhooks are replaced even if the call fails.
-            applied.webhooks.clone_from(&now.webhooks);
-            self.gateway.apply_webhooks(&now.webhooks).await?;
-        }
-        Ok(())
-    }
-
-    /// Undoes the steps in reverse order, all of them even if one fails.
-    async fn undo_changes(&self, applied: &Config, before: &Config) {
-        let log_failure = |part, result: Result<(), String>| {
-            if let Err(error) = result {
-                tracing::error!(part, error, "the old configuration could not be restored");
-            }
-        };
-        if applied.webhooks != before.webhooks {
-            log_failure("webhooks", self.gateway.apply_webhooks(&before.webhooks).await);
-        }
-        if applied.log.filter != before.log.filter {
-            log_failure("log.filter", self.gateway.apply_log_filter(&before.log.filter));
-        }
-        if applied.upstreams != before.upstreams {
-            log_failure("mcpServers", self.gateway.apply_servers(&applied.upstreams, &before.upstreams).await);
-        }
-        if applied.policy != before.policy || applied.routes != before.routes {
-            log_failure("policy", self.gateway.apply_routing(&before.policy, &before.routes).await);
-        }
     }
 
     /// Publishes an outcome that the status shows already.

@@ -1,12 +1,15 @@
-//! Standing rules of a running gateway: created on a change or a tool ([`allow`]), listed, revoked and expired. Each
-//! step is recorded before it takes effect, and is announced on the feed.
+//! Standing rules of a running gateway: created on a change ([`create`]) or a tool ([`allow`]), listed, revoked and
+//! expired. Each step is recorded before it takes effect, and is announced on the feed.
 //!
 //! Decisions of a rule are counted in the rule and logged with each call. The audit trail gets one entry a minute for each
 //! rule that was used, so that a flood of calls does not fill it. All entries of a rule belong to the timeline of the
 //! change on which it was created, if any.
 
 mod allow;
+mod create;
 mod remote;
+
+pub use self::create::{ArgumentScope, CallerScope, NewRule};
 
 use std::{
     collections::HashMap,
@@ -20,33 +23,24 @@ use std::{
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::tool_acceptance::RebuildRoutes;
 use countersign_domain::{
-    changes::{Change, machine::SYSTEM, person::Person},
-    policy::{
-        Requester, Reviewers, StandingRule, StandingSource, StandingVerdict, Verdict,
-        standing_rules::{self, can_approve_alone},
-    },
+    changes::{machine::SYSTEM, person::Person},
+    policy::{Reviewers, StandingRule, StandingSource, StandingVerdict},
     principal::Principal,
 };
 use countersign_feed::Feed;
-use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
-use countersign_routing::table::{PublishedTable, ToolRoute};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_routing::table::PublishedTable;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{Nodes, Record, Store, StoreError, WriteRequest, standing_rules::RULE_USED, write};
 
 /// The maximum active rules of one owner, and of all owners together.
 pub const MAX_RULES_PER_OWNER: usize = 200;
 pub const MAX_RULES: usize = 2000;
-/// The longest validity of rules that allow, and of rules that deny.
-pub const MAX_ALLOW_SECONDS: u64 = 30 * 86_400;
-pub const MAX_DENY_SECONDS: u64 = 366 * 86_400;
-/// The maximum bytes of arguments that are kept for display.
-const MAX_KEPT_ARGUMENTS_BYTES: usize = 64 << 10;
 /// The interval between checks for expired rules, and the number of checks between records of uses.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
 const TICKS_BETWEEN_USE_RECORDS: u32 = 60;
@@ -55,33 +49,6 @@ const TICKS_BETWEEN_USE_RECORDS: u32 = 60;
 const ALLOW_RULE_ENDED: &str = "the key of the rule's creator was revoked or may no longer decide";
 const DENY_RULE_ORPHANED: &str =
     "the key of the rule's creator was revoked or may no longer decide; the rule denies until a reviewer revokes it";
-
-/// The arguments to which a rule applies: exactly those of its change, or any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ArgumentScope {
-    Exact,
-    Any,
-}
-
-/// The callers to which a rule applies: the proposer of its change, or everybody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CallerScope {
-    Same,
-    Any,
-}
-
-/// A request to create a rule.
-#[derive(Clone, Debug)]
-pub struct NewRule {
-    pub verdict: StandingVerdict,
-    pub arguments: ArgumentScope,
-    pub principal: CallerScope,
-    /// Seconds from now; `None` means no end.
-    pub valid_for_seconds: Option<u64>,
-    pub comment: Option<String>,
-}
 
 /// The current rules, which the route table reads when it is built.
 pub struct StandingRuleCache {
@@ -196,112 +163,6 @@ impl StandingRules {
     #[must_use]
     pub fn routes(&self) -> &Arc<PublishedTable> {
         &self.deps.routes
-    }
-
-    /// Creates a rule on a change for a reviewer.
-    ///
-    /// # Errors
-    /// `VALIDATION_FAILED` (no end, too long, or a required comment is missing), `SELF_APPROVAL`, `FORBIDDEN` (the change
-    /// needs more than this reviewer's approval), `VERSION_CONFLICT` (the tool is gone or has changed), `POLICY_DENIED`,
-    /// `RATE_LIMITED`, `STORE_UNAVAILABLE`.
-    pub async fn create(&self, change: &Change, by: &Principal, new: NewRule) -> Result<Arc<StandingRule>, McpError> {
-        let _one_at_a_time = self.change_lock.lock().await;
-        self.check_may_create(change, by, &new)?;
-        self.check_limits(by, 1)?;
-        let now = self.now();
-        let validity =
-            new.valid_for_seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
-        let exact = new.arguments == ArgumentScope::Exact;
-        let text = change.arguments.get();
-        let rule = StandingRule {
-            served_by: Some(change.served_by.fingerprint.clone()),
-            principal: (new.principal == CallerScope::Same).then(|| change.proposer.principal.clone()),
-            proposer: Some(standing_rules::AccountRef {
-                name: change.proposer.principal.clone(),
-                owner: change.proposer.owner.clone(),
-                key_id: change.proposer.key_id.clone(),
-            }),
-            arguments_hash: exact.then(|| canonical_text_hash(text)),
-            arguments: (exact && text.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
-            from_change: Some(change.id.clone()),
-            comment: new.comment,
-            expires_at: validity.and_then(|validity| now.checked_add(validity).ok()),
-            ..unrestricted_rule(new.verdict, (&change.provider, &change.tool, &change.tool_hash), by, now)
-        }
-        .with_deadline(now);
-        crash_point("before_rule_created");
-        self.store_and_announce(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
-            .await?;
-        crash_point("after_rule_created");
-        tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, verdict = ?rule.verdict, "a standing rule was created");
-        Ok(Arc::new(rule))
-    }
-
-    fn check_may_create(&self, change: &Change, by: &Principal, new: &NewRule) -> Result<(), McpError> {
-        let invalid = |message: String| Err(McpError::new(ErrorKind::ValidationFailed, message));
-        let forbidden = |message: &'static str| Err(McpError::new(ErrorKind::Forbidden, message));
-        let reviewers = &*self.deps.reviewers;
-        let max_seconds = if new.verdict == StandingVerdict::Allow { MAX_ALLOW_SECONDS } else { MAX_DENY_SECONDS };
-        match new.valid_for_seconds {
-            None if new.verdict == StandingVerdict::Allow => {
-                return invalid(format!(
-                    "a rule that allows needs an end: `for` must be 1 to {MAX_ALLOW_SECONDS} seconds"
-                ));
-            }
-            Some(seconds) if seconds == 0 || seconds > max_seconds => {
-                return invalid(format!("`for` must be 1 to {max_seconds} seconds"));
-            }
-            _ => {}
-        }
-        if change.terms.require_comment && new.comment.is_none() {
-            return invalid("the change requires a comment, so a rule on it requires one too".to_owned());
-        }
-        if !reviewers.may_decide(&change.terms, by) {
-            return forbidden("the change asks for other reviewers");
-        }
-        if new.verdict == StandingVerdict::Deny {
-            return Ok(());
-        }
-        let proposer = &change.proposer;
-        if change.is_proposed_by(Person::from_principal(by)) {
-            return Err(McpError::new(
-                ErrorKind::SelfApproval,
-                "you cannot allow calls like those that you proposed yourself",
-            ));
-        }
-        if !change.terms.editors_may_approve() && change.is_edited_by(Person::from_principal(by)) {
-            let message = "you have edited the arguments, so somebody else must approve the change";
-            return Err(McpError::new(ErrorKind::SelfApproval, message));
-        }
-        if !can_approve_alone(reviewers, &change.terms, by) {
-            return forbidden(
-                "the change needs several approvals or a new preview for each call, which a standing rule cannot replace",
-            );
-        }
-        let table = self.deps.routes.load();
-        let route: Option<&Arc<ToolRoute>> =
-            table.tools().iter().find(|r| r.provider.name() == change.provider && r.name == change.tool);
-        let is_unchanged = |route: &&Arc<ToolRoute>| {
-            route.hash == change.tool_hash && change.served_by.fingerprint == route.provider.target_fingerprint()
-        };
-        let Some(route) = route.filter(is_unchanged) else {
-            let message = "the tool is gone or has changed since the proposal, or its server has another command or \
-                           address; propose the change again";
-            return Err(McpError::new(ErrorKind::VersionConflict, message));
-        };
-        let caller = proposer.to_agent();
-        let requester = Requester::for_proposer(proposer, &caller);
-        let decision = route.ruling_for(&change.arguments).decide(&requester, &change.arguments);
-        if decision.mark.is_some() {
-            return forbidden("nobody has accepted the tool's definition yet; accept the definition first");
-        }
-        if decision.intended_verdict() == Verdict::Deny {
-            return Err(McpError::new(ErrorKind::PolicyDenied, "the current policy denies such calls"));
-        }
-        if decision.intended_verdict() == Verdict::Review && !can_approve_alone(reviewers, &decision.terms, by) {
-            return forbidden("the current policy requires more than your approval alone");
-        }
-        Ok(())
     }
 
     fn check_limits(&self, by: &Principal, new_rules: usize) -> Result<(), McpError> {

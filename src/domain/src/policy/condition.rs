@@ -2,8 +2,9 @@
 //!
 //! The operator writes an expression, but an agent provides its input, and CEL bounds neither: loops can nest, and the
 //! cost of `==`, `in` and `matches` depends on their operands. The compiler therefore wraps every loop and every such
-//! operand in a call that charges a budget ([`MAX_STEPS`] and [`MAX_TIME`]).
+//! operand in a call that charges a budget (`budget.rs`).
 
+mod budget;
 mod compare;
 mod errors;
 mod paths;
@@ -11,37 +12,29 @@ mod paths;
 mod tests;
 
 use std::{
-    cell::Cell,
     collections::HashMap,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, LazyLock},
-    time::{Duration, Instant},
 };
 
 use cel::{
     Context, Env, ExecutionError, IdedExpr, Value,
     common::{
         ast::{CallExpr, EntryExpr, Expr, LiteralValue, operators},
-        types::{CelList, CelMap, CelString, DYN_TYPE},
-        value::{CowVal, Val},
+        types::DYN_TYPE,
+        value::CowVal,
     },
     parser::Parser,
 };
 
+use self::budget::{CHARGE, CHARGE_ELEMENTS, CHARGE_REGEX, MAX_STEPS, charge, run_within_budget};
 use countersign_protocol::suggest;
 
 /// The most bytes of an expression.
 pub const MAX_SOURCE_BYTES: usize = 4096;
 /// The deepest nesting of an expression.
 const MAX_DEPTH: u16 = 48;
-/// The most steps of one evaluation. One element of a loop or comparison costs one step, and so do 256 bytes of text.
-pub const MAX_STEPS: u64 = 50_000;
-/// The longest time of one evaluation. It is checked whenever the budget is charged.
-pub const MAX_TIME: Duration = Duration::from_millis(100);
-/// The steps for a regular expression, which is compiled on each use.
-const REGEX_STEPS: u64 = 250;
-
 /// The variables of an expression, each with its members (empty: any members).
 pub type Variables = [(&'static str, &'static [&'static str])];
 
@@ -71,11 +64,6 @@ const FUNCTIONS: [&str; 14] = [
 
 const TYPES: [&str; 11] =
     ["int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type", "dyn"];
-
-/// The function that charges for a value and returns it. No expression can contain the names of these three functions.
-const CHARGE: &str = "@pay";
-const CHARGE_ELEMENTS: &str = "@pay_elements";
-const CHARGE_REGEX: &str = "@pay_regex";
 
 /// The reason why an expression is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -234,7 +222,8 @@ impl Condition {
         }
     }
 
-    /// Evaluates the expression to any value. `steps` is the budget, see [`MAX_STEPS`].
+    /// Evaluates the expression to any value. `steps` is the budget: one for each element of a loop or
+    /// comparison, and for 256 bytes of text.
     ///
     /// # Errors
     /// [`ConditionFault`]
@@ -243,12 +232,8 @@ impl Condition {
         for (name, value) in variables.iter().filter(|(name, _)| self.uses(name)) {
             context.add_variable_from_value(*name, (*value).clone());
         }
-        BUDGET.set(Budget { steps, deadline: Some(Instant::now() + MAX_TIME) });
-        let outcome = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, &context)));
-        let is_exhausted = BUDGET.replace(Budget::default()).steps == 0;
-        match outcome {
-            // A loop may have swallowed the error of the exhausted budget.
-            _ if is_exhausted => Err(ConditionFault::Budget),
+        let resolve = || catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, &context)));
+        match run_within_budget(steps, resolve).ok_or(ConditionFault::Budget)? {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(fault_from_error(&error)),
             Err(_) => Err(ConditionFault::Other),
@@ -447,29 +432,14 @@ fn check_regex_literal(call: &CallExpr) -> Result<(), String> {
     }
 }
 
-fn charge(operand: &mut IdedExpr, charge_fn: &str) {
-    let inner = std::mem::take(operand);
-    operand.id = inner.id;
-    operand.expr = Expr::Call(CallExpr { func_name: charge_fn.to_owned(), target: None, args: vec![inner] });
-}
-
-#[derive(Clone, Copy, Default)]
-struct Budget {
-    steps: u64,
-    deadline: Option<Instant>,
-}
-
-thread_local! {
-    /// The budget of the evaluation on this thread. Evaluations never wait, so there is at most one.
-    static BUDGET: Cell<Budget> = const { Cell::new(Budget { steps: 0, deadline: None }) };
-}
-
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     // This can only fail for a duplicate name, and no name begins with `@`.
-    for (name, function) in
-        [(CHARGE, charge_value as _), (CHARGE_ELEMENTS, charge_elements as _), (CHARGE_REGEX, charge_regex as _)]
-    {
+    for (name, function) in [
+        (CHARGE, budget::charge_value as _),
+        (CHARGE_ELEMENTS, budget::charge_elements as _),
+        (CHARGE_REGEX, budget::charge_regex as _),
+    ] {
         let added = env.add_overload(name, name, vec![DYN_TYPE], function);
         debug_assert!(added.is_ok());
     }
@@ -485,66 +455,9 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     Arc::new(env)
 });
 
-fn spend(steps: u64) -> Result<(), ExecutionError> {
-    let mut budget = BUDGET.get();
-    let is_late = budget.deadline.is_none_or(|deadline| Instant::now() >= deadline);
-    budget.steps = if is_late { 0 } else { budget.steps.saturating_sub(steps) };
-    BUDGET.set(budget);
-    if budget.steps > 0 { Ok(()) } else { Err(ExecutionError::InternalError("budget".to_owned())) }
-}
-
-fn single_argument<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)
-}
-
 fn two_arguments<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<(CowVal<'b, 'v>, CowVal<'b, 'v>), ExecutionError> {
     let mut args = args.into_iter();
     args.next().zip(args.next()).ok_or(ExecutionError::MissingArgumentOrTarget)
-}
-
-fn charge_value<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let value = single_argument(args)?;
-    spend(cost_of(&*value, MAX_STEPS))?;
-    Ok(value)
-}
-
-fn charge_elements<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let value = single_argument(args)?;
-    let elements = value
-        .downcast_ref::<CelList>()
-        .map(|list| list.inner().len())
-        .or_else(|| value.downcast_ref::<CelMap>().map(|map| map.inner().len()));
-    spend(1 + elements.unwrap_or(0) as u64)?;
-    Ok(value)
-}
-
-fn charge_regex<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let value = single_argument(args)?;
-    spend(REGEX_STEPS + cost_of(&*value, MAX_STEPS))?;
-    Ok(value)
-}
-
-/// Returns the cost of visiting a whole value, counting to `most`.
-fn cost_of(value: &dyn Val, most: u64) -> u64 {
-    let mut total = 1;
-    if let Some(text) = value.downcast_ref::<CelString<'_>>() {
-        total += text.inner().len() as u64 / 256;
-    } else if let Some(list) = value.downcast_ref::<CelList<'_>>() {
-        for element in list.inner() {
-            if total > most {
-                break;
-            }
-            total += cost_of(element.as_ref(), most - total);
-        }
-    } else if let Some(map) = value.downcast_ref::<CelMap<'_>>() {
-        for element in map.inner().values() {
-            if total > most {
-                break;
-            }
-            total += 1 + cost_of(element.as_ref(), most.saturating_sub(total));
-        }
-    }
-    total
 }
 
 /// Creates a map of texts for a variable.

@@ -1,0 +1,109 @@
+//! The budget of an evaluation, and the functions that charge it for loops and costly operands.
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use cel::{
+    ExecutionError, IdedExpr,
+    common::{
+        ast::{CallExpr, Expr},
+        types::{CelList, CelMap, CelString},
+        value::{CowVal, Val},
+    },
+};
+
+/// The most steps of one evaluation. One element of a loop or comparison costs one step, and so do 256 bytes of text.
+pub(super) const MAX_STEPS: u64 = 50_000;
+/// The longest time of one evaluation. It is checked whenever the budget is charged.
+pub(super) const MAX_TIME: Duration = Duration::from_millis(100);
+/// The steps for a regular expression, which is compiled on each use.
+const REGEX_STEPS: u64 = 250;
+
+/// The function that charges for a value and returns it. No expression can contain the names of these three functions.
+pub(super) const CHARGE: &str = "@pay";
+pub(super) const CHARGE_ELEMENTS: &str = "@pay_elements";
+pub(super) const CHARGE_REGEX: &str = "@pay_regex";
+
+#[derive(Clone, Copy, Default)]
+struct Budget {
+    steps: u64,
+    deadline: Option<Instant>,
+}
+
+thread_local! {
+    /// The budget of the evaluation on this thread. Evaluations never wait, so there is at most one.
+    static BUDGET: Cell<Budget> = const { Cell::new(Budget { steps: 0, deadline: None }) };
+}
+
+/// Runs an evaluation with this budget. Returns `None` if the budget was exhausted, even if a loop swallowed that error.
+pub(super) fn run_within_budget<T>(steps: u64, evaluation: impl FnOnce() -> T) -> Option<T> {
+    BUDGET.set(Budget { steps, deadline: Some(Instant::now() + MAX_TIME) });
+    let outcome = evaluation();
+    (BUDGET.replace(Budget::default()).steps > 0).then_some(outcome)
+}
+
+/// Wraps the operand in a call of a charging function.
+pub(super) fn charge(operand: &mut IdedExpr, charge_fn: &str) {
+    let inner = std::mem::take(operand);
+    operand.id = inner.id;
+    operand.expr = Expr::Call(CallExpr { func_name: charge_fn.to_owned(), target: None, args: vec![inner] });
+}
+
+fn spend(steps: u64) -> Result<(), ExecutionError> {
+    let mut budget = BUDGET.get();
+    let is_late = budget.deadline.is_none_or(|deadline| Instant::now() >= deadline);
+    budget.steps = if is_late { 0 } else { budget.steps.saturating_sub(steps) };
+    BUDGET.set(budget);
+    if budget.steps > 0 { Ok(()) } else { Err(ExecutionError::InternalError("budget".to_owned())) }
+}
+
+fn single_argument<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)
+}
+
+pub(super) fn charge_value<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let value = single_argument(args)?;
+    spend(cost_of(&*value, MAX_STEPS))?;
+    Ok(value)
+}
+
+pub(super) fn charge_elements<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let value = single_argument(args)?;
+    let elements = value
+        .downcast_ref::<CelList>()
+        .map(|list| list.inner().len())
+        .or_else(|| value.downcast_ref::<CelMap>().map(|map| map.inner().len()));
+    spend(1 + elements.unwrap_or(0) as u64)?;
+    Ok(value)
+}
+
+pub(super) fn charge_regex<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let value = single_argument(args)?;
+    spend(REGEX_STEPS + cost_of(&*value, MAX_STEPS))?;
+    Ok(value)
+}
+
+/// Returns the cost of visiting a whole value, counting to `most`.
+fn cost_of(value: &dyn Val, most: u64) -> u64 {
+    let mut total = 1;
+    if let Some(text) = value.downcast_ref::<CelString<'_>>() {
+        total += text.inner().len() as u64 / 256;
+    } else if let Some(list) = value.downcast_ref::<CelList<'_>>() {
+        for element in list.inner() {
+            if total > most {
+                break;
+            }
+            total += cost_of(element.as_ref(), most - total);
+        }
+    } else if let Some(map) = value.downcast_ref::<CelMap<'_>>() {
+        for element in map.inner().values() {
+            if total > most {
+                break;
+            }
+            total += 1 + cost_of(element.as_ref(), most.saturating_sub(total));
+        }
+    }
+    total
+}
