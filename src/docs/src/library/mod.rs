@@ -10,6 +10,7 @@ mod files;
 mod git;
 mod paths;
 mod project;
+mod report;
 mod shelves;
 mod synchronize;
 #[cfg(test)]

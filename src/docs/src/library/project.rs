@@ -15,19 +15,19 @@ use tokio_util::sync::CancellationToken;
 use super::{
     DocsError, embedding,
     files::Files,
-    git,
+    git, report,
     shelves::Shelves,
     synchronize::{FolderIndex, IndexChanges, SyncError},
     worker::{Task, Worker},
 };
 use crate::{
-    index::{Health, Index, IndexError},
+    index::{Index, IndexError},
     model::{Collection, Tenant},
     remote::Embedder,
     text::{DocTypes, MAX_SCHEMA},
 };
 use countersign_config::DocsProject;
-use countersign_domain::{changes::digest::hex, text::plural};
+use countersign_domain::changes::digest::hex;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ProgressSink, ProviderEvent, Report, text::one_line};
 
@@ -456,19 +456,8 @@ impl Project {
                 return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read");
             }
         };
-        let mut report =
-            Report { details: vec![self.tenant_detail(&shelf.tenant, &docs, external.as_ref())], ..Report::default() };
-        if self.lacks_repository() {
-            report.warnings.push(format!(
-                "{}: `branches: git` is configured, and its root lies in no git repository, so branches are not told apart",
-                self.name
-            ));
-        }
-        let faults = docs.faults.iter().map(|(path, why)| format!("{}: {path}: {why}", self.name));
-        report.warnings.extend(faults);
-        if let Some(more) = docs.faulty.checked_sub(docs.faults.len()).filter(|more| *more > 0) {
-            report.warnings.push(format!("{}: the front matter of {more} more does not fit", self.name));
-        }
+        let report =
+            report::describe(&self.name, &shelf.tenant.branch, &docs, external.as_ref(), self.lacks_repository());
         let before = std::mem::replace(&mut *self.report.write(), report.clone());
         if before.details != report.details {
             tracing::info!(
@@ -480,21 +469,6 @@ impl Project {
         for warning in report.warnings.iter().filter(|warning| !before.warnings.contains(warning)) {
             tracing::warn!("{warning}");
         }
-    }
-
-    fn tenant_detail(&self, tenant: &Tenant, docs: &Health, external: Option<&Health>) -> String {
-        let branch = if tenant.branch == git::NO_BRANCH { String::new() } else { format!(" on {}", tenant.branch) };
-        let mut detail = format!("{}{branch}: {}", self.name, plural(docs.documents, "document"));
-        if docs.without_front_matter > 0 {
-            detail.push_str(&format!(", {} without front matter", docs.without_front_matter));
-        }
-        if docs.faulty > 0 {
-            detail.push_str(&format!(", {} whose front matter does not fit", docs.faulty));
-        }
-        if let Some(external) = external {
-            detail.push_str(&format!(", and {} of reference documentation", plural(external.documents, "file")));
-        }
-        detail
     }
 
     /// Returns `true` if branches should be distinguished but there is no repository.

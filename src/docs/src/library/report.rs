@@ -1,0 +1,38 @@
+//! The report on a project's documents, for operators.
+
+use super::git;
+use crate::index::Health;
+use countersign_domain::text::plural;
+use countersign_provider::Report;
+
+/// Describes the indexed documents of a branch, and their problems. `external` is the reference documentation.
+pub(super) fn describe(
+    project: &str,
+    branch: &str,
+    docs: &Health,
+    external: Option<&Health>,
+    lacks_repository: bool,
+) -> Report {
+    let on_branch = if branch == git::NO_BRANCH { String::new() } else { format!(" on {branch}") };
+    let mut detail = format!("{project}{on_branch}: {}", plural(docs.documents, "document"));
+    if docs.without_front_matter > 0 {
+        detail.push_str(&format!(", {} without front matter", docs.without_front_matter));
+    }
+    if docs.faulty > 0 {
+        detail.push_str(&format!(", {} whose front matter does not fit", docs.faulty));
+    }
+    if let Some(external) = external {
+        detail.push_str(&format!(", and {} of reference documentation", plural(external.documents, "file")));
+    }
+    let mut warnings: Vec<String> = Vec::new();
+    if lacks_repository {
+        warnings.push(format!(
+            "{project}: `branches: git` is configured, and its root lies in no git repository, so branches are not told apart"
+        ));
+    }
+    warnings.extend(docs.faults.iter().map(|(path, why)| format!("{project}: {path}: {why}")));
+    if docs.faulty > docs.faults.len() {
+        warnings.push(format!("{project}: the front matter of {} more does not fit", docs.faulty - docs.faults.len()));
+    }
+    Report { details: vec![detail], warnings }
+}
