@@ -15,16 +15,16 @@ pub(crate) struct ActivatedProject {
     #[schemars(extend("const" = "activated"))]
     pub status: &'static str,
     pub project_name: String,
-    /// `-` where branches are not told apart.
+    /// The git branch, or `-` if the project does not distinguish branches.
     pub branch_name: String,
-    /// Whether each git branch has documents of its own, or none is told apart from another.
+    /// `git`: each git branch has its own documents. `none`: all branches share their documents.
     #[schemars(extend("enum" = ["git", "none"]))]
     pub branches: &'static str,
-    /// Of the project's root.
+    /// The hash of the path of the project's root.
     pub path_hash: String,
     pub doc_types: Vec<CountedType>,
     pub total_docs: usize,
-    /// What of the documents is not as it should be.
+    /// Problems of the documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,13 +47,13 @@ pub(crate) struct ListedTypes {
 pub(crate) struct ListedType {
     pub name: String,
     pub description: String,
-    /// Where documents of this type lie.
+    /// The folder that holds documents of this type.
     pub folder: String,
-    /// `built-in`, or the path of its schema.
+    /// `built-in`, or the path of the schema file of this type.
     pub schema: String,
     pub doc_count: usize,
     pub custom: bool,
-    /// JSON Schema of the front matter.
+    /// The JSON Schema of the front matter.
     #[schemars(with = "Map<String, Value>")]
     pub front_matter: Value,
 }
@@ -61,9 +61,9 @@ pub(crate) struct ListedType {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct SearchResults {
     pub results: Vec<FoundDocument>,
-    /// Documents that are relevant enough, shown or not.
+    /// The number of sufficiently relevant documents, including those not listed.
     pub total_matches: usize,
-    /// What ranked them: words alone, or words and meaning.
+    /// `lexical`: ranked by words. `fused`: ranked by words and meaning.
     pub ranking: Ranking,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -75,12 +75,12 @@ pub(crate) struct SearchResults {
 #[derive(Serialize, JsonSchema)]
 #[schemars(description = "")]
 pub(crate) struct Location {
-    /// Relative to the folder of the documents.
+    /// The path, relative to the folder of the documents.
     path: String,
     title: String,
-    /// Characters of the whole document.
+    /// The number of characters of the whole document.
     char_count: usize,
-    /// From 0 to 1.
+    /// The relevance, from 0 to 1.
     relevance_score: f64,
     promotion_level: Level,
     header_path: String,
@@ -108,9 +108,9 @@ pub(crate) struct FoundDocument {
     #[serde(flatten)]
     location: Location,
     summary: String,
-    /// The lines of the document that fit best.
+    /// The lines of the document that match best.
     passage: String,
-    // Reference documentation has neither.
+    // Both are absent for reference documentation.
     #[serde(skip_serializing_if = "Option::is_none")]
     doc_type: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,13 +132,13 @@ impl FoundDocument {
 
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct AnsweredQuestion {
-    /// Cites its sources as [1], [2], in their order.
+    /// The answer. It cites the sources by position: [1], [2].
     pub answer: String,
-    /// Who wrote the answer: the gateway's model, the client's own model, or the documents themselves, which are quoted.
-    /// `none`: nothing relevant was found.
+    /// `generated`: written by the gateway's model. `sampled`: written by the client's model. `extractive`: quoted from
+    /// the documents. `none`: no relevant document was found.
     pub answer_mode: AnswerMode,
     pub sources: Vec<Location>,
-    /// What ranked them: words alone, or words and meaning.
+    /// `lexical`: ranked by words. `fused`: ranked by words and meaning.
     pub ranking: Ranking,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linked_docs: Option<Vec<LinkedDocument>>,
@@ -158,14 +158,14 @@ pub(crate) struct LinkedDocument {
 
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct IndexedDocument {
-    /// Whether the file was written, or the index brought up to date with it.
+    /// `written`: the file was written. `indexed`: the index was updated from the existing file.
     #[schemars(extend("enum" = ["written", "indexed"]))]
     pub status: &'static str,
     pub path: String,
     pub chunks: usize,
-    /// null where documents are found by words alone, or are not embedded yet.
+    /// The length of the embedding vectors; null if embeddings are disabled or not computed yet.
     pub embedding_dimensions: Option<usize>,
-    /// Where the front matter of the file breaks the schema of its type.
+    /// Violations of the schema of its type by the front matter.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,10 +185,10 @@ pub(crate) struct UpdatedLevel {
 pub(crate) struct DeletedDocuments {
     #[schemars(extend("enum" = ["deleted", "preview"]))]
     pub status: &'static str,
-    /// Documents.
+    /// The number of documents.
     pub deleted_count: usize,
     pub deleted_chunks: usize,
-    /// Their paths, the first of them where there are many.
+    /// The paths of the documents; only the first ones if there are many.
     pub documents: Vec<String>,
     pub project_name: String,
     pub branch_name: Option<String>,

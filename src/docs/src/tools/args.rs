@@ -22,7 +22,7 @@ const PATHS_MAX: usize = 500;
 const CONTENT_MAX: usize = 1 << 20;
 
 type Query = Text<1, 2000>;
-type TypeName = Text<1, 64>;
+pub(crate) type TypeName = Text<1, 64>;
 
 /// A relevance from 0 to 1, or `DEFAULT_PERCENT` if it is left out.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
@@ -49,12 +49,12 @@ impl<const DEFAULT_PERCENT: u8> TryFrom<f64> for Relevance<DEFAULT_PERCENT> {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub(crate) struct TenantSelector {
     /// # Project
-    /// The project, by its name. May be left out once activate_project was called in this session; stateless clients name
-    /// it in each call.
+    /// The name of the project. Optional after activate_project in the same session; required in each call of a stateless
+    /// client.
     #[schemars(length(min = 1, max = 64))]
     pub project_name: Option<String>,
     /// # Branch
-    /// A git branch, where the project tells branches apart. Left out: the one that is checked out.
+    /// A git branch, if the project distinguishes branches. Default: the checked-out branch.
     #[schemars(length(min = 1, max = 250))]
     pub branch_name: Option<String>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct TenantSelector {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Activate {
     /// # Path
-    /// The path of a file below the project's root on the gateway's machine, in place of project_name.
+    /// The path of a file below the project's root on the gateway's machine, as an alternative to project_name.
     #[schemars(length(min = 1, max = PATH_MAX))]
     pub config_path: Option<String>,
     #[serde(flatten)]
@@ -72,22 +72,22 @@ pub(crate) struct Activate {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Search {
     /// # Query
-    /// What is looked for: a question, key words, an identifier or an error message.
+    /// A question, keywords, an identifier or an error message.
     pub query: Query,
     /// # Types
-    /// Only documents of these types (list_doc_types names them). Left out: all.
+    /// Restricts the search to these document types (see list_doc_types). Default: all.
     #[schemars(length(max = 64))]
     pub doc_types: Option<Vec<TypeName>>,
     /// # Limit
-    /// How many at most.
+    /// The maximum number of results.
     #[serde(default)]
     pub limit: Limit<10, 50>,
-    /// # Least relevance
-    /// Leaves out what is less relevant, from 0 to 1.
+    /// # Minimum relevance
+    /// Omits documents of lower relevance, from 0 to 1.
     #[serde(default)]
     pub min_relevance_score: Relevance<50>,
     /// # Levels
-    /// Only documents of these levels. Left out: all.
+    /// Restricts the search to these promotion levels. Default: all.
     #[schemars(length(max = 3))]
     pub promotion_levels: Option<Vec<Level>>,
     #[serde(flatten)]
@@ -100,22 +100,22 @@ pub(crate) struct Ask {
     /// The question.
     pub query: Query,
     /// # Types
-    /// Only documents of these types (list_doc_types names them). Left out: all.
+    /// Restricts the search to these document types (see list_doc_types). Default: all.
     #[schemars(length(max = 64))]
     pub doc_types: Option<Vec<TypeName>>,
     /// # Sources
-    /// How many at most.
+    /// The maximum number of sources.
     #[serde(default)]
     pub max_sources: Limit<3, 10>,
-    /// # Least relevance
-    /// Leaves out what is less relevant, from 0 to 1.
+    /// # Minimum relevance
+    /// Omits documents of lower relevance, from 0 to 1.
     #[serde(default)]
     pub min_relevance_score: Relevance<70>,
-    /// # Least level
-    /// Only documents of this level or a higher one.
+    /// # Minimum level
+    /// Restricts the search to this promotion level and higher ones.
     pub min_promotion_level: Option<Level>,
     /// # Include critical documents
-    /// Puts critical documents first, whatever their relevance.
+    /// Lists critical documents first, regardless of their relevance.
     #[serde(default = "include_critical")]
     pub include_critical: bool,
     #[serde(flatten)]
@@ -129,12 +129,12 @@ const fn include_critical() -> bool {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct IndexDocument {
     /// # Path
-    /// Where the document lies, relative to the folder of the documents, in its type's folder:
+    /// The path of the document, relative to the folder of the documents and inside the folder of its type, such as
     /// problems/pool-exhaustion.md.
     #[schemars(length(min = 1, max = PATH_MAX))]
     path: String,
     /// # Content
-    /// The whole document: YAML front matter between lines of ---, then Markdown.
+    /// The whole document: YAML front matter between two lines of ---, then Markdown.
     #[schemars(length(max = CONTENT_MAX))]
     content: Option<String>,
     #[serde(flatten)]
@@ -144,10 +144,11 @@ pub(crate) struct IndexDocument {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct UpdateLevel {
     /// # Path
-    /// The document, relative to the folder of the documents.
+    /// The path of the document, relative to the folder of the documents.
     #[schemars(length(min = 1, max = PATH_MAX))]
     document_path: String,
     /// # Level
+    /// The new promotion level.
     promotion_level: Level,
     #[serde(flatten)]
     tenant: TenantSelector,
@@ -156,23 +157,23 @@ pub(crate) struct UpdateLevel {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct DeleteDocuments {
     /// # Project
-    /// The project's name.
+    /// The name of the project.
     #[schemars(length(min = 1, max = 64))]
     project_name: String,
     /// # Branch
-    /// Only documents of this branch. Left out: of all.
+    /// Restricts the deletion to this git branch. Default: all branches.
     #[schemars(length(min = 1, max = 250))]
     branch_name: Option<String>,
     /// # Root
-    /// Only documents of the root with this hash (activate_project tells it). Left out: of all.
+    /// Restricts the deletion to the project root with this hash (see activate_project). Default: all roots.
     #[schemars(extend("pattern" = "^[0-9a-f]{16}$"))]
     path_hash: Option<String>,
     /// # Paths
-    /// Only these documents. Left out: all.
+    /// Restricts the deletion to documents with these paths. Default: all documents.
     #[schemars(length(min = 1, max = PATHS_MAX), inner(length(min = 1, max = PATH_MAX)))]
     paths: Option<Vec<String>>,
     /// # Dry run
-    /// Only says what would be deleted. Nobody has to approve that.
+    /// Returns the documents that would be deleted, without deleting them. Needs no approval.
     #[serde(default)]
     dry_run: bool,
 }

@@ -32,55 +32,55 @@ pub(crate) fn tools() -> Vec<ToolDef> {
         ToolDef::for_types::<Activate, ActivatedProject>(
             "activate_project",
             "Activate project",
-            "Makes a project of the knowledge base the one that this session's calls are about, and waits until its documents are indexed. Call it first; a stateless client names project_name in each call instead.",
+            "Selects the project for later calls of this session, and waits until its documents are indexed. Call it first. Stateless clients pass project_name in each call instead.",
             READ_ONLY,
         ),
         ToolDef::for_types::<TenantSelector, ListedTypes>(
             "list_doc_types",
             "List document types",
-            "Lists the types of documents of the active project: what each is for, the folder that its documents lie in, and the front matter that they need.",
+            "Lists the document types of the active project, each with its purpose, its folder and the required front matter.",
             READ_ONLY,
         ),
         ToolDef::for_types::<Search, SearchResults>(
             "semantic_search",
             "Search documents",
-            "Finds documents of the active project by what they say, best first, each with its best passage. Use it before you solve a problem that the team may have solved before.",
+            "Finds documents of the active project by their content, best match first, each with its best passage. Use it before you solve a problem that the team may have solved before.",
             READ_ONLY,
         ),
         ToolDef::for_types::<Ask, AnsweredQuestion>(
             "rag_query",
             "Ask the documents",
-            "Answers a question from the documents of the active project and says which ones, with their lines. Critical documents are always among the sources unless include_critical is false.",
+            "Answers a question from the documents of the active project, and cites them with line numbers. The sources always include critical documents unless include_critical is false.",
             READ_ONLY,
         ),
         ToolDef::for_types::<Search, SearchResults>(
             "search_external_docs",
             "Search reference documentation",
-            "Finds pages of the project's reference documentation, which is only read, best first, each with its best passage.",
+            "Finds pages of the project's read-only reference documentation, best match first, each with its best passage.",
             READ_ONLY,
         ),
         ToolDef::for_types::<Ask, AnsweredQuestion>(
             "rag_query_external",
             "Ask the reference documentation",
-            "Answers a question from the project's reference documentation and says from which pages, with their lines.",
+            "Answers a question from the project's reference documentation, and cites pages with line numbers.",
             READ_ONLY,
         ),
         ToolDef::for_types::<IndexDocument, IndexedDocument>(
             "index_document",
             "Write or index a document",
-            "With content: proposes that text as the document, new or in place of what is there; a person sees the difference and decides. Its YAML front matter must fit its type (list_doc_types has the schemas). Without content: brings the index up to date with the file as it is.",
+            "With content: proposes to create or replace the document; a person sees the diff and decides. The YAML front matter must match the schema of its type (see list_doc_types). Without content: updates the index from the existing file.",
             IDEMPOTENT_WRITE,
         ),
         ToolDef::for_types::<UpdateLevel, UpdatedLevel>(
             "update_promotion_level",
             "Set promotion level",
-            "Proposes another level for a document: critical ones come first in every answer. A person decides.",
+            "Proposes another promotion level for a document; a person decides. Critical documents come first in every answer.",
             IDEMPOTENT_WRITE,
         ),
         ToolDef::for_types::<DeleteDocuments, DeletedDocuments>(
             "delete_documents",
             "Delete documents",
-            "Proposes to delete documents of a project: their files on the branch that is checked out, and what is known of them on others. Without paths, branch and path_hash, all of them. A person sees which and decides. With dry_run, only says which it would be.",
+            "Proposes to delete documents of a project: their files on the checked-out branch, and their index entries on other branches. Without paths, branch_name and path_hash, it deletes all documents. A person sees the list and decides. With dry_run, it only returns the list.",
             IDEMPOTENT_WRITE,
         ),
     ];
@@ -108,7 +108,7 @@ fn finish(tool: &mut ToolDef) {
         });
     }
     if tool.name == "search_external_docs" {
-        properties["query"]["description"] = "What is looked for.".into();
+        properties["query"]["description"] = "A question, keywords, an identifier or an error message.".into();
     }
     if tool.input_schema.get("required").is_none() {
         tool.input_schema["required"] = json!([]);

@@ -10,7 +10,7 @@ use super::{
         ActivatedProject, AnsweredQuestion, CountedType, DeletedDocuments, FoundDocument, IndexedDocument,
         LinkedDocument, ListedType, ListedTypes, Location, SearchResults,
     },
-    args::{Activate, Ask, Delete, Search, TenantSelector},
+    args::{Activate, Ask, Delete, Search, TenantSelector, TypeName},
     blocking,
     plan::{self, Deletion},
     refusal, result,
@@ -26,11 +26,7 @@ use crate::{
 };
 use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{
-    CallContext, ToolResult,
-    schema::{Text, parse_arguments},
-    text,
-};
+use countersign_provider::{CallContext, ToolResult, schema::parse_arguments, text};
 
 /// The maximum number of critical documents at the beginning of an answer.
 const MAX_CRITICAL: usize = 3;
@@ -425,7 +421,7 @@ fn hit_line(hit: &Hit) -> String {
 ///
 /// # Errors
 /// `INVALID_DOC_TYPE` if it lacks one.
-fn check_types(project: &Project, asked: Option<Vec<Text<1, 64>>>) -> Result<Option<Vec<String>>, McpError> {
+fn check_types(project: &Project, asked: Option<Vec<TypeName>>) -> Result<Option<Vec<String>>, McpError> {
     let types = project.types();
     match asked.iter().flatten().find(|name| types.get(name).is_none()) {
         Some(name) => {
