@@ -1,7 +1,7 @@
 //! `audit verify` and `audit export`: read the audit trail without a gateway, also while one runs.
 
 use super::{
-    args::storage::{AuditArgs, AuditCommand, AuditFormat},
+    args::storage::{AuditArgs, AuditCommand},
     exit::{Exit, Failure},
     output::{Output, harmless_json, one_line},
     store_place,
@@ -19,8 +19,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
     let head = match &args.command {
         AuditCommand::Verify { head } => head,
         AuditCommand::Export { format, since, until } => {
-            let format = if *format == AuditFormat::Csv { ExportFormat::Csv } else { ExportFormat::Jsonl };
-            return export(args, format, TimeRange { since: *since, until: *until }, out);
+            return export(args, *format, TimeRange { since: *since, until: *until }, out);
         }
     };
     let expected = match head {

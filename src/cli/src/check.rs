@@ -65,7 +65,7 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
         return Err(usage_error(format!("there is no revision {revision}; there are {MODERN}, {}", LEGACY.join(", "))));
     }
     let group = |name: &String| {
-        let all = Group::ALL.map(Group::as_str).join(", ");
+        let all = Group::ALL.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(", ");
         Group::parse(name).ok_or_else(|| usage_error(format!("there is no group {name}; there are {all}")))
     };
     Ok(Options {

@@ -19,6 +19,7 @@ use countersign_config::{
     LoadedConfig,
     show::{self, ListedSetting},
 };
+use countersign_reload::pending::{Line, Loosening, Op, PendingPolicy, ValueDiff};
 
 pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
@@ -89,34 +90,6 @@ struct Setting {
     waiting: Vec<Loosening>,
     refused: Vec<Loosening>,
     needs_restart: bool,
-}
-
-#[derive(Deserialize, Serialize)]
-struct Loosening {
-    key: String,
-    from: String,
-    to: String,
-}
-
-#[derive(Deserialize)]
-struct PendingPolicy {
-    digest: String,
-    since: jiff::Timestamp,
-    loosens: Vec<Loosening>,
-    content: Vec<ValueDiff>,
-}
-
-#[derive(Deserialize)]
-struct ValueDiff {
-    key: String,
-    lines: Vec<Line>,
-    cut: bool,
-}
-
-#[derive(Deserialize)]
-struct Line {
-    op: String,
-    text: String,
 }
 
 /// The result of asking for the configuration in force.
@@ -211,17 +184,17 @@ fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure
         out.line("")?;
         out.styled_line(Style::Bold, &one_line(key))?;
         for Line { op, text } in lines {
-            let (sign, style) = match op.as_str() {
-                "removed" => ('-', Style::Red),
-                "added" => ('+', Style::Green),
-                _ => (' ', Style::Plain),
+            let (sign, style) = match op {
+                Op::Removed => ('-', Style::Red),
+                Op::Added => ('+', Style::Green),
+                Op::Same => (' ', Style::Plain),
             };
             out.styled_line(style, &format!("{sign} {}", one_line(text)))?;
         }
         if *cut {
             out.line("  (There are more lines; see the file.)")?;
         }
-        if !lines.iter().any(|line| line.op != "same") {
+        if !lines.iter().any(|line| line.op != Op::Same) {
             out.line("  (The difference is in a value that is hidden here, such as one of `env` or `headers`.)")?;
         }
     }

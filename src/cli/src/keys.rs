@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    args::storage::{KeysArgs, KeysCommand, RoleArg},
+    args::storage::{KeysArgs, KeysCommand},
     exit::{Exit, Failure},
     output::{Output, Style, cell, print_table, remark},
     place_from_settings, store_location,
@@ -12,6 +12,7 @@ use countersign_config::{
     Environment, Flags,
     load::{StoreSettings, group_members},
 };
+use countersign_domain::principal::Role;
 use countersign_store::keys::{ApiKey, Credentials};
 
 pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -20,7 +21,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
     match &args.command {
         KeysCommand::Create { role, name, owner } => {
             let new =
-                countersign_auth::keys::create(name, (*role).into(), Timestamp::now())?.owned_by(owner.as_deref())?;
+                countersign_auth::keys::create(name, *role, Timestamp::now())?.owned_by(owner.as_deref())?;
             let keys = place.credentials()?;
             let principals = load_principals(&location, &*keys)?;
             for given in std::iter::once(name).chain(owner) {
@@ -29,7 +30,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             keys.insert(&new.key, &new.hash)?;
             out.line(&new.secret)?;
             out.finish()?;
-            let variable = if *role == RoleArg::Agent { "COUNTERSIGN_AGENT_KEY" } else { "COUNTERSIGN_KEY" };
+            let variable = if *role == Role::Agent { "COUNTERSIGN_AGENT_KEY" } else { "COUNTERSIGN_KEY" };
             let id = &new.key.id;
             remark(&format!("Key {id} of {name}, for {variable}. It is not shown again; only its hash is kept."));
             Ok(Exit::Ok)

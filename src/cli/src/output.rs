@@ -39,6 +39,15 @@ impl Style {
     }
 }
 
+/// Returns the style of a verdict of the policy.
+pub fn verdict_style(verdict: &str) -> Style {
+    match verdict {
+        "allow" => Style::Green,
+        "deny" => Style::Red,
+        _ => Style::Yellow,
+    }
+}
+
 /// The destination of results.
 pub struct Output {
     sink: Sink,

@@ -14,11 +14,11 @@ use super::{
     client, configuration, data_dir,
     exit::{Exit, Failure},
     offline,
-    output::{Output, Style, one_line, remark},
+    output::{Output, Style, one_line, remark, verdict_style},
 };
 use countersign_attach::GatewayFile;
 use countersign_config::{Config, units::show_duration};
-use countersign_domain::{policy::StandingRule, principal::Role};
+use countersign_domain::policy::StandingRule;
 
 pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
     let PolicyCommand::Test(test) = &args.command;
@@ -77,7 +77,7 @@ fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
     };
     let raw: &RawValue = serde_json::from_str(text.trim())
         .map_err(|error| usage(format!("--arguments is not JSON: {error}; write '{{\"path\": \"a.txt\"}}'")))?;
-    let principal = json!({ "name": test.principal, "role": Role::from(test.role), "owner": test.owner });
+    let principal = json!({ "name": test.principal, "role": test.role, "owner": test.owner });
     serde_json::to_string(&Call { test, arguments: raw, principal }).map_err(|error| usage(error.to_string()))
 }
 
@@ -110,12 +110,7 @@ struct PolicyDecision {
 }
 
 fn print_decision(tested: &PolicyDecision, out: &mut Output) -> Result<(), Failure> {
-    let style = match tested.verdict.as_str() {
-        "allow" => Style::Green,
-        "deny" => Style::Red,
-        _ => Style::Yellow,
-    };
-    out.styled(style, &one_line(&tested.verdict))?;
+    out.styled(verdict_style(&tested.verdict), &one_line(&tested.verdict))?;
     out.line(&format!("  {} / {}", one_line(&tested.server), one_line(&tested.tool)))?;
     let decided = match (&tested.standing_rule, &tested.rule) {
         (Some(rule), _) => format!("standing rule {}", rule.id),

@@ -15,7 +15,7 @@ use super::{
     args::servers::{ServersArgs, ServersCommand},
     client::{self, Client},
     exit::{Exit, Failure},
-    output::{Output, Style, cell, one_line, print_table, remark},
+    output::{Output, Style, cell, one_line, print_table, remark, verdict_style},
 };
 
 /// The pause between two checks of whether a server is connected.
@@ -180,11 +180,6 @@ fn print_server(name: &str, tools: &[Tool], server: Option<&Provider>, out: &mut
         }
     }
     let row = |tool: &Tool| {
-        let style = match tool.verdict.as_str() {
-            "allow" => Style::Green,
-            "deny" => Style::Red,
-            _ => Style::Yellow,
-        };
         let standing = match &tool.mark {
             Some(mark) => mark.clone(),
             None if tool.claims_read => "claims to read".to_owned(),
@@ -193,7 +188,7 @@ fn print_server(name: &str, tools: &[Tool], server: Option<&Provider>, out: &mut
         };
         let why = tool.reason.clone().unwrap_or_else(|| format!("by the rules {}", tool.rules.join(", ")));
         let [name, standing, why] = [&tool.name, &standing, &why].map(|text| cell(Style::Plain, text));
-        [name, standing, cell(style, &tool.verdict), why]
+        [name, standing, cell(verdict_style(&tool.verdict), &tool.verdict), why]
     };
     match server {
         _ if !tools.is_empty() => {

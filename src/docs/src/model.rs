@@ -1,41 +1,20 @@
 //! The types that the parts of this crate share: tenants, documents, chunks, passages, levels and rankings.
 
-use std::fmt;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
 /// The weight of a document, from least to most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Display, EnumString, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 #[schemars(description = "")]
 pub(crate) enum Level {
     #[default]
     Standard,
     Important,
     Critical,
-}
-
-impl Level {
-    pub const ALL: [Self; 3] = [Self::Standard, Self::Important, Self::Critical];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Standard => "standard",
-            Self::Important => "important",
-            Self::Critical => "critical",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|level| level.as_str() == text)
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 /// A folder of a project: documents that agents write, or documentation that is only read.

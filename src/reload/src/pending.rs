@@ -1,10 +1,10 @@
-//! The changes of a configuration that loosen policy and therefore wait for a reviewer's consent.
+//! The changes of a configuration that loosen policy and therefore wait for a reviewer's consent, as in REST.
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A change through which a new configuration lets more calls through than the old one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loosening {
     /// The key as in the file: `policy.default`, `mcpServers.files.trust_annotations`.
     pub key: String,
@@ -14,7 +14,7 @@ pub struct Loosening {
 }
 
 /// Changes that loosen policy and are not in force yet.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PendingPolicy {
     /// The digest that consent is given to; it covers the policy and the servers of the file.
     pub digest: String,
@@ -26,7 +26,7 @@ pub struct PendingPolicy {
 }
 
 /// The role of a line in a diff.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
     Same,
@@ -35,14 +35,14 @@ pub enum Op {
 }
 
 /// A line of a diff.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     pub op: Op,
     pub text: String,
 }
 
 /// The value of a pending key in force, compared with the one in the file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueDiff {
     /// A key of the file, such as `policy.rules`.
     pub key: String,

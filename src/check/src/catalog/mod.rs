@@ -19,16 +19,16 @@ mod tools;
 mod utilities;
 mod websocket;
 
-use std::fmt;
-
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
 use crate::{MODERN, probe::Probe, wire::ProbeError};
 
 /// The subject of a group of checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Group {
     Messages,
     Codes,
@@ -44,58 +44,26 @@ pub enum Group {
 }
 
 impl Group {
-    pub const ALL: [Self; 11] = [
-        Self::Messages,
-        Self::Codes,
-        Self::Stdio,
-        Self::Handshake,
-        Self::Stateless,
-        Self::Tools,
-        Self::Lists,
-        Self::Utilities,
-        Self::Http,
-        Self::WebSocket,
-        Self::Robustness,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Messages => "messages",
-            Self::Codes => "codes",
-            Self::Stdio => "stdio",
-            Self::Handshake => "handshake",
-            Self::Stateless => "stateless",
-            Self::Tools => "tools",
-            Self::Lists => "lists",
-            Self::Utilities => "utilities",
-            Self::Http => "http",
-            Self::WebSocket => "websocket",
-            Self::Robustness => "robustness",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|group| group.as_str() == text)
+        text.parse().ok()
     }
 }
 
 /// The level of a requirement in the specification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Level {
     Must,
     Should,
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Must => "must",
-            Self::Should => "should",
-        })
-    }
 }
 
 /// The revisions that have a requirement.

@@ -3,7 +3,8 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{ConnectArgs, storage::RoleArg};
+use super::{ConnectArgs, storage::role_parser};
+use countersign_domain::principal::Role;
 
 pub const HELP: &str = "\
 Examples:
@@ -87,9 +88,9 @@ pub struct PolicyTestArgs {
     #[serde(skip)]
     pub principal: String,
     /// The role of that key
-    #[arg(long, value_name = "ROLE", default_value = "agent")]
+    #[arg(long, value_name = "ROLE", default_value = "agent", value_parser = role_parser())]
     #[serde(skip)]
-    pub role: RoleArg,
+    pub role: Role,
     /// The owner of the key
     #[arg(long, value_name = "NAME")]
     #[serde(skip)]

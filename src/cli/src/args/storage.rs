@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{
+    Args, Subcommand,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use jiff::Timestamp;
 
 use super::DataArgs;
 use crate::moment;
-use countersign_domain::principal::Role;
+use countersign_domain::{changes::export::ExportFormat, principal::Role};
 
 #[derive(Debug, Args)]
 pub struct KeysArgs {
@@ -22,8 +25,8 @@ pub enum KeysCommand {
     /// Create a key and print it on stdout; only its hash is stored, so it cannot be shown again
     Create {
         /// The role, which determines what the key may do
-        #[arg(long, value_name = "ROLE")]
-        role: RoleArg,
+        #[arg(long, value_name = "ROLE", value_parser = role_parser())]
+        role: Role,
         /// The name that is recorded in changes and decisions
         #[arg(long, value_name = "NAME")]
         name: String,
@@ -44,28 +47,16 @@ pub enum KeysCommand {
     SignOut,
 }
 
-/// The role of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RoleArg {
-    /// Speaks MCP: reads, and proposes changes
-    Agent,
-    /// Sees all changes and decides on them
-    Reviewer,
-    /// Sees all changes and cannot act
-    Viewer,
-    /// May do all of the above
-    Admin,
-}
-
-impl From<RoleArg> for Role {
-    fn from(role: RoleArg) -> Self {
-        match role {
-            RoleArg::Agent => Self::Agent,
-            RoleArg::Reviewer => Self::Reviewer,
-            RoleArg::Viewer => Self::Viewer,
-            RoleArg::Admin => Self::Admin,
-        }
-    }
+/// Parses the role of a key.
+pub fn role_parser() -> impl TypedValueParser<Value = Role> {
+    let roles = [
+        (Role::Agent, "Speaks MCP: reads, and proposes changes"),
+        (Role::Reviewer, "Sees all changes and decides on them"),
+        (Role::Viewer, "Sees all changes and cannot act"),
+        (Role::Admin, "May do all of the above"),
+    ];
+    PossibleValuesParser::new(roles.map(|(role, help)| PossibleValue::new(role.as_str()).help(help)))
+        .try_map(|name| Role::parse(&name).ok_or("there is no such role"))
 }
 
 #[derive(Debug, Args)]
@@ -125,8 +116,8 @@ pub enum AuditCommand {
     /// JSON lines hold everything that the hashes cover. In CSV, a cell that a spreadsheet would take for a formula starts
     /// with an apostrophe.
     Export {
-        #[arg(long, value_enum, default_value_t = AuditFormat::Jsonl)]
-        format: AuditFormat,
+        #[arg(long, default_value = "jsonl", value_parser = format_parser())]
+        format: ExportFormat,
         /// Only entries since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
         #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
         since: Option<Timestamp>,
@@ -136,8 +127,7 @@ pub enum AuditCommand {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AuditFormat {
-    Jsonl,
-    Csv,
+fn format_parser() -> impl TypedValueParser<Value = ExportFormat> {
+    PossibleValuesParser::new(["jsonl", "csv"])
+        .try_map(|name| ExportFormat::parse(&name).ok_or("there is no such format"))
 }

@@ -36,9 +36,9 @@ pub async fn follow(
             Ok(mut stream) => {
                 (connected, failures) = (true, 0);
                 handle(FeedUpdate::Connected, &mut seen).await?;
-                let mut parser = Parser::default();
+                let mut reader = EventReader::new(MAX_EVENT_BYTES);
                 while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
-                    let Ok(events) = parser.push(&bytes) else { break };
+                    let Ok(events) = read_events(&mut reader, &bytes) else { break };
                     for event in events {
                         handle(FeedUpdate::Event(event), &mut seen).await?;
                     }
@@ -65,32 +65,21 @@ pub struct Event {
 /// The size limit of one event, in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
 
-/// Parses a stream of bytes into events.
-struct Parser(EventReader);
-
-impl Default for Parser {
-    fn default() -> Self {
-        Self(EventReader::new(MAX_EVENT_BYTES))
-    }
-}
-
-impl Parser {
-    /// Returns the events that these bytes complete.
-    ///
-    /// # Errors
-    /// Fails with [`EventTooLong`] if an event is too long; the stream is then unusable.
-    fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, EventTooLong> {
-        self.0.push(bytes);
-        let mut events = Vec::new();
-        while let Some(event) = self.0.next_event()? {
-            if event.data.is_empty() {
-                continue;
-            }
-            let id = self.0.last_id().and_then(|id| id.parse().ok());
-            events.push(Event { id, kind: event.name, data: String::from_utf8_lossy(&event.data).into_owned() });
+/// Returns the events that these bytes complete.
+///
+/// # Errors
+/// Fails with [`EventTooLong`] if an event is too long; the stream is then unusable.
+fn read_events(reader: &mut EventReader, bytes: &[u8]) -> Result<Vec<Event>, EventTooLong> {
+    reader.push(bytes);
+    let mut events = Vec::new();
+    while let Some(event) = reader.next_event()? {
+        if event.data.is_empty() {
+            continue;
         }
-        Ok(events)
+        let id = reader.last_id().and_then(|id| id.parse().ok());
+        events.push(Event { id, kind: event.name, data: String::from_utf8_lossy(&event.data).into_owned() });
     }
+    Ok(events)
 }
 
 #[cfg(test)]
@@ -105,21 +94,21 @@ mod tests {
             Event { id: None, kind: "hello".into(), data: "{\"seq\":7}".into() },
             Event { id: Some(8), kind: "change.created".into(), data: "{\"a\":\n1}".into() },
         ];
-        assert_eq!(Parser::default().push(STREAM.as_bytes()).unwrap(), expected);
+        assert_eq!(read_events(&mut EventReader::new(MAX_EVENT_BYTES), STREAM.as_bytes()).unwrap(), expected);
         for size in 1..20 {
-            let mut parser = Parser::default();
+            let mut reader = EventReader::new(MAX_EVENT_BYTES);
             let events: Vec<Event> =
-                STREAM.as_bytes().chunks(size).flat_map(|chunk| parser.push(chunk).unwrap()).collect();
+                STREAM.as_bytes().chunks(size).flat_map(|chunk| read_events(&mut reader, chunk).unwrap()).collect();
             assert_eq!(events, expected, "{size}");
         }
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut parser = Parser::default();
-        assert_eq!(parser.push(&vec![b'x'; MAX_EVENT_BYTES + 1]), Err(EventTooLong));
-        let mut parser = Parser::default();
+        let mut reader = EventReader::new(MAX_EVENT_BYTES);
+        assert_eq!(read_events(&mut reader, &vec![b'x'; MAX_EVENT_BYTES + 1]), Err(EventTooLong));
+        let mut reader = EventReader::new(MAX_EVENT_BYTES);
         let line = [&b"data: "[..], &vec![b'x'; 1 << 20], b"\n"].concat();
-        assert!((0..8).any(|_| parser.push(&line).is_err()));
+        assert!((0..8).any(|_| read_events(&mut reader, &line).is_err()));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+use strum::VariantArray as _;
 
 use super::{
     storage::{Index, IndexError},
@@ -69,20 +70,9 @@ pub(crate) struct Entry {
 const ENTRY_QUERY: &str = "SELECT path, title, summary, doc_type, date, level, char_count, links,
     (SELECT count(*) FROM chunks WHERE document = documents.id) FROM documents";
 
-pub(super) const fn rank(level: Level) -> i64 {
-    match level {
-        Level::Standard => 0,
-        Level::Important => 1,
-        Level::Critical => 2,
-    }
-}
-
-pub(super) const fn level(rank: i64) -> Level {
-    match rank {
-        2 => Level::Critical,
-        1 => Level::Important,
-        _ => Level::Standard,
-    }
+/// Reads a level, which is stored as its position.
+pub(super) fn read_level(row: &Row<'_>, column: usize) -> rusqlite::Result<Level> {
+    Ok(Level::VARIANTS.get(row.get::<_, usize>(column)?).copied().unwrap_or_default())
 }
 
 fn read_entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
@@ -93,7 +83,7 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
         summary: row.get(2)?,
         doc_type: row.get(3)?,
         date: row.get(4)?,
-        level: level(row.get(5)?),
+        level: read_level(row, 5)?,
         char_count: row.get(6)?,
         links: serde_json::from_str(&links).unwrap_or_default(),
         chunks: row.get(8)?,
@@ -296,7 +286,7 @@ fn delete_document(tx: &Transaction<'_>, path: &str) -> rusqlite::Result<Option<
 
 fn insert_document(tx: &Transaction<'_>, stamp: &FileStamp, document: &Document) -> rusqlite::Result<()> {
     let links = serde_json::to_string(&document.links).unwrap_or_else(|_| "[]".to_owned());
-    let level = rank(document.level);
+    let level = document.level as i64;
     tx.prepare_cached(
         "INSERT INTO documents (path, title, summary, doc_type, date, level, char_count, links, size, mtime_ns, read_at_ns,
          hash, front_matter, fault) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",

@@ -4,7 +4,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet};
 use rusqlite::{Connection, Row, params_from_iter, types::Value as Sql};
 
 use super::{
-    documents::{MAX_PASSAGES, PassageId, level, rank},
+    documents::{MAX_PASSAGES, PassageId, read_level},
     lexical::{self, DocumentMatch},
     score::{self, CosineDistribution},
     storage::{Index, IndexError},
@@ -235,7 +235,7 @@ fn matching_documents(conn: &Connection, filter: &Filter) -> rusqlite::Result<Op
         within("doc_type", types.iter().map(|name| Sql::Text(name.clone())).collect());
     }
     if let Some(levels) = &filter.levels {
-        within("level", levels.iter().map(|level| Sql::Integer(rank(*level))).collect());
+        within("level", levels.iter().map(|level| Sql::Integer(*level as i64)).collect());
     }
     if conditions.is_empty() {
         return Ok(None);
@@ -257,7 +257,7 @@ fn load_hit(conn: &Connection, ranked: &RankedDocument) -> rusqlite::Result<Hit>
             summary: row.get(2)?,
             doc_type: row.get(3)?,
             date: row.get(4)?,
-            level: level(row.get(5)?),
+            level: read_level(row, 5)?,
             char_count: row.get(6)?,
             score: ranked.score,
             header_path: row.get::<_, Option<String>>(7)?.unwrap_or_default(),

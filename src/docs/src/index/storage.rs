@@ -48,7 +48,7 @@ impl Index {
             Ok(writer) => writer,
             Err(IndexError::Database { source, .. }) if is_beyond_repair(&source) => {
                 tracing::warn!(path = %path.display(), error = %source, "an index of documents cannot be read and is created again");
-                remove_files(path)?;
+                Index::delete(path)?;
                 prepare(path)?
             }
             Err(error) => return Err(error),
@@ -66,7 +66,17 @@ impl Index {
     /// # Errors
     /// Fails if a file cannot be removed.
     pub fn delete(path: &Path) -> Result<(), IndexError> {
-        remove_files(path)
+        for end in ["", "-wal", "-shm"] {
+            let mut name = path.as_os_str().to_owned();
+            name.push(end);
+            match fs::remove_file(&name) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(IndexError::Io { path: name.into(), source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn database_error(&self, source: rusqlite::Error) -> IndexError {
@@ -108,20 +118,6 @@ fn is_beyond_repair(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase | Unknown))
 }
 
-fn remove_files(path: &Path) -> Result<(), IndexError> {
-    for end in ["", "-wal", "-shm"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(end);
-        match fs::remove_file(&name) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(IndexError::Io { path: name.into(), source });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
 fn prepare(path: &Path) -> Result<Connection, IndexError> {
     let io = |source| IndexError::Io { path: path.to_owned(), source };
     // The file is created before SQLite opens it, so that other users can never read it. SQLite gives the WAL the same
@@ -141,7 +137,7 @@ fn prepare(path: &Path) -> Result<Connection, IndexError> {
     }
     if tables > 0 || version != 0 {
         drop(writer);
-        remove_files(path)?;
+        Index::delete(path)?;
         fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(io)?;
         writer = connect(path, false).map_err(database)?;
     }

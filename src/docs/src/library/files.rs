@@ -84,22 +84,17 @@ impl Files {
     }
 
     fn open(&self) -> std::io::Result<Dir> {
-        let root = Dir::open_ambient_dir(&self.root, ambient_authority())?;
-        if self.folder.is_empty() {
-            return Ok(root);
-        }
-        reject_links(&root, &self.folder)?;
-        root.open_dir(&self.folder)
+        self.open_after(|_| Ok(()))
     }
 
-    /// Opens the folder, and creates it if it does not exist.
-    fn open_or_make(&self) -> std::io::Result<Dir> {
+    /// Opens the folder after `prepare` was called with its root, unless the folder is the root itself.
+    fn open_after(&self, prepare: impl FnOnce(&Dir) -> std::io::Result<()>) -> std::io::Result<Dir> {
         let root = Dir::open_ambient_dir(&self.root, ambient_authority())?;
         if self.folder.is_empty() {
             return Ok(root);
         }
         reject_links(&root, &self.folder)?;
-        root.create_dir_all(&self.folder)?;
+        prepare(&root)?;
         root.open_dir(&self.folder)
     }
 
@@ -170,7 +165,7 @@ impl Files {
 
     /// Writes the file and returns `true`; returns `false` if it had unexpected content.
     fn attempt_write(&self, path: &str, bytes: &[u8], is_expected: ContentCheck<'_>) -> std::io::Result<bool> {
-        let folder = self.open_or_make()?;
+        let folder = self.open_after(|root| root.create_dir_all(&self.folder))?;
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         if !parent.is_empty() {
             reject_links(&folder, parent)?;

@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use sha2::{Digest as _, Sha256};
 
+use crate::index::Index;
+
 /// The maximum number of vectors. The least recently used vectors are removed.
 const MAX_VECTORS: usize = 500_000;
 /// The number of writes between two counts of the vectors.
@@ -47,11 +49,7 @@ impl Cache {
     fn with_capacity(path: &Path, capacity: usize) -> rusqlite::Result<Self> {
         let conn = connect(path).or_else(|error| {
             tracing::warn!(path = %path.display(), %error, "the cache of embeddings cannot be read and is created again");
-            for end in ["", "-wal", "-shm"] {
-                let mut name = path.as_os_str().to_owned();
-                name.push(end);
-                let _ = fs::remove_file(name);
-            }
+            let _ = Index::delete(path);
             connect(path)
         })?;
         Ok(Self { conn: Mutex::new(conn), written: Mutex::default(), capacity })

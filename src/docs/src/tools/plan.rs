@@ -251,7 +251,7 @@ fn plan_promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Res
     let before = hash(text.as_bytes());
     state.push(("before", hex(&before)));
     let mut diff = DiffBuilder::new();
-    diff.add("promotion_level", "Promotion level", Some(from.as_str()), Some(to.as_str()));
+    diff.add("promotion_level", "Promotion level", Some(from.into()), Some(to.into()));
     Ok(Plan {
         operation: Operation::Update,
         target: target(shelf, &path),

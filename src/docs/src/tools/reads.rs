@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use strum::VariantArray as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
@@ -196,7 +197,7 @@ impl Reader {
         let (query, limit, min_score) = (args.query.trim(), args.max_sources.0, args.min_relevance_score.0);
         let shelf = self.search_scope(&args.tenant, collection)?;
         let levels =
-            args.min_promotion_level.map(|least| Level::ALL.into_iter().filter(|level| *level >= least).collect());
+            args.min_promotion_level.map(|least| Level::VARIANTS.iter().copied().filter(|level| *level >= least).collect());
         let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels };
         let (found, note) = self.find(&shelf.index, query, filter.clone(), limit, min_score).await?;
         let mut sources = found.hits;
