@@ -96,7 +96,7 @@ fn read_project(name: &str, f: &mut Fields<'_>) -> Option<DocsProject> {
         let message = "external_docs is the folder of the documents itself";
         f.report("external_docs", message, "Name another folder, or leave it out.");
     }
-    let by_branch = f.read("branches", choice(&[("git", true), ("none", false)])).unwrap_or(false);
+    let by_branch = f.read("branches", choice([("git", true), ("none", false)])).unwrap_or(false);
     let project = DocsProject { name: name.to_owned(), root: root?, folder, external_docs, by_branch };
     (!f.has_problems()).then_some(project)
 }

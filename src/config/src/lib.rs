@@ -37,6 +37,8 @@ use std::{
     time::Duration,
 };
 
+use strum::{IntoStaticStr, VariantArray};
+
 use countersign_domain::policy::PolicyConfig;
 use countersign_telemetry::logs::LogConfig;
 pub use docs::{DocsConfig, DocsProject, ModelEndpoint};
@@ -113,7 +115,8 @@ impl StoreServer {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum AuthMode {
     Local,
     Keys,

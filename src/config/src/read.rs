@@ -26,12 +26,12 @@ use super::{
     RoutesConfig, StdioConfig, StoreServer, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, docs,
     reader::Reader,
     rules, servers, terms,
-    values::{address, boolean, choice, count, duration, list, lists, pairs, path, seconds, secret, size, text},
+    values::{address, boolean, choice, count, duration, list, lists, pairs, path, seconds, secret, size, text, variant},
     webhooks,
 };
 use countersign_domain::{
     changes::Terms,
-    policy::{Groups, PolicyConfig, PolicyDefault, PolicyMode},
+    policy::{Groups, PolicyConfig, PolicyDefault},
 };
 use countersign_telemetry::logs::{LogConfig, LogFormat};
 
@@ -49,11 +49,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         data: r.read("data", path()),
         store: store(r),
         auth: AuthConfig {
-            mode: r.read_or(
-                "auth.mode",
-                choice(&[("local", AuthMode::Local), ("keys", AuthMode::Keys)]),
-                AuthMode::Keys,
-            ),
+            mode: r.read_or("auth.mode", variant(), AuthMode::Keys),
         },
         tls: tls(r),
         behind_tls_proxy: r.read("behind_tls_proxy", boolean()),
@@ -146,15 +142,8 @@ pub(super) fn groups(r: &mut Reader) -> Groups {
 }
 
 pub(super) fn policy(r: &mut Reader) -> PolicyConfig {
-    let modes = &[("enforce", PolicyMode::Enforce), ("simulate", PolicyMode::Simulate)];
-    let mode = r.read("policy.mode", choice(modes));
-    let defaults = &[
-        ("allow", PolicyDefault::Allow),
-        ("review_writes", PolicyDefault::ReviewWrites),
-        ("review_all", PolicyDefault::ReviewAll),
-        ("deny", PolicyDefault::Deny),
-    ];
-    let default = r.read_or("policy.default", choice(defaults), PolicyDefault::Deny);
+    let mode = r.read("policy.mode", variant());
+    let default = r.read_or("policy.default", variant(), PolicyDefault::Deny);
     let groups = groups(r);
     let review = Arc::new(review(r));
     let rules = rules::read(r, &review, &groups);
@@ -166,15 +155,15 @@ fn review(r: &mut Reader) -> Terms {
         reviewers: r.read("policy.review.reviewers", list(check::member)),
         quorum: r.read("policy.review.quorum", count(terms::QUORUM_RANGE)),
         expire_after: r.read("policy.review.expire_after", seconds(terms::EXPIRE_AFTER_RANGE).or_null()),
-        on_expiry: r.read("policy.review.on_expiry", choice(&terms::ON_EXPIRY_CHOICES)),
+        on_expiry: r.read("policy.review.on_expiry", variant()),
         require_comment: r.read("policy.review.require_comment", boolean()),
-        edit: r.read("policy.review.edit", choice(&terms::EDIT_CHOICES)),
-        preview_required: r.read("policy.review.preview", choice(&terms::PREVIEW_CHOICES)),
-        on_review: r.read("policy.review.on_review", choice(&terms::ON_REVIEW_CHOICES)),
+        edit: r.read("policy.review.edit", variant()),
+        preview_required: r.read("policy.review.preview", choice(terms::PREVIEW_CHOICES)),
+        on_review: r.read("policy.review.on_review", variant()),
         hold_for: r.read("policy.review.hold_for", seconds(terms::HOLD_FOR_RANGE)),
         undo_for: r.read("policy.review.undo_for", seconds(terms::UNDO_FOR_RANGE)),
         open_page: r.read("policy.review.open_page", boolean()),
-        questions: r.read("policy.review.questions", choice(&terms::QUESTIONS_CHOICES)),
+        questions: r.read("policy.review.questions", choice(terms::QUESTIONS_CHOICES)),
     }
 }
 
@@ -231,7 +220,7 @@ pub(super) fn log(r: &mut Reader) -> LogConfig {
         filter: r.read("log.filter", text(check::log_filter)),
         format: r.read_or(
             "log.format",
-            choice(&[("text", LogFormat::Text), ("json", LogFormat::Json)]),
+            choice([("text", LogFormat::Text), ("json", LogFormat::Json)]),
             LogFormat::Text,
         ),
     }

@@ -8,7 +8,7 @@ use super::{
     reader::fields::Fields,
     terms,
     tree::{LocatedNode, Node},
-    values::{ValueError, boolean, choice, read_visible_text},
+    values::{ValueError, boolean, read_visible_text, variant},
 };
 use countersign_domain::{
     changes::Terms,
@@ -35,8 +35,6 @@ const RULE_KEYS: [&str; 12] = [
     "reason",
 ];
 const ANNOTATION_KEYS: [&str; 4] = ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"];
-const VERDICTS: [(&str, Verdict); 3] =
-    [("allow", Verdict::Allow), ("review", Verdict::Review), ("deny", Verdict::Deny)];
 
 /// Reads and compiles the rules of the policy. `review` holds the default terms of rules that review.
 pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<Rule> {
@@ -102,7 +100,7 @@ fn read_rule(f: &mut Fields<'_>, number: usize, review: &Arc<Terms>, groups: &Gr
     }
     rule.when = f.parse("when", compile_condition);
     if f.has("then") {
-        f.read_into("then", choice(&VERDICTS), &mut rule.then);
+        f.read_into("then", variant(), &mut rule.then);
     } else {
         f.report("", format!("rule {number} has no `then`"), "Write then: allow, review or deny.");
     }

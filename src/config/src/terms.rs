@@ -5,10 +5,10 @@ use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 use super::{
     error::quoted,
     reader::fields::Fields,
-    values::{Kind, ValueError, boolean, choice, count, seconds, yaml_list},
+    values::{Kind, ValueError, boolean, choice, count, seconds, variant, yaml_list},
 };
 use countersign_domain::{
-    changes::{Editing, OnExpiry, OnReview, Terms, person::fold_name},
+    changes::{Terms, person::fold_name},
     policy::Groups,
     principal::Role,
     text::plural,
@@ -34,11 +34,6 @@ pub(super) const QUORUM_RANGE: RangeInclusive<u64> = 1..=100;
 pub(super) const EXPIRE_AFTER_RANGE: RangeInclusive<Duration> = S..=Duration::from_secs(366 * 86_400);
 pub(super) const HOLD_FOR_RANGE: RangeInclusive<Duration> = S..=Duration::from_secs(3600);
 pub(super) const UNDO_FOR_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
-pub(super) const ON_EXPIRY_CHOICES: [(&str, OnExpiry); 2] =
-    [("expire", OnExpiry::Expire), ("reject", OnExpiry::Reject)];
-pub(super) const ON_REVIEW_CHOICES: [(&str, OnReview); 3] =
-    [("return", OnReview::Return), ("hold", OnReview::Hold), ("task", OnReview::Task)];
-pub(super) const EDIT_CHOICES: [(&str, Editing); 3] = Editing::NAMES;
 pub(super) const QUESTIONS_CHOICES: [(&str, bool); 2] = [("decline", false), ("ask", true)];
 pub(super) const PREVIEW_CHOICES: [(&str, bool); 2] = [("optional", false), ("required", true)];
 
@@ -50,15 +45,15 @@ pub(super) fn read(f: &mut Fields<'_>, review: &Terms) -> Terms {
     }
     f.read_into("quorum", count(QUORUM_RANGE), &mut terms.quorum);
     f.read_into("expire_after", seconds(EXPIRE_AFTER_RANGE).or_null(), &mut terms.expire_after);
-    f.read_into("on_expiry", choice(&ON_EXPIRY_CHOICES), &mut terms.on_expiry);
+    f.read_into("on_expiry", variant(), &mut terms.on_expiry);
     f.read_into("require_comment", boolean(), &mut terms.require_comment);
-    f.read_into("edit", choice(&EDIT_CHOICES), &mut terms.edit);
-    f.read_into("preview", choice(&PREVIEW_CHOICES), &mut terms.preview_required);
-    f.read_into("on_review", choice(&ON_REVIEW_CHOICES), &mut terms.on_review);
+    f.read_into("edit", variant(), &mut terms.edit);
+    f.read_into("preview", choice(PREVIEW_CHOICES), &mut terms.preview_required);
+    f.read_into("on_review", variant(), &mut terms.on_review);
     f.read_into("hold_for", seconds(HOLD_FOR_RANGE), &mut terms.hold_for);
     f.read_into("undo_for", seconds(UNDO_FOR_RANGE), &mut terms.undo_for);
     f.read_into("open_page", boolean(), &mut terms.open_page);
-    f.read_into("questions", choice(&QUESTIONS_CHOICES), &mut terms.questions);
+    f.read_into("questions", choice(QUESTIONS_CHOICES), &mut terms.questions);
     terms
 }
 
@@ -105,15 +100,15 @@ pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<String> {
         (terms.reviewers != review.reviewers).then(|| format!("reviewers: {}", yaml_list(&terms.reviewers))),
         part("quorum", count(QUORUM_RANGE), &terms.quorum, &review.quorum),
         part("expire_after", seconds(EXPIRE_AFTER_RANGE).or_null(), &terms.expire_after, &review.expire_after),
-        part("on_expiry", choice(&ON_EXPIRY_CHOICES), &terms.on_expiry, &review.on_expiry),
+        part("on_expiry", variant(), &terms.on_expiry, &review.on_expiry),
         part("require_comment", boolean(), &terms.require_comment, &review.require_comment),
-        part("edit", choice(&EDIT_CHOICES), &terms.edit, &review.edit),
-        part("preview", choice(&PREVIEW_CHOICES), &terms.preview_required, &review.preview_required),
-        part("on_review", choice(&ON_REVIEW_CHOICES), &terms.on_review, &review.on_review),
+        part("edit", variant(), &terms.edit, &review.edit),
+        part("preview", choice(PREVIEW_CHOICES), &terms.preview_required, &review.preview_required),
+        part("on_review", variant(), &terms.on_review, &review.on_review),
         part("hold_for", seconds(HOLD_FOR_RANGE), &terms.hold_for, &review.hold_for),
         part("undo_for", seconds(UNDO_FOR_RANGE), &terms.undo_for, &review.undo_for),
         part("open_page", boolean(), &terms.open_page, &review.open_page),
-        part("questions", choice(&QUESTIONS_CHOICES), &terms.questions, &review.questions),
+        part("questions", choice(QUESTIONS_CHOICES), &terms.questions, &review.questions),
     ];
     parts.into_iter().flatten().collect()
 }

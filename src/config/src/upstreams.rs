@@ -8,6 +8,7 @@ use std::{
 };
 
 use rustls::pki_types::CertificateDer;
+use strum::{IntoStaticStr, VariantArray};
 use url::Url;
 
 use countersign_domain::changes::digest::PartHasher;
@@ -137,7 +138,7 @@ impl UpstreamTarget {
                 let mut names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
                 urls.sort_unstable();
                 names.sort_unstable();
-                hasher.add_part(b"url").add_part(transport.as_str().as_bytes());
+                hasher.add_part(b"url").add_part(<&str>::from(*transport).as_bytes());
                 for texts in [urls, names] {
                     hasher.add_number(texts.len() as u64);
                     for text in texts {
@@ -176,28 +177,20 @@ impl fmt::Debug for UpstreamTarget {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum UrlTransport {
     /// Chosen by scheme: `ws` and `wss` use WebSocket; `http` and `https` use Streamable HTTP, or the 2024-11-05 pair of
     /// endpoints if the server does not support it.
     Auto,
     StreamableHttp,
     Sse,
+    #[strum(serialize = "websocket")]
     WebSocket,
 }
 
-impl UrlTransport {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::StreamableHttp => "streamable-http",
-            Self::Sse => "sse",
-            Self::WebSocket => "websocket",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Isolation {
     /// Clients that the server cannot ask anything share one connection.
     Shared,
@@ -206,7 +199,8 @@ pub enum Isolation {
 }
 
 /// The scope within which approved calls run one after another if no recipe names their targets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Serialization {
     /// All calls of the server.
     Server,

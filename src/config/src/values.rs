@@ -6,8 +6,11 @@ use std::{
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     path::{Path, PathBuf},
+    rc::Rc,
     time::Duration,
 };
+
+use strum::VariantArray;
 
 use super::{
     environment::Environment,
@@ -177,16 +180,23 @@ pub(super) fn seconds(range: RangeInclusive<Duration>) -> Kind<u64> {
     Kind::new(read, |seconds| show_duration(Duration::from_secs(*seconds)))
 }
 
+/// Returns the kind of values that are the name of a variant.
+pub(super) fn variant<T: Copy + PartialEq + VariantArray + Into<&'static str>>() -> Kind<T> {
+    choice(T::VARIANTS.iter().map(|variant| ((*variant).into(), *variant)))
+}
+
 /// Returns the kind of values that are one of several words.
-pub(super) fn choice<T: Copy + PartialEq>(choices: &'static [(&'static str, T)]) -> Kind<T> {
-    let read = |value: &Value<'_>| {
+pub(super) fn choice<T: Copy + PartialEq + 'static>(choices: impl IntoIterator<Item = (&'static str, T)>) -> Kind<T> {
+    let choices: Rc<[(&str, T)]> = choices.into_iter().collect();
+    let shown = Rc::clone(&choices);
+    let read = move |value: &Value<'_>| {
         let chosen = choices.iter().find(|(word, _)| matches!(value.node, Node::Text(text) if text == word));
         chosen.map(|(_, value)| *value).ok_or_else(|| {
             let words = choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
             (format!("{} is not one of {words}", describe(value.node)), format!("Write one of: {words}."))
         })
     };
-    let show = |value: &T| choices.iter().find(|(_, known)| known == value).map_or("", |(word, _)| word).to_owned();
+    let show = move |value: &T| shown.iter().find(|(_, known)| known == value).map_or("", |(word, _)| word).to_owned();
     Kind::new(read, show)
 }
 

@@ -14,7 +14,7 @@ use super::{
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
     tree::Node,
-    values::{ValueError, boolean, choice, describe, duration, read_text, yaml_secret, yaml_text},
+    values::{ValueError, boolean, describe, duration, read_text, variant, yaml_secret, yaml_text},
     variables,
 };
 use countersign_domain::{
@@ -112,7 +112,7 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     }
     f.reject_unknown_keys(&KEYS);
     let allow_http = f.read("allow_http", boolean()) == Some(true);
-    let format = f.read("format", choice(&Format::NAMES)).unwrap_or(Format::Json);
+    let format = f.read("format", variant()).unwrap_or(Format::Json);
     let url = read_url(f, allow_http);
     let keys: Vec<SigningKey> =
         ["secret", "previous_secret"].into_iter().filter_map(|name| read_signing_key(f, name)).collect();

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use regex::Regex;
 use serde_json::Value;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::{
     changes::Operation,
@@ -95,7 +96,8 @@ pub struct ResultSelector {
 }
 
 /// The display format of a text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum DisplayFormat {
     #[default]
     Text,

@@ -19,12 +19,12 @@ use std::{
 };
 
 use super::{
-    BreakerConfig, Isolation, ListsConfig, Serialization, UpstreamConfig, check,
+    BreakerConfig, ListsConfig, UpstreamConfig, check,
     error::{quoted, quoted_key},
     reader::fields::Fields,
     reader::{NamedMap, Reader},
     tree::Node,
-    values::{ValueError, boolean, choice, count, duration, is_visible_text, size},
+    values::{ValueError, boolean, choice, count, duration, is_visible_text, size, variant},
 };
 use countersign_domain::BUILT_IN_PROVIDERS;
 
@@ -76,8 +76,6 @@ const TOOLS_KEYS: [&str; 2] = ["allow", "deny"];
 
 const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(86_400);
-const ISOLATIONS: [(&str, Isolation); 2] = [("shared", Isolation::Shared), ("session", Isolation::Session)];
-const SERIALIZATIONS: [(&str, Serialization); 2] = [("server", Serialization::Server), ("tool", Serialization::Tool)];
 const PERMISSIONS: [(&str, bool); 2] = [("allow", true), ("deny", false)];
 const MAX_NAME: usize = 64;
 const MAX_FALLBACK_TEXT: usize = 64 << 10;
@@ -139,8 +137,8 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
         }
         None => {}
     }
-    server.isolation = f.read("isolation", choice(&ISOLATIONS));
-    f.read_into("serialize", choice(&SERIALIZATIONS), &mut server.serialize);
+    server.isolation = f.read("isolation", variant());
+    f.read_into("serialize", variant(), &mut server.serialize);
     f.read_into("timeout", duration(10 * MS..=DAY), &mut server.timeout);
     server.tool_timeouts = f.durations("tool_timeouts", 10 * MS..=DAY);
     f.read_into("max_in_flight", count(1..=100_000), &mut server.max_in_flight);
@@ -149,9 +147,9 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     f.read_into("trust_annotations", boolean(), &mut server.trust_annotations);
     f.read_into("allow_own_files", boolean(), &mut server.allow_own_files);
     f.read_into("cache", boolean(), &mut server.cache);
-    f.read_into("instructions", choice(&[("pass", true), ("drop", false)]), &mut server.instructions);
-    f.read_into("sampling", choice(&PERMISSIONS), &mut server.sampling);
-    f.read_into("elicitation", choice(&PERMISSIONS), &mut server.elicitation);
+    f.read_into("instructions", choice([("pass", true), ("drop", false)]), &mut server.instructions);
+    f.read_into("sampling", choice(PERMISSIONS), &mut server.sampling);
+    f.read_into("elicitation", choice(PERMISSIONS), &mut server.elicitation);
     read_tools(f, &mut server);
     if let Some(mut breaker) = f.section("breaker", &BREAKER_KEYS) {
         let BreakerConfig { threshold, window, cooldown } = &mut server.breaker;

@@ -12,7 +12,7 @@ use crate::{
     reader::fields::Fields,
     reader::{LayerValue, Reader},
     tree::{self, KeyValue, LocatedNode, Node},
-    values::{ValueError, choice, describe, read_visible_text},
+    values::{ValueError, choice, describe, read_visible_text, variant},
 };
 use countersign_domain::{
     changes::Operation,
@@ -38,7 +38,6 @@ const MAX_TEXT: usize = 200;
 
 const OPERATIONS: [(&str, Operation); 3] =
     [("create", Operation::Create), ("update", Operation::Update), ("delete", Operation::Delete)];
-const DISPLAY_FORMATS: [(&str, DisplayFormat); 2] = [("text", DisplayFormat::Text), ("diff", DisplayFormat::Diff)];
 
 /// Reads the recipes of a server with this target.
 pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recipes {
@@ -144,7 +143,7 @@ fn read_recipe(f: &mut Fields<'_>) -> Option<Recipe> {
     let recipe = Recipe {
         entity: read_text(f, "entity"),
         label: read_text(f, "label"),
-        operation: f.read("operation", choice(&OPERATIONS)),
+        operation: f.read("operation", choice(OPERATIONS)),
         target: read_expression(f, "target", ARGUMENT_VARIABLES),
         summary: read_expression(f, "summary", ARGUMENT_VARIABLES),
         after: read_expression(f, "after", AFTER_VARIABLES),
@@ -225,7 +224,7 @@ fn read_selector(f: &mut Fields<'_>) -> ResultSelector {
 }
 
 fn read_display_format(f: &mut Fields<'_>) -> DisplayFormat {
-    f.read("as", choice(&DISPLAY_FORMATS)).unwrap_or_default()
+    f.read("as", variant()).unwrap_or_default()
 }
 
 fn read_text(f: &mut Fields<'_>, name: &str) -> Option<String> {

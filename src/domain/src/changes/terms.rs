@@ -2,10 +2,12 @@
 //! later configurations do not affect it.
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 /// The state of a change after nobody decided on it in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum OnExpiry {
     /// The change is `expired`, and the agent may propose it again.
     #[default]
@@ -15,8 +17,9 @@ pub enum OnExpiry {
 }
 
 /// The answer to the caller of a reviewed tool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum OnReview {
     /// The call returns at once and reports that the change is pending.
     #[default]
@@ -28,8 +31,11 @@ pub enum OnReview {
 }
 
 /// Selects the reviewers who may approve arguments that a reviewer has edited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Editing {
     /// Every reviewer may approve. Editors may not approve if more than one approval is required.
     #[default]
@@ -38,12 +44,6 @@ pub enum Editing {
     Other,
     /// Nobody may edit the arguments.
     Forbidden,
-}
-
-impl Editing {
-    /// The names in the configuration.
-    pub const NAMES: [(&str, Self); 3] =
-        [("allowed", Self::Allowed), ("other", Self::Other), ("forbidden", Self::Forbidden)];
 }
 
 /// The terms of a review. Times are in whole seconds.

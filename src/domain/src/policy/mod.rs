@@ -35,7 +35,7 @@ pub mod values;
 use std::sync::Arc;
 
 use serde::Serialize;
-use strum::IntoStaticStr;
+use strum::{IntoStaticStr, VariantArray};
 
 pub use condition::{Condition, ConditionError, ConditionFault};
 pub use definition_status::{AcceptanceMark, DefinitionStatus};
@@ -55,7 +55,7 @@ use crate::changes::{ReviewNote, Terms};
 use countersign_protocol::annotations::ToolAnnotations;
 
 /// The verdict on a call, in order of strictness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Verdict {

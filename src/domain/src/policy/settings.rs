@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use strum::IntoStaticStr;
+use strum::{IntoStaticStr, VariantArray};
 
 use super::{Groups, Rule};
 use crate::changes::Terms;
 
 /// The verdict on calls that no rule matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum PolicyDefault {
     Allow,
@@ -27,8 +27,9 @@ impl PolicyDefault {
 }
 
 /// Tells whether the policy is enforced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum PolicyMode {
     #[default]
     Enforce,

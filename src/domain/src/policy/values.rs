@@ -37,6 +37,22 @@ pub fn arguments(raw: &RawValue) -> Result<Value, ConditionFault> {
 /// # Errors
 /// The errors of [`arguments`].
 pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Result<Value, ConditionFault> {
+    check_bounds(text, max_bytes, max_values)?;
+    let json = serde_json::from_str::<&RawValue>(text).map_err(|_| AMBIGUOUS)?;
+    countersign_protocol::arguments::check(json, MAX_DEPTH).map_err(|_| AMBIGUOUS)?;
+    to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
+}
+
+/// Converts JSON within the limits of [`arguments_within`]. Unlike text, it has no duplicate keys and a bounded depth.
+///
+/// # Errors
+/// The errors of [`arguments`].
+pub fn json_within(json: &Json, max_bytes: usize, max_values: usize) -> Result<Value, ConditionFault> {
+    check_bounds(&json.to_string(), max_bytes, max_values)?;
+    to_cel(json.clone())
+}
+
+fn check_bounds(text: &str, max_bytes: usize, max_values: usize) -> Result<(), ConditionFault> {
     if text.len() > max_bytes {
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
     }
@@ -50,9 +66,7 @@ pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Resu
     if values.take(max_values).count() == max_values {
         return Err(ConditionFault::Arguments("the arguments hold too many values for its condition"));
     }
-    let json = serde_json::from_str::<&RawValue>(text).map_err(|_| AMBIGUOUS)?;
-    countersign_protocol::arguments::check(json, MAX_DEPTH).map_err(|_| AMBIGUOUS)?;
-    to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
+    Ok(())
 }
 
 const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments are ambiguous");

@@ -1,7 +1,7 @@
 //! Formats of deliveries: the event of the feed, or a chat message that is made from it.
 //!
 //! To add a format:
-//! 1. Add it to [`Format`] and to [`Format::NAMES`], from which the configuration takes its name.
+//! 1. Add it to [`Format`], from which the configuration takes its name.
 //! 2. Define its type and body in [`Format::content_type`] and [`Format::render_body`]; the compiler requires both.
 //! 3. Escape and truncate text written by others as the chat requires. The compiler requires its markup in
 //!    `agent_text_is_escaped_in_every_format` and its limit in `messages_stay_within_chat_limits`.
@@ -10,13 +10,13 @@
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use strum::IntoStaticStr;
+use strum::{IntoStaticStr, VariantArray};
 
 use super::template::{MessageTemplate, TemplateValues, escape_json};
 use crate::webhooks::summary::{details, headline};
 
 /// The format of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum Format {
     /// The event of the feed with a `link`, or a JSON template.
@@ -32,15 +32,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// The names in the configuration.
-    pub const NAMES: [(&'static str, Self); 5] = [
-        ("json", Self::Json),
-        ("slack", Self::Slack),
-        ("teams", Self::Teams),
-        ("discord", Self::Discord),
-        ("text", Self::Text),
-    ];
-
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -294,7 +285,7 @@ mod tests {
 
     #[test]
     fn agent_text_is_escaped_in_every_format() {
-        for (_, format) in Format::NAMES {
+        for &format in Format::VARIANTS {
             let marks: &[&str] = match format {
                 // These formats are read by programs or shown as plain text, so they have no markup.
                 Format::Json | Format::Text => &[],
@@ -316,7 +307,7 @@ mod tests {
         let comment = before.lines().next_back().unwrap();
         let page = include_str!("../../../../docs/webhooks.md");
         let (_, section) = page.split_once("## Choose format and events").unwrap();
-        for (name, _) in Format::NAMES {
+        for name in Format::VARIANTS.iter().map(|format| format.as_str()) {
             assert!(comment.contains(name), "config/countersign.yaml: {name}");
             assert!(section.contains(&format!("`{name}`")), "docs/webhooks.md: {name}");
         }
@@ -334,7 +325,7 @@ mod tests {
             let many = "{change.summary} ".repeat(200);
             for template in [None, Some(many.as_str())] {
                 let units = |value: &Value| value.as_str().unwrap().encode_utf16().count();
-                for (_, format) in Format::NAMES {
+                for &format in Format::VARIANTS {
                     let json = || {
                         let template = template.map(|text| MessageTemplate::new(text, format).unwrap());
                         let body = format.render_body(&event, "https://gw/#/inbox/chg_1", template.as_ref());
@@ -369,7 +360,7 @@ mod tests {
     #[test]
     fn events_without_change_have_messages() {
         let event = json!({ "type": "provider.down", "provider": "files", "error": null, "at": "x" }).to_string();
-        for (_, format) in Format::NAMES {
+        for &format in Format::VARIANTS {
             let body = String::from_utf8(format.render_body(&event, "https://gw/#/servers", None).to_vec()).unwrap();
             assert!(body.contains("https://gw/#/servers") && !body.contains(r#""text":"""#), "{body}");
             assert!(format == Format::Json || body.contains("The server files is down"), "{body}");
@@ -398,7 +389,7 @@ mod tests {
 
     #[test]
     fn invalid_events_do_not_panic() {
-        for (_, format) in Format::NAMES {
+        for &format in Format::VARIANTS {
             for event in ["", "}", "[]", "null", "{\"change\":7}"] {
                 let _ = format.render_body(event, "l", None);
             }

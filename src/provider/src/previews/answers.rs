@@ -33,8 +33,7 @@ pub fn to_cel_value(name: &str, json: &Value) -> Result<cel::Value, Fault> {
     if let Value::String(text) = json {
         return Ok(text.clone().into());
     }
-    values::arguments_within(&json.to_string(), MAX_BYTES, MAX_VALUES)
-        .map_err(|fault| Fault::from_expression(name, &fault))
+    values::json_within(json, MAX_BYTES, MAX_VALUES).map_err(|fault| Fault::from_expression(name, &fault))
 }
 
 /// Extracts the value that the recipe picks from a tool's result.

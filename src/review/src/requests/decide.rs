@@ -112,12 +112,12 @@ impl Changes {
             let message = "The proposer of a change cannot settle its outcome; another reviewer must";
             return Err(refuse(ErrorKind::SelfApproval, message, &change));
         }
+        // The agent relies on the settled outcome, so the requirements are the same as for an approval, in the same order.
+        check_reviewer(inner, reviewer, &change)?;
         if change.state != ChangeState::OutcomeUnknown {
             let message = "The outcome of this change is known already";
             return Err(refuse(ErrorKind::ChangeNotPending, message, &change));
         }
-        // The agent relies on the settled outcome, so the requirements are the same as for an approval.
-        check_reviewer(inner, reviewer, &change)?;
         if change.version != version {
             return Err(version_conflict(&change));
         }

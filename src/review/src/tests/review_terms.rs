@@ -142,7 +142,7 @@ async fn rule_can_require_a_live_preview() {
 }
 
 #[actix::test]
-async fn only_the_rules_reviewers_decide_and_edit() {
+async fn only_the_rules_reviewers_decide_edit_and_settle() {
     let groups = BTreeMap::from([("dba".to_owned(), vec!["dora".to_owned()])]);
     let bench = TestBench::with(|config| config.reviewers = Arc::new(Reviewers::new(&groups))).await;
     let change = propose(&bench, Terms { reviewers: vec!["dba".into()], ..Terms::default() }).await;
@@ -152,6 +152,8 @@ async fn only_the_rules_reviewers_decide_and_edit() {
     }
     let edit = super::corrections::edit(&change, "alice", r#"{"x":1}"#);
     refused(bench.changes.edit(edit).await, ErrorKind::Forbidden);
+    // Others do not learn from the refusal whether the outcome is known.
+    refused(bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await, ErrorKind::Forbidden);
     bench.changes.decide(approval_by(&change, "dora", None)).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
