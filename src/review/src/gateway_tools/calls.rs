@@ -2,13 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use tokio::time::Instant;
 
 use super::{
     GatewayTools,
-    tools::{DEFAULT_PAGE_SIZE, MAX_CURSOR_CHARS, MAX_PAGE_SIZE, wait_bounds},
+    tools::{ChangeIdArgs, ListArgs, MAX_CURSOR_CHARS, Until, WaitArgs, wait_bounds},
     view::{ChangeLine, next_step, pending_result, state_message, wait_result},
 };
 use crate::ChangeFilter;
@@ -19,6 +18,7 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, ToolResult,
+    schema::parse_arguments,
     text::{invalid_argument as invalid, one_line, tool_result},
 };
 
@@ -28,40 +28,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Returns the states that are not final.
 pub(super) fn open_states() -> Vec<ChangeState> {
     ChangeState::ALL.iter().copied().filter(|state| !state.is_final()).collect()
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ChangeIdArgs {
-    change_id: String,
-}
-
-#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-enum Until {
-    Done,
-    Decided,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WaitArgs {
-    change_id: String,
-    timeout_seconds: Option<f64>,
-    until: Option<Until>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ListArgs {
-    status: Option<String>,
-    limit: Option<usize>,
-    cursor: Option<String>,
-}
-
-fn parse<'a, T: Deserialize<'a>>(arguments: &'a RawValue) -> Result<T, McpError> {
-    serde_json::from_str(arguments.get())
-        .map_err(|error| invalid("", "type", format!("The arguments do not fit the tool's input schema: {error}.")))
 }
 
 fn not_found(id: &str) -> McpError {
@@ -78,17 +44,13 @@ impl GatewayTools {
     }
 
     pub(super) async fn get_change(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: ChangeIdArgs = parse(arguments)?;
+        let args: ChangeIdArgs = parse_arguments(arguments)?;
         Ok(pending_result(&*self.visible_change(&args.change_id, &ctx.principal).await?))
     }
 
     pub(super) async fn list_changes(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: ListArgs = parse(arguments)?;
+        let args: ListArgs = parse_arguments(arguments)?;
         let states = parse_status(args.status.as_deref())?;
-        let limit = args.limit.unwrap_or(DEFAULT_PAGE_SIZE);
-        if !(1..=MAX_PAGE_SIZE).contains(&limit) {
-            return Err(invalid("/limit", "maximum", format!("limit must be from 1 to {MAX_PAGE_SIZE}.")));
-        }
         if args.cursor.as_deref().is_some_and(|c| c.len() > MAX_CURSOR_CHARS) {
             return Err(invalid(
                 "/cursor",
@@ -97,7 +59,7 @@ impl GatewayTools {
             ));
         }
         let filter = ChangeFilter { states, principals: vec![ctx.principal.name.clone()], ..ChangeFilter::default() };
-        let page = self.changes.list(filter, limit, args.cursor).await?;
+        let page = self.changes.list(filter, args.limit.0, args.cursor).await?;
         let mut text = String::with_capacity(64 + page.items.len() * 200);
         if page.items.is_empty() {
             text.push_str("You have no such changes.\n");
@@ -126,14 +88,14 @@ impl GatewayTools {
         arguments: &RawValue,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let args: WaitArgs = parse(arguments)?;
+        let args: WaitArgs = parse_arguments(arguments)?;
         let (max, default) = wait_bounds(self.max_wait);
         let seconds = args.timeout_seconds.map_or(Ok(Duration::from_secs(default)), Duration::try_from_secs_f64);
         let timeout = seconds.ok().filter(|time| (Duration::from_secs(1)..=Duration::from_secs(max)).contains(time));
         let Some(timeout) = timeout else {
             return Err(invalid("/timeoutSeconds", "maximum", format!("timeoutSeconds must be from 1 to {max}.")));
         };
-        let until = args.until.unwrap_or(Until::Done);
+        let until = args.until;
         let mut change = self.visible_change(&args.change_id, &ctx.principal).await?;
         let started = Instant::now();
         let mut last_progress = -1.0;
@@ -171,7 +133,7 @@ impl GatewayTools {
         arguments: &RawValue,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let args: ChangeIdArgs = parse(arguments)?;
+        let args: ChangeIdArgs = parse_arguments(arguments)?;
         self.visible_change(&args.change_id, &ctx.principal).await?;
         match self.changes.withdraw(&args.change_id, &ctx.principal).await {
             Ok(change) => Ok(pending_result(&change)),
