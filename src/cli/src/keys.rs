@@ -20,8 +20,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
     let place = place_from_settings(&location)?;
     match &args.command {
         KeysCommand::Create { role, name, owner } => {
-            let new =
-                countersign_auth::keys::create(name, *role, Timestamp::now())?.owned_by(owner.as_deref())?;
+            let new = countersign_auth::keys::create(name, *role, Timestamp::now())?.owned_by(owner.as_deref())?;
             let keys = place.credentials()?;
             let principals = load_principals(&location, &*keys)?;
             for given in std::iter::once(name).chain(owner) {

@@ -26,7 +26,9 @@ use super::{
     RoutesConfig, StdioConfig, StoreServer, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, docs,
     reader::Reader,
     rules, servers, terms,
-    values::{address, boolean, choice, count, duration, list, lists, pairs, path, seconds, secret, size, text, variant},
+    values::{
+        address, boolean, choice, count, duration, list, lists, pairs, path, seconds, secret, size, text, variant,
+    },
     webhooks,
 };
 use countersign_domain::{
@@ -48,9 +50,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         listen: r.read_or("listen", address(), SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
         data: r.read("data", path()),
         store: store(r),
-        auth: AuthConfig {
-            mode: r.read_or("auth.mode", variant(), AuthMode::Keys),
-        },
+        auth: AuthConfig { mode: r.read_or("auth.mode", variant(), AuthMode::Keys) },
         tls: tls(r),
         behind_tls_proxy: r.read("behind_tls_proxy", boolean()),
         allowed_hosts: r.read("allowed_hosts", list(check::host)),

@@ -1,5 +1,7 @@
 //! Rules for the paths of documents.
 
+use percent_encoding::{AsciiSet, CONTROLS};
+
 use crate::text::is_document;
 use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::{ErrorKind, McpError};
@@ -11,6 +13,24 @@ const MAX_PATH_BYTES: usize = 1000;
 const MAX_PART_BYTES: usize = 200;
 /// The maximum depth of folders.
 pub(super) const MAX_DEPTH: usize = 32;
+
+/// Characters of a path that are percent-encoded in a URI (RFC 3986, section 3.3).
+pub(super) const URI_ESCAPES: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
 
 /// Normalizes a path below the folder of the documents: its parts with one slash between them.
 ///

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, broadcast, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     DocsError, embedding,
     files::Files,
-    git, report,
+    git, paths, report,
     shelves::Shelves,
     synchronize::{FolderIndex, IndexChanges, SyncError},
     worker::{Task, Worker},
@@ -35,25 +35,6 @@ use countersign_provider::{ProgressSink, ProviderEvent, Report, text::one_line};
 const MAX_NAMED_FAULTS: usize = 20;
 /// The number of digits of the hash of a root.
 const PATH_HASH_DIGITS: usize = 16;
-/// Characters that are encoded in a segment of a URI (RFC 3986, section 3.3).
-const URI_SEGMENT_ESCAPES: &AsciiSet = &CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'#')
-    .add(b'%')
-    .add(b'<')
-    .add(b'>')
-    .add(b'?')
-    .add(b'[')
-    .add(b'\\')
-    .add(b']')
-    .add(b'^')
-    .add(b'`')
-    .add(b'{')
-    .add(b'|')
-    .add(b'}')
-    .add(b'/');
-
 /// The open indexes of one tenant.
 #[derive(Clone)]
 struct TenantIndexes {
@@ -369,9 +350,7 @@ impl Project {
 
     /// Returns the URI of a document.
     pub fn uri(&self, path: &str) -> String {
-        let encoded: Vec<String> =
-            path.split('/').map(|part| utf8_percent_encode(part, URI_SEGMENT_ESCAPES).to_string()).collect();
-        format!("docs://{}/{}", self.name, encoded.join("/"))
+        format!("docs://{}/{}", self.name, utf8_percent_encode(path, paths::URI_ESCAPES))
     }
 
     pub(super) fn current_indexes(&self) -> Vec<Arc<Index>> {

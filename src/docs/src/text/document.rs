@@ -76,7 +76,11 @@ pub(super) fn read(
 
 /// Returns the level that a front matter sets.
 pub(crate) fn level(fields: &Map<String, Value>) -> Level {
-    fields.get("promotion_level").and_then(Value::as_str).and_then(|level| level.trim().parse().ok()).unwrap_or_default()
+    fields
+        .get("promotion_level")
+        .and_then(Value::as_str)
+        .and_then(|level| level.trim().parse().ok())
+        .unwrap_or_default()
 }
 
 fn title(path: &str, from_fields: Option<&str>, markdown: &Markdown) -> String {

@@ -196,8 +196,9 @@ impl Reader {
         let args: Ask = parse_arguments(arguments)?;
         let (query, limit, min_score) = (args.query.trim(), args.max_sources.0, args.min_relevance_score.0);
         let shelf = self.search_scope(&args.tenant, collection)?;
-        let levels =
-            args.min_promotion_level.map(|least| Level::VARIANTS.iter().copied().filter(|level| *level >= least).collect());
+        let levels = args
+            .min_promotion_level
+            .map(|least| Level::VARIANTS.iter().copied().filter(|level| *level >= least).collect());
         let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels };
         let (found, note) = self.find(&shelf.index, query, filter.clone(), limit, min_score).await?;
         let mut sources = found.hits;

@@ -216,8 +216,7 @@ impl App {
             ChangeState::Stale => self.refresh(change),
             ChangeState::Pending if self.report_approval_barrier(change) => None,
             ChangeState::Pending if change.preview.failed.is_some() => {
-                self.set_status(Tone::Bad, "The preview failed. W approves without preview, f tries again.");
-                None
+                self.report_problem("The preview failed. W approves without preview, f tries again.")
             }
             ChangeState::Pending if !self.is_fully_seen(&ListedChange::from_change(change)) => {
                 self.ask(Question::UnreadDiff)
@@ -279,7 +278,11 @@ impl App {
 
     fn report_wrong_state(&mut self, verb: &str, state: ChangeState) -> Option<Action> {
         let state = state.as_str();
-        self.set_status(Tone::Bad, format!("The change is {state}: there is nothing to {verb}."));
+        self.report_problem(format!("The change is {state}: there is nothing to {verb}."))
+    }
+
+    fn report_problem(&mut self, text: impl Into<String>) -> Option<Action> {
+        self.set_status(Tone::Bad, text);
         None
     }
 
@@ -288,8 +291,7 @@ impl App {
             return self.report_wrong_state("edit", change.state);
         }
         if change.terms.edit == Editing::Forbidden {
-            self.set_status(Tone::Bad, "The rule for this change allows no edits; reject it and say why.");
-            return None;
+            return self.report_problem("The rule for this change allows no edits; reject it and say why.");
         }
         let text = self.drafts.get(&change.id).cloned().unwrap_or_else(|| indented(change.arguments.get()));
         Some(Action::Editor { id: change.id, version: change.version, text })
@@ -306,8 +308,7 @@ impl App {
         let listed = [at_cursor, last].into_iter().flatten().map(|b| (&b.id, b.state, b.version));
         let approved = shown.into_iter().chain(listed).find(|(_, state, _)| *state == ChangeState::Approved);
         let Some((id, _, version)) = approved else {
-            self.set_status(Tone::Bad, "There is no approval to undo here.");
-            return None;
+            return self.report_problem("There is no approval to undo here.");
         };
         Some(Action::for_change(id, "undo", &json!({ "version": version }), "The approval was undone"))
     }
@@ -338,14 +339,12 @@ impl App {
         }
         let selected = self.selected_changes();
         if selected.is_empty() {
-            self.set_status(Tone::Bad, "Nothing is selected; x selects.");
-            return None;
+            return self.report_problem("Nothing is selected; x selects.");
         }
         let barrier = selected.iter().find_map(|entry| Some((entry.id.clone(), self.me.approval_barrier(entry)?)));
         if let Some((id, why)) = barrier {
             self.arrange(Some(&id));
-            self.set_status(Tone::Bad, format!("{why} x deselects it."));
-            return None;
+            return self.report_problem(format!("{why} x deselects it."));
         }
         if let Some(without_preview) = selected.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {
             self.arrange(Some(&without_preview));
