@@ -1,14 +1,16 @@
 //! Compares the configuration in force with a new one, and holds back changes that loosen policy. Has no side effects.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{pending::Loosening, rule_lists, server_versions};
 use countersign_config::{Config, reader::Setting};
 use countersign_domain::policy::{PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
 
 /// The differences between two configurations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = ConfigDiff)]
 pub struct Diff {
     /// Names of servers.
     pub upstreams_added: Vec<String>,

@@ -1,10 +1,11 @@
-//! The changes of a configuration that loosen policy and therefore wait for a reviewer's consent, as in REST.
+//! The changes of a configuration that loosen policy and therefore wait for a reviewer's consent.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// A change through which a new configuration lets more calls through than the old one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Loosening {
     /// The key as in the file: `policy.default`, `mcpServers.files.trust_annotations`.
     pub key: String,
@@ -14,20 +15,23 @@ pub struct Loosening {
 }
 
 /// Changes that loosen policy and are not in force yet.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = ReloadWaiting)]
 pub struct PendingPolicy {
     /// The digest that consent is given to; it covers the policy and the servers of the file.
     pub digest: String,
     pub since: Timestamp,
     /// The changes; never empty.
+    #[schema(min_items = 1)]
     pub loosens: Vec<Loosening>,
     /// The values in force and in the file, for each pending key.
     pub content: Vec<ValueDiff>,
 }
 
 /// The role of a line in a diff.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(as = ConfigLineOp)]
 pub enum Op {
     Same,
     Removed,
@@ -35,14 +39,16 @@ pub enum Op {
 }
 
 /// A line of a diff.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ConfigLine)]
 pub struct Line {
     pub op: Op,
     pub text: String,
 }
 
 /// The value of a pending key in force, compared with the one in the file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ConfigContent)]
 pub struct ValueDiff {
     /// A key of the file, such as `policy.rules`.
     pub key: String,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::pending::{Line, Loosening, Op, PendingPolicy, ValueDiff};
 use countersign_config::{Config, reader::Setting, show};
@@ -15,8 +16,9 @@ const MAX_LINES: usize = 400;
 const MAX_LINE_CHARS: usize = 400;
 
 /// A key with its value in force.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = ConfigSetting)]
 pub struct ActiveSetting {
     pub key: &'static str,
     /// The value as YAML.

@@ -2,12 +2,13 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{diff::Diff, pending::PendingPolicy};
 use countersign_config::{ConfigError, error};
 
 /// The reason why the configuration was read again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReloadCause {
     /// The process received SIGHUP.
@@ -19,7 +20,7 @@ pub enum ReloadCause {
 }
 
 /// The effect of a reload or a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReloadEffect {
     /// Everything that needs no consent is in force.
@@ -31,7 +32,7 @@ pub enum ReloadEffect {
 }
 
 /// The outcome of a reload.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReloadOutcome {
     pub at: Timestamp,
@@ -42,30 +43,37 @@ pub struct ReloadOutcome {
     /// The changes that took effect at once, without pending ones.
     pub changes: Diff,
     /// The reviewer who decided on the pending changes.
+    #[schema(required)]
     pub by: Option<String>,
 }
 
 /// A problem of a configuration. Contains no secrets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ConfigProblem)]
 pub struct Problem {
     /// File, line and column, or the variable or flag.
     pub place: String,
+    #[schema(required)]
     pub key: Option<String>,
     pub message: String,
     pub remedy: String,
 }
 
 /// The body of `GET /api/reload`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Reload)]
 pub struct Status {
     /// The watched file, if any.
+    #[schema(required)]
     pub file: Option<String>,
     /// The number of times that the configuration in force has changed since the start.
     pub generation: u64,
+    #[schema(required)]
     pub waiting: Option<PendingPolicy>,
     /// Changed keys that are read only at the start.
     pub needs_restart: Vec<String>,
+    #[schema(required)]
     pub last: Option<ReloadOutcome>,
 }
 

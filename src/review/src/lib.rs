@@ -44,6 +44,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, ListQuery, StoreError};
 
 pub use countersign_store::Nodes;
+pub use record::ChangeSummary;
 pub use start::StartError;
 
 /// A write that policy sent to review, already previewed.

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use countersign_domain::changes::{
     Change, ChangeFault, ChangeState, Decision, Operation, PreviewKind, Proposer, Target, Terms, Verdict,
@@ -13,9 +14,9 @@ use countersign_store::Draft;
 
 /// The part of a change that the feed carries, enough to show it in a list: no arguments, no diff, and no comment except
 /// the event's own. It has at most 100 votes, since no quorum is larger.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct ChangeSummary<'a> {
+pub struct ChangeSummary<'a> {
     id: &'a str,
     version: u64,
     state: ChangeState,
@@ -32,14 +33,19 @@ struct ChangeSummary<'a> {
     /// The digest of the current content.
     digest: &'a str,
     approvals: usize,
+    /// The number of required approvals.
     quorum: u32,
     terms: &'a Terms,
+    /// The decisions without their comments.
+    #[schema(max_items = 100)]
     decisions: Vec<Vote<'a>>,
     /// The number of corrections of the arguments.
     edit_count: usize,
     preview: PreviewSummary<'a>,
+    /// The time until which an approval can be undone.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_after: Option<Timestamp>,
+    /// Another open change with the same arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicate_of: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +53,7 @@ struct ChangeSummary<'a> {
 }
 
 /// A decision without its comment.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Vote<'a> {
     reviewer: &'a str,
@@ -58,11 +64,12 @@ struct Vote<'a> {
     version: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct PreviewSummary<'a> {
     kind: PreviewKind,
     /// The beginning of the reason for a failed preview.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 200)]
     failed: Option<&'a str>,
 }
 

@@ -25,6 +25,7 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
 
 use crate::tool_acceptance::RebuildRoutes;
 use countersign_domain::{

@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use countersign_domain::{
     policy::{AcceptanceMark, DefinitionStatus, Verdict, pins::Definition},
@@ -26,16 +27,19 @@ pub type RebuildRoutes = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 pub const MAX_TOOLS_PER_ACCEPTANCE: usize = 20_000;
 
 /// A tool as people see it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = ProviderTool)]
 pub struct ToolInfo {
     /// The name as clients see it.
     pub name: String,
     pub title: String,
     pub description: String,
     /// `allow`, `review` or `deny` for every call, or `depends`.
+    #[schema(pattern = "^(allow|review|deny|depends)$")]
     pub verdict: &'static str,
     /// The reason, if it is the same for every call.
+    #[schema(required)]
     pub reason: Option<String>,
     /// The rules that decide, in order; empty if `policy.default` decides.
     pub rules: Vec<String>,
@@ -43,19 +47,25 @@ pub struct ToolInfo {
     pub annotations: ToolAnnotations,
     pub standing: DefinitionStatus,
     /// The reason why every call is reviewed regardless of the policy.
+    #[schema(required)]
     pub mark: Option<AcceptanceMark>,
     /// The tool claims to be read-only, and nobody has accepted that yet.
     pub claims_read: bool,
     /// The hash of the definition, which an acceptance names.
+    #[schema(pattern = "^sha256:[0-9a-f]{64}$")]
     pub hash: String,
     /// The whole definition as the original JSON.
     pub definition: Arc<str>,
     /// The definition that was accepted or first seen, if it differs from the present one. A changed tool without it belongs
     /// to another command or address than the accepted one.
+    #[schema(required)]
     pub previous: Option<Arc<str>>,
+    #[schema(required)]
     pub accepted_by: Option<String>,
+    #[schema(required)]
     pub accepted_at: Option<Timestamp>,
     /// Set if a reviewer lets the tool run without review.
+    #[schema(required)]
     pub let_run: Option<LetRun>,
     /// A reviewer may let the tool run without review: `policy.default` decides on its calls, and their reviews need only one
     /// approval.
@@ -63,18 +73,20 @@ pub struct ToolInfo {
 }
 
 /// The permission to run without review: who gave it, and why.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LetRun {
     /// The id of the standing rule, which can be revoked.
     pub rule: String,
     pub by: String,
     pub at: Timestamp,
+    #[schema(required)]
     pub reason: Option<String>,
 }
 
 /// The numbers of a provider's tools that wait for a reviewer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ForReview)]
 pub struct PendingToolCounts {
     /// Tools that were added after the server was first seen, and are not accepted.
     pub new: usize,

@@ -9,6 +9,7 @@ use dashmap::DashMap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
 
 use countersign_exchange::{
     eviction::{Activity, EvictionQueue},
@@ -129,16 +130,20 @@ impl Registry {
 }
 
 /// A live session as the API and the dashboard show it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Session)]
 pub struct SessionInfo {
     /// The serialized form is only a prefix, because the complete id lets its holder use the session.
     #[serde(serialize_with = "serialize_id_prefix")]
     pub id: String,
     /// `http`, `websocket`, `stdio` or `sse`.
     pub transport: String,
+    #[schema(required)]
     pub revision: Option<String>,
+    #[schema(required)]
     pub client_name: Option<String>,
+    #[schema(required)]
     pub client_version: Option<String>,
     /// The principal's name.
     pub principal: String,

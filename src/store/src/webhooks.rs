@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::StoreError;
 use countersign_domain::changes::Claimant;
@@ -12,7 +13,7 @@ use countersign_domain::changes::Claimant;
 pub const MAX_FINISHED_DELIVERIES: u64 = 1000;
 
 /// The state of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryState {
     Waiting,
@@ -69,22 +70,30 @@ pub struct AttemptResult {
 }
 
 /// A delivery as the API lists it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = WebhookDelivery)]
 pub struct Delivery {
     pub id: u64,
     /// The event's number in the feed, if it is about a change.
+    #[schema(required)]
     pub seq: Option<u64>,
     #[serde(rename = "type")]
     pub kind: String,
+    /// The subject of the event: the id of a change or a standing rule, or another text.
     pub subject: String,
     /// The subject, if it is a change.
+    #[schema(required)]
     pub change_id: Option<String>,
     pub state: DeliveryState,
     pub attempts: u32,
+    /// The HTTP status of the receiver's last answer.
+    #[schema(required)]
     pub status: Option<u16>,
+    #[schema(required)]
     pub error: Option<String>,
     pub taken_at: Timestamp,
+    #[schema(required)]
     pub last_attempt_at: Option<Timestamp>,
 }
 

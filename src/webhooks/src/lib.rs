@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
 
 use self::{
     cleanup::RemovedWebhookCleanup,
@@ -39,28 +40,38 @@ use countersign_store::{
 };
 
 /// The state of a webhook.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = WebhookStatus)]
 pub struct Status {
     /// The number up to which all events of the feed are delivered, given up or filtered out.
     pub position: u64,
     pub waiting: usize,
+    /// The receiver has failed several times in a row.
     pub failing: bool,
+    #[schema(required)]
     pub last_error: Option<String>,
+    #[schema(required)]
     pub next_attempt_at: Option<Timestamp>,
 }
 
 /// A webhook in a listing, without its secret, and with only scheme, host and port of its address.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Webhook)]
 pub struct WebhookSummary {
     pub name: String,
+    /// The scheme, host and port. The path may be a credential.
     pub url: String,
+    #[schema(pattern = "^(json|slack|teams|discord|text)$")]
     pub format: &'static str,
+    /// Globs of event types.
     pub events: Vec<String>,
-    /// Globs of tools and servers; an empty list matches all.
+    /// Globs of tools; an empty list matches all.
     pub tools: Vec<String>,
+    /// Globs of servers; an empty list matches all.
     pub servers: Vec<String>,
+    /// The states of changes; an empty list matches all.
     pub states: Vec<ChangeState>,
     /// The number of the last event in the feed.
     pub head: u64,
@@ -69,11 +80,14 @@ pub struct WebhookSummary {
 }
 
 /// The result of a test delivery.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = WebhookTested)]
 pub struct TestResult {
     pub delivered: bool,
+    #[schema(required)]
     pub status: Option<u16>,
+    #[schema(required)]
     pub error: Option<String>,
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 /// The most questions of one change, answered or not.
 pub const MAX_QUESTIONS: usize = 64;
@@ -15,13 +16,15 @@ pub const MAX_QUESTIONS: usize = 64;
 pub const MAX_DIALOGUE_BYTES: usize = 1 << 20;
 
 /// The questions of a change and the client that can answer them.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Dialogue {
     /// The relevant capabilities that the client declared, as a JSON object.
+    #[schema(value_type = Object)]
     pub client: Arc<RawValue>,
     /// Oldest first.
     #[serde(default)]
+    #[schema(required)]
     pub questions: Vec<Question>,
     /// The client cancelled its task, so further questions get no answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -29,7 +32,7 @@ pub struct Dialogue {
 }
 
 /// A question that a tool asked.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
     /// The key that identifies its answer; unique within a change.
@@ -37,6 +40,7 @@ pub struct Question {
     /// `elicitation/create`, `sampling/createMessage` or `roots/list`.
     pub method: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub params: Option<Arc<RawValue>>,
     /// The time at which the tool asked.
     pub at: Timestamp,
@@ -45,6 +49,7 @@ pub struct Question {
     pub closed_at: Option<Timestamp>,
     /// The client's answer (a result object).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub answer: Option<Arc<RawValue>>,
     /// The reason why there is no answer.
     #[serde(skip_serializing_if = "Option::is_none")]

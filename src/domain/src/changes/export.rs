@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::{ChangeState, audit::AuditEntry, digest::hex};
 
@@ -35,19 +36,31 @@ impl TimeRange {
 const COLUMNS: [&str; 10] = ["seq", "at", "changeId", "event", "from", "to", "actor", "details", "prevHash", "hash"];
 
 /// An entry as JSON: a line of an export, and an item on the REST endpoint.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = AuditEntry)]
 pub struct ExportLine<'a> {
+    /// The number of the entry: from 1, without gaps.
     seq: u64,
     at: Timestamp,
     /// `None` if the entry is not about a change, such as an accepted tool definition.
+    #[schema(required)]
     change_id: Option<&'a str>,
     event: &'a str,
+    #[schema(required)]
     from: Option<ChangeState>,
+    #[schema(required)]
     to: Option<ChangeState>,
     actor: &'a str,
+    /// The details. Those of a change have its `version`, the `digest` that was shown, the `argumentsHash` of the arguments that
+    /// were proposed, approved or run (`sha256:` of the bytes), after an edit the `previousArgumentsHash`, and the `changeHash` of
+    /// the whole change afterwards. Those of a standing rule have the `rule`.
+    #[schema(value_type = Object)]
     details: &'a RawValue,
+    /// The hash of the previous entry.
+    #[schema(pattern = "^[0-9a-f]{64}$")]
     prev_hash: String,
+    #[schema(pattern = "^[0-9a-f]{64}$")]
     hash: String,
 }
 

@@ -25,13 +25,27 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use strum::{IntoStaticStr, VariantArray};
+use utoipa::ToSchema;
 
 use crate::principal::{Principal, Role};
 use countersign_protocol::ErrorKind;
 
-/// The state of a change. [`machine`] defines the transitions between states.
+/// The state of a change.
+// The module `machine` defines the transitions between states.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+    ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -71,7 +85,7 @@ impl ChangeState {
 }
 
 /// The effect of a change on its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray, ToSchema)]
 #[serde(rename_all = "UPPERCASE")]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum Operation {
@@ -93,12 +107,13 @@ impl Operation {
 }
 
 /// The entity that a change would alter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
     /// The kind of entity, such as `issue`, `project` or `visible_comment`.
     pub entity_type: String,
     /// The id of the entity; `None` if it does not exist yet.
+    #[schema(required)]
     pub id: Option<String>,
     /// The name for people, such as `CORE-12 Fix login`.
     pub label: String,
@@ -108,7 +123,7 @@ pub struct Target {
 }
 
 /// One field of a diff.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FieldDiff {
     /// The field's name in the entity, such as `title`.
@@ -116,27 +131,30 @@ pub struct FieldDiff {
     /// The label for people.
     pub label: String,
     /// The text of the value before; `None` if there was none.
+    #[schema(required)]
     pub before: Option<String>,
+    #[schema(required)]
     pub after: Option<String>,
     /// The line-by-line diff of long or multi-line text. Empty for short values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<DiffLine>,
-    /// The field shows live state that the proposer could not read. Reviewers see it, the proposer does not
-    /// ([`Change::for_proposer`]).
+    /// The field shows live state that the proposer could not read. Reviewers see it, the proposer does not.
+    // `Change::for_proposer` hides it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restricted: bool,
 }
 
 /// One line of a line-by-line diff.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiffLine {
     pub op: LineOp,
     pub text: String,
 }
 
-/// The role of a line in a diff. The order of the variants is part of [`Change::review_digest`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The role of a line in a diff.
+// The order of the variants is part of `Change::review_digest`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LineOp {
     Equal,
@@ -149,17 +167,19 @@ pub enum LineOp {
 }
 
 /// The values before and after, field by field.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Diff {
     pub fields: Vec<FieldDiff>,
     /// The diff was truncated by its limits, so the change cannot be approved in bulk.
     #[serde(default)]
+    #[schema(required)]
     pub truncated: bool,
 }
 
-/// The source of a preview. The order of the variants is part of [`Change::review_digest`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The source of a preview.
+// The order of the variants is part of `Change::review_digest`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewKind {
     /// A module of the gateway, using its own data.
@@ -174,15 +194,16 @@ pub enum PreviewKind {
 }
 
 /// The source of a preview, and whether it failed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreviewNote {
+    #[schema(required)]
     pub kind: PreviewKind,
     /// The reason why a recipe failed. The diff then shows the arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// The preview was made from state that the proposer could not read. The proposer's view must not
-    /// depend on that state ([`Change::for_proposer`]).
+    /// The preview was made from state that the proposer could not read, who sees a fixed text instead.
+    // The view of `Change::for_proposer` must not depend on that state.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restricted: bool,
 }
@@ -210,22 +231,27 @@ pub struct Preview {
 }
 
 /// The proposer of a change and its client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Proposer {
     /// The principal's name.
     pub principal: String,
-    /// The owner of the principal, if that is another person ([`crate::principal::Principal::owner`]).
+    /// The owner of the principal, if that is another person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    #[schema(required)]
     pub key_id: Option<String>,
     /// The name that the client reports.
+    #[schema(required)]
     pub client_name: Option<String>,
+    #[schema(required)]
     pub client_version: Option<String>,
+    #[schema(required)]
     pub session: Option<String>,
     /// `http`, `websocket`, `stdio`, `sse` or `rest`.
     pub transport: String,
     /// The protocol revision; `None` for the REST endpoint.
+    #[schema(required)]
     pub revision: Option<String>,
 }
 
@@ -240,40 +266,41 @@ impl Proposer {
 
 /// The server that runs the calls of a provider. Approvals are bound to it, so another server with the same name cannot
 /// use them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServedBy {
-    /// Fingerprint of the server's command or addresses (`countersign_config::UpstreamTarget::fingerprint`). Empty for
-    /// a module, which never changes.
+    /// Fingerprint of the server's command or addresses. Empty for a module, which never changes.
     pub fingerprint: String,
     /// The name for people: the program's file name or the hosts, without possible secrets.
     pub label: String,
 }
 
 /// The reason why a call became a change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReviewNote {
-    /// The policy rule that decided; `None` if `policy.default` decided.
+    /// The policy rule that decided, unless `policy.default` did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// One clause for people.
     pub reason: String,
     /// `TOOL_NEW` or `TOOL_CHANGED` if the tool's definition is not accepted yet.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^TOOL_(NEW|CHANGED)$")]
     pub mark: Option<String>,
 }
 
 /// The decision of a reviewer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(as = DecisionVerdict)]
 pub enum Verdict {
     Approve,
     Reject,
 }
 
 /// One decision by one reviewer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Decision {
     pub reviewer: String,
@@ -284,6 +311,7 @@ pub struct Decision {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
     pub verdict: Verdict,
+    #[schema(required)]
     pub comment: Option<String>,
     pub at: Timestamp,
     /// The version of the change that was decided on.
@@ -291,7 +319,7 @@ pub struct Decision {
 }
 
 /// An edit of the arguments by a reviewer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Edit {
     /// The name of the editor.
@@ -305,13 +333,14 @@ pub struct Edit {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     pub at: Timestamp,
-    /// Hashes of the arguments before and after (`sha256:…` of their bytes).
+    /// Hash of the arguments before (`sha256:…` of their bytes).
     pub from: String,
+    /// Hash of the arguments after.
     pub to: String,
 }
 
 /// A node and its current lease; a new lease has a new epoch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Claimant {
     pub node: String,
@@ -319,11 +348,11 @@ pub struct Claimant {
 }
 
 /// The change of the same target that an approved change waits for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WaitsFor {
     pub change: String,
-    /// `None` while the other change runs. If its outcome is unknown, this change waits until that time, or until a
-    /// person has settled it.
+    /// Set if the outcome of the other change is unknown: this change waits until that time, or until a person has settled
+    /// the other one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -347,10 +376,12 @@ impl WaitsFor {
 }
 
 /// The reason why a change failed, became stale or expired.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Fault)]
 pub struct ChangeFault {
-    /// One of the stable codes of [`countersign_protocol::ErrorKind`].
+    /// A stable code.
+    // One of `countersign_protocol::ErrorKind`.
     pub code: String,
     pub message: String,
 }
@@ -362,8 +393,8 @@ impl ChangeFault {
     }
 }
 
-/// A proposed write. This is also its JSON on the REST endpoint.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// A proposed write.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
     /// `chg_` and 24 characters of a nanoid.
@@ -377,14 +408,17 @@ pub struct Change {
     pub tool_title: String,
     /// Hash of the tool's definition when the change was proposed.
     pub tool_hash: String,
-    /// The server behind the provider's name when the diff was made. A record without it counts as one of a module, so a
-    /// change of a server becomes stale.
+    /// The server behind the provider's name when the diff was made.
+    // A record without it counts as one of a module, so a change of a server becomes stale.
     #[serde(default)]
+    #[schema(required)]
     pub served_by: ServedBy,
     /// The exact bytes of the arguments that will run.
+    #[schema(value_type = Object)]
     pub arguments: Arc<RawValue>,
     /// The arguments that the agent proposed, once a reviewer has edited them.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub proposed_arguments: Option<Arc<RawValue>>,
     /// Edits, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -394,19 +428,23 @@ pub struct Change {
     pub summary: String,
     /// The source of the diff.
     #[serde(default)]
+    #[schema(required)]
     pub preview: PreviewNote,
     pub diff: Diff,
-    /// The diff before the target changed; `None` if the target has not changed.
+    /// The diff before the target changed, if it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_diff: Option<Diff>,
+    /// Hash of the state that the diff was computed against.
     pub fingerprint: String,
     /// Hash of the content shown to a reviewer (arguments, target, diff). A decision may carry it.
     pub digest: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub review: Option<ReviewNote>,
+    #[schema(required)]
     pub idempotency_key: Option<String>,
     /// The terms that the rule sets for the review.
     #[serde(default)]
+    #[schema(required)]
     pub terms: Terms,
     /// Another open change with the same principal, tool and arguments, at the time of the proposal.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -435,8 +473,11 @@ pub struct Change {
     /// Questions that the tool may ask the proposer's client during the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dialogue: Option<Dialogue>,
-    /// The result of the tool (a `countersign_provider::ToolResult` as JSON) after the call.
+    /// The result of the tool after the call: its `content`, and where the tool returned them, `structuredContent` and
+    /// `isError`.
+    // A `countersign_provider::ToolResult`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub result: Option<Arc<RawValue>>,
     /// The reason why the change failed, is stale, expired or has an unknown outcome.
     #[serde(skip_serializing_if = "Option::is_none")]

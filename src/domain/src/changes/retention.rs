@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::{Change, Diff, digest::bytes_hash};
 
@@ -13,7 +14,7 @@ pub const LARGE_CHANGE_MIN_BYTES: u64 = 64 << 10;
 
 /// Records that the arguments, diffs, answers and result of a change were removed, with the hashes of their bytes
 /// (`sha256:…`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Redaction {
     pub at: Timestamp,

@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
+use utoipa::ToSchema;
 
 /// The state of a change after nobody decided on it in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum OnExpiry {
@@ -17,7 +18,7 @@ pub enum OnExpiry {
 }
 
 /// The answer to the caller of a reviewed tool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum OnReview {
@@ -31,9 +32,7 @@ pub enum OnReview {
 }
 
 /// Selects the reviewers who may approve arguments that a reviewer has edited.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Editing {
@@ -47,32 +46,44 @@ pub enum Editing {
 }
 
 /// The terms of a review. Times are in whole seconds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Terms {
     /// Roles and groups (`policy.groups`) whose members may decide. Empty means every reviewer.
+    #[schema(required)]
     pub reviewers: Vec<String>,
     /// The number of required approvals, each by another owner.
+    #[schema(required, minimum = 1)]
     pub quorum: u32,
-    /// Time until the change expires; `None` means `changes.expire_after`.
+    /// Time until the change expires, if it is not `changes.expire_after`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expire_after: Option<u64>,
+    #[schema(required)]
     pub on_expiry: OnExpiry,
     /// A decision requires a comment.
+    #[schema(required)]
     pub require_comment: bool,
     /// Tells whether reviewers may edit the arguments, and whether editors may then approve.
+    #[schema(required)]
     pub edit: Editing,
+    #[schema(required)]
     pub on_review: OnReview,
     /// The longest time that a held call stays open.
+    #[schema(required)]
     pub hold_for: u64,
     /// The time during which an approval can be undone before the change runs.
+    #[schema(required)]
     pub undo_for: u64,
-    /// Only changes whose preview shows live state ([`super::PreviewNote::is_live`]) can be approved.
+    /// Only changes whose preview shows live state can be approved.
+    // `PreviewNote::is_live` decides.
+    #[schema(required)]
     pub preview_required: bool,
     /// Clients that can show a URL are asked to open the page of the change.
+    #[schema(required)]
     pub open_page: bool,
     /// Questions of the tool during the approved call are passed to the proposer's client; otherwise they are declined.
     /// The answers are input that no reviewer has seen.
+    #[schema(required)]
     pub questions: bool,
 }
 

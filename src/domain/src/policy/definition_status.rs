@@ -1,9 +1,10 @@
 //! The status of a tool's definition.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// The status of a tool's definition, which determines whether its annotations are trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DefinitionStatus {
     /// The tool is built into the gateway.
@@ -42,7 +43,7 @@ impl DefinitionStatus {
 }
 
 /// The reason why a tool is reviewed regardless of the rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub enum AcceptanceMark {
     #[serde(rename = "TOOL_NEW")]
     New,

@@ -36,6 +36,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
+use utoipa::ToSchema;
 
 pub use condition::{Condition, ConditionError, ConditionFault};
 pub use definition_status::{AcceptanceMark, DefinitionStatus};
@@ -55,9 +56,10 @@ use crate::changes::{ReviewNote, Terms};
 use countersign_protocol::annotations::ToolAnnotations;
 
 /// The verdict on a call, in order of strictness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr, VariantArray, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
+#[schema(as = PolicyVerdict)]
 pub enum Verdict {
     /// The call goes to its provider.
     Allow,

@@ -19,6 +19,7 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::{Decision, Reviewers, ToolFacts, Verdict};
 use crate::{
@@ -28,7 +29,7 @@ use crate::{
 use countersign_protocol::arguments::{self, canonical_text_hash};
 
 /// The verdict of a standing rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StandingVerdict {
     Allow,
@@ -56,7 +57,7 @@ impl UseCounter {
 }
 
 /// A decision of a reviewer about future calls.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StandingRule {
     /// `srl_…`
@@ -67,42 +68,57 @@ pub struct StandingRule {
     pub tool: String,
     /// Hash of the tool's definition when the rule was created.
     pub tool_hash: String,
-    /// Fingerprint of the server when the rule was created ([`crate::changes::ServedBy::fingerprint`]). An older allow
-    /// rule without it (`None`) no longer applies.
+    /// Fingerprint of the server when the rule was created. An older allow rule without it no longer applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_by: Option<String>,
     /// The principal whose calls it covers; `None` means everyone. An allow rule covers this principal alone, a deny
     /// rule covers the person with any of their keys.
+    #[schema(required)]
     pub principal: Option<String>,
     /// The proposer of the change that the rule was created on, so that they cannot revoke a rule that denies their own
     /// calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposer: Option<AccountRef>,
     /// Hash of the canonical arguments, independent of the order of members; `None` means any arguments.
+    #[schema(required)]
     pub arguments_hash: Option<String>,
     /// The hashed arguments, if they are not too large to store.
+    #[schema(required, value_type = Option<Object>)]
     pub arguments: Option<Arc<RawValue>>,
     /// The change that it was created on; `None` if it was created on the tool.
+    #[schema(required)]
     pub from_change: Option<String>,
+    /// The person who created it.
     pub created_by: String,
     pub created_by_role: Role,
+    /// The owner of the creator's key, if that is another person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by_owner: Option<String>,
+    /// The id of the creator's key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by_key: Option<String>,
+    /// The creator's comment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     pub created_at: Timestamp,
+    /// The time at which it ends; `None` if it applies until it is revoked.
+    #[schema(required)]
     pub expires_at: Option<Timestamp>,
+    /// The time at which it was revoked.
+    #[schema(required)]
     pub revoked_at: Option<Timestamp>,
+    /// The person who revoked it.
+    #[schema(required)]
     pub revoked_by: Option<String>,
     /// The time at which the expiry was recorded.
+    #[schema(required)]
     pub expired_at: Option<Timestamp>,
     /// The time at which the gateway found that the creator may no longer decide (the key was revoked or has another role).
     /// An allow rule ends then; a deny rule stays until a reviewer revokes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub orphaned_at: Option<Timestamp>,
     /// The number of calls that the rule decided.
+    #[schema(value_type = u64)]
     pub uses: UseCounter,
     /// The expiry by the monotonic clock, so that setting back the wall clock does not extend it.
     #[serde(skip)]
@@ -110,7 +126,7 @@ pub struct StandingRule {
 }
 
 /// A reference to an account, by name, owner and key.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AccountRef {
     pub name: String,

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{Phase, Upstream};
 use crate::{catalog::ListKinds, link::LinkKind};
@@ -10,7 +11,7 @@ use countersign_protocol::Era;
 use countersign_telemetry::metrics::Breaker;
 
 /// The status of an upstream for operators.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpstreamStatus {
     /// `up`, `connecting` or `down`. Skipped, like the counts below, because the response already contains these
@@ -22,12 +23,18 @@ pub struct UpstreamStatus {
     /// The command with its arguments, or the URL, without secrets.
     pub target: String,
     /// `stateless` or `handshake`, after the server was reached.
+    #[schema(required, pattern = "^(stateless|handshake)$")]
     pub era: Option<&'static str>,
+    #[schema(required)]
     pub revision: Option<&'static str>,
+    /// The gateway is not ready while the server is down.
     pub required: bool,
     /// `closed`, `half-open` or `open`.
+    #[schema(pattern = "^(closed|half-open|open)$")]
     pub breaker: &'static str,
+    /// Number of calls being answered.
     pub in_flight: usize,
+    /// Number of calls that wait for a slot.
     pub waiting: usize,
     /// Number of connections in addition to the shared one.
     pub links: usize,
@@ -37,10 +44,14 @@ pub struct UpstreamStatus {
     pub prompts: usize,
     #[serde(skip)]
     pub resources: usize,
+    /// The reason why it is not up, or the last reason why it was not.
+    #[schema(required)]
     pub last_error: Option<String>,
     /// The first line of the latest output on stderr that looks like an error.
+    #[schema(required)]
     pub stderr_error: Option<String>,
     /// The last line on stderr, regardless of its age.
+    #[schema(required)]
     pub last_stderr: Option<String>,
     /// Omitted definitions, and lists that could not be read.
     pub left_out: Vec<String>,
@@ -54,7 +65,7 @@ pub struct UpstreamStatus {
 }
 
 /// The recipes for previews of a server's tools (`previews`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PreviewsStatus {
     /// Names of the built-in recipe sets in use.
     pub sets: Vec<&'static str>,
