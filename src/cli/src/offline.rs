@@ -24,7 +24,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module, Provider, ToolDef, ToolResult};
-use countersign_rest::policy::{PolicyTestResult, TestBody};
+use countersign_rest::policy::{PolicyTest, PolicyTestRequest};
 use countersign_review::gateway_tools::tool_definitions;
 use countersign_routing::{
     RouteTable, RouteTarget,
@@ -38,13 +38,14 @@ use countersign_upstream::{Names, is_tool_allowed};
 #[derive(Serialize)]
 struct OfflineDecision {
     #[serde(flatten)]
-    decision: PolicyTestResult,
+    decision: PolicyTest,
     unknown: Vec<String>,
 }
 
 /// Answers a `POST /api/policy/test` whose body is `body`, as JSON.
 pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
-    let body: TestBody = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    let body: PolicyTestRequest =
+        serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let mut unknown = Vec::new();
     let place = StoreLocation::configured(&config.data, config.store_server())?;
     let records = place.reviewer_records()?.unwrap_or_else(|| {

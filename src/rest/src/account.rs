@@ -9,6 +9,7 @@ use actix_web::{
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Caller, Problem, body, json_ok};
 use countersign_auth::{
@@ -31,21 +32,41 @@ pub struct Accounts {
     pub request_timeout: Duration,
 }
 
-/// Either `{"code": …}` or `{"key": …}`.
-#[derive(Deserialize)]
+/// Either a `code` or a `key`.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SignIn {
     code: Option<String>,
     key: Option<String>,
 }
 
-#[derive(Serialize)]
-struct CallerInfo<'a> {
+/// A new sign-in.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct SignedIn<'a> {
+    /// The value of the header `X-Countersign-Secret`.
+    secret: &'a str,
+    principal: SignedInPrincipal<'a>,
+    /// The time at which the sign-in ends if it is not used until then.
+    expires_at: Timestamp,
+}
+
+#[derive(Serialize, ToSchema)]
+struct SignedInPrincipal<'a> {
     name: &'a str,
     role: Role,
 }
 
-/// `POST /api/sign-in`
+/// Signs in to the dashboard.
+///
+/// The body has a one-time code (from `countersign open`), or the API key of a reviewer, viewer or admin. Failed attempts are
+/// limited for each address.
+#[utoipa::path(post, path = "/api/sign-in", operation_id = "signIn", security(()), request_body = SignIn, responses(
+    (status = 200, body = SignedIn, headers(("Set-Cookie" = String,
+        description = "`countersign_session`: HttpOnly, SameSite=Strict, Path=/, and Secure over https.")),
+        description = "The sign-in. The page keeps the secret in its `sessionStorage` and sends it in the header \
+            `X-Countersign-Secret` of every request; the cookie alone authorizes nothing."),
+    (status = 401), (status = 403), (status = 429), (status = 503), (status = 504)))]
 pub async fn sign_in(
     request: HttpRequest,
     payload: web::Payload,
@@ -70,14 +91,7 @@ pub async fn sign_in(
     let new = accounts.authentication.sign_ins.sign_in(principal, key, &cookies(&request), Timestamp::now())?;
     tracing::info!(principal = new.principal.name, "signed in");
 
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct SignedIn<'a> {
-        secret: &'a str,
-        principal: CallerInfo<'a>,
-        expires_at: Timestamp,
-    }
-    let who = CallerInfo { name: &new.principal.name, role: new.principal.role };
+    let who = SignedInPrincipal { name: &new.principal.name, role: new.principal.role };
     let mut response = json_ok(&SignedIn { secret: &new.secret, principal: who, expires_at: new.expires_at });
     set_cookie(&mut response, &new.cookie)?;
     Ok(response)
@@ -109,7 +123,9 @@ async fn verify(
     }
 }
 
-/// `POST /api/sign-out`: ends the sign-in of the whole browser.
+/// Signs out the whole browser.
+#[utoipa::path(post, path = "/api/sign-out", operation_id = "signOut", responses(
+    (status = 204, description = "All tabs of the browser are signed out.")))]
 pub async fn sign_out(caller: Caller, accounts: web::Data<Accounts>) -> Result<HttpResponse, Problem> {
     let cookie = accounts.authentication.sign_ins.sign_out(&caller.credential)?;
     let mut response = HttpResponse::NoContent().insert_header((CACHE_CONTROL, "no-store")).finish();
@@ -124,29 +140,35 @@ fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_
     Ok(())
 }
 
-/// `GET /api/me`: the caller's account and permissions.
+/// The caller's account and permissions.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct Me<'a> {
+    name: &'a str,
+    role: Role,
+    /// The person who owns the key, who decides once and never on their own proposals.
+    owner: &'a str,
+    /// The id of the key, if the caller used one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_id: Option<&'a str>,
+    /// The groups of `policy.groups` with this person. A rule may require the approval of one of them.
+    groups: Vec<String>,
+    /// `true` if they may approve, reject, edit, settle, accept definitions, and create and revoke standing rules, as far as
+    /// the rule of a change requires them.
+    may_decide: bool,
+    /// `true` if they may revoke the approvals of others while a change can still be undone.
+    may_undo_all: bool,
+}
+
+/// Returns the caller's account and permissions.
+#[utoipa::path(get, path = "/api/me", operation_id = "getMe", responses(
+    (status = 200, description = "The caller", body = Me)))]
 pub async fn me(caller: Caller, accounts: web::Data<Accounts>) -> HttpResponse {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Me<'a> {
-        #[serde(flatten)]
-        who: CallerInfo<'a>,
-        /// The person who owns the key, who decides once and never on their own proposals.
-        owner: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        key_id: Option<&'a str>,
-        /// The groups of `policy.groups` with this person. A rule may require the approval of one of them.
-        groups: Vec<String>,
-        /// `true` if they may approve, reject, edit, settle, accept definitions, and create and revoke standing rules, as far as
-        /// the rule of a change requires them.
-        may_decide: bool,
-        /// `true` if they may revoke the approvals of others while a change can still be undone.
-        may_undo_all: bool,
-    }
     let principal = &*caller.principal;
     let Principal { name, role, key_id, .. } = principal;
     json_ok(&Me {
-        who: CallerInfo { name, role: *role },
+        name,
+        role: *role,
         owner: principal.owner(),
         key_id: key_id.as_deref(),
         groups: accounts.people.groups_of(principal),

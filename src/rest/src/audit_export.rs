@@ -33,7 +33,18 @@ struct Export {
     _slot: StreamSlot,
 }
 
-/// `GET /api/audit/export?format=jsonl|csv&since=&until=`: streamed, the oldest entry first. An error breaks the stream off.
+/// Exports the audit trail as a file, the oldest entry first.
+///
+/// The file is streamed; an error breaks the stream off. JSON lines contain everything that the hashes cover. In CSV, a cell
+/// that a spreadsheet would run as a formula begins with an apostrophe.
+#[utoipa::path(get, path = "/api/audit/export", operation_id = "exportAudit",
+    params(
+        ("format" = Option<String>, Query, description = "`jsonl`, the default, or `csv`.",
+            pattern = "^(jsonl|csv)$"),
+        ("since" = Option<Timestamp>, Query, description = "Only entries at or after this time."),
+        ("until" = Option<Timestamp>, Query, description = "Only entries before this time.")),
+    responses((status = 200, description = "The file",
+        content((String = "application/jsonl"), (String = "text/csv")))))]
 pub async fn export(
     caller: Caller,
     request: HttpRequest,

@@ -5,11 +5,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::{
     Caller, Problem, Query,
     body::{self, Body, Submission},
-    json_of, json_ok, path_id,
+    json_of, json_ok,
+    page::PageParams,
+    path_id,
 };
 use countersign_config::HttpConfig;
 use countersign_domain::changes::{Change, ChangeState, Verdict, digest::hex, export::ExportLine};
@@ -27,15 +30,33 @@ pub fn change_not_found() -> Problem {
     Problem::new(ErrorKind::ChangeNotFound, "Change not found")
 }
 
-/// `GET /api/changes?status=&principal=&tool=&server=&q=&since=&until=&limit=&cursor=`, newest first.
+/// A page of changes.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct ChangePage {
+    changes: Vec<Arc<Change>>,
+    /// The cursor of the next page; `null` on the last one.
+    #[schema(required)]
+    next_cursor: Option<String>,
+    /// The number of changes in each state, regardless of the filter.
+    counts: BTreeMap<ChangeState, u64>,
+}
+
+/// Lists changes, newest first.
+#[utoipa::path(get, path = "/api/changes", operation_id = "listChanges",
+    params(
+        ("status" = Option<String>, Query, description = "Only changes in these states, separated by commas."),
+        ("principal" = Option<String>, Query, description = "Only changes proposed by these principals, separated by commas."),
+        ("tool" = Option<String>, Query, description = "Only calls of these tools, separated by commas."),
+        ("server" = Option<String>, Query,
+            description = "Only calls of these servers and modules (`provider` of a change), separated by commas."),
+        ("q" = Option<String>, Query, description = "Only changes with this text in the summary, the label of the target, \
+            the id, the tool, the server or the principal. Case is ignored."),
+        ("since" = Option<Timestamp>, Query, description = "Only changes proposed at or after this time."),
+        ("until" = Option<Timestamp>, Query, description = "Only changes proposed before this time."),
+        PageParams),
+    responses((status = 200, description = "A page of changes", body = ChangePage)))]
 pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct ChangePage {
-        changes: Vec<Arc<Change>>,
-        next_cursor: Option<String>,
-        counts: BTreeMap<ChangeState, u64>,
-    }
     let known = ["status", "principal", "tool", "server", "q", "since", "until", "limit", "cursor"];
     let query = Query::read(&request, &known)?;
     let filter = ChangeFilter {
@@ -56,7 +77,9 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
     json_of(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
 }
 
-/// `GET /api/changes/{id}`
+/// Returns a change.
+#[utoipa::path(get, path = "/api/changes/{id}", operation_id = "getChange", responses(
+    (status = 200, description = "The change", body = Change)))]
 pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let id = path_id(&request).ok_or_else(change_not_found)?;
     let mut change = changes.get(id).await?.ok_or_else(change_not_found)?;
@@ -70,20 +93,30 @@ async fn change_response(decided: Result<Arc<Change>, DecideError>) -> Result<Ht
     json_of(change.estimated_size(), change).await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DecisionBody {
+pub struct DecisionRequest {
     decision: Verdict,
+    #[schema(max_length = 4096)]
     comment: Option<String>,
+    /// The version that was shown.
     version: u64,
+    /// The digest that was shown. If given, it must still be the same.
     digest: Option<String>,
 }
 
-impl Body for DecisionBody {}
+impl Body for DecisionRequest {}
 
-/// `POST /api/changes/{id}/decision`
+/// Approves or rejects a change.
+///
+/// Requires the role reviewer or admin. The proposer of a change cannot approve it (403 `SELF_APPROVAL`). The decision names
+/// the version that was shown; if the change has moved on, the answer is 409 with the current change. The rule of the change
+/// may require other reviewers (403 `FORBIDDEN`), a comment (422 `COMMENT_REQUIRED`), a preview (409 `PREVIEW_REQUIRED`), or
+/// several approvals, each by another owner (409 `ALREADY_VOTED`).
+#[utoipa::path(post, path = "/api/changes/{id}/decision", operation_id = "decideChange", request_body = DecisionRequest,
+    responses((status = 200, description = "The change after the decision", body = Change), (status = 409)))]
 pub async fn decide(
-    submission: Submission<DecisionBody>,
+    submission: Submission<DecisionRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;
@@ -99,23 +132,35 @@ pub async fn decide(
     change_response(changes.decide(decision).await).await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct EditBody {
+pub struct EditRequest {
+    /// All new arguments.
+    #[schema(value_type = Object)]
     arguments: Box<RawValue>,
+    /// The version that was shown.
     version: u64,
+    #[schema(max_length = 4096)]
     comment: Option<String>,
 }
 
-impl Body for EditBody {
+impl Body for EditRequest {
     /// Allows as many bytes as a request of an agent.
     fn max_bytes(http: &HttpConfig) -> usize {
         http.max_body
     }
 }
 
-/// `POST /api/changes/{id}/edit`
-pub async fn edit(submission: Submission<EditBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
+/// Edits the arguments of a change.
+///
+/// Requires the role reviewer or admin, and a person whom the rule of the change requires, except the proposer. The arguments
+/// are checked against the tool's schema (422 `VALIDATION_FAILED`, with `details` as for calls) and the policy (403
+/// `POLICY_DENIED`), and previewed again. Earlier approvals no longer count. The editor may approve the edited change, unless
+/// several approvals are required; the edit itself is not an approval. 403 `EDIT_FORBIDDEN` if the rule lets nobody edit.
+#[utoipa::path(post, path = "/api/changes/{id}/edit", operation_id = "editChange", request_body = EditRequest,
+    responses((status = 200, description = "The pending change with the new arguments and their preview", body = Change),
+        (status = 409)))]
+pub async fn edit(submission: Submission<EditRequest>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;
     let edit = EditChange {
         id,
@@ -127,70 +172,113 @@ pub async fn edit(submission: Submission<EditBody>, changes: web::Data<Changes>)
     change_response(changes.edit(edit).await).await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct VersionBody {
+pub struct VersionRequest {
+    /// The version that was shown.
     version: u64,
 }
 
-impl Body for VersionBody {}
+impl Body for VersionRequest {}
 
-/// `POST /api/changes/{id}/undo`
-pub async fn undo(submission: Submission<VersionBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
+/// Undoes an approval.
+///
+/// This is possible while the change is approved and `runAfter` is in the future: for the person who approved, or for an admin,
+/// who undoes all approvals.
+#[utoipa::path(post, path = "/api/changes/{id}/undo", operation_id = "undoApproval", request_body = VersionRequest,
+    responses((status = 200, description = "The change, which is pending again", body = Change), (status = 409)))]
+pub async fn undo(
+    submission: Submission<VersionRequest>,
+    changes: web::Data<Changes>,
+) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;
     change_response(changes.undo(&id, &principal, body.version).await).await
 }
 
-/// `POST /api/changes/{id}/refresh`
+/// Previews a pending or stale change again.
+///
+/// If the target has changed, the change is pending with the new diff and the old one in `previousDiff`, and earlier approvals
+/// no longer count. If it can no longer be previewed, it is stale, and `fault` has the reason.
+#[utoipa::path(post, path = "/api/changes/{id}/refresh", operation_id = "refreshChange", request_body = VersionRequest,
+    responses((status = 200, description = "The current change", body = Change), (status = 409)))]
 pub async fn refresh(
-    submission: Submission<VersionBody>,
+    submission: Submission<VersionRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;
     change_response(changes.refresh(&id, &principal, body.version).await).await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum SettledAs {
     Applied,
     Failed,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SettleBody {
+pub struct SettleRequest {
     outcome: SettledAs,
+    #[schema(max_length = 4096)]
     comment: Option<String>,
     version: u64,
 }
 
-impl Body for SettleBody {}
+impl Body for SettleRequest {}
 
-/// `POST /api/changes/{id}/settle`
-pub async fn settle(submission: Submission<SettleBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
+/// Settles a change of unknown outcome.
+///
+/// The change must be in the state `outcome_unknown`: its call has no known end, because the gateway or the server stopped
+/// during the call, or because it took too long. Requires the same reviewers and the same comment as a decision.
+#[utoipa::path(post, path = "/api/changes/{id}/settle", operation_id = "settleChange", request_body = SettleRequest,
+    responses((status = 200, description = "The change, applied or failed", body = Change), (status = 409)))]
+pub async fn settle(
+    submission: Submission<SettleRequest>,
+    changes: web::Data<Changes>,
+) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;
     let applied = matches!(body.outcome, SettledAs::Applied);
     let comment = body::comment(body.comment)?;
     change_response(changes.settle(&id, &principal, applied, comment, body.version).await).await
 }
 
-/// `GET /api/audit?change=&event=&actor=&q=&since=&until=&limit=&cursor=`, newest first, with the head of the whole trail and the
-/// titles of the changes.
+/// The head of the audit trail.
+#[derive(Serialize, ToSchema)]
+struct AuditHead {
+    seq: u64,
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    hash: String,
+}
+
+/// A page of audit entries.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct AuditPage<'a> {
+    entries: Vec<ExportLine<'a>>,
+    /// The current titles of the changes of these entries by id, without those of deleted changes.
+    titles: BTreeMap<&'a str, &'a str>,
+    #[schema(required)]
+    next_cursor: Option<String>,
+    /// The head of the whole trail. A copy stored elsewhere lets `countersign audit verify --head` detect later alterations.
+    head: AuditHead,
+}
+
+/// Lists the entries of the audit trail, newest first.
+#[utoipa::path(get, path = "/api/audit", operation_id = "listAudit",
+    params(
+        ("change" = Option<String>, Query, description = "Only entries of this change."),
+        ("event" = Option<String>, Query,
+            description = "Only entries of these kinds (`approved`, `standing_rule_created`), separated by commas."),
+        ("actor" = Option<String>, Query,
+            description = "Only entries by these people, agents or `system`, separated by commas."),
+        ("q" = Option<String>, Query, description = "Only entries with this text in the kind, the actor, the details or the \
+            searched members of their change. Case is ignored. A page of a long search may be empty and have a `nextCursor`."),
+        ("since" = Option<Timestamp>, Query, description = "Only entries at or after this time."),
+        ("until" = Option<Timestamp>, Query, description = "Only entries before this time."),
+        PageParams),
+    responses((status = 200, description = "A page of entries, with the head of the whole trail", body = AuditPage)))]
 pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    #[derive(Serialize)]
-    struct Head {
-        seq: u64,
-        hash: String,
-    }
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct AuditPage<'a> {
-        entries: Vec<ExportLine<'a>>,
-        titles: BTreeMap<&'a str, &'a str>,
-        next_cursor: Option<String>,
-        head: Head,
-    }
     let query = Query::read(&request, &["change", "event", "actor", "q", "since", "until", "limit", "cursor"])?;
     let search = AuditSearch {
         change: query.get("change").map(str::to_owned),
@@ -210,6 +298,6 @@ pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>)
             .filter_map(|found| Some((found.entry.change_id.as_str(), found.title.as_deref()?)))
             .collect(),
         next_cursor: page.next_cursor,
-        head: Head { seq: head.seq, hash: hex(&head.hash) },
+        head: AuditHead { seq: head.seq, hash: hex(&head.hash) },
     }))
 }

@@ -5,12 +5,14 @@ use std::{collections::HashSet, sync::Arc};
 use actix_web::{HttpResponse, web};
 use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{
     Problem,
     body::{self, Body, Submission},
     changes::decide_problem,
     json_of,
+    problem_document::ProblemDocument,
 };
 use countersign_domain::changes::{Change, Verdict};
 use countersign_protocol::ErrorKind;
@@ -21,16 +23,18 @@ const MAX_CHANGES: usize = 100;
 /// Maximum number of decisions at a time.
 const CONCURRENCY: usize = 8;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct BulkDecisionBody {
+pub struct DecisionsRequest {
     decision: Verdict,
+    #[schema(max_length = 4096)]
     comment: Option<String>,
+    #[schema(min_items = 1, max_items = 100)]
     changes: Vec<DisplayedChange>,
 }
 
 /// A change as it was displayed.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct DisplayedChange {
     id: String,
@@ -39,25 +43,32 @@ struct DisplayedChange {
     digest: String,
 }
 
-impl Body for BulkDecisionBody {}
+impl Body for DecisionsRequest {}
 
-#[derive(Serialize)]
-struct Decisions {
+#[derive(Serialize, ToSchema)]
+struct DecisionResults {
     results: Vec<DecisionResult>,
 }
 
-#[derive(Serialize)]
+/// The change after its decision, or the reason why it was not made.
+#[derive(Serialize, ToSchema)]
 struct DecisionResult {
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<Arc<Change>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ProblemDocument>)]
     problem: Option<Problem>,
 }
 
-/// `POST /api/decisions`: the results have the order of the changes.
+/// Approves or rejects several changes.
+///
+/// Each decision is made on its own, as by `decideChange`, and has its own result, in the order of the changes. Each requires the
+/// digest that was shown. A change that was not shown completely is not approved this way (`TRUNCATED`).
+#[utoipa::path(post, path = "/api/decisions", operation_id = "decideMany", request_body = DecisionsRequest,
+    responses((status = 200, description = "The result of each decision", body = DecisionResults)))]
 pub async fn decide(
-    submission: Submission<BulkDecisionBody>,
+    submission: Submission<DecisionsRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
@@ -91,5 +102,5 @@ pub async fn decide(
     let results: Vec<DecisionResult> = stream::iter(decisions).buffered(CONCURRENCY).collect().await;
     let bytes =
         results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.estimated_size()).sum();
-    json_of(bytes, Decisions { results }).await
+    json_of(bytes, DecisionResults { results }).await
 }

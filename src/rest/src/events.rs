@@ -13,10 +13,11 @@ use actix_web::{
 use jiff::Timestamp;
 use tokio::{sync::Semaphore, time::Interval};
 use tokio_util::sync::CancellationToken;
+use utoipa::{IntoParams, ToSchema};
 
 use super::{Caller, Problem, Query, query::parse_number};
 use countersign_auth::{DashboardSignIns, authenticator::RECHECK};
-use countersign_domain::principal::Credential;
+use countersign_domain::{policy::StandingRule, principal::Credential};
 use countersign_exchange::{
     memory::Memory,
     slots::{StreamSlot, StreamSlots},
@@ -27,6 +28,9 @@ use countersign_http::{
     problem::shutting_down,
 };
 use countersign_protocol::ErrorKind;
+use countersign_reload::{Loosening, ReloadOutcome};
+use countersign_review::ChangeSummary;
+use countersign_session::registry::SessionInfo;
 
 /// The data of both endpoints of the feed.
 pub struct FeedAccess {
@@ -49,7 +53,25 @@ pub struct FeedAccess {
     pub sse_keep_alive: Duration,
 }
 
-/// `GET /api/events?since=N`, or with `Last-Event-ID`.
+/// The start of a subscription.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Since {
+    /// The feed sends every change event after this number, and then live ones. If some of them are no longer stored
+    /// (`changes.retention.events`), a `reset` event comes first: read the current state again and go on from its number. Without
+    /// `since`, the feed begins with a `hello` event, which has the current number.
+    pub since: Option<u64>,
+}
+
+/// Streams the feed as server-sent events.
+///
+/// Event numbers have no gaps. A subscriber that reconnects with `Last-Event-ID` (or `since`) misses no change event and receives
+/// none twice. Other events are live only.
+#[utoipa::path(get, path = "/api/events", operation_id = "streamEvents",
+    params(Since, ("Last-Event-ID" = Option<u64>, Header, description = "Like `since`, which it overrides.")),
+    responses((status = 200, body = FeedEventBody, content_type = "text/event-stream",
+        description = "`id` is the number of a change event, `event` its type, `data` a FeedEvent. Comments keep the \
+            connection alive.")))]
 pub async fn stream(
     caller: Caller,
     request: HttpRequest,
@@ -140,6 +162,88 @@ impl Subscriber {
             }
         }
     }
+}
+
+/// An event of the feed.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[schema(as = FeedEvent)]
+pub enum FeedEventBody {
+    Change(Box<ChangeEvent>),
+    Session(SessionEvent),
+    Hello(HelloEvent),
+    Reset(ResetEvent),
+    Rule(Box<RuleEvent>),
+    Config(Box<ConfigEvent>),
+}
+
+/// A transition of a change.
+#[derive(ToSchema)]
+pub struct ChangeEvent {
+    #[schema(pattern = r"^change\.[a-z_]+$", examples("change.created", "change.approved", "change.applied"))]
+    pub r#type: String,
+    pub seq: u64,
+    pub at: Timestamp,
+    /// A principal, or `system`.
+    pub actor: String,
+    #[schema(required)]
+    pub comment: Option<String>,
+    /// The change without its arguments and diff.
+    pub change: ChangeSummary<'static>,
+}
+
+/// A session that opened or closed. Live only.
+#[derive(ToSchema)]
+pub struct SessionEvent {
+    #[schema(pattern = r"^session\.(opened|closed)$")]
+    pub r#type: String,
+    pub at: Timestamp,
+    pub session: SessionInfo,
+}
+
+/// The first event of a subscription without `since`.
+#[derive(ToSchema)]
+pub struct HelloEvent {
+    #[schema(pattern = "^hello$")]
+    pub r#type: String,
+    /// The number of the last change event.
+    pub seq: u64,
+}
+
+/// Requested events are no longer stored. The subscriber must read everything up to this number again.
+#[derive(ToSchema)]
+pub struct ResetEvent {
+    #[schema(pattern = "^reset$")]
+    pub r#type: String,
+    /// The number of the last deleted change event, which the next one follows.
+    #[schema(minimum = 1)]
+    pub seq: u64,
+}
+
+/// An event of a standing rule. Live only.
+#[derive(ToSchema)]
+pub struct RuleEvent {
+    #[schema(pattern = r"^rule\.(created|revoked|expired|orphaned)$")]
+    pub r#type: String,
+    pub at: Timestamp,
+    pub actor: String,
+    /// The comment of a person, or the reason for the event.
+    #[schema(required)]
+    pub comment: Option<String>,
+    pub rule: StandingRule,
+}
+
+/// An event of the configuration. Live only. `config.waiting` has `at`, `digest` and `loosens`; the others have the members of
+/// `last` of `GET /api/reload`, and after a decision the `digest`.
+#[derive(ToSchema)]
+pub struct ConfigEvent {
+    #[schema(pattern = r"^config\.(waiting|applied|refused)$")]
+    pub r#type: String,
+    pub at: Timestamp,
+    pub digest: Option<String>,
+    pub loosens: Option<Vec<Loosening>>,
+    #[serde(flatten)]
+    pub outcome: Option<ReloadOutcome>,
 }
 
 struct Reader {

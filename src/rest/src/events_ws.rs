@@ -36,7 +36,13 @@ const MAX_FRAME_BYTES: usize = 4096;
 /// Maximum number of frames in the outbox, if `limits.outbox_messages` allows as many.
 const MAX_OUTBOX_FRAMES: usize = 256;
 
-/// `GET /events?since=N` with an upgrade.
+/// Opens the feed over a WebSocket.
+///
+/// The events are those of `/api/events`. The socket only sends.
+#[utoipa::path(get, path = "/events", operation_id = "openFeedSocket", params(events::Since), responses(
+    (status = 101, description = "Each text frame is a FeedEvent as JSON. The gateway sends pings; a subscriber that neither \
+        reads nor answers them is disconnected with 1013."),
+    (status = 426)))]
 pub async fn upgrade(
     caller: Caller,
     request: HttpRequest,

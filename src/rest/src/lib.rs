@@ -14,8 +14,10 @@ pub mod decisions;
 pub mod events;
 pub mod events_ws;
 pub mod nodes;
+pub mod openapi;
 pub mod page;
 pub mod policy;
+pub mod problem_document;
 pub mod query;
 pub mod reload;
 pub mod rules;
@@ -47,16 +49,13 @@ pub use query::Query;
 pub use views::{ProviderInfo, ProvidersView, RoutedProviders, SessionsView};
 
 use countersign_exchange::slots::StreamSlots;
-use countersign_http::{framing::EmbeddedBody, problem::Problem};
+use countersign_http::problem::Problem;
 use countersign_protocol::ErrorKind;
 use countersign_reload::Reloader;
 use countersign_review::Changes;
 use countersign_rulings::{standing_rules::StandingRules, tool_acceptance::ToolAcceptances};
 use countersign_runtime::large_messages::{LARGE_MESSAGE_BYTES, offload};
 use countersign_webhooks::Webhooks;
-
-/// The description of this API (OpenAPI 3.1). A test compares it with [`ROUTES`].
-pub const OPENAPI: &str = include_str!("openapi.json");
 
 /// The data of the endpoints. Each receives its part as `web::Data`, one for all workers.
 #[derive(Clone)]
@@ -97,9 +96,9 @@ macro_rules! route {
     };
 }
 
-/// All paths of the REST API and the feed.
+/// All paths of the REST API and the feed. A test compares them with [`openapi`].
 pub const ROUTES: &[Route] = &[
-    route!(READ "/api/openapi.json", openapi),
+    route!(READ "/api/openapi.json", openapi::get),
     route!(POST "/api/sign-in", account::sign_in),
     route!(POST "/api/sign-out", account::sign_out),
     route!(READ "/api/me", account::me),
@@ -188,17 +187,6 @@ async fn limit_request_time(
 /// Responds to an unknown path with a problem document. Also the default service of the application.
 pub async fn not_found(request: HttpRequest) -> Result<HttpResponse, Problem> {
     Err(Problem::not_found(request.path()))
-}
-
-async fn openapi() -> HttpResponse {
-    let mut response = HttpResponse::Ok();
-    response
-        .content_type("application/json")
-        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-cache")))
-        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
-        .extensions_mut()
-        .insert(EmbeddedBody);
-    response.body(OPENAPI)
 }
 
 /// Returns the `{name}` of the path.

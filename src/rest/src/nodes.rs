@@ -5,21 +5,28 @@ use std::collections::HashSet;
 use actix_web::{HttpResponse, web};
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{Caller, Problem, json_ok};
 use countersign_review::Changes;
 use countersign_store::nodes::Node;
 
-#[derive(Serialize)]
+/// A gateway of the store.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Node)]
 struct NodeInfo {
+    /// The id of its data directory.
     id: String,
     /// Increases whenever the node joins, after a restart or after its lease expired.
+    #[schema(minimum = 1)]
     epoch: u64,
+    /// The address of its endpoints; empty until the node has announced it.
     url: String,
     version: String,
     started_at: Timestamp,
-    /// `None` if no other gateway can serve the store.
+    /// The end of its lease by the clock of the store; `null` if no other gateway can serve the store.
+    #[schema(required)]
     lease_until: Option<Timestamp>,
     live: bool,
     /// `true` for the leader, which runs the tasks of the store.
@@ -28,7 +35,8 @@ struct NodeInfo {
     here: bool,
     /// Number of changes that the node runs.
     running: u64,
-    /// `true` if its configuration is that of the node that responds, or `None` if the versions differ.
+    /// `true` if its configuration is that of the node that responds, or `null` if the versions differ.
+    #[schema(required)]
     same_configuration: Option<bool>,
     /// Servers that the node does not reach.
     unreachable: Vec<String>,
@@ -38,12 +46,17 @@ struct NodeInfo {
     breakers_open: Vec<String>,
 }
 
-/// `GET /api/nodes`, the oldest first. Nodes that have ended stay in the list for about a day.
+#[derive(Serialize, ToSchema)]
+struct NodeList {
+    nodes: Vec<NodeInfo>,
+}
+
+/// Lists the gateways that share the store of this one.
+///
+/// The oldest is first. Nodes that have ended stay in the list for about a day. An embedded store has only this gateway.
+#[utoipa::path(get, path = "/api/nodes", operation_id = "listNodes", responses(
+    (status = 200, description = "All nodes", body = NodeList)))]
 pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    #[derive(Serialize)]
-    struct NodeList {
-        nodes: Vec<NodeInfo>,
-    }
     let nodes = changes.nodes().list().await.map_err(|error| {
         tracing::warn!(%error, "the nodes cannot be listed");
         error.to_mcp()

@@ -2,9 +2,35 @@
 //!
 //! A cursor is the key of the last item of the previous page, so that added and removed items shift nothing.
 
+use utoipa::IntoParams;
+
 use super::{Problem, Query};
 use countersign_protocol::ErrorKind;
 use countersign_review::Page;
+
+/// The parameters of a list with a default size of pages.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct PageParams {
+    /// The number of items on a page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    pub limit: Option<u32>,
+    /// The `nextCursor` of the previous page.
+    #[param(max_length = 1024)]
+    pub cursor: Option<String>,
+}
+
+/// The parameters of a list that is whole without them.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct OptionalPageParams {
+    /// The number of items on a page. Without it and without a cursor, the list is whole.
+    #[param(minimum = 1, maximum = 200)]
+    pub limit: Option<u32>,
+    /// The `nextCursor` of the previous page.
+    #[param(max_length = 1024)]
+    pub cursor: Option<String>,
+}
 
 /// Returns a page of `items`, which are sorted by unique keys.
 ///

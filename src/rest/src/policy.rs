@@ -5,6 +5,7 @@ use std::sync::Arc;
 use actix_web::{HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::{
     Problem,
@@ -25,7 +26,7 @@ use countersign_session::policy::refusal;
 /// Maximum size in bytes of a body with arguments.
 const MAX_BODY_BYTES: usize = 2 << 20;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct TestedPrincipal {
     name: String,
@@ -34,10 +35,10 @@ struct TestedPrincipal {
 }
 
 /// The call to evaluate.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TestBody {
-    /// The name of a tool. The body names exactly one of `tool`, `resource`, `prompt` and `method`.
+pub struct PolicyTestRequest {
+    /// The name of a tool as clients see it. The body names exactly one of `tool`, `resource`, `prompt` and `method`.
     tool: Option<String>,
     /// The URI of a resource.
     resource: Option<String>,
@@ -45,14 +46,19 @@ pub struct TestBody {
     /// A method of an extension. `server` names its server.
     method: Option<String>,
     server: Option<String>,
+    #[schema(value_type = Option<Object>)]
     arguments: Option<Box<RawValue>>,
+    /// The caller; the local agent if it is missing.
     principal: Option<TestedPrincipal>,
+    /// `http`, `websocket`, `stdio`, …
     transport: Option<String>,
+    /// The protocol revision.
     revision: Option<String>,
+    /// The name that the client reports.
     client: Option<String>,
 }
 
-impl Body for TestBody {
+impl Body for PolicyTestRequest {
     const NEEDS_REVIEWER: bool = false;
 
     fn max_bytes(_: &HttpConfig) -> usize {
@@ -61,19 +67,25 @@ impl Body for TestBody {
 }
 
 /// The outcome of the call.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct PolicyTestResult {
+pub struct PolicyTest {
     #[serde(flatten)]
     subject: TestSubject,
     server: String,
     /// The verdict of the policy, even if it is not enforced.
     verdict: Verdict,
+    /// The rule of the configuration that decided; `null` if `policy.default` or a standing rule did.
+    #[schema(required)]
     rule: Option<Arc<str>>,
+    /// The standing rule that decided.
+    #[schema(required)]
     standing_rule: Option<Arc<StandingRule>>,
     reason: Arc<str>,
+    #[schema(required)]
     mark: Option<AcceptanceMark>,
     /// The terms of a review.
+    #[schema(required)]
     terms: Option<Arc<Terms>>,
     /// `true` if the policy is not enforced.
     simulated: bool,
@@ -82,7 +94,7 @@ pub struct PolicyTestResult {
 }
 
 /// The subject of the test.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TestSubject {
     Tool(String),
@@ -91,7 +103,7 @@ pub enum TestSubject {
     Method(String),
 }
 
-impl TestBody {
+impl PolicyTestRequest {
     /// Returns the tool, if the test is about one.
     #[must_use]
     pub fn tool(&self) -> Option<&str> {
@@ -102,7 +114,7 @@ impl TestBody {
     ///
     /// # Errors
     /// `TOOL_NOT_FOUND` and the like, `VALIDATION_FAILED`.
-    pub fn evaluate(self, table: &RouteTable) -> Result<PolicyTestResult, McpError> {
+    pub fn evaluate(self, table: &RouteTable) -> Result<PolicyTest, McpError> {
         let other_subjects = [&self.resource, &self.prompt, &self.method].into_iter().flatten().count();
         let Some(tool) = self.tool.clone().filter(|_| other_subjects == 0) else {
             return if self.tool.is_none() && other_subjects == 1 {
@@ -136,7 +148,7 @@ impl TestBody {
         };
         let decision = route.ruling_for(&arguments).decide(&requester, &arguments);
         let verdict = decision.intended_verdict();
-        Ok(PolicyTestResult {
+        Ok(PolicyTest {
             subject: TestSubject::Tool(route.name.clone()),
             server: route.provider.name().to_owned(),
             verdict,
@@ -151,7 +163,7 @@ impl TestBody {
     }
 
     /// Evaluates the rules for a resource, a prompt or a method.
-    fn evaluate_other(self, table: &RouteTable) -> Result<PolicyTestResult, McpError> {
+    fn evaluate_other(self, table: &RouteTable) -> Result<PolicyTest, McpError> {
         let principal = principal(self.principal);
         let requester = Requester {
             principal: &principal,
@@ -195,7 +207,7 @@ impl TestBody {
             None => (None, default_reason.into()),
         };
         let (standing_rule, mark, terms) = (None, None, None);
-        Ok(PolicyTestResult { subject, server, verdict, rule, standing_rule, reason, mark, terms, simulated, listed })
+        Ok(PolicyTest { subject, server, verdict, rule, standing_rule, reason, mark, terms, simulated, listed })
     }
 }
 
@@ -218,9 +230,13 @@ const UNDECIDED_REASON: &str = "no rule denies it, and the default leaves it fre
 const OPEN_METHOD_REASON: &str = "a rule names it, or nothing of this server could be reviewed or denied";
 const CLOSED_METHOD_REASON: &str = "something of this server could be reviewed or denied, and no rule names the method";
 
-/// `POST /api/policy/test`
+/// Evaluates the policy for a call without making it.
+///
+/// Nothing is called, proposed or counted.
+#[utoipa::path(post, path = "/api/policy/test", operation_id = "testPolicy", request_body = PolicyTestRequest,
+    responses((status = 200, description = "The verdict and its reason", body = PolicyTest), (status = 404)))]
 pub async fn test(
-    submission: Submission<TestBody>,
+    submission: Submission<PolicyTestRequest>,
     standing: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
     let table = standing.routes().load_full();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use actix_web::{HttpResponse, web};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{
     Caller, Problem,
@@ -13,44 +14,62 @@ use super::{
 use countersign_protocol::ErrorKind;
 use countersign_reload::{DecideError, PendingPolicy, Reloader, Status, settings_view};
 
-/// `GET /api/reload`
+/// Returns the last reload of the configuration, and the changes that wait.
+///
+/// The gateway reads the configuration again on SIGHUP and when its file changes. Changes that loosen policy wait for a reviewer's
+/// consent. All others take effect at once, or at the next start if a key is read only then.
+#[utoipa::path(get, path = "/api/reload", operation_id = "getReload", responses(
+    (status = 200, description = "The last reload and the pending changes", body = Status)))]
 pub async fn status(_: Caller, reloads: web::Data<Reloader>) -> HttpResponse {
     json_ok(&reloads.status())
 }
 
-#[derive(Serialize)]
+/// The configuration in force.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Config)]
 struct ActiveConfig {
     /// The configuration file that is watched, if any.
+    #[schema(required)]
     file: Option<String>,
     settings: Vec<settings_view::ActiveSetting>,
+    #[schema(required)]
     waiting: Option<PendingPolicy>,
 }
 
-/// `GET /api/config`: the settings in force, and the policy that waits for consent. Secrets are hidden.
+/// Returns the configuration in force.
+///
+/// It is listed key by key, as by `countersign config show`: the values in force, the values of the file that wait for a
+/// reviewer's consent, and those that are read at the next start. Secrets are hidden.
+#[utoipa::path(get, path = "/api/config", operation_id = "getConfig", responses(
+    (status = 200, description = "The configuration", body = ActiveConfig)))]
 pub async fn in_force(_: Caller, reloads: web::Data<Reloader>) -> HttpResponse {
     let Status { file, waiting, .. } = reloads.status();
     json_ok(&ActiveConfig { file, settings: reloads.settings(), waiting })
 }
 
-#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(as = ConsentVerdict)]
 enum Verdict {
     Accept,
     Refuse,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ConsentBody {
+pub struct ConsentRequest {
+    /// The digest of the pending changes that were shown.
     digest: String,
     verdict: Verdict,
 }
 
-impl Body for ConsentBody {}
+impl Body for ConsentRequest {}
 
-/// `POST /api/reload/consent`: accepts or refuses a looser policy. Responds as `GET /api/reload`.
+/// Accepts or refuses a configuration that loosens policy.
+#[utoipa::path(post, path = "/api/reload/consent", operation_id = "consentReload", request_body = ConsentRequest,
+    responses((status = 200, description = "The current status", body = Status), (status = 404), (status = 409)))]
 pub async fn consent(
-    submission: Submission<ConsentBody>,
+    submission: Submission<ConsentRequest>,
     reloads: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;

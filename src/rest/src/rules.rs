@@ -4,52 +4,70 @@ use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{
     Caller, Problem, Query,
     body::{self, Body, Submission},
     changes::change_not_found,
-    json_ok, page,
+    json_ok,
+    page::{self, OptionalPageParams},
 };
 use countersign_domain::policy::{StandingRule, StandingVerdict};
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
 use countersign_rulings::standing_rules::{ArgumentScope, CallerScope, NewRule, StandingRules};
 
-/// `GET /api/rules?limit=&cursor=`, newest first; all of them without either.
+/// A list of standing rules, or a page of it.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct Rules {
+    rules: Vec<Arc<StandingRule>>,
+    /// The cursor of the next page, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// Lists standing rules, newest first.
+///
+/// The newest 1000 revoked and expired rules stay in the list.
+#[utoipa::path(get, path = "/api/rules", operation_id = "listRules", params(OptionalPageParams), responses(
+    (status = 200, description = "The rules", body = Rules)))]
 pub async fn list(
     _: Caller,
     request: HttpRequest,
     standing: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct RulePage {
-        rules: Vec<Arc<StandingRule>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        next_cursor: Option<String>,
-    }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let page = page::by_name(&query, standing.list(), |rule| &rule.id)?;
-    Ok(json_ok(&RulePage { rules: page.items, next_cursor: page.next_cursor }))
+    Ok(json_ok(&Rules { rules: page.items, next_cursor: page.next_cursor }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RuleBody {
+pub struct RuleRequest {
     verdict: StandingVerdict,
     arguments: ArgumentScope,
     principal: CallerScope,
+    /// The duration in seconds. An `allow` rule requires it, with at most 30 days.
     #[serde(rename = "for")]
+    #[schema(minimum = 1, maximum = 31622400)]
     valid_for_seconds: Option<u64>,
+    #[schema(max_length = 4096)]
     comment: Option<String>,
 }
 
-impl Body for RuleBody {}
+impl Body for RuleRequest {}
 
-/// `POST /api/changes/{id}/rule`
+/// Creates a standing rule from a change.
+///
+/// Requires the role reviewer or admin. An `allow` rule lets similar calls through until it ends. Only a reviewer who could have
+/// approved the change alone may create it, never its proposer. It does not apply to their own calls, to calls that the policy
+/// denies, or to a new or changed definition. A `deny` rule refuses calls regardless of other rules.
+#[utoipa::path(post, path = "/api/changes/{id}/rule", operation_id = "createRule", request_body = RuleRequest,
+    responses((status = 200, description = "The rule", body = StandingRule), (status = 409), (status = 429)))]
 pub async fn create(
-    submission: Submission<RuleBody>,
+    submission: Submission<RuleRequest>,
     changes: web::Data<Changes>,
     standing: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
@@ -65,19 +83,24 @@ pub async fn create(
     Ok(json_ok(&standing.create(&change, &principal, new).await?))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RevokeBody {
+pub struct RevokeRequest {
+    #[schema(max_length = 4096)]
     comment: Option<String>,
 }
 
-impl Body for RevokeBody {
+impl Body for RevokeRequest {
     const OBJECT: (&'static str, ErrorKind) = ("Standing rule", ErrorKind::NotFound);
 }
 
-/// `POST /api/rules/{id}/revoke`
+/// Revokes a standing rule.
+///
+/// Requires the role reviewer or admin. Nobody can revoke a rule that denies their own calls.
+#[utoipa::path(post, path = "/api/rules/{id}/revoke", operation_id = "revokeRule", request_body = RevokeRequest,
+    responses((status = 200, description = "The revoked rule", body = StandingRule), (status = 409)))]
 pub async fn revoke(
-    submission: Submission<RevokeBody>,
+    submission: Submission<RevokeRequest>,
     standing: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;

@@ -2,11 +2,14 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{
     Caller, Problem, ProviderInfo, ProvidersView, Query,
     body::{self, Body, Submission},
-    json_ok, page, path_name,
+    json_ok,
+    page::{self, OptionalPageParams},
+    path_name,
 };
 use countersign_config::HttpConfig;
 use countersign_protocol::ErrorKind;
@@ -19,7 +22,9 @@ use countersign_rulings::{
 /// Maximum size in bytes of a body that names many definitions.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-#[derive(Serialize)]
+/// A server or a module, with the tools that wait for a reviewer.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Provider)]
 struct ServerEntry {
     #[serde(flatten)]
     info: ProviderInfo,
@@ -27,20 +32,25 @@ struct ServerEntry {
     review: PendingToolCounts,
 }
 
-/// `GET /api/servers?limit=&cursor=`; all of them without either.
+/// A list of servers, or a page of it.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct ServerPage {
+    servers: Vec<ServerEntry>,
+    /// The cursor of the next page, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// Lists servers and modules with their status.
+#[utoipa::path(get, path = "/api/servers", operation_id = "listServers", params(OptionalPageParams), responses(
+    (status = 200, description = "The servers and modules", body = ServerPage)))]
 pub async fn list(
     _: Caller,
     request: HttpRequest,
     providers: web::Data<dyn ProvidersView>,
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct ServerPage {
-        servers: Vec<ServerEntry>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        next_cursor: Option<String>,
-    }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let infos = providers.providers().await;
     let mut pending = definitions.pending_counts();
@@ -49,7 +59,20 @@ pub async fn list(
     Ok(json_ok(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
 }
 
-/// `GET /api/servers/{name}?limit=&cursor=`: its tools; all of them without either.
+/// The tools of a server, or a page of them.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct ProviderTools<'a> {
+    name: &'a str,
+    tools: Vec<ToolInfo>,
+    /// The cursor of the next page, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// Lists the tools of a server, with their verdicts and definitions.
+#[utoipa::path(get, path = "/api/servers/{name}", operation_id = "getServer", params(OptionalPageParams), responses(
+    (status = 200, description = "The current tools", body = ProviderTools)))]
 pub async fn get(
     _: Caller,
     request: HttpRequest,
@@ -68,24 +91,18 @@ fn tools_page(
     definitions: &ToolAcceptances,
     page: impl FnOnce(Vec<ToolInfo>) -> Result<Page<ToolInfo>, Problem>,
 ) -> Result<HttpResponse, Problem> {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct ToolPage<'a> {
-        name: &'a str,
-        tools: Vec<ToolInfo>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        next_cursor: Option<String>,
-    }
     let tools =
         definitions.tools(name).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
     let Page { items, next_cursor } = page(tools)?;
-    Ok(json_ok(&ToolPage { name, tools: items, next_cursor }))
+    Ok(json_ok(&ProviderTools { name, tools: items, next_cursor }))
 }
 
-#[derive(Deserialize)]
+/// A definition that was shown.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct DefinitionRef {
     name: String,
+    /// The hash that was shown.
     hash: String,
 }
 
@@ -97,18 +114,31 @@ fn to_definitions(tools: Vec<DefinitionRef>, max: usize) -> Result<Vec<ShownDefi
     Ok(tools.into_iter().map(|DefinitionRef { name, hash }| ShownDefinition { name, hash }).collect())
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AllowBody {
+pub struct AllowRequest {
+    #[schema(min_items = 1, max_items = 200)]
     tools: Vec<DefinitionRef>,
+    /// The reason why the tools need no review. The rule and the audit trail keep it.
+    #[schema(min_length = 1)]
     reason: String,
 }
 
-impl Body for AllowBody {}
+impl Body for AllowRequest {}
 
-/// `POST /api/servers/{name}/allow`: lets tools run without review.
+/// Lets tools run without review.
+///
+/// Requires the role reviewer or admin. Creates a standing rule for each tool and records the reason in the audit trail: calls
+/// that `policy.default` would review go through, from any caller with any arguments, until the rule is revoked
+/// (`/api/rules/{id}/revoke`) or its creator's key is. The rule covers only this definition from this command or address. It does
+/// not cover calls on which a rule of the configuration decides, or the creator's own calls.
+///
+/// Refused (403) for a tool whose definition waits for acceptance, on which a rule of the configuration decides, or whose
+/// reviews require more than one approval or a preview. Refused (409) for all tools if one differs from what was shown.
+#[utoipa::path(post, path = "/api/servers/{name}/allow", operation_id = "letToolsRun", request_body = AllowRequest,
+    responses((status = 200, description = "The current tools", body = ProviderTools), (status = 409), (status = 429)))]
 pub async fn allow(
-    submission: Submission<AllowBody>,
+    submission: Submission<AllowRequest>,
     standing: web::Data<StandingRules>,
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
@@ -124,21 +154,29 @@ pub async fn allow(
     all_tools(&server, &definitions)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DefinitionsBody {
+pub struct DefinitionsRequest {
+    #[schema(min_items = 1, max_items = 20000)]
     tools: Vec<DefinitionRef>,
 }
 
-impl Body for DefinitionsBody {
+impl Body for DefinitionsRequest {
     fn max_bytes(_: &HttpConfig) -> usize {
         MAX_BODY_BYTES
     }
 }
 
-/// `POST /api/servers/{name}/accept`
+/// Accepts definitions of a server's tools.
+///
+/// Requires the role reviewer or admin. The claim of an accepted tool to be read-only is trusted, and a new or changed tool is no
+/// longer reviewed for being so. A tool that does not claim to be read-only is reviewed as before (see `allow`). Each tool is
+/// named with the hash that was shown; if one has another by now, none is accepted (409). The audit trail records acceptances.
+#[utoipa::path(post, path = "/api/servers/{name}/accept", operation_id = "acceptServerDefinitions",
+    request_body = DefinitionsRequest,
+    responses((status = 200, description = "The current tools", body = ProviderTools), (status = 409)))]
 pub async fn accept(
-    submission: Submission<DefinitionsBody>,
+    submission: Submission<DefinitionsRequest>,
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id: server, body } = submission;
@@ -147,9 +185,14 @@ pub async fn accept(
     all_tools(&server, &definitions)
 }
 
-/// `POST /api/servers/{name}/revoke`
+/// Revokes acceptances.
+///
+/// Requires the role reviewer or admin. Each definition has the status again that it had before.
+#[utoipa::path(post, path = "/api/servers/{name}/revoke", operation_id = "revokeServerDefinitions",
+    request_body = DefinitionsRequest,
+    responses((status = 200, description = "The current tools", body = ProviderTools), (status = 409)))]
 pub async fn revoke(
-    submission: Submission<DefinitionsBody>,
+    submission: Submission<DefinitionsRequest>,
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id: server, body } = submission;

@@ -5,8 +5,12 @@ use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc, time::Duration};
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
+use utoipa::ToSchema;
 
-use super::{Caller, Problem, Query, json_ok, page};
+use super::{
+    Caller, Problem, Query, json_ok,
+    page::{self, PageParams},
+};
 use countersign_domain::principal::Principal;
 use countersign_exchange::shared::short_session_id;
 use countersign_provider::{CallContext, Report};
@@ -40,7 +44,7 @@ impl FromStr for SessionSortKey {
 }
 
 /// A provider that calls can be routed to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ProviderInfo {
     pub name: String,
     /// `module` or `upstream`.
@@ -120,21 +124,27 @@ async fn provider_infos(routed: &RoutedProviders) -> Vec<ProviderInfo> {
     infos
 }
 
-/// `GET /api/sessions?limit=&cursor=`, newest first.
+/// A page of sessions.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct SessionPage {
+    sessions: Vec<SessionInfo>,
+    #[schema(required)]
+    next_cursor: Option<String>,
+    /// The number of sessions on all pages.
+    total: usize,
+    /// The number of requests being answered in all sessions.
+    in_flight: usize,
+}
+
+/// Lists live sessions of clients, newest first.
+#[utoipa::path(get, path = "/api/sessions", operation_id = "listSessions", params(PageParams), responses(
+    (status = 200, description = "A page of sessions", body = SessionPage)))]
 pub async fn sessions(
     _: Caller,
     request: HttpRequest,
     view: web::Data<dyn SessionsView>,
 ) -> Result<HttpResponse, Problem> {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct SessionPage {
-        sessions: Vec<SessionInfo>,
-        next_cursor: Option<String>,
-        /// Number of all sessions, not only of this page.
-        total: usize,
-        in_flight: usize,
-    }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let mut sessions = view.sessions();
     let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());

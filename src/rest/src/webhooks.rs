@@ -2,32 +2,42 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
+use utoipa::ToSchema;
 
-use super::{Caller, Problem, Query, json_ok, path_name};
+use super::{Caller, Problem, Query, json_ok, page::PageParams, path_name};
 use countersign_store::webhooks::Delivery;
-use countersign_webhooks::{WebhookSummary, Webhooks};
+use countersign_webhooks::{TestResult, WebhookSummary, Webhooks};
 
-/// `GET /api/webhooks`
+#[derive(Serialize, ToSchema)]
+struct WebhookList {
+    webhooks: Vec<WebhookSummary>,
+}
+
+/// Lists webhooks with their status.
+#[utoipa::path(get, path = "/api/webhooks", operation_id = "listWebhooks", responses(
+    (status = 200, description = "The webhooks in the order of the configuration", body = WebhookList)))]
 pub async fn list(_: Caller, webhooks: web::Data<Webhooks>) -> HttpResponse {
-    #[derive(Serialize)]
-    struct WebhookList {
-        webhooks: Vec<WebhookSummary>,
-    }
     json_ok(&WebhookList { webhooks: webhooks.list() })
 }
 
-/// `GET /api/webhooks/{name}/deliveries?limit=&cursor=`, newest first.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct WebhookDeliveryPage {
+    deliveries: Vec<Delivery>,
+    #[schema(required)]
+    next_cursor: Option<String>,
+}
+
+/// Lists the deliveries of a webhook, newest first.
+///
+/// The list has the waiting deliveries, and the latest 1,000 that were delivered or given up.
+#[utoipa::path(get, path = "/api/webhooks/{name}/deliveries", operation_id = "listWebhookDeliveries", params(PageParams),
+    responses((status = 200, description = "A page of deliveries", body = WebhookDeliveryPage)))]
 pub async fn deliveries(
     _: Caller,
     request: HttpRequest,
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct DeliveryPage {
-        deliveries: Vec<Delivery>,
-        next_cursor: Option<String>,
-    }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let limit = query.limit()?;
     // One more than the limit shows whether there is a next page.
@@ -36,24 +46,35 @@ pub async fn deliveries(
     let more = deliveries.len() > limit;
     deliveries.truncate(limit);
     let next_cursor = deliveries.last().filter(|_| more).map(|last| last.id.to_string());
-    Ok(json_ok(&DeliveryPage { deliveries, next_cursor }))
+    Ok(json_ok(&WebhookDeliveryPage { deliveries, next_cursor }))
 }
 
-/// `POST /api/webhooks/{name}/retry`
+#[derive(Serialize, ToSchema)]
+#[schema(as = WebhookRetried)]
+struct RetryResult {
+    /// The number of given up deliveries that wait again.
+    again: usize,
+}
+
+/// Retries all waiting and given up deliveries of a webhook at once.
+///
+/// Requires the role reviewer or admin. Deliveries that were given up arrive after later ones.
+#[utoipa::path(post, path = "/api/webhooks/{name}/retry", operation_id = "retryWebhook", responses(
+    (status = 200, description = "The number of deliveries that wait again", body = RetryResult)))]
 pub async fn retry(
     caller: Caller,
     request: HttpRequest,
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
-    #[derive(Serialize)]
-    struct RetryResult {
-        again: usize,
-    }
     caller.reviewer()?;
     Ok(json_ok(&RetryResult { again: webhooks.retry(path_name(&request)).await? }))
 }
 
-/// `POST /api/webhooks/{name}/test`
+/// Sends an event of the type `webhook.test`.
+///
+/// Requires the role reviewer or admin. The event is sent once and at once, before waiting deliveries.
+#[utoipa::path(post, path = "/api/webhooks/{name}/test", operation_id = "testWebhook", responses(
+    (status = 200, description = "The result of the delivery", body = TestResult)))]
 pub async fn test(
     caller: Caller,
     request: HttpRequest,

@@ -25,7 +25,6 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use utoipa::ToSchema;
 
 use crate::tool_acceptance::RebuildRoutes;
 use countersign_domain::{

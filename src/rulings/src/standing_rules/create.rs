@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::{StandingRules, unrestricted_rule};
 use countersign_domain::{
@@ -23,7 +24,7 @@ const MAX_DENY_SECONDS: u64 = 366 * 86_400;
 /// The maximum bytes of arguments that are kept for display.
 const MAX_KEPT_ARGUMENTS_BYTES: usize = 64 << 10;
 /// The arguments to which a rule applies: exactly those of its change, or any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ArgumentScope {
     Exact,
@@ -31,7 +32,7 @@ pub enum ArgumentScope {
 }
 
 /// The callers to which a rule applies: the proposer of its change, or everybody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CallerScope {
     Same,

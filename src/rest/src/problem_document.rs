@@ -1,0 +1,41 @@
+//! Describes problem documents, which [`countersign_http::problem`] writes.
+
+use countersign_domain::changes::Change;
+use utoipa::ToSchema;
+
+/// A problem document (RFC 9457).
+#[derive(ToSchema)]
+#[schema(as = Problem)]
+#[serde(rename_all = "camelCase")]
+pub struct ProblemDocument {
+    pub r#type: String,
+    /// The HTTP status in words.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// The error, for people.
+    pub detail: String,
+    /// The error, for programs.
+    #[schema(examples("VERSION_CONFLICT", "UNAUTHORIZED", "CHANGE_NOT_FOUND"))]
+    pub code: String,
+    /// The number of seconds to wait, with `RATE_LIMITED`.
+    pub retry_after: Option<u64>,
+    /// The current change, with 409.
+    pub change: Option<Change>,
+    /// Further information. With `VALIDATION_FAILED`, its `errors` list every fault.
+    pub details: Option<ProblemDetails>,
+}
+
+#[derive(ToSchema)]
+pub struct ProblemDetails {
+    pub errors: Option<Vec<ValidationFault>>,
+}
+
+/// A fault of a value.
+#[derive(ToSchema)]
+pub struct ValidationFault {
+    /// A JSON pointer to the value.
+    pub pointer: String,
+    pub rule: String,
+    pub message: String,
+}
