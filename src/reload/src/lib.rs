@@ -107,6 +107,9 @@ struct State {
     in_force: Arc<Config>,
     generation: u64,
     pending: Option<(PendingPolicy, Arc<Config>)>,
+    /// Decisions made here, by digest and acceptance, until they are met in the audit trail. The same changes may be
+    /// pending again by then.
+    own_decisions: Vec<(String, bool)>,
     needs_restart: Vec<String>,
     last: Option<ReloadOutcome>,
     settings_view: SettingsView,
@@ -132,6 +135,7 @@ impl Reloader {
             in_force: Arc::new(loaded.config),
             generation: 0,
             pending,
+            own_decisions: Vec::new(),
             needs_restart: Vec::new(),
             last: None,
             settings_view,
@@ -220,15 +224,23 @@ impl Reloader {
         let details = json!({ "digest": digest, "loosens": waiting.loosens }).to_string();
         // The decision is recorded before it takes effect.
         self.gateway.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
+        self.lock().own_decisions.push((digest.to_owned(), accept));
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
         self.apply_decision(waiting, config, accept, by, true).await
     }
 
-    /// Carries out a decision that was made and recorded at another gateway of the store, if the same changes are
-    /// pending here.
+    /// Carries out a decision that the audit trail of the store records, if it was made at another gateway and the same
+    /// changes are pending here.
     pub async fn apply_remote_decision(&self, digest: &str, accept: bool, by: &str) {
         let _turn = self.reload_lock.lock().await;
-        let waiting = self.lock().pending.clone().filter(|(waiting, _)| waiting.digest == digest);
+        let waiting = {
+            let mut state = self.lock();
+            if let Some(own) = state.own_decisions.iter().position(|own| own.0 == digest && own.1 == accept) {
+                state.own_decisions.swap_remove(own);
+                return;
+            }
+            state.pending.clone().filter(|(waiting, _)| waiting.digest == digest)
+        };
         let Some((waiting, config)) = waiting else { return };
         tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another gateway");
         if let Err(error) = self.apply_decision(waiting, config, accept, by, false).await {

@@ -274,6 +274,21 @@ async fn looser_changes_wait_and_the_rest_applies() {
 }
 
 #[tokio::test]
+async fn own_decision_does_not_count_for_later_changes() {
+    let gateway = TestGateway::new(SERVERS);
+    gateway.reload("policy: { default: allow }\n").await;
+    let digest = gateway.digest();
+    gateway.reloader.decide(&digest, false, "alice").await.unwrap();
+    gateway.reload(SERVERS).await;
+    gateway.reload("policy: { default: allow }\n").await;
+    // The audit trail is read later.
+    gateway.reloader.apply_remote_decision(&digest, false, "alice").await;
+    assert_eq!(gateway.digest(), digest);
+    gateway.reloader.apply_remote_decision(&digest, false, "bob").await;
+    assert!(gateway.reloader.status().waiting.is_none());
+}
+
+#[tokio::test]
 async fn event_is_sent_after_all_changes_are_visible() {
     let gateway = TestGateway::new(SERVERS);
     // The pending changes are reported while the rest takes effect.
