@@ -1,8 +1,11 @@
 //! The chain around every request: log, metrics, authenticate ([`countersign_auth::Authenticator::check`]), authorize,
-//! rate limit, and the choice of the handler. The handler of a tool call also validates its arguments ([`countersign_routing::validate`]) and asks the
-//! policy ([`crate::policy`]).
+//! rate limit, and the choice of the handler. The handler of a tool call also validates its arguments
+//! ([`countersign_routing::validate`]) and asks the policy ([`crate::policy`]).
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     RequestScope, extension,
@@ -19,6 +22,7 @@ use crate::{
 use countersign_domain::principal::Identity;
 use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancel};
 use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request};
+use countersign_routing::RouteTable;
 use countersign_telemetry::{RequestMetrics, RequestOutcome, Transport};
 
 /// Runs a JSON-RPC request through the chain to its handler.
@@ -104,32 +108,31 @@ async fn handle(
 ) -> Result<Reply, McpError> {
     let RequestScope { exchange, server, table } = scope;
     let McpServer { limits, memory, routing, reviews, runner, local_tasks, status, .. } = &**server;
-    let (routes, bridge) = (&routing.routes, &runner.bridge);
+    let bridge = &runner.bridge;
+    let waited = if is_list(method) { wait_for_first_answers(routing, table).await } else { None };
+    let table = waited.as_ref().unwrap_or(table);
     let finder = RouteFinder { principal: &exchange.identity.principal, table, routing };
     let item = ItemRequest { exchange, request, cancel, finder, limits };
     let tasks = TaskSources { reviews, local: local_tasks, upstream: &bridge.tasks };
-    if is_list(method) {
-        wait_for_first_answers(routing).await;
-    }
     match method {
         Method::Ping => Ok(Reply::new("{}".into())),
-        Method::Initialize => lifecycle::initialize(exchange, &routes.load(), limits, memory, request),
-        Method::Discover => Ok(lifecycle::discover(exchange, &routes.load())),
+        Method::Initialize => lifecycle::initialize(exchange, table, limits, memory, request),
+        Method::Discover => Ok(lifecycle::discover(exchange, table)),
         Method::HealthCheck => Ok(Reply::new(status.health().to_string())),
         Method::ServerInfo => Ok(Reply::new(status.info().to_string())),
         Method::MetricsGet => Ok(lifecycle::metrics(status)),
-        Method::ToolsList => tools::list(exchange, &routes.load(), request),
+        Method::ToolsList => tools::list(exchange, table, request),
         Method::ToolsCall => {
             server.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
             let scope = ToolCallScope { exchange, cancel, table, runner, reviews };
             tools::call_request(scope, finder, local_tasks, request).await
         }
-        Method::ResourcesList => resources::list(exchange, &routes.load_full(), limits, request, cancel).await,
-        Method::ResourceTemplatesList => resources::templates(exchange, &routes.load(), request),
+        Method::ResourcesList => resources::list(exchange, table, limits, request, cancel).await,
+        Method::ResourceTemplatesList => resources::templates(exchange, table, request),
         Method::ResourcesRead => resources::read(item, bridge).await,
         Method::ResourcesSubscribe => resources::subscribe(item, memory).await,
         Method::ResourcesUnsubscribe => resources::unsubscribe(exchange, routing, limits, request).await,
-        Method::PromptsList => prompts::list(exchange, &routes.load(), request),
+        Method::PromptsList => prompts::list(exchange, table, request),
         Method::PromptsGet => prompts::get(item, bridge).await,
         Method::Complete => prompts::complete(item, bridge).await,
         Method::SetLevel => lifecycle::set_level(exchange, request),
@@ -153,13 +156,15 @@ const MAX_LIST_WAIT: Duration = Duration::from_secs(5);
 /// The time that the router needs to publish a server's first answer.
 const PUBLISH_DELAY: Duration = Duration::from_millis(150);
 
-/// Waits for the first answers of servers. Many clients request lists only once, often while the gateway is still
-/// starting and servers have not answered yet.
-async fn wait_for_first_answers(routing: &Routing) {
-    if routing.started.elapsed() < STARTUP_PERIOD && !routing.routes.load().is_complete() {
-        routing.upstreams.wait_until_settled(MAX_LIST_WAIT).await;
-        tokio::time::sleep(PUBLISH_DELAY).await;
+/// Waits for the first answers of servers and returns the routes that include them, or `None` if nothing was missing.
+/// Many clients request lists only once, often while the gateway is still starting and servers have not answered yet.
+async fn wait_for_first_answers(routing: &Routing, table: &RouteTable) -> Option<Arc<RouteTable>> {
+    if routing.started.elapsed() >= STARTUP_PERIOD || table.is_complete() {
+        return None;
     }
+    routing.upstreams.wait_until_settled(MAX_LIST_WAIT).await;
+    tokio::time::sleep(PUBLISH_DELAY).await;
+    Some(routing.routes.load_full())
 }
 
 /// Writes one structured DEBUG line for each request with method, session, principal, outcome and duration. The line
