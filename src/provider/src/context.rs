@@ -125,7 +125,7 @@ impl CallContext {
 }
 
 /// Tells whether the lease of an approved change is still valid (see [`CallContext::permit`]). The check is cheap and
-/// never blocks.
+/// never blocks. The Executor asks it before a call, and an upstream's link right before it sends the first byte.
 #[derive(Clone)]
 pub struct Permit(pub Arc<dyn Fn() -> bool + Send + Sync>);
 

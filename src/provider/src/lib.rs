@@ -199,6 +199,13 @@ pub trait Subscriber: Send + Sync + 'static {
 ///
 /// Names are the provider's own: the router has already resolved prefixes. A provider that only has tools keeps the
 /// default methods.
+///
+/// To add a module:
+/// 1. Write a crate that implements this trait, and list it in `Cargo.toml` and in the table of `docs/architecture.md`
+///    (`crates_follow_the_order_of_the_architecture_page`).
+/// 2. Read its section of `modules` in `src/config/src/read.rs`, and describe the keys in `config/countersign.yaml`
+///    (`documented_keys_are_in_the_default_file`).
+/// 3. Open it in `src/app/src/serve/start.rs`, beside the other modules.
 pub trait Provider: Send + Sync + 'static {
     /// Returns the name: `tracker`, `gateway`, or the configured name of an upstream.
     fn name(&self) -> &str;

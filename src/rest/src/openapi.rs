@@ -1,7 +1,14 @@
 //! Describes the API as an OpenAPI document, from the handlers and the types of their bodies.
 //!
-//! A new handler is listed below and in [`ROUTES`](super::ROUTES); a test compares the two. What depends only on the kind of an
-//! operation (the parameter in its path, and the problems of its credential, parameters and body) is added here.
+//! Whatever depends only on the kind of an operation (the parameter in its path, and the problems of its credential, parameters
+//! and body) is added here.
+//!
+//! To add an endpoint:
+//! 1. Write the handler with `#[utoipa::path]` in the file of its subject. Its bodies derive `ToSchema`.
+//! 2. List it in `Operations` below and in `ROUTES` of `src/rest/src/lib.rs`. `described_routes_equal_served_routes` compares
+//!    the two.
+//! 3. Add an example to `responses_match_the_description`, and a row to `docs/rest.md`
+//!    (`documented_endpoints_match_openapi`).
 
 use std::sync::LazyLock;
 

@@ -8,7 +8,7 @@ use regex::Regex;
 /// Characters that are invisible, reorder others or have no standard glyph, in ascending order: the Unicode categories
 /// Cc, Cf, Co, Zl and Zp, default ignorable code points, noncharacters and the blank Braille pattern.
 ///
-/// The dashboard has the same table (`assets/js/core/text.js` of the http crate), and a test there compares the two.
+/// The dashboard has the same table (`assets/js/core/text.js` of the rest crate), and a test there compares the two.
 #[rustfmt::skip]
 pub const HIDDEN_RANGES: [RangeInclusive<char>; 44] = [
     '\u{0}'..='\u{1f}', '\u{7f}'..='\u{9f}', '\u{ad}'..='\u{ad}', '\u{34f}'..='\u{34f}', '\u{600}'..='\u{605}',

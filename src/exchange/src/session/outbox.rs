@@ -122,7 +122,7 @@ impl Outbox {
     ///
     /// # Errors
     /// [`Overflow`] once a limit is exceeded. The message and all later ones are dropped until a pump is attached
-    /// again.
+    /// again. `SessionShared::push` then ends the session.
     pub fn push(&self, frame: Bytes) -> Result<(), Overflow> {
         let mut state = self.state.lock();
         if state.overflowed || state.close.is_some() {

@@ -56,6 +56,9 @@ export function time(iso, form = 'relative') {
 /** Formats a time as `Nov 21, 2026, 1:47:00 AM`. */
 export const exact = (iso) => (Number.isFinite(Date.parse(iso)) ? absolute.format(Date.parse(iso)) : '—');
 
+/** A change that expires within this time is marked. */
+export const EXPIRY_WARNING_MS = 3600_000;
+
 /** Returns the milliseconds until a time, which are negative once it has passed. */
 export const until = (iso) => Date.parse(iso) - now();
 

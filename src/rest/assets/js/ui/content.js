@@ -6,7 +6,7 @@ import { count, plural, quote, visibleString } from '../core/text.js';
 import { lineDiff as compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
-import { time } from '../core/time.js';
+import { EXPIRY_WARNING_MS, time } from '../core/time.js';
 import { isDecidable, shownOperation, stateOf, toolName } from '../core/vocab.js';
 import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
 import { callArguments, toolDescription } from './callargs.js';
@@ -17,15 +17,13 @@ import { longText } from './longtext.js';
 import { previewNote, quorumLine, termsLine } from './terms.js';
 import { waitsFor } from './timeline.js';
 
-const SOON = 3600_000;
-
 /** Builds the badges, the title and the proposer. The heading takes the focus when a change is opened. */
 export function head(change, actions = null) {
   const { proposer, target } = change;
   const waits = change.state === 'pending' || change.state === 'stale';
   const expires = time(change.expiresAt);
-  expires.dataset.soon = String(SOON);
-  expires.classList.toggle('soon', Date.parse(change.expiresAt) - Date.now() < SOON);
+  expires.dataset.soon = String(EXPIRY_WARNING_MS);
+  expires.classList.toggle('soon', Date.parse(change.expiresAt) - Date.now() < EXPIRY_WARNING_MS);
   return [
     h('div', { class: 'detail-marks' }, operationBadge(shownOperation(change), change.summary), stateBadge(change.state),
       h('span', { class: 'entity' }, target.entityType === 'tool' ? quote(toolName(change), 160) : [quote(target.entityType, 40), target.id !== null && [' · ', quote(target.label, 120)]]),

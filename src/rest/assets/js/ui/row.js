@@ -3,10 +3,9 @@
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { count, plural, quote } from '../core/text.js';
-import { time, until } from '../core/time.js';
+import { EXPIRY_WARNING_MS, time, until } from '../core/time.js';
 import { operationGlyph, proposerLine, stateBadge } from './badges.js';
 
-const SOON = 3600_000;
 // The parts of each element, with keys for their content.
 const contents = new WeakMap();
 
@@ -25,7 +24,7 @@ export function changeRow(change, href, quietState, old = null) {
   if (link.dataset.id !== change.id) link.dataset.id = change.id;
   if (link.dataset.state !== change.state) link.dataset.state = change.state;
   const waits = change.state === 'pending' || change.state === 'stale';
-  const soon = waits && until(change.expiresAt) < SOON;
+  const soon = waits && until(change.expiresAt) < EXPIRY_WARNING_MS;
   const voting = change.state === 'pending' && change.quorum > 1;
   const failed = waits && change.previewFailed;
   part(link, 'glyph', `${change.operation}\n${change.summary}`, () => operationGlyph(change.operation, change.summary));
