@@ -67,7 +67,7 @@ pub struct SessionShared {
     last_message: AtomicU64,
     log_level: AtomicU8,
     /// The requests in flight by their keys. There are few of them at a time.
-    in_flight: Mutex<HashMap<RequestKey, Cancel>>,
+    in_flight: Mutex<foldhash::HashMap<RequestKey, Cancel>>,
     last_number: AtomicU64,
     /// The subscribed URIs, each with its share of the principal's memory.
     subscriptions: Mutex<HashMap<String, Share>>,

@@ -64,7 +64,7 @@ pub struct NameClaims<T> {
 
 /// Names after all conflicts were resolved.
 pub struct ResolvedNames<T> {
-    pub by_name: HashMap<String, Arc<T>>,
+    pub by_name: foldhash::HashMap<String, Arc<T>>,
     /// The items in listing order: by provider, then in the order of the provider. The order is stable across restarts.
     pub order: Vec<Arc<T>>,
     /// Further items with the same name, in the order of priority.
@@ -73,7 +73,7 @@ pub struct ResolvedNames<T> {
 
 impl<T> Default for ResolvedNames<T> {
     fn default() -> Self {
-        Self { by_name: HashMap::new(), order: Vec::new(), alternatives: HashMap::new() }
+        Self { by_name: foldhash::HashMap::default(), order: Vec::new(), alternatives: HashMap::new() }
     }
 }
 

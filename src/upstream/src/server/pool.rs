@@ -3,7 +3,7 @@
 //! A link that serves one caller at a time makes it possible to attribute questions of a server on a shared stream:
 //! they belong to the only call on the link.
 
-use std::{cell::LazyCell, collections::HashMap, sync::Arc, time::Duration};
+use std::{cell::LazyCell, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -91,7 +91,7 @@ pub struct Pool {
 #[derive(Default)]
 struct PoolState {
     last_id: u64,
-    entries: HashMap<PoolKey, Vec<PooledLink>>,
+    entries: foldhash::HashMap<PoolKey, Vec<PooledLink>>,
 }
 
 struct PooledLink {

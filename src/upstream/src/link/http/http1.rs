@@ -12,7 +12,6 @@
 
 use std::{
     cell::RefCell,
-    collections::HashMap,
     io,
     mem::MaybeUninit,
     ops::Range,
@@ -136,7 +135,7 @@ impl Drop for Connection {
 
 thread_local! {
     /// Idle connections by [`RequestTarget::pool`], the most recently used last.
-    static IDLE: RefCell<HashMap<Arc<str>, Vec<BoxedConnection>>> = RefCell::default();
+    static IDLE: RefCell<foldhash::HashMap<Arc<str>, Vec<BoxedConnection>>> = RefCell::default();
 }
 
 /// Takes an idle connection that can be used again.
