@@ -133,7 +133,7 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     }
     let states = f.parse_items("states", |_, node| {
         let state = if let Node::Text(text) = node { ChangeState::parse(text) } else { None };
-        let states = ChangeState::ALL.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ");
+        let states = ChangeState::VARIANTS.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ");
         state.ok_or_else(|| {
             (format!("{} is not a state of a change", describe(node)), format!("Write one of: {states}."))
         })

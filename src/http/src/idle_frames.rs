@@ -44,8 +44,8 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const PADDED: u8 = 8;
+const END_STREAM_FLAG: u8 = 1;
+const PADDED_FLAG: u8 = 8;
 
 /// Finds the headers of frames in a stream of bytes that arrives in pieces of any size.
 #[derive(Default)]
@@ -106,8 +106,8 @@ impl Allowance {
         self.received.read(bytes, |Head { kind, flags, length }| match kind {
             DATA => {
                 // The frame may consist of padding alone.
-                let padding = if flags & PADDED != 0 { MAX_PADDING } else { 0 };
-                add += length.saturating_sub(padding) / MIN_DATA_BYTES + u32::from(flags & END_STREAM != 0);
+                let padding = if flags & PADDED_FLAG != 0 { MAX_PADDING } else { 0 };
+                add += length.saturating_sub(padding) / MIN_DATA_BYTES + u32::from(flags & END_STREAM_FLAG != 0);
                 take += 1;
             }
             HEADERS => add += 1,
@@ -289,7 +289,7 @@ mod tests {
         assert!(!client.send(0, &reset.repeat(3000)), "requests that are reset at once");
         let mut client = Client::new();
         let padded = [&[255][..], &[0; 255]].concat();
-        assert!(!client.send(0, &frames(3000, DATA, PADDED, &padded)), "only padding");
+        assert!(!client.send(0, &frames(3000, DATA, PADDED_FLAG, &padded)), "only padding");
         let mut client = Client::new();
         let refused = (0..3000).all(|_| {
             client.send(0, &frames(1, HEADERS, 4, b"x")) && client.receive(0, &frames(1, RST_STREAM, 0, &[0; 4]))
@@ -311,7 +311,7 @@ mod tests {
             assert!(client.send(0, &frames(2, WINDOW_UPDATE, 0, &[0; 4])));
         }
         // Bodies with padding, and bodies that are reset after the response.
-        assert!(client.send(0, &frames(10_000, DATA, PADDED, &[1; 600])));
+        assert!(client.send(0, &frames(10_000, DATA, PADDED_FLAG, &[1; 600])));
         for _ in 0..10_000 {
             assert!(client.send(0, &frames(1, HEADERS, 4, b"x")));
             assert!(client.receive(0, &[frames(1, DATA, 1, b"x"), frames(1, RST_STREAM, 0, &[0; 4])].concat()));

@@ -40,7 +40,7 @@ pub struct ChangesArgs {
 }
 
 fn state_parser() -> PossibleValuesParser {
-    PossibleValuesParser::new(ChangeState::ALL.iter().map(|state| state.as_str()).chain(["all"]))
+    PossibleValuesParser::new(ChangeState::VARIANTS.iter().map(|state| state.as_str()).chain(["all"]))
 }
 
 #[derive(Debug, Subcommand)]

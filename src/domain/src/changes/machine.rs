@@ -87,7 +87,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    pub const ALL: &[Self] = Self::VARIANTS;
+    pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
 
     /// Returns the name in the audit trail.
     #[must_use]

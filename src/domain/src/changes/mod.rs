@@ -63,7 +63,7 @@ pub enum ChangeState {
 }
 
 impl ChangeState {
-    pub const ALL: &[Self] = Self::VARIANTS;
+    pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
 
     /// Returns the name in JSON and in the store.
     #[must_use]
@@ -74,7 +74,7 @@ impl ChangeState {
     /// Parses the name of a state.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|state| state.as_str() == name)
+        Self::VARIANTS.iter().copied().find(|state| state.as_str() == name)
     }
 
     /// Returns `true` if no further transition is possible.
@@ -97,7 +97,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: &[Self] = Self::VARIANTS;
+    pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
 
     /// Returns the name on the wire and in badges.
     #[must_use]

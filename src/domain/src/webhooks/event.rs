@@ -31,7 +31,7 @@ const OTHER_EVENT_TYPES: [&str; 15] = [
 
 /// Iterates over all event types that can be sent.
 pub fn event_types() -> impl Iterator<Item = &'static str> {
-    EventKind::ALL.iter().map(|kind| kind.feed_type()).chain(OTHER_EVENT_TYPES)
+    EventKind::VARIANTS.iter().map(|kind| kind.feed_type()).chain(OTHER_EVENT_TYPES)
 }
 
 /// The subject of an event.

@@ -117,7 +117,7 @@ impl Ledger {
 /// Counts of changes per state, readable from any thread. Open states follow the ledger; final states follow the store's
 /// last count, plus what has become final since.
 pub(crate) struct Counts {
-    /// The counts and gauges in the order of [`ChangeState::ALL`].
+    /// The counts and gauges in the order of [`ChangeState::VARIANTS`].
     states: Vec<(AtomicU64, Gauge)>,
 }
 
@@ -128,7 +128,7 @@ impl Counts {
             gauge.set(0.0);
             (AtomicU64::new(0), gauge)
         };
-        let state_counts = Self { states: ChangeState::ALL.iter().map(counter).collect() };
+        let state_counts = Self { states: ChangeState::VARIANTS.iter().map(counter).collect() };
         state_counts.recount(counts);
         Arc::new(state_counts)
     }
@@ -145,7 +145,8 @@ impl Counts {
 
     /// Replaces the counts of the final states by the store's, since other nodes may have pruned changes.
     pub(crate) fn recount(&self, counts: &[(ChangeState, u64)]) {
-        for (state, (n, gauge)) in ChangeState::ALL.iter().zip(&self.states).filter(|(state, _)| state.is_final()) {
+        for (state, (n, gauge)) in ChangeState::VARIANTS.iter().zip(&self.states).filter(|(state, _)| state.is_final())
+        {
             let counted = counts.iter().find(|(s, _)| s == state).map_or(0, |(_, n)| *n);
             n.store(counted, Ordering::Relaxed);
             gauge.set(approximate(counted));
@@ -162,7 +163,7 @@ impl Counts {
     }
 
     pub(crate) fn read(&self) -> Vec<(ChangeState, u64)> {
-        ChangeState::ALL.iter().zip(&self.states).map(|(s, (n, _))| (*s, n.load(Ordering::Relaxed))).collect()
+        ChangeState::VARIANTS.iter().zip(&self.states).map(|(s, (n, _))| (*s, n.load(Ordering::Relaxed))).collect()
     }
 }
 

@@ -183,7 +183,7 @@ pub(crate) enum DurableTransition {
 pub(crate) struct Metrics {
     proposed: metrics::Counter,
     refused: metrics::Counter,
-    /// The counters in the order of [`EventKind::ALL`].
+    /// The counters in the order of [`EventKind::VARIANTS`].
     transitions: Vec<metrics::Counter>,
 }
 
@@ -192,7 +192,7 @@ impl Metrics {
         Self {
             proposed: metrics::counter!(telemetry::CHANGES_PROPOSED),
             refused: metrics::counter!(telemetry::CHANGES_REFUSED),
-            transitions: EventKind::ALL
+            transitions: EventKind::VARIANTS
                 .iter()
                 .map(|kind| metrics::counter!(telemetry::CHANGE_TRANSITIONS, "event" => kind.as_str()))
                 .collect(),

@@ -27,7 +27,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Returns the states that are not final.
 pub(super) fn open_states() -> Vec<ChangeState> {
-    ChangeState::ALL.iter().copied().filter(|state| !state.is_final()).collect()
+    ChangeState::VARIANTS.iter().copied().filter(|state| !state.is_final()).collect()
 }
 
 fn not_found(id: &str) -> McpError {

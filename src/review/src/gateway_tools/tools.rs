@@ -77,7 +77,7 @@ pub(super) enum Until {
 }
 
 fn status_names() -> Vec<&'static str> {
-    std::iter::once("open").chain(ChangeState::ALL.iter().map(|state| state.as_str())).collect()
+    std::iter::once("open").chain(ChangeState::VARIANTS.iter().map(|state| state.as_str())).collect()
 }
 
 /// Defines a tool that takes arguments of the type `A`.

@@ -112,7 +112,7 @@ impl<'a> ChangeLine<'a> {
 }
 
 fn states_schema() -> Value {
-    json!({ "type": "string", "enum": ChangeState::ALL, "description": "Where the change stands. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended." })
+    json!({ "type": "string", "enum": ChangeState::VARIANTS, "description": "Where the change stands. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended." })
 }
 
 /// Returns the properties that a listing and a single change have in common.
@@ -123,7 +123,7 @@ fn common_properties() -> serde_json::Map<String, Value> {
     for (name, schema) in [
         ("changeId", text("The id of the change (`chg_…`), for get_change, wait_for_change and withdraw_change.")),
         ("status", states_schema()),
-        ("operation", json!({ "type": "string", "enum": Operation::ALL })),
+        ("operation", json!({ "type": "string", "enum": Operation::VARIANTS })),
         ("entityType", text("What kind of thing it would alter, such as `issue`.")),
         ("label", text("What a person calls the thing it would alter.")),
         ("summary", text("What the change would do, in one sentence.")),

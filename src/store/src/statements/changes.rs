@@ -40,7 +40,7 @@ pub async fn find_idempotent<S: Sql>(db: &S, principal: &str, key: &str) -> Resu
 
 pub async fn list_live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
     let mut parameters = Parameters::default();
-    let open = ChangeState::ALL.iter().filter(|state| !state.is_final()).map(|state| state.as_str());
+    let open = ChangeState::VARIANTS.iter().filter(|state| !state.is_final()).map(|state| state.as_str());
     let sql = format!(
         "SELECT c.id, c.state, c.principal, c.bytes, c.expires_at, s.call_hash
          FROM changes c LEFT JOIN change_search s ON s.no = c.no WHERE c.state IN {} ORDER BY c.no",
@@ -122,7 +122,7 @@ impl Page {
 pub async fn list<S: Sql>(db: &S, query: &ListQuery) -> Result<Page, StoreError> {
     let mut selectors: Vec<(Option<ChangeState>, Option<&str>)> = vec![(None, None)];
     if !query.states.is_empty() || !query.principals.is_empty() {
-        let states = if query.states.is_empty() { ChangeState::ALL } else { &query.states };
+        let states = if query.states.is_empty() { ChangeState::VARIANTS } else { &query.states };
         let mut principals: Vec<Option<&str>> = query.principals.iter().map(|name| Some(name.as_str())).collect();
         if principals.is_empty() {
             principals.push(None);

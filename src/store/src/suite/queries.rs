@@ -55,7 +55,7 @@ pub(super) async fn listings_are_filtered_paged_and_bounded(location_of: Locatio
 pub(super) async fn live_changes_and_counts_match_states(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let store = location_of(dir.path()).open().unwrap();
-    for (n, &state) in ChangeState::ALL.iter().enumerate() {
+    for (n, &state) in ChangeState::VARIANTS.iter().enumerate() {
         for m in 0..=n {
             write(&*store, draft_for(change(&format!("{}-{m}", state.as_str()), "agent", 1, state), None))
                 .await
@@ -66,7 +66,7 @@ pub(super) async fn live_changes_and_counts_match_states(location_of: LocationOf
     assert!(live.iter().all(|c| !c.state.is_final() && c.principal == "agent" && c.bytes > 100));
     let mut counts = store.count_by_state().await.unwrap();
     counts.sort_by_key(|(_, n)| *n);
-    assert_eq!(counts, ChangeState::ALL.iter().copied().zip(1..).collect::<Vec<_>>());
+    assert_eq!(counts, ChangeState::VARIANTS.iter().copied().zip(1..).collect::<Vec<_>>());
     let finals: u64 = counts.iter().filter(|(s, _)| s.is_final()).map(|(_, n)| n).sum();
     assert_eq!(live.len() as u64, counts.iter().map(|(_, n)| n).sum::<u64>() - finals);
 }

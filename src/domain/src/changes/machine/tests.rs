@@ -208,7 +208,7 @@ fn check_transition(state: ChangeState, name: &str, event: ChangeEvent) {
 
 #[test]
 fn events_are_accepted_as_in_table() {
-    for &state in ChangeState::ALL {
+    for &state in ChangeState::VARIANTS {
         for (name, event) in events(&change(state)) {
             check_transition(state, name, event);
         }
@@ -217,11 +217,11 @@ fn events_are_accepted_as_in_table() {
 
 #[test]
 fn state_names_match_json() {
-    for &state in ChangeState::ALL {
+    for &state in ChangeState::VARIANTS {
         assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
         assert_eq!(ChangeState::parse(state.as_str()), Some(state));
     }
-    for &kind in EventKind::ALL {
+    for &kind in EventKind::VARIANTS {
         assert_eq!(kind.feed_type(), format!("change.{}", kind.as_str()));
     }
 }
