@@ -35,6 +35,7 @@ use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision,
     headers::{HeaderField, Headers},
 };
+use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
 use countersign_telemetry::RequestMetrics;
 
 /// Adds all endpoints except `/ws`, the dashboard and `/api`.
@@ -188,16 +189,27 @@ where
             held
         }
     };
-    let mut body = BytesMut::from(first);
+    let mut body = UnfinishedBody(BytesMut::from(first));
     let mut next = Some(second);
     while let Some(piece) = next {
-        if body.len() + piece.len() > max {
+        if body.0.len() + piece.len() > max {
             return Err(too_large());
         }
         // Nothing more is read until there is room.
         held.grow(piece.len()).await?;
-        body.extend_from_slice(&piece);
+        body.0.extend_from_slice(&piece);
         next = pieces.next().await.transpose().map_err(broken)?;
     }
-    Ok((body.freeze(), Some(held)))
+    Ok((std::mem::take(&mut body.0).freeze(), Some(held)))
+}
+
+/// The part of a body that has arrived. If the body never ends, its memory is given back to the system.
+struct UnfinishedBody(BytesMut);
+
+impl Drop for UnfinishedBody {
+    fn drop(&mut self) {
+        if self.0.capacity() > LARGE_MESSAGE_BYTES {
+            reclaim::collect_after_large();
+        }
+    }
 }
