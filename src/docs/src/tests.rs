@@ -3,7 +3,6 @@
 use std::{fs, path::PathBuf};
 
 use serde_json::value::to_raw_value;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 use countersign_config::DocsProject;
@@ -11,7 +10,7 @@ use countersign_domain::{
     changes::Operation,
     principal::{Principal, Role},
 };
-use countersign_provider::{Meter, NoProgress, Permit};
+use countersign_provider::{Meter, Permit};
 
 struct TestDocs {
     docs: Arc<Docs>,
@@ -89,17 +88,7 @@ fn with_project(mut arguments: Value) -> Box<RawValue> {
 }
 
 fn context() -> CallContext {
-    CallContext {
-        principal: Arc::new(Principal { name: "ann".into(), role: Role::Agent, key_id: None, owner: None }),
-        cancel: CancellationToken::new(),
-        progress: Arc::new(NoProgress),
-        change_id: None,
-        inquirer: None,
-        session: None,
-        permit: None,
-        approved_state: None,
-        meter: None,
-    }
+    CallContext::new(Arc::new(Principal { name: "ann".into(), role: Role::Agent, key_id: None, owner: None }))
 }
 
 #[actix::test]

@@ -9,12 +9,11 @@ use std::{
 };
 
 use serde_json::{json, value::RawValue};
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::link::LinkError;
 use countersign_protocol::{ErrorKind, rpc_error::RpcError};
-use countersign_provider::{CallContext, NoProgress, Permit, Provider};
+use countersign_provider::{CallContext, Permit, Provider};
 
 /// Makes the server fail `times` calls with this error, and then answer.
 fn fail_calls(fake: &FakeServer, times: usize, error: LinkError) {
@@ -241,17 +240,8 @@ async fn log_level_follows_most_verbose_call() {
 }
 
 fn context() -> CallContext {
-    CallContext {
-        principal: Arc::new(Principal::local_agent()),
-        cancel: CancellationToken::new(),
-        progress: Arc::new(NoProgress),
-        change_id: Some("chg_1".into()),
-        inquirer: None,
-        session: None,
-        permit: None,
-        approved_state: None,
-        meter: None,
-    }
+    let context = CallContext::new(Arc::new(Principal::local_agent()));
+    CallContext { change_id: Some("chg_1".into()), ..context }
 }
 
 async fn run_approved_change(upstream: &Arc<Upstream>) -> Result<countersign_provider::ToolResult, McpError> {

@@ -19,7 +19,8 @@ use countersign_store::ModuleStorage;
 use countersign_tracker::Tracker;
 use countersign_upstream::{Catalog, NegotiatedSession, Upstream, testing};
 
-fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
+/// Opens the tracker in a new folder.
+fn open_tracker() -> (RouteTarget, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let config = TrackerConfig {
         enabled: true,
@@ -27,8 +28,12 @@ fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
         sample_project: false,
         people: Vec::new(),
     };
-    let tracker =
-        RouteTarget::Module(Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config).unwrap());
+    let tracker = Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config).unwrap();
+    (RouteTarget::Module(tracker), dir)
+}
+
+fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
+    let (tracker, dir) = open_tracker();
     let policy = Policy::new(&PolicyDefault::ReviewWrites.into());
     let aliases = Aliases::new(routes).unwrap();
     (build_first(&[tracker], &policy, &aliases).unwrap(), dir)

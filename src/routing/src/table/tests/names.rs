@@ -30,15 +30,7 @@ fn find_tool_tries_exact_name_then_aliases() {
 
 #[test]
 fn name_collision_error_names_both_providers() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = TrackerConfig {
-        enabled: true,
-        workflow: std::collections::BTreeMap::new(),
-        sample_project: false,
-        people: Vec::new(),
-    };
-    let tracker =
-        RouteTarget::Module(Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config).unwrap());
+    let (tracker, _dir) = open_tracker();
     let policy = Policy::new(&PolicyDefault::Allow.into());
     let twice = [tracker.clone(), tracker];
     let error = build_first(&twice, &policy, &Aliases::default()).err().unwrap();
