@@ -107,8 +107,8 @@ struct State {
     in_force: Arc<Config>,
     generation: u64,
     pending: Option<(PendingPolicy, Arc<Config>)>,
-    /// Decisions made here, by digest and acceptance, until they are met in the audit trail. The same changes may be
-    /// pending again by then.
+    /// The digests and verdicts of decisions made here, until they are read from the audit trail. The same changes may
+    /// be pending again by then.
     own_decisions: Vec<(String, bool)>,
     needs_restart: Vec<String>,
     last: Option<ReloadOutcome>,
