@@ -7,6 +7,7 @@
 //! Threads are started when they are first needed.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     sync::{Arc, OnceLock},
 };
@@ -21,6 +22,11 @@ use countersign_protocol::{ErrorKind, McpError};
 /// Size in bytes above which a message, a body or a change is large. A smaller one takes about a millisecond at most,
 /// so moving it to another thread would cost more than it saves.
 pub const LARGE_MESSAGE_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    /// `true` on the threads of this pool.
+    static IS_LARGE_MESSAGE_THREAD: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The pool of threads for large messages.
 pub struct LargeMessageThreads {
@@ -104,7 +110,11 @@ impl LargeMessageThreads {
         W::Output: Send + 'static,
     {
         let lease = self.lease_thread(principal);
-        let thread = self.threads[lease.thread].get_or_init(Arbiter::new);
+        let thread = self.threads[lease.thread].get_or_init(|| {
+            let thread = Arbiter::new();
+            thread.spawn_fn(|| IS_LARGE_MESSAGE_THREAD.set(true));
+            thread
+        });
         let (mut sender, receiver) = oneshot::channel();
         let is_scheduled = thread.spawn_fn(move || {
             actix::spawn(async move {
@@ -132,15 +142,21 @@ impl LargeMessageThreads {
     }
 }
 
-/// Runs work on another thread if its size `bytes` is large. This function is for work that is not a message of a principal.
+/// Runs work of the size `bytes` where it delays no connection: in place if it is small or this thread handles large
+/// messages, and otherwise on a thread for blocking work.
 ///
 /// # Errors
-/// `INTERNAL_ERROR` if the work panicked.
+/// `INTERNAL_ERROR` if the work panicked on another thread.
 pub async fn offload<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, McpError> {
     if bytes <= LARGE_MESSAGE_BYTES {
+        return Ok(work());
+    }
+    if IS_LARGE_MESSAGE_THREAD.get() {
+        // A further thread would keep memory of its own.
+        reclaim::collect_before_large();
         return Ok(work());
     }
     let work = move || {
@@ -204,5 +220,14 @@ mod tests {
         let current = thread::current().id();
         assert_eq!(offload(LARGE_MESSAGE_BYTES, || thread::current().id()).await.unwrap(), current);
         assert_ne!(offload(LARGE_MESSAGE_BYTES + 1, || thread::current().id()).await.unwrap(), current);
+    }
+
+    #[actix::test]
+    async fn large_work_of_a_large_message_stays_on_its_thread() {
+        let work = || async {
+            (thread::current().id(), offload(LARGE_MESSAGE_BYTES + 1, || thread::current().id()).await.unwrap())
+        };
+        let (message, work) = LargeMessageThreads::new(1).run("a", work).await.unwrap();
+        assert_eq!(work, message);
     }
 }
