@@ -45,7 +45,7 @@ use countersign_exchange::{
     memory::{EXEMPT_BYTES, Memory, Share, Unread},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
+use countersign_runtime::{large_messages::is_large, reclaim};
 
 /// Size in bytes below which a response fits into one packet and is not compressed. Compressing 200 bytes costs more than
 /// sending them, and actix-web's own middleware compresses everything.
@@ -294,7 +294,7 @@ impl PendingBody {
             return false;
         }
         state.rest = piece.clone();
-        if piece.len() > LARGE_MESSAGE_BYTES {
+        if is_large(piece.len()) {
             state.was_large = true;
             // The values that the piece was serialized from are free by now.
             reclaim::collect_after_large();

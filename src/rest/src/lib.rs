@@ -54,7 +54,7 @@ use countersign_protocol::ErrorKind;
 use countersign_reload::Reloader;
 use countersign_review::Changes;
 use countersign_rulings::{standing_rules::StandingRules, tool_acceptance::ToolAcceptances};
-use countersign_runtime::large_messages::{LARGE_MESSAGE_BYTES, offload};
+use countersign_runtime::large_messages::offload;
 use countersign_webhooks::Webhooks;
 
 /// The data of the endpoints. Each receives its part as `web::Data`, one for all workers.
@@ -203,9 +203,6 @@ fn path_id(request: &HttpRequest) -> Option<&str> {
 
 /// Responds with changes, as [`json_ok`]. `bytes` is about the size of the text, which may be large.
 async fn json_of(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
-    if bytes <= LARGE_MESSAGE_BYTES {
-        return Ok(json_ok(&body));
-    }
     let text = offload(bytes, move || serde_json::to_vec(&body)).await?;
     let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
     Ok(private().content_type("application/json").body(text))

@@ -14,7 +14,7 @@ use countersign_domain::changes::{
     machine::{self, ChangeEvent, EventKind},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_runtime::large_messages::{LARGE_MESSAGE_BYTES, offload};
+use countersign_runtime::large_messages::offload;
 use countersign_store::{Draft, StoreError};
 
 impl Inner {
@@ -58,9 +58,6 @@ impl Inner {
             let transition = machine::apply(&change, event, now).map_err(StepError::Illegal)?;
             record::draft(transition).map_err(StepError::Refused)
         };
-        if weight <= LARGE_MESSAGE_BYTES {
-            return draft();
-        }
         offload(weight, draft).await.map_err(StepError::Refused)?
     }
 

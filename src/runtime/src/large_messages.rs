@@ -1,7 +1,7 @@
 //! Threads for large messages. The cost of a message (parsing, validating, hashing, comparing, writing) grows with its
 //! size, and meanwhile its thread serves no other connection: a call with 300,000 keys in its arguments would delay a
-//! reviewer. A message above [`LARGE_MESSAGE_BYTES`] is therefore handled here from its first byte to its response, by
-//! the same code as a small one.
+//! reviewer. A large message ([`is_large`]) is therefore handled here from its first byte to its response, by the same
+//! code as a small one.
 //!
 //! Large messages of one principal share a thread, so that a principal cannot occupy all threads.
 //! Threads are started when they are first needed.
@@ -21,7 +21,13 @@ use countersign_protocol::{ErrorKind, McpError};
 
 /// Size in bytes above which a message, a body or a change is large. A smaller one takes about a millisecond at most,
 /// so moving it to another thread would cost more than it saves.
-pub const LARGE_MESSAGE_BYTES: usize = 64 * 1024;
+const LARGE_MESSAGE_BYTES: usize = 64 * 1024;
+
+/// Returns `true` if a message, a body or a change of this size is large.
+#[must_use]
+pub const fn is_large(bytes: usize) -> bool {
+    bytes > LARGE_MESSAGE_BYTES
+}
 
 thread_local! {
     /// `true` on the threads of this pool.
@@ -151,7 +157,7 @@ pub async fn offload<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, McpError> {
-    if bytes <= LARGE_MESSAGE_BYTES {
+    if !is_large(bytes) {
         return Ok(work());
     }
     if IS_LARGE_MESSAGE_THREAD.get() {

@@ -33,7 +33,7 @@ use countersign_http::{
     problem::shutting_down,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
+use countersign_runtime::large_messages::is_large;
 use countersign_session::{
     Session,
     actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
@@ -217,7 +217,7 @@ impl Backend for AgentConnection {
     }
 
     fn on_message(&mut self, text: Bytes, held: Option<Reservation>) -> MessageOutcome {
-        if text.len() <= LARGE_MESSAGE_BYTES {
+        if !is_large(text.len()) {
             self.session.do_send(Inbound { frame: text, held });
             return MessageOutcome::Accepted;
         }

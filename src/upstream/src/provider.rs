@@ -21,7 +21,7 @@ use countersign_provider::{
     CallContext, PromptDef, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ToolDef, ToolResult,
     previews::arguments as preview,
 };
-use countersign_runtime::large_messages::{LARGE_MESSAGE_BYTES, offload};
+use countersign_runtime::large_messages::offload;
 
 impl Upstream {
     fn unavailable(&self, why: &str) -> McpError {
@@ -108,11 +108,6 @@ impl Provider for Upstream {
             }
             preview
         };
-        if arguments.get().len() <= LARGE_MESSAGE_BYTES {
-            let preview =
-                def.and_then(|def| preview::preview_arguments(self.name(), own, &def, arguments)).map(with_lock_key);
-            return Box::pin(std::future::ready(preview));
-        }
         let (name, own, arguments) = (self.name().to_owned(), own.to_owned(), arguments.to_owned());
         Box::pin(async move {
             let def = def?;

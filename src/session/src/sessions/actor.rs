@@ -20,7 +20,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::ErrorKind;
 use countersign_routing::actor::Unsubscribe;
-use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
+use countersign_runtime::{large_messages::is_large, reclaim};
 use countersign_telemetry::{ConnectionGuard, metrics::Transport};
 
 /// The close codes of connections (RFC 6455).
@@ -92,7 +92,7 @@ impl Session {
     fn end(&mut self, ctx: &mut Context<Self>, code: u16, reason: &'static str) {
         tracing::debug!(session = %self.shared.short_id(), reason, "session ends");
         if let Channel::Outbox(outbox) = &self.shared.channel {
-            if outbox.overflowed() || outbox.bytes() > LARGE_MESSAGE_BYTES {
+            if outbox.overflowed() || is_large(outbox.bytes()) {
                 reclaim::collect_after_large();
             }
             outbox.close(code, reason);
@@ -206,8 +206,8 @@ impl Handler<Inbound> for Session {
     }
 }
 
-/// Sent by a pump for one large message ([`countersign_runtime::large_messages::LARGE_MESSAGE_BYTES`]). The answer comes once
-/// the message was parsed; a pump reads no further before.
+/// Sent by a pump for one large message ([`is_large`]). The answer comes once the message was parsed; a pump reads no
+/// further before.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct LargeInbound {
@@ -235,7 +235,7 @@ pub async fn deliver(
     frame: Bytes,
     held: Option<Reservation>,
 ) -> Result<(), actix::MailboxError> {
-    if frame.len() > LARGE_MESSAGE_BYTES {
+    if is_large(frame.len()) {
         reclaim::collect_after_large();
         session.send(LargeInbound { frame, held }).await
     } else {
@@ -286,7 +286,7 @@ impl Handler<Disconnected> for Session {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
         }
         if let Channel::Outbox(outbox) = &self.shared.channel {
-            if outbox.bytes() > LARGE_MESSAGE_BYTES {
+            if is_large(outbox.bytes()) {
                 reclaim::collect_after_large();
             }
             outbox.detach();

@@ -32,7 +32,7 @@ use countersign_protocol::{
     headers, params,
 };
 use countersign_routing::RouteTable;
-use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
+use countersign_runtime::large_messages::is_large;
 use countersign_session::{
     cluster::{Body, Cluster, FORWARDED_HEADER, ForwardTarget, whole_body},
     owned::{OwnedMessage, OwnedRequest},
@@ -98,7 +98,7 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
     let http = &endpoint.transports.http;
     let (body, held) = read_body(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
     post.held = held;
-    if body.len() > LARGE_MESSAGE_BYTES {
+    if is_large(body.len()) {
         return answer_large(post, body).await;
     }
     Ok(match envelope::parse(&body, &endpoint.server.limits.envelope) {

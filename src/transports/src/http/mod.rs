@@ -35,7 +35,7 @@ use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision,
     headers::{HeaderField, Headers},
 };
-use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
+use countersign_runtime::{large_messages::is_large, reclaim};
 use countersign_telemetry::RequestMetrics;
 
 /// Adds all endpoints except `/ws`, the dashboard and `/api`.
@@ -208,7 +208,7 @@ struct UnfinishedBody(BytesMut);
 
 impl Drop for UnfinishedBody {
     fn drop(&mut self) {
-        if self.0.capacity() > LARGE_MESSAGE_BYTES {
+        if is_large(self.0.capacity()) {
             reclaim::collect_after_large();
         }
     }

@@ -23,7 +23,7 @@ use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, envelope::Request, json::quoted, outline::Outline, params::keys,
 };
 use countersign_provider::{AnswerFault, ToolResult, text::content_text};
-use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
+use countersign_runtime::large_messages::is_large;
 use countersign_session::{RequestScope, middleware};
 use countersign_telemetry::metrics::Transport;
 
@@ -83,7 +83,7 @@ pub async fn call(
         return Err(Problem::unsupported_media_type());
     }
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
-    let reply = if body.len() > LARGE_MESSAGE_BYTES {
+    let reply = if is_large(body.len()) {
         let (large_messages, principal) =
             (Arc::clone(&endpoint.server.large_messages), Arc::clone(&identity.principal));
         let key = key.map(str::to_owned);

@@ -39,7 +39,7 @@ use countersign_protocol::{
     ErrorKind, McpError, Method, Revision,
     envelope::{self, Incoming, Message},
 };
-use countersign_runtime::large_messages::LARGE_MESSAGE_BYTES;
+use countersign_runtime::large_messages::is_large;
 use countersign_session::{
     Session,
     actor::{EndSession, close},
@@ -131,7 +131,7 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
     };
-    let work: AnswerFuture = if body.len() > LARGE_MESSAGE_BYTES {
+    let work: AnswerFuture = if is_large(body.len()) {
         let (large_messages, principal) =
             (Arc::clone(&post.endpoint.server.large_messages), Arc::clone(&post.identity.principal));
         Box::pin(async move { large_messages.run(&principal.name, move || members(body)).await.unwrap_or(None) })

@@ -19,7 +19,7 @@ use crate::link::{
     mux::{Mux, SharedLink},
 };
 use countersign_child::{RunningChild, guard::GuardReport};
-use countersign_runtime::{large_messages::LARGE_MESSAGE_BYTES, reclaim};
+use countersign_runtime::{large_messages::is_large, reclaim};
 
 /// Time for a server to exit after its stdin is closed (2025-11-25/basic/lifecycle#stdio). After it, the guard sends
 /// SIGTERM, and later SIGKILL.
@@ -144,7 +144,7 @@ async fn read(mux: &Mux, stdout: pipe::Receiver, max: usize, log: &ServerLog) ->
     let mut throttle = Throttle::default();
     while let Some(line) = lines.next().await {
         let Line::Whole(line) = line else { return ReadEnd::TooLong };
-        if line.len() > LARGE_MESSAGE_BYTES {
+        if is_large(line.len()) {
             // The receiver of the message drops it on another thread.
             reclaim::collect_after_large();
         }
