@@ -18,7 +18,7 @@ use crate::{
     StoreError,
     keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
     sql::{BACKGROUND_TIMEOUT, Database as _, REQUEST_TIMEOUT},
-    statements::keys,
+    statements::{facts, keys},
     stored_keys::StoredKeys,
 };
 use countersign_domain::principal::{Role, SecretHash};
@@ -66,10 +66,13 @@ impl Keys {
     /// Reads the keys and refreshes the copy from then on.
     ///
     /// # Errors
-    /// If the keys cannot be read.
+    /// If the keys cannot be read, or the store was moved.
     pub fn open(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
         let read_at = Instant::now();
-        let keys = by_hash(connector.read(BACKGROUND_TIMEOUT, async |client| keys::list(client).await)?);
+        let keys = connector.read(BACKGROUND_TIMEOUT, async |client| {
+            facts::check_moved(client).await?;
+            Ok(by_hash(keys::list(client).await?))
+        })?;
         let copy = Arc::new(RwLock::new(KeyCopy { keys, read_at, changed_at: None }));
         let (weak_copy, weak_connector) = (Arc::downgrade(&copy), Arc::downgrade(&connector));
         connector.spawn(async move {

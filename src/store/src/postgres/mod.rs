@@ -132,13 +132,11 @@ impl Server {
     }
 
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
-        let connector = self.migrated_connector()?;
-        connector.read(BACKGROUND_TIMEOUT, async |client| facts::check_moved(client).await)?;
         let mut shared = self.keys.lock();
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
         }
-        let keys = Arc::new(keys::Keys::open(connector)?);
+        let keys = Arc::new(keys::Keys::open(self.migrated_connector()?)?);
         *shared = Arc::downgrade(&keys);
         Ok(keys)
     }
