@@ -68,6 +68,9 @@ impl ConfigSource {
     }
 }
 
+/// The number of own decisions that are remembered. Reviewers make far fewer between two reads of the audit trail.
+const MAX_OWN_DECISIONS: usize = 64;
+
 /// Publishes an event to all dashboards.
 pub type EventPublisher = Box<dyn Fn(&Value) + Send + Sync>;
 
@@ -107,8 +110,8 @@ struct State {
     in_force: Arc<Config>,
     generation: u64,
     pending: Option<(PendingPolicy, Arc<Config>)>,
-    /// The digests and verdicts of decisions made here, until they are read from the audit trail. The same changes may
-    /// be pending again by then.
+    /// The digests and verdicts of the latest decisions made here, newest first, until they are read from the audit
+    /// trail. The same changes may be pending again by then. A gateway without other nodes never reads them.
     own_decisions: Vec<(String, bool)>,
     needs_restart: Vec<String>,
     last: Option<ReloadOutcome>,
@@ -224,7 +227,11 @@ impl Reloader {
         let details = json!({ "digest": digest, "loosens": waiting.loosens }).to_string();
         // The decision is recorded before it takes effect.
         self.gateway.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
-        self.lock().own_decisions.push((digest.to_owned(), accept));
+        {
+            let mut state = self.lock();
+            state.own_decisions.insert(0, (digest.to_owned(), accept));
+            state.own_decisions.truncate(MAX_OWN_DECISIONS);
+        }
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
         self.apply_decision(waiting, config, accept, by, true).await
     }
