@@ -43,15 +43,6 @@ pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Resu
     to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
 }
 
-/// Converts JSON within the limits of [`arguments_within`]. Unlike text, it has no duplicate keys and a bounded depth.
-///
-/// # Errors
-/// The errors of [`arguments`].
-pub fn json_within(json: &Json, max_bytes: usize, max_values: usize) -> Result<Value, ConditionFault> {
-    check_bounds(&json.to_string(), max_bytes, max_values)?;
-    to_cel(json.clone())
-}
-
 fn check_bounds(text: &str, max_bytes: usize, max_values: usize) -> Result<(), ConditionFault> {
     if text.len() > max_bytes {
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));

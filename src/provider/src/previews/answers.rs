@@ -33,7 +33,8 @@ pub fn to_cel_value(name: &str, json: &Value) -> Result<cel::Value, Fault> {
     if let Value::String(text) = json {
         return Ok(text.clone().into());
     }
-    values::json_within(json, MAX_BYTES, MAX_VALUES).map_err(|fault| Fault::from_expression(name, &fault))
+    let text = json.to_string();
+    values::arguments_within(&text, MAX_BYTES, MAX_VALUES).map_err(|fault| Fault::from_expression(name, &fault))
 }
 
 /// Extracts the value that the recipe picks from a tool's result.
