@@ -178,12 +178,12 @@ impl PolicyTestRequest {
             (Some(uri), ..) => {
                 let found = table.provider_for_uri(&uri);
                 let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
-                let refusal = refusal(policy, &*provider, Subject::Resource(&uri), &requester);
+                let refusal = refusal(policy, &provider, Subject::Resource(&uri), &requester);
                 (TestSubject::Resource(uri), provider.name().to_owned(), refusal, UNDECIDED_REASON)
             }
             (_, Some(name), _) => {
                 let route = table.prompt(&name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
-                let refusal = refusal(policy, &*route.provider, Subject::Prompt(&name), &requester);
+                let refusal = refusal(policy, &route.provider, Subject::Prompt(&name), &requester);
                 (TestSubject::Prompt(name), route.provider.name().to_owned(), refusal, UNDECIDED_REASON)
             }
             (.., Some(method)) => {
@@ -192,7 +192,7 @@ impl PolicyTestRequest {
                 let missing = || not_found(ErrorKind::NotFound, "server for the method");
                 let (server, upstream) = server.ok_or_else(missing)?;
                 let closed = (!policy.simulates() && !table.allows_method(upstream, &method, &requester)).then(|| {
-                    refusal(policy, &**server, Subject::Method(&method), &requester)
+                    refusal(policy, server, Subject::Method(&method), &requester)
                         .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
                 });
                 (TestSubject::Method(method), upstream.config.name.clone(), closed, OPEN_METHOD_REASON)

@@ -101,10 +101,10 @@ async fn provider_infos(routed: &RoutedProviders) -> Vec<ProviderInfo> {
     let context = CallContext::new(Arc::new(Principal::local_agent()));
     let mut infos = Vec::new();
     for provider in table.providers() {
-        let listed = tokio::time::timeout(routed.request_timeout, provider.resources(&context)).await;
+        let listed = tokio::time::timeout(routed.request_timeout, provider.as_provider().resources(&context)).await;
         let resources = listed.ok().and_then(Result::ok);
         let upstream = provider.upstream().map(|upstream| upstream.status());
-        let Report { details, warnings } = provider.report();
+        let Report { details, warnings } = provider.as_provider().report();
         infos.push(ProviderInfo {
             name: provider.name().to_owned(),
             kind: if upstream.is_some() { "upstream" } else { "module" },
@@ -116,7 +116,7 @@ async fn provider_infos(routed: &RoutedProviders) -> Vec<ProviderInfo> {
             upstream,
             tools: count(provider),
             resources: resources.map_or(0, |all| all.len()),
-            prompts: provider.prompts().len(),
+            prompts: provider.as_provider().prompts().len(),
             details,
             warnings: table.warnings(provider.name()).into_iter().chain(warnings).collect(),
         });

@@ -123,7 +123,7 @@ impl Handler<PublishProviders> for Router {
         let new: Vec<_> = providers
             .iter()
             .filter(|provider| !self.event_forwarders.contains_key(&provider.identity()))
-            .map(|provider| (provider.clone(), provider.events()))
+            .map(|provider| (provider.clone(), provider.as_provider().events()))
             .collect();
         self.publish_table(&providers, true, false)?;
         self.rebuild_pending = false;

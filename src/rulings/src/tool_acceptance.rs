@@ -224,7 +224,7 @@ impl ToolAcceptances {
             }
         }
         if outdated.is_empty() {
-            return Ok((current_provider.target_fingerprint().to_owned(), definitions));
+            return Ok((current_provider.as_provider().target_fingerprint().to_owned(), definitions));
         }
         outdated.truncate(20);
         let message = "a tool's definition is another than the one that was shown, or the tool is gone";
@@ -290,7 +290,7 @@ fn claims_to_read(route: &ToolRoute) -> bool {
     let denied = route.ruling.fixed_decision().is_some_and(|decision| decision.verdict == Verdict::Deny);
     route.standing == DefinitionStatus::Seen
         && route.def.annotations.read_only_hint
-        && !route.provider.trust_annotations()
+        && !route.provider.as_provider().trust_annotations()
         && !denied
 }
 

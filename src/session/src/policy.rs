@@ -10,8 +10,7 @@ use countersign_domain::policy::{
 };
 use countersign_exchange::context::{Exchange, requester};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::Provider;
-use countersign_routing::{RouteTable, ToolRoute};
+use countersign_routing::{RouteTable, RouteTarget, ToolRoute};
 use countersign_runtime::crash::crash_point;
 use countersign_telemetry::metrics as telemetry;
 
@@ -137,7 +136,7 @@ fn denied(what: &str, (kind, name): (&str, &str), rule: Option<&str>, reason: &s
 #[must_use]
 pub fn refusal(
     policy: &Policy,
-    provider: &dyn Provider,
+    provider: &RouteTarget,
     subject: Subject<'_>,
     requester: &Requester<'_>,
 ) -> Option<Refusal> {
@@ -156,7 +155,7 @@ pub fn refusal(
 pub fn admit(
     exchange: &Exchange,
     table: &RouteTable,
-    provider: &dyn Provider,
+    provider: &RouteTarget,
     subject: Subject<'_>,
 ) -> Result<(), McpError> {
     let Some(policy) = table.refusing_policy() else { return Ok(()) };
@@ -183,7 +182,7 @@ impl<'a> ListFilter<'a> {
     }
 
     #[must_use]
-    pub fn shows(&self, provider: &dyn Provider, subject: Subject<'_>) -> bool {
+    pub fn shows(&self, provider: &RouteTarget, subject: Subject<'_>) -> bool {
         let Some((policy, requester)) = &self.0 else { return true };
         refusal(policy, provider, subject, requester).is_none()
     }

@@ -63,7 +63,7 @@ impl RouteTable {
         let unreached = UnreachedUpstreams::new(providers, policy.pins());
         let reserved = ReservedNames::new(providers, aliases, &unreached);
         for (index, provider) in providers.iter().enumerate() {
-            let mut tools_of_provider = provider.tools();
+            let mut tools_of_provider = provider.as_provider().tools();
             tools_of_provider.retain(|def| is_name_allowed(&reserved, provider, (&def.name, true), &mut warnings));
             ruling::pin_first_seen(policy, provider, &tools_of_provider);
             for def in tools_of_provider {
@@ -76,7 +76,7 @@ impl RouteTable {
                     warnings.add(provider.name(), format!("the tool {name:?} is listed twice: the first one counts"));
                 }
             }
-            for def in provider.prompts() {
+            for def in provider.as_provider().prompts() {
                 if !is_name_allowed(&reserved, provider, (&def.name, false), &mut warnings) {
                     continue;
                 }

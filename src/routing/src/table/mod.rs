@@ -17,7 +17,6 @@ pub mod validate;
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash},
-    ops::Deref,
     sync::{Arc, OnceLock},
 };
 
@@ -66,6 +65,24 @@ impl RouteTarget {
         }
     }
 
+    #[must_use]
+    pub fn as_provider(&self) -> &dyn Provider {
+        match self {
+            Self::Module(module) => &**module,
+            Self::Upstream(upstream) => &**upstream,
+        }
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.as_provider().name()
+    }
+
+    #[must_use]
+    pub fn is_module(&self) -> bool {
+        self.as_provider().is_module()
+    }
+
     /// Returns the target as a provider, for previews and the Executor.
     #[must_use]
     pub fn provider(&self) -> Arc<dyn Provider> {
@@ -87,17 +104,6 @@ impl RouteTarget {
         match self {
             Self::Module(module) => Arc::as_ptr(module).cast::<()>() as usize,
             Self::Upstream(upstream) => Arc::as_ptr(upstream).cast::<()>() as usize,
-        }
-    }
-}
-
-impl Deref for RouteTarget {
-    type Target = dyn Provider;
-
-    fn deref(&self) -> &Self::Target {
-        match self {
-            Self::Module(module) => &**module,
-            Self::Upstream(upstream) => &**upstream,
         }
     }
 }
@@ -148,7 +154,8 @@ impl ToolRoute {
     /// Returns `true` if the tool's annotations are trusted and say that it only reads.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.def.annotations.read_only_hint && self.standing.trusts_annotations(self.provider.trust_annotations())
+        self.def.annotations.read_only_hint
+            && self.standing.trusts_annotations(self.provider.as_provider().trust_annotations())
     }
 
     /// Returns the policy's ruling on a call with these arguments.
@@ -272,7 +279,7 @@ impl RouteTable {
         let upstream = route.provider.upstream()?;
         let fallback = self.provider(upstream.config.fallback.as_deref()?)?;
         let own = upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name);
-        self.tool_of_provider(&fallback.exposed_name(own), fallback.name())
+        self.tool_of_provider(&fallback.as_provider().exposed_name(own), fallback.name())
     }
 
     /// Returns `true` if the policy allows the method for the requester (see [`Policy::allows_method`]). A server is also gated
@@ -296,7 +303,7 @@ impl RouteTable {
 
     /// Returns a provider's tool by its own name or by the name that clients use.
     fn tool_by_own_name(&self, provider: &RouteTarget, own: &str) -> Option<Arc<ToolRoute>> {
-        let exposed = self.tool_of_provider(&provider.exposed_name(own), provider.name());
+        let exposed = self.tool_of_provider(&provider.as_provider().exposed_name(own), provider.name());
         exposed.or_else(|| self.tool_of_provider(own, provider.name()))
     }
 

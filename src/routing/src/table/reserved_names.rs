@@ -36,7 +36,7 @@ impl<'a> ReservedNames<'a> {
             prefixes.extend(start.into_iter().filter(|start| !start.is_empty()).map(|start| (start, provider.name())));
         }
         prefixes.sort_by_key(|(start, _)| std::cmp::Reverse(start.len()));
-        let modules = || providers.iter().filter(|provider| provider.is_module());
+        let modules = || providers.iter().filter(|provider| provider.is_module()).map(RouteTarget::as_provider);
         let module_names = [
             modules().flat_map(|module| module.tools()).map(|def| def.name).collect(),
             modules().flat_map(|module| module.prompts()).map(|def| def.name).collect(),

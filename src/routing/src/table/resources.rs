@@ -49,7 +49,7 @@ impl Resources {
         for provider in rules.providers {
             let schemes = match provider.upstream() {
                 Some(upstream) => vec![upstream.names.scheme().to_owned()],
-                None => provider.uri_schemes(),
+                None => provider.as_provider().uri_schemes(),
             };
             for scheme in schemes.into_iter().filter(|scheme| !scheme.is_empty()) {
                 match routes.scheme_owner(&scheme) {
@@ -67,7 +67,7 @@ impl Resources {
         }
         for (index, provider) in rules.providers.iter().enumerate() {
             let Some(upstream) = provider.upstream() else {
-                for def in provider.resource_templates() {
+                for def in provider.as_provider().resource_templates() {
                     let name = def.uri_template.clone();
                     templates.add(index, name, Arc::new(TemplateRoute::new(provider.clone(), def)));
                 }
@@ -117,7 +117,7 @@ impl Resources {
             }
             listed.add(index, def.uri.clone(), Arc::new(ResourceRoute::new(provider.clone(), def)));
         }
-        for def in provider.resource_templates() {
+        for def in provider.as_provider().resource_templates() {
             if let Some(warning) = conflict_warning(&def.uri_template, "a resource template") {
                 warnings.add(provider.name(), warning);
                 continue;

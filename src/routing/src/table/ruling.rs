@@ -63,16 +63,16 @@ pub(super) fn tool_ruling(
     let definition_status = if provider.is_module() {
         DefinitionStatus::Module
     } else {
-        policy.pins().status((provider.name(), provider.target_fingerprint()), &def.name, hash)
+        policy.pins().status((provider.name(), provider.as_provider().target_fingerprint()), &def.name, hash)
     };
     let facts = ToolFacts {
         name: def.name.clone(),
         server: provider.name().to_owned(),
         annotations: def.annotations,
         hash: hash.to_owned(),
-        target: provider.target_fingerprint().to_owned(),
+        target: provider.as_provider().target_fingerprint().to_owned(),
         definition_status,
-        server_is_trusted: provider.trust_annotations(),
+        server_is_trusted: provider.as_provider().trust_annotations(),
         // An upstream cannot declare its tools to be the gateway's own.
         self_service: def.self_service && provider.is_module(),
     };

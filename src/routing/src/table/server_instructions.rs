@@ -56,7 +56,7 @@ impl ServerInstructions {
 
 /// Returns the section of a server, or `None` if the server has no instructions or nothing that some principal can see.
 fn section_for(table: &RouteTable, provider: &RouteTarget) -> Option<InstructionsSection> {
-    let instructions = sanitize(&provider.instructions()?)?;
+    let instructions = sanitize(&provider.as_provider().instructions()?)?;
     let is_own = |route_provider: &RouteTarget| route_provider.is_same_provider(provider);
     let mut tools: Vec<_> = table.tools().iter().filter(|route| is_own(&route.provider)).map(Arc::clone).collect();
     let is_visible_to_all = table.prompts().iter().any(|route| is_own(&route.provider))

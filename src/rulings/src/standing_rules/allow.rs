@@ -36,7 +36,7 @@ impl StandingRules {
         let _one_at_a_time = self.change_lock.lock().await;
         let table = self.deps.routes.load_full();
         let unknown = || McpError::new(ErrorKind::NotFound, "there is no server of this name");
-        let target = table.provider(provider).ok_or_else(unknown)?.target_fingerprint().to_owned();
+        let target = table.provider(provider).ok_or_else(unknown)?.as_provider().target_fingerprint().to_owned();
         let now = self.now();
         let mut rules: Vec<StandingRule> = Vec::new();
         for ShownDefinition { name, hash } in shown {

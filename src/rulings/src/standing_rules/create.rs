@@ -135,7 +135,8 @@ impl StandingRules {
         let route: Option<&Arc<ToolRoute>> =
             table.tools().iter().find(|r| r.provider.name() == change.provider && r.name == change.tool);
         let is_unchanged = |route: &&Arc<ToolRoute>| {
-            route.hash == change.tool_hash && change.served_by.fingerprint == route.provider.target_fingerprint()
+            route.hash == change.tool_hash
+                && change.served_by.fingerprint == route.provider.as_provider().target_fingerprint()
         };
         let Some(route) = route.filter(is_unchanged) else {
             let message = "the tool is gone or has changed since the proposal, or its server has another command or \

@@ -68,7 +68,7 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
         .into_iter()
         .filter(|uri| {
             let admitted = |provider: &RouteTarget| {
-                can_subscribe(provider) && admit(exchange, &table, &**provider, Subject::Resource(uri)).is_ok()
+                can_subscribe(provider) && admit(exchange, &table, provider, Subject::Resource(uri)).is_ok()
             };
             table.provider_for_uri(uri).is_some_and(|provider| admitted(&provider))
         })

@@ -68,15 +68,15 @@ pub async fn list(
     for provider in table.providers() {
         if provider.upstream().is_some() {
             while let Some(route) = upstream_routes.next_if(|route| route.provider.is_same_provider(provider)) {
-                if filter.shows(&**provider, Subject::Resource(&route.def.uri)) {
+                if filter.shows(provider, Subject::Resource(&route.def.uri)) {
                     items.push(ListedResource::Routed(route));
                 }
             }
             continue;
         }
-        match limits.in_time(provider.resources(&context)).await {
+        match limits.in_time(provider.as_provider().resources(&context)).await {
             Ok(resources) => {
-                let shown = resources.iter().filter(|r| filter.shows(&**provider, Subject::Resource(&r.uri)));
+                let shown = resources.iter().filter(|r| filter.shows(provider, Subject::Resource(&r.uri)));
                 items.extend(shown.map(|r| ListedResource::Module(listing::entry(serde_json::to_value(r), revision))));
             }
             // The failure of one provider must not hide the resources of the others.
@@ -112,8 +112,7 @@ pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>)
     table.refresh_stale_lists();
     let cursor = params.cursor.as_deref();
     let filter = ListFilter::for_requester(exchange, table);
-    let shown =
-        |route: &&Arc<TemplateRoute>| filter.shows(&*route.provider, Subject::Resource(&route.def.uri_template));
+    let shown = |route: &&Arc<TemplateRoute>| filter.shows(&route.provider, Subject::Resource(&route.def.uri_template));
     let templates: Vec<_> = table.templates().iter().filter(shown).collect();
     let json =
         page("resourceTemplates", &templates, |route| route.list_entry(revision), cursor, table.versions.resources)?;
@@ -126,7 +125,7 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     let provider = finder.find_resource(&params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
-    admit(exchange, &finder.routing.routes.load(), &*provider, Subject::Resource(&params.uri))?;
+    admit(exchange, &finder.routing.routes.load(), &provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
             let subject = request::Subject::Uri(upstream.names.own_uri(&params.uri).unwrap_or(&params.uri));
@@ -153,7 +152,7 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
         let table = routes.load();
         let provider = table.provider_for_uri(&params.uri);
         if let Some(provider) = &provider {
-            admit(exchange, &table, &**provider, Subject::Resource(&params.uri))?;
+            admit(exchange, &table, provider, Subject::Resource(&params.uri))?;
         }
         provider
     };

@@ -176,7 +176,8 @@ fn complete_arguments(
     arguments: Option<&RawValue>,
 ) -> Result<Option<OwnedRequest>, McpError> {
     let Some(notes) = exchange.notes() else { return Ok(None) };
-    let Some(completed) = route.provider.complete_arguments(&route.def.name, arguments_or_empty(arguments)?, notes)?
+    let Some(completed) =
+        route.provider.as_provider().complete_arguments(&route.def.name, arguments_or_empty(arguments)?, notes)?
     else {
         return Ok(None);
     };
@@ -418,7 +419,7 @@ async fn run(
     let (inquirer, mut questions) = questions.unzip();
     let meter = Some(runner.limiter.meter(&exchange.identity.principal));
     let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
-    let work = route.provider.call(&route.def.name, arguments, &context);
+    let work = route.provider.as_provider().call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // The tool itself bounds the time; the gateway bounds only the number of such calls.
         let _slot = runner.long_requests.admit(&exchange.identity.principal)?;

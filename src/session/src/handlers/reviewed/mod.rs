@@ -211,7 +211,7 @@ async fn propose(
         tool: route.def.name.clone(),
         tool_title: route.def.title.clone(),
         tool_hash: route.hash.clone(),
-        served_by: route.provider.served_by(),
+        served_by: route.provider.as_provider().served_by(),
         arguments: raw.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
