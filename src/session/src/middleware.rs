@@ -3,6 +3,7 @@
 //! ([`countersign_routing::validate`]) and asks the policy ([`crate::policy`]).
 
 use std::{
+    borrow::Cow,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -111,7 +112,7 @@ async fn handle(
     let bridge = &runner.bridge;
     let waited = if is_list(method) { wait_for_first_answers(routing, table).await } else { None };
     let table = waited.as_ref().unwrap_or(table);
-    let finder = RouteFinder { principal: &exchange.identity.principal, table, routing };
+    let finder = RouteFinder { principal: &exchange.identity.principal, table: Cow::Borrowed(table), routing };
     let item = ItemRequest { exchange, request, cancel, finder, limits };
     let tasks = TaskSources { reviews, local: local_tasks, upstream: &bridge.tasks };
     match method {
@@ -125,7 +126,7 @@ async fn handle(
         Method::ToolsCall => {
             server.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
             let scope = ToolCallScope { exchange, cancel, table, runner, reviews };
-            tools::call_request(scope, finder, local_tasks, request).await
+            tools::call_request(scope, item.finder, local_tasks, request).await
         }
         Method::ResourcesList => resources::list(exchange, table, limits, request, cancel).await,
         Method::ResourceTemplatesList => resources::templates(exchange, table, request),

@@ -45,7 +45,7 @@ use countersign_upstream::Upstream;
 /// Keeps the request open until the client cancels it or stops reading, another stream takes its slot, or the gateway
 /// shuts down. An eviction or a shutdown ends it with a result.
 pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSources<'_>) -> Result<Reply, McpError> {
-    let ItemRequest { exchange, request, cancel, finder, limits } = item;
+    let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::Listen<'_> = params::parse(request.params)?;
     let Routing { routes, router, long_requests, .. } = finder.routing;
     let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
@@ -62,7 +62,7 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
         // A server that does not connect does not prevent the subscription.
         let _ = finder.find_resource(uri).await;
     }
-    let table = routes.load_full();
+    let table = finder.table;
     let mut uris: HashSet<String> = requested
         .resource_subscriptions
         .into_iter()

@@ -22,7 +22,6 @@ use countersign_routing::RouteTable;
 use upstream_wait::RouteFinder;
 
 /// A request about prompts or resources, and the parts of the gateway that all handlers of such requests use.
-#[derive(Clone, Copy)]
 pub struct ItemRequest<'a> {
     pub exchange: &'a Exchange,
     pub request: &'a Request<'a>,

@@ -43,10 +43,10 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
 
 /// Answers `prompts/get`.
 pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
-    let ItemRequest { exchange, request, cancel, finder, limits } = item;
+    let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
     let route = finder.find_prompt(&params.name).await?.ok_or_else(|| not_found(&params.name))?;
-    admit(exchange, &finder.routing.routes.load(), &route.provider, Subject::Prompt(&route.def.name))?;
+    admit(exchange, &finder.table, &route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
         RouteTarget::Upstream(upstream) => {
             let subject = request::Subject::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name));
@@ -77,7 +77,7 @@ pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, M
 
 /// Answers `completion/complete`.
 pub async fn complete(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
-    let ItemRequest { exchange, request, cancel, finder, limits } = item;
+    let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::Complete<'_> = params::parse(request.params)?;
     let (target, subject) = match &params.reference {
         params::Reference::Prompt { name } => {
@@ -96,11 +96,11 @@ pub async fn complete(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Rep
         // -32602 is a SHOULD that its own test suite does not follow.
         return Ok(Reply::new(NO_SUGGESTIONS.into()));
     };
-    admit(exchange, &finder.routing.routes.load(), &provider, subject)?;
+    admit(exchange, &finder.table, &provider, subject)?;
     if let Subject::Resource(template) = subject {
         // A principal that may not read the resulting resource gets no suggestions for it either.
         let expanded = expand_template(template, &params);
-        admit(exchange, &finder.routing.routes.load(), &provider, Subject::Resource(&expanded))?;
+        admit(exchange, &finder.table, &provider, Subject::Resource(&expanded))?;
     }
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {

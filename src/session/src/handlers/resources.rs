@@ -121,11 +121,11 @@ pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>)
 
 /// Answers `resources/read`.
 pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
-    let ItemRequest { exchange, request, cancel, finder, limits } = item;
+    let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     let provider = finder.find_resource(&params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
-    admit(exchange, &finder.routing.routes.load(), &provider, Subject::Resource(&params.uri))?;
+    admit(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
             let subject = request::Subject::Uri(upstream.names.own_uri(&params.uri).unwrap_or(&params.uri));
@@ -142,20 +142,16 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
 /// Answers `resources/subscribe`. The resource need not exist yet, because a client may wait for it to appear. A
 /// principal that may not read the resource gets the same error as for reading it.
 pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Reply, McpError> {
-    let ItemRequest { exchange, request, cancel, finder, limits } = item;
+    let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     // A server that does not connect does not prevent the subscription.
     let _ = finder.find_resource(&params.uri).await;
     let Routing { routes, router, .. } = finder.routing;
-    let provider = {
-        let table = routes.load();
-        let provider = table.provider_for_uri(&params.uri);
-        if let Some(provider) = &provider {
-            admit(exchange, &table, provider, Subject::Resource(&params.uri))?;
-        }
-        provider
-    };
+    let provider = finder.table.provider_for_uri(&params.uri);
+    if let Some(provider) = &provider {
+        admit(exchange, &finder.table, provider, Subject::Resource(&params.uri))?;
+    }
     // An upstream checks access itself.
     if let Some(RouteTarget::Module(module)) = provider {
         let context = exchange.call_context(cancel, None);

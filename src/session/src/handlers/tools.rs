@@ -310,12 +310,12 @@ fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpErro
         .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
 }
 
-async fn find(finder: RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+async fn find(mut finder: RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>, McpError> {
     if let Some(route) = finder.table.find_tool(name) {
         return Ok(route);
     }
     Box::pin(finder.find_tool(name)).await?.ok_or_else(|| {
-        let nearest = finder.routing.routes.load().nearest_tool(name, finder.principal);
+        let nearest = finder.table.nearest_tool(name, finder.principal);
         let name: String = name.chars().take(128).collect();
         let suggestion = nearest.as_ref().map(|nearest| format!(". Did you mean {nearest}?")).unwrap_or_default();
         let error =

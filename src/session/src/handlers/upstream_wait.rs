@@ -5,7 +5,7 @@
 //! gets an error that says when to try again, unless another provider may have the name. The wait takes one of the
 //! principal's slots for long requests. It decides nothing: the policy is asked afterwards, as always.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use crate::server::Routing;
 use countersign_domain::principal::Principal;
@@ -21,10 +21,10 @@ use countersign_routing::{
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Finds routes for a principal: first in the table that travels with its request, then, after a wait, in newer ones.
-#[derive(Clone, Copy)]
 pub struct RouteFinder<'a> {
     pub principal: &'a Principal,
-    pub table: &'a Arc<RouteTable>,
+    /// The table that was searched last.
+    pub table: Cow<'a, Arc<RouteTable>>,
     pub routing: &'a Routing,
 }
 
@@ -33,7 +33,7 @@ impl RouteFinder<'_> {
     ///
     /// # Errors
     /// `UPSTREAM_UNAVAILABLE` if its server was not reached yet.
-    pub async fn find_tool(self, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
+    pub async fn find_tool(&mut self, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
         self.find(|table| lookup_tool(table, name)).await
     }
 
@@ -41,7 +41,7 @@ impl RouteFinder<'_> {
     ///
     /// # Errors
     /// The errors of [`Self::find_tool`].
-    pub async fn find_prompt(self, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
+    pub async fn find_prompt(&mut self, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
         self.find(|table| match table.prompt(name) {
             Some(route) => Lookup::Found(route),
             None => Lookup::missing(table.unreached_upstream(name, NameKind::Prompt)),
@@ -53,7 +53,7 @@ impl RouteFinder<'_> {
     ///
     /// # Errors
     /// The errors of [`Self::find_tool`].
-    pub async fn find_resource(self, uri: &str) -> Result<Option<RouteTarget>, McpError> {
+    pub async fn find_resource(&mut self, uri: &str) -> Result<Option<RouteTarget>, McpError> {
         self.find(|table| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
             (Some(expected), guessed) => Lookup::Awaited(expected.clone(), guessed.filter(|_| !expected.is_certain)),
             (None, Some(provider)) => Lookup::Found(provider),
@@ -62,12 +62,12 @@ impl RouteFinder<'_> {
         .await
     }
 
-    async fn find<T>(self, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
+    async fn find<T>(&mut self, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
         // Nearly always the table already has the route.
-        match find(self.table) {
+        match find(&self.table) {
             Lookup::Found(found) => Ok(Some(found)),
             Lookup::Nowhere => Ok(None),
-            Lookup::Awaited(..) => Box::pin(wait(self.routing, self.principal, Arc::clone(self.table), find)).await,
+            Lookup::Awaited(..) => Box::pin(wait(self.routing, self.principal, self.table.to_mut(), find)).await,
         }
     }
 }
@@ -75,7 +75,7 @@ impl RouteFinder<'_> {
 /// Waits for the server of a tool before anything else of the request is checked. The call itself finds out whether the
 /// server connected.
 pub async fn wait_for_tool(routing: &Routing, principal: &Principal, name: &str) {
-    let _ = wait(routing, principal, routing.routes.load_full(), |table| lookup_tool(table, name)).await;
+    let _ = wait(routing, principal, &mut routing.routes.load_full(), |table| lookup_tool(table, name)).await;
 }
 
 fn lookup_tool(table: &RouteTable, name: &str) -> Lookup<Arc<ToolRoute>> {
@@ -101,12 +101,12 @@ impl<T> Lookup<T> {
 async fn wait<T>(
     routing: &Routing,
     principal: &Principal,
-    mut table: Arc<RouteTable>,
+    table: &mut Arc<RouteTable>,
     find: impl Fn(&RouteTable) -> Lookup<T>,
 ) -> Result<Option<T>, McpError> {
     let mut slot = None;
     loop {
-        let (expected, otherwise) = match find(&table) {
+        let (expected, otherwise) = match find(table) {
             Lookup::Found(found) => return Ok(Some(found)),
             Lookup::Nowhere => return Ok(None),
             Lookup::Awaited(expected, otherwise) => (expected, otherwise),
@@ -125,7 +125,7 @@ async fn wait<T>(
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
             }
         }
-        table = routing.routes.load_full();
+        *table = routing.routes.load_full();
     }
 }
 
