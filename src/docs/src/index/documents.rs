@@ -7,15 +7,13 @@ use strum::VariantArray as _;
 
 use super::{
     storage::{Index, IndexError},
-    vectors, words,
+    vectors::{self, PassageId},
+    words,
 };
 use crate::model::{Document, Level};
 
 /// The maximum number of passages of one document. Further passages are not indexed.
 pub(super) const MAX_PASSAGES: i64 = 4096;
-
-/// Identifies a passage until its document is written again.
-pub(crate) type PassageId = i64;
 
 /// The state of a file when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +100,7 @@ impl Index {
                 }
                 Ok(removed)
             },
-            |index, removed_ids: Vec<Vec<PassageId>>| index.drop_vectors(removed_ids.into_iter().flatten()),
+            Self::drop_vectors,
         )
     }
 
@@ -116,11 +114,11 @@ impl Index {
                 }
                 Ok(removed)
             },
-            |index, removed_ids: Vec<Vec<PassageId>>| index.drop_vectors(removed_ids.into_iter().flatten()),
+            Self::drop_vectors,
         )
     }
 
-    fn drop_vectors(&self, removed_ids: impl IntoIterator<Item = PassageId>) {
+    fn drop_vectors(&self, removed_ids: Vec<PassageId>) {
         if let Some(matrix) = &mut *self.matrix.write() {
             removed_ids.into_iter().for_each(|id| matrix.remove(id));
         }
@@ -264,13 +262,13 @@ fn passages_without_vector(
     rows.collect()
 }
 
-/// Deletes a document, and returns the ids of its passages; `None` if it did not exist.
-fn delete_document(tx: &Transaction<'_>, path: &str) -> rusqlite::Result<Option<Vec<PassageId>>> {
+/// Deletes a document if it exists, and returns the ids of its passages.
+fn delete_document(tx: &Transaction<'_>, path: &str) -> rusqlite::Result<Vec<PassageId>> {
     let id: Option<i64> = tx
         .prepare_cached("SELECT id FROM documents WHERE path = ?1")?
         .query_row([path], |row| row.get(0))
         .optional()?;
-    let Some(id) = id else { return Ok(None) };
+    let Some(id) = id else { return Ok(Vec::new()) };
     let (from, to) = (id * MAX_PASSAGES, (id + 1) * MAX_PASSAGES);
     let passages: Vec<PassageId> = tx
         .prepare_cached("SELECT id FROM passages WHERE id >= ?1 AND id < ?2")?
@@ -281,7 +279,7 @@ fn delete_document(tx: &Transaction<'_>, path: &str) -> rusqlite::Result<Option<
         words.execute([passage])?;
     }
     tx.prepare_cached("DELETE FROM documents WHERE id = ?1")?.execute([id])?;
-    Ok(Some(passages))
+    Ok(passages)
 }
 
 fn insert_document(tx: &Transaction<'_>, stamp: &FileStamp, document: &Document) -> rusqlite::Result<()> {

@@ -3,10 +3,7 @@
 use foldhash::{HashMap, HashMapExt as _};
 use rusqlite::{Connection, params};
 
-use super::{
-    documents::{MAX_PASSAGES, PassageId},
-    score, words,
-};
+use super::{documents::MAX_PASSAGES, score, vectors::PassageId, words};
 
 /// The weights of the title, of the headings above a passage, and of its text.
 const COLUMN_WEIGHTS: &str = "4.0, 2.0, 1.0";

@@ -4,11 +4,11 @@ use foldhash::{HashMap, HashMapExt as _, HashSet};
 use rusqlite::{Connection, Row, params_from_iter, types::Value as Sql};
 
 use super::{
-    documents::{MAX_PASSAGES, PassageId, read_level},
+    documents::{MAX_PASSAGES, read_level},
     lexical::{self, DocumentMatch},
     score::{self, CosineDistribution},
     storage::{Index, IndexError},
-    vectors::Matrix,
+    vectors::{Matrix, PassageId},
 };
 use crate::model::{Filter, Hit, Level, Passage, Ranking};
 

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use rusqlite::Connection;
 use wide::f32x8;
 
-use super::documents::PassageId;
-
 /// The maximum dimensions of a vector.
 pub(super) const MAX_DIMENSIONS: usize = 8192;
+
+/// Identifies a passage until its document is written again.
+pub(crate) type PassageId = i64;
 
 /// The vectors of one model, each of length 1.
 #[derive(Debug, Default)]
