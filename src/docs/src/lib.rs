@@ -12,10 +12,10 @@
 mod answer;
 mod index;
 mod library;
+#[cfg(test)]
+mod measure;
 mod model;
 mod remote;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 #[cfg(test)]
 mod tests;
 mod text;

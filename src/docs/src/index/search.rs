@@ -94,7 +94,7 @@ impl Index {
     ///
     /// # Errors
     /// Fails as [`Index::search`] does.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(test)]
     pub fn search_by_meaning(&self, vector: &[f32], limit: usize) -> Result<Vec<(String, f64)>, IndexError> {
         let cosines = self.cosines(Some(vector))?.unwrap_or_default();
         let distribution = CosineDistribution::from_cosines(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));

