@@ -30,8 +30,6 @@ mod retention;
 mod reviewer_records;
 mod rows;
 mod search;
-#[cfg(any(test, feature = "testing"))]
-pub mod servers;
 pub mod sql;
 pub mod sqlite;
 pub mod standing_rules;
@@ -39,6 +37,8 @@ mod statements;
 mod stored_keys;
 #[cfg(test)]
 mod suite;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod verify;
 pub mod webhooks;
 

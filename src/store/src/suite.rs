@@ -37,7 +37,7 @@ type LocationOf = fn(&Path) -> StoreLocation;
 
 /// Returns the location of the PostgreSQL database that belongs to a directory.
 fn server_database(dir: &Path) -> StoreLocation {
-    StoreLocation::server(&servers::url_of(dir), None).unwrap()
+    StoreLocation::server(&testing::url_of(dir), None).unwrap()
 }
 
 fn time_at(second: i64) -> Timestamp {

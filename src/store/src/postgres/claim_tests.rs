@@ -9,7 +9,7 @@ use crate::{
     Draft, LateCall, Record, WriteError, WriteRequest,
     drafts::{claim_draft, create_approved, created_draft, transition_draft, write},
     nodes::Node,
-    servers::proxy::{PASS, REFUSE},
+    testing::proxy::{PASS, REFUSE},
 };
 use countersign_domain::changes::{ChangeState, Claimant, machine::EventKind};
 

@@ -6,7 +6,7 @@ use crate::{
     Draft, WriteError,
     drafts::{created_draft, updated_draft, write},
     keys::{ApiKey, CodeOutcome, SignIn},
-    servers::{
+    testing::{
         proxy::{CUT_BEFORE_ANSWER, CUT_BEFORE_AUDIT, CUT_BEFORE_MESSAGE, DELAY_MESSAGE, PASS, Proxy, REFUSE, SILENT},
         url_of,
     },

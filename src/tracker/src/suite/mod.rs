@@ -26,7 +26,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module as _, Provider, ProviderEvent};
-use countersign_store::{StoreLocation, servers::url_of};
+use countersign_store::{StoreLocation, testing::url_of};
 
 pub(super) struct Fixture {
     pub tracker: Arc<Tracker>,

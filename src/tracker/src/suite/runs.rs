@@ -10,7 +10,7 @@ use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, Permit, Provider};
 use countersign_store::{
     ModuleStorage, StoreLocation,
-    servers::{
+    testing::{
         proxy::{CUT_BEFORE_ANSWER, CUT_BEFORE_MESSAGE, PASS, Proxy, REFUSE},
         url_of,
     },

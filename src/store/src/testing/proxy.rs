@@ -1,11 +1,4 @@
 //! A proxy between a gateway and the test server, which can cut, block or refuse connections.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "the module is built only for tests"
-)]
 
 use std::{
     io::{Read as _, Write as _},
