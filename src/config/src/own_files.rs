@@ -90,15 +90,10 @@ impl OwnPaths {
 /// Returns the parts of an argument that may be paths: the whole argument, the parts after `=`, `:` or `,` (`--root=/x`,
 /// `-v /x:/y`, `file:///x`), the words of a shell command (`sh -c "cat /x"`), and the value of a short option (`-C/x`).
 fn paths_in(arg: &str) -> impl Iterator<Item = &str> {
-    let short = arg
-        .strip_prefix('-')
-        .filter(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
-        .and_then(|rest| rest.get(1..))
-        .filter(|rest| rest.starts_with(['/', '~', '.']));
-    let parts = arg.split(['=', ':', ',']).skip(usize::from(!arg.contains(['=', ':', ','])));
-    let words = arg
-        .split(|c: char| c.is_whitespace() || "\"'`;|&<>()={}:,".contains(c))
-        .filter(|word| word.len() > 1 && word.contains('/'));
+    let short = arg.strip_prefix('-').and_then(|rest| rest.get(1..)).filter(|rest| rest.starts_with(['/', '~', '.']));
+    let parts = arg.split(['=', ':', ',']);
+    let words = arg.split(|c: char| c.is_whitespace() || "\"'`;|&<>()={}:,".contains(c));
+    let words = words.filter(|word| word.len() > 1 && word.contains('/'));
     std::iter::once(arg).chain(short).chain(parts).chain(words).filter(|text| !text.is_empty() && !text.contains('\0'))
 }
 
