@@ -1,12 +1,13 @@
 //! Sends a transition to the store and waits for the answer: admission, actor, reply.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::oneshot;
+use actix::Addr;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::{
-    actor::{Admission, StepError, WriteChange},
-    inner::Inner,
+    PendingConfig,
+    actor::{Admission, PendingChanges, Step, StepError, WriteChange},
     record,
 };
 use countersign_domain::changes::{
@@ -17,30 +18,40 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::large_messages::offload;
 use countersign_store::{Draft, StoreError};
 
-impl Inner {
+/// The bounded queue of transitions to the actor.
+pub(super) struct WriteQueue {
+    config: Arc<PendingConfig>,
+    /// The only sender to the actor: each clone of an address would add its own mailbox capacity.
+    pub addr: Addr<PendingChanges>,
+    slots: Arc<Semaphore>,
+    kibibytes: Arc<Semaphore>,
+}
+
+impl WriteQueue {
+    pub(super) fn new(config: &Arc<PendingConfig>, addr: Addr<PendingChanges>) -> Self {
+        Self {
+            addr,
+            slots: Arc::new(Semaphore::new(config.queue)),
+            kibibytes: Arc::new(Semaphore::new(config.queue_bytes / 1024)),
+            config: Arc::clone(config),
+        }
+    }
+
     /// Applies one event to exactly this version of the change, and returns when the transition is durable and announced.
     /// Waits for the queue and the store without a time limit: the gateway's own work must know the outcome.
-    pub(super) async fn step(&self, change: &Arc<Change>, event: ChangeEvent) -> Result<Arc<Change>, StepError> {
+    pub(super) async fn step(&self, change: &Arc<Change>, event: ChangeEvent) -> Step {
         let draft = self.draft(change, event).await?;
         self.write_without_limit(draft).await
     }
 
-    /// Like [`Inner::step`], for a change whose node is gone.
-    pub(super) async fn step_for_orphan(
-        &self,
-        change: &Arc<Change>,
-        event: ChangeEvent,
-    ) -> Result<Arc<Change>, StepError> {
+    /// Like [`Self::step`], for a change whose node is gone.
+    pub(super) async fn step_for_orphan(&self, change: &Arc<Change>, event: ChangeEvent) -> Step {
         let draft = Draft { orphan: true, ..self.draft(change, event).await? };
         self.write_without_limit(draft).await
     }
 
-    /// Like [`Inner::step`], for endpoints: refuses if the queue is full, and stops waiting after the write timeout.
-    pub(super) async fn step_for_endpoint(
-        &self,
-        change: &Arc<Change>,
-        event: ChangeEvent,
-    ) -> Result<Arc<Change>, StepError> {
+    /// Like [`Self::step`], for endpoints: refuses if the queue is full, and stops waiting after the write timeout.
+    pub(super) async fn step_for_endpoint(&self, change: &Arc<Change>, event: ChangeEvent) -> Step {
         let draft = self.draft(change, event).await?;
         if draft.kind == EventKind::Edited {
             self.check_size(&draft).map_err(StepError::Refused)?;
@@ -53,7 +64,7 @@ impl Inner {
     async fn draft(&self, change: &Arc<Change>, event: ChangeEvent) -> Result<Draft, StepError> {
         let edited = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
         let weight = change.estimated_size() + edited;
-        let (change, now) = (Arc::clone(change), self.now());
+        let (change, now) = (Arc::clone(change), self.config.now());
         let draft = move || {
             let transition = machine::apply(&change, event, now).map_err(StepError::Illegal)?;
             record::draft(transition).map_err(StepError::Refused)
@@ -75,26 +86,25 @@ impl Inner {
             .with("size", size))
     }
 
-    pub(super) async fn write_for_endpoint(&self, draft: Draft) -> Result<Arc<Change>, StepError> {
+    pub(super) async fn write_for_endpoint(&self, draft: Draft) -> Step {
         let full = |_| {
             StepError::Refused(McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"))
         };
-        let slot = Arc::clone(&self.queue_slots).try_acquire_owned().map_err(full)?;
-        let bytes = Arc::clone(&self.queue_kibibytes).try_acquire_many_owned(self.kibibytes(&draft)).map_err(full)?;
+        let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(full)?;
+        let bytes = Arc::clone(&self.kibibytes).try_acquire_many_owned(self.weight(&draft)).map_err(full)?;
         let written = tokio::time::timeout(self.config.write_timeout, self.send(draft, (slot, bytes))).await;
         // The transition may still be written after the timeout.
         written.unwrap_or(Err(StepError::Store(StoreError::OutcomeUnknown)))
     }
 
-    async fn write_without_limit(&self, draft: Draft) -> Result<Arc<Change>, StepError> {
+    async fn write_without_limit(&self, draft: Draft) -> Step {
         let closed = |_| StepError::Store(StoreError::Closed);
-        let slot = Arc::clone(&self.queue_slots).acquire_owned().await.map_err(closed)?;
-        let bytes =
-            Arc::clone(&self.queue_kibibytes).acquire_many_owned(self.kibibytes(&draft)).await.map_err(closed)?;
+        let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(closed)?;
+        let bytes = Arc::clone(&self.kibibytes).acquire_many_owned(self.weight(&draft)).await.map_err(closed)?;
         self.send(draft, (slot, bytes)).await
     }
 
-    async fn send(&self, draft: Draft, admission: Admission) -> Result<Arc<Change>, StepError> {
+    async fn send(&self, draft: Draft, admission: Admission) -> Step {
         let (reply, answer) = oneshot::channel();
         // The admission limits the messages in the mailbox, so its own capacity does not matter.
         self.addr.do_send(WriteChange { draft, admission, reply });
@@ -102,8 +112,17 @@ impl Inner {
         answer.await.unwrap_or(Err(StepError::Store(StoreError::OutcomeUnknown)))
     }
 
-    /// Returns the draft's share of the queue's bytes, at most all of them, so that it never waits forever.
-    fn kibibytes(&self, draft: &Draft) -> u32 {
+    /// Waits until all transitions are written and announced, for at most five seconds.
+    pub(super) async fn drain(&self) {
+        // All slots are free then.
+        let drained = self.slots.acquire_many(u32::try_from(self.config.queue).unwrap_or(u32::MAX));
+        if tokio::time::timeout(Duration::from_secs(5), drained).await.is_err() {
+            tracing::warn!("some transitions had not reached the store when the gateway stopped");
+        }
+    }
+
+    /// Returns the draft's share of the queue in KiB, at most all of it, so that it never waits forever.
+    fn weight(&self, draft: &Draft) -> u32 {
         u32::try_from((draft.body.len() / 1024 + 1).min(self.config.queue_bytes / 1024)).unwrap_or(u32::MAX)
     }
 }

@@ -21,7 +21,7 @@ const RECOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut updates = inner.nodes.subscribe_updates();
+    let (mut updates, closed) = (inner.nodes.subscribe_updates(), &inner.shutdown.stop_following);
     let mut read_to = inner.feed.head();
     let mut recount = tokio::time::interval(RECOUNT_INTERVAL);
     recount.tick().await;
@@ -29,7 +29,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         let behind = updates.borrow_and_update().event > read_to.max(inner.feed.head());
         if !behind {
             tokio::select! {
-                () = inner.stop_following.cancelled() => return,
+                () = closed.cancelled() => return,
                 () = inner.gap.notified() => {}
                 changed = updates.changed() => {
                     if changed.is_err() {
@@ -39,7 +39,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 }
                 _ = recount.tick() => {
                     if inner.nodes.live_count() > 1 && let Ok(counts) = inner.store.count_by_state().await {
-                        inner.counts.recount(&counts);
+                        inner.open.counts.recount(&counts);
                     }
                     continue;
                 }
@@ -50,7 +50,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             // The store has fewer events than it notified: it is read again with the next notification.
             Ok(false) if behind => {
                 tokio::select! {
-                    () = inner.stop_following.cancelled() => return,
+                    () = closed.cancelled() => return,
                     () = inner.gap.notified() => {}
                     _ = updates.changed() => {}
                     () = tokio::time::sleep(REREAD_DELAY) => {}
@@ -61,7 +61,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             Err(error) => {
                 tracing::warn!(%error, "the events of other nodes cannot be read; trying again");
                 inner.gap.notify_one();
-                if inner.stop_following.run_until_cancelled(tokio::time::sleep(FAILURE_DELAY)).await.is_none() {
+                if closed.run_until_cancelled(tokio::time::sleep(FAILURE_DELAY)).await.is_none() {
                     return;
                 }
             }
@@ -73,7 +73,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 pub(crate) async fn receive_messages(inner: Arc<Inner>) {
     let mut updates = inner.nodes.subscribe_updates();
     let mut received_count = 0;
-    while let Some(Ok(())) = inner.stop_following.run_until_cancelled(updates.changed()).await {
+    while let Some(Ok(())) = inner.shutdown.stop_following.run_until_cancelled(updates.changed()).await {
         let message_count = updates.borrow_and_update().messages;
         if message_count == received_count {
             continue;
@@ -109,7 +109,7 @@ async fn read_new_events(inner: &Inner, read_to: &mut u64) -> Result<bool, Store
         let Some(last) = transitions.last() else { return Ok(found_events) };
         *read_to = last.seq;
         found_events = true;
-        inner.addr.do_send(ApplyRemote { transitions });
+        inner.queue.addr.do_send(ApplyRemote { transitions });
         if !more {
             return Ok(found_events);
         }

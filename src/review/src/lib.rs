@@ -18,6 +18,7 @@ mod inquiries;
 mod recheck;
 mod record;
 mod requests;
+mod shutdown;
 mod start;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -27,7 +28,7 @@ mod upkeep;
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use serde_json::value::{RawValue, Value};
 
 use countersign_config::{ChangesConfig, RetentionConfig};
@@ -179,6 +180,19 @@ pub struct PendingConfig {
     pub clock: Clock,
 }
 
+impl PendingConfig {
+    /// Returns the time of the wall clock, to the millisecond.
+    fn now(&self) -> Timestamp {
+        let now = (self.clock)();
+        now.round(Unit::Millisecond).unwrap_or(now)
+    }
+
+    /// Returns `true` if the change's deadline has passed.
+    fn is_expired(&self, change: &Change) -> bool {
+        change.expires_at <= self.now()
+    }
+}
+
 impl From<&ChangesConfig> for PendingConfig {
     fn from(config: &ChangesConfig) -> Self {
         Self {
@@ -293,7 +307,7 @@ impl Changes {
     /// # Errors
     /// `OVERLOADED` if too many requests wait already; the errors of the store.
     pub async fn wait(&self, id: &str, version: u64, timeout: Duration) -> Result<Option<Arc<Change>>, McpError> {
-        let watch = self.inner.watchers.watch(id);
+        let watch = self.inner.open.watchers.watch(id);
         let mut watch = watch.ok_or_else(|| {
             McpError::new(ErrorKind::Overloaded, "Too many requests wait for changes; ask again with get_change")
         })?;
@@ -323,7 +337,8 @@ impl Changes {
         if targets.is_empty() {
             return Ok(());
         }
-        let occupants = self.inner.store.occupants(targets, self.inner.now()).await.map_err(|e| store_error(&e))?;
+        let occupants =
+            self.inner.store.occupants(targets, self.inner.config.now()).await.map_err(|e| store_error(&e))?;
         for change in changes.iter_mut().filter(|change| !occupants.is_empty() && approved(change)) {
             let target = change.target_hash();
             if let Some(occupant) = occupants.iter().find(|occupant| occupant.target == target) {
@@ -349,7 +364,7 @@ impl Changes {
     /// Counts the changes in each state, including states without changes.
     #[must_use]
     pub fn counts(&self) -> Vec<(ChangeState, u64)> {
-        self.inner.counts.read()
+        self.inner.open.counts.read()
     }
 
     /// Returns a page of the audit trail of one change or of all, newest first; `limit` is clamped to 1..=500.

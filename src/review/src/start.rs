@@ -2,32 +2,28 @@
 //! left open, and shuts everything down in order.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use actix::{Actor, Arbiter, AsyncContext, System};
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Notify, mpsc};
 
 use super::{
     Changes, PendingConfig,
-    actor::StepError,
     actor::{
-        ApprovedChange, Metrics, PendingChanges,
+        ApprovedChange, Metrics, PendingChanges, StepError,
         daily_volume::{self, DailyVolume},
-        duplicate_calls::DuplicateCalls,
-        ledger::{Counts, Deadlines, Ledger},
+        ledger::Ledger,
+        open_changes::OpenChanges,
         order::AnnouncementOrder,
         proposal_rate::ProposalRate,
-        watch::Watchers,
     },
+    commit::WriteQueue,
     executor, follow,
     inner::Inner,
     inquiries::Inquiries,
+    shutdown::Shutdown,
     upkeep::{expiry, orphans, prune, votes},
 };
 use countersign_domain::changes::{
@@ -67,39 +63,26 @@ impl Changes {
         }
         let heads = store.heads().await?;
         let live = store.live_changes().await?;
-        let counts = Counts::new(&store.count_by_state().await?);
+        let open = OpenChanges::new(config.max_waiters, &store.count_by_state().await?);
         let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_ring);
-        let nodes = store.nodes();
         let gap = Arc::new(Notify::new());
-        let watchers = Watchers::new(config.max_waiters);
-        let deadlines = Arc::new(Deadlines::default());
-        let duplicates = Arc::new(DuplicateCalls::default());
         let mut daily = DailyVolume::new(config.max_bytes_per_day);
         daily.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
-            counts.record_transition(None, change.state);
-            if let Some(call) = &change.call_hash {
-                duplicates.add(call, &change.id);
-            }
-            if !matches!(change.state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
-                deadlines.insert(&change.id, change.expires_at, (config.clock)());
-            }
+            open.counts.record_transition(None, change.state);
+            open.add(&change.id, change.call_hash.as_deref(), change.expires_at, (config.clock)());
         }
-        let writer = Arbiter::try_new()?;
-        let executor = Arbiter::try_new()?;
+        let (writer, executor) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
         let (approved, to_run) = mpsc::unbounded_channel();
         let (outcomes, mut answered) = mpsc::unbounded_channel();
         let actor = PendingChanges {
             store: Arc::clone(&store),
             feed: feed.clone(),
-            watchers: Arc::clone(&watchers),
+            open: Arc::clone(&open),
             ledger,
             daily,
-            counts: Arc::clone(&counts),
-            deadlines: Arc::clone(&deadlines),
-            duplicates: Arc::clone(&duplicates),
             clock: Arc::clone(&config.clock),
             approved: approved.clone(),
             outcomes,
@@ -108,51 +91,36 @@ impl Changes {
             gap: Arc::clone(&gap),
             metrics: Metrics::new(),
         };
-        let addr = PendingChanges::start_in_arbiter(&writer.handle(), move |context| {
+        let addr = PendingChanges::start_in_arbiter(&writer, move |context| {
             context.add_stream(futures_util::stream::poll_fn(move |cx| answered.poll_recv(cx)));
             actor
         });
-        let (ended, executor_ended) = oneshot::channel();
+        let config = Arc::new(config);
         let inner = Arc::new(Inner {
+            nodes: store.nodes(),
             store,
             directory,
-            addr,
-            executor: executor.handle(),
-            writer: writer.handle(),
+            queue: WriteQueue::new(&config, addr),
+            open,
             feed,
-            watchers,
-            counts,
-            deadlines,
-            duplicates,
+            gap,
             inquiries: Inquiries::default(),
             proposal_rate: ProposalRate::new(config.max_proposals_per_minute),
-            nodes,
-            gap,
-            stop_following: CancellationToken::new(),
-            queue_slots: Arc::new(Semaphore::new(config.queue)),
-            queue_kibibytes: Arc::new(Semaphore::new(config.queue_bytes / 1024)),
             started: Instant::now(),
-            closing: AtomicBool::new(false),
-            stop: CancellationToken::new(),
-            kill: CancellationToken::new(),
-            abandon: CancellationToken::new(),
-            executor_ended: Mutex::new(Some(executor_ended)),
-            executor_gone: CancellationToken::new(),
+            executor,
+            writer,
+            shutdown: Shutdown::default(),
             config,
         });
+        let executor = &inner.executor;
         // Must run before the first own write, which may follow writes of other nodes.
         executor.spawn(follow::run(Arc::clone(&inner)));
         restore(&inner, &live).await?;
         recover(&inner, &live, &approved).await?;
         // The actor holds the last sender, so the Executor ends with it.
         drop(approved);
-        let running = Arc::clone(&inner);
-        let gone = inner.executor_gone.clone().drop_guard();
-        executor.spawn(async move {
-            let _gone = gone;
-            executor::run(running, to_run).await;
-            let _ = ended.send(());
-        });
+        let ended = inner.shutdown.executor_ended.clone().drop_guard();
+        executor.spawn(executor::run(Arc::clone(&inner), to_run, ended));
         executor.spawn(expiry::run(Arc::clone(&inner)));
         executor.spawn(prune::run(Arc::clone(&inner)));
         executor.spawn(votes::run(Arc::clone(&inner)));
@@ -164,7 +132,8 @@ impl Changes {
     /// Returns `true` if the actor, the Executor and the store are alive. If not, only a restart of the process helps.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        self.inner.addr.connected() && !self.inner.executor_gone.is_cancelled() && self.inner.store.is_open()
+        let Inner { queue, shutdown, store, .. } = &*self.inner;
+        queue.addr.connected() && !shutdown.executor_ended.is_cancelled() && store.is_open()
     }
 
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
@@ -178,27 +147,11 @@ impl Changes {
     /// system.
     pub async fn shutdown(&self, deadline: Duration) {
         let inner = &self.inner;
-        inner.closing.store(true, Ordering::Release);
-        inner.stop.cancel();
-        inner.watchers.close();
-        let ended = inner.executor_ended.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut ended) = ended
-            && tokio::time::timeout(deadline, &mut ended).await.is_err()
-        {
-            tracing::warn!("changes were still running at the deadline; their outcome is unknown");
-            inner.kill.cancel();
-            if tokio::time::timeout(Duration::from_secs(2), &mut ended).await.is_err() {
-                inner.abandon.cancel();
-                let _ = tokio::time::timeout(Duration::from_secs(1), &mut ended).await;
-            }
-        }
-        // Transitions of endpoints are still written and announced. All slots are free when they are done.
-        let slots = u32::try_from(inner.config.queue).unwrap_or(u32::MAX);
-        let drained = inner.queue_slots.acquire_many(slots);
-        if tokio::time::timeout(Duration::from_secs(5), drained).await.is_err() {
-            tracing::warn!("some transitions had not reached the store when the gateway stopped");
-        }
-        inner.stop_following.cancel();
+        inner.open.watchers.close();
+        inner.shutdown.end_work(deadline).await;
+        // Transitions of endpoints are still written and announced.
+        inner.queue.drain().await;
+        inner.shutdown.stop_following.cancel();
         inner.feed.close();
         let store = Arc::clone(&inner.store);
         // Closing joins the store's threads, so it must not block a thread that is needed elsewhere.
@@ -227,7 +180,7 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
             "Restored from a backup of {taken}: the change may have run since; look at its target before you approve it again"
         );
         let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
-        match inner.step(&change, ChangeEvent::MarkStale { fault }).await {
+        match inner.queue.step(&change, ChangeEvent::MarkStale { fault }).await {
             Ok(_) => {}
             Err(StepError::Store(error)) => return Err(error.into()),
             Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", live_change.id)).into()),
@@ -235,7 +188,7 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
     }
     // Recorded last, so that a crash before this point starts over.
     let details = serde_json::json!({ "backupOf": taken }).to_string();
-    let record = Record::new("restored", inner.now(), SYSTEM, details);
+    let record = Record::new("restored", inner.config.now(), SYSTEM, details);
     match write(&*inner.store, WriteRequest::Restored(record)).await {
         Ok(()) => Ok(()),
         Err(WriteError::Store(error)) => Err(error.into()),
@@ -255,7 +208,7 @@ async fn recover(
     for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
         // A change from a restored backup is no longer approved.
         if let Some(change) = inner.store.get(&live_change.id).await?.filter(|c| c.state == ChangeState::Approved) {
-            let queued = ApprovedChange::new(&change, inner.now());
+            let queued = ApprovedChange::new(&change, inner.config.now());
             // Another node may have approved it and should run it.
             let _ = approved.send(if has_other_nodes { queued.after_handover() } else { queued });
         }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -122,7 +122,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn new(counts: &[(ChangeState, u64)]) -> Arc<Self> {
+    pub(crate) fn new(counts: &[(ChangeState, u64)]) -> Self {
         let counter = |state: &ChangeState| {
             let gauge = metrics::gauge!(telemetry::CHANGES, "state" => state.as_str());
             gauge.set(0.0);
@@ -130,7 +130,7 @@ impl Counts {
         };
         let state_counts = Self { states: ChangeState::VARIANTS.iter().map(counter).collect() };
         state_counts.recount(counts);
-        Arc::new(state_counts)
+        state_counts
     }
 
     pub(crate) fn record_transition(&self, from: Option<ChangeState>, to: ChangeState) {

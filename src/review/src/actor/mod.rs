@@ -6,6 +6,7 @@
 pub mod daily_volume;
 pub mod duplicate_calls;
 pub mod ledger;
+pub mod open_changes;
 pub mod order;
 pub mod proposal_rate;
 pub mod remote_transition;
@@ -21,12 +22,8 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
-    daily_volume::DailyVolume,
-    duplicate_calls::DuplicateCalls,
-    ledger::{Counts, Deadlines, Ledger},
-    order::AnnouncementOrder,
+    daily_volume::DailyVolume, ledger::Ledger, open_changes::OpenChanges, order::AnnouncementOrder,
     remote_transition::RemoteTransition,
-    watch::Watchers,
 };
 use countersign_domain::changes::{
     Change, ChangeState, Target, Terms,
@@ -67,7 +64,8 @@ impl From<WriteError> for StepError {
     }
 }
 
-pub(crate) type Reply = oneshot::Sender<Result<Arc<Change>, StepError>>;
+/// The change as it was stored, or the reason why the transition was not made.
+pub(crate) type Step = Result<Arc<Change>, StepError>;
 
 /// A slot in the write queue and a share of its bytes, released when the transition was announced or has failed.
 pub(crate) type Admission = (OwnedSemaphorePermit, OwnedSemaphorePermit);
@@ -80,7 +78,7 @@ pub(crate) type Admission = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 pub(crate) struct WriteChange {
     pub draft: Draft,
     pub admission: Admission,
-    pub reply: Reply,
+    pub reply: oneshot::Sender<Step>,
 }
 
 /// Announces transitions that `follow` read from the feed and that this node has not announced yet.
@@ -102,7 +100,7 @@ pub(crate) struct PendingWrite {
     kind: EventKind,
     bytes: u64,
     _admission: Admission,
-    reply: Reply,
+    reply: oneshot::Sender<Step>,
 }
 
 /// An approved change, for the Executor.
@@ -155,12 +153,9 @@ impl ApprovedChange {
 pub(crate) struct PendingChanges {
     pub store: Arc<dyn Store>,
     pub feed: Feed,
-    pub watchers: Arc<Watchers>,
+    pub open: Arc<OpenChanges>,
     pub ledger: Ledger,
     pub daily: DailyVolume,
-    pub counts: Arc<Counts>,
-    pub deadlines: Arc<Deadlines>,
-    pub duplicates: Arc<DuplicateCalls>,
     pub clock: crate::Clock,
     /// Bounded by the number of changes that are not final.
     pub approved: mpsc::UnboundedSender<ApprovedChange>,
@@ -222,7 +217,7 @@ impl Handler<WriteChange> for PendingChanges {
             });
             if let Err(error) = reserved {
                 self.metrics.refused.increment(1);
-                self.duplicates.remove(&draft.change.id);
+                self.open.duplicates.remove(&draft.change.id);
                 let _ = reply.send(Err(StepError::Refused(error)));
                 return;
             }
@@ -298,7 +293,7 @@ impl PendingChanges {
         if is_new {
             self.metrics.proposed.increment(1);
             self.ledger.insert(&change.id, &change.proposer.principal, bytes, change.state);
-            self.deadlines.insert(&change.id, change.expires_at, now);
+            self.open.deadlines.insert(&change.id, change.expires_at, now);
         }
         self.update_state(&change.id, before, change.state, is_new);
         tracing::info!(
@@ -306,7 +301,7 @@ impl PendingChanges {
             provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal, "change"
         );
         self.feed.publish(FeedEvent::from_committed(written, kind.feed_type(), &change));
-        self.watchers.announce(&change);
+        self.open.watchers.announce(&change);
         if change.state == ChangeState::Approved {
             // An error means that the Executor has stopped; the next start runs the change.
             let _ = self.approved.send(ApprovedChange::new(&change, now));
@@ -322,17 +317,15 @@ impl PendingChanges {
         if remote.is_new && before.is_none() {
             self.ledger.restore(id, principal, remote.bytes, state);
             self.daily.count(principal, remote.bytes, remote.change.created_at);
-            self.deadlines.insert(id, remote.change.expires_at, now);
-            if let Some(call) = &remote.call_hash {
-                self.duplicates.add(call, id);
-            }
+            self.open.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
         }
         self.update_state(id, before, state, remote.is_new);
         if state == ChangeState::Approved {
             let _ = self.approved.send(remote.to_approved(now));
         }
-        if self.watchers.has_watchers(id) {
-            actix::spawn(watch::announce_from_store(Arc::clone(&self.watchers), Arc::clone(&self.store), id.clone()));
+        if self.open.watchers.has_watchers(id) {
+            let watchers = Arc::clone(&self.open.watchers);
+            actix::spawn(watch::announce_from_store(watchers, Arc::clone(&self.store), id.clone()));
         }
         tracing::debug!(change = %id, seq = remote.seq, "a change of another node");
         self.feed.publish(remote.event);
@@ -342,15 +335,15 @@ impl PendingChanges {
     fn update_state(&mut self, id: &str, before: Option<ChangeState>, state: ChangeState, is_new: bool) {
         // A change that was final when this node started is already counted.
         if (before.is_some() || is_new) && before != Some(state) {
-            self.counts.record_transition(before, state);
+            self.open.counts.record_transition(before, state);
             self.ledger.set_state(id, state);
         }
         if state.is_final() {
             self.ledger.close(id);
-            self.duplicates.remove(id);
+            self.open.duplicates.remove(id);
         }
         if state.is_final() || matches!(state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
-            self.deadlines.remove(id);
+            self.open.deadlines.remove(id);
         }
     }
 
@@ -361,7 +354,7 @@ impl PendingChanges {
         if pending.kind == EventKind::Created {
             self.ledger.release(&pending.change.proposer.principal, pending.bytes);
             self.daily.release(&pending.change.proposer.principal, pending.bytes);
-            self.duplicates.remove(&pending.change.id);
+            self.open.duplicates.remove(&pending.change.id);
         }
         let _ = pending.reply.send(Err(error.into()));
     }

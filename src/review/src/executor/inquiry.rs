@@ -138,7 +138,7 @@ impl<'a> Inquiry<'a> {
             Some(message) = self.messages.recv() => InquiryEvent::Message(message),
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => InquiryEvent::TimedOut,
             () = withdrawn => InquiryEvent::Withdrawn,
-            () = self.inner.stop.cancelled(), if !self.stopped => InquiryEvent::Stopping,
+            () = self.inner.shutdown.stop.cancelled(), if !self.stopped => InquiryEvent::Stopping,
         }
     }
 
@@ -212,7 +212,7 @@ impl<'a> Inquiry<'a> {
             key: key.clone(),
             method: method.clone(),
             params,
-            at: self.inner.now(),
+            at: self.inner.config.now(),
             closed_at: None,
             answer: None,
             unanswered: None,
@@ -274,7 +274,7 @@ impl<'a> Inquiry<'a> {
     }
 
     async fn step(&mut self, event: ChangeEvent) -> Result<(), McpError> {
-        match self.inner.step(&self.change, event).await {
+        match self.inner.queue.step(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())

@@ -63,7 +63,7 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
         let record = Record {
             change: claimed.id.clone(),
             late: Some(LateCall { by: claimant.clone(), taken_until }),
-            ..Record::new("late_result", inner.now(), SYSTEM, details.to_string())
+            ..Record::new("late_result", inner.config.now(), SYSTEM, details.to_string())
         };
         match write(&*inner.store, WriteRequest::Record(record)).await {
             Ok(()) | Err(WriteError::Store(StoreError::Closed)) => return true,
@@ -79,5 +79,5 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
 
 /// Waits before the next attempt. Returns `true` if the gateway is ending.
 async fn stopped_during_pause(inner: &Inner) -> bool {
-    inner.abandon.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none()
+    inner.shutdown.abandon.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none()
 }

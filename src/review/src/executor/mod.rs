@@ -24,11 +24,11 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
 };
+use tokio_util::sync::DropGuard;
 
 use self::{inquiry::Inquiry, late::record_late_result};
 use crate::{
-    actor::ApprovedChange,
-    actor::StepError,
+    actor::{ApprovedChange, StepError},
     inner::Inner,
     recheck::{Divergence, Recheck, fault},
     upkeep::{expiry, votes},
@@ -46,8 +46,8 @@ const MAX_RECHECKS: u32 = 4;
 /// The first delay for a provider that is still connecting after the start; it doubles up to the usual retry delay.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Runs approved changes until the gateway closes, then waits for the running ones.
-pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<ApprovedChange>) {
+/// Runs approved changes until the gateway closes, then waits for the running ones and drops the guard.
+pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<ApprovedChange>, _ended: DropGuard) {
     let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
     // A lock key is present while one of its changes is running; its other changes wait in the queue.
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
@@ -56,7 +56,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
     let mut running: JoinSet<AttemptEnd> = JoinSet::new();
     loop {
         let due = tokio::select! {
-            () = inner.stop.cancelled() => break,
+            () = inner.shutdown.stop.cancelled() => break,
             Some(due) = delayed.next(), if !delayed.is_empty() => due,
             next = approved.recv() => match next {
                 Some(next) if next.delay.is_zero() => next,
@@ -126,7 +126,7 @@ type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
 async fn acquire_slot(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
-    inner.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
+    inner.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
 }
 
 /// Takes one approved change as far as possible. Returns `true` if the queue can move on to the next change, and `false`
@@ -135,7 +135,7 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
     let mut failed_rechecks = 0;
     let mut retry_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
-    while !inner.stop.is_cancelled() {
+    while !inner.shutdown.stop.is_cancelled() {
         if slot.is_none() {
             slot = acquire_slot(inner, slots).await;
             continue;
@@ -210,14 +210,14 @@ async fn check_readiness(
         }
     };
     let is_own = approved.handover_backoff.is_none();
-    if inner.is_expired(&change) {
+    if inner.config.is_expired(&change) {
         if is_own {
             commit_step(inner, &change, expiry::expire_event(&change)).await?;
         }
         return Ok(None);
     }
     // The provider is not asked while another change occupies the target, which would move it anyway.
-    match inner.store.occupants(vec![change.target_hash()], inner.now()).await {
+    match inner.store.occupants(vec![change.target_hash()], inner.config.now()).await {
         Ok(occupants) if occupants.is_empty() => {}
         Ok(_) => return Err(Retry::TargetOccupied),
         Err(error) => {
@@ -274,7 +274,7 @@ async fn return_to_review(inner: &Inner, change: &Arc<Change>, moved: Divergence
 /// Commits a transition of a change that is not running. Returns `None` if it can no longer happen, because the change
 /// has moved on or the gateway is ending.
 async fn commit_step(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
-    match inner.step(change, event).await {
+    match inner.queue.step(change, event).await {
         Ok(change) => Ok(Some(change)),
         Err(StepError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a step of an approved change could not be stored; trying again");
@@ -293,7 +293,7 @@ async fn commit_step(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) ->
 }
 
 async fn pause(inner: &Inner, time: Duration) {
-    inner.stop.run_until_cancelled(tokio::time::sleep(time)).await;
+    inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(time)).await;
 }
 
 /// Calls the provider once with exactly the approved bytes. The timeout is paused while the tool waits for an answer.
@@ -306,7 +306,7 @@ async fn call_provider(
 ) -> (Arc<Change>, ChangeEvent) {
     let (nodes, claimant, clock) =
         (Arc::clone(&inner.nodes), change.claimed_by.clone(), Arc::clone(&inner.config.clock));
-    let last_sent_at = Arc::new(AtomicI64::new(inner.now().as_millisecond()));
+    let last_sent_at = Arc::new(AtomicI64::new(inner.config.now().as_millisecond()));
     let sending_at = Arc::clone(&last_sent_at);
     // Checked just before the first byte of a call is sent.
     let permit = Permit(Arc::new(move || {
@@ -314,14 +314,14 @@ async fn call_provider(
         nodes.holds_claim(claimant.as_ref())
     }));
     // A late renewal is fine as long as the node did not lose its lease in between.
-    while !permit.is_valid() && inner.nodes.claimant() == change.claimed_by && !inner.kill.is_cancelled() {
+    while !permit.is_valid() && inner.nodes.claimant() == change.claimed_by && !inner.shutdown.kill.is_cancelled() {
         tokio::time::sleep(LEASE_CHECK_INTERVAL).await;
     }
     if !permit.is_valid() {
         return (Arc::clone(change), ChangeEvent::Fail { fault: fault(&Permit::expired_error()), result: None });
     }
     let (inquirer, mut inquiry) = Inquiry::start(inner, change).unzip();
-    let cancel = inner.kill.child_token();
+    let cancel = inner.shutdown.kill.child_token();
     let context = CallContext {
         cancel: cancel.clone(),
         change_id: Some(change.id.clone()),
@@ -353,14 +353,14 @@ async fn call_provider(
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
                     let message = "The tool failed in a way that leaves open whether the change was applied";
-                    unknown_outcome(ErrorKind::Internal, message, inner.now())
+                    unknown_outcome(ErrorKind::Internal, message, inner.config.now())
                 }
             },
             () = tokio::time::sleep_until(deadline), if !is_waiting => {
                 break unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent(&last_sent_at));
             }
-            () = inner.kill.cancelled() => {
-                break unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", inner.now());
+            () = inner.shutdown.kill.cancelled() => {
+                break unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", inner.config.now());
             }
             event = next_event => event,
         };
@@ -400,7 +400,7 @@ fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timesta
         Err(error) => {
             // Progress and questions may have kept the call alive beyond its timeout. Unless the timeout ended the call,
             // it may still be running.
-            let sent_by = if error.kind == ErrorKind::Timeout { sent_by } else { inner.now() };
+            let sent_by = if error.kind == ErrorKind::Timeout { sent_by } else { inner.config.now() };
             ChangeEvent::LoseTrack { fault: fault(&error), sent_by }
         }
     }
@@ -444,7 +444,7 @@ fn first_text(result: &ToolResult) -> Option<String> {
 async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
     let mut retry_delay = Duration::from_millis(50);
     loop {
-        match inner.step(&claimed, event.clone()).await {
+        match inner.queue.step(&claimed, event.clone()).await {
             Ok(_) => return,
             Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {
                 // A question was stored although storing it seemed to fail.
@@ -470,7 +470,7 @@ async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEv
                 tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
             }
         }
-        if inner.abandon.run_until_cancelled(tokio::time::sleep(retry_delay)).await.is_none() {
+        if inner.shutdown.abandon.run_until_cancelled(tokio::time::sleep(retry_delay)).await.is_none() {
             tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
             return;
         }

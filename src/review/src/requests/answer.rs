@@ -1,6 +1,6 @@
 //! Checks of endpoint requests, and the conversion of their outcomes into answers.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use crate::{DecideError, MAX_COMMENT_BYTES, actor::StepError, inner::Inner, store_error, upkeep::expiry};
 use countersign_domain::{
@@ -12,7 +12,7 @@ use countersign_protocol::{ErrorKind, McpError};
 pub(crate) type StepResult = Result<Arc<Change>, DecideError>;
 
 pub(crate) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Option<&str>) -> Result<(), DecideError> {
-    if inner.closing.load(Ordering::Acquire) {
+    if inner.shutdown.is_closing() {
         return Err(shutting_down().into());
     }
     if !reviewer.role.may_decide() {
@@ -60,8 +60,8 @@ pub(crate) async fn check_undecided(inner: &Inner, change: &Arc<Change>, version
     if change.version != version {
         return Err(version_conflict(change));
     }
-    if inner.is_expired(change) {
-        let step = inner.step_for_endpoint(change, expiry::expire_event(change)).await;
+    if inner.config.is_expired(change) {
+        let step = inner.queue.step_for_endpoint(change, expiry::expire_event(change)).await;
         return Err(refuse(ErrorKind::ChangeExpired, "The change has expired", &finish(inner, change, step).await?));
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Decisions of people: approve, reject, undo, withdraw, settle.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -63,7 +63,7 @@ impl Changes {
         }
         let event = ChangeEvent::Unapprove { reviewer: reviewer.clone(), all: reviewer.role == Role::Admin };
         crash_point("before_undo");
-        let step = inner.step_for_endpoint(&change, event).await;
+        let step = inner.queue.step_for_endpoint(&change, event).await;
         crash_point("after_undo");
         finish(inner, &change, step).await
     }
@@ -74,7 +74,7 @@ impl Changes {
     /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal) -> StepResult {
         let inner = &*self.inner;
-        if inner.closing.load(Ordering::Acquire) {
+        if inner.shutdown.is_closing() {
             return Err(shutting_down().into());
         }
         let change = load(inner, id).await?;
@@ -86,7 +86,7 @@ impl Changes {
             });
         }
         crash_point("before_withdraw");
-        let step = inner.step_for_endpoint(&change, ChangeEvent::Withdraw { proposer: principal.clone() }).await;
+        let step = inner.queue.step_for_endpoint(&change, ChangeEvent::Withdraw { proposer: principal.clone() }).await;
         crash_point("after_withdraw");
         finish(inner, &change, step).await
     }
@@ -133,7 +133,7 @@ impl Changes {
         }
         let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
         crash_point("before_settle");
-        let step = inner.step_for_endpoint(&change, event).await;
+        let step = inner.queue.step_for_endpoint(&change, event).await;
         crash_point("after_settle");
         finish(inner, &change, step).await
     }
@@ -168,7 +168,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
         check_terms(&change, bulk)?;
         if let Some(void) = votes::void_event(inner, &change)? {
             // The version that was shown counted a vote that is no longer valid.
-            let step = inner.step_for_endpoint(&change, void).await;
+            let step = inner.queue.step_for_endpoint(&change, void).await;
             return Err(version_conflict(&finish(inner, &change, step).await?));
         }
     }
@@ -178,20 +178,20 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
         key_id: reviewer.key_id.clone(),
         verdict,
         comment,
-        at: inner.now(),
+        at: inner.config.now(),
         version,
     });
     crash_point("before_approve");
     if approves {
         // An illegal decision is refused before the provider is asked for a preview.
         if change.state == ChangeState::Pending
-            && let Err(illegal) = machine::apply(&change, event.clone(), inner.now())
+            && let Err(illegal) = machine::apply(&change, event.clone(), inner.config.now())
         {
             return finish(inner, &change, Err(StepError::Illegal(illegal))).await;
         }
         require_same_target(inner, &change).await?;
     }
-    let decided = inner.step_for_endpoint(&change, event).await;
+    let decided = inner.queue.step_for_endpoint(&change, event).await;
     crash_point("after_approve");
     finish(inner, &change, decided).await
 }

@@ -64,7 +64,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
         prepared.await.map_err(|error| DecideError { error, current: Some(Arc::clone(&change)) })?;
     let event = ChangeEvent::Edit { editor: (*reviewer).clone(), comment, arguments, preview, served_by, terms };
     crash_point("before_edit");
-    let step = inner.step_for_endpoint(&change, event).await;
+    let step = inner.queue.step_for_endpoint(&change, event).await;
     crash_point("after_edit");
     finish(inner, &change, step).await
 }

@@ -1,6 +1,6 @@
 //! Turns a previewed write into a durable pending change.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 use serde_json::value::RawValue;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::answer::shutting_down;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
-    actor::{StepError, duplicate_calls},
+    actor::{Step, StepError, duplicate_calls},
     inner::Inner,
     recheck, record, store_error,
 };
@@ -30,7 +30,7 @@ impl Changes {
     /// `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
         let inner = &*self.inner;
-        if inner.closing.load(Ordering::Acquire) {
+        if inner.shutdown.is_closing() {
             return Err(shutting_down());
         }
         crash_point("before_propose");
@@ -45,11 +45,11 @@ impl Changes {
 }
 
 /// Writes a new change. Removes the change from the duplicate index if the write fails.
-async fn write(inner: &Inner, draft: Draft) -> Result<Arc<Change>, StepError> {
+async fn write(inner: &Inner, draft: Draft) -> Step {
     let id = draft.change.id.clone();
-    let written = inner.write_for_endpoint(draft).await;
+    let written = inner.queue.write_for_endpoint(draft).await;
     crash_point("after_propose");
-    written.inspect_err(|_| inner.duplicates.remove(&id))
+    written.inspect_err(|_| inner.open.duplicates.remove(&id))
 }
 
 async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
@@ -64,7 +64,7 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     }
     inner.proposal_rate.admit(&change.proposer.principal, inner.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
-        inner.duplicates.add(call, &change.id);
+        inner.open.duplicates.add(call, &change.id);
     }
     match write(inner, draft).await {
         // Another proposal with the same key was stored at the same moment.
@@ -83,13 +83,13 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     let id = change.id.clone();
     // With a key, the caller itself says which calls are the same.
     if change.idempotency_key.is_none() {
-        change.duplicate_of = inner.duplicates.add(&call, &id);
+        change.duplicate_of = inner.open.duplicates.add(&call, &id);
     }
     let draft = record::draft(record::created(change)).and_then(|draft| {
-        inner.check_size(&draft)?;
+        inner.queue.check_size(&draft)?;
         Ok(Draft { call_hash: Some(call), ..draft })
     });
-    draft.inspect_err(|_| inner.duplicates.remove(&id))
+    draft.inspect_err(|_| inner.open.duplicates.remove(&id))
 }
 
 fn into_client_error(error: StepError) -> McpError {
@@ -142,7 +142,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
     } = proposal;
     let preview = recheck::bound_headlines(preview);
     let dialogue = client.filter(|_| terms.questions).map(Dialogue::new);
-    let now = inner.now();
+    let now = inner.config.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
         id: format!("chg_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),

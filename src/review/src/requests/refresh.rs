@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::answer::{StepResult, check_endpoint, check_undecided, conflict, finish, load, refuse};
 use crate::{
     Changes, DecideError,
-    actor::StepError,
+    actor::Step,
     inner::Inner,
     recheck::{Divergence, Recheck},
 };
@@ -43,7 +43,7 @@ enum TargetCheck {
     /// Nothing moved: the change may be approved as shown.
     Same,
     /// The transition that recorded the difference, and the reason if the change is pending again.
-    Moved(Result<Arc<Change>, StepError>, Option<String>),
+    Moved(Step, Option<String>),
 }
 
 /// Compares a change that waits for a decision with its target, and records a difference.
@@ -60,11 +60,11 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
             let marked = if stale {
                 Ok(Arc::clone(change))
             } else {
-                inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
+                inner.queue.step_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
             };
             crash_point("between_stale_and_refresh");
             let refreshed = match marked {
-                Ok(marked) => inner.step_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by }).await,
+                Ok(marked) => inner.queue.step_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by }).await,
                 failed => failed,
             };
             crash_point("after_refresh");
@@ -72,7 +72,7 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
         }
         Recheck::Impossible(_) if stale => TargetCheck::Moved(Ok(Arc::clone(change)), None),
         Recheck::Impossible(fault) => {
-            TargetCheck::Moved(inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }).await, None)
+            TargetCheck::Moved(inner.queue.step_for_endpoint(change, ChangeEvent::MarkStale { fault }).await, None)
         }
         Recheck::Unavailable(error) => return Err(DecideError { error, current: Some(Arc::clone(change)) }),
     })
@@ -90,7 +90,7 @@ pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> 
     Err(refuse(ErrorKind::ChangeStale, message, &current))
 }
 
-async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServedBy) -> Result<Arc<Change>, StepError> {
+async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServedBy) -> Step {
     let preview = Preview {
         note: change.preview.clone(),
         operation: change.operation,
@@ -99,5 +99,5 @@ async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServedBy) 
         diff: change.diff.clone(),
         fingerprint: change.fingerprint.clone(),
     };
-    inner.step_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
+    inner.queue.step_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
 }

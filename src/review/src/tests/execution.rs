@@ -155,7 +155,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     let (ran, waiting, pending, same) =
         (propose("a").await, propose("b").await, propose("c").await, propose("a").await);
     // The transitions are made without the Executor, as if the process had ended right after the commit.
-    bench.changes.inner.stop.cancel();
+    bench.changes.inner.shutdown.stop.cancel();
     let inner = &bench.changes.inner;
     for change in [&ran, &waiting, &same] {
         let decision = countersign_domain::changes::Decision {
@@ -164,12 +164,13 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             key_id: None,
             verdict: Verdict::Approve,
             comment: None,
-            at: inner.now(),
+            at: inner.config.now(),
             version: 1,
         };
-        let approved = inner.step(change, ChangeEvent::Decide(decision)).await.unwrap();
+        let approved = inner.queue.step(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
             inner
+                .queue
                 .step(&approved, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) })
                 .await
                 .unwrap();
@@ -263,7 +264,7 @@ async fn broken_long_call_still_occupies_its_target() {
 async fn approved_change_waits_for_its_provider_after_restart() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
-    bench.changes.inner.stop.cancel();
+    bench.changes.inner.shutdown.stop.cancel();
     bench.decide(&change, Verdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);

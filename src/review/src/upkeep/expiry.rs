@@ -27,13 +27,13 @@ pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
 /// Expires due changes until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
     while wait_for_turn(&inner, inner.config.expiry_interval).await {
-        while expire_due(&inner).await == BATCH_SIZE && !inner.stop.is_cancelled() {}
+        while expire_due(&inner).await == BATCH_SIZE && !inner.shutdown.stop.is_cancelled() {}
     }
 }
 
 /// Expires due changes and returns their number. A change that the store refuses stays due.
 pub(crate) async fn expire_due(inner: &Inner) -> usize {
-    let due = inner.deadlines.due(inner.now(), BATCH_SIZE);
+    let due = inner.open.deadlines.due(inner.config.now(), BATCH_SIZE);
     let done = stream::iter(due).map(|id| async move { expire_one(inner, &id).await }).buffer_unordered(32);
     done.filter(|done| std::future::ready(*done)).count().await
 }
@@ -41,9 +41,13 @@ pub(crate) async fn expire_due(inner: &Inner) -> usize {
 /// Expires one change. Returns `true` if it needs no further attempt.
 async fn expire_one(inner: &Inner, id: &str) -> bool {
     let change = match inner.store.get(id).await {
-        Ok(Some(change)) => change,
-        Ok(None) => {
-            inner.deadlines.remove(id);
+        Ok(Some(change))
+            if matches!(change.state, ChangeState::Pending | ChangeState::Approved | ChangeState::Stale) =>
+        {
+            change
+        }
+        Ok(_) => {
+            inner.open.deadlines.remove(id);
             return true;
         }
         Err(error) => {
@@ -51,12 +55,8 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
             return false;
         }
     };
-    if !matches!(change.state, ChangeState::Pending | ChangeState::Approved | ChangeState::Stale) {
-        inner.deadlines.remove(id);
-        return true;
-    }
     crash_point("before_expire");
-    let step = inner.step(&change, expire_event(&change)).await;
+    let step = inner.queue.step(&change, expire_event(&change)).await;
     crash_point("after_expire");
     match step {
         Ok(_) => true,

@@ -12,7 +12,7 @@ use crate::inner::Inner;
 
 /// Waits for the interval, and then until this node leads. Returns `false` when the gateway closes.
 async fn wait_for_turn(inner: &Inner, interval: Duration) -> bool {
-    while inner.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
+    while inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
         if inner.nodes.is_leader() {
             return true;
         }

@@ -29,8 +29,8 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
         let fault = ChangeFault::new(ErrorKind::Internal, message);
         // The last transition was the claim, a question or an answer; the call was sent at most one timeout after it.
         let last = change.updated_at.saturating_add(inner.config.run_timeout).unwrap_or(Timestamp::MAX);
-        let event = ChangeEvent::LoseTrack { fault, sent_by: last.min(inner.now()) };
-        match inner.step_for_orphan(&change, event).await {
+        let event = ChangeEvent::LoseTrack { fault, sent_by: last.min(inner.config.now()) };
+        match inner.queue.step_for_orphan(&change, event).await {
             Ok(_) => {
                 let node = change.claimed_by.as_ref().map(|by| by.node.as_str());
                 tracing::warn!(change = %id, node, "a change was running when its gateway stopped; a reviewer must settle it");

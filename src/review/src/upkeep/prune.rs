@@ -9,6 +9,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
+use super::wait_for_turn;
 use crate::inner::Inner;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
@@ -54,17 +55,14 @@ impl ClockTrust {
 
 /// Prunes old records until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut trust = ClockTrust::new(inner.now());
+    let mut trust = ClockTrust::new(inner.config.now());
     let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = inner.config.retention;
     let shortest = [arguments, large, finished, events].into_iter().flatten().min();
     let interval = shortest.unwrap_or(INTERVAL).clamp(MIN_INTERVAL, INTERVAL);
-    while inner.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
-        if !trust.is_trusted(inner.now()) || !inner.nodes.is_leader() {
-            continue;
-        }
-        loop {
+    while wait_for_turn(&inner, interval).await {
+        while trust.is_trusted(inner.config.now()) {
             match prune_batch(&inner).await {
-                Ok(true) if !inner.stop.is_cancelled() => tokio::time::sleep(BATCH_DELAY).await,
+                Ok(true) if !inner.shutdown.stop.is_cancelled() => tokio::time::sleep(BATCH_DELAY).await,
                 Ok(_) => break,
                 Err(error) => {
                     tracing::warn!(%error, "old records could not be pruned; trying again later");
@@ -91,7 +89,7 @@ fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> PruningCutoffs {
 
 /// Prunes the records of one transaction. Returns `true` if there are more.
 pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
-    let now = inner.now();
+    let now = inner.config.now();
     let prunable = inner.store.find_prunable(cutoffs(&inner.config.retention, now)).await?;
     if prunable.contents.is_empty() && prunable.changes.is_empty() && prunable.events_to == 0 {
         return Ok(false);
@@ -129,7 +127,7 @@ pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
         Err(_) => return Ok(prunable.more),
     }
     for (.., state) in &prunable.changes {
-        inner.counts.record_deletion(*state);
+        inner.open.counts.record_deletion(*state);
     }
     tracing::info!(redacted, deleted, events_to = prunable.events_to, "old records were pruned");
     Ok(prunable.more)

@@ -44,7 +44,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         {
             checked_revocations = Some(revocations);
         }
-        if inner.stop.run_until_cancelled(tokio::time::sleep(inner.config.expiry_interval)).await.is_none() {
+        if inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(inner.config.expiry_interval)).await.is_none() {
             return;
         }
     }
@@ -55,7 +55,7 @@ pub(crate) async fn sweep(inner: &Inner) -> bool {
     let Ok(ids) = inner.store.changes_with_votes().await else { return false };
     let mut all_checked = true;
     for id in ids {
-        all_checked &= !inner.stop.is_cancelled() && void_votes_of(inner, &id).await;
+        all_checked &= !inner.shutdown.stop.is_cancelled() && void_votes_of(inner, &id).await;
     }
     all_checked
 }
@@ -66,7 +66,7 @@ async fn void_votes_of(inner: &Inner, id: &str) -> bool {
         found => return found.is_ok(),
     };
     match void_event(inner, &change) {
-        Ok(Some(event)) => match inner.step(&change, event).await {
+        Ok(Some(event)) => match inner.queue.step(&change, event).await {
             Ok(_) => true,
             // The change has moved on, and is checked again soon.
             Err(StepError::Conflict | StepError::Illegal(_)) => false,

@@ -1,0 +1,38 @@
+//! Facts about open changes that the actor updates and that all threads read.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{
+    duplicate_calls::DuplicateCalls,
+    ledger::{Counts, Deadlines},
+    watch::Watchers,
+};
+use countersign_domain::changes::ChangeState;
+
+pub(crate) struct OpenChanges {
+    pub watchers: Arc<Watchers>,
+    pub counts: Counts,
+    pub deadlines: Deadlines,
+    pub duplicates: DuplicateCalls,
+}
+
+impl OpenChanges {
+    pub(crate) fn new(max_waiters: usize, counts: &[(ChangeState, u64)]) -> Arc<Self> {
+        Arc::new(Self {
+            watchers: Watchers::new(max_waiters),
+            counts: Counts::new(counts),
+            deadlines: Deadlines::default(),
+            duplicates: DuplicateCalls::default(),
+        })
+    }
+
+    /// Adds a change until its deadline and its end.
+    pub(crate) fn add(&self, id: &str, call_hash: Option<&str>, expires_at: Timestamp, now: Timestamp) {
+        self.deadlines.insert(id, expires_at, now);
+        if let Some(call) = call_hash {
+            self.duplicates.add(call, id);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The signals that end the review of changes in order.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Default)]
+pub(super) struct Shutdown {
+    closing: AtomicBool,
+    /// Cancelled when no new change may be claimed.
+    pub stop: CancellationToken,
+    /// Cancelled to end running calls.
+    pub kill: CancellationToken,
+    /// Cancelled to give up recording outcomes.
+    pub abandon: CancellationToken,
+    /// Cancelled when the Executor has ended, even if it panicked.
+    pub executor_ended: CancellationToken,
+    /// Cancelled when nothing more will be announced.
+    pub stop_following: CancellationToken,
+}
+
+impl Shutdown {
+    /// Returns `true` if endpoints may start no new work.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// Ends new work, and waits for the Executor. At the deadline it ends the running calls.
+    pub(super) async fn end_work(&self, deadline: Duration) {
+        self.closing.store(true, Ordering::Release);
+        self.stop.cancel();
+        if timeout(deadline, self.executor_ended.cancelled()).await.is_err() {
+            tracing::warn!("changes were still running at the deadline; their outcome is unknown");
+            self.kill.cancel();
+            if timeout(Duration::from_secs(2), self.executor_ended.cancelled()).await.is_err() {
+                self.abandon.cancel();
+                let _ = timeout(Duration::from_secs(1), self.executor_ended.cancelled()).await;
+            }
+        }
+    }
+}
