@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::proof::ProofSecret;
 use countersign_config::Config;
-use countersign_store::lock::DataLock;
+use countersign_runtime::data_dir::DataLock;
 
 /// The name of the file in the data directory.
 pub const GATEWAY_FILE: &str = "gateway.json";
@@ -99,7 +99,7 @@ impl Drop for PublishedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_store::lock_data_dir;
+    use countersign_runtime::data_dir::lock_data_dir;
 
     #[test]
     fn file_is_written_read_and_removed() {

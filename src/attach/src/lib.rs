@@ -18,7 +18,7 @@ pub mod users;
 use std::{path::PathBuf, time::Duration};
 
 pub use self::{gateway_file::GatewayFile, proxy::ProxyOutcome, users::Users};
-use countersign_store::StoreError;
+use countersign_runtime::data_dir::DataDirError;
 
 /// The reason why `countersign stdio` could not attach. The texts are for a person at a terminal or in an agent's log.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum AttachError {
     #[error("{0}")]
     Socket(#[from] socket::SocketError),
     #[error("{0}")]
-    Data(#[from] StoreError),
+    Data(#[from] DataDirError),
     #[error("the gateway refused this connection: {0}")]
     Refused(String),
     #[error("the gateway at {socket} accepted the connection but did not answer within {}s; is it stopped or overloaded?", within.as_secs())]

@@ -9,7 +9,7 @@ use std::fmt;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
-use countersign_auth::secret;
+use countersign_runtime::secret;
 
 /// The path at which a gateway answers challenges: `GET /proof?challenge=…`.
 pub const PROOF_PATH: &str = "/proof";

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::net::{UnixListener, UnixStream};
 
-use countersign_store::lock::DataLock;
+use countersign_runtime::data_dir::DataLock;
 
 /// The name of the socket in the data directory.
 pub const SOCKET_FILE: &str = "gateway.sock";
@@ -174,7 +174,7 @@ pub async fn connect(data: &Path) -> Result<Option<UnixStream>, SocketError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_store::lock_data_dir;
+    use countersign_runtime::data_dir::lock_data_dir;
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777

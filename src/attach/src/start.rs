@@ -23,7 +23,7 @@ use super::{
     hello::{self, Hello, HelloAnswer},
     socket,
 };
-use countersign_store::lock::ensure_data_dir;
+use countersign_runtime::data_dir::ensure_data_dir;
 use countersign_telemetry::logs::open_log;
 
 /// The lock file of a starter. It is not the lock of the gateway.
@@ -249,7 +249,7 @@ mod tests {
     #[tokio::test]
     async fn running_gateway_is_used_and_may_refuse() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = countersign_store::lock_data_dir(dir.path()).unwrap();
+        let lock = countersign_runtime::data_dir::lock_data_dir(dir.path()).unwrap();
         let listener = socket::Listener::bind(dir.path(), &lock).unwrap();
         let serve = async {
             for welcome in [true, false] {

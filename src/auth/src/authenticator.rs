@@ -16,11 +16,11 @@ use dashmap::DashMap;
 use super::{
     attempts::{FailedAttempts, Subject},
     keys::{KeyStore, PREFIX},
-    secret,
 };
 use countersign_config::{AuthMode, Config};
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::secret;
 use countersign_telemetry::metrics::{Cache, CacheMetrics};
 
 /// The time for which a cached key is valid without asking the store, and within which a revocation takes effect.

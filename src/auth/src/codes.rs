@@ -5,9 +5,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{keys, secret, stored_credentials::StoredCredentials};
+use super::{keys, stored_credentials::StoredCredentials};
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::secret;
 use countersign_store::keys::{CodeOutcome, Credentials};
 
 pub const PREFIX: &str = "csc_";

@@ -15,11 +15,11 @@ use actix_web::cookie::{Cookie, SameSite, time::Duration as CookieDuration};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Authenticator, OriginRules, OriginVerdict, authenticator::MAX_KEY_AGE, secret,
-    stored_credentials::StoredCredentials,
+    Authenticator, OriginRules, OriginVerdict, authenticator::MAX_KEY_AGE, stored_credentials::StoredCredentials,
 };
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::secret;
 use countersign_store::keys::SignIn;
 
 pub const COOKIE: &str = "countersign_session";

@@ -4,7 +4,6 @@
 
 use jiff::Timestamp;
 
-use super::secret;
 use countersign_domain::{
     changes::{
         machine::{GATEWAY, OPERATOR, SYSTEM, TERMINAL},
@@ -14,6 +13,7 @@ use countersign_domain::{
     principal::{Principal, Role, SecretHash},
 };
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::secret;
 use countersign_store::keys::ApiKey;
 
 /// The prefix of every key, by which scanners for leaked secrets recognise it.

@@ -16,7 +16,6 @@ pub mod dashboard;
 pub mod keyring;
 pub mod keys;
 pub mod origin;
-pub mod secret;
 pub mod stored_credentials;
 
 pub use authenticator::Authenticator;

@@ -5,7 +5,8 @@ use std::{fmt, process::ExitCode};
 
 use countersign_config::ConfigError;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::{LockError, StoreError};
+use countersign_runtime::data_dir::LockError;
+use countersign_store::StoreError;
 
 /// The exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +93,7 @@ impl From<LockError> for Failure {
                 Exit::DataDirInUse,
                 format!("{error}; use that one, stop it, or choose another directory with --data DIR"),
             ),
-            LockError::Store(error) => error.into(),
+            LockError::DataDir(error) => StoreError::from(error).into(),
         }
     }
 }

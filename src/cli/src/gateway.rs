@@ -24,7 +24,8 @@ use countersign_config::{
     Environment, Flags, LoadedConfig,
     load::{data_dir, find_config_file, log_config},
 };
-use countersign_store::{LockError, StoreError};
+use countersign_runtime::data_dir::LockError;
+use countersign_store::StoreError;
 use countersign_telemetry::{
     Metrics,
     logs::{self, LogConfig},

@@ -1,10 +1,13 @@
-//! Threads, memory and crash points: utilities that have nothing to do with MCP.
+//! Threads, memory, secrets and the data directory: utilities that have nothing to do with MCP.
 //!
 //! This crate knows none of its users: no session, no change, no provider.
 //!
-//! [`large_messages`] has the threads for large messages, [`reclaim`] returns freed memory to the system, and [`crash`]
-//! has the points where tests kill the process.
+//! [`large_messages`] has the threads for large messages, [`reclaim`] returns freed memory to the system, [`secret`]
+//! generates and compares secrets, [`data_dir`] locks the data directory, and [`crash`] has the points where tests kill
+//! the process.
 
 pub mod crash;
+pub mod data_dir;
 pub mod large_messages;
 pub mod reclaim;
+pub mod secret;

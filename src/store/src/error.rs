@@ -1,15 +1,19 @@
 //! Errors of the store. Each error says whether the failed write certainly changed nothing.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::WriteError;
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::data_dir::DataDirError;
 
 /// An error of the store. Its text is for the log and the terminal; clients get [`StoreError::to_mcp`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("cannot use the data directory {path}: {source}")]
-    DataDir { path: PathBuf, source: Arc<std::io::Error> },
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
     #[error("{path} is not a Countersign database (application id {found:#x}); move it away or choose another --data")]
     Foreign { path: PathBuf, found: i64 },
     #[error(
@@ -76,6 +80,10 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    pub(crate) fn data_dir(path: &Path, source: std::io::Error) -> Self {
+        Self::DataDir(DataDirError { path: path.to_owned(), source: Arc::new(source) })
+    }
+
     /// Returns `true` if a write that failed with this error certainly changed nothing. Otherwise the caller must read
     /// the state again.
     #[must_use]

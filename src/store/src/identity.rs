@@ -10,7 +10,6 @@ use std::{
     io::{ErrorKind, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use serde::{Deserialize, Serialize};
@@ -54,7 +53,7 @@ impl StoreIdentity {
     /// [`StoreError::DataDir`] if the file cannot be read.
     pub fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(IDENTITY_FILE);
-        let failed = |source: std::io::Error| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
+        let failed = |source: std::io::Error| StoreError::data_dir(&path, source);
         match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -75,7 +74,7 @@ impl StoreIdentity {
             file.sync_all()?;
             fs::rename(&draft, &path)
         };
-        write().map_err(|source| StoreError::DataDir { path: path.clone(), source: Arc::new(source) })
+        write().map_err(|source| StoreError::data_dir(&path, source))
     }
 
     /// Returns the error for using this store's data directory with a store on the backend `configured`.

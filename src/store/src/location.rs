@@ -87,7 +87,7 @@ impl StoreLocation {
     }
 
     /// Opens the store for a gateway. A directory serves one gateway, and a server any number of them. Hold
-    /// [`super::lock_data_dir`] while the store is open.
+    /// [`countersign_runtime::data_dir::lock_data_dir`] while the store is open.
     ///
     /// # Errors
     /// Every [`StoreError`] about files, connections, or foreign, newer or damaged databases. [`StoreError::Served`]

@@ -16,6 +16,7 @@ use super::{
     values,
 };
 use countersign_domain::policy::StandingVerdict;
+use countersign_runtime::data_dir::LockError;
 
 /// The maximum rows in one statement. Both databases limit the number of parameters.
 const ROWS_PER_STATEMENT: usize = 500;
@@ -207,7 +208,7 @@ pub enum MoveError {
     #[error("the data of the modules could not be moved: {0}")]
     MoveModules(String),
     #[error(transparent)]
-    Lock(#[from] super::LockError),
+    Lock(#[from] LockError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

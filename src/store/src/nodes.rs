@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::{StoreError, StoreFuture, lock::ensure_data_dir};
+use super::{StoreError, StoreFuture};
 use countersign_domain::changes::Claimant;
+use countersign_runtime::data_dir::ensure_data_dir;
 
 /// The name of the file in the data directory that holds the node's id.
 const NODE_ID_FILE: &str = "node";
@@ -46,7 +47,7 @@ impl NodeIdSource {
 fn load_or_create_id(dir: &Path) -> Result<String, StoreError> {
     ensure_data_dir(dir)?;
     let path = dir.join(NODE_ID_FILE);
-    let failed = |source: std::io::Error| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
+    let failed = |source: std::io::Error| StoreError::data_dir(&path, source);
     match std::fs::read_to_string(&path) {
         Ok(text) if is_id(text.trim()) => return Ok(text.trim().to_owned()),
         Ok(_) => return Err(failed(std::io::Error::other("the content is not the id of a node; remove the file"))),

@@ -51,6 +51,7 @@ use countersign_rulings::{
     standing_rules::{self, StandingRuleCache, StandingRules},
     tool_acceptance::{RebuildRoutes, ToolAcceptances},
 };
+use countersign_runtime::data_dir::lock_data_dir;
 use countersign_session::{
     McpServer, Registry, Sessions,
     address::GatewayAddress,
@@ -61,7 +62,7 @@ use countersign_session::{
     server::{Reviews, Routing},
     status::GatewayStatus,
 };
-use countersign_store::{PinStore, Store, StoreError, StoreLocation, lock_data_dir};
+use countersign_store::{PinStore, Store, StoreError, StoreLocation};
 use countersign_telemetry::{self, Metrics, metrics::Breaker};
 use countersign_tracker::Tracker;
 use countersign_transports::{endpoint::McpEndpoint, http, ws};

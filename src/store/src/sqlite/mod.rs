@@ -89,7 +89,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens or creates the database of the data directory. Hold [`crate::lock_data_dir`] while the store is open.
+    /// Opens or creates the database of the data directory. Hold [`countersign_runtime::data_dir::lock_data_dir`] while the store is open.
     ///
     /// # Errors
     /// See [`open_writer`].
@@ -131,7 +131,7 @@ impl SqliteStore {
         let thread = std::thread::Builder::new()
             .name("store-write".into())
             .spawn(move || writer.run())
-            .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
+            .map_err(|e| StoreError::data_dir(dir, e))?;
         Ok(Self {
             queue,
             closing,

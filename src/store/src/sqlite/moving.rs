@@ -8,12 +8,12 @@ use super::{
     verify,
 };
 use crate::{
-    DataLock, StoreError, VerifiedTrail, VerifyError,
+    StoreError, VerifiedTrail, VerifyError,
     identity::Backend,
-    lock_data_dir,
     moving::{MoveError, OfflineStore},
     sql::Database as _,
 };
+use countersign_runtime::data_dir::{DataLock, lock_data_dir};
 
 /// The database of a directory that no gateway can serve while this value exists.
 pub(crate) struct OfflineDirectory {
@@ -25,7 +25,7 @@ impl OfflineDirectory {
     pub fn take(dir: &Path, create: bool) -> Result<Self, MoveError> {
         let path = database_path(dir);
         if !create && let Err(source) = std::fs::metadata(&path) {
-            return Err(StoreError::DataDir { path, source: source.into() }.into());
+            return Err(StoreError::data_dir(&path, source).into());
         }
         let lock = lock_data_dir(dir)?;
         Ok(Self { conn: SharedConnection::new(open_writer(dir)?), _lock: lock })

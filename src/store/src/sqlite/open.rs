@@ -6,14 +6,14 @@ use std::{
     fs,
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::trail;
-use crate::{StoreError, lock::ensure_data_dir};
+use crate::StoreError;
+use countersign_runtime::data_dir::ensure_data_dir;
 
 /// The name of the database file in the data directory.
 pub const DATABASE_FILE: &str = "countersign.db";
@@ -59,7 +59,7 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     ensure_data_dir(dir)?;
     let path = database_path(dir);
     // Creating the file here sets its mode, which SQLite copies to the log files.
-    let fail = |source| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
+    let fail = |source| StoreError::data_dir(&path, source);
     let file =
         fs::OpenOptions::new().create(true).truncate(false).append(true).mode(0o600).open(&path).map_err(fail)?;
     if file.metadata().map_err(fail)?.permissions().mode() & 0o077 != 0 {
@@ -86,7 +86,7 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
 pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
     let path = database_path(dir);
     if let Err(source) = fs::metadata(&path) {
-        return Err(StoreError::DataDir { path, source: Arc::new(source) });
+        return Err(StoreError::data_dir(&path, source));
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(&path, flags).map_err(|e| add_path(&path, e.into()))?;
@@ -184,9 +184,7 @@ pub(crate) fn create_with_migrations(dir: &Path, migrations: usize) -> Connectio
 pub(super) fn add_path(path: &Path, error: StoreError) -> StoreError {
     match error {
         StoreError::Damaged(detail) => StoreError::Corrupt { path: path.to_owned(), detail },
-        StoreError::Database(error) => {
-            StoreError::DataDir { path: path.to_owned(), source: Arc::new(std::io::Error::other(error.to_string())) }
-        }
+        StoreError::Database(error) => StoreError::data_dir(path, std::io::Error::other(error.to_string())),
         other => other,
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn save_in_background(dir: &Arc<Path>, snapshot: PolicySnapshot) -> c
     });
     Box::pin(async move {
         if let Err(error) = spawned {
-            return Err(StoreError::DataDir { path: dir.to_path_buf(), source: Arc::new(error) });
+            return Err(StoreError::data_dir(&dir, error));
         }
         answer.await.unwrap_or(Err(StoreError::Closed))
     })

@@ -41,7 +41,7 @@ impl Readers {
             let thread = std::thread::Builder::new()
                 .name(format!("store-read-{n}"))
                 .spawn(move || serve(&conn, &queue))
-                .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
+                .map_err(|e| StoreError::data_dir(dir, e))?;
             threads.push(thread);
         }
         Ok(Self { jobs: Mutex::new(Some(jobs)), threads: Mutex::new(threads), health: Arc::clone(health) })

@@ -37,7 +37,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
         Ok(())
     };
     // The lock that a gateway holds while it serves the store.
-    let lock = lock_data_dir(old.path()).unwrap();
+    let lock = countersign_runtime::data_dir::lock_data_dir(old.path()).unwrap();
     let served = from.move_to(&to, move_modules, ignore_progress);
     assert!(matches!(served, Err(MoveError::Lock(_) | MoveError::Store(StoreError::Served))), "{served:?}");
     let (heads, live) = (store.heads().await.unwrap(), store.live_changes().await.unwrap());

@@ -6,7 +6,6 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use countersign_domain::principal::SecretHash;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Generates a secret: `prefix` and 43 characters of base64url (256 bits).
@@ -27,13 +26,13 @@ pub fn generate(prefix: &str) -> Result<String, McpError> {
 
 /// Returns the hash under which a secret is stored.
 #[must_use]
-pub fn hash(secret: &[u8]) -> SecretHash {
+pub fn hash(secret: &[u8]) -> [u8; 32] {
     Sha256::digest(secret).into()
 }
 
 /// Compares two hashes in constant time.
 #[must_use]
-pub fn is_same_hash(a: &SecretHash, b: &SecretHash) -> bool {
+pub fn is_same_hash(a: &[u8; 32], b: &[u8; 32]) -> bool {
     a.ct_eq(b).into()
 }
 

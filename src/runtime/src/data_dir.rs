@@ -1,15 +1,13 @@
-//! The lock that lets one gateway at a time use a data directory: an exclusive lock on `<data>/lock`, which the kernel
-//! releases when the holder ends. Commands that only read, or only add keys, do not take the lock.
+//! The data directory, and the lock that lets one gateway at a time use it: an exclusive lock on `<data>/lock`, which the
+//! kernel releases when the holder ends. Commands that only read, or only add keys, do not take the lock.
 
 use std::{
     fs::{self, File, TryLockError},
     io::{Read, Seek, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
-
-use super::StoreError;
 
 /// The name of the lock file in the data directory.
 pub const LOCK_FILE: &str = "lock";
@@ -20,6 +18,14 @@ pub struct DataLock {
     file: File,
 }
 
+/// A directory, or a file in it, cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot use the data directory {path}: {source}")]
+pub struct DataDirError {
+    pub path: PathBuf,
+    pub source: Arc<std::io::Error>,
+}
+
 /// The reason why the lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -27,7 +33,7 @@ pub enum LockError {
     #[error("another gateway serves this data directory ({0})")]
     Held(String),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    DataDir(#[from] DataDirError),
 }
 
 /// Takes the lock without waiting, and records this process in the file as the holder.
@@ -37,7 +43,7 @@ pub enum LockError {
 pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     ensure_data_dir(dir)?;
     let path = dir.join(LOCK_FILE);
-    let fail = |source| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
+    let fail = |source| DataDirError { path: path.clone(), source: Arc::new(source) };
     loop {
         let file = fs::OpenOptions::new()
             .read(true)
@@ -97,9 +103,9 @@ impl Drop for DataLock {
 /// Creates the directory with mode 0700 if it does not exist.
 ///
 /// # Errors
-/// [`StoreError::DataDir`]
-pub fn ensure_data_dir(dir: &Path) -> Result<(), StoreError> {
-    let fail = |source| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(source) };
+/// [`DataDirError`]
+pub fn ensure_data_dir(dir: &Path) -> Result<(), DataDirError> {
+    let fail = |source| DataDirError { path: dir.to_owned(), source: Arc::new(source) };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
     let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();
     if mode & 0o077 != 0 {
