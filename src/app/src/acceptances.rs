@@ -64,7 +64,7 @@ mod tests {
                 hash: "h".into(),
                 by: by.to_owned(),
                 at: jiff::Timestamp::from_second(second).unwrap(),
-                target: None,
+                server_fingerprint: None,
             });
             ((*tool).to_owned(), ToolPin { seen: Some("h".into()), accepted, text: None })
         };

@@ -34,7 +34,7 @@ pub struct LiveGateway {
 /// Warns of servers whose command or address differs from the one whose tools were accepted.
 pub async fn check_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
     for server in servers {
-        let tools = pins.bind_to_target(&server.name, &server.target.fingerprint()).await;
+        let tools = pins.bind_to_server(&server.name, &server.target.fingerprint()).await;
         if tools > 0 {
             tracing::warn!(
                 server = %server.name,

@@ -151,13 +151,15 @@ pub struct HttpConfig {
     pub max_concurrent_streams: u32,
     /// Bytes of one request body.
     pub max_body: usize,
-    /// Bytes of bodies and messages held at a time, by one connection and by all.
+    /// Bytes of bodies and messages that one connection may hold at a time.
     pub max_connection_body_bytes: usize,
+    /// The same for all connections together.
     pub max_body_bytes: usize,
     /// The time that a body waits for room within these limits.
     pub body_wait: Duration,
-    /// The time that a client may take to send the head of a request, and that an idle connection is kept.
+    /// The time that a client may take to send the head of a request.
     pub header_timeout: Duration,
+    /// The time that an idle connection is kept.
     pub keep_alive: Duration,
     /// Worker threads; 0 starts one for every two cores.
     pub workers: usize,
@@ -171,8 +173,9 @@ pub struct WebSocketConfig {
     pub ping_interval: Duration,
     /// Bytes of one message.
     pub max_message_size: usize,
-    /// Frames, and bytes of frames, that a session keeps for a client that reconnects.
+    /// Frames that a session keeps for a client that reconnects.
     pub replay_frames: usize,
+    /// Bytes of these frames.
     pub replay_bytes: usize,
 }
 
@@ -203,7 +206,7 @@ pub struct TrackerConfig {
 /// Further names for tools. They are tried in this order after the exact names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoutesConfig {
-    /// Prefixes of names, each with the provider whose tool the rest of the name is.
+    /// Prefixes of names, each with a provider. The rest of such a name is the name of one of its tools.
     pub prefixes: Vec<(String, String)>,
     /// Regular expressions for whole names, each with the replacement name, in which `$1` stands for a group.
     pub patterns: Vec<(String, String)>,
@@ -218,8 +221,9 @@ pub struct RoutesConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangesConfig {
     pub expire_after: Duration,
-    /// Limits per principal on changes that are not final: their number, and the bytes of their arguments.
+    /// Changes of one principal that are not final.
     pub max_pending: usize,
+    /// Bytes of the arguments of these changes.
     pub max_pending_bytes: usize,
     /// Changes that one principal may propose per minute; 0 means no limit.
     pub max_proposals_per_minute: u32,
@@ -250,13 +254,15 @@ pub struct LimitsConfig {
     pub session_idle: Duration,
     /// Requests in flight in one session.
     pub max_in_flight: usize,
-    /// Members of a batch, and members that run at a time.
+    /// Members of a batch.
     pub max_batch: usize,
+    /// Members of a batch that run at a time.
     pub batch_concurrency: usize,
     /// Maximum nesting of JSON.
     pub max_depth: usize,
-    /// Calls per second, and burst, of one principal.
+    /// Calls of one principal per second, on average.
     pub rate_per_second: u32,
+    /// Calls of one principal in a burst.
     pub rate_burst: u32,
     /// A call counts once more for each of these bytes of parameters; 0 turns this off.
     pub rate_bytes: usize,
@@ -264,14 +270,16 @@ pub struct LimitsConfig {
     pub large_threads: usize,
     /// Long-lived requests (listen, waits, GET streams) of one principal.
     pub max_streams: usize,
-    /// Messages and bytes that are queued for a slow reader.
+    /// Messages that are queued for a slow reader.
     pub outbox_messages: usize,
+    /// Bytes of these messages.
     pub outbox_bytes: usize,
     pub max_subscriptions: usize,
     /// Characters that are kept of each text in a client's description of itself.
     pub max_client_text: usize,
-    /// Bytes of a client's declared capabilities, and of a URI in a request.
+    /// Bytes of a client's declared capabilities.
     pub max_capabilities: usize,
+    /// Bytes of a URI in a request.
     pub max_uri: usize,
     /// Bytes that are kept for one principal between its requests.
     pub principal_memory: usize,
@@ -293,8 +301,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the `Host` header values that are served beside the listen address and loopback names: `allowed_hosts`, and
-    /// the host and port of `public_url`.
+    /// Returns the `Host` header values that are served in addition to the listen address and loopback names:
+    /// `allowed_hosts`, and the host and port of `public_url`.
     #[must_use]
     pub fn served_hosts(&self) -> Vec<String> {
         let mut hosts = self.allowed_hosts.clone();

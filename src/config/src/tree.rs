@@ -164,8 +164,8 @@ impl<'de> Visitor<'de> for NodeVisitor {
 mod tests {
     use super::*;
 
-    fn entry(spot: &LocatedNode, index: usize) -> KeyValue {
-        match &spot.node {
+    fn entry(located: &LocatedNode, index: usize) -> KeyValue {
+        match &located.node {
             Node::Map(entries) => entries[index].clone(),
             other => panic!("not a map: {other:?}"),
         }

@@ -69,7 +69,7 @@ pub struct UpstreamConfig {
     pub cache: bool,
     /// Recipes for previews of tool calls.
     pub previews: Recipes,
-    /// Certificate authorities that are trusted beside the public ones.
+    /// Certificate authorities that are trusted in addition to the public ones.
     pub authorities: Option<Authorities>,
     /// Passes the server's instructions for models on to clients.
     pub instructions: bool,

@@ -42,13 +42,13 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    fn is_vouched(&self) -> bool {
-        self.dry_run.as_ref().is_some_and(|dry| dry.vouched)
+    fn has_trusted_dry_run(&self) -> bool {
+        self.dry_run.as_ref().is_some_and(|dry| dry.is_trusted)
     }
 }
 
 /// A call of the tool itself with additional arguments, which must be part of its input schema. Its `Debug` text leaves
-/// out `vouched`, so that comparisons of the text ignore it.
+/// out `is_trusted`, so that comparisons of the text ignore it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DryRun {
     pub arguments: Vec<(String, Value)>,
@@ -57,12 +57,12 @@ pub struct DryRun {
     pub shown: DisplayFormat,
     /// The operator wrote the recipe, or named its set, for this server. Otherwise only a tool with an accepted
     /// definition is called, because the server alone claims that a dry run changes nothing.
-    pub vouched: bool,
+    pub is_trusted: bool,
 }
 
 impl fmt::Debug for DryRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { arguments, label, pick, shown, vouched: _ } = self;
+        let Self { arguments, label, pick, shown, is_trusted: _ } = self;
         let mut fields = f.debug_struct("DryRun");
         fields.field("arguments", arguments).field("label", label).field("pick", pick).field("shown", shown).finish()
     }
@@ -141,16 +141,16 @@ impl Recipes {
 
     /// Returns the tools whose dry run does not require an accepted definition.
     #[must_use]
-    pub fn vouched_tools(&self) -> Vec<String> {
-        let vouched = self.by_tool.iter().filter(|(_, recipe)| recipe.is_vouched());
-        vouched.map(|(tool, _)| tool.clone()).collect()
+    pub fn tools_with_trusted_dry_run(&self) -> Vec<String> {
+        let trusted = self.by_tool.iter().filter(|(_, recipe)| recipe.has_trusted_dry_run());
+        trusted.map(|(tool, _)| tool.clone()).collect()
     }
 
     /// Requires an accepted definition for the dry runs of all other tools.
-    pub fn vouch_only_for(&mut self, tools: &[String]) {
+    pub fn trust_only_dry_runs_of(&mut self, tools: &[String]) {
         for (tool, recipe) in Arc::make_mut(&mut self.by_tool) {
             if let Some(dry) = &mut recipe.dry_run {
-                dry.vouched = tools.contains(tool);
+                dry.is_trusted = tools.contains(tool);
             }
         }
     }
@@ -159,7 +159,8 @@ impl Recipes {
     /// or dry runs of unaccepted tools.
     #[must_use]
     pub fn calls_more_than(&self, old: &Self) -> bool {
-        let is_unconditional = |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.is_vouched();
+        let is_unconditional =
+            |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.has_trusted_dry_run();
         self.by_tool.iter().filter(is_unconditional).any(|(tool, recipe)| old.get(tool) != Some(recipe))
     }
 }

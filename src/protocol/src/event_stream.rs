@@ -29,10 +29,11 @@ pub struct EventTooLong;
 /// A parser of an event stream, which holds the unfinished part of its input.
 #[derive(Default)]
 pub struct EventReader {
-    max: usize,
+    /// Maximum bytes of one event, including its unfinished line.
+    max_bytes: usize,
     input: BytesMut,
     /// Length of the prefix of `input` that has no line end.
-    searched: usize,
+    searched_len: usize,
     /// `true` if the last line ended with a carriage return, so that a following line feed belongs to it.
     after_cr: bool,
     /// `true` once the optional byte order mark was skipped or found absent.
@@ -46,16 +47,16 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// Creates a parser that accepts at most `max` bytes for one event, including its unfinished line.
+    /// Creates a parser that accepts at most `max_bytes` bytes for one event, including its unfinished line.
     #[must_use]
-    pub fn new(max: usize) -> Self {
-        Self { max, ..Self::default() }
+    pub fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, ..Self::default() }
     }
 
     /// Prepares for a new connection. Drops the unfinished event, but keeps the last id and the retry time.
     pub fn reset_for_reconnect(&mut self) {
         let (last_id, retry) = (self.last_id.take(), self.retry_millis);
-        *self = Self { id: last_id.clone(), last_id, retry_millis: retry, ..Self::new(self.max) };
+        *self = Self { id: last_id.clone(), last_id, retry_millis: retry, ..Self::new(self.max_bytes) };
     }
 
     /// Returns the id of the last complete event, for the header `Last-Event-ID`.
@@ -95,13 +96,13 @@ impl EventReader {
                     self.input.advance(1);
                 }
             }
-            let Some(found) = memchr::memchr2(b'\n', b'\r', &self.input[self.searched..]) else {
-                self.searched = self.input.len();
-                return if self.input.len() + self.data.len() > self.max { Err(EventTooLong) } else { Ok(None) };
+            let Some(found) = memchr::memchr2(b'\n', b'\r', &self.input[self.searched_len..]) else {
+                self.searched_len = self.input.len();
+                return if self.input.len() + self.data.len() > self.max_bytes { Err(EventTooLong) } else { Ok(None) };
             };
-            let end = self.searched + found;
-            self.searched = 0;
-            if end + self.data.len() > self.max {
+            let end = self.searched_len + found;
+            self.searched_len = 0;
+            if end + self.data.len() > self.max_bytes {
                 return Err(EventTooLong);
             }
             let line = self.input.split_to(end);

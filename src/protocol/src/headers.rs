@@ -50,9 +50,9 @@ impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for [(N, V)] {
     }
 }
 
-/// Returns `true` if a message belongs to the stateless era, so that all checks apply to it. That is the case if its
-/// `_meta` names a protocol version, or its version header names a stateless one. A message with `Mcp-Method` also
-/// counts, unless its version header names a handshake revision.
+/// Returns `true` if a message belongs to the stateless era, so that all checks apply: its `_meta` names a protocol
+/// version, its version header names a stateless revision, or it has `Mcp-Method` and no version header of a handshake
+/// revision.
 #[must_use]
 pub fn is_modern(headers: &(impl Headers + ?Sized), meta: &Meta<'_>) -> bool {
     if meta.protocol_version.is_some() {

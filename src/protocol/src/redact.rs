@@ -14,7 +14,7 @@ use std::{
 /// The text that replaces a secret.
 pub const MASK: &str = "[secret]";
 /// Minimum bytes of a secret that is masked. Shorter secrets occur in too many words.
-pub const MIN_SECRET: usize = 6;
+pub const MIN_SECRET_BYTES: usize = 6;
 
 /// All secrets, the longest first, so that a secret that contains another one is masked as a whole.
 static SECRETS: RwLock<Vec<String>> = RwLock::new(Vec::new());
@@ -25,7 +25,7 @@ pub fn register_secrets(values: impl IntoIterator<Item = String>) {
     let mut all = SECRETS.write().unwrap_or_else(PoisonError::into_inner);
     for value in values {
         // Each line of a multi-line secret (a private key) is masked on its own, because texts may show a single line.
-        for line in value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET) {
+        for line in value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET_BYTES) {
             let quoted = crate::json::quoted(line);
             all.push(line.to_owned());
             all.extend(json_spellings(quoted.trim_matches('"')));

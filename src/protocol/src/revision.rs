@@ -15,9 +15,9 @@
 /// The way in which a client starts: with an `initialize` handshake, or with metadata in every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// 2024-11-05 to 2025-11-25.
+    /// The handshake era, 2024-11-05 to 2025-11-25.
     Legacy,
-    /// 2026-07-28.
+    /// The stateless era, 2026-07-28.
     Modern,
 }
 

@@ -7,7 +7,8 @@ const MAX_NAME_CHARS: usize = 100;
 /// Maximum number of names that are compared, because a hostile peer may ask for unknown names at any rate.
 const MAX_CANDIDATES: usize = 2000;
 
-/// Returns the nearest candidate if it is near enough. One letter of three may be wrong, and three letters of twelve.
+/// Returns the nearest candidate that is near enough. A name of three to seven characters may differ by one edit, and a
+/// longer one by one edit for every four characters, but by at most three.
 #[must_use]
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = normalize(name);

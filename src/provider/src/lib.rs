@@ -28,7 +28,7 @@ use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 
 use countersign_domain::{
-    changes::{Change, Preview, ServedBy},
+    changes::{Change, Preview, ServerIdentity},
     policy::{Decision, Verdict},
     principal::Principal,
     recipes::Recipe,
@@ -300,8 +300,8 @@ pub trait Provider: Send + Sync + 'static {
     }
 
     /// Returns the server behind the name in the form that is stored with a change.
-    fn served_by(&self) -> ServedBy {
-        ServedBy { fingerprint: self.target_fingerprint().to_owned(), label: "built in".to_owned() }
+    fn served_by(&self) -> ServerIdentity {
+        ServerIdentity { fingerprint: self.target_fingerprint().to_owned(), label: "built in".to_owned() }
     }
 
     /// Returns the provider's `instructions` for models, if they may be passed on.

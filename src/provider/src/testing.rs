@@ -22,7 +22,7 @@ use crate::{
     request::{Replier, UpstreamRequest},
 };
 use countersign_domain::{
-    changes::{Change, Operation, Preview, PreviewNote, ServedBy, Target, diff::DiffBuilder, fingerprint},
+    changes::{Change, Operation, Preview, PreviewNote, ServerIdentity, Target, diff::DiffBuilder, fingerprint},
     policy::{Decision, Verdict},
     principal::Principal,
 };
@@ -76,7 +76,7 @@ pub struct FakeProvider {
     pub gate: Semaphore,
     pub previews: AtomicUsize,
     /// The server behind the name, as stored with a change.
-    pub served_by: Mutex<ServedBy>,
+    pub served_by: Mutex<ServerIdentity>,
     /// The policy's verdict on every call.
     pub verdict: Mutex<Verdict>,
     /// Principals for which a verdict was requested.
@@ -244,7 +244,7 @@ impl Provider for FakeProvider {
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
         self.events.subscribe()
     }
-    fn served_by(&self) -> ServedBy {
+    fn served_by(&self) -> ServerIdentity {
         self.served_by.lock().unwrap().clone()
     }
     fn call<'a>(

@@ -38,7 +38,8 @@ struct Server {
     previews: String,
     written: Vec<String>,
     /// The tools whose dry run needs no acceptance; absent in snapshots of versions in which no dry run needed one.
-    vouched: Option<Vec<String>>,
+    #[serde(rename = "vouched")]
+    trusted_dry_runs: Option<Vec<String>>,
 }
 
 /// The earlier configuration in force. Settings that are not judged are taken from the current configuration.
@@ -99,7 +100,7 @@ fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> Server {
         by_tool: config.serialize == Serialization::Tool,
         previews: serialize_recipes(config),
         written: config.previews.written.clone(),
-        vouched: Some(config.previews.vouched_tools()),
+        trusted_dry_runs: Some(config.previews.tools_with_trusted_dry_run()),
     }
 }
 
@@ -125,8 +126,8 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
         }
         // Built-in recipes call nothing that needs consent; other recipes of that time are no longer known.
         previous.previews.written = old.written;
-        if let Some(vouched) = old.vouched {
-            previous.previews.vouch_only_for(&vouched);
+        if let Some(trusted) = old.trusted_dry_runs {
+            previous.previews.trust_only_dry_runs_of(&trusted);
         }
         let serialize = if old.by_tool { Serialization::Tool } else { Serialization::Server };
         UpstreamConfig {

@@ -15,7 +15,7 @@ use super::{
     path_id,
 };
 use countersign_config::HttpConfig;
-use countersign_domain::changes::{Change, ChangeState, Verdict, digest::hex, export::ExportLine};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, digest::hex, export::ExportLine};
 use countersign_protocol::ErrorKind;
 use countersign_review::{ChangeFilter, Changes, DecideChange, DecideError, EditChange};
 use countersign_store::{AuditSearch, ChangeCriteria};
@@ -96,7 +96,7 @@ async fn change_response(decided: Result<Arc<Change>, DecideError>) -> Result<Ht
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionRequest {
-    decision: Verdict,
+    decision: ReviewVerdict,
     #[schema(max_length = 4096)]
     comment: Option<String>,
     /// The version that was shown.

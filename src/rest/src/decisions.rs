@@ -14,7 +14,7 @@ use super::{
     json_of,
     problem_document::ProblemDocument,
 };
-use countersign_domain::changes::{Change, Verdict};
+use countersign_domain::changes::{Change, ReviewVerdict};
 use countersign_protocol::ErrorKind;
 use countersign_review::{Changes, DecideChange};
 
@@ -26,7 +26,7 @@ const CONCURRENCY: usize = 8;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionsRequest {
-    decision: Verdict,
+    decision: ReviewVerdict,
     #[schema(max_length = 4096)]
     comment: Option<String>,
     #[schema(min_items = 1, max_items = 100)]

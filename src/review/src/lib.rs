@@ -34,7 +34,7 @@ use serde_json::value::{RawValue, Value};
 use countersign_config::{ChangesConfig, RetentionConfig};
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Preview, Proposer, ReviewNote, ServedBy, Terms, Verdict, WaitsFor,
+        BlockingChange, Change, ChangeState, Preview, Proposer, ReviewNote, ReviewVerdict, ServerIdentity, Terms,
         audit::{AuditEntry, AuditHead},
     },
     policy::Reviewers,
@@ -56,7 +56,7 @@ pub struct Proposal {
     pub tool_title: String,
     pub tool_hash: String,
     /// The server and definition that would run the call.
-    pub served_by: ServedBy,
+    pub served_by: ServerIdentity,
     pub arguments: Arc<RawValue>,
     pub preview: Preview,
     /// The policy's reason for the review.
@@ -92,7 +92,7 @@ pub struct Page<T> {
 pub struct DecideChange {
     pub id: String,
     pub reviewer: Arc<Principal>,
-    pub verdict: Verdict,
+    pub verdict: ReviewVerdict,
     pub comment: Option<String>,
     /// The version that was shown.
     pub version: u64,
@@ -342,7 +342,7 @@ impl Changes {
         for change in changes.iter_mut().filter(|change| !occupants.is_empty() && approved(change)) {
             let target = change.target_hash();
             if let Some(occupant) = occupants.iter().find(|occupant| occupant.target == target) {
-                let waits_for = WaitsFor { change: occupant.change.clone(), until: occupant.until };
+                let waits_for = BlockingChange { change: occupant.change.clone(), until: occupant.until };
                 Arc::make_mut(change).waits_for = Some(waits_for);
             }
         }

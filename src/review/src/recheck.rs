@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::inner::Inner;
-use countersign_domain::changes::{Change, ChangeFault, Preview, ServedBy};
+use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Provider};
 
@@ -30,7 +30,7 @@ pub(super) enum Recheck {
 /// The current preview of a change whose target or server is no longer the one that was shown.
 pub(super) struct Divergence {
     pub preview: Preview,
-    pub served_by: ServedBy,
+    pub served_by: ServerIdentity,
     /// The reason why the diff that was shown is no longer valid.
     pub fault: ChangeFault,
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use countersign_domain::changes::{
-    Change, ChangeFault, ChangeState, Decision, Operation, PreviewKind, Proposer, Target, Terms, Verdict,
+    Change, ChangeFault, ChangeState, Operation, PreviewKind, Proposer, ReviewDecision, ReviewVerdict, Target, Terms,
     digest::{arguments_hash, body_hash},
     machine::{EventKind, Transition},
 };
@@ -59,7 +59,7 @@ struct Vote<'a> {
     reviewer: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<&'a str>,
-    verdict: Verdict,
+    verdict: ReviewVerdict,
     at: Timestamp,
     version: u64,
 }
@@ -78,7 +78,7 @@ const MAX_REASON: usize = 200;
 
 impl<'a> ChangeSummary<'a> {
     fn new(change: &'a Change) -> Self {
-        let vote = |decision: &'a Decision| Vote {
+        let vote = |decision: &'a ReviewDecision| Vote {
             reviewer: &decision.reviewer,
             owner: decision.owner.as_deref(),
             verdict: decision.verdict,

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use super::{Changes, DecideChange, DecideError, PendingConfig, Proposal};
 use countersign_config::Config;
 use countersign_domain::{
-    changes::{Change, ChangeState, Preview, Proposer, ServedBy, Terms, Verdict, testing::proposer},
+    changes::{Change, ChangeState, Preview, Proposer, ReviewVerdict, ServerIdentity, Terms, testing::proposer},
     principal::{Principal, Role},
 };
 pub use countersign_provider::testing::{CallOutcome, FakeProvider};
@@ -114,7 +114,7 @@ impl TestBench {
         Proposal { tool_title: "Update".into(), expire_after: Duration::from_secs(60), ..proposal }
     }
 
-    pub async fn decide(&self, change: &Change, verdict: Verdict) -> Result<Arc<Change>, DecideError> {
+    pub async fn decide(&self, change: &Change, verdict: ReviewVerdict) -> Result<Arc<Change>, DecideError> {
         self.changes.decide(decision(change, "alice", verdict)).await
     }
 
@@ -155,7 +155,7 @@ pub fn proposal(
         tool: tool.into(),
         tool_title: "Title".into(),
         tool_hash: "sha256:tool".into(),
-        served_by: ServedBy::default(),
+        served_by: ServerIdentity::default(),
         arguments: Arc::from(arguments),
         preview,
         review: None,
@@ -170,7 +170,7 @@ pub fn reviewer(name: &str) -> Principal {
     Principal { name: name.into(), role: Role::Reviewer, key_id: Some(format!("key_{name}")), owner: None }
 }
 
-pub fn decision(change: &Change, reviewer_name: &str, verdict: Verdict) -> DecideChange {
+pub fn decision(change: &Change, reviewer_name: &str, verdict: ReviewVerdict) -> DecideChange {
     DecideChange {
         id: change.id.clone(),
         reviewer: Arc::new(reviewer(reviewer_name)),

@@ -69,13 +69,13 @@ impl PinStore {
         self.pins.load_full()
     }
 
-    /// Accepts the given definitions of a server, for the given target behind the server's name.
+    /// Accepts the given definitions of a server, for the server with the given fingerprint behind the server's name.
     ///
     /// # Errors
     /// Those of the store. No definition is accepted then, unless the outcome is unknown.
     pub async fn accept(
         &self,
-        (server, target): (&str, &str),
+        (server, server_fingerprint): (&str, &str),
         tools: &[Definition],
         by: &str,
     ) -> Result<(), WriteError> {
@@ -90,7 +90,7 @@ impl PinStore {
                     hash: tool.hash.clone(),
                     by: by.to_owned(),
                     at,
-                    target: Some(target.to_owned()),
+                    server_fingerprint: Some(server_fingerprint.to_owned()),
                 }),
                 text: Some(Arc::clone(&tool.text)),
             },
@@ -115,22 +115,22 @@ impl PinStore {
         self.write(server, writes.collect(), "definitions_revoked", by, Timestamp::now()).await
     }
 
-    /// Binds older acceptances without a target to the current target of the server. Returns the number of tools whose
-    /// acceptance belongs to another target. Call this method before the server offers any tools.
-    pub async fn bind_to_target(&self, server: &str, target: &str) -> usize {
+    /// Binds older acceptances without a fingerprint to the current fingerprint of the server. Returns the number of
+    /// tools whose acceptance belongs to another fingerprint. Call this method before the server offers any tools.
+    pub async fn bind_to_server(&self, server: &str, server_fingerprint: &str) -> usize {
         let _one_at_a_time = self.changing.lock().await;
         let current = self.pins.load_full();
         let Some(tools) = current.servers.get(server) else { return 0 };
-        let accepted = |pin: &ToolPin| pin.accepted.as_ref().map(|accepted| accepted.target.clone());
+        let accepted = |pin: &ToolPin| pin.accepted.as_ref().map(|accepted| accepted.server_fingerprint.clone());
         let accepted_for_other_target =
-            tools.values().filter_map(accepted).flatten().filter(|other| other != target).count();
+            tools.values().filter_map(accepted).flatten().filter(|other| other != server_fingerprint).count();
         let writes: Vec<PinWrite> = tools
             .iter()
             .filter(|(_, pin)| accepted(pin) == Some(None))
             .map(|(tool, pin)| {
                 let mut pin = pin.clone();
                 if let Some(accepted) = &mut pin.accepted {
-                    accepted.target = Some(target.to_owned());
+                    accepted.server_fingerprint = Some(server_fingerprint.to_owned());
                 }
                 PinWrite { tool: tool.clone(), pin }
             })
@@ -229,7 +229,7 @@ pub(crate) fn row_hash(server: &str, write: &PinWrite) -> String {
         accepted.map(|accepted| accepted.by.as_str()),
         at.as_deref(),
         write.pin.text.as_deref(),
-        accepted.and_then(|accepted| accepted.target.as_deref()),
+        accepted.and_then(|accepted| accepted.server_fingerprint.as_deref()),
     ];
     pin_hash(server, &write.tool, columns)
 }
@@ -307,12 +307,14 @@ mod tests {
         let pins = open_pins(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
         pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
-        let status = |pins: &PinStore, target, tool, hash| pins.pins().status(("fs", target), tool, hash);
+        let status = |pins: &PinStore, server_fingerprint, tool, hash| {
+            pins.pins().status(("fs", server_fingerprint), tool, hash)
+        };
         assert_eq!(
             (
-                pins.bind_to_target("fs", "a").await,
-                pins.bind_to_target("fs", "b").await,
-                pins.bind_to_target("git", "b").await
+                pins.bind_to_server("fs", "a").await,
+                pins.bind_to_server("fs", "b").await,
+                pins.bind_to_server("git", "b").await
             ),
             (0, 1, 0)
         );
@@ -338,8 +340,8 @@ mod tests {
         .unwrap();
         drop(conn);
         let pins = open_pins(dir.path()).await;
-        assert_eq!(pins.bind_to_target("fs", "now").await, 0);
-        let status = |pins: &PinStore, target| pins.pins().status(("fs", target), "read", "h1");
+        assert_eq!(pins.bind_to_server("fs", "now").await, 0);
+        let status = |pins: &PinStore, server_fingerprint| pins.pins().status(("fs", server_fingerprint), "read", "h1");
         assert_eq!(
             (status(&pins, "now"), status(&pins, "later")),
             (DefinitionStatus::Accepted, DefinitionStatus::Changed)

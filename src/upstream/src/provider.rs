@@ -13,7 +13,7 @@ use crate::{
 };
 use countersign_config::Serialization;
 use countersign_domain::{
-    changes::{Preview, ServedBy},
+    changes::{Preview, ServerIdentity},
     recipes::Recipe,
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -134,8 +134,8 @@ impl Provider for Upstream {
         &self.target
     }
 
-    fn served_by(&self) -> ServedBy {
-        ServedBy { fingerprint: self.target.clone(), label: self.config.label.clone() }
+    fn served_by(&self) -> ServerIdentity {
+        ServerIdentity { fingerprint: self.target.clone(), label: self.config.label.clone() }
     }
 
     fn instructions(&self) -> Option<String> {

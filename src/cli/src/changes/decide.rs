@@ -17,7 +17,7 @@ use crate::{
     output::{Output, Style, confirm, one_line, remark, should_ask},
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, Verdict},
+    changes::{Change, ChangeState, ReviewVerdict},
     text::plural,
 };
 
@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub async fn run(
     client: &Client,
-    verdict: Verdict,
+    verdict: ReviewVerdict,
     args: &DecideArgs,
     without_preview: bool,
     out: &mut Output,
@@ -69,7 +69,7 @@ pub async fn run(
 
 struct Decider<'a> {
     client: &'a Client,
-    verdict: Verdict,
+    verdict: ReviewVerdict,
     args: &'a DecideArgs,
     without_preview: bool,
     should_confirm: bool,
@@ -85,7 +85,7 @@ impl Decider<'_> {
             print_quorum(&change, out)?;
             out.finish()?;
         }
-        if self.verdict == Verdict::Approve
+        if self.verdict == ReviewVerdict::Approve
             && let Some(why) = &change.preview.failed
             && !self.without_preview
         {
@@ -125,8 +125,8 @@ impl Decider<'_> {
     fn ensure_open(&self, change: &Change) -> Result<(), Failure> {
         ensure_version(change, self.args.version)?;
         let open = match self.verdict {
-            Verdict::Approve => change.state == ChangeState::Pending,
-            Verdict::Reject => matches!(change.state, ChangeState::Pending | ChangeState::Stale),
+            ReviewVerdict::Approve => change.state == ChangeState::Pending,
+            ReviewVerdict::Reject => matches!(change.state, ChangeState::Pending | ChangeState::Stale),
         };
         if open {
             return Ok(());
@@ -162,27 +162,27 @@ fn ends_soon(change: &Change) -> bool {
 }
 
 /// Returns the exit code of a decision that was made, according to the change's outcome as far as it is known.
-const fn exit_code_for(verdict: Verdict, state: ChangeState) -> Exit {
+const fn exit_code_for(verdict: ReviewVerdict, state: ChangeState) -> Exit {
     match (verdict, state) {
-        (Verdict::Approve, ChangeState::Failed | ChangeState::OutcomeUnknown) => Exit::Failed,
+        (ReviewVerdict::Approve, ChangeState::Failed | ChangeState::OutcomeUnknown) => Exit::Failed,
         (
-            Verdict::Approve,
+            ReviewVerdict::Approve,
             ChangeState::Stale | ChangeState::Expired | ChangeState::Withdrawn | ChangeState::Rejected,
         ) => Exit::Conflict,
         _ => Exit::Ok,
     }
 }
 
-const fn decision_verb(verdict: Verdict) -> &'static str {
+const fn decision_verb(verdict: ReviewVerdict) -> &'static str {
     match verdict {
-        Verdict::Approve => "approve",
-        Verdict::Reject => "reject",
+        ReviewVerdict::Approve => "approve",
+        ReviewVerdict::Reject => "reject",
     }
 }
 
 /// Prints the outcome of a decision.
-fn print_outcome(verdict: Verdict, change: &Change, out: &mut Output) -> Result<(), Failure> {
-    if verdict == Verdict::Reject {
+fn print_outcome(verdict: ReviewVerdict, change: &Change, out: &mut Output) -> Result<(), Failure> {
+    if verdict == ReviewVerdict::Reject {
         return Ok(out.styled_line(Style::Red, "Rejected.")?);
     }
     let (style, text) = match change.state {
@@ -249,10 +249,10 @@ mod tests {
     #[test]
     fn exit_code_of_approval_follows_the_outcome() {
         use ChangeState::*;
-        let approved = |state| exit_code_for(Verdict::Approve, state);
+        let approved = |state| exit_code_for(ReviewVerdict::Approve, state);
         assert!([Pending, Approved, Executing, Applied].map(approved).iter().all(|exit| *exit == Exit::Ok));
         assert_eq!([Failed, OutcomeUnknown].map(approved), [Exit::Failed; 2]);
         assert_eq!([Stale, Expired, Withdrawn, Rejected].map(approved), [Exit::Conflict; 4]);
-        assert_eq!(exit_code_for(Verdict::Reject, Rejected), Exit::Ok);
+        assert_eq!(exit_code_for(ReviewVerdict::Reject, Rejected), Exit::Ok);
     }
 }

@@ -20,7 +20,7 @@ use super::{
     moment::Since,
     output::{Output, one_line, remark},
 };
-use countersign_domain::changes::{Change, ChangeState, Verdict};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 
 pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
     client::run(&args.connect, async |client| match &args.command {
@@ -30,9 +30,9 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
             client.print(&answer, out, |change, out| render::print_change(&change, Timestamp::now(), out))
         }
         ChangesCommand::Approve(args) => {
-            decide::run(&client, Verdict::Approve, &args.decide, args.without_preview, out).await
+            decide::run(&client, ReviewVerdict::Approve, &args.decide, args.without_preview, out).await
         }
-        ChangesCommand::Reject(args) => decide::run(&client, Verdict::Reject, args, false, out).await,
+        ChangesCommand::Reject(args) => decide::run(&client, ReviewVerdict::Reject, args, false, out).await,
         ChangesCommand::Rule(rule) => super::rules::create(&client, rule, out).await,
         ChangesCommand::Edit(args) => edit::run(&client, args, out).await,
         ChangesCommand::Undo { id } => {

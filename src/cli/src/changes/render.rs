@@ -11,7 +11,7 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, diff::text_lines, retention::Redaction,
+        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, ReviewVerdict, diff::text_lines, retention::Redaction,
         visible::escape_hidden,
     },
     text::plural,
@@ -234,8 +234,8 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
     out.styled_line(Style::Bold, "  Decisions")?;
     for decision in &change.decisions {
         let (style, word) = match decision.verdict {
-            Verdict::Approve => (Style::Green, "approved"),
-            Verdict::Reject => (Style::Red, "rejected"),
+            ReviewVerdict::Approve => (Style::Green, "approved"),
+            ReviewVerdict::Reject => (Style::Red, "rejected"),
         };
         out.text("    ")?;
         out.styled(style, word)?;
@@ -272,7 +272,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use countersign_domain::changes::WaitsFor;
+    use countersign_domain::changes::BlockingChange;
 
     fn sample() -> Change {
         serde_json::from_str(
@@ -369,7 +369,7 @@ The target has changed since this was proposed; the diff below is the new one.
             (Some("2027-01-01T00:06:00Z"), "until 00:06:00Z, or until somebody settles its outcome"),
         ] {
             let until = until.map(|until| until.parse().unwrap());
-            waiting.waits_for = Some(WaitsFor { change: "chg_other".into(), until });
+            waiting.waits_for = Some(BlockingChange { change: "chg_other".into(), until });
             let mut out = Output::memory(false);
             print_change(&waiting, now(), &mut out).unwrap();
             print_list(std::slice::from_ref(&waiting), now(), &mut out).unwrap();

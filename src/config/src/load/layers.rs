@@ -33,8 +33,8 @@ impl Layers {
 
     pub fn add_config_file(&mut self, path: &Path, text: &str) {
         let shared = Arc::new(path.to_owned());
-        let place = |line, column| Origin::File { path: Arc::clone(&shared), line, column };
-        self.add_file(text, &place, path.parent().unwrap_or(Path::new("/")));
+        let locate = |line, column| Origin::File { path: Arc::clone(&shared), line, column };
+        self.add_file(text, &locate, path.parent().unwrap_or(Path::new("/")));
     }
 
     /// Adds variables and flags, which override the file.
@@ -52,19 +52,19 @@ impl Layers {
         }
     }
 
-    pub fn add_file(&mut self, text: &str, place: &dyn Fn(u64, u64) -> Origin, base: &Path) {
+    pub fn add_file(&mut self, text: &str, locate: &dyn Fn(u64, u64) -> Origin, base: &Path) {
         match tree::parse(text) {
-            Ok(spot) => self.add_section("", spot, place, &Arc::from(base)),
+            Ok(value) => self.add_section("", value, locate, &Arc::from(base)),
             Err(error) => {
                 let message = format!("not YAML: {}", error.message);
                 let remedy = "Look at this line and the one above: indentation, quotes, brackets, keys given twice.";
-                self.report(place(error.line, error.column), None, message, remedy);
+                self.report(locate(error.line, error.column), None, message, remedy);
             }
         }
     }
 
-    fn add_section(&mut self, path: &str, spot: LocatedNode, place: &dyn Fn(u64, u64) -> Origin, base: &Arc<Path>) {
-        let entries = match spot.node {
+    fn add_section(&mut self, path: &str, value: LocatedNode, locate: &dyn Fn(u64, u64) -> Origin, base: &Arc<Path>) {
+        let entries = match value.node {
             Node::Map(entries) => entries,
             // All lines of the section are comments.
             Node::Null => return,
@@ -72,20 +72,20 @@ impl Layers {
                 let message = format!("expected keys below it, found {}", other.describe_kind());
                 let remedy = format!("Keys here: {}.", self.child_keys(path).join(", "));
                 let key = Some(path).filter(|path| !path.is_empty());
-                return self.report(place(spot.line, spot.column), key, message, remedy);
+                return self.report(locate(value.line, value.column), key, message, remedy);
             }
         };
         for entry in entries {
             let key = join_key(path, &entry.key);
             let dotted = entry.key.contains('.');
             if !dotted && self.keys.contains(key.as_str()) {
-                let origin = place(entry.line, entry.column);
+                let origin = locate(entry.line, entry.column);
                 self.values.insert(key, LayerValue { node: entry.value.node, origin, base: Arc::clone(base) });
             } else if !dotted && self.is_section(&key) {
-                self.add_section(&key, entry.value, place, base);
+                self.add_section(&key, entry.value, locate, base);
             } else {
                 let remedy = self.suggest_key(path, &entry.key);
-                self.report(place(entry.line, entry.column), Some(&quoted_key(&key)), "unknown key", remedy);
+                self.report(locate(entry.line, entry.column), Some(&quoted_key(&key)), "unknown key", remedy);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Reads `tls: { ca: … }` of a server: certificate authorities that are trusted beside the public ones.
+//! Reads `tls: { ca: … }` of a server: certificate authorities that are trusted in addition to the public ones.
 
 use std::{fs, path::Path};
 

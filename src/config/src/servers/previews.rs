@@ -41,7 +41,7 @@ const OPERATIONS: [(&str, Operation); 3] =
 
 /// Reads the recipes of a server with this target.
 pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recipes {
-    let mut layers = Layers::default();
+    let mut layers = RecipeLayers::default();
     match f.value_of(KEY) {
         None => layers.add_recognised_set(target),
         Some(LocatedNode { node: Node::List(items), .. }) => {
@@ -53,13 +53,13 @@ pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recip
 }
 
 #[derive(Default)]
-struct Layers {
+struct RecipeLayers {
     sets: Vec<&'static str>,
     by_tool: BTreeMap<String, Recipe>,
     written: Vec<String>,
 }
 
-impl Layers {
+impl RecipeLayers {
     fn add_recognised_set(&mut self, target: Option<&UpstreamTarget>) {
         if let Some(UpstreamTarget::Command { command, args, .. }) = target
             && let Some(set) = shipped_recipes::find_by_command(command, args)
@@ -70,9 +70,9 @@ impl Layers {
 
     /// Adds a shipped set. `named` tells whether the operator chose it explicitly.
     fn add_set(&mut self, set: &'static RecipeSet, named: bool) {
-        let vouched = named || self.sets.contains(&set.name);
+        let trusted = named || self.sets.contains(&set.name);
         let mut recipes = recipes_of_set(set);
-        recipes.values_mut().filter_map(|recipe| recipe.dry_run.as_mut()).for_each(|dry| dry.vouched = vouched);
+        recipes.values_mut().filter_map(|recipe| recipe.dry_run.as_mut()).for_each(|dry| dry.is_trusted = trusted);
         self.by_tool.extend(recipes);
         self.sets.push(set.name);
     }
@@ -99,7 +99,12 @@ fn recipes_of_set(set: &RecipeSet) -> BTreeMap<String, Recipe> {
     all.collect()
 }
 
-fn read_layer<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, target: Option<&UpstreamTarget>, layers: &mut Layers) {
+fn read_layer<'a>(
+    f: &mut Fields<'a>,
+    located: &'a LocatedNode,
+    target: Option<&UpstreamTarget>,
+    layers: &mut RecipeLayers,
+) {
     let names = || {
         let sets: Vec<&str> = SHIPPED_RECIPE_SETS.iter().map(|set| set.name).collect();
         format!("auto, none, {}", sets.join(", "))
@@ -147,9 +152,9 @@ fn read_recipe(f: &mut Fields<'_>) -> Option<Recipe> {
         target: read_expression(f, "target", ARGUMENT_VARIABLES),
         summary: read_expression(f, "summary", ARGUMENT_VARIABLES),
         after: read_expression(f, "after", AFTER_VARIABLES),
-        before: f.section("before", &BEFORE_KEYS).and_then(|mut before| read_read(&mut before)),
+        before: f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before)),
         dry_run: f.section("dry_run", &DRY_RUN_KEYS).and_then(|mut dry_run| read_dry_run(&mut dry_run)),
-        reads: read_reads(f),
+        reads: read_preview_reads(f),
     };
     if !f.has_problems() && recipe.before.is_some() != recipe.after.is_some() {
         let remedy = "Give both, or show the present state alone with reads.";
@@ -178,10 +183,10 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
         f.report("", message, "Write arguments: { dryRun: true }.");
     }
     let (label, pick, shown) = (read_text(f, "label"), read_selector(f), read_display_format(f));
-    Some(DryRun { arguments, label, pick, shown, vouched: true })
+    Some(DryRun { arguments, label, pick, shown, is_trusted: true })
 }
 
-fn read_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
+fn read_preview_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
     let items = f.parse("reads", |node| match node {
         Node::List(items) if (1..=MAX_READS).contains(&items.len()) => Ok(items.as_slice()),
         other => {
@@ -190,10 +195,10 @@ fn read_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
         }
     });
     let items = items.unwrap_or_default().iter();
-    items.filter_map(|item| read_read(&mut f.nested("reads", item, &READ_KEYS)?)).collect()
+    items.filter_map(|item| read_preview_read(&mut f.nested("reads", item, &READ_KEYS)?)).collect()
 }
 
-fn read_read(f: &mut Fields<'_>) -> Option<PreviewRead> {
+fn read_preview_read(f: &mut Fields<'_>) -> Option<PreviewRead> {
     let arguments: Vec<(String, Condition)> = f.map_entries("arguments", |_, KeyValue { key, value, .. }| {
         compile(&value.node, ARGUMENT_VARIABLES).map(|expression| (key.clone(), expression))
     });

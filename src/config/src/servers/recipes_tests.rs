@@ -119,7 +119,8 @@ fn seen_by_proposer(preview: Preview) -> String {
         1,
         countersign_domain::changes::ChangeState::Pending,
     );
-    change.served_by = countersign_domain::changes::ServedBy { fingerprint: "sha256:s".into(), label: "s".into() };
+    change.served_by =
+        countersign_domain::changes::ServerIdentity { fingerprint: "sha256:s".into(), label: "s".into() };
     (change.preview, change.operation, change.target) = (preview.note, preview.operation, preview.target);
     (change.summary, change.diff) = (preview.summary, preview.diff);
     format!("{:?}", change.for_proposer())
@@ -209,17 +210,17 @@ async fn dry_run_is_skipped_if_it_might_write() {
 
 #[tokio::test]
 async fn dry_run_needs_an_accepted_tool_or_a_named_recipe() {
-    let vouched = |server: &str| recipes(server).get("edit_file").unwrap().dry_run.as_ref().unwrap().vouched;
+    let is_trusted = |server: &str| recipes(server).get("edit_file").unwrap().dry_run.as_ref().unwrap().is_trusted;
     let command = "command: npx, args: ['@modelcontextprotocol/server-filesystem', /srv/files]";
-    assert!(!vouched(&format!("{{ {command} }}")) && !vouched(&format!("{{ {command}, previews: auto }}")));
+    assert!(!is_trusted(&format!("{{ {command} }}")) && !is_trusted(&format!("{{ {command}, previews: auto }}")));
     for named in ["filesystem", "[filesystem, auto]", "[auto, {edit_file: {dry_run: {arguments: {dryRun: true}}}}]"] {
-        assert!(vouched(&format!("{{ {command}, previews: {named} }}")), "{named}");
+        assert!(is_trusted(&format!("{{ {command}, previews: {named} }}")), "{named}");
     }
 
     let server = FakeServer::with_text("done!");
     let arguments = json!({ "path": "p", "text": "t" });
     let mut recognised = recipe("{dry_run: {arguments: {dryRun: true}}}");
-    recognised.dry_run.as_mut().unwrap().vouched = false;
+    recognised.dry_run.as_mut().unwrap().is_trusted = false;
     server.0.accepted.store(false, Ordering::SeqCst);
     let seen = make_preview_with(&server, &ALLOW_ALL, &recognised, &arguments).await.preview;
     let why = seen.note.failed.unwrap();

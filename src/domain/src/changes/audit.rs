@@ -104,13 +104,13 @@ impl EntryContent<'_> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrailError {
     #[error("entry {expected} is missing: entry {found} comes instead")]
-    Gap { expected: u64, found: u64 },
+    MissingEntry { expected: u64, found: u64 },
     #[error("entry {seq} does not continue the one before it")]
-    Chain { seq: u64 },
+    BrokenChain { seq: u64 },
     #[error("entry {seq} was altered")]
     Altered { seq: u64 },
     #[error("the trail ends at entry {seq}, before the expected head {expected}")]
-    CutOff { seq: u64, expected: u64 },
+    Truncated { seq: u64, expected: u64 },
     #[error("entry {seq} is not the expected head: the trail was rewritten")]
     HeadDiffers { seq: u64 },
     #[error("change {id} does not match its last audit entry {seq}")]
@@ -152,10 +152,10 @@ impl Verifier {
     pub fn check_entry(&mut self, content: &EntryContent<'_>, prev_hash: &[u8], hash: &[u8]) -> Result<(), TrailError> {
         let seq = content.seq;
         if seq != self.head.seq + 1 {
-            return Err(TrailError::Gap { expected: self.head.seq + 1, found: seq });
+            return Err(TrailError::MissingEntry { expected: self.head.seq + 1, found: seq });
         }
         if prev_hash != self.head.hash {
-            return Err(TrailError::Chain { seq });
+            return Err(TrailError::BrokenChain { seq });
         }
         let computed = content.hash(&self.head.hash);
         if hash != computed {
@@ -171,10 +171,10 @@ impl Verifier {
     /// Returns the head of the verified trail.
     ///
     /// # Errors
-    /// [`TrailError::CutOff`] if the expected head is beyond the end.
+    /// [`TrailError::Truncated`] if the expected head is beyond the end.
     pub fn finish(self) -> Result<AuditHead, TrailError> {
         match self.expected {
-            Some(e) if e.seq > self.head.seq => Err(TrailError::CutOff { seq: self.head.seq, expected: e.seq }),
+            Some(e) if e.seq > self.head.seq => Err(TrailError::Truncated { seq: self.head.seq, expected: e.seq }),
             _ => Ok(self.head),
         }
     }
@@ -240,10 +240,10 @@ mod tests {
         let whole = trail(9);
         let mut cut = whole.clone();
         cut.remove(4);
-        assert_eq!(verify(&cut, None), Err(TrailError::Gap { expected: 5, found: 6 }));
+        assert_eq!(verify(&cut, None), Err(TrailError::MissingEntry { expected: 5, found: 6 }));
         let mut first = whole.clone();
         first.remove(0);
-        assert_eq!(verify(&first, None), Err(TrailError::Gap { expected: 1, found: 2 }));
+        assert_eq!(verify(&first, None), Err(TrailError::MissingEntry { expected: 1, found: 2 }));
         for field in 0..7 {
             let mut altered = whole.clone();
             let entry = &mut altered[4].0;
@@ -262,10 +262,10 @@ mod tests {
         let mut rehashed = whole.clone();
         rehashed[4].0.actor = "mallory";
         rehashed[4].2 = rehashed[4].0.hash(&rehashed[4].1);
-        assert_eq!(verify(&rehashed, None), Err(TrailError::Chain { seq: 6 }));
+        assert_eq!(verify(&rehashed, None), Err(TrailError::BrokenChain { seq: 6 }));
         // Only an exported head reveals a truncated or completely rewritten trail.
         let head = verify(&whole, None).unwrap();
-        assert_eq!(verify(&whole[..7], Some(head)), Err(TrailError::CutOff { seq: 7, expected: 9 }));
+        assert_eq!(verify(&whole[..7], Some(head)), Err(TrailError::Truncated { seq: 7, expected: 9 }));
         let other = AuditHead { seq: 9, hash: [1; 32] };
         assert_eq!(verify(&whole, Some(other)), Err(TrailError::HeadDiffers { seq: 9 }));
     }

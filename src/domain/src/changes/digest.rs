@@ -4,7 +4,7 @@
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::{Change, PreviewNote, ServedBy, Target};
+use super::{Change, PreviewNote, ServerIdentity, Target};
 
 /// SHA-256 over parts that are each preceded by their length.
 #[derive(Clone)]
@@ -98,7 +98,7 @@ impl Change {
     #[must_use]
     pub fn review_digest(&self) -> String {
         let mut hasher = PartHasher::new("countersign.shown.3");
-        let ServedBy { fingerprint, label } = &self.served_by;
+        let ServerIdentity { fingerprint, label } = &self.served_by;
         hasher.add_part(fingerprint.as_bytes()).add_part(label.as_bytes());
         let texts =
             [&self.provider, &self.tool, &self.tool_title, &self.tool_hash, self.arguments.get(), &self.summary];
@@ -157,7 +157,7 @@ mod tests {
             change(|c| c.operation = Operation::Delete),
             change(|c| c.target.id = Some(String::new())),
             change(|c| c.summary = "x".into()),
-            change(|c| c.served_by = ServedBy { fingerprint: "sha256:2".into(), label: String::new() }),
+            change(|c| c.served_by = ServerIdentity { fingerprint: "sha256:2".into(), label: String::new() }),
         ]
         .map(|change| change.review_digest())
         .to_vec();

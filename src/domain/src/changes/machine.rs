@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use strum::{IntoStaticStr, VariantArray};
 
 use super::{
-    Change, ChangeFault, ChangeState, Claimant, Decision, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ServedBy,
-    Terms, Verdict,
+    Change, ChangeFault, ChangeState, Claimant, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ReviewDecision,
+    ReviewVerdict, ServerIdentity, Terms,
     dialogue::{ClosedQuestion, Question},
     digest::arguments_hash,
     person::Person,
@@ -23,20 +23,20 @@ use countersign_protocol::ErrorKind;
 #[derive(Clone, Debug)]
 pub enum ChangeEvent {
     /// An approval or a rejection. An approval below the quorum counts as a vote.
-    Decide(Decision),
+    Decide(ReviewDecision),
     /// New arguments with their preview, under terms that are at least as strict. Earlier votes become void.
     Edit {
         editor: Principal,
         comment: Option<String>,
         arguments: Arc<RawValue>,
         preview: Preview,
-        served_by: ServedBy,
+        served_by: ServerIdentity,
         terms: Terms,
     },
     /// Withdraws an approval before the change runs. With `all`, an admin withdraws every approval.
     Unapprove { reviewer: Principal, all: bool },
     /// Voids the approvals of reviewers who may no longer decide; those in `kept` stay.
-    Void { kept: Vec<Decision>, reason: String },
+    Void { kept: Vec<ReviewDecision>, reason: String },
     /// The proposer withdraws the change.
     Withdraw { proposer: Principal },
     /// The change expired.
@@ -44,7 +44,7 @@ pub enum ChangeEvent {
     /// The target or the tool differs from what was shown, or cannot be checked.
     MarkStale { fault: ChangeFault },
     /// A new preview of a stale change. Earlier votes become void.
-    Refresh { preview: Preview, served_by: ServedBy },
+    Refresh { preview: Preview, served_by: ServerIdentity },
     /// The executor claims the change before anything is sent. `claimant` names the node if there may be
     /// several, and `call_timeout` bounds the call once it is sent.
     Claim { claimant: Option<Claimant>, call_timeout: Duration },
@@ -169,7 +169,7 @@ impl ChangeEvent {
         use ChangeState as S;
         const OPEN: &[ChangeState] = &[S::Pending, S::Stale];
         match self {
-            Self::Decide(d) if d.verdict == Verdict::Reject => (EventKind::Rejected, OPEN, S::Rejected),
+            Self::Decide(d) if d.verdict == ReviewVerdict::Reject => (EventKind::Rejected, OPEN, S::Rejected),
             Self::Decide(_) if change.approvals() + 1 < change.terms.quorum as usize => {
                 (EventKind::Voted, &[S::Pending], S::Pending)
             }
@@ -217,7 +217,7 @@ impl Change {
     /// Returns the number of reviewers who approved the current version.
     #[must_use]
     pub fn approvals(&self) -> usize {
-        self.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count()
+        self.decisions.iter().filter(|d| d.verdict == ReviewVerdict::Approve).count()
     }
 
     /// Returns the arguments that the agent proposed, regardless of edits.
@@ -254,7 +254,7 @@ impl Change {
         sent.saturating_add(SignedDuration::from_millis(timeout)).unwrap_or(Timestamp::MAX)
     }
 
-    fn set_preview(&mut self, preview: Preview, served_by: ServedBy) {
+    fn set_preview(&mut self, preview: Preview, served_by: ServerIdentity) {
         let Preview { note, operation, target, summary, diff, fingerprint } = preview;
         self.preview = note;
         self.operation = operation;
@@ -293,7 +293,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             if decision.version != change.version {
                 return Err(IllegalTransition::Version { decided: decision.version, current: change.version });
             }
-            if decision.verdict == Verdict::Approve {
+            if decision.verdict == ReviewVerdict::Approve {
                 let reviewer = Person::from_decision(&decision);
                 if change.is_proposed_by(reviewer) {
                     return Err(IllegalTransition::SelfApproval);
@@ -301,7 +301,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 if !change.terms.editors_may_approve() && change.is_edited_by(reviewer) {
                     return Err(IllegalTransition::EditedByApprover);
                 }
-                let mut votes = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve);
+                let mut votes = change.decisions.iter().filter(|d| d.verdict == ReviewVerdict::Approve);
                 if votes.any(|vote| Person::from_decision(vote).is_same_as(reviewer)) {
                     return Err(IllegalTransition::AlreadyVoted);
                 }

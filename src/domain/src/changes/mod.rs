@@ -268,7 +268,8 @@ impl Proposer {
 /// use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct ServedBy {
+#[schema(as = ServedBy)]
+pub struct ServerIdentity {
     /// Fingerprint of the server's command or addresses. Empty for a module, which never changes.
     pub fingerprint: String,
     /// The name for people: the program's file name or the hosts, without possible secrets.
@@ -294,7 +295,7 @@ pub struct ReviewNote {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = DecisionVerdict)]
-pub enum Verdict {
+pub enum ReviewVerdict {
     Approve,
     Reject,
 }
@@ -302,7 +303,8 @@ pub enum Verdict {
 /// One decision by one reviewer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Decision {
+#[schema(as = Decision)]
+pub struct ReviewDecision {
     pub reviewer: String,
     /// The owner of the reviewer's key, if that is another person. One owner has one vote.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -310,7 +312,7 @@ pub struct Decision {
     /// The key used for the decision, if any. An approval counts as long as that key is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    pub verdict: Verdict,
+    pub verdict: ReviewVerdict,
     #[schema(required)]
     pub comment: Option<String>,
     pub at: Timestamp,
@@ -349,7 +351,8 @@ pub struct Claimant {
 
 /// The change of the same target that an approved change waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct WaitsFor {
+#[schema(as = WaitsFor)]
+pub struct BlockingChange {
     pub change: String,
     /// Set if the outcome of the other change is unknown: this change waits until that time, or until a person has settled
     /// the other one.
@@ -357,7 +360,7 @@ pub struct WaitsFor {
     pub until: Option<Timestamp>,
 }
 
-impl WaitsFor {
+impl BlockingChange {
     /// Describes for a reviewer what the change waits for and what can be done about it.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -412,7 +415,7 @@ pub struct Change {
     // A record without it counts as one of a module, so a change of a server becomes stale.
     #[serde(default)]
     #[schema(required)]
-    pub served_by: ServedBy,
+    pub served_by: ServerIdentity,
     /// The exact bytes of the arguments that will run.
     #[schema(value_type = Object)]
     pub arguments: Arc<RawValue>,
@@ -449,7 +452,7 @@ pub struct Change {
     /// Another open change with the same principal, tool and arguments, at the time of the proposal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicate_of: Option<String>,
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<ReviewDecision>,
     /// The time at which an approved change runs. Until then the approval can be undone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_after: Option<Timestamp>,
@@ -469,7 +472,7 @@ pub struct Change {
     pub target_taken_until: Option<Timestamp>,
     /// The change that an approved change waits for. It is never stored, but computed for display.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub waits_for: Option<WaitsFor>,
+    pub waits_for: Option<BlockingChange>,
     /// Questions that the tool may ask the proposer's client during the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dialogue: Option<Dialogue>,

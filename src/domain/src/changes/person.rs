@@ -6,7 +6,7 @@
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::{Decision, Edit, Proposer, visible::is_blank};
+use super::{Edit, Proposer, ReviewDecision, visible::is_blank};
 use crate::principal::Principal;
 
 /// An account, reduced to what identifies its owner.
@@ -37,7 +37,7 @@ impl<'a> Person<'a> {
     }
 
     #[must_use]
-    pub fn from_decision(decision: &'a Decision) -> Self {
+    pub fn from_decision(decision: &'a ReviewDecision) -> Self {
         Self { name: &decision.reviewer, owner: decision.owner.as_deref(), key: decision.key_id.as_deref() }
     }
 

@@ -89,13 +89,13 @@ impl Diff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::{PreviewKind, PreviewNote, ServedBy, diff::DiffBuilder};
+    use crate::changes::{PreviewKind, PreviewNote, ServerIdentity, diff::DiffBuilder};
 
     fn change() -> Change {
         let mut change = crate::changes::testing::change("chg_1", "bot", 1, ChangeState::Stale);
         change.diff = DiffBuilder::new().field("f", "F", Some("secret"), Some("x")).finish();
         change.target.id = Some("7".into());
-        change.served_by = ServedBy { fingerprint: "sha256:s".into(), label: "s".into() };
+        change.served_by = ServerIdentity { fingerprint: "sha256:s".into(), label: "s".into() };
         change.fault = Some(ChangeFault { code: "NOT_FOUND".into(), message: "secret".into() });
         change
     }
@@ -131,7 +131,7 @@ mod tests {
         // The headline that a module writes reveals state too.
         let module_view = |alter: &dyn Fn(&mut Change)| {
             restricted_view(&|c| {
-                c.served_by = ServedBy::default();
+                c.served_by = ServerIdentity::default();
                 alter(c);
             })
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 
-use super::{Change, ChangeState, Diff, Operation, PreviewNote, Proposer, ServedBy, Target, Terms};
+use super::{Change, ChangeState, Diff, Operation, PreviewNote, Proposer, ServerIdentity, Target, Terms};
 
 /// Creates a change with that proposer and state, and minimal other values.
 #[must_use]
@@ -21,7 +21,7 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         tool: "create_issue".into(),
         tool_title: "Create issue".into(),
         tool_hash: "sha256:0".into(),
-        served_by: ServedBy::default(),
+        served_by: ServerIdentity::default(),
         arguments: Arc::from(RawValue::from_string(r#"{ "a" :1.50}"#.into()).unwrap()),
         operation: Operation::Create,
         target: Target { entity_type: "issue".into(), id: None, label: "x".into(), lock_key: "x".into() },

@@ -171,7 +171,7 @@ pub struct ToolFacts {
     /// The hash of the definition.
     pub hash: String,
     /// The fingerprint of the server behind the provider's name; empty for a module.
-    pub target: String,
+    pub server_fingerprint: String,
     pub definition_status: DefinitionStatus,
     /// The operator trusts the server's annotations (`trust_annotations`).
     pub server_is_trusted: bool,

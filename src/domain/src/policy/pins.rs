@@ -31,13 +31,13 @@ pub struct Acceptance {
     pub at: Timestamp,
     /// The fingerprint of the server (`countersign_config::UpstreamTarget::fingerprint`). `None` for older acceptances,
     /// which hold for any server.
-    pub target: Option<String>,
+    pub server_fingerprint: Option<String>,
 }
 
 impl Acceptance {
     /// Returns `true` if the acceptance holds for this definition of that server.
-    fn covers(&self, target: &str, hash: &str) -> bool {
-        self.hash == hash && self.target.as_ref().is_none_or(|accepted| accepted == target)
+    fn covers(&self, server_fingerprint: &str, hash: &str) -> bool {
+        self.hash == hash && self.server_fingerprint.as_ref().is_none_or(|accepted| accepted == server_fingerprint)
     }
 }
 
@@ -53,11 +53,11 @@ pub struct ToolPin {
 }
 
 impl ToolPin {
-    /// Returns the status of a definition with this hash, offered by the server `target`.
+    /// Returns the status of a definition with this hash, offered by the server with this fingerprint.
     #[must_use]
-    pub fn status(&self, target: &str, hash: &str) -> DefinitionStatus {
+    pub fn status(&self, server_fingerprint: &str, hash: &str) -> DefinitionStatus {
         match (&self.accepted, &self.seen) {
-            (Some(accepted), _) if accepted.covers(target, hash) => DefinitionStatus::Accepted,
+            (Some(accepted), _) if accepted.covers(server_fingerprint, hash) => DefinitionStatus::Accepted,
             (Some(_), _) => DefinitionStatus::Changed,
             (None, Some(seen)) if seen == hash => DefinitionStatus::Seen,
             (None, Some(_)) => DefinitionStatus::Changed,
@@ -86,10 +86,10 @@ impl Pins {
 
     /// Returns the status of a definition. All definitions of a server that was never recorded count as first seen.
     #[must_use]
-    pub fn status(&self, (server, target): (&str, &str), tool: &str, hash: &str) -> DefinitionStatus {
+    pub fn status(&self, (server, server_fingerprint): (&str, &str), tool: &str, hash: &str) -> DefinitionStatus {
         match self.servers.get(server) {
             None => DefinitionStatus::Seen,
-            Some(tools) => tools.get(tool).map_or(DefinitionStatus::New, |pin| pin.status(target, hash)),
+            Some(tools) => tools.get(tool).map_or(DefinitionStatus::New, |pin| pin.status(server_fingerprint, hash)),
         }
     }
 }

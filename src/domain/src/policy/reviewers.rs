@@ -11,7 +11,7 @@ use std::{
 use arc_swap::ArcSwap;
 
 use crate::{
-    changes::{Decision, Terms, person::Person},
+    changes::{ReviewDecision, Terms, person::Person},
     principal::{Principal, Role},
 };
 use countersign_protocol::McpError;
@@ -111,7 +111,7 @@ impl Reviewers {
     ///
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
-    pub fn is_vote_valid(&self, terms: &Terms, vote: &Decision) -> Result<bool, McpError> {
+    pub fn is_vote_valid(&self, terms: &Terms, vote: &ReviewDecision) -> Result<bool, McpError> {
         if vote.key_id.is_none() {
             return Ok(true);
         }

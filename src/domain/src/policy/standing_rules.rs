@@ -260,7 +260,7 @@ impl ToolStandingRules {
     ) -> Option<Arc<Self>> {
         let is_applicable = |rule: &Arc<StandingRule>| {
             rule.verdict == StandingVerdict::Deny
-                || rule.tool_hash == tool.hash && rule.served_by.as_ref() == Some(&tool.target)
+                || rule.tool_hash == tool.hash && rule.served_by.as_ref() == Some(&tool.server_fingerprint)
         };
         let rules: Vec<_> = rules.into_iter().filter(is_applicable).collect();
         (!rules.is_empty()).then(|| Arc::new(Self { rules, reviewers: Arc::clone(reviewers) }))

@@ -26,7 +26,7 @@ fn tool(read_only: bool) -> ToolFacts {
         server: "fs".into(),
         annotations: ToolAnnotations { read_only_hint: read_only, ..ToolAnnotations::default() },
         hash: "sha256:t".into(),
-        target: String::new(),
+        server_fingerprint: String::new(),
         definition_status: DefinitionStatus::Module,
         server_is_trusted: false,
         self_service: false,

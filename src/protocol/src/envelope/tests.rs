@@ -29,7 +29,7 @@ fn fault(text: &[u8]) -> EnvelopeFault {
 }
 
 #[track_caller]
-fn refused(text: &str, number: i64, id: Option<&str>) {
+fn assert_refused(text: &str, number: i64, id: Option<&str>) {
     let fault = fault(text.as_bytes());
     assert_eq!(fault.error.number(Revision::MODERN), number, "{text}: {}", fault.error);
     assert_eq!(fault.id.as_ref().map(RequestId::as_json), id, "{text}");
@@ -68,8 +68,8 @@ fn ids_are_kept_byte_for_byte() {
 #[test]
 fn invalid_ids_are_refused() {
     for id in ["null", "1.0", "1.5", "1e3", "1E3", "-2.0e1", "true", "false", "{}", "[]", "[1]", r#"{"a":1}"#] {
-        refused(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#), -32600, None);
-        refused(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#), -32600, None);
+        assert_refused(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#), -32600, None);
+        assert_refused(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#), -32600, None);
     }
 }
 
@@ -83,7 +83,7 @@ fn message_without_id_is_notification() {
 fn names_and_values_may_be_escaped() {
     let r = request(r#"{"\u006asonrpc":"\u0032.0","i\u0064":7,"meth\u006fd":"to\u006fls\/list"}"#);
     assert_eq!((r.id.as_json(), r.method.as_ref()), ("7", "tools/list"));
-    refused(r#"{"jsonrpc":"2.0","id":7,"\u0069d":8,"method":"ping"}"#, -32600, None);
+    assert_refused(r#"{"jsonrpc":"2.0","id":7,"\u0069d":8,"method":"ping"}"#, -32600, None);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn fault_of_response_has_no_id() {
         r#"{"jsonrpc":"2.0","result":{}}"#,
         r#"{"jsonrpc":"2.0","id":1,"result":{},"result":{}}"#,
     ] {
-        refused(text, -32600, None);
+        assert_refused(text, -32600, None);
     }
 }
 
@@ -144,13 +144,13 @@ fn non_messages_are_invalid_requests() {
         (r#"{"jsonrpc":"2.0","method":"ping","result":{}}"#, None),
         (r#"{"JSONRPC":"2.0","ID":1,"METHOD":"ping"}"#, None),
     ] {
-        refused(text, -32600, id);
+        assert_refused(text, -32600, id);
     }
 }
 
 #[test]
 fn positional_params_are_invalid_params() {
-    refused(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#, -32602, Some("1"));
+    assert_refused(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#, -32602, Some("1"));
     let fault = fault(br#"{"jsonrpc":"2.0","method":"notifications/progress","params":[1]}"#);
     assert_eq!((fault.error.kind, fault.id, fault.is_notification), (ErrorKind::InvalidParams, None, true));
 }
@@ -166,7 +166,7 @@ fn repeated_members_are_refused() {
         (r#"{"jsonrpc":"2.0","id":1,"method":"a","id":2,"method":"b"}"#, None),
         (r#"{"jsonrpc":"2.0","method":"a","id":1,"method":"b","id":2}"#, None),
     ] {
-        refused(text, -32600, id);
+        assert_refused(text, -32600, id);
     }
 }
 
@@ -214,7 +214,7 @@ fn invalid_json_is_parse_error() {
         ping.replace("}", ",\"params\":{\"a\":[1,2}}"),
         ping.replace("}", "/* c */}"),
     ] {
-        refused(&text, -32700, None);
+        assert_refused(&text, -32700, None);
     }
 }
 
@@ -227,7 +227,7 @@ fn lone_surrogates_are_refused_anywhere() {
         r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"\ude00":1}}"#,
         r#"[{"jsonrpc":"2.0","id":1,"method":"ping","x":"\ud800"}]"#,
     ] {
-        refused(text, -32700, None);
+        assert_refused(text, -32700, None);
     }
     let r = request(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\ud83d\ude00","b":"\\ud800"}}"#);
     assert_eq!(r.params.map(RawValue::get), Some(r#"{"a":"\ud83d\ude00","b":"\\ud800"}"#));
@@ -252,7 +252,7 @@ fn fault_of_deep_message_keeps_id() {
         )
     };
     assert_eq!(request(&nested(14)).id.as_json(), "1");
-    refused(&nested(15), -32600, Some("1"));
+    assert_refused(&nested(15), -32600, Some("1"));
     let text = nested(15).replace("\"id\":1,", "");
     let fault = fault(text.as_bytes());
     assert_eq!((fault.error.kind, fault.is_notification), (ErrorKind::InvalidRequest, true));
@@ -266,13 +266,13 @@ fn depth_bombs_do_not_overflow_the_stack() {
     let run = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
         for bomb in ["[", "{\"a\":", "[[{\"a\":[", "[{"] {
             let text = bomb.repeat(mib / bomb.len());
-            refused(&text, -32700, None);
-            refused(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{text}"#), -32700, None);
+            assert_refused(&text, -32700, None);
+            assert_refused(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{text}"#), -32700, None);
         }
         let (open, close) = ("[".repeat(mib / 2), "]".repeat(mib / 2));
         let mut member = fault_of_only_member(&format!("{open}{close}"));
         assert_eq!(member.error.kind, ErrorKind::InvalidRequest);
-        refused(
+        assert_refused(
             &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"a":{open}{close}}}}}"#),
             -32600,
             Some("1"),
@@ -309,16 +309,16 @@ fn array_is_batch_of_messages_and_faults() {
 
 #[test]
 fn empty_and_long_batches_are_refused() {
-    refused("[]", -32600, None);
-    refused(" [ ] ", -32600, None);
+    assert_refused("[]", -32600, None);
+    assert_refused(" [ ] ", -32600, None);
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     assert!(
         matches!(parse(format!("[{}]", [ping; 4].join(",")).as_bytes(), &LIMITS), Ok(Incoming::Batch(m)) if m.len() == 4)
     );
-    refused(&format!("[{}]", [ping; 5].join(",")), -32600, None);
+    assert_refused(&format!("[{}]", [ping; 5].join(",")), -32600, None);
     let fault = fault(format!("[{}]", [ping; 9].join(",")).as_bytes());
     assert_eq!(fault.error.data["maxBatch"], json!(4));
-    refused(&format!("[{},x]", [ping; 5].join(",")), -32700, None);
+    assert_refused(&format!("[{},x]", [ping; 5].join(",")), -32700, None);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn run_checks(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError>
 }
 
 #[track_caller]
-fn refused(headers: &[(&str, &[u8])], body: &str, number: i64, status: u16) {
+fn assert_refused(headers: &[(&str, &[u8])], body: &str, number: i64, status: u16) {
     match run_checks(headers, body) {
         Err(error) => {
             assert_eq!((error.number(Revision::MODERN), http_status(&error)), (number, status), "{error}");
@@ -106,7 +106,7 @@ fn modern_request_is_recognized() {
 #[test]
 fn step_3_envelope_is_checked_first() {
     let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", b"wrong")];
-    refused(&headers, BODY_WITHOUT_META, -32602, 400);
+    assert_refused(&headers, BODY_WITHOUT_META, -32602, 400);
     let version = keys::PROTOCOL_VERSION;
     let capabilities = keys::CLIENT_CAPABILITIES;
     for meta in [
@@ -120,7 +120,7 @@ fn step_3_envelope_is_checked_first() {
         format!(r#"{{"{version}":"1900-01-01"}}"#),
     ] {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{meta}}}}}"#);
-        refused(&headers, &body, -32602, 400);
+        assert_refused(&headers, &body, -32602, 400);
     }
 }
 
@@ -148,11 +148,11 @@ fn step_4_headers_must_match_body() {
         vec![("mcp-protocol-version", b""), method, name],
         vec![("mcp-protocol-version", b"2026-07-28, 2026-07-28"), method, name],
     ] {
-        refused(&headers, &call, -32020, 400);
+        assert_refused(&headers, &call, -32020, 400);
     }
     // A header mismatch is reported before an unserved version or an unknown method.
-    refused(&[version, method, name], &body("tools/call", r#""name":"get_weather""#, "1900-01-01"), -32020, 400);
-    refused(&[version, ("mcp-method", b"nope")], &body("ping", "", VERSION), -32020, 400);
+    assert_refused(&[version, method, name], &body("tools/call", r#""name":"get_weather""#, "1900-01-01"), -32020, 400);
+    assert_refused(&[version, ("mcp-method", b"nope")], &body("ping", "", VERSION), -32020, 400);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn step_4_name_header_mirrors_member_of_method() {
         [("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", b"tasks/get"), ("mcp-name", b"t1")];
     // The tasks extension.
     assert!(run_checks(&headers, &body("tasks/get", r#""taskId":"t1""#, VERSION)).is_ok());
-    refused(&headers, &body("tasks/get", r#""taskId":"t2""#, VERSION), -32020, 400);
+    assert_refused(&headers, &body("tasks/get", r#""taskId":"t2""#, VERSION), -32020, 400);
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn step_4_missing_body_name_is_left_to_handler() {
     let call = body("tools/call", "", VERSION);
     // The handler reports that `name` is missing, and a header alone must not name a tool.
     assert!(run_checks(&[version, ("mcp-method", b"tools/call")], &call).is_ok());
-    refused(&[version, ("mcp-method", b"tools/call"), ("mcp-name", b"x")], &call, -32020, 400);
-    refused(
+    assert_refused(&[version, ("mcp-method", b"tools/call"), ("mcp-name", b"x")], &call, -32020, 400);
+    assert_refused(
         &[version, ("mcp-method", b"tools/call"), ("mcp-name", b"5")],
         &body("tools/call", r#""name":5"#, VERSION),
         -32020,
@@ -239,10 +239,10 @@ fn encoded_names_are_decoded_before_they_are_compared() {
 fn step_5_unserved_versions_are_refused() {
     for version in ["2025-11-25", "2024-11-05", "2027-01-01", "draft", ""] {
         let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", version.as_bytes()), ("mcp-method", b"tools/list")];
-        refused(&headers, &body("tools/list", "", version), -32022, 400);
+        assert_refused(&headers, &body("tools/list", "", version), -32022, 400);
         // The version is reported before the method is checked.
         let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", version.as_bytes()), ("mcp-method", b"nope")];
-        refused(&headers, &body("nope", "", version), -32022, 400);
+        assert_refused(&headers, &body("nope", "", version), -32022, 400);
     }
 }
 
@@ -258,7 +258,7 @@ fn step_6_handshake_methods_are_unknown() {
         "tools/Call",
         "notifications/cancelled",
     ] {
-        refused(
+        assert_refused(
             &[("mcp-protocol-version", VERSION.as_bytes()), ("mcp-method", method.as_bytes())],
             &body(method, "", VERSION),
             -32601,
@@ -283,13 +283,13 @@ fn notification_headers_are_optional_but_must_match() {
     let plain = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
     assert!(run_checks(&[("mcp-method", b"notifications/cancelled")], plain).is_ok());
     assert!(run_checks(&[("mcp-protocol-version", VERSION.as_bytes())], plain).is_ok());
-    refused(&[("mcp-method", b"notifications/progress")], plain, -32020, 400);
-    refused(&[("mcp-protocol-version", b"2027-01-01")], plain, -32022, 400);
+    assert_refused(&[("mcp-method", b"notifications/progress")], plain, -32020, 400);
+    assert_refused(&[("mcp-protocol-version", b"2027-01-01")], plain, -32022, 400);
     let with_meta = body("notifications/cancelled", "", VERSION).replace("\"id\":1,", "");
     assert!(run_checks(&[], &with_meta).is_ok());
-    refused(&[("mcp-protocol-version", b"2025-11-25")], &with_meta, -32020, 400);
+    assert_refused(&[("mcp-protocol-version", b"2025-11-25")], &with_meta, -32020, 400);
     let old = body("notifications/cancelled", "", "2025-11-25").replace("\"id\":1,", "");
-    refused(&[], &old, -32022, 400);
+    assert_refused(&[], &old, -32022, 400);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn handshake_revision_prefers_session_over_header() {
 
 #[test]
 fn responses_from_clients_are_refused() {
-    refused(&[("mcp-method", b"x")], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, -32600, 400);
+    assert_refused(&[("mcp-method", b"x")], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, -32600, 400);
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl<'a> Scanner<'a> {
         self.consume(b'}')
     }
 
-    /// Checks a value that has at most `levels` levels of nesting, and at most 64.
+    /// Checks a value. Rejects nesting deeper than `levels`, and always deeper than 64.
     pub(crate) fn check_value(&mut self, levels: u32) -> Option<()> {
         // One bit for each open container, the innermost lowest; a set bit means an object.
         let (mut open, mut depth) = (0_u64, 0);

@@ -67,7 +67,7 @@ mod tests {
             label: None,
             pick: Default::default(),
             shown: Default::default(),
-            vouched: true,
+            is_trusted: true,
         };
         let check_arguments =
             |name: &str, raw: &str| check_arguments(&dry(name), &RawValue::from_string(raw.into()).unwrap());

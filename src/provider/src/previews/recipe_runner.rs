@@ -130,7 +130,7 @@ impl<'a> RecipeRunner<'a> {
         arguments: &cel::Value,
     ) -> Result<Observation, Fault> {
         let definition = self.pinned_tool(tool, tools)?;
-        if !dry.vouched && !self.directory.is_accepted(self.provider.name(), tool) {
+        if !dry.is_trusted && !self.directory.is_accepted(self.provider.name(), tool) {
             let server = self.provider.name();
             return Err(Fault::new(
                 "acceptance",

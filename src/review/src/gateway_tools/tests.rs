@@ -11,7 +11,7 @@ use super::{GatewayTools, pending_output_schema, pending_result, pending_text};
 use crate::{Changes, DecideChange, PendingConfig, testing::proposal};
 use countersign_config::{Config, TrackerConfig};
 use countersign_domain::{
-    changes::{Change, ChangeState, Verdict, testing::proposer},
+    changes::{Change, ChangeState, ReviewVerdict, testing::proposer},
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -91,7 +91,7 @@ impl Fixture {
         self.changes.propose(proposal).await.unwrap()
     }
 
-    async fn decide(&self, change: &Change, verdict: Verdict, comment: &str) -> Arc<Change> {
+    async fn decide(&self, change: &Change, verdict: ReviewVerdict, comment: &str) -> Arc<Change> {
         let decision = DecideChange {
             id: change.id.clone(),
             reviewer: principal("alice", Role::Reviewer),
@@ -185,7 +185,7 @@ async fn agent_sees_only_its_own_changes() {
 async fn rejection_names_reviewer_and_reason() {
     let f = Fixture::new().await;
     let change = f.propose("bob").await;
-    f.decide(&change, Verdict::Reject, "Say which browser.\nAnd be kind.").await;
+    f.decide(&change, ReviewVerdict::Reject, "Say which browser.\nAnd be kind.").await;
     let (text, answer) = f.call(&agent("bob"), "get_change", json!({ "changeId": change.id })).await.unwrap();
     assert_eq!(answer["status"], "rejected");
     assert_eq!(
@@ -205,7 +205,7 @@ async fn wait_returns_the_outcome() {
     let change = f.propose("bob").await;
     let ctx = agent("bob");
     let waiting = f.call(&ctx, "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": 60 }));
-    let (waited, _) = tokio::join!(waiting, f.decide(&change, Verdict::Approve, "Fine"));
+    let (waited, _) = tokio::join!(waiting, f.decide(&change, ReviewVerdict::Approve, "Fine"));
     let (text, answer) = waited.unwrap();
     assert_eq!((&answer["status"], &answer["timedOut"]), (&json!("applied"), &json!(false)));
     assert_eq!(answer["result"]["structuredContent"]["comment"]["author"], "bob");
@@ -353,7 +353,7 @@ async fn resources_show_changes_and_gateway() {
     assert_eq!(f.tools.complete(&template, ("id", ""), &none, &agent("eve")).await.unwrap().values, [""; 0]);
     assert!(f.tools.complete(&template, ("key", ""), &none, &ctx).await.is_err());
 
-    f.decide(&change, Verdict::Reject, "No").await;
+    f.decide(&change, ReviewVerdict::Reject, "No").await;
     let ProviderEvent::PrivateResourcesUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
     assert!(updated.iter().any(|(updated, _)| *updated == uri));
     assert_eq!(read("countersign://changes".into()).await["changes"], json!([]));
@@ -381,14 +381,14 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
     let status = json!({ "issueId": "CORE-8", "newStatus": "InProgress" });
     let first = f.propose_call("bob", "update_status", status.clone()).await;
     let second = f.propose_call("bob", "update_issue", json!({ "issueId": "CORE-8", "priority": "Critical" })).await;
-    f.decide(&first, Verdict::Approve, "").await;
+    f.decide(&first, ReviewVerdict::Approve, "").await;
     let done = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": first.id })).await.unwrap().1;
     assert_eq!(done["status"], "applied");
     // The issue has changed, so the other change gets a new diff before it can be approved.
     let decision = DecideChange {
         id: second.id.clone(),
         reviewer: principal("alice", Role::Reviewer),
-        verdict: Verdict::Approve,
+        verdict: ReviewVerdict::Approve,
         comment: None,
         version: second.version,
         digest: None,
@@ -398,19 +398,19 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
     assert_eq!(refused.error.kind, ErrorKind::ChangeStale);
     let current = refused.current.unwrap();
     assert_eq!(current.state, ChangeState::Pending);
-    f.decide(&current, Verdict::Approve, "Now yes").await;
+    f.decide(&current, ReviewVerdict::Approve, "Now yes").await;
     let done = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": second.id })).await.unwrap().1;
     assert_eq!(done["status"], "applied", "{done}");
     // A change that can no longer be made stays stale, with the reason.
     let third = f.propose_call("bob", "delete_issue", json!({ "issueId": "CORE-9" })).await;
     let fourth = f.propose_call("bob", "update_issue", json!({ "issueId": "CORE-9", "title": "x" })).await;
-    f.decide(&third, Verdict::Approve, "").await;
+    f.decide(&third, ReviewVerdict::Approve, "").await;
     let gone = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": third.id })).await.unwrap().1;
     assert_eq!(gone["status"], "applied");
     let decision = DecideChange {
         id: fourth.id.clone(),
         reviewer: principal("alice", Role::Reviewer),
-        verdict: Verdict::Approve,
+        verdict: ReviewVerdict::Approve,
         comment: None,
         version: fourth.version,
         digest: None,

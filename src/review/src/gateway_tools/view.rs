@@ -12,7 +12,7 @@ use serde_json::{Value, json, value::RawValue};
 use crate::recheck::truncate_chars;
 use countersign_domain::{
     changes::{
-        Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict,
+        Change, ChangeFault, ChangeState, Diff, DiffLine, LineOp, Operation, ReviewDecision, ReviewVerdict,
         proposer_view::ProposerView, visible::has_visible_text,
     },
     text::plural,
@@ -46,7 +46,7 @@ pub(super) struct ChangeView<'a> {
     diff: Cow<'a, Diff>,
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicate_of: Option<&'a str>,
-    decisions: Vec<Decision>,
+    decisions: Vec<ReviewDecision>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<Cow<'a, ChangeFault>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ impl<'a> ChangeView<'a> {
             diff,
             duplicate_of: change.duplicate_of.as_deref(),
             // An agent must not learn which key a reviewer used.
-            decisions: change.decisions.iter().map(|d| Decision { key_id: None, ..d.clone() }).collect(),
+            decisions: change.decisions.iter().map(|d| ReviewDecision { key_id: None, ..d.clone() }).collect(),
             fault,
             result: change.result.as_deref(),
             next_step: next_step(change),
@@ -281,7 +281,7 @@ pub fn state_message(change: &Change) -> String {
 pub fn status_text(change: &Change) -> String {
     let view = change.for_proposer();
     let summary = one_line(&view.summary, 400);
-    let decision = change.decisions.last().filter(|decision| decision.verdict == Verdict::Reject);
+    let decision = change.decisions.last().filter(|decision| decision.verdict == ReviewVerdict::Reject);
     let why = match (change.state, decision, &view.fault) {
         (ChangeState::Rejected, Some(decision), _) => {
             let comment = quoted_comment(decision.comment.as_deref(), 1_000).unwrap_or_default();
@@ -357,8 +357,8 @@ pub fn pending_text(change: &Change) -> String {
     }
     for decision in &change.decisions {
         let verb = match decision.verdict {
-            Verdict::Approve => "Approved",
-            Verdict::Reject => "Rejected",
+            ReviewVerdict::Approve => "Approved",
+            ReviewVerdict::Reject => "Rejected",
         };
         let _ = write!(out, "{verb} by {} at {}", one_line(&decision.reviewer, 128), decision.at);
         let comment = quoted_comment(decision.comment.as_deref(), 4_000);

@@ -14,7 +14,7 @@ use super::{
 use crate::{Changes, DecideChange, DecideError, actor::StepError, inner::Inner, upkeep::votes};
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Decision, Verdict,
+        Change, ChangeState, ReviewDecision, ReviewVerdict,
         machine::{self, ChangeEvent, IllegalTransition},
         visible,
     },
@@ -154,7 +154,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
     let DecideChange { id, reviewer, verdict, comment, version, digest, bulk } = decision;
     let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
-    let approves = verdict == Verdict::Approve;
+    let approves = verdict == ReviewVerdict::Approve;
     if approves && is_proposer(&reviewer, &change) {
         return finish(inner, &change, Err(StepError::Illegal(IllegalTransition::SelfApproval))).await;
     }
@@ -172,7 +172,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
             return Err(version_conflict(&finish(inner, &change, step).await?));
         }
     }
-    let event = ChangeEvent::Decide(Decision {
+    let event = ChangeEvent::Decide(ReviewDecision {
         reviewer: reviewer.name.clone(),
         owner: reviewer.owner.clone(),
         key_id: reviewer.key_id.clone(),

@@ -10,7 +10,7 @@ use crate::{
     recheck::{Divergence, Recheck},
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, Preview, ServedBy, machine::ChangeEvent},
+    changes::{Change, ChangeState, Preview, ServerIdentity, machine::ChangeEvent},
     principal::Principal,
 };
 use countersign_protocol::ErrorKind;
@@ -90,7 +90,7 @@ pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> 
     Err(refuse(ErrorKind::ChangeStale, message, &current))
 }
 
-async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServedBy) -> Step {
+async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServerIdentity) -> Step {
     let preview = Preview {
         note: change.preview.clone(),
         operation: change.operation,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::{ChangeFilter, testing::*};
 use countersign_domain::{
-    changes::{ChangeState, Verdict},
+    changes::{ChangeState, ReviewVerdict},
     principal::{Principal, Role},
 };
 use countersign_protocol::ErrorKind;
@@ -23,10 +23,10 @@ async fn open_changes_of_a_principal_are_limited() {
     }
     bench.changes.propose(bench.proposal("other", "{}")).await.unwrap();
     // Each way to end a change makes room for another one.
-    bench.decide(&stored[0], Verdict::Reject).await.unwrap();
+    bench.decide(&stored[0], ReviewVerdict::Reject).await.unwrap();
     let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     bench.changes.withdraw(&stored[1].id, &agent).await.unwrap();
-    bench.decide(&stored[2], Verdict::Approve).await.unwrap();
+    bench.decide(&stored[2], ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&stored[2].id, ChangeState::Applied).await;
     for _ in 0..3 {
         bench.propose("{}").await;
@@ -76,7 +76,7 @@ async fn same_idempotency_key_returns_the_same_change() {
     assert_eq!(ids.len(), 1, "concurrent repeats share one change");
     assert_ne!(bench.propose("{}").await.id, bench.propose("{}").await.id);
     // A repeat is answered with the current state of the change.
-    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&first.id, ChangeState::Applied).await;
     assert_eq!(keyed("agent", "k", r#"{"a":1,"b":2}"#).await.unwrap().state, ChangeState::Applied);
     for bad in [String::new(), "x".repeat(257)] {

@@ -7,7 +7,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::super::{DecideError, EditChange, testing::*};
 use countersign_domain::{
-    changes::{Change, ChangeState, Editing, Terms, Verdict, digest::arguments_hash},
+    changes::{Change, ChangeState, Editing, ReviewVerdict, Terms, digest::arguments_hash},
     policy::{self, Decision},
 };
 use countersign_protocol::ErrorKind;
@@ -45,8 +45,8 @@ async fn corrected_arguments_run_and_the_proposal_is_kept() {
         assert_eq!(feed.next().await.unwrap().kind, kind);
     }
     // The old version can no longer be approved; the editor may approve the new one.
-    refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::VersionConflict);
-    bench.decide(&edited, Verdict::Approve).await.unwrap();
+    refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::VersionConflict);
+    bench.decide(&edited, ReviewVerdict::Approve).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(bench.fake.received_calls.lock().unwrap()[0].1, r#"{"target": "two"}"#);
     assert_eq!(applied.proposed_arguments.as_ref().unwrap().get(), r#"{"target":"one"}"#);
@@ -103,7 +103,7 @@ async fn edit_is_checked_like_a_call() {
     };
     let not_editable = bench.changes.propose(not_editable).await.unwrap();
     refused(bench.changes.edit(edit(&not_editable, "alice", r#"{"a":2}"#)).await, ErrorKind::EditForbidden);
-    bench.decide(&change, Verdict::Reject).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
     let late_edit = EditChange { version: 2, ..edit(&change, "alice", r#"{"a":2}"#) };
     refused(bench.changes.edit(late_edit).await, ErrorKind::ChangeNotPending);
     bench.end().await;
@@ -131,8 +131,8 @@ async fn edit_cannot_bypass_a_rule() {
     let edited = bench.changes.edit(edit(&change, "alice", r#"{"db":"production"}"#)).await.unwrap();
     assert_eq!((edited.terms.quorum, edited.terms.require_comment), (2, true));
     // Neither the edit nor a vote of the editor counts as one of the two approvals.
-    refused(bench.decide(&edited, Verdict::Approve).await, ErrorKind::SelfApproval);
-    let voted = bench.changes.decide(decision(&edited, "carol", Verdict::Approve)).await.unwrap();
+    refused(bench.decide(&edited, ReviewVerdict::Approve).await, ErrorKind::SelfApproval);
+    let voted = bench.changes.decide(decision(&edited, "carol", ReviewVerdict::Approve)).await.unwrap();
     assert_eq!((voted.state, voted.approvals()), (ChangeState::Pending, 1));
     // The earlier terms stay in force even if the policy would now allow such a call.
     judge(policy::Verdict::Allow, Terms::default());
@@ -152,7 +152,7 @@ async fn one_of_concurrent_edits_and_approvals_wins() {
             async move { changes.edit(edit).await }
         });
         let approvals = (0..3).map(|n| {
-            let decision = decision(&change, &format!("reviewer-{n}"), Verdict::Approve);
+            let decision = decision(&change, &format!("reviewer-{n}"), ReviewVerdict::Approve);
             let changes = &bench.changes;
             async move { changes.decide(decision).await }
         });
@@ -162,7 +162,7 @@ async fn one_of_concurrent_edits_and_approvals_wins() {
         let ended = if won[0].state == ChangeState::Approved {
             bench.wait_for_state(&change.id, ChangeState::Applied).await
         } else {
-            bench.decide(&won[0], Verdict::Approve).await.unwrap();
+            bench.decide(&won[0], ReviewVerdict::Approve).await.unwrap();
             bench.wait_for_state(&change.id, ChangeState::Applied).await
         };
         let ran = bench.fake.received_calls.lock().unwrap().last().unwrap().1.clone();
@@ -177,12 +177,12 @@ async fn stale_change_can_be_edited() {
     let bench = TestBench::new().await;
     let change = bench.propose(r#"{"old":"text"}"#).await;
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ToolExecution);
-    let stale = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
+    let stale = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
     assert_eq!(stale.state, ChangeState::Stale);
     *bench.fake.preview_error.lock().unwrap() = None;
     let edited = bench.changes.edit(edit(&stale, "alice", r#"{"old":"new text"}"#)).await.unwrap();
     assert_eq!((edited.state, &edited.fault), (ChangeState::Pending, &None));
-    bench.decide(&edited, Verdict::Approve).await.unwrap();
+    bench.decide(&edited, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
 }
@@ -194,7 +194,7 @@ async fn refresh_shows_the_new_diff_and_voids_votes() {
     proposal.terms.quorum = 2;
     let change = bench.changes.propose(proposal).await.unwrap();
     let alice = Arc::new(reviewer("alice"));
-    let voted = bench.decide(&change, Verdict::Approve).await.unwrap();
+    let voted = bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let same = bench.changes.refresh(&change.id, &alice, 2).await.unwrap();
     assert_eq!((same.version, same.approvals()), (2, 1), "an unchanged target records nothing");
     refused(bench.changes.refresh(&change.id, &alice, 1).await, ErrorKind::VersionConflict);
@@ -212,7 +212,7 @@ async fn refresh_shows_the_new_diff_and_voids_votes() {
     *bench.fake.preview_error.lock().unwrap() = None;
     let fresh = bench.changes.refresh(&change.id, &alice, stale.version).await.unwrap();
     assert_eq!(fresh.state, ChangeState::Pending);
-    bench.decide(&fresh, Verdict::Reject).await.unwrap();
+    bench.decide(&fresh, ReviewVerdict::Reject).await.unwrap();
     refused(bench.changes.refresh(&change.id, &alice, fresh.version + 1).await, ErrorKind::ChangeNotPending);
     assert!(bench.fake.previews.load(Ordering::SeqCst) >= 6);
     bench.end().await;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::super::testing::*;
-use countersign_domain::changes::{Change, ChangeState, Verdict};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 use countersign_store::StoreLocation;
 
 const CRASH_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_CRASH_DIR";
@@ -27,7 +27,7 @@ async fn child() {
     let bench = TestBench::at_path(&data, fake, Arc::clone(&skew), config(&skew)).await;
     let change = bench.propose(r#"{"n":1}"#).await;
     std::fs::write(Path::new(&dir).join("announced_id"), &change.id).unwrap();
-    let _ = bench.decide(&change, Verdict::Approve).await;
+    let _ = bench.decide(&change, ReviewVerdict::Approve).await;
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     std::fs::write(Path::new(&dir).join("finished"), "").unwrap();
     bench.changes.shutdown(std::time::Duration::from_secs(10)).await;

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::super::{DecideError, testing::*};
 use countersign_domain::{
-    changes::{Change, ChangeState, ServedBy, Verdict},
+    changes::{Change, ChangeState, ReviewVerdict, ServerIdentity},
     principal::{Principal, Role},
 };
 use countersign_protocol::ErrorKind;
@@ -23,7 +23,7 @@ async fn one_of_a_thousand_concurrent_decisions_wins() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     let decisions = (0..1000).map(|n| {
-        let verdict = if n % 2 == 0 { Verdict::Approve } else { Verdict::Reject };
+        let verdict = if n % 2 == 0 { ReviewVerdict::Approve } else { ReviewVerdict::Reject };
         bench.changes.decide(decision(&change, &format!("reviewer-{n}"), verdict))
     });
     let mut won = Vec::new();
@@ -51,7 +51,7 @@ async fn old_version_wrong_digest_and_wrong_role_are_refused() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     let with = |adjust: fn(&mut super::super::DecideChange)| {
-        let mut decision = decision(&change, "alice", Verdict::Approve);
+        let mut decision = decision(&change, "alice", ReviewVerdict::Approve);
         adjust(&mut decision);
         bench.changes.decide(decision)
     };
@@ -62,7 +62,7 @@ async fn old_version_wrong_digest_and_wrong_role_are_refused() {
     refused(with(|d| d.id = "x".repeat(100_000)).await, ErrorKind::ChangeNotFound);
     refused(with(|d| d.comment = Some("x".repeat(5000))).await, ErrorKind::InvalidParams);
     for role in [Role::Agent, Role::Viewer] {
-        let mut decision = decision(&change, "alice", Verdict::Reject);
+        let mut decision = decision(&change, "alice", ReviewVerdict::Reject);
         decision.reviewer = Arc::new(Principal { name: "alice".into(), role, key_id: None, owner: None });
         refused(bench.changes.decide(decision).await, ErrorKind::Forbidden);
     }
@@ -79,7 +79,7 @@ async fn moved_target_returns_change_to_pending_with_new_diff() {
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let change = bench.propose("{}").await;
     *bench.fake.state.lock().unwrap() = "moved".into();
-    let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let current = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
     assert_eq!(current.previous_diff.as_ref(), Some(&change.diff));
     assert_eq!(current.diff.fields[0].before.as_deref(), Some("moved"));
@@ -88,8 +88,8 @@ async fn moved_target_returns_change_to_pending_with_new_diff() {
     for kind in ["change.created", "change.stale", "change.refreshed"] {
         assert_eq!(feed.next().await.unwrap().kind, kind);
     }
-    refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::VersionConflict);
-    bench.decide(&current, Verdict::Approve).await.unwrap();
+    refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::VersionConflict);
+    bench.decide(&current, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 1);
@@ -98,17 +98,17 @@ async fn moved_target_returns_change_to_pending_with_new_diff() {
 #[actix::test]
 async fn change_is_stale_if_its_server_changed() {
     let bench = TestBench::new().await;
-    let server = |fingerprint: &str| ServedBy { fingerprint: fingerprint.into(), label: "elsewhere".into() };
+    let server = |fingerprint: &str| ServerIdentity { fingerprint: fingerprint.into(), label: "elsewhere".into() };
     let change = bench.propose("{}").await;
     *bench.fake.served_by.lock().unwrap() = server("sha256:b");
-    let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let current = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
     assert_eq!((&current.served_by, &current.previous_diff), (&server("sha256:b"), &None), "the diff is the same");
     assert_ne!(current.digest, change.digest);
     let trail = bench.changes.audit_page(Some(&change.id), 10, None).await.unwrap().items;
     let why: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
     assert!(why["comment"].as_str().unwrap().contains("another command or address"), "{why}");
-    bench.decide(&current, Verdict::Approve).await.unwrap();
+    bench.decide(&current, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 1);
@@ -119,15 +119,15 @@ async fn stale_change_stays_stale_until_its_preview_works() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
-    let stale = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let stale = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!((stale.state, stale.version), (ChangeState::Stale, 2));
     assert_eq!(stale.fault.as_ref().unwrap().code, "RESOURCE_NOT_FOUND");
-    let still = refused(bench.decide(&stale, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let still = refused(bench.decide(&stale, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!(still.version, 2, "an unchanged fault is not recorded again");
     *bench.fake.preview_error.lock().unwrap() = None;
-    let fresh = refused(bench.decide(&stale, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let fresh = refused(bench.decide(&stale, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!((fresh.state, fresh.version), (ChangeState::Pending, 3));
-    bench.decide(&fresh, Verdict::Approve).await.unwrap();
+    bench.decide(&fresh, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
 }
@@ -137,9 +137,9 @@ async fn stale_change_can_be_rejected_and_withdrawn() {
     let bench = TestBench::new().await;
     let (first, second) = (bench.propose("{}").await, bench.propose("{}").await);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
-    let stale = refused(bench.decide(&first, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
-    assert_eq!(bench.decide(&stale, Verdict::Reject).await.unwrap().state, ChangeState::Rejected);
-    refused(bench.decide(&second, Verdict::Approve).await, ErrorKind::ChangeStale);
+    let stale = refused(bench.decide(&first, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    assert_eq!(bench.decide(&stale, ReviewVerdict::Reject).await.unwrap().state, ChangeState::Rejected);
+    refused(bench.decide(&second, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
     let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     assert_eq!(bench.changes.withdraw(&second.id, &agent).await.unwrap().state, ChangeState::Withdrawn);
     bench.end().await;
@@ -150,10 +150,10 @@ async fn change_is_stale_if_its_tool_definition_changed() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.tool_hash.lock().unwrap() = "sha256:other".into();
-    let stale = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let stale = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!(stale.state, ChangeState::Stale);
     assert!(stale.fault.as_ref().unwrap().message.contains("propose it again"));
-    refused(bench.decide(&stale, Verdict::Approve).await, ErrorKind::ChangeStale);
+    refused(bench.decide(&stale, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 0);
 }
@@ -163,12 +163,12 @@ async fn change_is_unchanged_while_its_target_cannot_be_read() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     bench.fake.present.store(false, Ordering::SeqCst);
-    let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::UpstreamUnavailable).unwrap();
+    let current = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::UpstreamUnavailable).unwrap();
     assert_eq!((current.state, current.version), (ChangeState::Pending, 1));
     bench.fake.present.store(true, Ordering::SeqCst);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::Timeout);
-    refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::Timeout);
-    assert_eq!(bench.decide(&change, Verdict::Reject).await.unwrap().state, ChangeState::Rejected);
+    refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::Timeout);
+    assert_eq!(bench.decide(&change, ReviewVerdict::Reject).await.unwrap().state, ChangeState::Rejected);
     bench.end().await;
 }
 
@@ -185,7 +185,7 @@ async fn only_the_proposer_withdraws_a_change() {
     let withdrawn = bench.changes.withdraw(&change.id, &agent).await.unwrap();
     assert_eq!(withdrawn.state, ChangeState::Withdrawn);
     refused(bench.changes.withdraw(&change.id, &agent).await, ErrorKind::ChangeNotPending);
-    refused(bench.decide(&withdrawn, Verdict::Approve).await, ErrorKind::ChangeNotPending);
+    refused(bench.decide(&withdrawn, ReviewVerdict::Approve).await, ErrorKind::ChangeNotPending);
     bench.end().await;
 }
 
@@ -196,10 +196,10 @@ async fn expired_change_cannot_be_approved() {
     bench.skew.store(59, Ordering::SeqCst);
     assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
     bench.skew.store(60, Ordering::SeqCst);
-    let expired = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeExpired).unwrap();
+    let expired = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired).unwrap();
     assert_eq!((expired.state, expired.version), (ChangeState::Expired, 2));
     assert_eq!(expired.fault.as_ref().unwrap().code, "CHANGE_EXPIRED");
-    refused(bench.decide(&expired, Verdict::Approve).await, ErrorKind::ChangeExpired);
+    refused(bench.decide(&expired, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
     bench.end().await;
 }
 
@@ -212,7 +212,7 @@ async fn undecided_change_expires_with_a_reason_and_an_event() {
         ids.push(bench.propose("{}").await.id.clone());
     }
     let decided = bench.get(&ids[7]).await;
-    bench.decide(&decided, Verdict::Reject).await.unwrap();
+    bench.decide(&decided, ReviewVerdict::Reject).await.unwrap();
     // A clock that is set back neither prevents the expiry nor changes the order of events.
     bench.skew.store(-7200, Ordering::SeqCst);
     assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
@@ -242,7 +242,7 @@ async fn unknown_outcome_is_settled_once_by_a_reviewer() {
     let change = bench.propose("{}").await;
     let early = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
     refused(early, ErrorKind::ChangeNotPending);
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
     let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     refused(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
@@ -266,7 +266,7 @@ async fn dropped_request_leaves_no_partial_decision() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.state.lock().unwrap() = "moved".into();
-    let mut deciding = Box::pin(bench.decide(&change, Verdict::Approve));
+    let mut deciding = Box::pin(bench.decide(&change, ReviewVerdict::Approve));
     // The request is polled once and dropped. The decision continues without it.
     assert!(futures_util::poll!(deciding.as_mut()).is_pending());
     drop(deciding);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::super::testing::*;
-use countersign_domain::changes::{ChangeState, Verdict, WaitsFor, machine::ChangeEvent};
+use countersign_domain::changes::{BlockingChange, ChangeState, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
 use countersign_store::StoreLocation;
 
@@ -25,7 +25,7 @@ async fn each_call_outcome_leads_to_its_state() {
         let bench = TestBench::with(|config| config.run_timeout = Duration::from_millis(500)).await;
         *bench.fake.outcome.lock().unwrap() = call_outcome.clone();
         let change = bench.propose("{}").await;
-        bench.decide(&change, Verdict::Approve).await.unwrap();
+        bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
         let ended = bench.wait_for_state(&change.id, state).await;
         assert_eq!(ended.fault.as_ref().map(|f| f.code.as_str()), code, "{call_outcome:?}");
         assert_eq!(
@@ -45,7 +45,7 @@ async fn changes_to_one_target_run_one_at_a_time() {
     let mut same_target = Vec::new();
     for n in 0..3 {
         let change = bench.propose(&format!(r#"{{"target":"same","n":{n}}}"#)).await;
-        bench.decide(&change, Verdict::Approve).await.unwrap();
+        bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
         same_target.push(change.id.clone());
     }
     bench.wait_for_state(&same_target[0], ChangeState::Executing).await;
@@ -53,7 +53,7 @@ async fn changes_to_one_target_run_one_at_a_time() {
     let mut others = Vec::new();
     for n in 0..6 {
         let change = bench.propose(&format!(r#"{{"target":"other-{n}"}}"#)).await;
-        bench.decide(&change, Verdict::Approve).await.unwrap();
+        bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
         others.push(change.id.clone());
     }
     for id in &others[..3] {
@@ -81,9 +81,9 @@ async fn change_is_not_run_if_its_target_moved_after_approval() {
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose(r#"{"n":1}"#).await;
     let second = bench.propose(r#"{"n":2}"#).await;
-    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&first.id, ChangeState::Executing).await;
-    bench.decide(&second, Verdict::Approve).await.unwrap();
+    bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
     // The first one's run changes what the second was approved against.
     *bench.fake.state.lock().unwrap() = "changed by the first".into();
     bench.fake.gate.add_permits(1_000_000);
@@ -103,9 +103,9 @@ async fn change_goes_back_to_review_if_its_provider_is_gone() {
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose("{}").await;
     let second = bench.propose("{}").await;
-    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&first.id, ChangeState::Executing).await;
-    bench.decide(&second, Verdict::Approve).await.unwrap();
+    bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
     bench.fake.present.store(false, Ordering::SeqCst);
     bench.fake.gate.add_permits(1_000_000);
     let stale = bench.wait_for_state(&second.id, ChangeState::Stale).await;
@@ -120,9 +120,9 @@ async fn approved_change_expires_if_not_run_in_time() {
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose("{}").await;
     let second = bench.propose("{}").await;
-    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&first.id, ChangeState::Executing).await;
-    bench.decide(&second, Verdict::Approve).await.unwrap();
+    bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
     bench.skew.store(61, Ordering::SeqCst);
     assert_eq!(
         super::super::upkeep::expiry::expire_due(&bench.changes.inner).await,
@@ -141,7 +141,7 @@ async fn approved_change_expires_if_not_run_in_time() {
 async fn oversized_result_is_replaced_by_a_note() {
     let bench = TestBench::with(|config| config.max_result_bytes = 20).await;
     let change = bench.propose("{}").await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert!(applied.result.as_ref().unwrap().get().contains("too large"));
     bench.end().await;
@@ -158,11 +158,11 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     bench.changes.inner.shutdown.stop.cancel();
     let inner = &bench.changes.inner;
     for change in [&ran, &waiting, &same] {
-        let decision = countersign_domain::changes::Decision {
+        let decision = countersign_domain::changes::ReviewDecision {
             reviewer: "alice".into(),
             owner: None,
             key_id: None,
-            verdict: Verdict::Approve,
+            verdict: ReviewVerdict::Approve,
             comment: None,
             at: inner.config.now(),
             version: 1,
@@ -188,7 +188,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     );
     bench.wait_for_state(&waiting.id, ChangeState::Applied).await;
     assert_eq!(bench.get(&pending.id).await.state, ChangeState::Pending);
-    bench.decide(&pending, Verdict::Approve).await.unwrap();
+    bench.decide(&pending, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&pending.id, ChangeState::Applied).await;
     let counts = bench.changes.counts();
     assert!(counts.contains(&(ChangeState::OutcomeUnknown, 1)) && counts.contains(&(ChangeState::Applied, 2)));
@@ -207,22 +207,22 @@ async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
     let bench = TestBench::with(|config| config.concurrency = 1).await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::UpstreamUnavailable);
     let lost = bench.propose(r#"{"target":"a","n":1}"#).await;
-    bench.decide(&lost, Verdict::Approve).await.unwrap();
+    bench.decide(&lost, ReviewVerdict::Approve).await.unwrap();
     let lost = bench.wait_for_state(&lost.id, ChangeState::OutcomeUnknown).await;
     assert!(lost.target_taken_until.is_some_and(|until| until > lost.updated_at));
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Succeed;
     let same = bench.propose(r#"{"target":"a","n":2}"#).await;
-    bench.decide(&same, Verdict::Approve).await.unwrap();
+    bench.decide(&same, ReviewVerdict::Approve).await.unwrap();
     let moved = bench.propose(r#"{"target":"a","n":3}"#).await;
-    bench.decide(&moved, Verdict::Approve).await.unwrap();
+    bench.decide(&moved, ReviewVerdict::Approve).await.unwrap();
     let other = bench.propose(r#"{"target":"b"}"#).await;
-    bench.decide(&other, Verdict::Approve).await.unwrap();
+    bench.decide(&other, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&other.id, ChangeState::Applied).await;
     assert_eq!(bench.get(&same.id).await.state, ChangeState::Approved);
     let mut waits = [bench.get(&same.id).await, bench.get(&other.id).await];
     bench.changes.note_waits(&mut waits).await.unwrap();
     let waits = waits.map(|change| change.waits_for.clone());
-    assert_eq!(waits, [Some(WaitsFor { change: lost.id.clone(), until: lost.target_taken_until }), None]);
+    assert_eq!(waits, [Some(BlockingChange { change: lost.id.clone(), until: lost.target_taken_until }), None]);
     let settled = bench.changes.settle(&lost.id, &reviewer("bob"), false, None, lost.version).await.unwrap();
     assert_eq!(settled.target_taken_until, None);
     bench.wait_for_state(&same.id, ChangeState::Applied).await;
@@ -247,7 +247,7 @@ async fn broken_long_call_still_occupies_its_target() {
         *bench.fake.outcome.lock().unwrap() = call_outcome.clone();
         bench.fake.gate.forget_permits(1_000_000);
         let change = bench.propose("{}").await;
-        bench.decide(&change, Verdict::Approve).await.unwrap();
+        bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
         bench.wait_for_state(&change.id, ChangeState::Executing).await;
         while bench.fake.call_count() == 0 {
             tokio::task::yield_now().await;
@@ -265,7 +265,7 @@ async fn approved_change_waits_for_its_provider_after_restart() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     bench.changes.inner.shutdown.stop.cancel();
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);
     let config = super::super::PendingConfig { provider_grace: Duration::from_secs(60), ..config(&skew) };
@@ -281,7 +281,7 @@ async fn shutdown_waits_for_running_calls() {
     let bench = TestBench::new().await;
     bench.fake.gate.forget_permits(1_000_000);
     let change = bench.propose("{}").await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Executing).await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let waiting = bench.changes.wait(&change.id, 99, Duration::from_secs(600));
@@ -306,7 +306,7 @@ async fn call_beyond_the_shutdown_deadline_is_unknown() {
     let bench = TestBench::new().await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Hang;
     let change = bench.propose("{}").await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Executing).await;
     bench.changes.shutdown(Duration::from_millis(1)).await;
     let (dir, fake, skew) = (bench.dir, bench.fake, bench.skew);
@@ -329,16 +329,16 @@ async fn change_waits_for_its_server_and_runs_as_approved() {
         let change = bench.propose(bytes).await;
         // The change cannot be compared with its target now, so the decision is refused and nothing else happens.
         set_away(true);
-        let refused = bench.decide(&change, Verdict::Approve).await.unwrap_err();
+        let refused = bench.decide(&change, ReviewVerdict::Approve).await.unwrap_err();
         assert_eq!(refused.error.kind, ErrorKind::UpstreamUnavailable);
         assert_eq!(bench.get(&change.id).await.state, ChangeState::Pending);
         set_away(false);
         // The server goes away between the approval and the run.
         bench.fake.gate.forget_permits(1_000_000);
         let first = bench.propose(r#"{"target":"t"}"#).await;
-        bench.decide(&first, Verdict::Approve).await.unwrap();
+        bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
         bench.wait_for_state(&first.id, ChangeState::Executing).await;
-        bench.decide(&change, Verdict::Approve).await.unwrap();
+        bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
         set_away(true);
         bench.fake.gate.add_permits(10);
         bench.wait_for_state(&first.id, ChangeState::Applied).await;
@@ -359,9 +359,9 @@ async fn change_goes_back_to_review_if_its_server_stays_away() {
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose(r#"{"target":"t"}"#).await;
     let change = bench.propose(r#"{"target":"t"}"#).await;
-    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&first.id, ChangeState::Executing).await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.fake.unavailable.store(true, Ordering::SeqCst);
     bench.fake.gate.add_permits(10);
     let stale = bench.wait_for_state(&change.id, ChangeState::Stale).await;

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use super::super::testing::*;
-use countersign_domain::changes::{Change, ChangeState, Verdict, audit::AuditEntry, machine::EventKind};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, audit::AuditEntry, machine::EventKind};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
     Heads, ListQuery, Listing, LiveChange, Store, StoreBackend, StoreError, StoreFuture, StoreLocation, StoredEvent,
@@ -167,7 +167,7 @@ async fn start_with_faults(
 async fn failed_outcome_write_is_retried_without_a_second_call() {
     let (bench, store, _dir) = start_with_faults(EventKind::Applied, WriteFault::Reject(StoreError::DiskFull), 3).await;
     let change = bench.propose("{}").await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(bench.fake.call_count(), 1);
     assert_eq!(store.fault.lock().unwrap().as_ref().unwrap().2, 0, "all faults were injected");
@@ -178,7 +178,7 @@ async fn failed_outcome_write_is_retried_without_a_second_call() {
 async fn result_written_with_unknown_outcome_is_recorded_once() {
     let (bench, store, dir) = start_with_faults(EventKind::Applied, WriteFault::HideCommit, 1).await;
     let change = bench.propose("{}").await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     wait_for_all_faults(&store).await;
     bench.changes.shutdown(std::time::Duration::from_secs(20)).await;
     let trail = StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
@@ -191,7 +191,7 @@ async fn nothing_runs_before_the_claim_is_durable() {
         start_with_faults(EventKind::Executing, WriteFault::Reject(StoreError::Locked), 5).await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let change = bench.propose("{}").await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let previews = bench.fake.previews.load(Ordering::SeqCst);
     assert_eq!((previews, bench.fake.call_count()), (7, 1), "the target is rechecked before each claim");
@@ -205,7 +205,7 @@ async fn nothing_runs_before_the_claim_is_durable() {
 async fn a_claim_of_unknown_outcome_is_never_run() {
     let (bench, store, dir) = start_with_faults(EventKind::Executing, WriteFault::HideCommit, 1).await;
     let change = bench.propose("{}").await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     wait_for_all_faults(&store).await;
     let (_, fake, skew) = bench.end().await;
     assert_eq!(fake.call_count(), 0);
@@ -225,7 +225,7 @@ async fn wait_returns_new_version_after_failed_reads() {
     while !bench.changes.inner.open.watchers.has_watchers(&change.id) {
         assert!(futures_util::poll!(wait.as_mut()).is_pending());
     }
-    bench.decide(&change, Verdict::Reject).await.unwrap_err();
+    bench.decide(&change, ReviewVerdict::Reject).await.unwrap_err();
     assert_eq!(feed.next().await.unwrap().kind, "change.rejected");
     store.unreadable.store(false, Ordering::SeqCst);
     let waited = tokio::time::timeout(std::time::Duration::from_secs(60), wait).await;
@@ -244,9 +244,9 @@ async fn endpoint_error_tells_whether_the_write_is_certain() {
     assert_eq!((unknown.kind, &unknown.data["outcome"]), (ErrorKind::StoreUnavailable, &"unknown".into()));
     let change = bench.propose("{}").await;
     *store.fault.lock().unwrap() = Some((EventKind::Approved, WriteFault::Reject(StoreError::QueueFull), 1));
-    let busy = bench.decide(&change, Verdict::Approve).await.unwrap_err();
+    let busy = bench.decide(&change, ReviewVerdict::Approve).await.unwrap_err();
     assert_eq!(busy.error.kind, ErrorKind::Overloaded);
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     // The writes of unknown outcome are durable, so the feed has no gap.
     let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();

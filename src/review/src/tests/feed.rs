@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::super::testing::*;
-use countersign_domain::changes::{ChangeState, Verdict};
+use countersign_domain::changes::{ChangeState, ReviewVerdict};
 use countersign_feed::FeedEvent;
 
 fn seqs(events: &[std::sync::Arc<FeedEvent>]) -> Vec<u64> {
@@ -18,7 +18,7 @@ async fn event_is_the_same_live_and_replayed_without_secrets() {
     let bench = TestBench::new().await;
     let mut live = bench.changes.feed().subscribe(None).unwrap();
     let change = bench.propose(r#"{"password":"hunter2"}"#).await;
-    bench.decide(&change, Verdict::Reject).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
     let mut replayed = bench.changes.feed().subscribe(Some(0)).unwrap();
     for n in 1..=2 {
         let (a, b) = (live.next().await.unwrap(), replayed.next().await.unwrap());
@@ -165,7 +165,7 @@ async fn waiter_is_woken_by_next_version_and_by_shutdown() {
     for wait in &mut waits {
         assert!(futures_util::poll!(wait.as_mut()).is_pending());
     }
-    let rejected = bench.decide(&change, Verdict::Reject).await.unwrap();
+    let rejected = bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
     for wait in waits {
         assert_eq!(wait.await.unwrap().unwrap().state, ChangeState::Rejected);
     }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::super::testing::*;
 use countersign_domain::{
-    changes::{Change, ChangeState, Terms, Verdict},
+    changes::{Change, ChangeState, ReviewVerdict, Terms},
     principal::Principal,
 };
 use countersign_protocol::ErrorKind;
@@ -34,7 +34,7 @@ async fn approve_asking_change(bench: &TestBench, questions: &[(&str, &str)]) ->
         ..bench.proposal("agent", "{}")
     };
     let change = bench.changes.propose(proposal).await.unwrap();
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     change
 }
 
@@ -112,7 +112,7 @@ async fn tool_gets_no_answer_after_task_was_cancelled() {
     // A change that waits for its client does not keep other changes from running.
     let other = bench.propose(r#"{"target":"u"}"#).await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Succeed;
-    bench.decide(&other, Verdict::Approve).await.unwrap();
+    bench.decide(&other, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&other.id, ChangeState::Applied).await;
     bench.changes.give_up(&change.id, &agent()).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
@@ -144,7 +144,7 @@ async fn tool_asks_nothing_without_the_rule() {
         super::super::Proposal { client: Some(raw(r#"{"elicitation":{"form":{}}}"#)), ..bench.proposal("agent", "{}") };
     let change = bench.changes.propose(proposal).await.unwrap();
     assert!(change.dialogue.is_none());
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert!(result_text(&applied).contains("nobody to ask"));
     bench.end().await;

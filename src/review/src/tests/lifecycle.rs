@@ -1,7 +1,7 @@
 //! The life of an approved change, and of a rejected one.
 
 use super::super::testing::*;
-use countersign_domain::changes::{ChangeState, Verdict};
+use countersign_domain::changes::{ChangeState, ReviewVerdict};
 use countersign_protocol::ErrorKind;
 use countersign_store::StoreLocation;
 
@@ -13,7 +13,7 @@ async fn approved_change_runs_once_with_the_bytes_shown() {
     let change = bench.propose(arguments).await;
     assert_eq!((change.state, change.version), (ChangeState::Pending, 1));
     assert_eq!(bench.fake.call_count(), 0);
-    let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
+    let approved = bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     assert_eq!((approved.state, approved.version), (ChangeState::Approved, 2));
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(applied.version, 4);
@@ -36,9 +36,9 @@ async fn approved_change_runs_once_with_the_bytes_shown() {
 async fn rejected_change_never_runs() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
-    let rejected = bench.decide(&change, Verdict::Reject).await.unwrap();
+    let rejected = bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
     assert_eq!(rejected.state, ChangeState::Rejected);
-    let again = bench.decide(&rejected, Verdict::Approve).await.unwrap_err();
+    let again = bench.decide(&rejected, ReviewVerdict::Approve).await.unwrap_err();
     assert_eq!(again.error.kind, ErrorKind::ChangeNotPending);
     assert_eq!(again.current.unwrap().version, 2);
     let (_, fake, _) = bench.end().await;
@@ -49,9 +49,9 @@ async fn rejected_change_never_runs() {
 async fn proposer_cannot_approve_own_change() {
     let bench = TestBench::new().await;
     let change = bench.changes.propose(bench.proposal("alice", "{}")).await.unwrap();
-    let by_name = bench.decide(&change, Verdict::Approve).await.unwrap_err();
+    let by_name = bench.decide(&change, ReviewVerdict::Approve).await.unwrap_err();
     assert_eq!(by_name.error.kind, ErrorKind::SelfApproval);
-    let mut same_key = decision(&change, "bob", Verdict::Approve);
+    let mut same_key = decision(&change, "bob", ReviewVerdict::Approve);
     let mut bob = reviewer("bob");
     bob.key_id = Some("key_alice".into());
     same_key.reviewer = std::sync::Arc::new(bob);

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicI64};
 use jiff::Timestamp;
 
 use super::super::testing::*;
-use countersign_domain::changes::{ChangeState, Verdict};
+use countersign_domain::changes::{ChangeState, ReviewVerdict};
 use countersign_store::{
     StoreLocation,
     sqlite::{backup::backup, open::database_path},
@@ -17,11 +17,11 @@ async fn change_approved_in_a_backup_waits_for_review_again() {
     // The first change blocks the second, which has the same target.
     bench.fake.gate.forget_permits(usize::MAX);
     let running = bench.propose(r#"{"n":0}"#).await;
-    bench.decide(&running, Verdict::Approve).await.unwrap();
+    bench.decide(&running, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&running.id, ChangeState::Executing).await;
     let change = bench.propose(r#"{"n":1}"#).await;
     let pending = bench.propose(r#"{"n":2}"#).await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let out = tempfile::tempdir().unwrap();
     let to = out.path().join("copy");
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved, "it waits for the first change");
@@ -42,10 +42,10 @@ async fn change_approved_in_a_backup_waits_for_review_again() {
     assert_eq!(lost.state, ChangeState::OutcomeUnknown);
     restored.changes.settle(&lost.id, &reviewer("bob"), true, None, lost.version).await.unwrap();
     // After a refresh the change can be approved again, and later starts do not restore again.
-    let refused = restored.decide(&stale, Verdict::Approve).await.unwrap_err();
+    let refused = restored.decide(&stale, ReviewVerdict::Approve).await.unwrap_err();
     let fresh = refused.current.unwrap();
     assert_eq!(fresh.state, ChangeState::Pending);
-    restored.decide(&fresh, Verdict::Approve).await.unwrap();
+    restored.decide(&fresh, ReviewVerdict::Approve).await.unwrap();
     restored.wait_for_state(&change.id, ChangeState::Applied).await;
     restored.end().await;
     let again = TestBench::at_path(data.path(), fake, Arc::clone(&skew), config(&skew)).await;

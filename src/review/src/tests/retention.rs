@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::{testing::*, upkeep::prune};
 use countersign_config::RetentionConfig;
-use countersign_domain::changes::{Change, ChangeState, Verdict, digest::bytes_hash};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, digest::bytes_hash};
 use countersign_store::StoreLocation;
 
 const DAY: u64 = 86_400;
@@ -39,7 +39,7 @@ fn advance_days(bench: &TestBench, days: i64) {
 
 async fn applied(bench: &TestBench, arguments: &str) -> Arc<Change> {
     let change = bench.propose(arguments).await;
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await
 }
 
@@ -128,7 +128,7 @@ async fn repeat_finds_its_pruned_change() {
         proposal
     };
     let change = bench.changes.propose(proposal(r#"{"n":1}"#)).await.unwrap();
-    bench.decide(&change, Verdict::Reject).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
     advance_days(&bench, 1);
     prune_all(&bench).await;
     let again = bench.changes.propose(proposal(r#"{"n":1}"#)).await.unwrap();
@@ -179,7 +179,7 @@ async fn pruning_in_batches_does_not_block_writers() {
     let bench = bench(days(0, 0, 1000)).await;
     for _ in 0..130 {
         let change = bench.propose("{}").await;
-        bench.decide(&change, Verdict::Reject).await.unwrap();
+        bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
     }
     advance_days(&bench, 1);
     let mut batches: u64 = 1;
@@ -269,9 +269,9 @@ async fn large_failed_changes_lose_their_contents_after_a_day() {
     let agent = withdrawn.proposer.to_agent();
     bench.changes.withdraw(&withdrawn.id, &agent).await.unwrap();
     let rejected = bench.propose(&large).await;
-    bench.decide(&rejected, Verdict::Reject).await.unwrap();
+    bench.decide(&rejected, ReviewVerdict::Reject).await.unwrap();
     let small_rejected = bench.propose(small).await;
-    bench.decide(&small_rejected, Verdict::Reject).await.unwrap();
+    bench.decide(&small_rejected, ReviewVerdict::Reject).await.unwrap();
     let ran = applied(&bench, &large).await;
     let open = bench.propose(&large).await;
     prune_all(&bench).await;

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::super::{DecideChange, DecideError, testing::*};
 use countersign_domain::{
-    changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, Terms, Verdict},
+    changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, ReviewVerdict, Terms},
     policy::Reviewers,
     principal::Principal,
 };
@@ -20,7 +20,7 @@ fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> DecideE
 }
 
 fn approval_by(change: &Change, name: &str, owner: Option<&str>) -> DecideChange {
-    let mut decision = decision(change, name, Verdict::Approve);
+    let mut decision = decision(change, name, ReviewVerdict::Approve);
     decision.reviewer = Arc::new(Principal { owner: owner.map(Into::into), ..reviewer(name) });
     decision
 }
@@ -62,7 +62,7 @@ async fn one_person_has_one_vote_and_none_on_own_changes() {
     // Proposers may reject their own changes.
     let other = bench.propose("{}").await;
     let mut rejection = approval_by(&other, "agent", None);
-    rejection.verdict = Verdict::Reject;
+    rejection.verdict = ReviewVerdict::Reject;
     assert_eq!(bench.changes.decide(rejection).await.unwrap().state, ChangeState::Rejected);
     bench.end().await;
 }
@@ -107,13 +107,13 @@ async fn concurrent_votes_count_once_each() {
 async fn rule_can_require_a_comment() {
     let bench = TestBench::new().await;
     let change = propose(&bench, Terms { require_comment: true, ..Terms::default() }).await;
-    for verdict in [Verdict::Approve, Verdict::Reject] {
+    for verdict in [ReviewVerdict::Approve, ReviewVerdict::Reject] {
         for comment in [None, Some(" \n".to_owned())] {
             let without_comment = DecideChange { comment, ..decision(&change, "alice", verdict) };
             refused(bench.changes.decide(without_comment).await, ErrorKind::CommentRequired);
         }
     }
-    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
 }
@@ -132,11 +132,11 @@ async fn rule_can_require_a_live_preview() {
         PreviewNote { kind: PreviewKind::DryRun, failed: Some("no such file".into()), ..PreviewNote::default() };
     for note in [arguments, failed] {
         let change = proposal(note).await.unwrap();
-        refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::PreviewRequired);
-        bench.decide(&change, Verdict::Reject).await.unwrap();
+        refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::PreviewRequired);
+        bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
     }
     let live = proposal(PreviewNote { kind: PreviewKind::BeforeAfter, ..PreviewNote::default() }).await.unwrap();
-    bench.decide(&live, Verdict::Approve).await.unwrap();
+    bench.decide(&live, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&live.id, ChangeState::Applied).await;
     bench.end().await;
 }
@@ -146,7 +146,7 @@ async fn only_the_rules_reviewers_decide_edit_and_settle() {
     let groups = BTreeMap::from([("dba".to_owned(), vec!["dora".to_owned()])]);
     let bench = TestBench::with(|config| config.reviewers = Arc::new(Reviewers::new(&groups))).await;
     let change = propose(&bench, Terms { reviewers: vec!["dba".into()], ..Terms::default() }).await;
-    for verdict in [Verdict::Approve, Verdict::Reject] {
+    for verdict in [ReviewVerdict::Approve, ReviewVerdict::Reject] {
         let error = refused(bench.decide(&change, verdict).await, ErrorKind::Forbidden);
         assert_eq!(error.error.data["reviewers"][0], "dba");
     }
@@ -165,7 +165,7 @@ async fn expiry_rejects_if_the_rule_says_so() {
     let terms = || Terms { on_expiry: OnExpiry::Reject, ..Terms::default() };
     let (change, late) = (propose(&bench, terms()).await, propose(&bench, terms()).await);
     bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
-    let error = refused(bench.decide(&late, Verdict::Approve).await, ErrorKind::ChangeExpired);
+    let error = refused(bench.decide(&late, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
     assert_eq!(error.current.unwrap().state, ChangeState::Rejected);
     assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
     let rejected = bench.get(&change.id).await;
@@ -186,8 +186,8 @@ async fn truncated_diff_is_not_approved_in_bulk() {
     proposal.preview.diff.truncated = true;
     let change = bench.changes.propose(proposal).await.unwrap();
     let bulk = |verdict| DecideChange { bulk: true, ..decision(&change, "alice", verdict) };
-    refused(bench.changes.decide(bulk(Verdict::Approve)).await, ErrorKind::Truncated);
-    assert_eq!(bench.changes.decide(bulk(Verdict::Reject)).await.unwrap().state, ChangeState::Rejected);
+    refused(bench.changes.decide(bulk(ReviewVerdict::Approve)).await, ErrorKind::Truncated);
+    assert_eq!(bench.changes.decide(bulk(ReviewVerdict::Reject)).await.unwrap().state, ChangeState::Rejected);
     bench.end().await;
 }
 
@@ -208,7 +208,7 @@ async fn duplicate_is_marked_and_stays_a_change_of_its_own() {
         None,
         "a proposal with an idempotency key is no duplicate"
     );
-    bench.decide(&first, Verdict::Reject).await.unwrap();
+    bench.decide(&first, ReviewVerdict::Reject).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     let bench = TestBench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
     // The restarted process knows the open changes. A closed change has no duplicates.

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::super::{ChangeFilter, testing::*};
 use countersign_domain::{
-    changes::{ChangeState, Verdict, WaitsFor},
+    changes::{BlockingChange, ChangeState, ReviewVerdict},
     principal::{Principal, Role},
 };
 use countersign_store::StoreLocation;
@@ -28,8 +28,8 @@ async fn make_random_requests(bench: &TestBench, mut choices: Choices, ids: &[St
         let change = bench.get(&ids[pick]).await;
         // Refusals are expected. The end of the test checks the invariants.
         match choices.below(40) {
-            0..20 => drop(bench.decide(&change, Verdict::Approve).await),
-            20 => drop(bench.decide(&change, Verdict::Reject).await),
+            0..20 => drop(bench.decide(&change, ReviewVerdict::Approve).await),
+            20 => drop(bench.decide(&change, ReviewVerdict::Reject).await),
             21 => drop(bench.changes.withdraw(&change.id, &agent).await),
             22..28 => *bench.fake.state.lock().unwrap() = format!("state {}", choices.below(3)),
             28..32 => {
@@ -71,7 +71,7 @@ async fn random_mix_runs_nothing_unapproved_or_twice() {
             while matches!(change.state, ChangeState::Approved | ChangeState::Executing | ChangeState::Stale) {
                 // The change may wait for another one whose outcome is unknown.
                 bench.changes.note_waits(std::slice::from_mut(&mut change)).await.unwrap();
-                if let Some(WaitsFor { change: other, until: Some(_) }) = &change.waits_for {
+                if let Some(BlockingChange { change: other, until: Some(_) }) = &change.waits_for {
                     let other = bench.get(other).await;
                     drop(bench.changes.settle(&other.id, &reviewer("bob"), true, None, other.version).await);
                 }

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::super::{DecideError, Proposal, testing::*};
 use countersign_domain::{
-    changes::{Change, ChangeState, Verdict},
+    changes::{Change, ChangeState, ReviewVerdict},
     principal::{Principal, Role},
 };
 use countersign_protocol::ErrorKind;
@@ -30,11 +30,11 @@ async fn propose(bench: &TestBench, target: &str, undo_for: u64) -> Arc<Change> 
 async fn approver_or_admin_can_undo_approval_until_run() {
     let bench = TestBench::new().await;
     let change = propose(&bench, "a", 3600).await;
-    let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
+    let approved = bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     assert_eq!(approved.run_after.unwrap().duration_since(approved.updated_at).as_secs(), 3600);
     // A change without a grace period is not delayed by it, even with the same target.
     let other = propose(&bench, "a", 0).await;
-    bench.decide(&other, Verdict::Approve).await.unwrap();
+    bench.decide(&other, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&other.id, ChangeState::Applied).await;
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
     let undo = |by: Principal, version| {
@@ -53,14 +53,14 @@ async fn approver_or_admin_can_undo_approval_until_run() {
         "There is no approval to take back: it waits for one"
     );
     refused(nothing_to_undo, ErrorKind::VersionConflict);
-    let again = bench.decide(&undone, Verdict::Approve).await.unwrap();
+    let again = bench.decide(&undone, ReviewVerdict::Approve).await.unwrap();
 
     let (dir, fake, skew) = bench.end().await;
     let bench = TestBench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
     let admin = Principal { role: Role::Admin, ..reviewer("root") };
     let undone = bench.changes.undo(&change.id, &admin, again.version).await.unwrap();
     assert_eq!(undone.approvals(), 0);
-    bench.decide(&undone, Verdict::Approve).await.unwrap();
+    bench.decide(&undone, ReviewVerdict::Approve).await.unwrap();
 
     let (dir, fake, skew) = bench.end().await;
     assert_eq!(fake.call_count(), 1, "only the change without a grace period ran");
@@ -75,14 +75,14 @@ async fn approver_or_admin_can_undo_approval_until_run() {
 async fn approved_change_runs_after_its_grace_period() {
     let bench = TestBench::new().await;
     let change = propose(&bench, "a", 1).await;
-    let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
+    let approved = bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert!(applied.updated_at >= approved.run_after.unwrap());
     refused(bench.changes.undo(&change.id, &reviewer("alice"), applied.version).await, ErrorKind::ChangeNotPending);
     // Without a term in the rule there is no grace period.
     bench.fake.gate.forget_permits(usize::MAX >> 4);
     let quick = propose(&bench, "b", 0).await;
-    let approved = bench.decide(&quick, Verdict::Approve).await.unwrap();
+    let approved = bench.decide(&quick, ReviewVerdict::Approve).await.unwrap();
     assert_eq!(approved.run_after, None);
     let error = bench.changes.undo(&quick.id, &reviewer("alice"), approved.version).await.unwrap_err();
     assert_eq!(error.error.kind, ErrorKind::ChangeNotPending);
@@ -95,12 +95,12 @@ async fn approved_change_runs_after_its_grace_period() {
 async fn repeated_approval_has_a_full_grace_period() {
     let bench = TestBench::new().await;
     let change = propose(&bench, "a", 1).await;
-    let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
+    let approved = bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let undone = bench.changes.undo(&change.id, &reviewer("alice"), approved.version).await.unwrap();
     // The grace period of the first approval ends during the grace period of the second one.
     let marker = propose(&bench, "b", 2).await;
-    let again = bench.decide(&undone, Verdict::Approve).await.unwrap();
-    bench.decide(&marker, Verdict::Approve).await.unwrap();
+    let again = bench.decide(&undone, ReviewVerdict::Approve).await.unwrap();
+    bench.decide(&marker, ReviewVerdict::Approve).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert!(applied.updated_at >= again.run_after.unwrap());
     bench.wait_for_state(&marker.id, ChangeState::Applied).await;
@@ -115,7 +115,7 @@ async fn late_undo_leads_to_one_run_or_none() {
         let bench = &bench;
         async move {
             let change = propose(bench, &n.to_string(), 1).await;
-            bench.decide(&change, Verdict::Approve).await.unwrap()
+            bench.decide(&change, ReviewVerdict::Approve).await.unwrap()
         }
     }))
     .await;

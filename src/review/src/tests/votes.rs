@@ -11,7 +11,7 @@ use std::{
 
 use super::super::{DecideError, Proposal, testing::*, upkeep::votes};
 use countersign_domain::{
-    changes::{Change, ChangeState, Terms, Verdict},
+    changes::{Change, ChangeState, ReviewVerdict, Terms},
     policy::{KeyRoles, Reviewers},
     principal::{Principal, Role},
 };
@@ -58,7 +58,7 @@ async fn propose(bench: &TestBench, terms: Terms) -> Arc<Change> {
 }
 
 async fn approve(bench: &TestBench, change: &Change, name: &str) -> Result<Arc<Change>, DecideError> {
-    bench.changes.decide(decision(change, name, Verdict::Approve)).await
+    bench.changes.decide(decision(change, name, ReviewVerdict::Approve)).await
 }
 
 #[actix::test]
@@ -78,7 +78,7 @@ async fn vote_of_a_revoked_key_does_not_count_toward_quorum() {
     assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("unapproved", "system"));
     assert!(entry.details.get().contains("The approval by mallory no longer counts"), "{}", entry.details);
     // The same person decides again with a new key.
-    let mut again = decision(&now, "mallory", Verdict::Approve);
+    let mut again = decision(&now, "mallory", ReviewVerdict::Approve);
     again.reviewer = Arc::new(Principal { key_id: Some("key_new".into()), ..reviewer("mallory") });
     let voted = bench.changes.decide(again).await.unwrap();
     approve(&bench, &voted, "alice").await.unwrap();

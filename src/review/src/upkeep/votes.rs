@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::{actor::StepError, inner::Inner};
-use countersign_domain::changes::{Change, Decision, Verdict, machine::ChangeEvent};
+use countersign_domain::changes::{Change, ReviewDecision, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 
 /// The most names in a reason.
@@ -15,13 +15,14 @@ const MAX_NAMES: usize = 10;
 pub(crate) fn void_event(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
     let (mut kept, mut void) = (Vec::new(), Vec::new());
     for vote in &change.decisions {
-        let counts = vote.verdict != Verdict::Approve || inner.config.reviewers.is_vote_valid(&change.terms, vote)?;
+        let counts =
+            vote.verdict != ReviewVerdict::Approve || inner.config.reviewers.is_vote_valid(&change.terms, vote)?;
         if counts { kept.push(vote.clone()) } else { void.push(vote) }
     }
     Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: reason(&void), kept }))
 }
 
-fn reason(void: &[&Decision]) -> String {
+fn reason(void: &[&ReviewDecision]) -> String {
     let names: Vec<_> = void.iter().take(MAX_NAMES).map(|vote| vote.reviewer.as_str()).collect();
     let more = if void.len() > MAX_NAMES { " and others" } else { "" };
     let names = names.join(", ");

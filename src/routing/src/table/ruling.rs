@@ -70,7 +70,7 @@ pub(super) fn tool_ruling(
         server: provider.name().to_owned(),
         annotations: def.annotations,
         hash: hash.to_owned(),
-        target: provider.as_provider().target_fingerprint().to_owned(),
+        server_fingerprint: provider.as_provider().target_fingerprint().to_owned(),
         definition_status,
         server_is_trusted: provider.as_provider().trust_annotations(),
         // An upstream cannot declare its tools to be the gateway's own.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{RequestScope, inbound, testing::Gateway};
 use countersign_domain::{
-    changes::{Change, ChangeState, Verdict},
+    changes::{Change, ChangeState, ReviewVerdict},
     principal::Role,
 };
 use countersign_exchange::testing::{identity, request};
@@ -82,7 +82,7 @@ impl Bench {
         }
     }
 
-    pub async fn decide(&self, change: &Change, verdict: Verdict) {
+    pub async fn decide(&self, change: &Change, verdict: ReviewVerdict) {
         self.server.reviews.changes.decide(decision(change, "alice", verdict)).await.unwrap();
     }
 

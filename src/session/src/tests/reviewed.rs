@@ -9,7 +9,7 @@ use crate::{
     RequestScope,
     handlers::reviewed::long_poll::{self, WaitOutcome},
 };
-use countersign_domain::changes::{ChangeState, Verdict};
+use countersign_domain::changes::{ChangeState, ReviewVerdict};
 use countersign_exchange::testing::take_sent_messages;
 use countersign_protocol::{ErrorKind, RequestId, Revision, envelope::Response};
 use countersign_provider::NoProgress;
@@ -39,7 +39,7 @@ async fn reviewed_call_is_previewed_and_runs_once_approved() {
     assert_eq!((pending(&result), change.state), (change.id.as_str(), ChangeState::Pending));
     assert_eq!((change.proposer.principal.as_str(), change.arguments.get()), ("ann", r#"{"target":"t"}"#));
     assert_eq!((bench.fake.call_count(), bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst)), (0, 1));
-    bench.decide(&change, Verdict::Approve).await;
+    bench.decide(&change, ReviewVerdict::Approve).await;
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(*bench.fake.received_calls.lock().unwrap(), [("write".to_owned(), r#"{"target":"t"}"#.to_owned())]);
 }
@@ -66,7 +66,7 @@ async fn held_call_is_answered_by_decision() {
     let call = write();
     let approving = async {
         let change = bench.change().await;
-        bench.decide(&change, Verdict::Approve).await;
+        bench.decide(&change, ReviewVerdict::Approve).await;
     };
     let (result, ()) = tokio::join!(ask(&client, "tools/call", &call), approving);
     assert_eq!(
@@ -78,7 +78,7 @@ async fn held_call_is_answered_by_decision() {
         loop {
             if let Some(change) = bench.changes().await.into_iter().find(|change| change.state == ChangeState::Pending)
             {
-                return bench.decide(&change, Verdict::Reject).await;
+                return bench.decide(&change, ReviewVerdict::Reject).await;
             }
             pause().await;
         }
@@ -99,7 +99,7 @@ async fn repeated_call_with_same_key_waits_for_same_change() {
         result = ask(&first, "tools/call", &call) => panic!("nobody has decided: {result}"),
     };
     let second = bench.client(MODERN, "{}");
-    let deciding = async { bench.decide(&change, Verdict::Approve).await };
+    let deciding = async { bench.decide(&change, ReviewVerdict::Approve).await };
     let (result, ()) = tokio::join!(ask(&second, "tools/call", &call), deciding);
     assert_eq!(result["content"][0]["text"], "done for ann");
     assert_eq!((bench.changes().await.len(), bench.fake.call_count()), (1, 1));
@@ -164,7 +164,7 @@ async fn wait_ends_with_decision_timeout_or_shutdown() {
     ask(&client, "tools/call", &write()).await;
     assert!(matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::NotYet(_)));
     let change = bench.change().await;
-    let (over, ()) = tokio::join!(wait(None), bench.decide(&change, Verdict::Reject));
+    let (over, ()) = tokio::join!(wait(None), bench.decide(&change, ReviewVerdict::Reject));
     assert!(matches!(over, WaitOutcome::Over(change) if change.state == ChangeState::Rejected));
     assert!(
         matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::Over(_)),

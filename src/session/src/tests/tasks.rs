@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause};
 use crate::RequestScope;
-use countersign_domain::changes::{ChangeState, Verdict};
+use countersign_domain::changes::{ChangeState, ReviewVerdict};
 use countersign_exchange::testing::take_sent_messages;
 use countersign_protocol::Revision;
 
@@ -41,7 +41,7 @@ async fn change_is_task_of_its_proposer_until_it_ends() {
         let bob = bench.client_of("bob", revision, capabilities);
         assert_eq!(ask_error(&bob, "tasks/get", &json!({ "taskId": id })).await.0, -32602);
         let change = bench.server.reviews.changes.get(&id).await.unwrap().unwrap();
-        bench.decide(&change, Verdict::Approve).await;
+        bench.decide(&change, ReviewVerdict::Approve).await;
         bench.wait_for_state(&id, ChangeState::Applied).await;
         assert_eq!(status(&client, &id).await, "completed");
         if revision == LEGACY {
@@ -64,7 +64,7 @@ async fn session_that_created_task_is_notified_of_transitions() {
     call["_meta"] = json!({ "progressToken": 5 });
     ask(&client, "tools/call", &call).await;
     let change = bench.change().await;
-    bench.decide(&change, Verdict::Reject).await;
+    bench.decide(&change, ReviewVerdict::Reject).await;
     let mut messages = Vec::new();
     while !messages.iter().any(|message: &Value| message["params"]["status"] == "failed") {
         messages.extend(take_sent_messages(&client.exchange));

@@ -162,7 +162,7 @@ async fn tampering_is_detected() {
     );
     undo("DELETE FROM changes WHERE id = 'x'");
     assert_eq!(tamper("DELETE FROM changes WHERE id = 'c'"), TrailError::ChangeGone { id: "c".into(), seq: 3 });
-    assert_eq!(tamper("DELETE FROM audit WHERE seq = 3"), TrailError::CutOff { seq: 2, expected: 3 });
+    assert_eq!(tamper("DELETE FROM audit WHERE seq = 3"), TrailError::Truncated { seq: 2, expected: 3 });
 }
 
 #[tokio::test]

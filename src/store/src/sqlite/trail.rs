@@ -191,7 +191,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let conn = crate::sqlite::open::open_writer(dir.path()).unwrap();
         let at = "2027-01-01T00:00:00.5Z".parse().unwrap();
-        let accepted = Acceptance { hash: "h2".into(), by: "alice".into(), at, target: Some("t".into()) };
+        let accepted = Acceptance { hash: "h2".into(), by: "alice".into(), at, server_fingerprint: Some("t".into()) };
         for accepted in [None, Some(accepted)] {
             let pin = ToolPin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
             let write = PinWrite { tool: "read".into(), pin };

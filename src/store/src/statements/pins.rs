@@ -29,7 +29,7 @@ pub async fn store<S: Sql>(db: &S, server: &str, writes: &[PinWrite], is_first: 
             accepted.map(|accepted| &accepted.by),
             at.as_ref(),
             pin.text.as_deref(),
-            accepted.and_then(|accepted| accepted.target.as_ref()),
+            accepted.and_then(|accepted| accepted.server_fingerprint.as_ref()),
         ];
         db.execute(sql, values).await?;
     }
@@ -47,7 +47,7 @@ pub async fn load<S: Sql>(db: &S) -> Result<Pins, StoreError> {
         let accepted = match (row.get(3)?, row.get(5)?) {
             (Some(hash), Some(at)) => {
                 let by = row.get::<Option<String>>(4)?.unwrap_or_default();
-                Some(Acceptance { hash, by, at, target: row.get(7)? })
+                Some(Acceptance { hash, by, at, server_fingerprint: row.get(7)? })
             }
             _ => None,
         };

@@ -15,7 +15,7 @@ use crate::changes::{
     render::{self, span},
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, Diff, Editing, Verdict, diff::text_lines},
+    changes::{Change, ChangeState, Diff, Editing, ReviewVerdict, diff::text_lines},
     text::plural,
 };
 
@@ -255,8 +255,8 @@ fn write_decisions(out: &mut Writer, change: &Change) {
     }
     for decision in &change.decisions {
         let (style, word) = match decision.verdict {
-            Verdict::Approve => (theme.good(), "approved"),
-            Verdict::Reject => (theme.bad(), "rejected"),
+            ReviewVerdict::Approve => (theme.good(), "approved"),
+            ReviewVerdict::Reject => (theme.bad(), "rejected"),
         };
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));

@@ -19,7 +19,7 @@ use crate::{
     output::columns,
 };
 use countersign_domain::{
-    changes::{ChangeState, Verdict, visible::has_hidden},
+    changes::{ChangeState, ReviewVerdict, visible::has_hidden},
     text::plural,
 };
 
@@ -233,10 +233,10 @@ fn draw_foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
 }
 
 fn question_text(app: &App, question: &Question) -> String {
-    let word = |verdict| if verdict == Verdict::Approve { "approval" } else { "rejection" };
+    let word = |verdict| if verdict == ReviewVerdict::Approve { "approval" } else { "rejection" };
     match question {
         Question::Search => " Search: ".to_owned(),
-        Question::Comment { verdict: Verdict::Reject, is_bulk: false } => {
+        Question::Comment { verdict: ReviewVerdict::Reject, is_bulk: false } => {
             " Why rejected (the agent reads it): ".to_owned()
         }
         Question::Comment { verdict, is_bulk: false } => format!(" Comment for the {}: ", word(*verdict)),

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::model::{Action, App, ListedChange, Prompt, Question, Tone};
 use crate::output::indented;
-use countersign_domain::changes::{Change, ChangeState, Editing, Verdict};
+use countersign_domain::changes::{Change, ChangeState, Editing, ReviewVerdict};
 
 /// The keys and what they do, for the help panel.
 pub const HELP: &[(&str, &str)] = &[
@@ -252,10 +252,10 @@ impl App {
 
     pub(super) fn approve_shown(&mut self, change: &Change) -> Option<Action> {
         if change.terms.require_comment {
-            return self.ask(Question::Comment { verdict: Verdict::Approve, is_bulk: false });
+            return self.ask(Question::Comment { verdict: ReviewVerdict::Approve, is_bulk: false });
         }
         self.last_approved = Some(change.id.clone());
-        Some(Self::decision_request(change, Verdict::Approve, ""))
+        Some(Self::decision_request(change, ReviewVerdict::Approve, ""))
     }
 
     fn reject(&mut self) -> Option<Action> {
@@ -273,7 +273,7 @@ impl App {
                 Err(action) => return action,
             }
         }
-        self.ask(Question::Comment { verdict: Verdict::Reject, is_bulk })
+        self.ask(Question::Comment { verdict: ReviewVerdict::Reject, is_bulk })
     }
 
     fn report_wrong_state(&mut self, verb: &str, state: ChangeState) -> Option<Action> {
@@ -362,6 +362,6 @@ impl App {
             self.set_status(Tone::Bad, text);
             return Some(Action::Open(first));
         }
-        self.ask(Question::Comment { verdict: Verdict::Approve, is_bulk: true })
+        self.ask(Question::Comment { verdict: ReviewVerdict::Approve, is_bulk: true })
     }
 }

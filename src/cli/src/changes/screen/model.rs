@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 pub use super::types::*;
 use super::{detail, diff::DiffLayout, paint::Theme, search};
-use countersign_domain::changes::{Change, ChangeState, Verdict};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 
 /// Maximum number of changes that are kept in memory. A search finds further changes.
 pub const MAX_LISTED: usize = 1000;
@@ -344,8 +344,8 @@ impl App {
     }
 
     /// Builds the request for a decision on the change that is shown.
-    pub(super) fn decision_request(change: &Change, verdict: Verdict, comment: &str) -> Action {
-        let done_message = if verdict == Verdict::Approve { "Approved" } else { "Rejected" };
+    pub(super) fn decision_request(change: &Change, verdict: ReviewVerdict, comment: &str) -> Action {
+        let done_message = if verdict == ReviewVerdict::Approve { "Approved" } else { "Rejected" };
         let body = json!({
             "decision": verdict,
             "comment": Some(comment.trim()).filter(|c| !c.is_empty()),

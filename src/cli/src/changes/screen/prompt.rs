@@ -4,7 +4,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
 use super::model::{Action, App, Prompt, Question, Tone};
-use countersign_domain::changes::{Verdict, visible::has_visible_text};
+use countersign_domain::changes::{ReviewVerdict, visible::has_visible_text};
 
 /// The size limit of a typed line, in bytes. The gateway accepts no longer comments.
 const MAX_TYPED_BYTES: usize = 2000;
@@ -66,7 +66,7 @@ impl App {
                 if change.terms.require_comment && !has_visible_text(&text) {
                     return self.ask_for_comment_again(Question::Comment { verdict, is_bulk: false });
                 }
-                if verdict == Verdict::Approve {
+                if verdict == ReviewVerdict::Approve {
                     self.last_approved = Some(change.id.clone());
                 }
                 Some(Self::decision_request(&change, verdict, &text))
@@ -99,14 +99,14 @@ impl App {
     }
 
     /// Decides on all selected changes at once, each with its own version and digest.
-    fn decide_selected(&mut self, verdict: Verdict, text: String) -> Option<Action> {
+    fn decide_selected(&mut self, verdict: ReviewVerdict, text: String) -> Option<Action> {
         let selected = self.selected_changes();
         let comment = Some(text.trim()).filter(|c| !c.is_empty());
         if comment.is_none() && selected.iter().any(|b| b.terms.require_comment) {
             return self.ask_for_comment_again(Question::Comment { verdict, is_bulk: true });
         }
         // A change may have been updated since the prompt was opened.
-        if verdict == Verdict::Approve && selected.iter().any(|b| !self.is_fully_seen(b)) {
+        if verdict == ReviewVerdict::Approve && selected.iter().any(|b| !self.is_fully_seen(b)) {
             return self.approve_selected();
         }
         let changes: Vec<_> = selected

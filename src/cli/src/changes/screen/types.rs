@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::diff::DiffLayout;
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Decision, Operation, PreviewNote, Proposer, ReviewNote, Target, Terms, Verdict,
-        person::Person,
+        Change, ChangeState, Operation, PreviewNote, Proposer, ReviewDecision, ReviewNote, ReviewVerdict, Target,
+        Terms, person::Person,
     },
     principal::Role,
 };
@@ -66,7 +66,7 @@ impl CurrentUser {
             };
             return Some(format!("{by}, so somebody else has to approve it."));
         }
-        let mut votes = entry.decisions.iter().filter(|decision| decision.verdict == Verdict::Approve);
+        let mut votes = entry.decisions.iter().filter(|decision| decision.verdict == ReviewVerdict::Approve);
         if votes.any(|vote| Person::from_decision(vote).is_same_as(self.person())) {
             let quorum = usize::try_from(terms.quorum).unwrap_or(usize::MAX);
             let missing = match quorum.saturating_sub(entry.approvals()) {
@@ -104,7 +104,7 @@ pub struct ListedChange {
     #[serde(default)]
     pub duplicate_of: Option<String>,
     #[serde(default)]
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<ReviewDecision>,
     pub created_at: Timestamp,
 }
 
@@ -132,7 +132,7 @@ impl ListedChange {
 
     /// Returns the number of approvals so far.
     pub fn approvals(&self) -> usize {
-        self.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count()
+        self.decisions.iter().filter(|d| d.verdict == ReviewVerdict::Approve).count()
     }
 }
 
@@ -241,7 +241,7 @@ pub enum Question {
     Search,
     /// A comment for a decision on the shown change, or on the selected ones.
     Comment {
-        verdict: Verdict,
+        verdict: ReviewVerdict,
         is_bulk: bool,
     },
     /// The end of the diff was not on the screen.

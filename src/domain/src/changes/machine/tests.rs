@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::{
-    changes::{Operation, PreviewNote, ServedBy, Target, Terms, diff::DiffBuilder, testing},
+    changes::{Operation, PreviewNote, ServerIdentity, Target, Terms, diff::DiffBuilder, testing},
     principal::Role,
 };
 
@@ -53,12 +53,12 @@ fn change(state: ChangeState) -> Change {
     change
 }
 
-fn vote(reviewer: &str, owner: Option<&str>, verdict: Verdict, version: u64) -> Decision {
+fn vote(reviewer: &str, owner: Option<&str>, verdict: ReviewVerdict, version: u64) -> ReviewDecision {
     let (reviewer, owner) = (reviewer.into(), owner.map(Into::into));
-    Decision { reviewer, owner, key_id: None, verdict, comment: None, at: time_at(1), version }
+    ReviewDecision { reviewer, owner, key_id: None, verdict, comment: None, at: time_at(1), version }
 }
 
-fn decision(reviewer: &str, verdict: Verdict, version: u64) -> ChangeEvent {
+fn decision(reviewer: &str, verdict: ReviewVerdict, version: u64) -> ChangeEvent {
     ChangeEvent::Decide(vote(reviewer, None, verdict, version))
 }
 
@@ -72,7 +72,7 @@ fn edit_by(editor: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
         comment: Some("corrected".into()),
         arguments: raw(arguments),
         preview: preview("edited"),
-        served_by: ServedBy::default(),
+        served_by: ServerIdentity::default(),
         terms: Terms::default(),
     }
 }
@@ -136,15 +136,15 @@ fn questions_end_once_or_with_the_call() {
 fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
     let reviewer = principal_named("alice", None);
     [
-        ("approve", decision("alice", Verdict::Approve, change.version)),
-        ("reject", decision("alice", Verdict::Reject, change.version)),
+        ("approve", decision("alice", ReviewVerdict::Approve, change.version)),
+        ("reject", decision("alice", ReviewVerdict::Reject, change.version)),
         ("edit", edit_by("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
         ("unapprove", unapprove("alice")),
         ("void", ChangeEvent::Void { kept: Vec::new(), reason: "revoked".into() }),
         ("withdraw", ChangeEvent::Withdraw { proposer: principal_named("agent", None) }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
-        ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServedBy::default() }),
+        ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServerIdentity::default() }),
         ("claim", ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) }),
         ("ask", ChangeEvent::Ask { question: question("k") }),
         ("answer", ChangeEvent::Answer { answered_by: None, closed: Vec::new(), given_up: true }),
@@ -187,11 +187,11 @@ fn check_transition(state: ChangeState, name: &str, event: ChangeEvent) {
     if state == ChangeState::Approved {
         // The change has not run, so the approval can be undone.
         before.run_after = Some(time_at(60));
-        before.decisions.push(vote("alice", None, Verdict::Approve, 6));
+        before.decisions.push(vote("alice", None, ReviewVerdict::Approve, 6));
     }
     if state == ChangeState::Pending && name == "void" {
         assert_eq!(apply(&before, event.clone(), time_at(5)).unwrap_err(), IllegalTransition::NothingToVoid);
-        before.decisions.push(vote("alice", None, Verdict::Approve, 6));
+        before.decisions.push(vote("alice", None, ReviewVerdict::Approve, 6));
     }
     match (apply(&before, event, time_at(5)), expected(state, name)) {
         (Ok(step), Some((to, kind))) => {
@@ -230,15 +230,15 @@ fn state_names_match_json() {
 fn vote_below_quorum_keeps_change_pending() {
     let mut pending = change(ChangeState::Pending);
     pending.terms.quorum = 2;
-    let voted = apply(&pending, decision("alice", Verdict::Approve, 7), time_at(1)).unwrap();
+    let voted = apply(&pending, decision("alice", ReviewVerdict::Approve, 7), time_at(1)).unwrap();
     assert_eq!((voted.kind, voted.after.state), (EventKind::Voted, ChangeState::Pending));
-    let again = apply(&voted.after, decision("alice", Verdict::Approve, 8), time_at(2));
+    let again = apply(&voted.after, decision("alice", ReviewVerdict::Approve, 8), time_at(2));
     assert_eq!(again.unwrap_err(), IllegalTransition::AlreadyVoted);
-    let approved = apply(&voted.after, decision("bob", Verdict::Approve, 8), time_at(2)).unwrap();
+    let approved = apply(&voted.after, decision("bob", ReviewVerdict::Approve, 8), time_at(2)).unwrap();
     assert_eq!((approved.kind, approved.after.state), (EventKind::Approved, ChangeState::Approved));
     let edit = edit_by("alice", None, r#"{"a":2}"#);
     assert_eq!(apply(&voted.after, edit, time_at(2)).unwrap().after.approvals(), 0, "an edit voids votes");
-    let rejected = apply(&voted.after, decision("bob", Verdict::Reject, 8), time_at(2)).unwrap();
+    let rejected = apply(&voted.after, decision("bob", ReviewVerdict::Reject, 8), time_at(2)).unwrap();
     assert_eq!(rejected.after.state, ChangeState::Rejected, "one rejection is enough");
 }
 
@@ -247,9 +247,9 @@ fn withdrawn_approval_no_longer_counts() {
     let mut pending = change(ChangeState::Pending);
     pending.terms.undo_for = 10;
     pending.terms.quorum = 2;
-    let voted = apply(&pending, decision("alice", Verdict::Approve, 7), time_at(1)).unwrap().after;
+    let voted = apply(&pending, decision("alice", ReviewVerdict::Approve, 7), time_at(1)).unwrap().after;
     assert_eq!(voted.run_after, None, "one vote starts no grace period");
-    let approved = apply(&voted, decision("bob", Verdict::Approve, 8), time_at(2)).unwrap().after;
+    let approved = apply(&voted, decision("bob", ReviewVerdict::Approve, 8), time_at(2)).unwrap().after;
     assert_eq!(approved.run_after, Some(time_at(12)));
     let undo = |event| apply(&approved, event, time_at(11));
     let undone = undo(unapprove("alice")).unwrap();
@@ -261,7 +261,7 @@ fn withdrawn_approval_no_longer_counts() {
     let admin = ChangeEvent::Unapprove { reviewer: principal_named("carol", None), all: true };
     assert_eq!(undo(admin).unwrap().after.approvals(), 0);
     assert_eq!(apply(&approved, unapprove("alice"), time_at(12)).unwrap_err(), IllegalTransition::GracePeriodOver);
-    let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), time_at(20)).unwrap().after;
+    let again = apply(&undone.after, decision("alice", ReviewVerdict::Approve, 10), time_at(20)).unwrap().after;
     assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(time_at(30))));
     assert_eq!(
         apply(&again, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) }, time_at(30))
@@ -276,7 +276,8 @@ fn withdrawn_approval_no_longer_counts() {
 fn grace_period_ends_before_expiry() {
     let mut pending = change(ChangeState::Pending);
     pending.terms.undo_for = u64::MAX;
-    let approve = |now| apply(&pending, decision("alice", Verdict::Approve, 7), time_at(now)).unwrap().after.run_after;
+    let approve =
+        |now| apply(&pending, decision("alice", ReviewVerdict::Approve, 7), time_at(now)).unwrap().after.run_after;
     assert_eq!(approve(1), Some(time_at(3595)));
     assert_eq!(approve(3597), None, "there is no time left to wait");
 }
@@ -284,7 +285,7 @@ fn grace_period_ends_before_expiry() {
 #[test]
 fn editor_cannot_approve_if_other_required() {
     let approve = |change: &Change, name: &str, owner| {
-        apply(change, ChangeEvent::Decide(vote(name, owner, Verdict::Approve, change.version)), time_at(2))
+        apply(change, ChangeEvent::Decide(vote(name, owner, ReviewVerdict::Approve, change.version)), time_at(2))
             .map(|t| t.after.state)
     };
     let edited_under = |terms: Terms| {
@@ -306,7 +307,7 @@ fn editor_cannot_approve_if_other_required() {
             assert_eq!(approve(change, name, owner), Err(IllegalTransition::EditedByApprover), "{name}");
         }
         assert!(
-            apply(change, ChangeEvent::Decide(vote("alice", None, Verdict::Reject, change.version)), time_at(2))
+            apply(change, ChangeEvent::Decide(vote("alice", None, ReviewVerdict::Reject, change.version)), time_at(2))
                 .is_ok()
         );
     }
@@ -320,7 +321,7 @@ fn person_has_one_vote_and_none_on_own_change() {
     pending.proposer.owner = Some("carol".into());
     pending.terms.quorum = 3;
     let approve = |change: &Change, name, owner| {
-        apply(change, ChangeEvent::Decide(vote(name, owner, Verdict::Approve, change.version)), time_at(1))
+        apply(change, ChangeEvent::Decide(vote(name, owner, ReviewVerdict::Approve, change.version)), time_at(1))
     };
     for (name, owner) in [("carol", None), ("desk", Some("carol")), ("agent", None), ("agent", Some("dave"))] {
         assert_eq!(approve(&pending, name, owner).unwrap_err(), IllegalTransition::SelfApproval, "{name} {owner:?}");
@@ -374,10 +375,13 @@ fn refresh_keeps_previous_diff() {
     let stale =
         apply(&change(ChangeState::Approved), ChangeEvent::MarkStale { fault: fault() }, time_at(1)).unwrap().after;
     assert_eq!(stale.fault, Some(fault()));
-    let fresh =
-        apply(&stale, ChangeEvent::Refresh { preview: preview("new"), served_by: ServedBy::default() }, time_at(2))
-            .unwrap()
-            .after;
+    let fresh = apply(
+        &stale,
+        ChangeEvent::Refresh { preview: preview("new"), served_by: ServerIdentity::default() },
+        time_at(2),
+    )
+    .unwrap()
+    .after;
     assert_eq!(fresh.previous_diff, Some(stale.diff));
     assert_eq!((fresh.fingerprint.as_str(), fresh.fault.clone()), ("sha256:new", None));
     assert_ne!(fresh.digest, stale.digest);
@@ -388,8 +392,11 @@ fn refresh_keeps_previous_diff() {
 fn illegal_events_are_refused() {
     let pending = change(ChangeState::Pending);
     let err = |event| apply(&pending, event, time_at(1)).unwrap_err();
-    assert_eq!(err(decision("agent", Verdict::Approve, 7)), IllegalTransition::SelfApproval);
-    assert_eq!(err(decision("alice", Verdict::Approve, 6)), IllegalTransition::Version { decided: 6, current: 7 });
+    assert_eq!(err(decision("agent", ReviewVerdict::Approve, 7)), IllegalTransition::SelfApproval);
+    assert_eq!(
+        err(decision("alice", ReviewVerdict::Approve, 6)),
+        IllegalTransition::Version { decided: 6, current: 7 }
+    );
     assert_eq!(err(ChangeEvent::Withdraw { proposer: principal_named("alice", None) }), IllegalTransition::NotProposer);
 }
 

@@ -26,14 +26,14 @@ proptest! {
             ][principal_index];
             let version = if right_version { current.version } else { current.version + 1 };
             let event = match event_index {
-                0 => ChangeEvent::Decide(vote(name, owner, Verdict::Approve, version)),
-                1 => ChangeEvent::Decide(vote(name, owner, Verdict::Reject, version)),
+                0 => ChangeEvent::Decide(vote(name, owner, ReviewVerdict::Approve, version)),
+                1 => ChangeEvent::Decide(vote(name, owner, ReviewVerdict::Reject, version)),
                 2 => ChangeEvent::Edit {
                     editor: principal_named(name, owner),
                     comment: None,
                     arguments: raw(&format!(r#"{{"a":{}}}"#, time / 10)),
                     preview: preview("edited"),
-                    served_by: ServedBy::default(),
+                    served_by: ServerIdentity::default(),
                     terms: terms.clone(),
                 },
                 3 => ChangeEvent::Unapprove { reviewer: principal_named(name, owner), all: !right_version },
@@ -50,7 +50,7 @@ proptest! {
                 let approvers: std::collections::HashSet<_> = after
                     .decisions
                     .iter()
-                    .filter(|d| d.verdict == Verdict::Approve)
+                    .filter(|d| d.verdict == ReviewVerdict::Approve)
                     .map(|d| d.owner.as_ref().unwrap_or(&d.reviewer).as_str())
                     .collect();
                 prop_assert!(approvers.len() >= quorum as usize, "{:?}", approvers);
