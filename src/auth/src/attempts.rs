@@ -82,7 +82,7 @@ impl Default for FailedAttempts {
     }
 }
 
-/// Returns `true` and records the time if the last turn was long enough ago.
+/// Returns `true` at most once every [`FORGET_FAILURE_AFTER`], and then records the time.
 fn is_due(last: &Mutex<Option<Instant>>, now: Instant) -> bool {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     let due = last.is_none_or(|at| now.saturating_duration_since(at) >= FORGET_FAILURE_AFTER);

@@ -26,7 +26,7 @@ use countersign_telemetry::metrics::{Cache, CacheMetrics};
 /// The time for which a cached key is valid without asking the store, and within which a revocation takes effect.
 pub const MAX_KEY_AGE: Duration = Duration::from_millis(750);
 /// The interval at which the keys of open streams are verified again.
-pub const RECHECK: Duration = Duration::from_secs(1);
+pub const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The most cached keys. Further ones cost a look-up each.
 const MAX_CACHED_KEYS: usize = 10_000;
 /// The most wrong keys in each of the two generations.
@@ -186,13 +186,14 @@ impl Authenticator {
         }
     }
 
-    /// Waits until a client's key is revoked, and returns the error that ends what it has open.
+    /// Waits until the key of a client is revoked, and returns the error for its open streams. Never returns for other
+    /// credentials.
     pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
         if !matches!(identity.credential, Credential::Key(_)) {
             return std::future::pending().await;
         }
         loop {
-            tokio::time::sleep(RECHECK).await;
+            tokio::time::sleep(RECHECK_INTERVAL).await;
             match self.check(identity) {
                 Err(error) if error.kind == ErrorKind::Unauthorized => return error,
                 _ => {}

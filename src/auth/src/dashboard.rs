@@ -146,10 +146,15 @@ impl DashboardSignIns {
     ///
     /// # Errors
     /// `UNAUTHORIZED` if a secret is missing or wrong, or if the key behind the sign-in was revoked.
-    pub fn authenticate(&self, cookies: &[String], page: Option<&[u8]>, now: Timestamp) -> Result<Identity, McpError> {
+    pub fn authenticate(
+        &self,
+        cookies: &[String],
+        secret: Option<&[u8]>,
+        now: Timestamp,
+    ) -> Result<Identity, McpError> {
         let refused = || McpError::new(ErrorKind::Unauthorized, "not signed in");
-        let page = page.filter(|page| page.len() <= 128).ok_or_else(refused)?;
-        let id = secret::hash(page);
+        let secret = secret.filter(|secret| secret.len() <= 128).ok_or_else(refused)?;
+        let id = secret::hash(secret);
         let sign_in = self.find_live(&id, now)?.ok_or_else(refused)?;
         let matches = cookies
             .iter()
@@ -158,12 +163,12 @@ impl DashboardSignIns {
         if !matches {
             return Err(refused());
         }
-        self.note_use(&id, now);
+        self.record_use(&id, now);
         self.check_key(&id, sign_in.key)?;
         Ok(Identity { principal: sign_in.principal, credential: Credential::SignIn(id) })
     }
 
-    fn note_use(&self, id: &SecretHash, now: Timestamp) {
+    fn record_use(&self, id: &SecretHash, now: Timestamp) {
         let mut all = self.lock();
         let Some(cached) = all.get_mut(id) else { return };
         cached.sign_in.last_used = cached.sign_in.last_used.max(now);

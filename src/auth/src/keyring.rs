@@ -30,13 +30,13 @@ pub trait ValidKeySource: Send + Sync + 'static {
 pub struct Keyring {
     source: Arc<dyn ValidKeySource>,
     cached: Mutex<Option<(Instant, Arc<ValidKeys>)>>,
-    loss_count: AtomicU64,
+    revocation_count: AtomicU64,
 }
 
 impl Keyring {
     #[must_use]
     pub fn new(source: Arc<dyn ValidKeySource>) -> Self {
-        Self { source, cached: Mutex::new(None), loss_count: AtomicU64::new(0) }
+        Self { source, cached: Mutex::new(None), revocation_count: AtomicU64::new(0) }
     }
 
     /// Returns the keys from the cache if they are younger than `max_age`, otherwise from the source.
@@ -52,7 +52,7 @@ impl Keyring {
             error.to_mcp()
         })?);
         if cached.as_ref().is_some_and(|(_, before)| before.iter().any(|(id, role)| valid_keys.get(id) != Some(role))) {
-            self.loss_count.fetch_add(1, Ordering::AcqRel);
+            self.revocation_count.fetch_add(1, Ordering::AcqRel);
         }
         *cached = Some((now, Arc::clone(&valid_keys)));
         Ok(valid_keys)
@@ -71,7 +71,7 @@ impl KeyRoles for Keyring {
 
     fn revocations(&self) -> Result<u64, McpError> {
         self.read_keys(Instant::now(), MAX_KEY_AGE)?;
-        Ok(self.loss_count.load(Ordering::Acquire))
+        Ok(self.revocation_count.load(Ordering::Acquire))
     }
 }
 
@@ -99,15 +99,15 @@ mod tests {
         let began = Instant::now();
         let role =
             |id: &str, after: u32| ring.read_keys(began + MAX_KEY_AGE * after, MAX_KEY_AGE).unwrap().get(id).copied();
-        let losses = || ring.loss_count.load(Ordering::Acquire);
+        let revocations = || ring.revocation_count.load(Ordering::Acquire);
         set(&[("a", Role::Reviewer)]);
         assert_eq!((role("a", 1), role("b", 1)), (Some(Role::Reviewer), None));
         set(&[("a", Role::Reviewer), ("b", Role::Admin)]);
-        assert_eq!((role("b", 1), role("b", 2), losses()), (None, Some(Role::Admin), 0), "a new key is no loss");
+        assert_eq!((role("b", 1), role("b", 2), revocations()), (None, Some(Role::Admin), 0), "a new key is no loss");
         set(&[("b", Role::Viewer)]);
-        assert_eq!((role("a", 3), role("b", 3), losses()), (None, Some(Role::Viewer), 1));
+        assert_eq!((role("a", 3), role("b", 3), revocations()), (None, Some(Role::Viewer), 1));
         set(&[]);
-        assert_eq!((role("b", 4), losses()), (None, 2));
+        assert_eq!((role("b", 4), revocations()), (None, 2));
         *given.0.lock().unwrap() = None;
         assert!(ring.read_keys(began + MAX_KEY_AGE * 5, MAX_KEY_AGE).is_err(), "the cached keys are too old");
 

@@ -212,21 +212,21 @@ impl OriginRules {
         }
     }
 
-    fn is_own(&self, origin: &Origin, asked: &[u8]) -> bool {
+    fn is_own(&self, origin: &Origin, requested: &[u8]) -> bool {
         let Origin::Web { https, host, port } = origin else { return false };
         let scheme_fits = if self.uses_tls {
             *https
         } else if self.behind_tls_proxy {
-            // Beyond the proxy a page without TLS may be anybody's; on loopback it is ours.
+            // Behind a TLS proxy, an `http` origin is ours only on loopback; elsewhere anybody could serve it.
             *https || host.is_loopback()
         } else {
             !*https
         };
-        let Some((asked_host, asked_port)) = parse_authority(asked) else { return false };
+        let Some((requested_host, requested_port)) = parse_authority(requested) else { return false };
         scheme_fits
-            && *host == asked_host
-            && *port == asked_port.unwrap_or(default_port(*https))
-            && self.serves(&asked_host, asked_port)
+            && *host == requested_host
+            && *port == requested_port.unwrap_or(default_port(*https))
+            && self.serves(&requested_host, requested_port)
     }
 
     /// Returns `true` if other origins may call, so that every response depends on `Origin`.

@@ -26,8 +26,8 @@ impl StoredCredentials {
     ///
     /// # Errors
     /// Errors of opening the database.
-    pub fn open(place: &StoreLocation) -> Result<Self, StoreError> {
-        Ok(Self { reads: place.credentials()?, writes: place.credentials()? })
+    pub fn open(location: &StoreLocation) -> Result<Self, StoreError> {
+        Ok(Self { reads: location.credentials()?, writes: location.credentials()? })
     }
 
     /// Opens the credentials of the embedded database in a directory.

@@ -23,7 +23,7 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     let (from, to) = (place(from)?, place(to)?);
     let mut rows = 0;
     let mut tracker = |over: bool| {
-        let progress = &mut |rows, of| bar.borrow_mut().show("of the tracker", Progress { rows, of });
+        let progress = &mut |copied, total| bar.borrow_mut().show("of the tracker", Progress { copied, total });
         let moved = move_data(&from.module_storage()?, &to.module_storage()?, over, progress)
             .map_err(|error| MoveError::MoveModules(error.to_string()))?;
         rows = moved.ok_or(MoveError::NotEmpty)?;
@@ -59,8 +59,8 @@ struct ProgressBar {
 }
 
 impl ProgressBar {
-    fn show(&mut self, what: &'static str, Progress { rows, of }: Progress) {
-        let part = (rows.min(of) * 1000).checked_div(of).unwrap_or(1000);
+    fn show(&mut self, what: &'static str, Progress { copied, total }: Progress) {
+        let part = (copied.min(total) * 1000).checked_div(total).unwrap_or(1000);
         if !self.terminal || self.shown == Some((what, part)) {
             return;
         }
@@ -69,7 +69,7 @@ impl ProgressBar {
         }
         self.shown = Some((what, part));
         let full = usize::try_from(part / 25).unwrap_or(40);
-        let text = format!("\r{}{} {rows} of {of} rows {what}", "█".repeat(full), "░".repeat(40 - full.min(40)));
+        let text = format!("\r{}{} {copied} of {total} rows {what}", "█".repeat(full), "░".repeat(40 - full.min(40)));
         // Output errors are ignored, because nothing depends on the bar.
         let _ = stderr().write_all(text.as_bytes());
     }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Caller, Problem, Query, query::parse_number};
-use countersign_auth::{DashboardSignIns, authenticator::RECHECK};
+use countersign_auth::{DashboardSignIns, authenticator::RECHECK_INTERVAL};
 use countersign_domain::{policy::StandingRule, principal::Credential};
 use countersign_exchange::{
     memory::Memory,
@@ -139,7 +139,7 @@ impl Subscriber {
         let subscription = feed.feed.subscribe(since).filter(|_| !feed.shutdown.is_cancelled());
         let subscription = subscription.ok_or_else(|| Problem::from(shutting_down()))?;
         let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));
-        Ok((Self { feed: feed.clone(), subscription, credential, recheck: ticks(RECHECK) }, hello))
+        Ok((Self { feed: feed.clone(), subscription, credential, recheck: ticks(RECHECK_INTERVAL) }, hello))
     }
 
     /// Waits for the next event, if `is_ready` for one, or for the end. Cancel-safe: nothing is lost if the future is dropped.

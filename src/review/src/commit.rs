@@ -46,7 +46,7 @@ impl WriteQueue {
 
     /// Like [`Self::step`], for a change whose node is gone.
     pub(super) async fn step_for_orphan(&self, change: &Arc<Change>, event: ChangeEvent) -> Step {
-        let draft = Draft { orphan: true, ..self.draft(change, event).await? };
+        let draft = Draft { ends_orphaned_claim: true, ..self.draft(change, event).await? };
         self.write_without_limit(draft).await
     }
 

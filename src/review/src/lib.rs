@@ -259,7 +259,7 @@ impl Changes {
         let limit = limit.clamp(1, MAX_PAGE_SIZE);
         let before = parse_cursor(cursor.as_deref())?;
         let ChangeFilter { states, principals, criteria } = filter;
-        let query = ListQuery { states, principals, narrow: criteria, before, limit };
+        let query = ListQuery { states, principals, criteria, before, limit };
         let found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
         let next_cursor = found.items.last().filter(|_| found.more).map(|(no, _)| no.to_string());
         Ok(Page { items: found.items.into_iter().map(|(_, change)| change).collect(), next_cursor })

@@ -182,7 +182,7 @@ pub(super) fn draft(transition: Transition) -> Result<Draft, McpError> {
         actor,
         details,
         event_tail,
-        orphan: false,
+        ends_orphaned_claim: false,
         call_hash: None,
     })
 }

@@ -24,7 +24,7 @@ pub(crate) fn draft_for(change: Change, from: Option<ChangeState>) -> Draft {
         event_tail: format!(r#""change":{{"id":"{}"}}}}"#, change.id),
         body,
         change: Arc::new(change),
-        orphan: false,
+        ends_orphaned_claim: false,
         call_hash: None,
     }
 }

@@ -20,7 +20,7 @@ pub enum StoreError {
         "{path} was written by a newer Countersign (schema {found}, this one knows up to {known}); \
          run that version, or choose another --data"
     )]
-    TooNew { path: PathBuf, found: i64, known: i64 },
+    NewerFile { path: PathBuf, found: i64, known: i64 },
     #[error("{path} is damaged ({detail}); stop the gateway and restore it from a backup")]
     Corrupt { path: PathBuf, detail: String },
     #[error(
@@ -46,18 +46,18 @@ pub enum StoreError {
     #[error("the database cannot be reached: {0}")]
     Unreachable(String),
     #[error("another gateway serves this database; stop it, or configure another database for this gateway")]
-    Served,
+    AlreadyServed,
     #[error("another gateway has joined with the id of this node; give each gateway its own data directory")]
     Superseded,
     #[error(
         "the database was written by a newer Countersign (schema {found}, this one knows up to {known}); run that version"
     )]
-    Newer { found: i64, known: i64 },
+    NewerDatabase { found: i64, known: i64 },
     #[error(
         "the database has lost writes of this gateway: it was restored from a backup, or failed over to a server that \
          lagged behind; restart this gateway"
     )]
-    Lost,
+    WritesLost,
     #[error("another gateway has become the leader, and does this work now")]
     HandedOver,
     #[error("this store was moved to another one, and its data is outdated (docs/postgresql.md#move-a-store)")]
@@ -96,9 +96,9 @@ impl StoreError {
     pub const fn readiness_reason(&self) -> &'static str {
         match self {
             Self::DiskFull => "disk_full",
-            Self::Locked | Self::Served | Self::Superseded => "locked",
+            Self::Locked | Self::AlreadyServed | Self::Superseded => "locked",
             Self::Unreachable(_) => "unreachable",
-            Self::Damaged(_) | Self::Corrupt { .. } | Self::BadRecord(_) | Self::CutOff { .. } | Self::Lost => {
+            Self::Damaged(_) | Self::Corrupt { .. } | Self::BadRecord(_) | Self::CutOff { .. } | Self::WritesLost => {
                 "damaged"
             }
             _ => "failed",
@@ -132,7 +132,7 @@ impl StoreError {
             Self::DiskFull => {
                 McpError::new(ErrorKind::StoreUnavailable, "The store's disk is full; nothing was changed")
             }
-            Self::Locked | Self::Served | Self::Superseded => {
+            Self::Locked | Self::AlreadyServed | Self::Superseded => {
                 McpError::new(ErrorKind::StoreUnavailable, "Another process holds the store; nothing was changed")
             }
             Self::Damaged(_) | Self::BadRecord(_) => {

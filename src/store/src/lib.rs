@@ -90,7 +90,7 @@ pub struct Draft {
     /// The feed event's members after `type` and `seq`, with the closing brace.
     pub event_tail: String,
     /// The transition ends the claim of a node that is gone, instead of a claim of this node.
-    pub orphan: bool,
+    pub ends_orphaned_claim: bool,
     /// For a new change, the hash of its proposer, tool and arguments, which detects a repeated call.
     pub call_hash: Option<String>,
 }
@@ -135,7 +135,7 @@ impl Record {
 /// A call that ended after its node was considered gone. No other call of that claim can still be sent.
 #[derive(Clone, Debug)]
 pub struct LateCall {
-    pub by: Claimant,
+    pub claimant: Claimant,
     /// The time until which the change keeps its target, if the outcome is still unknown.
     pub taken_until: Option<Timestamp>,
 }
@@ -232,7 +232,7 @@ pub struct ListQuery {
     pub states: Vec<ChangeState>,
     /// Empty means any.
     pub principals: Vec<String>,
-    pub narrow: ChangeCriteria,
+    pub criteria: ChangeCriteria,
     /// Only changes with a lower number, which were created earlier.
     pub before: Option<u64>,
     pub limit: usize,
@@ -272,8 +272,8 @@ pub enum WriteRequest {
     Transition(Draft),
     /// A record with its pins and rules, in one transaction.
     Record(Record),
-    /// A record that the store, which was restored from a backup, is in use again ([`Store::backup_time`]). It ends
-    /// all rules that allow.
+    /// Records that a gateway has started on a store restored from a backup ([`Store::backup_time`]), and ends all
+    /// rules that allow calls.
     Restored(Record),
     /// One transaction of pruning, which skips changes that were modified since they were read.
     Prune(Pruning),

@@ -13,7 +13,7 @@ use super::{
     keys::Credentials,
     moving::{self, MoveError, MoveModules, OfflineStore, Progress},
     nodes,
-    postgres::{Server, tables::Tables},
+    postgres::{PostgresDatabase, tables::Tables},
     sqlite,
     sqlite::backup::{BackupError, BackupReport},
     sqlite::moving::OfflineDirectory,
@@ -29,7 +29,7 @@ pub struct StoreLocation(Kind);
 #[derive(Clone)]
 enum Kind {
     Directory(PathBuf),
-    Server(Arc<Server>),
+    Postgres(Arc<PostgresDatabase>),
 }
 
 /// The storage of a module, beside the store's data.
@@ -38,7 +38,7 @@ pub enum ModuleStorage {
     /// Files in the data directory.
     Directory(PathBuf),
     /// Tables in the store's database, and the data directory of the gateway, if it has one.
-    Server { tables: Arc<Tables>, dir: Option<PathBuf> },
+    Postgres { tables: Arc<Tables>, dir: Option<PathBuf> },
 }
 
 impl fmt::Debug for StoreLocation {
@@ -46,7 +46,7 @@ impl fmt::Debug for StoreLocation {
         match &self.0 {
             Kind::Directory(dir) => f.debug_tuple("StoreLocation").field(dir).finish(),
             // The address may hold a password.
-            Kind::Server(_) => f.write_str("StoreLocation(postgres)"),
+            Kind::Postgres(_) => f.write_str("StoreLocation(postgres)"),
         }
     }
 }
@@ -66,7 +66,7 @@ impl StoreLocation {
     /// # Errors
     /// [`StoreError::Unreachable`] if the address is invalid.
     pub fn server(url: &str, authorities: Option<PathBuf>) -> Result<Self, StoreError> {
-        Ok(Self(Kind::Server(Arc::new(Server::new(url, authorities, nodes::NodeIdSource::generate())?))))
+        Ok(Self(Kind::Postgres(Arc::new(PostgresDatabase::new(url, authorities, nodes::NodeIdSource::generate())?))))
     }
 
     /// Returns the configured location: the database of a server, or else of the data directory. The node's id is kept
@@ -79,8 +79,8 @@ impl StoreLocation {
         match server {
             Some((url, authorities)) => {
                 let node = nodes::NodeIdSource::DataDir(dir.to_owned());
-                let server = Server::new(url, authorities.map(Path::to_owned), node)?;
-                Ok(Self(Kind::Server(Arc::new(server))))
+                let server = PostgresDatabase::new(url, authorities.map(Path::to_owned), node)?;
+                Ok(Self(Kind::Postgres(Arc::new(server))))
             }
             None => Ok(Self::directory(dir)),
         }
@@ -90,12 +90,12 @@ impl StoreLocation {
     /// [`countersign_runtime::data_dir::lock_data_dir`] while the store is open.
     ///
     /// # Errors
-    /// Every [`StoreError`] about files, connections, or foreign, newer or damaged databases. [`StoreError::Served`]
+    /// Every [`StoreError`] about files, connections, or foreign, newer or damaged databases. [`StoreError::AlreadyServed`]
     /// if a gateway of an older version has the server's database open, or the store is being moved.
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::SqliteStore::open(dir)?)),
-            Kind::Server(server) => server.open(),
+            Kind::Postgres(server) => server.open(),
         }
     }
 
@@ -107,7 +107,7 @@ impl StoreLocation {
     pub fn claim_directory(&self, config: Option<&Path>) -> Result<(), StoreError> {
         let (dir, backend, id) = match &self.0 {
             Kind::Directory(dir) => (Some(dir.as_path()), Backend::Sqlite, sqlite::store_id(dir)?),
-            Kind::Server(server) => (server.data_dir(), Backend::Postgres, server.store_id()?),
+            Kind::Postgres(server) => (server.data_dir(), Backend::Postgres, server.store_id()?),
         };
         let Some(dir) = dir else { return Ok(()) };
         StoreIdentity { backend, id, config: config.map(Path::to_owned) }.write(dir)
@@ -129,7 +129,7 @@ impl StoreLocation {
     pub fn backup(&self, to: &Path, replace: bool, now: Timestamp) -> Result<BackupReport, BackupError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => sqlite::backup::backup(dir, to, replace, now),
-            Kind::Server(_) => Err(BackupError::Server),
+            Kind::Postgres(_) => Err(BackupError::Server),
         }
     }
 
@@ -147,7 +147,7 @@ impl StoreLocation {
     ) -> Result<VerifiedTrail, MoveError> {
         match &self.0 {
             Kind::Directory(dir) => self.move_from(&OfflineDirectory::take(dir, false)?, other, move_modules, progress),
-            Kind::Server(server) => self.move_from(&server.take_offline(false)?, other, move_modules, progress),
+            Kind::Postgres(server) => self.move_from(&server.take_offline(false)?, other, move_modules, progress),
         }
     }
 
@@ -169,7 +169,7 @@ impl StoreLocation {
             Kind::Directory(dir) => {
                 self.move_between(from, (other, &OfflineDirectory::take(dir, true)?), move_modules, progress)
             }
-            Kind::Server(server) => {
+            Kind::Postgres(server) => {
                 self.move_between(from, (other, &server.take_offline(true)?), move_modules, progress)
             }
         }
@@ -207,7 +207,7 @@ impl StoreLocation {
                 }
                 Ok(Arc::new(keys))
             }
-            Kind::Server(server) => server.credentials(),
+            Kind::Postgres(server) => server.credentials(),
         }
     }
 
@@ -218,7 +218,7 @@ impl StoreLocation {
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::webhooks::open(dir)?)),
-            Kind::Server(server) => server.deliveries(),
+            Kind::Postgres(server) => server.deliveries(),
         }
     }
 
@@ -229,9 +229,10 @@ impl StoreLocation {
     pub fn module_storage(&self) -> Result<ModuleStorage, StoreError> {
         Ok(match &self.0 {
             Kind::Directory(dir) => ModuleStorage::Directory(dir.clone()),
-            Kind::Server(server) => {
-                ModuleStorage::Server { tables: Arc::new(server.tables()?), dir: server.data_dir().map(Path::to_owned) }
-            }
+            Kind::Postgres(server) => ModuleStorage::Postgres {
+                tables: Arc::new(server.tables()?),
+                dir: server.data_dir().map(Path::to_owned),
+            },
         })
     }
 
@@ -244,7 +245,7 @@ impl StoreLocation {
     pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => sqlite::verify::verify_audit(dir, expected),
-            Kind::Server(server) => server.verify_audit(expected),
+            Kind::Postgres(server) => server.verify_audit(expected),
         }
     }
 
@@ -256,7 +257,7 @@ impl StoreLocation {
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
         match self.checked_kind()? {
             Kind::Directory(dir) => sqlite::trail::read_audit(dir, each),
-            Kind::Server(server) => server.read_audit(each),
+            Kind::Postgres(server) => server.read_audit(each),
         }
     }
 
@@ -268,7 +269,7 @@ impl StoreLocation {
     pub fn reviewer_records(&self) -> Result<Option<ReviewerRecords>, StoreError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => sqlite::read_reviewer_records(dir),
-            Kind::Server(server) => server.reviewer_records(),
+            Kind::Postgres(server) => server.reviewer_records(),
         }
     }
 }

@@ -183,11 +183,11 @@ pub(crate) trait OfflineStore {
     }
 }
 
-/// The progress of a move.
+/// The progress of a move, in rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    pub rows: u64,
-    pub of: u64,
+    pub copied: u64,
+    pub total: u64,
 }
 
 /// The reason why a store was not moved. The next attempt continues where this one ended.
@@ -243,15 +243,15 @@ pub(crate) fn move_all(
     // This runs in each attempt, because the trail does not cover the data of modules.
     move_modules(incomplete.is_some())?;
     to.set_fact(INCOMPLETE_FACT, Some(&head))?;
-    let mut done = Progress { rows: 0, of: 0 };
+    let mut done = Progress { copied: 0, total: 0 };
     for table in TABLES {
-        done.of += from.count_rows(table)?;
+        done.total += from.count_rows(table)?;
         // The trail does not cover deliveries and last uses of keys, so copies from an earlier attempt may be
         // outdated.
         if !matches!(table.name, "changes" | "change_search" | "events" | "audit") {
             to.clear(table)?;
         }
-        done.rows += to.count_rows(table)?;
+        done.copied += to.count_rows(table)?;
     }
     progress(done);
     for table in TABLES {
@@ -260,7 +260,7 @@ pub(crate) fn move_all(
             let rows = from.read(table, after)?;
             let Some(last) = rows.last() else { break };
             to.write(table, &rows)?;
-            done.rows += rows.len() as u64;
+            done.copied += rows.len() as u64;
             progress(done);
             if table.page.is_none() {
                 break;

@@ -51,11 +51,11 @@ impl WriteRequest {
 }
 
 /// Puts a command into a backend's bounded channel, or returns it with the reason for the refusal.
-type Sender = Box<dyn Fn(Command) -> Option<(StoreError, Command)> + Send>;
+type EnqueueFn = Box<dyn Fn(Command) -> Option<(StoreError, Command)> + Send>;
 
 /// The sending end of a writer's queue.
 pub(crate) struct WriteQueue {
-    sender: Mutex<Option<Sender>>,
+    sender: Mutex<Option<EnqueueFn>>,
     queued: Arc<AtomicUsize>,
 }
 

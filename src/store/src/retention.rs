@@ -13,8 +13,8 @@ use countersign_domain::changes::{Change, ChangeState};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PruningCutoffs {
     pub contents: Option<Timestamp>,
-    /// The time and the minimum bytes for large changes that were not applied
-    /// ([`countersign_domain::changes::retention::LEAST_LARGE`] or more).
+    /// The same for large changes that were not applied, with the bytes from which a change counts as large: at least
+    /// [`countersign_domain::changes::retention::LARGE_CHANGE_MIN_BYTES`].
     pub large: Option<(Timestamp, usize)>,
     pub changes: Option<Timestamp>,
     pub events: Option<Timestamp>,

@@ -62,7 +62,7 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
     loop {
         let record = Record {
             change: claimed.id.clone(),
-            late: Some(LateCall { by: claimant.clone(), taken_until }),
+            late: Some(LateCall { claimant: claimant.clone(), taken_until }),
             ..Record::new("late_result", inner.config.now(), SYSTEM, details.to_string())
         };
         match write(&*inner.store, WriteRequest::Record(record)).await {

@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sessions;
 use crate::inbound;
-use countersign_auth::authenticator::RECHECK;
+use countersign_auth::authenticator::RECHECK_INTERVAL;
 use countersign_domain::principal::Credential;
 use countersign_exchange::{
     inflow::Reservation,
@@ -155,7 +155,7 @@ impl Actor for Session {
         if matches!(self.shared.identity.credential, Credential::Key(_))
             && !matches!(self.shared.channel, Channel::None)
         {
-            ctx.run_interval(RECHECK, Self::check_key);
+            ctx.run_interval(RECHECK_INTERVAL, Self::check_key);
         }
         if let Some(interval) = self.heartbeat {
             ctx.run_interval(interval, Self::beat);

@@ -18,7 +18,10 @@ pub(super) fn applied_draft(id: &str, by: Option<Claimant>) -> Draft {
 }
 
 fn orphan_draft(id: &str, by: Option<Claimant>) -> Draft {
-    Draft { orphan: true, ..transition_draft(id, 4, ChangeState::Executing, ChangeState::OutcomeUnknown, by, "") }
+    Draft {
+        ends_orphaned_claim: true,
+        ..transition_draft(id, 4, ChangeState::Executing, ChangeState::OutcomeUnknown, by, "")
+    }
 }
 
 pub(super) fn settled_draft(id: &str, by: Option<Claimant>) -> Draft {
@@ -115,7 +118,7 @@ async fn orphan_is_settled_after_late_calls_are_over() {
     let (reply, answer) = tokio::sync::oneshot::channel();
     let record = Record {
         change: "one".into(),
-        late: by_a.clone().map(|by| LateCall { by, taken_until: None }),
+        late: by_a.clone().map(|claimant| LateCall { claimant, taken_until: None }),
         ..Record::new("late_result", Timestamp::now(), "gateway", r#"{"outcome":"applied"}"#.into())
     };
     a.submit(WriteRequest::Record(record), Box::new(|result, _| drop(reply.send(result))));

@@ -33,7 +33,7 @@ impl<'a> ClaimEffect<'a> {
     pub fn for_draft(draft: &'a Draft) -> Self {
         match (draft.kind, draft.from, &draft.change.claimed_by) {
             (EventKind::Executing, _, Some(by)) => Self::Makes(by),
-            (_, Some(ChangeState::Executing), _) if draft.orphan => Self::EndsOrphan,
+            (_, Some(ChangeState::Executing), _) if draft.ends_orphaned_claim => Self::EndsOrphan,
             (_, Some(ChangeState::Executing), Some(by)) => Self::Needs(by),
             (_, Some(ChangeState::OutcomeUnknown), _) => Self::Settles,
             _ => Self::None,
@@ -170,7 +170,7 @@ pub(super) async fn end_settled_claim(client: &ClientWrapper, id: &str) -> Resul
 /// the outcome is still unknown.
 pub(super) async fn record_late_call(client: &ClientWrapper, id: &str, late: &LateCall) -> Result<(), StoreError> {
     let condition = "change_id = $1 AND node = $2 AND epoch = $3 AND lapsed_until IS NOT NULL";
-    let (by, epoch) = (&late.by, signed(late.by.epoch));
+    let (by, epoch) = (&late.claimant, signed(late.claimant.epoch));
     match late.taken_until.map(Timestamp::as_millisecond) {
         Some(until) => {
             let sql = format!("UPDATE claims SET lapsed_until = NULL, taken_ms = $4 WHERE {condition}");

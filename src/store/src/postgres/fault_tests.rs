@@ -18,13 +18,13 @@ use countersign_domain::{
     principal::{Principal, Role},
 };
 
-pub(super) fn server_for(dir: &std::path::Path) -> Server {
-    Server::new(&url_of(dir), None, crate::nodes::NodeIdSource::generate()).unwrap()
+pub(super) fn server_for(dir: &std::path::Path) -> PostgresDatabase {
+    PostgresDatabase::new(&url_of(dir), None, crate::nodes::NodeIdSource::generate()).unwrap()
 }
 
-pub(super) fn proxied_server(dir: &std::path::Path) -> (Proxy, Server) {
+pub(super) fn proxied_server(dir: &std::path::Path) -> (Proxy, PostgresDatabase) {
     let proxy = Proxy::for_database(&url_of(dir));
-    let server = Server::new(&proxy.url, None, crate::nodes::NodeIdSource::generate()).unwrap();
+    let server = PostgresDatabase::new(&proxy.url, None, crate::nodes::NodeIdSource::generate()).unwrap();
     (proxy, server)
 }
 
@@ -274,7 +274,7 @@ async fn hanging_statement_is_ended_by_server() {
 
     // The limit also ends a write that waits for a lock.
     let url = format!("{}?options={shorter}", url_of(dir.path()));
-    let server = Server::new(&url, None, crate::nodes::NodeIdSource::generate()).unwrap();
+    let server = PostgresDatabase::new(&url, None, crate::nodes::NodeIdSource::generate()).unwrap();
     let store = server.open().unwrap();
     write(&*store, created_draft("a")).await.unwrap();
     let mut session = server_for(dir.path()).tables().unwrap().wait_for_session().unwrap();
@@ -349,7 +349,7 @@ async fn newer_schema_is_refused_unchanged() {
         server_for(dir.path()).credentials().err(),
         server_for(dir.path()).reviewer_records().err(),
     ] {
-        assert!(matches!(error, Some(StoreError::Newer { found: 99, .. })), "{error:?}");
+        assert!(matches!(error, Some(StoreError::NewerDatabase { found: 99, .. })), "{error:?}");
     }
     let none = tempfile::tempdir().unwrap();
     assert!(server_for(none.path()).reviewer_records().unwrap().is_none(), "the database is empty");

@@ -68,8 +68,8 @@ use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 /// end.
 const SUCCESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A database on a server, and the node that opens it.
-pub(crate) struct Server {
+/// A PostgreSQL database, and the node that opens it.
+pub(crate) struct PostgresDatabase {
     config: Config,
     authorities: Option<PathBuf>,
     /// The source of the opening node's id.
@@ -79,7 +79,7 @@ pub(crate) struct Server {
     keys: Mutex<Weak<keys::Keys>>,
 }
 
-impl Server {
+impl PostgresDatabase {
     /// # Errors
     /// [`StoreError::Unreachable`] if the address is invalid.
     pub fn new(url: &str, authorities: Option<PathBuf>, node: NodeIdSource) -> Result<Self, StoreError> {

@@ -173,7 +173,7 @@ async fn leaving_node_hands_over_at_once() {
     let id = a.nodes().claimant().unwrap().node;
     let peer = Some(crate::nodes::Peer { url: introduction.url, certificate: introduction.certificate });
     wait_until("the other node knows the address", async || b.nodes().peer(&id) == peer).await;
-    assert!(matches!(server_for(dir.path()).take_offline(false).err(), Some(StoreError::Served)));
+    assert!(matches!(server_for(dir.path()).take_offline(false).err(), Some(StoreError::AlreadyServed)));
     let began = Instant::now();
     a.close();
     wait_until("the other node leads", async || b.nodes().is_leader()).await;
@@ -319,12 +319,12 @@ async fn older_schema_is_migrated_after_its_gateway_ends() {
     let config = connect::parse(&crate::testing::url_of(dir.path())).unwrap();
     let older_gateway = PgConnector::start(&config, None).unwrap();
     let lock = older_gateway.block_on(older_gateway.serve(Duration::ZERO, true)).unwrap();
-    assert!(matches!(server_for(dir.path()).open().err(), Some(StoreError::Served)));
+    assert!(matches!(server_for(dir.path()).open().err(), Some(StoreError::AlreadyServed)));
     drop(lock);
     let store = server_for(dir.path()).open().unwrap();
     assert_eq!(store.orphaned_changes().await.unwrap(), ["left"], "no node runs the change");
     let lost = transition_draft("left", 4, ChangeState::Executing, ChangeState::OutcomeUnknown, None, "");
-    write(&*store, Draft { orphan: true, ..lost }).await.unwrap();
+    write(&*store, Draft { ends_orphaned_claim: true, ..lost }).await.unwrap();
     write(&*store, settled_draft("left", None)).await.unwrap();
     assert!(store.nodes().is_leader());
     store.close();
@@ -342,7 +342,7 @@ async fn node_closes_after_database_lost_entries() {
     run_sql(dir.path(), "UPDATE heads SET event = 1").await;
     wait_until("the store has closed", async || !store.is_open()).await;
     let refused = write(&*store, created_draft("c")).await;
-    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::Lost))), "{refused:?}");
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::WritesLost))), "{refused:?}");
 }
 
 /// The hash of the last entry differs, as after a failover to a server that lacked the entry and another node's write.
@@ -358,7 +358,7 @@ async fn node_that_lost_writes_stops() {
     )
     .await;
     let refused = write(&*store, created_draft("b")).await;
-    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::Lost))), "{refused:?}");
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::WritesLost))), "{refused:?}");
     wait_until("the store has closed", async || !store.is_open()).await;
 }
 
@@ -385,9 +385,9 @@ async fn lost_entries_are_detected_after_newer_writes() {
     )
     .await;
     let refused = write(&*writer, created_draft("b")).await;
-    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::Lost))), "{refused:?}");
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::WritesLost))), "{refused:?}");
     let read = reader.remote_events_after(1, 10).await;
-    assert!(matches!(read, Err(StoreError::Lost)), "{read:?}");
+    assert!(matches!(read, Err(StoreError::WritesLost)), "{read:?}");
     for store in [writer, reader] {
         wait_until("the store has closed", async || !store.is_open()).await;
     }

@@ -153,11 +153,11 @@ impl Membership {
     /// Reads the ends of the logs. `lock` keeps others from writing before the caller's transaction ends.
     ///
     /// # Errors
-    /// [`StoreError::Lost`] if known entries are missing, even if other nodes have written newer ones.
+    /// [`StoreError::WritesLost`] if known entries are missing, even if other nodes have written newer ones.
     pub async fn read_heads(&self, client: &ClientWrapper, lock: bool) -> Result<Heads, StoreError> {
         let known = *self.known_heads.lock();
         let (heads, entry) = heads_with_entry(client, known.audit.seq, lock).await?;
-        if continues_known_logs(known, heads, entry) { Ok(heads) } else { Err(StoreError::Lost) }
+        if continues_known_logs(known, heads, entry) { Ok(heads) } else { Err(StoreError::WritesLost) }
     }
 
     /// Handles a notification, which is only a hint, because anybody with access to the database can send one. The
@@ -208,12 +208,12 @@ fn continues_known_logs(known: Heads, heads: Heads, entry: Option<EntryHash>) ->
 }
 
 /// Raises the counters, and wakes subscribers only if a counter has risen.
-fn raise_counters(counters: &watch::Sender<StoreUpdates>, event: u64, records: u64, words: bool) {
+fn raise_counters(counters: &watch::Sender<StoreUpdates>, event: u64, records: u64, has_messages: bool) {
     counters.send_if_modified(|known| {
         let later = StoreUpdates {
             event: known.event.max(event),
             records: known.records.max(records),
-            messages: known.messages + u64::from(words),
+            messages: known.messages + u64::from(has_messages),
             server_states: known.server_states,
         };
         let has_risen = later != *known;

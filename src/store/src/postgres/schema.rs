@@ -35,7 +35,7 @@ impl PgConnector {
     /// Waits at most `patience`, because the server may release the lock of a killed gateway with a delay.
     ///
     /// # Errors
-    /// [`StoreError::Served`] if another gateway holds a conflicting lock.
+    /// [`StoreError::AlreadyServed`] if another gateway holds a conflicting lock.
     pub async fn serve(&self, patience: Duration, alone: bool) -> Result<ClientWrapper, StoreError> {
         let client = self.connect().await?;
         // A commit must survive a crash of the server, even if the server's default is asynchronous commits.
@@ -72,7 +72,7 @@ impl PgConnector {
     /// Migrates the schema, and refuses a newer one.
     ///
     /// # Errors
-    /// [`StoreError::Newer`]
+    /// [`StoreError::NewerDatabase`]
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let tx = self.connect().await?;
         // A migration may take long. After an error, the connection ends with its transaction.
@@ -107,7 +107,7 @@ async fn take_serving_lock(client: &Client, sql: &str, patience: Duration) -> Re
     let end = Instant::now() + patience;
     while !client.query_one(sql, &[&LOCK_CLASS, &SERVING_LOCK]).await?.get::<_, bool>(0) {
         if Instant::now() >= end {
-            return Err(StoreError::Served);
+            return Err(StoreError::AlreadyServed);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -117,7 +117,7 @@ async fn take_serving_lock(client: &Client, sql: &str, patience: Duration) -> Re
 /// Returns the version of the schema; `None` if there is none.
 ///
 /// # Errors
-/// [`StoreError::Newer`]
+/// [`StoreError::NewerDatabase`]
 pub(super) async fn read_version(client: &Client) -> Result<Option<i64>, StoreError> {
     let exists: bool = client.query_one("SELECT to_regclass('countersign_schema') IS NOT NULL", &[]).await?.get(0);
     if !exists {
@@ -125,7 +125,7 @@ pub(super) async fn read_version(client: &Client) -> Result<Option<i64>, StoreEr
     }
     let found: i64 = client.query_one("SELECT version FROM countersign_schema", &[]).await?.get(0);
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    if found > known { Err(StoreError::Newer { found, known }) } else { Ok(Some(found)) }
+    if found > known { Err(StoreError::NewerDatabase { found, known }) } else { Ok(Some(found)) }
 }
 
 /// Returns the error for a database without a schema.

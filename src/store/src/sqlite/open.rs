@@ -138,7 +138,7 @@ fn check_identity(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
     }
     let known = known_version();
     if version > known {
-        return Err(StoreError::TooNew { path: path.to_owned(), found: version, known });
+        return Err(StoreError::NewerFile { path: path.to_owned(), found: version, known });
     }
     Ok(version)
 }
@@ -214,8 +214,8 @@ mod tests {
         let conn = open_writer(dir.path()).unwrap();
         conn.pragma_update(None, "user_version", 99).unwrap();
         drop(conn);
-        assert!(matches!(open_writer(dir.path()), Err(StoreError::TooNew { found: 99, .. })));
-        assert!(matches!(open_reader(dir.path()), Err(StoreError::TooNew { .. })));
+        assert!(matches!(open_writer(dir.path()), Err(StoreError::NewerFile { found: 99, .. })));
+        assert!(matches!(open_reader(dir.path()), Err(StoreError::NewerFile { .. })));
 
         let dir = tempfile::tempdir().unwrap();
         let conn = Connection::open(database_path(dir.path())).unwrap();

@@ -38,8 +38,8 @@ mod tests {
         statements::changes::{list, list_live},
     };
 
-    fn found(conn: &Connection, narrow: ChangeCriteria) -> Vec<String> {
-        let query = ListQuery { narrow, limit: 10, ..ListQuery::default() };
+    fn found(conn: &Connection, criteria: ChangeCriteria) -> Vec<String> {
+        let query = ListQuery { criteria, limit: 10, ..ListQuery::default() };
         run(list(conn, &query))
             .unwrap()
             .parse()
@@ -66,9 +66,9 @@ mod tests {
         drop(conn);
         let conn = open::open_writer(dir.path()).unwrap();
         let change = &drafts::created_draft("chg_A").change;
-        let narrow = |text: &str| ChangeCriteria { text: Some(text.into()), ..ChangeCriteria::default() };
-        assert_eq!(found(&conn, narrow("CHG_a")), ["chg_A"]);
-        assert_eq!(found(&conn, narrow(&change.summary.to_uppercase())).len(), 2);
+        let criteria = |text: &str| ChangeCriteria { text: Some(text.into()), ..ChangeCriteria::default() };
+        assert_eq!(found(&conn, criteria("CHG_a")), ["chg_A"]);
+        assert_eq!(found(&conn, criteria(&change.summary.to_uppercase())).len(), 2);
         let exactly = |since: i64, until: i64| ChangeCriteria {
             providers: vec![change.provider.clone()],
             tools: vec!["x".into(), change.tool.clone()],

@@ -155,20 +155,20 @@ pub async fn list<S: Sql>(db: &S, query: &ListQuery) -> Result<Page, StoreError>
 }
 
 /// Returns the conditions on `s`, a row of `change_search`. Each condition begins with `AND`.
-fn conditions<S: Sql>(narrow: &ChangeCriteria, parameters: &mut Parameters) -> String {
+fn conditions<S: Sql>(criteria: &ChangeCriteria, parameters: &mut Parameters) -> String {
     let mut sql = String::new();
-    for (column, names) in [("provider", &narrow.providers), ("tool", &narrow.tools)] {
+    for (column, names) in [("provider", &criteria.providers), ("tool", &criteria.tools)] {
         if !names.is_empty() {
             sql.push_str(&format!(" AND s.{column} IN {}", parameters.add_all(names)));
         }
     }
-    if let Some(text) = &narrow.text {
+    if let Some(text) = &criteria.text {
         sql.push_str(&format!(" AND {}(s.needle, {}) > 0", S::DIALECT.find, parameters.add(&text.to_lowercase())));
     }
-    if let Some(since) = narrow.since {
+    if let Some(since) = criteria.since {
         sql.push_str(&format!(" AND s.created_ms >= {}", parameters.add(since.as_millisecond())));
     }
-    if let Some(until) = narrow.until {
+    if let Some(until) = criteria.until {
         sql.push_str(&format!(" AND s.created_ms < {}", parameters.add(until.as_millisecond())));
     }
     sql
@@ -182,21 +182,21 @@ fn page_statement<S: Sql>(
     let mut parameters = Parameters::default();
     let before = parameters.add(query.before.unwrap_or(u64::MAX));
     let limit = parameters.add(query.limit.saturating_add(1));
-    let narrow = conditions::<S>(&query.narrow, &mut parameters);
+    let criteria = conditions::<S>(&query.criteria, &mut parameters);
     let mut parts = Vec::with_capacity(selectors.len());
     for (state, principal) in selectors {
         let principal =
             principal.map_or_else(String::new, |name| format!(" AND c.principal = {}", parameters.add(name)));
         let state =
             state.map_or_else(String::new, |state| format!(" AND c.state = {}", parameters.add(state.as_str())));
-        let (table, from) = match (query.narrow.is_empty(), state.is_empty()) {
+        let (table, from) = match (query.criteria.is_empty(), state.is_empty()) {
             (true, _) => ("c", "changes c".to_owned()),
             (false, true) => ("s", "change_search s".to_owned()),
             // The join follows the index of `changes`, whose order is that of the numbers.
             (false, false) => ("c", format!("changes c {} change_search s ON s.no = c.no", S::DIALECT.join_in_order)),
         };
         parts.push(format!(
-            "SELECT no FROM (SELECT {table}.no FROM {from} WHERE {table}.no < {before}{principal}{state}{narrow}
+            "SELECT no FROM (SELECT {table}.no FROM {from} WHERE {table}.no < {before}{principal}{state}{criteria}
              ORDER BY {table}.no DESC LIMIT {limit}) part"
         ));
     }

@@ -39,7 +39,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     // The lock that a gateway holds while it serves the store.
     let lock = countersign_runtime::data_dir::lock_data_dir(old.path()).unwrap();
     let served = from.move_to(&to, move_modules, ignore_progress);
-    assert!(matches!(served, Err(MoveError::Lock(_) | MoveError::Store(StoreError::Served))), "{served:?}");
+    assert!(matches!(served, Err(MoveError::Lock(_) | MoveError::Store(StoreError::AlreadyServed))), "{served:?}");
     let (heads, live) = (store.heads().await.unwrap(), store.live_changes().await.unwrap());
     let listed = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
     store.close();
@@ -49,7 +49,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     let mut steps = 0;
     let interrupted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         from.move_to(&to, move_modules, &mut |progress: Progress| {
-            assert!(progress.rows <= progress.of);
+            assert!(progress.copied <= progress.total);
             steps += 1;
             assert!(steps < 4, "interrupted");
         })
@@ -87,8 +87,8 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     assert_eq!(store.standing_rules().await.unwrap().len(), 1);
     assert_eq!(store.policies().await.unwrap().newest, Some(policy_snapshot("in force")));
     assert!(store.pins().await.unwrap().pin("fs", "t").unwrap().accepted.is_some());
-    let narrow = ChangeCriteria { text: Some("CHG_39".into()), ..ChangeCriteria::default() };
-    assert_eq!(list_ids(&*store, &[], narrow).await, ["chg_39"]);
+    let criteria = ChangeCriteria { text: Some("CHG_39".into()), ..ChangeCriteria::default() };
+    assert_eq!(list_ids(&*store, &[], criteria).await, ["chg_39"]);
     let titles = store.search_audit(AuditSearch { change: Some("chg_5".into()), ..Default::default() }, None, 1);
     assert_eq!(titles.await.unwrap().entries[0].title.as_deref(), Some("Create"));
     let keys = to.credentials().unwrap();

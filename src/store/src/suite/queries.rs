@@ -114,8 +114,8 @@ pub(super) async fn audit_pages_form_a_valid_chain(location_of: LocationOf) {
 }
 
 /// Returns the ids of the changes on the first page of a filtered listing.
-pub(super) async fn list_ids(store: &dyn Store, states: &[ChangeState], narrow: ChangeCriteria) -> Vec<String> {
-    let query = ListQuery { states: states.to_vec(), narrow, limit: 10, ..ListQuery::default() };
+pub(super) async fn list_ids(store: &dyn Store, states: &[ChangeState], criteria: ChangeCriteria) -> Vec<String> {
+    let query = ListQuery { states: states.to_vec(), criteria, limit: 10, ..ListQuery::default() };
     store.list(query).await.unwrap().items.into_iter().map(|(_, change)| change.id.clone()).collect()
 }
 
@@ -190,8 +190,8 @@ pub(super) async fn any_character_is_stored(location_of: LocationOf) {
     write(&*store, written).await.unwrap();
     let found = store.find_idempotent("n\0ul", "k\0").await.unwrap().unwrap();
     assert_eq!(serde_json::to_string(&*found).unwrap(), body);
-    let narrow = ChangeCriteria { text: Some("b \u{1f4a9}".into()), ..ChangeCriteria::default() };
-    assert_eq!(list_ids(&*store, &[], narrow).await, ["a"]);
+    let criteria = ChangeCriteria { text: Some("b \u{1f4a9}".into()), ..ChangeCriteria::default() };
+    assert_eq!(list_ids(&*store, &[], criteria).await, ["a"]);
     store.close();
     assert_eq!(location_of(dir.path()).verify_audit(None).unwrap().changes, 1);
 }

@@ -82,8 +82,8 @@ pub(super) async fn pruning_removes_old_records_once(location_of: LocationOf) {
     assert_eq!(going, ["large", "old"]);
     prune(&*store, pruning_request(&[], &old.changes, 0)).await.unwrap();
     assert!(store.get("old").await.unwrap().is_none());
-    let narrow = ChangeCriteria { text: Some("create".into()), ..ChangeCriteria::default() };
-    assert_eq!(list_ids(&*store, &[], narrow).await, ["open", "young"], "deleted changes are not found");
+    let criteria = ChangeCriteria { text: Some("create".into()), ..ChangeCriteria::default() };
+    assert_eq!(list_ids(&*store, &[], criteria).await, ["open", "young"], "deleted changes are not found");
 
     let events = PruningCutoffs { events: Some(time_at(5000)), ..PruningCutoffs::default() };
     let old = store.find_prunable(events).await.unwrap();

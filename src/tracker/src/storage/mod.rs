@@ -98,7 +98,7 @@ impl Storage {
         let announce = Arc::new(announce);
         let (database, slow_reads) = match location {
             ModuleStorage::Directory(dir) => (Database::File(Arc::new(File::open(dir, fill)?)), file::MAX_SLOW_READS),
-            ModuleStorage::Server { tables, dir } => {
+            ModuleStorage::Postgres { tables, dir } => {
                 let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
                 let server = Server::open(Arc::clone(tables), Arc::clone(&announce), |db, is_new| match &file {
                     Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),

@@ -324,7 +324,7 @@ async fn withdrawn_permit_stops_the_write() {
     };
     let location = location_of(t.dir.path());
     let store = location.open().unwrap();
-    if let ModuleStorage::Server { tables, .. } = location.module_storage().unwrap() {
+    if let ModuleStorage::Postgres { tables, .. } = location.module_storage().unwrap() {
         let session = tables.wait_for_session().unwrap();
         let changes = "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body, votes, title)
                        SELECT 'chg_' || n, 1, 'executing', 'a', 1, '', '{}', 1, '' FROM generate_series(1, 2) AS n";
@@ -336,7 +336,7 @@ async fn withdrawn_permit_stops_the_write() {
     let before = t.dump().await;
     let refused = run("chg_1", false).await.unwrap_err();
     assert_eq!(refused.data["outcome"], "not_applied", "{refused}");
-    if let ModuleStorage::Server { .. } = location.module_storage().unwrap() {
+    if let ModuleStorage::Postgres { .. } = location.module_storage().unwrap() {
         // The permit is valid by the clock of the gateway, but the store has no valid claim.
         for losing in ["chg_2", "chg_3"] {
             let refused = run(losing, true).await.unwrap_err();

@@ -60,7 +60,7 @@ impl Membership {
                     }
                     return;
                 }
-                Err(error @ (StoreError::Superseded | StoreError::Lost)) => {
+                Err(error @ (StoreError::Superseded | StoreError::WritesLost)) => {
                     self.replaced.store(true, Ordering::Release);
                     self.connector.health.record_failure(&error);
                     tracing::error!(%error, "this gateway stops serving the store");
@@ -275,7 +275,7 @@ impl Membership {
         let audit = AuditHead { seq: unsigned(row.get("audit"))?, hash: parse_hash(row.get("hash"))? };
         let heads = Heads { event: unsigned(row.get("event"))?, audit };
         if !continues_known_logs(known, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
-            return Err(StoreError::Lost);
+            return Err(StoreError::WritesLost);
         }
         self.remember_heads(heads);
         raise_counters(&self.updates, heads.event, unsigned(row.get("records"))?, row.get("words"));
