@@ -19,7 +19,7 @@ use countersign_domain::policy::DefinitionStatus;
 use countersign_feed::Feed;
 use countersign_protocol::redact::redact;
 use countersign_routing::table::{PublishedTable, RouteTable};
-use countersign_telemetry::metrics::Breaker;
+use countersign_telemetry::metrics::CircuitState;
 use countersign_upstream::server::Phase;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -143,9 +143,9 @@ fn server_statuses(table: &RouteTable) -> BTreeMap<String, ServerStatus> {
             Phase::Connecting => None,
         };
         let breaker_open = match upstream.breaker_state() {
-            Breaker::Open => Some(true),
-            Breaker::Closed => Some(false),
-            Breaker::HalfOpen => None,
+            CircuitState::Open => Some(true),
+            CircuitState::Closed => Some(false),
+            CircuitState::HalfOpen => None,
         };
         (upstream.config.name.clone(), ServerStatus { up, error, breaker_open })
     });

@@ -36,8 +36,8 @@ pub fn serve(args: &ServeArgs) -> Result<Exit, Failure> {
         start::detach();
     }
     let loaded = configuration(&args.flags())?;
-    let rotate = args.detached.then(|| loaded.config.data.join(start::LOG_FILE));
-    let (_logs, metrics) = set_up(&loaded, rotate)?;
+    let log_file = args.detached.then(|| loaded.config.data.join(start::LOG_FILE));
+    let (_logs, metrics) = set_up(&loaded, log_file)?;
     let options = Options { detached: args.detached, stdio: false, accept_policy: args.accept_policy };
     serve::run(loaded, args.flags(), options, metrics)?;
     Ok(Exit::Ok)
@@ -72,8 +72,8 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
 }
 
 /// Sets up logging, the panic hook and metrics of a serving process; warnings about the configuration are logged.
-fn set_up(loaded: &LoadedConfig, rotate: Option<std::path::PathBuf>) -> Result<(logs::LogGuard, Metrics), Failure> {
-    let guard = start_logging(&loaded.config.log, rotate)?;
+fn set_up(loaded: &LoadedConfig, log_file: Option<std::path::PathBuf>) -> Result<(logs::LogGuard, Metrics), Failure> {
+    let guard = start_logging(&loaded.config.log, log_file)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -81,8 +81,8 @@ fn set_up(loaded: &LoadedConfig, rotate: Option<std::path::PathBuf>) -> Result<(
     Ok((guard, metrics))
 }
 
-fn start_logging(config: &LogConfig, rotate: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
-    logs::init(config, rotate)
+fn start_logging(config: &LogConfig, log_file: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
+    logs::init(config, log_file)
         .map_err(|error| Failure::new(Exit::Internal, format!("logging could not be set up: {error}")))
 }
 

@@ -54,14 +54,14 @@ pub enum LogError {
     NotInitialized,
 }
 
-/// Starts logging, including panics. With `rotate`, stderr is redirected to that file (see [`open_log`]), whose size is
+/// Starts logging, including panics. With `log_file`, stderr is redirected to that file (see [`open_log`]), whose size is
 /// limited to a few MiB.
 ///
 /// # Errors
 /// An invalid filter, a thread that cannot be started, or a second call.
-pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, LogError> {
+pub fn init(config: &LogConfig, log_file: Option<PathBuf>) -> Result<LogGuard, LogError> {
     let filter = parse_filter(&config.filter)?;
-    let writer = StderrWriter::start(rotate).map_err(LogError::Thread)?;
+    let writer = StderrWriter::start(log_file).map_err(LogError::Thread)?;
     let use_color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let layer = tracing_subscriber::fmt::layer().with_writer(writer.clone());
     let layer = match config.format {

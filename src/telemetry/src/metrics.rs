@@ -78,7 +78,7 @@ labels! {
 
 /// The state of a provider's circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Breaker {
+pub enum CircuitState {
     Closed = 0,
     HalfOpen = 1,
     Open = 2,
@@ -242,7 +242,7 @@ impl CacheMetrics {
 
 /// Sets the state of a provider's circuit breaker. Provider names come from the configuration. The first 256
 /// providers have their own labels, and all further ones share the label `other`.
-pub fn set_breaker_state(provider: &str, state: Breaker) {
+pub fn set_breaker_state(provider: &str, state: CircuitState) {
     static LABELLED_PROVIDERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut labelled = LABELLED_PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner);
     let has_label = labelled.contains(provider) || (labelled.len() < 256 && labelled.insert(provider.to_owned()));

@@ -40,12 +40,12 @@ struct Shared {
 }
 
 impl StderrWriter {
-    /// Starts the thread. With `rotate`, stderr is that file, and its size is limited.
-    pub(super) fn start(rotate: Option<PathBuf>) -> io::Result<Self> {
+    /// Starts the thread. With `log_file`, stderr is redirected to that file, whose size is limited.
+    pub(super) fn start(log_file: Option<PathBuf>) -> io::Result<Self> {
         let (lines, queue) = sync_channel(MAX_QUEUED_LINES);
         let shared = Arc::new(Shared::default());
         let writer = Self { lines, shared: Arc::clone(&shared) };
-        std::thread::Builder::new().name("log".into()).spawn(move || write_lines(&queue, &shared, rotate))?;
+        std::thread::Builder::new().name("log".into()).spawn(move || write_lines(&queue, &shared, log_file))?;
         Ok(writer)
     }
 
@@ -65,8 +65,8 @@ impl StderrWriter {
     }
 }
 
-fn write_lines(queue: &Receiver<Vec<u8>>, shared: &Shared, rotate: Option<PathBuf>) {
-    let mut rotation = rotate.map(Rotation::new);
+fn write_lines(queue: &Receiver<Vec<u8>>, shared: &Shared, log_file: Option<PathBuf>) {
+    let mut rotation = log_file.map(Rotation::new);
     while let Ok(line) = queue.recv() {
         let mut stderr = io::stderr().lock();
         let dropped = shared.dropped.swap(0, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use countersign_provider::{
 
 pub(super) type PageSize = Limit<20, 100>;
 /// The maximum number of characters of a query.
-const QUERY_MAX: usize = 500;
+const MAX_QUERY_CHARS: usize = 500;
 
 /// A well-formed UUID or key of an entity, which may not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -162,7 +162,7 @@ pub(super) struct ListIssues {
     pub parent_id: Update<IssueRef>,
     /// # Text
     /// Limits the answer to issues that have all these words in their key, title or description.
-    pub text: Option<Text<0, QUERY_MAX>>,
+    pub text: Option<Text<0, MAX_QUERY_CHARS>>,
     /// # Limit
     /// The maximum number of issues in the answer.
     #[serde(default)]
@@ -223,7 +223,7 @@ pub(super) struct GetIssue {
 pub(super) struct SearchIssues {
     /// # Query
     /// The words to search for.
-    pub query: Text<1, QUERY_MAX>,
+    pub query: Text<1, MAX_QUERY_CHARS>,
     /// # Project
     /// Limits the answer to issues of this project, given by its UUID or its key, such as CORE.
     pub project_id: Option<ProjectRef>,

@@ -14,11 +14,11 @@ use countersign_store::{sqlite::sql, tables::Session};
 use super::words;
 
 /// The result of reading a row.
-pub(super) type Sql<T> = Result<T, StoreError>;
+pub(super) type Parsed<T> = Result<T, StoreError>;
 /// The result of a statement.
 pub(super) type DbResult<T> = Result<T, DbError>;
 
-/// The error of a statement. It converts to the error of a failed read; [`not_written`] maps it to that of a failed
+/// The error of a statement. It converts to the error of a failed read; [`unwritten_error`] maps it to that of a failed
 /// write.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -33,21 +33,26 @@ impl<E: Into<StoreError>> From<E> for DbError {
 /// A connection with its transaction.
 #[derive(Clone, Copy)]
 pub(super) enum Db<'a> {
-    File(&'a rusqlite::Connection),
-    Server(&'a Session),
+    Sqlite(&'a rusqlite::Connection),
+    Postgres(&'a Session),
 }
 
 impl Db<'_> {
-    fn rows(self, sql: &str, values: &[Value<'_>]) -> Sql<Vec<Row>> {
+    fn rows(self, sql: &str, values: &[Value<'_>]) -> Parsed<Vec<Row>> {
         match self {
-            Self::File(conn) => sql::rows(conn, sql, values),
-            Self::Server(session) => session.rows(&prefix_tables(sql), values),
+            Self::Sqlite(conn) => sql::rows(conn, sql, values),
+            Self::Postgres(session) => session.rows(&prefix_tables(sql), values),
         }
     }
 
     /// Reads all rows.
-    pub fn query_all<T>(self, sql: &str, values: &[Value<'_>], read: impl FnMut(&Row) -> Sql<T>) -> DbResult<Vec<T>> {
-        Ok(self.rows(sql, values)?.iter().map(read).collect::<Sql<_>>()?)
+    pub fn query_all<T>(
+        self,
+        sql: &str,
+        values: &[Value<'_>],
+        read: impl FnMut(&Row) -> Parsed<T>,
+    ) -> DbResult<Vec<T>> {
+        Ok(self.rows(sql, values)?.iter().map(read).collect::<Parsed<_>>()?)
     }
 
     /// Reads the first row, if there is one.
@@ -55,21 +60,21 @@ impl Db<'_> {
         self,
         sql: &str,
         values: &[Value<'_>],
-        read: impl FnOnce(&Row) -> Sql<T>,
+        read: impl FnOnce(&Row) -> Parsed<T>,
     ) -> DbResult<Option<T>> {
         Ok(self.rows(sql, values)?.first().map(read).transpose()?)
     }
 
     /// Reads the first row, which must exist.
-    pub fn query_one<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> Sql<T>) -> DbResult<T> {
+    pub fn query_one<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> Parsed<T>) -> DbResult<T> {
         self.query_optional(sql, values, read)?.ok_or_else(missing_row)
     }
 
     /// Runs a statement, and returns how many rows were written.
     pub fn execute(self, sql: &str, values: &[Value<'_>]) -> DbResult<u64> {
         Ok(match self {
-            Self::File(conn) => sql::execute(conn, sql, values)?,
-            Self::Server(session) => session.execute(&prefix_tables(sql), values)?,
+            Self::Sqlite(conn) => sql::execute(conn, sql, values)?,
+            Self::Postgres(session) => session.execute(&prefix_tables(sql), values)?,
         })
     }
 
@@ -77,8 +82,8 @@ impl Db<'_> {
     /// ends. Only one gateway uses an embedded database, so it always has the claim.
     pub fn is_claimed(self, change: &str) -> DbResult<bool> {
         match self {
-            Self::File(_) => Ok(true),
-            Self::Server(session) => Ok(session.is_claimed(change)?),
+            Self::Sqlite(_) => Ok(true),
+            Self::Postgres(session) => Ok(session.is_claimed(change)?),
         }
     }
 
@@ -93,7 +98,7 @@ impl Db<'_> {
     }
 
     fn index(self, table: &str, row: i64, parts: &[(char, &str)]) -> DbResult<()> {
-        if let Self::Server(_) = self {
+        if let Self::Postgres(_) = self {
             let sql = format!("UPDATE {table} SET words = CAST(?2 AS text)::tsvector WHERE id = ?1");
             self.execute(&sql, values![row, &words::vector(parts)])?;
         }
@@ -133,7 +138,7 @@ impl From<DbError> for McpError {
 }
 
 /// Returns the error of a write that failed before its commit, so that nothing was changed.
-pub(super) fn not_written(error: impl Into<DbError>) -> McpError {
+pub(super) fn unwritten_error(error: impl Into<DbError>) -> McpError {
     let DbError(error) = error.into();
     tracing::error!(%error, "tracker: the database could not be written");
     McpError::new(ErrorKind::StoreUnavailable, "The tracker's database could not be written; nothing was changed.")

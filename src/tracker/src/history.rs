@@ -11,7 +11,7 @@ use super::{
 };
 
 /// The maximum number of characters of a recorded value. The diff of the change has the whole value.
-const MAX_VALUE: usize = 4_000;
+const MAX_VALUE_CHARS: usize = 4_000;
 
 /// The proposer of a write, and its time.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub(super) fn record(
 }
 
 fn truncate(text: &str) -> &str {
-    text.char_indices().nth(MAX_VALUE).map_or(text, |(end, _)| &text[..end])
+    text.char_indices().nth(MAX_VALUE_CHARS).map_or(text, |(end, _)| &text[..end])
 }
 
 #[derive(Serialize, JsonSchema)]

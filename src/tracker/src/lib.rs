@@ -4,8 +4,8 @@
 //! which repeats all checks of the preview.
 //!
 //! `tools.rs` defines the tools and `arguments.rs` their arguments. `plan.rs` checks a write against the live state and
-//! makes its diff, and `writes.rs` carries it out. `reads.rs` and `search.rs` answer reads, and `preview_reads.rs` says
-//! which of them show what a preview shows.
+//! makes its diff, and `writes.rs` carries it out. `reads.rs` and `search.rs` answer reads, and `preview_reads.rs` lists
+//! the reads that reveal the data of a preview.
 
 mod arguments;
 mod checks;
@@ -48,7 +48,7 @@ use tokio::sync::broadcast;
 
 use self::{
     arguments::{GetIssue, ListIssues, ListProjects, SearchIssues, Write},
-    db::{Db, not_written},
+    db::{Db, unwritten_error},
     history::Actor,
     storage::{ReadKind, Storage},
     uri::{ChangedResources, Resource, SCHEME},
@@ -156,7 +156,7 @@ impl Tracker {
             if let Some(permit) = permit {
                 Permit::check(Some(permit))?;
                 if let Some(id) = change_id
-                    && !db.is_claimed(id).map_err(not_written)?
+                    && !db.is_claimed(id).map_err(unwritten_error)?
                 {
                     return Err(Permit::expired_error());
                 }

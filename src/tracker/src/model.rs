@@ -10,9 +10,9 @@ use super::db::{Column, Value};
 use countersign_provider::schema::{ArgumentError, Text};
 
 /// The maximum number of characters of a title, and of a label in a sentence.
-pub(super) const TITLE_MAX: usize = 200;
+pub(super) const MAX_TITLE_CHARS: usize = 200;
 
-pub(super) type Title = Text<1, TITLE_MAX>;
+pub(super) type Title = Text<1, MAX_TITLE_CHARS>;
 pub(super) type ProjectName = Text<1, 100>;
 pub(super) type ProjectDescription = Text<0, 10_000>;
 pub(super) type Description = Text<0, 65_536>;
@@ -350,7 +350,7 @@ impl Issue {
 /// Returns a title or name for a sentence: on one line, with hidden characters escaped. The diff shows the text
 /// unchanged.
 pub(super) fn display_text(text: &str) -> std::borrow::Cow<'_, str> {
-    countersign_provider::text::one_line(text, TITLE_MAX)
+    countersign_provider::text::one_line(text, MAX_TITLE_CHARS)
 }
 
 /// The text of one field before and after a write, for the diff and the history.

@@ -1,4 +1,5 @@
-//! Returns the reads that show what the preview of a write shows. A client that may not make them does not see the preview.
+//! Lists the read calls that reveal the same data as the preview of a write. A client that may not make them does not
+//! see the preview.
 
 use serde_json::{Value, json, value::RawValue};
 

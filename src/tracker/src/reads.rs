@@ -17,7 +17,7 @@ use super::{
         ListedPerson, PROJECT_QUERY, comments, find_issue, find_parent, find_person, find_project, line_query, people,
         read_line, read_project,
     },
-    search::Expression,
+    search::SearchQuery,
     workflow::Workflow,
 };
 use countersign_protocol::McpError;
@@ -160,8 +160,8 @@ pub(super) fn issue_query(
         }
     }
     if let Some(words) = args.words() {
-        let Some(expression) = Expression::parse(db, words) else { return Ok(None) };
-        conditions.push(expression.condition(&parameters.add(&expression.text(true))));
+        let Some(query) = SearchQuery::parse(db, words) else { return Ok(None) };
+        conditions.push(query.condition(&parameters.add(&query.text(true))));
     }
     if let Some(after) = after {
         conditions.push(format!("i.id < {}", parameters.add(after)));

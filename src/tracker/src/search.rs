@@ -23,13 +23,14 @@ use countersign_provider::{ToolResult, text::one_line};
 const MAX_WORDS: usize = 24;
 
 /// A parsed query. The last word may be the beginning of a longer word.
-pub(super) enum Expression<'q> {
+pub(super) enum SearchQuery<'q> {
     /// The words of a query for FTS5 of SQLite.
-    File(Vec<&'q str>),
-    Server(Terms),
+    Fts5(Vec<&'q str>),
+    /// The terms of a `tsquery` of PostgreSQL.
+    TsQuery(Terms),
 }
 
-impl<'q> Expression<'q> {
+impl<'q> SearchQuery<'q> {
     /// Parses a query; `None` if it has no word.
     pub fn parse(db: Db<'_>, query: &'q str) -> Option<Self> {
         let words: Vec<&str> = query
@@ -38,8 +39,8 @@ impl<'q> Expression<'q> {
             .take(MAX_WORDS)
             .collect();
         match db {
-            Db::File(_) => (!words.is_empty()).then_some(Self::File(words)),
-            Db::Server(_) => Terms::parse(&words).map(Self::Server),
+            Db::Sqlite(_) => (!words.is_empty()).then_some(Self::Fts5(words)),
+            Db::Postgres(_) => Terms::parse(&words).map(Self::TsQuery),
         }
     }
 
@@ -47,16 +48,16 @@ impl<'q> Expression<'q> {
     /// them.
     pub fn text(&self, match_all: bool) -> String {
         match self {
-            Self::File(words) => match_expression(words, match_all),
-            Self::Server(terms) => terms.expression(match_all),
+            Self::Fts5(words) => match_expression(words, match_all),
+            Self::TsQuery(terms) => terms.expression(match_all),
         }
     }
 
     /// Returns the condition that `issues i` match the text of the parameter.
     pub fn condition(&self, parameter: &str) -> String {
         match self {
-            Self::File(_) => format!("i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH {parameter})"),
-            Self::Server(_) => format!("i.words @@ CAST({parameter} AS text)::tsquery"),
+            Self::Fts5(_) => format!("i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH {parameter})"),
+            Self::TsQuery(_) => format!("i.words @@ CAST({parameter} AS text)::tsquery"),
         }
     }
 }
@@ -108,10 +109,10 @@ pub(super) fn search(db: Db<'_>, args: &SearchIssues) -> Result<ToolResult, McpE
         None => None,
     };
     let (mut results, mut partial) = (Vec::new(), false);
-    if let Some(expression) = Expression::parse(db, &args.query) {
-        results = find_hits(db, &expression, true, project, args.limit.0 + 1)?;
+    if let Some(query) = SearchQuery::parse(db, &args.query) {
+        results = find_hits(db, &query, true, project, args.limit.0 + 1)?;
         if results.is_empty() {
-            results = find_hits(db, &expression, false, project, args.limit.0 + 1)?;
+            results = find_hits(db, &query, false, project, args.limit.0 + 1)?;
             partial = !results.is_empty();
         }
     }
@@ -135,14 +136,14 @@ pub(super) fn search(db: Db<'_>, args: &SearchIssues) -> Result<ToolResult, McpE
 
 fn find_hits(
     db: Db<'_>,
-    expression: &Expression<'_>,
+    query: &SearchQuery<'_>,
     match_all: bool,
     project: Option<i64>,
     limit: usize,
 ) -> DbResult<Vec<Hit>> {
     // A hit in a key weighs most, then titles, then descriptions; comments come after them.
-    let hits = match expression {
-        Expression::File(_) => {
+    let hits = match query {
+        SearchQuery::Fts5(_) => {
             "WITH found AS ( \
                  SELECT rowid AS issue, bm25(issue_fts, 12.0, 6.0, 1.0) * 2.0 AS score, 0 AS origin, rowid AS source \
                  FROM issue_fts WHERE issue_fts MATCH ?1 \
@@ -151,7 +152,7 @@ fn find_hits(
                  FROM comment_fts JOIN comments c ON c.id = comment_fts.rowid WHERE comment_fts MATCH ?1), \
              hits AS (SELECT issue, MIN(score) AS score, origin, source FROM found GROUP BY issue)"
         }
-        Expression::Server(_) => {
+        SearchQuery::TsQuery(_) => {
             "WITH found AS ( \
                  SELECT id AS issue, -2 * ts_rank('{0.08, 0.1, 0.5, 1.0}', words, CAST(?1 AS text)::tsquery) AS score, \
                  0 AS origin, id AS source FROM issues WHERE words @@ CAST(?1 AS text)::tsquery \
@@ -166,30 +167,30 @@ fn find_hits(
     let sql = format!(
         "{hits} {lines} WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
     );
-    let text = expression.text(match_all);
+    let text = query.text(match_all);
     let found: Vec<(IssueLine, i64, i64)> = db.query_all(&sql, values![&text, project, limit], |row| {
         Ok((read_line(row)?, row.get(LINE_COLUMNS)?, row.get(LINE_COLUMNS + 1)?))
     })?;
     let mut hits = Vec::with_capacity(found.len());
     for (issue, origin, source) in found {
         // Only hits that are returned get a snippet, which costs more than the search.
-        let snippet = snippet(db, expression, &text, origin == 0, source)?;
+        let snippet = snippet(db, query, &text, origin == 0, source)?;
         hits.push(Hit { issue, snippet, matched_in: if origin == 0 { "text" } else { "comments" } });
     }
     Ok(hits)
 }
 
 /// Returns the part of an issue or a comment, given by its row, that has the words.
-fn snippet(db: Db<'_>, expression: &Expression<'_>, text: &str, is_issue: bool, row: i64) -> DbResult<String> {
-    match expression {
-        Expression::File(_) => {
+fn snippet(db: Db<'_>, query: &SearchQuery<'_>, text: &str, is_issue: bool, row: i64) -> DbResult<String> {
+    match query {
+        SearchQuery::Fts5(_) => {
             let table = if is_issue { "issue_fts" } else { "comment_fts" };
             let sql = format!(
                 "SELECT snippet({table}, -1, '[', ']', '…', 16) FROM {table} WHERE {table} MATCH ?1 AND rowid = ?2"
             );
             db.query_one(&sql, values![text, row], |row| row.get(0))
         }
-        Expression::Server(terms) => {
+        SearchQuery::TsQuery(terms) => {
             let sql = if is_issue {
                 "SELECT key, title, description FROM issues WHERE id = ?1"
             } else {

@@ -6,7 +6,9 @@
 //! 2. A read: answer it in `reads.rs`, and route its name in `Provider::call` (`lib.rs`). A write: add a variant to
 //!    `Write`, check it and make its diff in `plan.rs`, and do it in `writes.rs`; the compiler asks for the last two. Call
 //!    it in `answers_match_output_schemas`, which fails for each tool that it does not call.
-//! 3. A write: name in `preview_reads.rs` which reads show what its preview shows. An agent that may not make those reads
+//! 3. A write: name in `preview_reads.rs` the reads that reveal the data of its preview. An agent that may not make
+//!    those reads is not shown the preview. The compiler requires this, and `preview_reads_are_listed_for_each_write`
+//!    requires a row.
 //!    is not shown the preview. The compiler requires this, and `preview_reads_are_listed_for_each_write` requires a
 //!    row.
 

@@ -6,7 +6,7 @@ use super::{arguments::EntityRef, model::Parent};
 
 pub(super) const SCHEME: &str = "tracker://";
 /// The maximum number of bytes of a URI that is parsed.
-const MAX_URI: usize = 256;
+const MAX_URI_BYTES: usize = 256;
 
 /// A resource that a URI names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Resource {
     /// Parses a URI. Returns `None` if it is not exactly the URI of a resource, for instance if it has another scheme,
     /// a query, an empty segment or an invalid escape.
     pub fn parse(uri: &str) -> Option<Self> {
-        if uri.len() > MAX_URI {
+        if uri.len() > MAX_URI_BYTES {
             return None;
         }
         let segments: Vec<String> = uri.strip_prefix(SCHEME)?.split('/').map(decode).collect::<Option<_>>()?;

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, ops::Range};
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 
 /// The maximum number of characters of a word; the rest is ignored.
-const MAX_WORD: usize = 200;
+const MAX_WORD_CHARS: usize = 200;
 /// The largest position of a word in PostgreSQL.
 const MAX_POSITION: usize = 16_383;
 /// The distance between two parts of an entry, so that their words are not adjacent.
@@ -29,7 +29,7 @@ fn words(text: &str) -> impl Iterator<Item = (Range<usize>, String)> {
 fn fold(word: &str) -> String {
     let plain = word.nfd().filter(|c| !is_combining_mark(*c)).flat_map(char::to_lowercase);
     // Lower-casing may add marks, and any other character would be syntax in a query.
-    plain.filter(|c| c.is_alphanumeric()).take(MAX_WORD).collect()
+    plain.filter(|c| c.is_alphanumeric()).take(MAX_WORD_CHARS).collect()
 }
 
 /// Returns a `tsvector` of PostgreSQL for parts with weights from A to D.

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::{
     arguments::{CreateIssue, CreateProject, EntityRef, UpdateIssue},
-    db::{Db, DbResult, missing_row, not_written, values},
+    db::{Db, DbResult, missing_row, unwritten_error, values},
     history::{Actor, Subject, record},
     inserts::{IssueRow, ensure_person, insert_comment, insert_issue, insert_project},
     model::{Comment, Issue, IssueKey, Parent, Person, Project, ProjectKey, Status, Uuid},
@@ -27,7 +27,7 @@ use countersign_provider::{ToolResult, text::tool_result};
 pub(super) fn earlier_run(db: Db<'_>, change_id: &str) -> Result<Option<ToolResult>, McpError> {
     let sql = "SELECT content, structured FROM runs WHERE change_id = ?1";
     let found: Option<(String, String)> =
-        db.query_optional(sql, values![change_id], |row| Ok((row.get(0)?, row.get(1)?))).map_err(not_written)?;
+        db.query_optional(sql, values![change_id], |row| Ok((row.get(0)?, row.get(1)?))).map_err(unwritten_error)?;
     let Some((content, structured)) = found else { return Ok(None) };
     let broken = |_| McpError::new(ErrorKind::Internal, "The answer of the earlier run cannot be read.");
     Ok(Some(ToolResult {
@@ -43,7 +43,7 @@ pub(super) fn remember_run(db: Db<'_>, tool: &str, actor: &Actor, result: &ToolR
     let structured = result.structured_content.as_deref().map_or("{}", RawValue::get);
     let sql = "INSERT INTO runs (change_id, tool, at, content, structured) VALUES (?1, ?2, ?3, ?4, ?5)";
     let given = values![change_id, tool, &actor.at, result.content.get(), structured];
-    db.execute(sql, given).map(drop).map_err(not_written)
+    db.execute(sql, given).map(drop).map_err(unwritten_error)
 }
 
 /// Carries out the plan, and returns the answer and the changed resources. The caller commits.
@@ -57,7 +57,7 @@ pub(super) fn apply(
     let run = || -> DbResult<(ToolResult, ChangedResources)> {
         let mut changed_resources = ChangedResources::default();
         let author = ensure_person(db, principal, &actor.at, &mut changed_resources)?;
-        let mut run = Run { db, workflow, plan, actor, author, changed_resources };
+        let mut run = PlanRun { db, workflow, plan, actor, author, changed_resources };
         let result = match &plan.action {
             Action::CreateProject { key, new } => run.create_project(key, new),
             Action::CreateIssue { project, new, assignee, parent } => {
@@ -71,10 +71,11 @@ pub(super) fn apply(
         };
         Ok((result?, run.changed_resources))
     };
-    run().map_err(not_written)
+    run().map_err(unwritten_error)
 }
 
-struct Run<'a> {
+/// The state of carrying out one plan.
+struct PlanRun<'a> {
     db: Db<'a>,
     workflow: &'a Workflow,
     plan: &'a Plan,
@@ -124,7 +125,7 @@ struct IssueName {
     title: String,
 }
 
-impl Run<'_> {
+impl PlanRun<'_> {
     /// Records the plan's changes of an issue, and marks the issue and its project as changed.
     fn record(&mut self, issue: &Issue, action: &str) -> DbResult<()> {
         let subject = Subject { project: issue.project, issue: Some((&issue.id, &issue.key)) };

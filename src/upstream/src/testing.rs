@@ -152,7 +152,7 @@ impl Link for ScriptedLink {
         Box::pin(async { Ok(()) })
     }
 
-    fn opened(&self, negotiated: &NegotiatedSession) {
+    fn complete_handshake(&self, negotiated: &NegotiatedSession) {
         self.sent.lock().push(format!("opened {}", negotiated.revision.as_str()));
     }
 

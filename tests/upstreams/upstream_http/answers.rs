@@ -22,7 +22,7 @@ async fn stateless_request_has_headers_and_exact_result() {
     let connector = connector(&server.url, &headers, UrlTransport::Auto);
     assert_eq!(connector.kind(), LinkKind::Streams);
     let link = connector.connect(RecordingListener::new()).await.unwrap();
-    link.opened(&negotiated(Revision::MODERN));
+    link.complete_handshake(&negotiated(Revision::MODERN));
     assert_eq!(connector.kind(), LinkKind::Stateless);
     let mut outgoing = Outgoing::new(7, "tools/call", Some(r#"{"name":"größe"}"#));
     outgoing.name = Some("größe".into());

@@ -164,7 +164,7 @@ async fn unsent_and_possibly_sent_requests_differ() {
         let connector = connector(url, headers, UrlTransport::Auto);
         async move {
             let link = connector.connect(RecordingListener::new()).await?;
-            link.opened(&negotiated(Revision::MODERN));
+            link.complete_handshake(&negotiated(Revision::MODERN));
             ask(&link, call(1)).await
         }
     };

@@ -228,7 +228,7 @@ impl Server {
     /// Opens a link in the stateless era.
     pub async fn modern(&self) -> Arc<dyn Link> {
         let link = self.connector().connect(RecordingListener::new()).await.unwrap();
-        link.opened(&negotiated(Revision::MODERN));
+        link.complete_handshake(&negotiated(Revision::MODERN));
         link
     }
 

@@ -63,7 +63,7 @@ use countersign_session::{
     status::GatewayStatus,
 };
 use countersign_store::{PinStore, Store, StoreError, StoreLocation};
-use countersign_telemetry::{self, Metrics, metrics::Breaker};
+use countersign_telemetry::{self, Metrics, metrics::CircuitState};
 use countersign_tracker::Tracker;
 use countersign_transports::{endpoint::McpEndpoint, http, ws};
 use countersign_upstream::Upstreams;
@@ -382,7 +382,7 @@ fn build_providers(
     providers.push(RouteTarget::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, provider_count)));
     for provider in &providers {
         // Built-in providers are always available, so their breakers stay closed.
-        countersign_telemetry::metrics::set_breaker_state(provider.name(), Breaker::Closed);
+        countersign_telemetry::metrics::set_breaker_state(provider.name(), CircuitState::Closed);
     }
     Ok(providers)
 }

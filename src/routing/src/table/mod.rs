@@ -37,7 +37,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, param_headers::ParamHeader, suggest};
 use countersign_provider::{Module, Provider, ToolDef};
-use countersign_telemetry::metrics::Breaker;
+use countersign_telemetry::metrics::CircuitState;
 use countersign_upstream::{Upstream, server::Phase};
 
 pub use self::{
@@ -417,7 +417,7 @@ fn can_serve(provider: &RouteTarget) -> bool {
     provider.upstream().is_none_or(|upstream| {
         upstream.negotiated().is_some()
             && !matches!(upstream.phase(), Phase::Down(_))
-            && upstream.breaker_state() != Breaker::Open
+            && upstream.breaker_state() != CircuitState::Open
     })
 }
 

@@ -20,7 +20,7 @@ fn recorded_values_are_rendered() {
     requests.record(Transport::Sse, Method::from_name("prompts/get"), RequestOutcome::Ok, Duration::from_secs(3));
     requests.record(Transport::Sse, Method::from_name("no/such"), RequestOutcome::ClientError, Duration::ZERO);
     requests.record_error(ErrorKind::ResumeTooLate);
-    set_breaker_state("tracker", Breaker::Open);
+    set_breaker_state("tracker", CircuitState::Open);
     CacheMetrics::for_cache(Cache::Reads).hit();
     CacheMetrics::for_cache(Cache::Reads).miss();
     let guard = ConnectionGuard::connection(Transport::Stdio);

@@ -52,8 +52,8 @@ fn each_page(from: Db<'_>, table: &str, columns: &str, mut each: impl FnMut(&[Ro
 /// Copies all rows into empty tables, and returns their number.
 pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbResult<u64> {
     match to {
-        Db::File(conn) => conn.pragma_update(None, "defer_foreign_keys", true)?,
-        Db::Server(session) => session.batch("SET CONSTRAINTS ALL DEFERRED")?,
+        Db::Sqlite(conn) => conn.pragma_update(None, "defer_foreign_keys", true)?,
+        Db::Postgres(session) => session.batch("SET CONSTRAINTS ALL DEFERRED")?,
     }
     let (mut copied, total) = (0, count(from)?);
     for (table, columns) in TABLES {
@@ -73,7 +73,7 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbR
             progress(copied, total);
             Ok(())
         })?;
-        if let Db::Server(_) = to
+        if let Db::Postgres(_) = to
             && columns.starts_with("id,")
         {
             let next = format!(

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{FILE_NAME, SLOW_READ_TIMEOUT, TrackerError, unknown_outcome};
 use crate::{
-    db::{Db, DbError, DbResult, not_written},
+    db::{Db, DbError, DbResult, unwritten_error},
     uri::ChangedResources,
 };
 use countersign_protocol::McpError;
@@ -33,13 +33,13 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of prepared statements of a connection. Listings have one for each combination of filters.
 const CACHED_STATEMENTS: usize = 128;
 
-pub(super) struct File {
+pub(super) struct SqliteDatabase {
     path: PathBuf,
     writer: Mutex<Connection>,
     readers: Mutex<Vec<Connection>>,
 }
 
-impl File {
+impl SqliteDatabase {
     /// Opens or creates the file (mode 0600), and migrates its schema. `fill` runs in the same transaction, and
     /// receives `true` if the file is new.
     pub fn open(dir: &Path, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>) -> Result<Self, TrackerError> {
@@ -67,7 +67,7 @@ impl File {
 
     /// Reads one state on this thread.
     pub fn read<T>(&self, read: impl FnOnce(Db<'_>) -> Result<T, McpError>) -> Result<T, McpError> {
-        self.with_reader(|conn| read(Db::File(&*conn.unchecked_transaction().map_err(DbError::from)?)))
+        self.with_reader(|conn| read(Db::Sqlite(&*conn.unchecked_transaction().map_err(DbError::from)?)))
     }
 
     /// Reads one state on this thread, until `stop` is cancelled or the time limit is over.
@@ -81,7 +81,7 @@ impl File {
         self.with_reader(|conn| {
             conn.progress_handler(STEPS_PER_CHECK, Some(is_over)).map_err(DbError::from)?;
             let result =
-                conn.unchecked_transaction().map_err(|e| DbError::from(e).into()).and_then(|tx| read(Db::File(&tx)));
+                conn.unchecked_transaction().map_err(|e| DbError::from(e).into()).and_then(|tx| read(Db::Sqlite(&tx)));
             conn.progress_handler(0, None::<fn() -> bool>).map_err(DbError::from)?;
             result
         })
@@ -104,8 +104,8 @@ impl File {
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,
     ) -> Result<(T, ChangedResources), McpError> {
         let mut conn = self.writer.lock();
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(not_written)?;
-        let done = write(Db::File(&tx))?;
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unwritten_error)?;
+        let done = write(Db::Sqlite(&tx))?;
         tx.commit().map_err(commit_error)?;
         Ok(done)
     }
@@ -114,7 +114,7 @@ impl File {
         let failed = |source| TrackerError::Database { path: self.path.clone(), source };
         let mut conn = self.writer.lock();
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        let done = copy(Db::File(&tx))?;
+        let done = copy(Db::Sqlite(&tx))?;
         tx.commit().map_err(failed)?;
         Ok(done)
     }
@@ -151,7 +151,7 @@ fn migrate(conn: &mut Connection, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()
     for sql in MIGRATIONS.iter().skip(found) {
         tx.execute_batch(sql)?;
     }
-    fill(Db::File(&tx), found == 0)?;
+    fill(Db::Sqlite(&tx), found == 0)?;
     tx.pragma_update(None, "user_version", i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX))?;
     Ok(tx.commit()?)
 }
@@ -160,7 +160,7 @@ fn migrate(conn: &mut Connection, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()
 fn commit_error(error: rusqlite::Error) -> McpError {
     use rusqlite::ErrorCode::{ConstraintViolation, DatabaseBusy, DatabaseLocked, DiskFull};
     match error.sqlite_error_code() {
-        Some(DatabaseBusy | DatabaseLocked | DiskFull | ConstraintViolation) => not_written(error),
+        Some(DatabaseBusy | DatabaseLocked | DiskFull | ConstraintViolation) => unwritten_error(error),
         _ => unknown_outcome(&error),
     }
 }
@@ -182,13 +182,13 @@ mod tests {
                 created.push(is_new);
                 Ok(())
             };
-            drop(File::open(dir.path(), fill).unwrap());
+            drop(SqliteDatabase::open(dir.path(), fill).unwrap());
         }
         assert_eq!(created, [true, false]);
         let path = dir.path().join(FILE_NAME);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 
-        let file = File::open(dir.path(), |_, _| Ok(())).unwrap();
+        let file = SqliteDatabase::open(dir.path(), |_, _| Ok(())).unwrap();
         let conn = file.writer.lock();
         let pragma = |name: &str| conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, Value>(0)).unwrap();
         assert_eq!(pragma("journal_mode"), Value::Text("wal".into()));
@@ -199,41 +199,42 @@ mod tests {
         let conn = Connection::open(&path).unwrap();
         conn.pragma_update(None, "user_version", 99).unwrap();
         drop(conn);
-        let error = File::open(dir.path(), |_, _| Ok(())).err().unwrap();
+        let error = SqliteDatabase::open(dir.path(), |_, _| Ok(())).err().unwrap();
         assert!(matches!(error, TrackerError::Newer { found: 99, .. }), "{error}");
     }
 
     #[test]
     fn failed_first_fill_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
-        let result = File::open(dir.path(), |db, _| db.execute("INSERT INTO nowhere VALUES (1)", &[]).map(drop));
+        let result =
+            SqliteDatabase::open(dir.path(), |db, _| db.execute("INSERT INTO nowhere VALUES (1)", &[]).map(drop));
         assert!(result.is_err());
         let mut is_new = false;
         let fill = |_: Db<'_>, new| {
             is_new = new;
             Ok(())
         };
-        File::open(dir.path(), fill).unwrap();
+        SqliteDatabase::open(dir.path(), fill).unwrap();
         assert!(is_new);
     }
 
     #[test]
     fn readers_cannot_write() {
         let dir = tempfile::tempdir().unwrap();
-        let file = File::open(dir.path(), |_, _| Ok(())).unwrap();
-        let result = file.read(|db| db.execute("DELETE FROM people", &[]).map_err(not_written));
+        let file = SqliteDatabase::open(dir.path(), |_, _| Ok(())).unwrap();
+        let result = file.read(|db| db.execute("DELETE FROM people", &[]).map_err(unwritten_error));
         assert_eq!(result.unwrap_err().kind, ErrorKind::StoreUnavailable);
     }
 
     #[test]
     fn repeated_read_is_prepared_once() {
         let dir = tempfile::tempdir().unwrap();
-        let file = File::open(dir.path(), |_, _| Ok(())).unwrap();
+        let file = SqliteDatabase::open(dir.path(), |_, _| Ok(())).unwrap();
         let run_counts = file.read(|db| {
             for key in ["CORE-1", "CORE-2", "CORE-3"] {
                 assert!(rows::find_issue(db, &Workflow::default(), &EntityRef::Key(key.into())).unwrap().is_none());
             }
-            let Db::File(conn) = db else { unreachable!("it is a file") };
+            let Db::Sqlite(conn) = db else { unreachable!("it is a file") };
             let statement = conn.prepare_cached(&format!("{} WHERE i.key = ?1", rows::ISSUE_QUERY)).unwrap();
             Ok((
                 statement.get_status(rusqlite::StatementStatus::Run),
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn slow_read_ends_when_cancelled() {
         let dir = tempfile::tempdir().unwrap();
-        let file = File::open(dir.path(), |_, _| Ok(())).unwrap();
+        let file = SqliteDatabase::open(dir.path(), |_, _| Ok(())).unwrap();
         let cancel = CancellationToken::new();
         let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
         let result = file.read_until(&cancel, |db| {

@@ -22,7 +22,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{ModuleStorage, StoreError};
 
 pub use self::copying::move_data;
-use self::{file::File, server::Server};
+use self::{file::SqliteDatabase, server::PostgresDatabase};
 
 /// The name of the file in the data directory.
 const FILE_NAME: &str = "tracker.db";
@@ -41,7 +41,7 @@ pub enum TrackerError {
     #[error("the tracker's tables were written by a newer version (schema {found}, this version knows up to {known})")]
     NewerTables { found: usize, known: usize },
     #[error("the tracker's tables: {0}")]
-    Server(#[from] StoreError),
+    Store(#[from] StoreError),
     #[error("the tracker's data: {0}")]
     Data(String),
     #[error("modules.tracker.workflow: {0}")]
@@ -80,8 +80,8 @@ struct StorageParts {
 }
 
 enum Database {
-    File(Arc<File>),
-    Server(Server),
+    Sqlite(Arc<SqliteDatabase>),
+    Postgres(PostgresDatabase),
 }
 
 impl Storage {
@@ -97,14 +97,17 @@ impl Storage {
     ) -> Result<Self, TrackerError> {
         let announce = Arc::new(announce);
         let (database, slow_reads) = match location {
-            ModuleStorage::Directory(dir) => (Database::File(Arc::new(File::open(dir, fill)?)), file::MAX_SLOW_READS),
+            ModuleStorage::Directory(dir) => {
+                (Database::Sqlite(Arc::new(SqliteDatabase::open(dir, fill)?)), file::MAX_SLOW_READS)
+            }
             ModuleStorage::Postgres { tables, dir } => {
                 let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
-                let server = Server::open(Arc::clone(tables), Arc::clone(&announce), |db, is_new| match &file {
-                    Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
-                    _ => fill(db, is_new),
-                })?;
-                (Database::Server(server), server::MAX_SLOW_READS)
+                let server =
+                    PostgresDatabase::open(Arc::clone(tables), Arc::clone(&announce), |db, is_new| match &file {
+                        Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
+                        _ => fill(db, is_new),
+                    })?;
+                (Database::Postgres(server), server::MAX_SLOW_READS)
             }
         };
         let (write_permit, slow_read_permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
@@ -120,8 +123,8 @@ impl Storage {
     ) -> Result<T, McpError> {
         match (kind, &self.0.database) {
             (ReadKind::Slow, _) => self.read_slow(cancel, read).await,
-            (_, Database::File(file)) => file.read(read),
-            (_, Database::Server(server)) => server.read(kind, read).await,
+            (_, Database::Sqlite(file)) => file.read(read),
+            (_, Database::Postgres(server)) => server.read(kind, read).await,
         }
     }
 
@@ -144,14 +147,14 @@ impl Storage {
         let _stop = stop.clone().drop_guard();
         let done = async {
             match &self.0.database {
-                Database::Server(server) => {
+                Database::Postgres(server) => {
                     let read = move |db: Db<'_>| {
                         let _permit = permit;
                         read(db)
                     };
                     server.read(ReadKind::Slow, read).await
                 }
-                Database::File(file) => {
+                Database::Sqlite(file) => {
                     let file = Arc::clone(file);
                     let task = tokio::task::spawn_blocking(move || {
                         let _permit = permit;
@@ -180,8 +183,8 @@ impl Storage {
             // An error here rolls the transaction back.
             let write = |db: Db<'_>| write(db).map_err(mark_not_applied);
             let (value, changed_resources) = match &storage.database {
-                Database::File(file) => file.write(write)?,
-                Database::Server(server) => server.write(write)?,
+                Database::Sqlite(file) => file.write(write)?,
+                Database::Postgres(server) => server.write(write)?,
             };
             (storage.announce)(changed_resources);
             Ok(value)
@@ -192,15 +195,15 @@ impl Storage {
     /// Runs one transaction on this thread and announces nothing.
     fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
         match &self.0.database {
-            Database::File(file) => file.copy_within(copy),
-            Database::Server(server) => server.copy_within(copy),
+            Database::Sqlite(file) => file.copy_within(copy),
+            Database::Postgres(server) => server.copy_within(copy),
         }
     }
 }
 
 /// Copies the data of a file into empty tables.
 fn import(file: &Path, db: Db<'_>) -> DbResult<()> {
-    let rows = copying::copy(Db::File(&file::connect(file, true)?), db, &mut |_, _| {})?;
+    let rows = copying::copy(Db::Sqlite(&file::connect(file, true)?), db, &mut |_, _| {})?;
     tracing::info!(rows, file = %file.display(), "tracker: copied the file's data into the database; the file is no longer used");
     Ok(())
 }

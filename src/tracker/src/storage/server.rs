@@ -11,7 +11,7 @@ use std::{
 
 use super::{Announce, ReadKind, TrackerError, unknown_outcome};
 use crate::{
-    db::{Db, DbError, DbResult, internal_error, not_written, values},
+    db::{Db, DbError, DbResult, internal_error, unwritten_error, values},
     uri::ChangedResources,
 };
 use countersign_protocol::McpError;
@@ -43,7 +43,7 @@ const BEGIN_WRITE: &str = "BEGIN; LOCK TABLE tracker_touched IN SHARE ROW EXCLUS
 const BEGIN_COPY: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s';
     LOCK TABLE tracker_touched IN SHARE ROW EXCLUSIVE MODE";
 
-pub(super) struct Server {
+pub(super) struct PostgresDatabase {
     tables: Arc<Tables>,
     /// The name under which this gateway announces its writes.
     gateway: String,
@@ -52,7 +52,7 @@ pub(super) struct Server {
     _follower: JoinHandle<()>,
 }
 
-impl Server {
+impl PostgresDatabase {
     /// Opens or creates the tables, as [`super::Storage::open`] does.
     pub fn open(
         tables: Arc<Tables>,
@@ -81,10 +81,10 @@ impl Server {
         let mut session = self.tables.session().await.map_err(DbError::from)?;
         let task = tokio::task::spawn_blocking(move || {
             if kind == ReadKind::Statement {
-                return read(Db::Server(&session));
+                return read(Db::Postgres(&session));
             }
             session.begin(BEGIN_READ).map_err(DbError::from)?;
-            let result = read(Db::Server(&session));
+            let result = read(Db::Postgres(&session));
             // A connection whose transaction could not be ended is closed.
             let _ = session.commit();
             result
@@ -97,16 +97,16 @@ impl Server {
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,
     ) -> Result<(T, ChangedResources), McpError> {
-        let mut session = self.tables.wait_for_session().map_err(not_written)?;
-        session.begin(BEGIN_WRITE).map_err(not_written)?;
-        let (value, changed_resources) = write(Db::Server(&session))?;
-        let announcement = self.announce(Db::Server(&session), &changed_resources).map_err(not_written)?;
+        let mut session = self.tables.wait_for_session().map_err(unwritten_error)?;
+        session.begin(BEGIN_WRITE).map_err(unwritten_error)?;
+        let (value, changed_resources) = write(Db::Postgres(&session))?;
+        let announcement = self.announce(Db::Postgres(&session), &changed_resources).map_err(unwritten_error)?;
         if let Err(error) = session.commit() {
             // A commit that the server refused was not made. If the connection ended, the outcome has to be looked up.
-            let StoreError::Unreachable(_) = error else { return Err(not_written(error)) };
+            let StoreError::Unreachable(_) = error else { return Err(unwritten_error(error)) };
             match self.is_announced(announcement) {
                 Some(true) => {}
-                Some(false) => return Err(not_written(error)),
+                Some(false) => return Err(unwritten_error(error)),
                 None => return Err(unknown_outcome(&error)),
             }
         }
@@ -116,7 +116,7 @@ impl Server {
     pub fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
         let mut session = self.tables.wait_for_session()?;
         session.begin(BEGIN_COPY)?;
-        let value = copy(Db::Server(&session))?;
+        let value = copy(Db::Postgres(&session))?;
         session.commit()?;
         Ok(value)
     }
@@ -136,7 +136,7 @@ impl Server {
             let mut session = self.tables.wait_for_session()?;
             session.begin(BEGIN_WRITE)?;
             let sql = "SELECT 1 FROM tracker_touched WHERE id = ?1 AND gateway = ?2";
-            let found = Db::Server(&session).query_optional(sql, values![announcement, &self.gateway], |_| Ok(()))?;
+            let found = Db::Postgres(&session).query_optional(sql, values![announcement, &self.gateway], |_| Ok(()))?;
             // No other announcement gets this id meanwhile, because this gateway writes nothing.
             let _ = session.commit();
             Ok(found.is_some())
@@ -164,7 +164,7 @@ fn migrate(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()
         "SET LOCAL client_min_messages = warning;
          CREATE TABLE IF NOT EXISTS countersign_modules (name TEXT PRIMARY KEY, version BIGINT NOT NULL)",
     )?;
-    let db = Db::Server(session);
+    let db = Db::Postgres(session);
     let known = MIGRATIONS.len();
     let version = "SELECT version FROM countersign_modules WHERE name = ?1";
     let found: Option<usize> = db.query_optional(version, values![MODULE], |row| row.get(0))?;
@@ -194,7 +194,7 @@ struct Follower {
 impl Follower {
     fn newest(&self) -> DbResult<i64> {
         let session = self.tables.wait_for_session()?;
-        Db::Server(&session).query_one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
+        Db::Postgres(&session).query_one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
     }
 
     fn run(mut self, ended: &mpsc::Receiver<()>) {
@@ -216,7 +216,7 @@ impl Follower {
         let session = self.tables.wait_for_session()?;
         let sql = "SELECT id, gateway, uris, listed FROM tracker_touched WHERE id > ?1 ORDER BY id";
         let announcements: Vec<(i64, String, String, bool)> =
-            Db::Server(&session).query_all(sql, values![self.last_id], |row| {
+            Db::Postgres(&session).query_all(sql, values![self.last_id], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
             })?;
         drop(session);

@@ -199,7 +199,7 @@ async fn quick_listings_use_an_index() {
             let cancel = CancellationToken::new();
             let plan = t.tracker.storage.read(ReadKind::Snapshot, &cancel, move |db| {
                 let (sql, parameters) = issue_query(db, &wanted, after, 20)?.unwrap();
-                let Db::File(_) = db else { return Ok(Vec::new()) };
+                let Db::Sqlite(_) = db else { return Ok(Vec::new()) };
                 Ok(db
                     .query_all(&format!("EXPLAIN QUERY PLAN {sql}"), &parameters.values(), |row| row.get::<String>(3))
                     .unwrap())

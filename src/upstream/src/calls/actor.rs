@@ -11,7 +11,7 @@ use crate::{
     link::{LinkError, handshake},
     server::{
         Upstream, UpstreamActor,
-        connection::{Traffic, UpstreamConnection},
+        connection::{LinkCalls, UpstreamConnection},
         endpoint::Endpoint,
         pool::{OpeningSender, PoolKey},
     },
@@ -76,13 +76,12 @@ impl Handler<OpenLink> for UpstreamActor {
 
 async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<UpstreamConnection>, LinkError> {
     let known = upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
-    let traffic = Traffic::new(upstream.weak_self.clone(), matches!(open.key, PoolKey::Session(_)));
+    let calls = LinkCalls::new(upstream.weak_self.clone(), matches!(open.key, PoolKey::Session(_)));
     let plain = ClientCapabilities::default();
     let capabilities = if open.key == PoolKey::Plain { &plain } else { &open.capabilities };
     let connector = open.endpoint.connector();
-    let (link, negotiated) =
-        handshake::open(&*connector, Some(&known), capabilities, Arc::clone(&traffic) as _).await?;
-    Ok(Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated)))
+    let (link, negotiated) = handshake::open(&*connector, Some(&known), capabilities, Arc::clone(&calls) as _).await?;
+    Ok(Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated)))
 }
 
 /// Runs an approved change once. The Executor's thread sends this message, which fails as

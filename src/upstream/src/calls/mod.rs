@@ -17,7 +17,7 @@ use crate::{
         CallOutcome, Caller, Upstream,
         connection::UpstreamConnection,
         endpoint::{CallPass, Endpoint, choose_endpoint},
-        limits::{CallClock, NoSlot},
+        limits::{CallClock, SlotError},
         own_requests::OwnRequestError,
         pool::PoolKey,
     },
@@ -89,8 +89,8 @@ impl Upstream {
         let timeout = self.timeouts.for_call(&outgoing.method, outgoing.name.as_deref());
         let _slot = self.call_slots.acquire(timeout).await.map_err(|why| {
             let message = match why {
-                NoSlot::QueueFull => "too many calls wait for this server (max_queue)",
-                NoSlot::Timeout => "this server has had too many calls for too long (max_in_flight)",
+                SlotError::QueueFull => "too many calls wait for this server (max_queue)",
+                SlotError::Timeout => "this server has had too many calls for too long (max_in_flight)",
             };
             (CallOutcome::Refused, self.overloaded(message))
         })?;
@@ -216,7 +216,7 @@ impl Upstream {
         let _in_flight = endpoint.count_call();
         // In the stateless era, each request has a stream of its own.
         let _registered = (connection.era == Era::Legacy)
-            .then(|| connection.traffic.register_call(outgoing.id, Arc::clone(clock) as _, caller.session.clone()));
+            .then(|| connection.calls.register_call(outgoing.id, Arc::clone(clock) as _, caller.session.clone()));
         let (_level_request, level) = connection.request_log_level(caller.log_level);
         let result = tokio::select! {
             biased;

@@ -59,7 +59,7 @@ pub async fn detect(
         let link = connector.connect(unsolicited()).await?;
         let outcome = probe(&*link, connector.kind()).await;
         if let Ok(ProbeOutcome::Modern(negotiated)) = outcome {
-            link.opened(&negotiated);
+            link.complete_handshake(&negotiated);
             return Ok(DetectionResult { connector, negotiated, link });
         }
         link.close();

@@ -59,7 +59,7 @@ pub async fn open(
 ) -> Result<(Arc<dyn Link>, NegotiatedSession), LinkError> {
     if let Some(known) = known.filter(|known| known.revision.era() == Era::Modern) {
         let link = connector.connect(unsolicited).await?;
-        link.opened(known);
+        link.complete_handshake(known);
         return Ok((link, known.clone()));
     }
     let mut revision = Revision::NEWEST_LEGACY;
@@ -112,7 +112,7 @@ async fn initialize(
     let error = match answer.map_err(timeout_error)?? {
         Response::Result(result) => {
             let negotiated = parse_initialize_result(&result)?;
-            link.opened(&negotiated);
+            link.complete_handshake(&negotiated);
             link.notify("notifications/initialized", None).await?;
             return Ok(HandshakeOutcome::Done(negotiated));
         }

@@ -163,7 +163,7 @@ pub trait Link: Send + Sync + 'static {
 
     /// Completes the handshake or discovery. Later requests conform to the negotiated revision, and a transport that needs a
     /// stream for messages outside of requests opens it.
-    fn opened(&self, negotiated: &NegotiatedSession);
+    fn complete_handshake(&self, negotiated: &NegotiatedSession);
 
     /// Returns a token that is cancelled when the link has ended for any reason.
     fn closed(&self) -> CancellationToken;

@@ -324,7 +324,7 @@ impl Link for SharedLink {
         Box::pin(async move { self.mux.notify(method, params) })
     }
 
-    fn opened(&self, negotiated: &NegotiatedSession) {
+    fn complete_handshake(&self, negotiated: &NegotiatedSession) {
         self.mux.modern.store(negotiated.revision.era() == Era::Modern, Ordering::Relaxed);
     }
 

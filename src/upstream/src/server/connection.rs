@@ -22,7 +22,7 @@ use countersign_provider::request::UpstreamRequest;
 pub struct UpstreamConnection {
     pub link: Arc<dyn Link>,
     pub kind: LinkKind,
-    pub traffic: Arc<Traffic>,
+    pub calls: Arc<LinkCalls>,
     pub features: ServerFeatures,
     pub era: Era,
     /// Cancelled when the link or the session at the upstream has ended. No further call uses the link then.
@@ -33,7 +33,7 @@ pub struct UpstreamConnection {
 
 impl UpstreamConnection {
     #[must_use]
-    pub fn new(link: Arc<dyn Link>, kind: LinkKind, traffic: Arc<Traffic>, negotiated: &NegotiatedSession) -> Self {
+    pub fn new(link: Arc<dyn Link>, kind: LinkKind, calls: Arc<LinkCalls>, negotiated: &NegotiatedSession) -> Self {
         Self {
             kind,
             retired: link.closed().child_token(),
@@ -42,7 +42,7 @@ impl UpstreamConnection {
             log_levels: Mutex::default(),
             timeout_streak: TimeoutStreak::default(),
             link,
-            traffic,
+            calls,
         }
     }
 
@@ -58,14 +58,14 @@ impl UpstreamConnection {
 
     pub fn close(&self) {
         self.retired.cancel();
-        self.traffic.clear_last_listener();
+        self.calls.clear_last_listener();
         self.link.close();
     }
 
     /// Closes the connection, and fails its pending requests with `why`.
     pub fn abandon(&self, why: LinkError) {
         self.retired.cancel();
-        self.traffic.clear_last_listener();
+        self.calls.clear_last_listener();
         self.link.abandon(why);
     }
 
@@ -113,7 +113,7 @@ impl Drop for LogLevelRequest<'_> {
 }
 
 /// The calls active on one link, and the recipients of messages that name no call.
-pub struct Traffic {
+pub struct LinkCalls {
     upstream: Weak<Upstream>,
     /// `true` if the link belongs to one client session, which also receives messages after its last call.
     is_session_owned: bool,
@@ -134,7 +134,7 @@ struct ActiveCall {
     session: Option<Arc<str>>,
 }
 
-impl Traffic {
+impl LinkCalls {
     #[must_use]
     pub fn new(upstream: Weak<Upstream>, is_session_owned: bool) -> Arc<Self> {
         Arc::new(Self { upstream, is_session_owned, has_subscription: AtomicBool::new(false), calls: Mutex::default() })
@@ -143,7 +143,7 @@ impl Traffic {
     /// Registers a call until the guard is dropped.
     pub fn register_call(&self, id: u64, listener: Arc<dyn Listener>, session: Option<Arc<str>>) -> RegisteredCall<'_> {
         self.calls.lock().active.push(ActiveCall { id, listener, session });
-        RegisteredCall { traffic: self, id }
+        RegisteredCall { link_calls: self, id }
     }
 
     pub(crate) fn mark_subscribed(&self) {
@@ -169,7 +169,7 @@ impl Traffic {
     }
 }
 
-impl Listener for Traffic {
+impl Listener for LinkCalls {
     fn notification(&self, notification: UpstreamNotification) {
         let Some(upstream) = self.upstream.upgrade() else { return };
         if upstream.handle_notification(&notification, self.has_subscription.load(Ordering::Relaxed)) {
@@ -198,18 +198,18 @@ impl Listener for Traffic {
     }
 }
 
-/// Unregisters a call when dropped (see [`Traffic::register_call`]).
+/// Unregisters a call when dropped (see [`LinkCalls::register_call`]).
 pub struct RegisteredCall<'a> {
-    traffic: &'a Traffic,
+    link_calls: &'a LinkCalls,
     id: u64,
 }
 
 impl Drop for RegisteredCall<'_> {
     fn drop(&mut self) {
-        let mut calls = self.traffic.calls.lock();
+        let mut calls = self.link_calls.calls.lock();
         if let Some(index) = calls.active.iter().position(|call| call.id == self.id) {
             let ended = calls.active.swap_remove(index);
-            if self.traffic.is_session_owned {
+            if self.link_calls.is_session_owned {
                 calls.last_listener = Some(ended.listener);
             }
         }

@@ -18,7 +18,7 @@ use super::{connection::UpstreamConnection, limits::CounterGuard, pool::Pool};
 use crate::link::{Connector, LinkKind};
 use countersign_config::BreakerConfig;
 use countersign_net::random_byte;
-use countersign_telemetry::metrics::Breaker as CircuitState;
+use countersign_telemetry::metrics::CircuitState;
 
 /// One endpoint with its connections.
 pub struct Endpoint {

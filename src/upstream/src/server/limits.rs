@@ -42,7 +42,7 @@ pub struct CallSlots {
 
 /// The reason why a call gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoSlot {
+pub enum SlotError {
     /// The queue is full.
     QueueFull,
     /// No slot became free in time.
@@ -59,25 +59,25 @@ impl CallSlots {
     /// Acquires a slot. Waits for at most `max_wait`, in order of arrival.
     ///
     /// # Errors
-    /// See [`NoSlot`].
-    pub async fn acquire(&self, max_wait: Duration) -> Result<SemaphorePermit<'_>, NoSlot> {
+    /// See [`SlotError`].
+    pub async fn acquire(&self, max_wait: Duration) -> Result<SemaphorePermit<'_>, SlotError> {
         if let Ok(slot) = self.permits.try_acquire() {
             return Ok(slot);
         }
         let _waiting = self.enqueue()?;
         match tokio::time::timeout(max_wait, self.permits.acquire()).await {
             Ok(Ok(slot)) => Ok(slot),
-            _ => Err(NoSlot::Timeout),
+            _ => Err(SlotError::Timeout),
         }
     }
 
     /// Joins the queue of calls that wait for a slot here or for a link of their own.
     ///
     /// # Errors
-    /// [`NoSlot::QueueFull`]
-    pub fn enqueue(&self) -> Result<CounterGuard<'_>, NoSlot> {
+    /// [`SlotError::QueueFull`]
+    pub fn enqueue(&self) -> Result<CounterGuard<'_>, SlotError> {
         let waiting = CounterGuard::new(&self.waiting);
-        if self.queued() > self.max_queue { Err(NoSlot::QueueFull) } else { Ok(waiting) }
+        if self.queued() > self.max_queue { Err(SlotError::QueueFull) } else { Ok(waiting) }
     }
 
     /// Returns the number of calls in flight.

@@ -383,7 +383,7 @@ struct ConnectionHistory {
     restarts: u64,
     error: Option<String>,
     /// Omitted definitions, and lists that could not be read.
-    faults: Vec<String>,
+    omitted: Vec<String>,
 }
 
 impl UpstreamMetrics {
@@ -407,7 +407,7 @@ impl UpstreamMetrics {
                 since: Timestamp::now(),
                 restarts: 0,
                 error: None,
-                faults: Vec::new(),
+                omitted: Vec::new(),
             }),
             name: has_own_label.then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
         }
@@ -447,8 +447,8 @@ impl UpstreamMetrics {
         self.history.lock().restarts += 1;
     }
 
-    pub(crate) fn set_faults(&self, faults: Vec<String>) {
-        self.history.lock().faults = faults;
+    pub(crate) fn set_omitted(&self, omitted: Vec<String>) {
+        self.history.lock().omitted = omitted;
     }
 }
 

@@ -49,7 +49,7 @@ impl Upstream {
             Era::Legacy => params.to_owned(),
         };
         let outgoing = Outgoing { repeatable: true, ..Outgoing::new(self.next_request_id(), method, Some(&params)) };
-        let listener: Arc<dyn Listener> = Arc::clone(&connection.traffic) as _;
+        let listener: Arc<dyn Listener> = Arc::clone(&connection.calls) as _;
         match tokio::time::timeout(limit, connection.link.request(&outgoing, listener)).await {
             Err(_) => Err(OwnRequestError::Timeout),
             Ok(Err(error)) => Err(error.into()),

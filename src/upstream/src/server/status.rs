@@ -8,7 +8,7 @@ use super::{Phase, Upstream};
 use crate::{catalog::ListKinds, link::LinkKind};
 use countersign_config::{UpstreamTarget, UrlTransport};
 use countersign_protocol::Era;
-use countersign_telemetry::metrics::Breaker;
+use countersign_telemetry::metrics::CircuitState;
 
 /// The status of an upstream for operators.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -54,7 +54,8 @@ pub struct UpstreamStatus {
     #[schema(required)]
     pub last_stderr: Option<String>,
     /// Omitted definitions, and lists that could not be read.
-    pub left_out: Vec<String>,
+    #[serde(rename = "leftOut")]
+    pub omitted: Vec<String>,
     /// The recipes for previews of its tools.
     pub previews: PreviewsStatus,
     /// The time of the last change of the status.
@@ -106,9 +107,9 @@ impl Upstream {
             revision: negotiated.as_ref().map(|n| n.revision.as_str()),
             required: self.config.required,
             breaker: match self.breaker_state() {
-                Breaker::Closed => "closed",
-                Breaker::HalfOpen => "half-open",
-                Breaker::Open => "open",
+                CircuitState::Closed => "closed",
+                CircuitState::HalfOpen => "half-open",
+                CircuitState::Open => "open",
             },
             in_flight: self.call_slots.in_use(),
             waiting: self.call_slots.queued(),
@@ -119,7 +120,7 @@ impl Upstream {
             last_error: history.error.clone(),
             stderr_error: stderr.error,
             last_stderr: stderr.last,
-            left_out: history.faults.clone(),
+            omitted: history.omitted.clone(),
             previews: PreviewsStatus {
                 sets: self.config.previews.sets.clone(),
                 tools: self.config.previews.by_tool.keys().cloned().collect(),
@@ -138,9 +139,9 @@ impl Upstream {
 
     /// Returns the state of the circuit breaker; the best one if there are replicas.
     #[must_use]
-    pub fn breaker_state(&self) -> Breaker {
+    pub fn breaker_state(&self) -> CircuitState {
         let states = self.endpoints.iter().map(|endpoint| endpoint.breaker.state());
-        states.min_by_key(|state| *state as u8).unwrap_or(Breaker::Closed)
+        states.min_by_key(|state| *state as u8).unwrap_or(CircuitState::Closed)
     }
 
     /// Returns `true` if calls are refused, because the circuit is open at every endpoint.
@@ -152,7 +153,8 @@ impl Upstream {
     /// Returns the indices of the endpoints whose circuit is open.
     #[must_use]
     pub fn open_breakers(&self) -> Vec<usize> {
-        let open = self.endpoints.iter().enumerate().filter(|(_, endpoint)| endpoint.breaker.state() == Breaker::Open);
+        let open =
+            self.endpoints.iter().enumerate().filter(|(_, endpoint)| endpoint.breaker.state() == CircuitState::Open);
         open.map(|(index, _)| index).collect()
     }
 
@@ -168,7 +170,7 @@ impl Upstream {
         let state = self.breaker_state();
         countersign_telemetry::metrics::set_breaker_state(&self.config.name, state);
         // Stateless HTTP has no connection whose loss could be noticed, so the actor reads the lists to find out.
-        if state == Breaker::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
+        if state == CircuitState::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
             self.mark_stale(ListKinds::all());
         }
     }

@@ -253,7 +253,7 @@ impl Link for FakeLinkHandle {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn opened(&self, _: &NegotiatedSession) {}
+    fn complete_handshake(&self, _: &NegotiatedSession) {}
 
     fn closed(&self) -> CancellationToken {
         self.0.closed.clone()

@@ -42,7 +42,7 @@ async fn all_pages_are_read_despite_missing_lists() {
     let status = upstream.status();
     assert_eq!((status.status, status.tools, status.resources), ("up", 3, 1));
     assert_eq!((status.era, status.revision), (Some("handshake"), Some("2025-11-25")));
-    assert!(status.left_out.is_empty(), "{:?}", status.left_out);
+    assert!(status.omitted.is_empty(), "{:?}", status.omitted);
 }
 
 #[actix::test]
@@ -59,7 +59,7 @@ async fn endless_list_is_truncated_and_failed_list_kept() {
     fake.open()[0].send_notification("notifications/tools/list_changed", json!({}));
     seconds(2).await;
     assert_eq!(names(&upstream), ["fake__a"]);
-    assert!(upstream.status().left_out[0].contains("tools/list"), "{:?}", upstream.status().left_out);
+    assert!(upstream.status().omitted[0].contains("tools/list"), "{:?}", upstream.status().omitted);
 }
 
 #[actix::test]
@@ -167,7 +167,7 @@ async fn other_replica_takes_over() {
 }
 
 #[actix::test]
-async fn survey_finds_tools_for_askable_clients() {
+async fn lists_connection_finds_tools_for_askable_clients() {
     let fake = legacy();
     *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask"]));
     let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
@@ -190,7 +190,7 @@ async fn survey_finds_tools_for_askable_clients() {
 }
 
 #[actix::test]
-async fn survey_connection_closes_if_lists_are_equal() {
+async fn lists_connection_closes_if_lists_are_equal() {
     let fake = legacy();
     let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;

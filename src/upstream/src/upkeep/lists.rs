@@ -45,18 +45,18 @@ pub(super) async fn refresh(
         Err(OwnRequestError::Link(error)) => return Err(error),
         Err(error) => return Err(LinkError::Protocol(error.to_string())),
     };
-    let mut faults: Vec<String> = Vec::new();
+    let mut omitted: Vec<String> = Vec::new();
     for (list, error) in &fresh.failed {
         tracing::warn!(upstream = %upstream.config.name, list, %error, "a list of the upstream could not be read");
-        faults.push(format!("{list}: {error}"));
+        omitted.push(format!("{list}: {error}"));
     }
-    faults.extend(fresh.catalog.truncated.iter().map(|(list, why)| format!("{list}: {why}; the rest is left out")));
+    omitted.extend(fresh.catalog.truncated.iter().map(|(list, why)| format!("{list}: {why}; the rest is left out")));
     let new = fresh.catalog;
     let mut changed = old.changed_lists(&new);
     if !changed.is_empty() || new.truncated != old.truncated {
         let definitions = UsableDefinitions::build(&upstream.config, &upstream.names, &new);
-        for fault in definitions.omitted.iter().take(MAX_LOGGED_OMISSIONS) {
-            tracing::warn!(upstream = %upstream.config.name, "{fault}");
+        for omission in definitions.omitted.iter().take(MAX_LOGGED_OMISSIONS) {
+            tracing::warn!(upstream = %upstream.config.name, "{omission}");
         }
         if definitions.omitted.len() > MAX_LOGGED_OMISSIONS {
             tracing::warn!(upstream = %upstream.config.name, more = definitions.omitted.len() - MAX_LOGGED_OMISSIONS, "further definitions are left out");
@@ -65,8 +65,8 @@ pub(super) async fn refresh(
         upstream.catalog.store(Arc::new(new));
         upstream.definitions.store(Arc::new(definitions));
     }
-    faults.extend(upstream.definitions.load().omitted.iter().take(100).cloned());
-    upstream.metrics.set_faults(faults);
+    omitted.extend(upstream.definitions.load().omitted.iter().take(100).cloned());
+    upstream.metrics.set_omitted(omitted);
     // The first lists are announced even if they are empty, because requests that wait for the first lists need the next route
     // table.
     if upstream.mark_reached() && changed.is_empty() {

@@ -1,8 +1,8 @@
 //! Keeps a configured upstream connected and its lists fresh. Runs on the upstreams' thread.
 
 mod lists;
+mod lists_connection;
 mod subscriptions;
-mod survey;
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -13,13 +13,13 @@ use actix::{Actor, Context};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::{lists::refresh, survey::Survey};
+use self::{lists::refresh, lists_connection::ListsConnection};
 use crate::{
     catalog::ListKinds,
     link::{LinkError, LinkKind, Listener, detect, handshake},
     server::{
         Phase, Upstream, UpstreamActor,
-        connection::{Traffic, UpstreamConnection},
+        connection::{LinkCalls, UpstreamConnection},
         endpoint::Endpoint,
     },
 };
@@ -79,9 +79,9 @@ async fn run(upstream: Arc<Upstream>) {
         };
         let was_connected = connected.is_ok();
         let error = match connected {
-            Ok((connection, surveyor)) => {
+            Ok((connection, lists_connection)) => {
                 let up = Instant::now();
-                let error = serve(&upstream, &connection, surveyor).await;
+                let error = serve(&upstream, &connection, lists_connection).await;
                 if upstream.stop.is_cancelled() {
                     break;
                 }
@@ -148,15 +148,15 @@ async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Conn
         let error = match opened {
             Ok(connection) => {
                 upstream.current_endpoint.store(endpoint.index, Ordering::Relaxed);
-                let surveyor = survey::open(upstream, &connection).await;
-                match first_lists(upstream, endpoint, surveyor.as_ref().unwrap_or(&connection)).await {
+                let lists_connection = lists_connection::open(upstream, &connection).await;
+                match first_lists(upstream, endpoint, lists_connection.as_ref().unwrap_or(&connection)).await {
                     Ok(()) => {
                         *era = Some(connection.era);
-                        return Ok((connection, surveyor));
+                        return Ok((connection, lists_connection));
                     }
                     Err(error) => {
                         connection.close();
-                        surveyor.inspect(|connection| connection.close());
+                        lists_connection.inspect(|connection| connection.close());
                         error
                     }
                 }
@@ -175,8 +175,8 @@ async fn open(
     era: Option<Era>,
 ) -> Result<Arc<UpstreamConnection>, LinkError> {
     let connector = endpoint.connector();
-    let traffic = Traffic::new(upstream.weak_self.clone(), false);
-    let listener = || Arc::clone(&traffic) as Arc<dyn Listener>;
+    let calls = LinkCalls::new(upstream.weak_self.clone(), false);
+    let listener = || Arc::clone(&calls) as Arc<dyn Listener>;
     // The era is not detected again if that costs a child process.
     let known = upstream.negotiated().filter(|_| era.is_some() && connector.kind() == LinkKind::Shared);
     let (connector, link, negotiated) = if let Some(known) = known {
@@ -188,7 +188,7 @@ async fn open(
         endpoint.set_connector(Arc::clone(&found.connector));
         (found.connector, found.link, found.negotiated)
     };
-    let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated));
+    let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated));
     let instructions = negotiated.instructions.clone();
     let before = upstream.negotiated.swap(Some(Arc::new(negotiated)));
     if before.and_then(|before| before.instructions.clone()) != instructions {
@@ -225,13 +225,18 @@ async fn first_lists(
 async fn serve(
     upstream: &Arc<Upstream>,
     connection: &Arc<UpstreamConnection>,
-    surveyor: Option<Arc<UpstreamConnection>>,
+    lists_connection: Option<Arc<UpstreamConnection>>,
 ) -> LinkError {
     let cancelled = CancellationToken::new();
     let _cancel_on_drop = cancelled.clone().drop_guard();
-    let survey = Arc::new(Survey::new(surveyor));
+    let lists_connection = Arc::new(ListsConnection::new(lists_connection));
     if connection.era == Era::Legacy {
-        actix::spawn(survey::run(Arc::clone(upstream), Arc::clone(connection), Arc::clone(&survey), cancelled.clone()));
+        actix::spawn(lists_connection::run(
+            Arc::clone(upstream),
+            Arc::clone(connection),
+            Arc::clone(&lists_connection),
+            cancelled.clone(),
+        ));
     }
     actix::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(connection), cancelled));
     let began = Instant::now();
@@ -257,12 +262,12 @@ async fn serve(
                 }
                 last_change = Instant::now();
                 let lists = ListKinds::from_bits_truncate(upstream.stale_lists.swap(0, Ordering::AcqRel));
-                let surveyor = survey.surveyor();
-                let reader = surveyor.as_ref().unwrap_or(connection);
+                let current = lists_connection.current();
+                let reader = current.as_ref().unwrap_or(connection);
                 if let Err(error) = refresh(upstream, reader, lists).await {
                     upstream.mark_stale(lists);
-                    if surveyor.is_some() {
-                        survey.discard();
+                    if current.is_some() {
+                        lists_connection.discard();
                         tokio::time::sleep(SETTLE_TIME * 10).await;
                         continue;
                     }

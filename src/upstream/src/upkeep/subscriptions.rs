@@ -67,7 +67,7 @@ impl Upstream {
 
 /// Maintains the subscriptions on one connection until `cancelled`.
 pub(crate) async fn run(upstream: Arc<Upstream>, connection: Arc<UpstreamConnection>, cancelled: CancellationToken) {
-    connection.traffic.mark_subscribed();
+    connection.calls.mark_subscribed();
     let work = async {
         match connection.era {
             Era::Legacy => subscribe(&upstream, &connection).await,

@@ -46,7 +46,7 @@ impl Drop for EndOnDrop {
 }
 
 /// The progress of ending a server.
-enum Phase {
+enum ExitPhase {
     Running,
     /// The stdin of the server is closed, and the server should exit by itself.
     AwaitingExit {
@@ -70,17 +70,17 @@ async fn run(mux: Arc<Mux>, child: RunningChild, log: ServerLog, max: usize, sto
     let reading = read(&mux, stdout, max, &log);
     tokio::pin!(reading);
     let mut reading_ended = false;
-    let mut phase = Phase::Running;
-    let close_stdin = |phase: &mut Phase| {
-        if matches!(phase, Phase::Running) {
+    let mut phase = ExitPhase::Running;
+    let close_stdin = |phase: &mut ExitPhase| {
+        if matches!(phase, ExitPhase::Running) {
             mux.queue.close();
-            *phase = Phase::AwaitingExit { exit_deadline: Instant::now() + SELF_EXIT_TIMEOUT };
+            *phase = ExitPhase::AwaitingExit { exit_deadline: Instant::now() + SELF_EXIT_TIMEOUT };
         }
     };
     let report = loop {
         let exit_deadline = match phase {
-            Phase::AwaitingExit { exit_deadline } => Some(exit_deadline),
-            Phase::Running | Phase::Terminating => None,
+            ExitPhase::AwaitingExit { exit_deadline } => Some(exit_deadline),
+            ExitPhase::Running | ExitPhase::Terminating => None,
         };
         tokio::select! {
             report = guard.next_report() => match report {
@@ -96,7 +96,7 @@ async fn run(mux: Arc<Mux>, child: RunningChild, log: ServerLog, max: usize, sto
                     ReadEnd::TooLong => {
                         mux.end(LinkError::Protocol(format!("it sent a message of more than {max} bytes")));
                         guard.terminate();
-                        phase = Phase::Terminating;
+                        phase = ExitPhase::Terminating;
                     }
                 }
             }
@@ -105,13 +105,13 @@ async fn run(mux: Arc<Mux>, child: RunningChild, log: ServerLog, max: usize, sto
                 writing_ended = true;
                 close_stdin(&mut phase);
             }
-            () = stop.cancelled(), if matches!(phase, Phase::Running) => close_stdin(&mut phase),
+            () = stop.cancelled(), if matches!(phase, ExitPhase::Running) => close_stdin(&mut phase),
             () = sleep_until(exit_deadline.unwrap_or_else(Instant::now)), if exit_deadline.is_some() => {
                 if reading_ended {
                     mux.end(LinkError::Lost("it closed its stdout".to_owned()));
                 }
                 guard.terminate();
-                phase = Phase::Terminating;
+                phase = ExitPhase::Terminating;
             }
         }
     };

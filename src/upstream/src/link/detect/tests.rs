@@ -153,8 +153,8 @@ async fn late_answer_to_second_probe_answers_no_call() {
         ) -> futures_util::future::LocalBoxFuture<'a, Result<(), LinkError>> {
             self.0.notify(method, params)
         }
-        fn opened(&self, negotiated: &NegotiatedSession) {
-            self.0.opened(negotiated);
+        fn complete_handshake(&self, negotiated: &NegotiatedSession) {
+            self.0.complete_handshake(negotiated);
         }
         fn closed(&self) -> CancellationToken {
             self.0.closed()
@@ -209,8 +209,8 @@ async fn silent_server_is_of_handshake_era() {
         ) -> futures_util::future::LocalBoxFuture<'a, Result<(), LinkError>> {
             self.0.notify(method, params)
         }
-        fn opened(&self, negotiated: &NegotiatedSession) {
-            self.0.opened(negotiated);
+        fn complete_handshake(&self, negotiated: &NegotiatedSession) {
+            self.0.complete_handshake(negotiated);
         }
         fn closed(&self) -> CancellationToken {
             self.0.closed()

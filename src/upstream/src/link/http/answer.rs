@@ -29,8 +29,9 @@ use countersign_provider::Permit;
 const MAX_RESUMES: u32 = 5;
 
 /// Maximum bytes that a server may send after its answer if its connection is to be used again.
-const MAX_REST_BYTES: usize = 64 << 10;
-const REST_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_TRAILING_BYTES: usize = 64 << 10;
+/// Time limit for these bytes.
+const TRAILING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time limit for a server to accept a message that has no answer.
 pub(crate) const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -302,7 +303,7 @@ fn finish(mut response: HttpAnswer, has_input: bool) {
     }
     actix_web::rt::spawn(async move {
         let rest = async {
-            let mut left = MAX_REST_BYTES;
+            let mut left = MAX_TRAILING_BYTES;
             while let Ok(Some(chunk)) = response.chunk().await {
                 match left.checked_sub(chunk.len()) {
                     Some(less) => left = less,
@@ -310,6 +311,6 @@ fn finish(mut response: HttpAnswer, has_input: bool) {
                 }
             }
         };
-        let _ = tokio::time::timeout(REST_TIMEOUT, rest).await;
+        let _ = tokio::time::timeout(TRAILING_TIMEOUT, rest).await;
     });
 }

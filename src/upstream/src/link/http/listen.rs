@@ -7,7 +7,7 @@ use actix_http::{StatusCode, header};
 use awc::http::{Method, header::HeaderValue};
 
 use super::{
-    Session,
+    SharedLinkState,
     answer::{is_stream, next_event},
     client::{self, HttpAnswer},
 };
@@ -23,16 +23,16 @@ const MIN_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(86400);
 
 /// Opens a GET stream that continues after the event with the id `last`. Returns `None` if the server offers no such stream.
-async fn get(session: &Session, last: Option<&str>) -> Result<Option<HttpAnswer>, LinkError> {
-    let mode = session.mode();
+async fn get(shared: &SharedLinkState, last: Option<&str>) -> Result<Option<HttpAnswer>, LinkError> {
+    let mode = shared.mode();
     let mut headers = mode.headers.clone();
     headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
     if let Some(value) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
         headers.insert(header::HeaderName::from_static("last-event-id"), value);
     }
-    let response = client::request(Method::GET, session.uri.clone(), headers, &session.trust).await?;
+    let response = client::request(Method::GET, shared.uri.clone(), headers, &shared.trust).await?;
     match response.status() {
-        StatusCode::NOT_FOUND if mode.session_id.is_some() => Err(session.end()),
+        StatusCode::NOT_FOUND if mode.session_id.is_some() => Err(shared.end()),
         StatusCode::OK if is_stream(&response) => Ok(Some(response)),
         status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
             Err(LinkError::Status { status: status.as_u16(), body: String::new() })
@@ -54,13 +54,13 @@ fn pause(events: &EventReader, failures: u32) -> Duration {
 /// # Errors
 /// Fails if another attempt may succeed.
 pub(super) async fn resume(
-    session: &Session,
+    shared: &SharedLinkState,
     events: &mut EventReader,
     attempt: u32,
 ) -> Result<Option<HttpAnswer>, LinkError> {
     let Some(last) = events.last_id().map(ToOwned::to_owned) else { return Ok(None) };
     tokio::time::sleep(pause(events, attempt)).await;
-    match get(session, Some(&last)).await {
+    match get(shared, Some(&last)).await {
         Ok(response) => {
             events.reset_for_reconnect();
             Ok(response)
@@ -71,20 +71,20 @@ pub(super) async fn resume(
 }
 
 /// Forwards messages outside of requests, until the session ends or the server has no such stream.
-pub(super) async fn run(session: Arc<Session>, replies: ReplySender) {
+pub(super) async fn run(shared: Arc<SharedLinkState>, replies: ReplySender) {
     tokio::select! {
-        () = session.closed.cancelled() => {}
-        () = listen(&session, &replies) => {}
+        () = shared.closed.cancelled() => {}
+        () = listen(&shared, &replies) => {}
     }
 }
 
-async fn listen(session: &Session, replies: &ReplySender) {
+async fn listen(shared: &SharedLinkState, replies: &ReplySender) {
     let mut events = EventReader::new(MAX_MESSAGE_BYTES);
     let mut failures = 0;
     loop {
         let last = events.last_id().map(ToOwned::to_owned);
-        let stream = get(session, last.as_deref()).await;
-        session.listen_answered.cancel();
+        let stream = get(shared, last.as_deref()).await;
+        shared.listen_answered.cancel();
         failures += 1;
         match stream {
             Ok(Some(mut response)) => {
@@ -94,7 +94,7 @@ async fn listen(session: &Session, replies: &ReplySender) {
                         Ok(Some(event)) => {
                             failures = 0;
                             if event.is_message() {
-                                forward(session, replies, &event.data);
+                                forward(shared, replies, &event.data);
                             }
                         }
                         Ok(None) => break,
@@ -112,19 +112,19 @@ async fn listen(session: &Session, replies: &ReplySender) {
     }
 }
 
-fn forward(session: &Session, replies: &ReplySender, text: &[u8]) {
+fn forward(shared: &SharedLinkState, replies: &ReplySender, text: &[u8]) {
     parse_messages(text, |message| match message {
         // Only a resumed stream may contain answers.
         Ok(Message::Response(response)) => {
             tracing::debug!(id = ?response.id, "an answer on the stream for unsolicited messages is ignored");
         }
         Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
-            session.open_requests.cancel(notification.params);
+            shared.open_requests.cancel(notification.params);
         }
-        Ok(Message::Notification(notification)) => session.unsolicited.notification(notification.into()),
+        Ok(Message::Notification(notification)) => shared.unsolicited.notification(notification.into()),
         Ok(Message::Request(request)) => {
-            if let Some(request) = session.open_requests.open(request, None, replies) {
-                session.unsolicited.request(request);
+            if let Some(request) = shared.open_requests.open(request, None, replies) {
+                shared.unsolicited.request(request);
             }
         }
         Err(malformed) => tracing::debug!("the server sent text that is not a valid message: {}", malformed.why),

@@ -157,14 +157,14 @@ impl Connector for HttpConnector {
 
 /// A link over Streamable HTTP. In the stateless era, a link is only a set of headers. In the handshake era, it is a session.
 struct HttpLink {
-    pub shared: Arc<Session>,
+    pub shared: Arc<SharedLinkState>,
     is_stateless: Arc<AtomicBool>,
     /// The queue of background work of a handshake-era session.
     tasks: OnceLock<Sender<SessionTask>>,
 }
 
 /// The part of a link that its background tasks use too.
-struct Session {
+struct SharedLinkState {
     pub uri: Uri,
     pub trust: Arc<Trust>,
     /// The configured headers.
@@ -186,7 +186,7 @@ struct Mode {
     pub post: RequestHead,
 }
 
-impl Session {
+impl SharedLinkState {
     pub fn mode(&self) -> Arc<Mode> {
         self.mode.load_full()
     }
@@ -220,7 +220,7 @@ impl HttpLink {
     ) -> Result<Self, LinkError> {
         let (uri, trust) = (target.uri()?, Arc::clone(&target.trust));
         let post = RequestHead::new(HttpMethod::POST, uri.clone(), HeaderMap::new(), &trust);
-        let shared = Session {
+        let shared = SharedLinkState {
             uri,
             trust,
             configured_headers: target.headers.clone(),
@@ -363,7 +363,7 @@ impl Link for HttpLink {
         Box::pin(self.send_notification(method, params))
     }
 
-    fn opened(&self, negotiated: &NegotiatedSession) {
+    fn complete_handshake(&self, negotiated: &NegotiatedSession) {
         let modern = negotiated.revision.era() == Era::Modern;
         self.is_stateless.store(modern, Ordering::Relaxed);
         let session_id = self.shared.mode.load().session_id.clone().filter(|_| !modern);

@@ -106,7 +106,7 @@ async fn tls_is_verified_and_http2_used_if_offered() {
             let connector =
                 HttpConnector::new(HttpTarget { trust: Arc::clone(trust), ..HttpTarget::new(&url, &[], None) }, true);
             let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
-            link.opened(&negotiated(Revision::MODERN));
+            link.complete_handshake(&negotiated(Revision::MODERN));
             link
         };
         let public = open(&trust::Trust::new(None)).await;
@@ -163,7 +163,7 @@ async fn expired_permit_stops_call_when_connection_is_ready() {
         .connect(Arc::new(RecordingListener::default()))
         .await;
     let link = link.unwrap();
-    link.opened(&negotiated(Revision::MODERN));
+    link.complete_handshake(&negotiated(Revision::MODERN));
     // The permit is valid until the server accepts the connection.
     let connection = Arc::new(std::sync::Mutex::new(None));
     let accepted = Arc::clone(&connection);
@@ -211,7 +211,7 @@ async fn own_authorities_apply_to_one_server_over_each_transport() {
         let connector = connector_for("https", "mcp", UrlTransport::StreamableHttp, trusted);
         async move {
             let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
-            link.opened(&negotiated(Revision::MODERN));
+            link.complete_handshake(&negotiated(Revision::MODERN));
             link.request(&Outgoing::new(1, "json", None), Arc::new(RecordingListener::default())).await
         }
     };

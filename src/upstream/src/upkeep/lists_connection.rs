@@ -17,7 +17,7 @@ use crate::{
     link::{Listener, handshake},
     server::{
         Upstream,
-        connection::{Traffic, UpstreamConnection},
+        connection::{LinkCalls, UpstreamConnection},
     },
 };
 use countersign_protocol::{Era, negotiate::ClientCapabilities};
@@ -26,17 +26,17 @@ use countersign_protocol::{Era, negotiate::ClientCapabilities};
 const CHANGE_NOTICE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The connection on which the lists are read, if it is not the plain connection.
-pub(crate) struct Survey {
+pub(crate) struct ListsConnection {
     connection: ArcSwapOption<UpstreamConnection>,
     lost: Notify,
 }
 
-impl Survey {
+impl ListsConnection {
     pub(crate) fn new(connection: Option<Arc<UpstreamConnection>>) -> Self {
         Self { connection: ArcSwapOption::from(connection), lost: Notify::new() }
     }
 
-    pub(crate) fn surveyor(&self) -> Option<Arc<UpstreamConnection>> {
+    pub(crate) fn current(&self) -> Option<Arc<UpstreamConnection>> {
         self.connection.load_full().filter(|connection| connection.is_usable())
     }
 
@@ -77,15 +77,15 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -
         return None;
     }
     let endpoint = upstream.endpoints.get(upstream.current_endpoint())?;
-    let traffic = Traffic::new(upstream.weak_self.clone(), false);
-    let listener = Arc::clone(&traffic) as Arc<dyn Listener>;
+    let calls = LinkCalls::new(upstream.weak_self.clone(), false);
+    let listener = Arc::clone(&calls) as Arc<dyn Listener>;
     let connector = endpoint.connector();
     let opened = handshake::open(&*connector, None, &all_capabilities(upstream), listener).await;
     let opened = opened.inspect_err(|error| {
         tracing::debug!(upstream = %config.name, %error, "cannot open a second connection for the lists");
     });
     let (link, negotiated) = opened.ok()?;
-    let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), traffic, &negotiated));
+    let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated));
     if !connection.features.announced.is_empty() {
         let changed = async {
             upstream.lists_stale.notified().await;
@@ -96,35 +96,35 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -
     Some(connection)
 }
 
-/// Maintains the second connection until `cancelled`, when the plain connection has ended. `survey` holds the connection on
-/// which the first lists were read.
+/// Maintains the second connection until `cancelled`, when the plain connection has ended. `lists_connection` holds the
+/// connection on which the first lists were read.
 pub(crate) async fn run(
     upstream: Arc<Upstream>,
     plain: Arc<UpstreamConnection>,
-    survey: Arc<Survey>,
+    lists_connection: Arc<ListsConnection>,
     cancelled: CancellationToken,
 ) {
     let work = async {
         let mut losses = 0;
         loop {
-            if survey.surveyor().is_none() {
+            if lists_connection.current().is_none() {
                 match open(&upstream, &plain).await {
-                    Some(connection) => survey.connection.store(Some(connection)),
+                    Some(connection) => lists_connection.connection.store(Some(connection)),
                     None if !upstream.config.elicitation && !upstream.config.sampling => return,
                     None => {}
                 }
                 upstream.mark_stale(ListKinds::all());
             }
-            if let Some(connection) = survey.surveyor() {
+            if let Some(connection) = lists_connection.current() {
                 tokio::time::sleep(CHANGE_NOTICE_TIMEOUT).await;
                 if has_same_lists(&upstream, &plain, &connection).await {
-                    survey.connection.store(None);
+                    lists_connection.connection.store(None);
                     connection.close();
                     return;
                 }
                 tokio::select! {
                     () = connection.wait_until_unusable() => {}
-                    () = survey.lost.notified() => {}
+                    () = lists_connection.lost.notified() => {}
                 }
                 tracing::debug!(upstream = %upstream.config.name, "the second connection for the lists has ended");
             }
@@ -136,7 +136,7 @@ pub(crate) async fn run(
         () = work => {}
         () = cancelled.cancelled() => {}
     }
-    if let Some(connection) = survey.connection.swap(None) {
+    if let Some(connection) = lists_connection.connection.swap(None) {
         connection.close();
     }
 }
@@ -145,6 +145,6 @@ pub(crate) async fn run(
 async fn has_same_lists(upstream: &Upstream, plain: &UpstreamConnection, connection: &UpstreamConnection) -> bool {
     let nothing = Catalog::default();
     let Ok(plain_lists) = lists::read(upstream, plain, ListKinds::all(), &nothing).await else { return false };
-    let Ok(surveyed_lists) = lists::read(upstream, connection, ListKinds::all(), &nothing).await else { return false };
-    plain_lists.catalog.changed_lists(&surveyed_lists.catalog).is_empty()
+    let Ok(full_lists) = lists::read(upstream, connection, ListKinds::all(), &nothing).await else { return false };
+    plain_lists.catalog.changed_lists(&full_lists.catalog).is_empty()
 }
