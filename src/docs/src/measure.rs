@@ -73,7 +73,7 @@ async fn measure(documents: &Path, questions: &Path, endpoint: &ModelEndpoint) -
     let embedder = Embedder::new(endpoint, &work.join("embeddings.db"))?;
     let mut passages = 0;
     loop {
-        let pending = index.without_vectors(&endpoint.model, 256)?;
+        let pending = index.unembedded_passages(&endpoint.model, 256)?;
         if pending.is_empty() {
             break;
         }

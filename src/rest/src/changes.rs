@@ -71,7 +71,7 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
         },
     };
     let mut page = changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
-    changes.note_waits(&mut page.items).await?;
+    changes.set_waits_for(&mut page.items).await?;
     let counts = changes.counts().into_iter().collect();
     let bytes = page.items.iter().map(|change| change.estimated_size()).sum();
     json_of(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
@@ -83,7 +83,7 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
 pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let id = path_id(&request).ok_or_else(change_not_found)?;
     let mut change = changes.get(id).await?.ok_or_else(change_not_found)?;
-    changes.note_waits(std::slice::from_mut(&mut change)).await?;
+    changes.set_waits_for(std::slice::from_mut(&mut change)).await?;
     json_of(change.estimated_size(), change).await
 }
 

@@ -102,7 +102,7 @@ pub struct DecideChange {
     pub bulk: bool,
 }
 
-/// A correction of the arguments as it comes from an endpoint.
+/// An edit of the arguments as it comes from an endpoint.
 #[derive(Clone, Debug)]
 pub struct EditChange {
     pub id: String,
@@ -330,7 +330,7 @@ impl Changes {
     ///
     /// # Errors
     /// The errors of the store.
-    pub async fn note_waits(&self, changes: &mut [Arc<Change>]) -> Result<(), McpError> {
+    pub async fn set_waits_for(&self, changes: &mut [Arc<Change>]) -> Result<(), McpError> {
         let approved = |change: &Arc<Change>| change.state == ChangeState::Approved;
         let targets: Vec<_> =
             changes.iter().filter(|change| approved(change)).map(|change| change.target_hash()).collect();

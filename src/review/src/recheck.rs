@@ -19,7 +19,7 @@ const MAX_HEADLINE_CHARS: usize = 500;
 pub(super) enum Recheck {
     /// The target and the server are as shown. The provider may run the call.
     Same(Arc<dyn Provider>),
-    /// The target moved, or another server or definition would run the call.
+    /// The target changed, or another server or definition would run the call.
     Moved(Box<Divergence>),
     /// The call can no longer be made as shown: the tool's definition changed, or the preview refuses.
     Impossible(ChangeFault),
@@ -36,7 +36,7 @@ pub(super) struct Divergence {
 }
 
 impl Divergence {
-    /// Returns `true` if only the target moved: the server and definition are those that were shown.
+    /// Returns `true` if only the target changed: the server and definition are those that were shown.
     pub(super) fn has_same_server(&self, change: &Change) -> bool {
         change.served_by.fingerprint == self.served_by.fingerprint
     }

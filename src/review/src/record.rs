@@ -39,7 +39,7 @@ pub struct ChangeSummary<'a> {
     /// The decisions without their comments.
     #[schema(max_items = 100)]
     decisions: Vec<Vote<'a>>,
-    /// The number of corrections of the arguments.
+    /// The number of edits of the arguments.
     edit_count: usize,
     preview: PreviewSummary<'a>,
     /// The time until which an approval can be undone.

@@ -91,7 +91,7 @@ mod tests {
     use countersign_config::WebhookConfig;
 
     use crate::{
-        send::{DeliveryId, Sender},
+        send::{DeliveryId, DeliverySender},
         testing::FakeNodes,
     };
 
@@ -120,7 +120,7 @@ mod tests {
         let (config, receiver) = receiver();
         let nodes = Arc::new(FakeNodes::default());
         *nodes.now.lock().unwrap() = Some(jiff::Timestamp::from_second(1_000_000_000).unwrap());
-        let sender = Sender::for_any_node(nodes);
+        let sender = DeliverySender::for_any_node(nodes);
         let id = DeliveryId::new("1", None, "webhook.test", "{}");
         assert_eq!(sender.send(&config, &id, Bytes::new()).await, Ok(200));
         drop(sender);
@@ -132,7 +132,7 @@ mod tests {
     async fn only_leader_writes_on_open_connection() {
         let (config, receiver) = receiver();
         let nodes = Arc::new(FakeNodes::default());
-        let sender = Sender::for_leader(Arc::clone(&nodes) as _);
+        let sender = DeliverySender::for_leader(Arc::clone(&nodes) as _);
         let send = async |what: &'static str| {
             let id = DeliveryId::new(what, None, "webhook.test", what);
             sender.send(&config, &id, Bytes::from_static(what.as_bytes())).await

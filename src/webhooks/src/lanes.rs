@@ -1,7 +1,7 @@
 //! Orders the deliveries of one webhook. This module does no I/O, and callers pass the time.
 //!
 //! The deliveries about one change, rule or server form a lane, and are sent one after the other. A failed delivery
-//! blocks only the later deliveries of its lane. A receiver that fails several times in a row counts as away. Single
+//! blocks only the later deliveries of its lane. A receiver that fails several times in a row counts as failing. Single
 //! deliveries then probe whether it is back.
 
 use std::{
@@ -16,13 +16,13 @@ use countersign_store::webhooks::PendingDelivery;
 
 /// The maximum deliveries in flight.
 pub const MAX_CONCURRENT_DELIVERIES: usize = 4;
-/// The number of failures in a row after which the receiver counts as away.
-pub const FAILURES_UNTIL_AWAY: u32 = 3;
+/// The number of failures in a row after which the receiver counts as failing.
+pub const FAILURES_UNTIL_FAILING: u32 = 3;
 
 /// The pauses between attempts of one lane.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(3600) };
-/// The pauses between probes of a receiver that is away. They are shorter, so that its return is noticed soon.
-const BACKOFF_AWAY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
+/// The pauses between probes of a failing receiver. They are shorter, so that its return is noticed soon.
+const BACKOFF_FAILING: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
 
 struct Lane {
     queue: VecDeque<PendingDelivery>,
@@ -60,10 +60,10 @@ impl Lanes {
         self.lanes.values().flat_map(|lane| &lane.queue).filter_map(|delivery| delivery.seq).min()
     }
 
-    /// Returns `true` if the receiver counts as away.
+    /// Returns `true` if the receiver counts as failing.
     #[must_use]
-    pub const fn is_away(&self) -> bool {
-        self.failures >= FAILURES_UNTIL_AWAY
+    pub const fn is_failing(&self) -> bool {
+        self.failures >= FAILURES_UNTIL_FAILING
     }
 
     /// Inserts deliveries like [`Lanes::push`].
@@ -103,7 +103,7 @@ impl Lanes {
     }
 
     fn free_slots(&self) -> usize {
-        let max_in_flight = if self.is_away() { 1 } else { MAX_CONCURRENT_DELIVERIES };
+        let max_in_flight = if self.is_failing() { 1 } else { MAX_CONCURRENT_DELIVERIES };
         max_in_flight.saturating_sub(self.lanes.values().filter(|lane| lane.busy).count())
     }
 
@@ -117,16 +117,16 @@ impl Lanes {
         Some(self.paused_until.map_or(due, |pause| pause.max(due)))
     }
 
-    /// Records a successful delivery. Returns `true` if the receiver was away until now.
+    /// Records a successful delivery. Returns `true` if the receiver counted as failing until now.
     pub fn record_delivered(&mut self, subject: &str, now: Instant) -> bool {
         self.remove_first(subject, now);
-        let was_away = self.is_away();
+        let was_failing = self.is_failing();
         self.failures = 0;
         self.paused_until = None;
-        if was_away {
+        if was_failing {
             self.make_all_due(now);
         }
-        was_away
+        was_failing
     }
 
     /// Removes the first delivery of a lane, such as one that will not be tried again. It does not count as a success of the
@@ -142,27 +142,27 @@ impl Lanes {
     }
 
     /// Records a failed delivery, which stays the first in its lane. `requested_pause` is the pause that the receiver
-    /// requests, and `share` (0 to 255) the part of the second half of a pause that is used. Returns `true` if the
-    /// receiver is away from now on.
+    /// requests. `jitter` selects a pause between half (0) and all (255) of the backoff. Returns `true` if the receiver
+    /// counts as failing from now on.
     pub fn record_failure(
         &mut self,
         subject: &str,
         requested_pause: Option<Duration>,
-        share: u8,
+        jitter: u8,
         now: Instant,
     ) -> bool {
         self.failures = self.failures.saturating_add(1);
-        let failed_probes = self.failures.saturating_sub(FAILURES_UNTIL_AWAY);
-        let pause = self.is_away().then(|| BACKOFF_AWAY.pause_with(failed_probes, share));
+        let failed_probes = self.failures.saturating_sub(FAILURES_UNTIL_FAILING);
+        let pause = self.is_failing().then(|| BACKOFF_FAILING.pause_with(failed_probes, jitter));
         let pause = pause.max(requested_pause.map(|requested_pause| requested_pause.min(BACKOFF.longest)));
         self.paused_until = pause.map(|pause| now + pause);
         if let Some(lane) = self.lanes.get_mut(subject) {
             lane.busy = false;
-            lane.due = now + BACKOFF.pause_with(lane.failures, share);
+            lane.due = now + BACKOFF.pause_with(lane.failures, jitter);
             lane.failures = lane.failures.saturating_add(1);
             lane.queue.iter_mut().take(1).for_each(|first| first.attempts = first.attempts.saturating_add(1));
         }
-        self.failures == FAILURES_UNTIL_AWAY
+        self.failures == FAILURES_UNTIL_FAILING
     }
 
     /// Makes all pending deliveries due at once.
@@ -241,16 +241,16 @@ mod tests {
         let mut now = Instant::now();
         let mut all = lanes_with(&[(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")], now);
         assert_eq!(take_ids(&mut all, now).len(), 4);
-        let away: Vec<bool> =
+        let failing: Vec<bool> =
             ["a", "b", "c", "d"].iter().map(|change| all.record_failure(change, None, 255, now)).collect();
-        assert_eq!(away, [false, false, true, false], "only the third failure reports the receiver as away");
+        assert_eq!(failing, [false, false, true, false], "only the third failure reports the receiver as failing");
         assert!(take_ids(&mut all, now).is_empty());
         now += 2 * SECOND;
         assert_eq!(take_ids(&mut all, now), [5], "the delivery that has not failed yet goes first");
         all.record_failure("e", None, 255, now);
         for _ in 0..20 {
             let next = all.next_due().unwrap();
-            assert!(next - now <= BACKOFF_AWAY.longest);
+            assert!(next - now <= BACKOFF_FAILING.longest);
             now = next;
             let [id] = take_ids(&mut all, now)[..] else { panic!("one at a time") };
             let change = ["a", "b", "c", "d", "e"][usize::try_from(id - 1).unwrap()];

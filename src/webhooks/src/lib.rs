@@ -42,8 +42,7 @@ use countersign_store::{
 /// The state of a webhook.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = WebhookStatus)]
-pub struct Status {
+pub struct WebhookStatus {
     /// The number up to which all events of the feed are delivered, given up or filtered out.
     pub position: u64,
     pub waiting: usize,
@@ -76,7 +75,7 @@ pub struct WebhookSummary {
     /// The number of the last event in the feed.
     pub head: u64,
     #[serde(flatten)]
-    pub status: Status,
+    pub status: WebhookStatus,
 }
 
 /// The result of a test delivery.
@@ -94,7 +93,7 @@ pub struct TestResult {
 /// A webhook with its running worker.
 struct RunningWebhook {
     config: Arc<WebhookConfig>,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<WebhookStatus>>,
     commands: mpsc::Sender<Command>,
     stop: CancellationToken,
     ended: CancellationToken,

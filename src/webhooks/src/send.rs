@@ -66,13 +66,13 @@ impl DeliveryId {
 
 /// Sends deliveries. Belongs to one thread.
 #[derive(Clone)]
-pub struct Sender {
+pub struct DeliverySender {
     client: awc::Client,
     /// The source of the store's time, which all nodes share: receivers refuse timestamps older than a few minutes.
     nodes: Arc<dyn Nodes>,
 }
 
-impl Sender {
+impl DeliverySender {
     /// Creates a sender that works on any node.
     #[must_use]
     pub fn for_any_node(nodes: Arc<dyn Nodes>) -> Self {

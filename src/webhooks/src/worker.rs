@@ -22,10 +22,10 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    Status,
+    WebhookStatus,
     event_filter::EventFilter,
     lanes::Lanes,
-    send::{AttemptOutcome, DeliveryId, FailedAttempt, Sender},
+    send::{AttemptOutcome, DeliveryId, DeliverySender, FailedAttempt},
 };
 use countersign_config::WebhookConfig;
 use countersign_domain::{
@@ -73,7 +73,7 @@ pub(super) struct Worker {
     pub nodes: Arc<dyn Nodes>,
     /// The dashboard's URL, to which the name of a page is appended.
     pub dashboard_url: Arc<str>,
-    pub status: Arc<Mutex<Status>>,
+    pub status: Arc<Mutex<WebhookStatus>>,
     pub commands: mpsc::Receiver<Command>,
     /// Cancelled when the gateway ends, or the webhook is changed or removed.
     pub stop: CancellationToken,
@@ -99,12 +99,12 @@ impl Worker {
     /// Runs until the worker is stopped.
     pub(super) async fn run(mut self) {
         let _name = telemetry::ConfiguredName::new(&["webhook"], &self.config.name);
-        let (sender, tests) =
-            (Sender::for_leader(Arc::clone(&self.nodes)), Sender::for_any_node(Arc::clone(&self.nodes)));
+        let sender = DeliverySender::for_leader(Arc::clone(&self.nodes));
+        let test_sender = DeliverySender::for_any_node(Arc::clone(&self.nodes));
         let unfenced_store = Arc::clone(&self.store);
-        while let Some(by) = self.wait_until_leader(&tests).await {
+        while let Some(by) = self.wait_until_leader(&test_sender).await {
             self.store = by.as_ref().map_or_else(|| Arc::clone(&unfenced_store), |by| unfenced_store.for_leader(by));
-            let _ = self.serve(&sender, &tests).await;
+            let _ = self.serve(&sender, &test_sender).await;
             self.store = Arc::clone(&unfenced_store);
             if self.stop.is_cancelled() || by.is_none() {
                 return;
@@ -117,7 +117,7 @@ impl Worker {
     }
 
     /// Waits until this node is the leader, and returns its claimant. Returns `None` if the worker is to stop.
-    async fn wait_until_leader(&mut self, tests: &Sender) -> Option<Option<Claimant>> {
+    async fn wait_until_leader(&mut self, test_sender: &DeliverySender) -> Option<Option<Claimant>> {
         let mut next_poll = Instant::now();
         loop {
             let by = self.nodes.claimant();
@@ -135,22 +135,22 @@ impl Worker {
                 Some(command) = self.commands.recv() => match command {
                     // The leader finds the requeued deliveries in the store.
                     Command::Retry(answer) => _ = answer.send(self.retry_waiting(&mut Lanes::default()).await),
-                    Command::Test(answer) => self.spawn_test(tests, answer),
+                    Command::Test(answer) => self.spawn_test(test_sender, answer),
                 }
             }
         }
     }
 
-    fn spawn_test(&self, sender: &Sender, answer: oneshot::Sender<AttemptOutcome>) {
-        let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.dashboard_url));
+    fn spawn_test(&self, sender: &DeliverySender, answer: oneshot::Sender<AttemptOutcome>) {
+        let (config, sender, url) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.dashboard_url));
         actix::spawn(async move {
-            let _ = answer.send(send_test(&config, &sender, &link).await);
+            let _ = answer.send(send_test(&config, &sender, &url).await);
         });
     }
 
-    /// Sends deliveries with `sender` while this node is the leader, and test events with `tests`. Returns `None` early if
-    /// the worker is to stop.
-    async fn serve(&mut self, sender: &Sender, tests: &Sender) -> Option<()> {
+    /// Sends deliveries with `sender` while this node is the leader, and test events with `test_sender`. Returns `None`
+    /// early if the worker is to stop.
+    async fn serve(&mut self, sender: &DeliverySender, test_sender: &DeliverySender) -> Option<()> {
         let (position, lanes) = self.load_position().await?;
         let (filter, feed) = (EventFilter::new(&self.config), self.feed.subscribe(Some(position)));
         let mut progress = Progress { filter, feed, position, recorded: position, lanes };
@@ -173,7 +173,7 @@ impl Worker {
                 Some(sent) = in_flight.next() => self.record_attempt(sent, lanes).await?,
                 Some(command) = self.commands.recv() => match command {
                     Command::Retry(answer) => _ = answer.send(self.retry_waiting(lanes).await),
-                    Command::Test(answer) => self.spawn_test(tests, answer),
+                    Command::Test(answer) => self.spawn_test(test_sender, answer),
                 },
                 event = next_event, if has_room => match event.flatten() {
                     Some(event) => self.enqueue(event, &mut progress).await?,
@@ -260,7 +260,7 @@ impl Worker {
         let facts = EventFacts::from_json(&event.json);
         filter.accepts(&event.kind, &facts).then(|| PendingDelivery {
             id: 0,
-            key: event.seq.map_or_else(new_live_key, |seq| seq.to_string()),
+            key: event.seq.map_or_else(new_unnumbered_key, |seq| seq.to_string()),
             seq: event.seq,
             kind: event.kind.clone().into_owned(),
             subject: facts.subject,
@@ -272,14 +272,14 @@ impl Worker {
 
     fn send_delivery(
         &self,
-        sender: &Sender,
+        sender: &DeliverySender,
         delivery: PendingDelivery,
     ) -> impl Future<Output = FinishedAttempt> + use<> {
-        let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.dashboard_url));
+        let (config, sender, url) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.dashboard_url));
         let nodes = Arc::clone(&self.nodes);
         async move {
             let id = DeliveryId::new(&delivery.key, delivery.seq, &delivery.kind, &delivery.event);
-            let link = page_url(&link, &delivery.kind, &delivery.subject);
+            let link = page_url(&url, &delivery.kind, &delivery.subject);
             let body = config.format.render_body(&delivery.event, &link, config.template.as_ref());
             let mut sending = std::pin::pin!(sender.send(&config, &id, body));
             // The process may have been suspended before this poll, and another node may have sent later events since.
@@ -338,17 +338,17 @@ impl Worker {
         let FailedAttempt { error, retry_after, .. } = failed;
         let (now, name, attempts) = (Instant::now(), &self.config.name, delivery.attempts.saturating_add(1));
         tracing::debug!(webhook = name, id = delivery.id, attempts, error, "a delivery failed");
-        let is_away = lanes.record_failure(&delivery.subject, retry_after, random_byte(), now);
+        let is_failing = lanes.record_failure(&delivery.subject, retry_after, random_byte(), now);
         if state == DeliveryState::GivenUp {
             tracing::warn!(webhook = name, id = delivery.id, attempts, error, "a delivery was given up");
             lanes.remove_first(&delivery.subject, now);
         }
         {
             let mut status = self.status.lock();
-            status.failing |= is_away;
+            status.failing |= is_failing;
             status.last_error = Some(error.clone());
         }
-        if is_away {
+        if is_failing {
             tracing::warn!(
                 webhook = name,
                 error,
@@ -423,18 +423,18 @@ impl Worker {
 }
 
 /// Returns the URL of the dashboard page about an event's subject.
-fn page_url(link: &str, kind: &str, subject: &str) -> String {
+fn page_url(dashboard_url: &str, kind: &str, subject: &str) -> String {
     match kind.split_once('.').map_or("", |(what, _)| what) {
-        "change" => format!("{link}inbox/{subject}"),
-        "rule" => format!("{link}rules"),
-        "provider" => format!("{link}servers"),
-        "webhook" => format!("{link}webhooks"),
-        _ => format!("{link}inbox"),
+        "change" => format!("{dashboard_url}inbox/{subject}"),
+        "rule" => format!("{dashboard_url}rules"),
+        "provider" => format!("{dashboard_url}servers"),
+        "webhook" => format!("{dashboard_url}webhooks"),
+        _ => format!("{dashboard_url}inbox"),
     }
 }
 
 /// Sends a test event about no change.
-async fn send_test(config: &WebhookConfig, sender: &Sender, link: &str) -> AttemptOutcome {
+async fn send_test(config: &WebhookConfig, sender: &DeliverySender, dashboard_url: &str) -> AttemptOutcome {
     let at = sender.now();
     let event = json!({
         "type": "webhook.test", "at": at.to_string(), "actor": "countersign", "comment": null,
@@ -442,12 +442,13 @@ async fn send_test(config: &WebhookConfig, sender: &Sender, link: &str) -> Attem
             "provider": "countersign", "proposer": { "principal": "countersign" } },
     })
     .to_string();
-    let body = config.format.render_body(&event, &page_url(link, "webhook.test", ""), config.template.as_ref());
+    let link = page_url(dashboard_url, "webhook.test", "");
+    let body = config.format.render_body(&event, &link, config.template.as_ref());
     sender.send(config, &DeliveryId::new("test", None, "webhook.test", &event), body).await
 }
 
 /// Returns a key for an event without a number. It contains no `-`, so that a double click selects all of it.
-fn new_live_key() -> String {
+fn new_unnumbered_key() -> String {
     format!("live_{}", nanoid::nanoid!(16, &nanoid::alphabet::SAFE[2..]))
 }
 
@@ -457,7 +458,7 @@ mod tests {
 
     #[test]
     fn keys_of_live_events_have_no_dashes() {
-        let id = || new_live_key().trim_start_matches("live_").to_owned();
+        let id = || new_unnumbered_key().trim_start_matches("live_").to_owned();
         assert!((0..200).all(|_| id().bytes().all(|byte| byte.is_ascii_alphanumeric())));
     }
 }

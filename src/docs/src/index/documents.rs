@@ -20,7 +20,7 @@ pub(super) const MAX_PASSAGES: i64 = 4096;
 pub(crate) struct FileStamp {
     pub size: u64,
     pub mtime_ns: i64,
-    /// The time of reading, by the same clock.
+    /// The time of reading, in nanoseconds by the clock of `mtime_ns`.
     pub read_at_ns: i64,
     /// SHA-256 of its bytes.
     pub hash: [u8; 32],
@@ -203,14 +203,14 @@ impl Index {
     }
 
     /// Returns passages that have no vector of this model, with the text to embed: title, headings and content.
-    pub fn without_vectors(&self, model: &str, limit: usize) -> Result<Vec<(PassageId, String)>, IndexError> {
+    pub fn unembedded_passages(&self, model: &str, limit: usize) -> Result<Vec<(PassageId, String)>, IndexError> {
         self.read(|conn| {
             passages_without_vector(conn, "(vector IS NULL OR model <> ?1) LIMIT ?2", params![model, limit])
         })
     }
 
     /// Returns the passages of one document that have no vector of this model.
-    pub fn without_vectors_of(&self, path: &str, model: &str) -> Result<Vec<(PassageId, String)>, IndexError> {
+    pub fn unembedded_passages_of(&self, path: &str, model: &str) -> Result<Vec<(PassageId, String)>, IndexError> {
         self.read(|conn| {
             passages_without_vector(
                 conn,

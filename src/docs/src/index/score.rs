@@ -76,9 +76,9 @@ impl CosineDistribution {
 }
 
 /// Returns the fused score of two ranks, counted from 0; `None` if the document is not in that ranking.
-pub(super) fn reciprocal_rank(places: (Option<usize>, Option<usize>)) -> f64 {
-    let reciprocal = |place: Option<usize>| place.map_or(0.0, |place| 1.0 / (RANK_CONSTANT + place as f64));
-    reciprocal(places.0) + reciprocal(places.1)
+pub(super) fn reciprocal_rank(ranks: (Option<usize>, Option<usize>)) -> f64 {
+    let reciprocal = |rank: Option<usize>| rank.map_or(0.0, |rank| 1.0 / (RANK_CONSTANT + rank as f64));
+    reciprocal(ranks.0) + reciprocal(ranks.1)
 }
 
 #[cfg(test)]

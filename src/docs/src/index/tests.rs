@@ -163,7 +163,7 @@ fn long_document_is_one_hit_with_its_best_passage() {
 }
 
 fn embed(bench: &TestIndex, model: &str, vector_of: impl Fn(&str) -> Vec<f32>) {
-    let pending = bench.index.without_vectors(model, 100).unwrap();
+    let pending = bench.index.unembedded_passages(model, 100).unwrap();
     let vectors: Vec<_> = pending.iter().map(|(id, text)| (*id, vector_of(text))).collect();
     bench.index.set_vectors(model, &vectors).unwrap();
 }
@@ -173,8 +173,8 @@ fn vectors_find_synonyms_and_new_model_starts_over() {
     let bench = three_documents();
     let vector_of = |text: &str| if text.contains("pool ran") { vec![1.0, 0.1] } else { vec![0.1, 1.0] };
     embed(&bench, "m1", vector_of);
-    assert!(bench.index.without_vectors("m1", 10).unwrap().is_empty());
-    assert_eq!(bench.index.without_vectors("m2", 10).unwrap().len(), 3);
+    assert!(bench.index.unembedded_passages("m1", 10).unwrap().is_empty());
+    assert_eq!(bench.index.unembedded_passages("m2", 10).unwrap().len(), 3);
     let found = bench.search("nothing in common", Some(&[1.0, 0.0]), &Filter::default(), 0.0);
     assert_eq!((found.hits[0].path.as_str(), found.ranking), ("problems/pool.md", Ranking::Fused));
     let scores: Vec<f64> = found.hits.iter().map(|hit| hit.score).collect();
@@ -201,7 +201,7 @@ fn vectors_find_synonyms_and_new_model_starts_over() {
     // Loading them again gives the same result.
     let again = Index::open(&bench.dir.path().join("a.db")).unwrap();
     assert_eq!(again.dimensions().unwrap(), 3);
-    let pending_passages = bench.index.without_vectors_of("problems/pool.md", "m3").unwrap();
+    let pending_passages = bench.index.unembedded_passages_of("problems/pool.md", "m3").unwrap();
     assert!(
         pending_passages.len() == 1 && pending_passages[0].1.starts_with("Connection pool exhausted\n"),
         "{pending_passages:?}"
@@ -211,12 +211,12 @@ fn vectors_find_synonyms_and_new_model_starts_over() {
 #[test]
 fn invalid_and_orphaned_vectors_are_ignored() {
     let bench = three_documents();
-    let pending = bench.index.without_vectors("m", 10).unwrap();
+    let pending = bench.index.unembedded_passages("m", 10).unwrap();
     let bad = [vec![f32::NAN, 1.0], vec![0.0, 0.0], vec![f32::INFINITY, 0.0]];
     let bad: Vec<_> = pending.iter().zip(bad).map(|((id, _), vector)| (*id, vector)).collect();
     bench.index.set_vectors("m", &bad).unwrap();
     bench.index.set_vectors("m", &[(-5, vec![1.0, 0.0])]).unwrap();
-    assert_eq!(bench.index.without_vectors("m", 10).unwrap().len(), 3);
+    assert_eq!(bench.index.unembedded_passages("m", 10).unwrap().len(), 3);
     assert_eq!(bench.index.dimensions().unwrap(), 0);
 }
 

@@ -46,7 +46,7 @@ pub(super) async fn embed_passages(
 async fn embed(project: &Project, index: &Arc<Index>, embedder: &Arc<Embedder>) -> Result<(), String> {
     let mut previous_first = None;
     while !project.is_stopped() {
-        let pending = index.without_vectors(embedder.model(), BATCH_SIZE).map_err(|error| error.to_string())?;
+        let pending = index.unembedded_passages(embedder.model(), BATCH_SIZE).map_err(|error| error.to_string())?;
         let first = pending.first().map(|(id, _)| *id);
         // Passages for which the model returns no usable vector are not retried.
         if first.is_none() || first == previous_first {

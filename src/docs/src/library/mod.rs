@@ -1,8 +1,8 @@
 //! Projects and their folders: access to files, synchronization and watching.
 //!
 //! `files.rs` is the only way to a project's files, `paths.rs` has the rules for paths, and `git.rs` reads the branch.
-//! `shelves.rs` registers the stored indexes. `synchronize.rs` updates an index from a folder; `worker.rs` does so on
-//! the project's own thread when something has changed, and `embedding.rs` calls the model on another thread.
+//! `tenant_registry.rs` registers the stored indexes. `synchronize.rs` updates an index from a folder; `worker.rs` does
+//! so on the project's own thread when something has changed, and `embedding.rs` calls the model on another thread.
 //! `project.rs` is the interface for the tools.
 
 mod embedding;
@@ -11,8 +11,8 @@ mod git;
 mod paths;
 mod project;
 mod report;
-mod shelves;
 mod synchronize;
+mod tenant_registry;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -30,8 +30,8 @@ use crate::remote::Embedder;
 use countersign_config::DocsConfig;
 use countersign_provider::ProviderEvent;
 
-pub(crate) use project::{Project, Shelf};
-use shelves::Shelves;
+pub(crate) use project::{IndexedTenant, Project};
+use tenant_registry::TenantRegistry;
 
 /// The reason why the documents cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -69,10 +69,10 @@ impl Library {
         events: &broadcast::Sender<ProviderEvent>,
     ) -> Result<Arc<Self>, DocsError> {
         let folder = index_folder(data)?;
-        let shelves = Arc::new(Shelves::open(&folder).map_err(|error| DocsError::Index(error.to_string()))?);
+        let registry = Arc::new(TenantRegistry::open(&folder).map_err(|error| DocsError::Index(error.to_string()))?);
         let mut library = Self { projects: Vec::new() };
         for project in &config.projects {
-            library.projects.push(Project::open(project, &shelves, embedder.cloned(), events.clone())?);
+            library.projects.push(Project::open(project, &registry, embedder.cloned(), events.clone())?);
         }
         Ok(Arc::new(library))
     }

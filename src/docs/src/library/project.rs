@@ -16,15 +16,15 @@ use super::{
     DocsError, embedding,
     files::Files,
     git, paths, report,
-    shelves::Shelves,
     synchronize::{FolderIndex, IndexChanges, SyncError},
+    tenant_registry::TenantRegistry,
     worker::{Task, Worker},
 };
 use crate::{
     index::{Index, IndexError},
     model::{Collection, Tenant},
     remote::Embedder,
-    text::{DocTypes, MAX_SCHEMA},
+    text::{DocTypes, MAX_SCHEMA_BYTES},
 };
 use countersign_config::DocsProject;
 use countersign_domain::changes::digest::hex;
@@ -43,7 +43,7 @@ struct TenantIndexes {
 }
 
 /// A tenant with its indexes.
-pub(crate) struct Shelf {
+pub(crate) struct IndexedTenant {
     pub tenant: Tenant,
     pub docs: Arc<Index>,
     pub external: Option<Arc<Index>>,
@@ -68,7 +68,7 @@ pub(crate) struct Project {
     config: DocsProject,
     files: Files,
     external: Option<Files>,
-    shelves: Arc<Shelves>,
+    registry: Arc<TenantRegistry>,
     open_indexes: Mutex<HashMap<Tenant, TenantIndexes>>,
     types: RwLock<Arc<DocTypes>>,
     branch: RwLock<String>,
@@ -88,7 +88,7 @@ impl Project {
     /// Opens the project, and starts to synchronize and watch it.
     pub(super) fn open(
         config: &DocsProject,
-        shelves: &Arc<Shelves>,
+        registry: &Arc<TenantRegistry>,
         embedder: Option<Arc<Embedder>>,
         events: broadcast::Sender<ProviderEvent>,
     ) -> Result<Arc<Self>, DocsError> {
@@ -106,7 +106,7 @@ impl Project {
             external: other.map(|folder| Files::new(&root, folder, Some(&config.folder))),
             root,
             config: config.clone(),
-            shelves: Arc::clone(shelves),
+            registry: Arc::clone(registry),
             open_indexes: Mutex::default(),
             types: RwLock::new(Arc::new(DocTypes::built_in())),
             branch: RwLock::new(branch),
@@ -122,7 +122,7 @@ impl Project {
         project.reload_types();
         let index = |error: &dyn std::fmt::Display| DocsError::Index(error.to_string());
         let tenant = project.current_tenant();
-        shelves.record(&tenant).map_err(|error| index(&error))?;
+        registry.record(&tenant).map_err(|error| index(&error))?;
         project.indexes_of(&tenant).map_err(|error| index(&error))?;
         let thread = |source| DocsError::Io { path: PathBuf::from("a thread"), source };
         let worker = Worker::new(Arc::clone(&project), waiting, &tasks);
@@ -213,27 +213,27 @@ impl Project {
         if let Some(indexes) = open.get(tenant) {
             return Ok(indexes.clone());
         }
-        let (docs, external) = self.shelves.paths(tenant);
+        let (docs, external) = self.registry.paths(tenant);
         let external = self.external.as_ref().map(|_| Index::open(&external)).transpose()?;
         let indexes = TenantIndexes { docs: Arc::new(Index::open(&docs)?), external: external.map(Arc::new) };
         open.insert(tenant.clone(), indexes.clone());
         Ok(indexes)
     }
 
-    fn open_shelf(&self, tenant: Tenant) -> Result<Arc<Shelf>, McpError> {
+    fn open_tenant(&self, tenant: Tenant) -> Result<Arc<IndexedTenant>, McpError> {
         let indexes = self.indexes_of(&tenant)?;
         let current = tenant == self.current_tenant();
-        Ok(Arc::new(Shelf { tenant, docs: indexes.docs, external: indexes.external, is_current: current }))
+        Ok(Arc::new(IndexedTenant { tenant, docs: indexes.docs, external: indexes.external, is_current: current }))
     }
 
     /// Returns the tenant of a branch, or of the checked-out branch if `branch` is `None`.
     ///
     /// # Errors
     /// `TENANT_MISMATCH` if the branch was never indexed.
-    pub fn tenant(&self, branch: Option<&str>) -> Result<Arc<Shelf>, McpError> {
+    pub fn tenant(&self, branch: Option<&str>) -> Result<Arc<IndexedTenant>, McpError> {
         let tenant = branch.map_or_else(|| self.current_tenant(), |branch| self.tenant_of(branch));
         if tenant == self.current_tenant() || self.stored_tenants()?.contains(&tenant) {
-            return self.open_shelf(tenant);
+            return self.open_tenant(tenant);
         }
         let shown_branch = one_line(&tenant.branch, 80);
         let message = if self.lacks_repository() {
@@ -257,12 +257,12 @@ impl Project {
     }
 
     fn stored_tenants(&self) -> Result<Vec<Tenant>, McpError> {
-        self.shelves.tenants_of(&self.name).map_err(|error| index_error(&error))
+        self.registry.tenants_of(&self.name).map_err(|error| index_error(&error))
     }
 
     /// Returns all tenants stored under this project's name, including those of earlier roots.
-    pub fn shelves(&self) -> Result<Vec<Arc<Shelf>>, McpError> {
-        self.stored_tenants()?.into_iter().map(|tenant| self.open_shelf(tenant)).collect()
+    pub fn indexed_tenants(&self) -> Result<Vec<Arc<IndexedTenant>>, McpError> {
+        self.stored_tenants()?.into_iter().map(|tenant| self.open_tenant(tenant)).collect()
     }
 
     /// Waits for exclusive write access to the project's files.
@@ -322,7 +322,7 @@ impl Project {
         };
         let Some(embedder) = &self.embedder else { return Err(failed("none is configured".to_owned())) };
         let index = self.tenant(None)?.docs.clone();
-        let pending = index.without_vectors_of(path, embedder.model())?;
+        let pending = index.unembedded_passages_of(path, embedder.model())?;
         if !pending.is_empty() {
             let all = embedding::embed_passages(embedder, pending).await.map_err(|error| {
                 tracing::warn!(project = %self.name, path, %error, "a document is not embedded");
@@ -337,12 +337,12 @@ impl Project {
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
-    pub fn forget(&self, shelf: &Shelf, paths: Option<&[String]>) -> Result<(), McpError> {
+    pub fn forget(&self, indexed: &IndexedTenant, paths: Option<&[String]>) -> Result<(), McpError> {
         match paths {
-            Some(paths) => shelf.docs.remove(paths)?,
+            Some(paths) => indexed.docs.remove(paths)?,
             None => {
-                self.open_indexes.lock().remove(&shelf.tenant);
-                self.shelves.forget(&shelf.tenant).map_err(|error| index_error(&error))?;
+                self.open_indexes.lock().remove(&indexed.tenant);
+                self.registry.forget(&indexed.tenant).map_err(|error| index_error(&error))?;
             }
         }
         Ok(())
@@ -368,7 +368,7 @@ impl Project {
             return false;
         }
         tracing::info!(project = %self.name, %branch, "another branch is checked out");
-        if let Err(error) = self.shelves.record(&self.tenant_of(&branch)) {
+        if let Err(error) = self.registry.record(&self.tenant_of(&branch)) {
             tracing::warn!(%error, "the index of a branch cannot be registered");
         }
         *self.branch.write() = branch;
@@ -377,7 +377,7 @@ impl Project {
     }
 
     pub(super) fn reload_types(&self) {
-        let (types, skipped) = DocTypes::with_custom(self.files.schemas(MAX_SCHEMA));
+        let (types, skipped) = DocTypes::with_custom(self.files.schemas(MAX_SCHEMA_BYTES));
         for (path, why) in skipped {
             tracing::warn!(project = %self.name, path, why, "a type of documents is skipped");
         }
@@ -424,23 +424,23 @@ impl Project {
 
     /// Updates the report, and logs it if it has changed.
     fn update_report(&self) {
-        let shelf = match self.tenant(None) {
-            Ok(shelf) => shelf,
+        let indexed = match self.tenant(None) {
+            Ok(indexed) => indexed,
             Err(error) => return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read"),
         };
-        let external = shelf.external.as_ref().map(|index| index.health(0)).transpose();
-        let (docs, external) = match (shelf.docs.health(MAX_NAMED_FAULTS), external) {
+        let external = indexed.external.as_ref().map(|index| index.health(0)).transpose();
+        let (docs, external) = match (indexed.docs.health(MAX_NAMED_FAULTS), external) {
             (Ok(docs), Ok(external)) => (docs, external),
             (Err(error), _) | (_, Err(error)) => {
                 return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read");
             }
         };
         let report =
-            report::describe(&self.name, &shelf.tenant.branch, &docs, external.as_ref(), self.lacks_repository());
+            report::describe(&self.name, &indexed.tenant.branch, &docs, external.as_ref(), self.lacks_repository());
         let before = std::mem::replace(&mut *self.report.write(), report.clone());
         if before.details != report.details {
             tracing::info!(
-                project = %self.name, branch = %shelf.tenant.branch, documents = docs.documents,
+                project = %self.name, branch = %indexed.tenant.branch, documents = docs.documents,
                 without_front_matter = docs.without_front_matter, not_fitting = docs.faulty,
                 external = external.as_ref().map(|external| external.documents), "documents are indexed"
             );

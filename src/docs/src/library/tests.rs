@@ -407,7 +407,7 @@ async fn each_branch_is_its_own_tenant() {
     let (entries, _) = main.docs.list("", 10).unwrap();
     assert_eq!(entries.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), ["a.md"]);
     assert_eq!(project.tenant(Some("never")).err().unwrap().kind, ErrorKind::TenantMismatch);
-    assert_eq!(project.shelves().unwrap().len(), 2);
+    assert_eq!(project.indexed_tenants().unwrap().len(), 2);
     project.forget(&main, None).unwrap();
     assert!(project.tenant(Some("main")).is_err());
     head(&bench, "main");
@@ -451,7 +451,8 @@ async fn moved_root_is_another_tenant() {
     let project = bench.open(vec![config]);
     wait_until_ready(&project).await;
     assert_ne!(project.path_hash, before);
-    let hashes: Vec<String> = project.shelves().unwrap().iter().map(|shelf| shelf.tenant.path_hash.clone()).collect();
+    let hashes: Vec<String> =
+        project.indexed_tenants().unwrap().iter().map(|indexed| indexed.tenant.path_hash.clone()).collect();
     assert!(hashes.contains(&before) && hashes.len() == 2);
 }
 
@@ -466,8 +467,8 @@ async fn external_docs_are_separate_from_documents() {
     let project = bench.open(vec![config]);
     wait_until_ready(&project).await;
     assert_eq!(paths(&project), ["know/a.md"]);
-    let shelf = project.tenant(None).unwrap();
-    let (external, _) = shelf.external.as_ref().unwrap().list("", 10).unwrap();
+    let indexed = project.tenant(None).unwrap();
+    let (external, _) = indexed.external.as_ref().unwrap().list("", 10).unwrap();
     assert_eq!(external[0].path, "page.md");
     assert!(project.files().check_path("ext/new.md").is_err() && project.files().check_path("extra/new.md").is_ok());
 }

@@ -120,7 +120,7 @@ fn measure(documents: usize, searches: usize, dimensions: usize) -> Result<Speed
         Ok(started_at.elapsed())
     };
     let lexical = queries.iter().map(|text| ask(None, text)).collect::<Result<_, _>>()?;
-    let pending = index.without_vectors("made up", usize::MAX >> 1)?;
+    let pending = index.unembedded_passages("made up", usize::MAX >> 1)?;
     let vectors: Vec<_> = pending.iter().map(|(id, _)| (*id, random_vector(&mut rng, dimensions))).collect();
     index.set_vectors("made up", &vectors)?;
     let asked: Vec<Vec<f32>> = (0..searches).map(|_| random_vector(&mut rng, dimensions)).collect();

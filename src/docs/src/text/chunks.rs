@@ -12,9 +12,9 @@ const MAX_UNCUT_LINES: usize = 500;
 /// The maximum lines of a section. A longer section is cut at paragraphs.
 const MAX_SECTION_LINES: usize = 1000;
 /// The characters from which a passage is full, so that the next block begins a new passage.
-const FULL_PASSAGE: usize = 1500;
+const MIN_FULL_PASSAGE_CHARS: usize = 1500;
 /// The maximum characters of a passage. A longer block is cut between its lines.
-const MAX_PASSAGE: usize = 6000;
+const MAX_PASSAGE_CHARS: usize = 6000;
 
 /// Cuts the body into chunks; `lines` are those of the body, which begins after `before` lines of the file.
 ///
@@ -132,10 +132,11 @@ impl Section {
             let begins = markdown.boundaries.get(line_index).copied().unwrap_or(true);
             let is_heading = markdown.is_heading(line_index);
             // A heading begins a new passage if enough text precedes it.
-            let full =
-                (begins && size >= FULL_PASSAGE) || (is_heading && size >= FULL_PASSAGE / 3) || size >= MAX_PASSAGE;
+            let full = (begins && size >= MIN_FULL_PASSAGE_CHARS)
+                || (is_heading && size >= MIN_FULL_PASSAGE_CHARS / 3)
+                || size >= MAX_PASSAGE_CHARS;
             // Text after a heading stays with it.
-            let headed = line_index > from && markdown.is_heading(line_index - 1) && size < FULL_PASSAGE;
+            let headed = line_index > from && markdown.is_heading(line_index - 1) && size < MIN_FULL_PASSAGE_CHARS;
             if full && !headed && line_index > from {
                 all.extend(passage(lines, from, line_index, before));
                 from = line_index;

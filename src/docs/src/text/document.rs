@@ -54,7 +54,7 @@ pub(super) fn read(
         |name: &str| fields.get(name).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
     let doc_type = match field_text("doc_type") {
         Some(name) => Some(one_line(name, MAX_TITLE)),
-        None => types.of_path(path).map(|kind| kind.name.clone()),
+        None => types.type_for_path(path).map(|kind| kind.name.clone()),
     };
     Ok(Document {
         path: path.to_owned(),

@@ -12,4 +12,4 @@ mod types;
 
 pub(crate) use document::{level, parse};
 pub(crate) use links::is_document;
-pub(crate) use types::{DocType, DocTypes, Fault, MAX_SCHEMA, Refusal};
+pub(crate) use types::{DocType, DocTypes, Fault, MAX_SCHEMA_BYTES, Refusal};

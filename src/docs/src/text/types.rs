@@ -13,9 +13,9 @@ use crate::model::Document;
 use countersign_provider::schema_cost::is_bounded;
 
 /// The maximum number of types that a project defines.
-const MAX_CUSTOM: usize = 50;
+const MAX_CUSTOM_TYPES: usize = 50;
 /// The maximum bytes of a schema's file.
-pub(crate) const MAX_SCHEMA: usize = 64 << 10;
+pub(crate) const MAX_SCHEMA_BYTES: usize = 64 << 10;
 /// The maximum number of faults of one document.
 const MAX_FAULTS: usize = 50;
 /// The maximum number of faults in a one-line summary. Faults that name allowed values are all listed.
@@ -128,9 +128,9 @@ impl DocTypes {
     pub fn with_custom(files: Vec<(String, String)>) -> (Self, Vec<(String, String)>) {
         let mut types = Self::built_in();
         let mut skipped = Vec::new();
-        for (position, (path, text)) in files.into_iter().enumerate() {
+        for (index, (path, text)) in files.into_iter().enumerate() {
             let added =
-                if position < MAX_CUSTOM { types.add(&path, &text) } else { Err("there are too many".to_owned()) };
+                if index < MAX_CUSTOM_TYPES { types.add(&path, &text) } else { Err("there are too many".to_owned()) };
             if let Err(why) = added {
                 skipped.push((path, why));
             }
@@ -139,8 +139,8 @@ impl DocTypes {
     }
 
     fn add(&mut self, path: &str, text: &str) -> Result<(), String> {
-        if text.len() > MAX_SCHEMA {
-            return Err(format!("it is longer than {MAX_SCHEMA} bytes"));
+        if text.len() > MAX_SCHEMA_BYTES {
+            return Err(format!("it is longer than {MAX_SCHEMA_BYTES} bytes"));
         }
         let file = path.rsplit('/').next().unwrap_or(path);
         let stem = file.split('.').next().unwrap_or(file);
@@ -180,7 +180,7 @@ impl DocTypes {
     }
 
     /// Returns the type whose folder contains the document.
-    pub fn of_path(&self, path: &str) -> Option<&DocType> {
+    pub fn type_for_path(&self, path: &str) -> Option<&DocType> {
         let within =
             |kind: &&DocType| path.strip_prefix(kind.folder.as_str()).is_some_and(|rest| rest.starts_with('/'));
         self.all.iter().filter(within).max_by_key(|kind| kind.folder.len())
@@ -211,7 +211,7 @@ impl DocTypes {
             let (pointer, rule) = (String::new(), "yaml".to_owned());
             Refusal::Schema { faults: vec![Fault { pointer, rule, message: why.to_string() }] }
         })?;
-        let folder_type = self.of_path(path);
+        let folder_type = self.type_for_path(path);
         let kind = match fields.get("doc_type") {
             None => folder_type,
             Some(Value::String(name)) => Some(self.get(name).ok_or_else(|| Refusal::UnknownType {

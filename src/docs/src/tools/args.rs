@@ -15,11 +15,11 @@ use countersign_provider::{
 };
 
 /// The maximum number of bytes of a path.
-const PATH_MAX: usize = 1000;
+const MAX_PATH_BYTES: usize = 1000;
 /// The maximum number of paths in one call.
-const PATHS_MAX: usize = 500;
+const MAX_PATHS: usize = 500;
 /// The maximum number of bytes of a document that is written.
-const CONTENT_MAX: usize = 1 << 20;
+const MAX_CONTENT_BYTES: usize = 1 << 20;
 
 type Query = Text<1, 2000>;
 pub(crate) type TypeName = Text<1, 64>;
@@ -63,7 +63,7 @@ pub(crate) struct TenantSelector {
 pub(crate) struct Activate {
     /// # Path
     /// The path of a file below the project's root on the gateway's machine, as an alternative to project_name.
-    #[schemars(length(min = 1, max = PATH_MAX))]
+    #[schemars(length(min = 1, max = MAX_PATH_BYTES))]
     pub config_path: Option<String>,
     #[serde(flatten)]
     pub tenant: TenantSelector,
@@ -131,11 +131,11 @@ pub(crate) struct IndexDocument {
     /// # Path
     /// The path of the document, relative to the folder of the documents and inside the folder of its type, such as
     /// problems/pool-exhaustion.md.
-    #[schemars(length(min = 1, max = PATH_MAX))]
+    #[schemars(length(min = 1, max = MAX_PATH_BYTES))]
     path: String,
     /// # Content
     /// The whole document: YAML front matter between two lines of ---, then Markdown.
-    #[schemars(length(max = CONTENT_MAX))]
+    #[schemars(length(max = MAX_CONTENT_BYTES))]
     content: Option<String>,
     #[serde(flatten)]
     tenant: TenantSelector,
@@ -145,7 +145,7 @@ pub(crate) struct IndexDocument {
 pub(crate) struct UpdateLevel {
     /// # Path
     /// The path of the document, relative to the folder of the documents.
-    #[schemars(length(min = 1, max = PATH_MAX))]
+    #[schemars(length(min = 1, max = MAX_PATH_BYTES))]
     document_path: String,
     /// # Level
     /// The new promotion level.
@@ -170,7 +170,7 @@ pub(crate) struct DeleteDocuments {
     path_hash: Option<String>,
     /// # Paths
     /// Restricts the deletion to documents with these paths. Default: all documents.
-    #[schemars(length(min = 1, max = PATHS_MAX), inner(length(min = 1, max = PATH_MAX)))]
+    #[schemars(length(min = 1, max = MAX_PATHS), inner(length(min = 1, max = MAX_PATH_BYTES)))]
     paths: Option<Vec<String>>,
     /// # Dry run
     /// Returns the documents that would be deleted, without deleting them. Needs no approval.
@@ -226,24 +226,24 @@ impl ToolCall {
         match tool {
             "index_document" => Some(parse_arguments(arguments).and_then(|args| {
                 let IndexDocument { path, content, tenant } = args;
-                check_length(&path, PATH_MAX, "/path")?;
+                check_length(&path, MAX_PATH_BYTES, "/path")?;
                 let Some(content) = content else { return Ok(Self::Read(ReadCall::Refresh { tenant, path })) };
-                check_length(&content, CONTENT_MAX, "/content")?;
+                check_length(&content, MAX_CONTENT_BYTES, "/content")?;
                 Ok(Self::Write(WriteCall::Put { tenant, path, content }))
             })),
             "update_promotion_level" => Some(parse_arguments(arguments).and_then(|args| {
                 let UpdateLevel { document_path: path, promotion_level: level, tenant } = args;
-                check_length(&path, PATH_MAX, "/document_path")?;
+                check_length(&path, MAX_PATH_BYTES, "/document_path")?;
                 Ok(Self::Write(WriteCall::Promote { tenant, path, level }))
             })),
             "delete_documents" => Some(parse_arguments(arguments).and_then(|args| {
                 let DeleteDocuments { project_name: project, branch_name: branch, path_hash, paths, dry_run } = args;
-                if paths.as_ref().is_some_and(|paths| paths.is_empty() || paths.len() > PATHS_MAX) {
-                    let message = format!("`paths` has 1 to {PATHS_MAX} paths.");
+                if paths.as_ref().is_some_and(|paths| paths.is_empty() || paths.len() > MAX_PATHS) {
+                    let message = format!("`paths` has 1 to {MAX_PATHS} paths.");
                     return Err(invalid_argument("/paths", "maxItems", message));
                 }
                 for path in paths.iter().flatten() {
-                    check_length(path, PATH_MAX, "/paths")?;
+                    check_length(path, MAX_PATH_BYTES, "/paths")?;
                 }
                 let delete = Delete { project, branch, path_hash, paths };
                 Ok(if dry_run { Self::Read(ReadCall::DryRun(delete)) } else { Self::Write(WriteCall::Delete(delete)) })

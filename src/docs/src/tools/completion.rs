@@ -129,8 +129,8 @@ pub(crate) async fn complete(
             };
             let typed = typed.to_owned();
             blocking(move || {
-                let shelf = project.tenant(None)?;
-                let (entries, total) = shelf.docs.list(&typed, MAX_VALUES)?;
+                let indexed = project.tenant(None)?;
+                let (entries, total) = indexed.docs.list(&typed, MAX_VALUES)?;
                 let values: Vec<String> = entries.into_iter().map(|entry| entry.path).collect();
                 Ok(Completion { has_more: total > values.len(), values, total: Some(total as u64) })
             })

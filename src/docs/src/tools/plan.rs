@@ -16,7 +16,7 @@ use super::{
     tenant::{ensure_checked_out, require_project, resolve_checked_out},
 };
 use crate::{
-    library::{Library, Project, Shelf},
+    library::{IndexedTenant, Library, Project},
     model::Level,
     text::{self, front_matter},
 };
@@ -61,11 +61,11 @@ pub(crate) fn hash(bytes: &[u8]) -> Hash {
 pub(crate) struct Deletion {
     pub project: Arc<Project>,
     pub request: Delete,
-    pub shelves: Vec<TenantDeletion>,
+    pub tenants: Vec<TenantDeletion>,
 }
 
 pub(crate) struct TenantDeletion {
-    pub shelf: Arc<Shelf>,
+    pub indexed: Arc<IndexedTenant>,
     /// Each document's path and the hash of its content: of the live file, or of the indexed one if its branch or root
     /// is not in the folder now.
     pub documents: Vec<(String, Hash)>,
@@ -80,16 +80,16 @@ impl TenantDeletion {
 
 impl Deletion {
     pub fn documents(&self) -> usize {
-        self.shelves.iter().map(|shelf| shelf.documents.len()).sum()
+        self.tenants.iter().map(|tenant| tenant.documents.len()).sum()
     }
 
     pub fn chunks(&self) -> usize {
-        self.shelves.iter().map(|shelf| shelf.chunks).sum()
+        self.tenants.iter().map(|tenant| tenant.chunks).sum()
     }
 
     /// Returns the first paths, each once.
     pub fn named_paths(&self) -> Vec<String> {
-        let all: BTreeSet<&String> = self.shelves.iter().flat_map(TenantDeletion::paths).collect();
+        let all: BTreeSet<&String> = self.tenants.iter().flat_map(TenantDeletion::paths).collect();
         all.into_iter().take(MAX_NAMED).cloned().collect()
     }
 }
@@ -102,11 +102,11 @@ pub(crate) fn plan(library: &Library, write: &WriteCall, cancel: &CancellationTo
     match write {
         WriteCall::Put { tenant: selector, path, content } => {
             let place = resolve_checked_out(library, selector)?;
-            plan_put(&place.project, &place.shelf, path, content)
+            plan_put(&place.project, &place.indexed, path, content)
         }
         WriteCall::Promote { tenant: selector, path, level } => {
             let place = resolve_checked_out(library, selector)?;
-            plan_promote(&place.project, &place.shelf, path, *level)
+            plan_promote(&place.project, &place.indexed, path, *level)
         }
         WriteCall::Delete(delete) => plan_remove(find_deletion(library, delete, cancel)?),
     }
@@ -132,11 +132,11 @@ impl Plan {
     }
 }
 
-/// Returns the state that every plan rests on. Another root or branch under the same name is another target. Files are
-/// another target than their index.
-fn tenant_state(shelf: &Shelf) -> Vec<(&'static str, String)> {
-    let tenant = &shelf.tenant;
-    let what = if shelf.is_current { "files" } else { "index" };
+/// Returns the state that every plan rests on. The same path in another root or branch is a different target, and so is
+/// the index entry of a file.
+fn tenant_state(indexed: &IndexedTenant) -> Vec<(&'static str, String)> {
+    let tenant = &indexed.tenant;
+    let what = if indexed.is_current { "files" } else { "index" };
     vec![
         ("project", tenant.project.clone()),
         ("branch", tenant.branch.clone()),
@@ -146,8 +146,8 @@ fn tenant_state(shelf: &Shelf) -> Vec<(&'static str, String)> {
 }
 
 /// Returns `handbook/problems/pool.md`, with the branch if branches are distinguished.
-fn label(shelf: &Shelf, path: &str) -> String {
-    let tenant = &shelf.tenant;
+fn label(indexed: &IndexedTenant, path: &str) -> String {
+    let tenant = &indexed.tenant;
     let path = one_line(path, 200);
     match tenant.branch.as_str() {
         "-" => format!("{}/{path}", tenant.project),
@@ -155,20 +155,20 @@ fn label(shelf: &Shelf, path: &str) -> String {
     }
 }
 
-fn target(shelf: &Shelf, path: &str) -> Target {
-    let tenant = &shelf.tenant;
+fn target(indexed: &IndexedTenant, path: &str) -> Target {
+    let tenant = &indexed.tenant;
     Target {
         entity_type: "document".to_owned(),
         id: Some(format!("{}/{path}", tenant.project)),
-        label: label(shelf, path),
+        label: label(indexed, path),
         lock_key: format!("docs:{}:{}:{path}", tenant.project, tenant.path_hash),
     }
 }
 
 /// Returns the path and text of an existing document.
-fn read_present(project: &Project, shelf: &Shelf, given: &str) -> Result<(String, String), McpError> {
+fn read_present(project: &Project, indexed: &IndexedTenant, given: &str) -> Result<(String, String), McpError> {
     let path = project.files().check_path(given)?;
-    let bytes = project.files().read(&path)?.ok_or_else(|| not_found(&shelf.tenant.project, &path))?;
+    let bytes = project.files().read(&path)?.ok_or_else(|| not_found(&indexed.tenant.project, &path))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok((path, text)),
         Err(_) => Err(McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path)),
@@ -181,14 +181,14 @@ pub(crate) fn not_found(project: &str, path: &str) -> McpError {
         .with("path", path)
 }
 
-fn plan_put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Result<Plan, McpError> {
+fn plan_put(project: &Project, indexed: &IndexedTenant, given: &str, content: &str) -> Result<Plan, McpError> {
     let path = project.files().check_path(given)?;
     let checked = project.types().check(&path, content).map_err(|why| refusal::to_error(&path, why))?;
     let before = project.files().read(&path)?;
     if before.as_deref() == Some(content.as_bytes()) {
         return Err(invalid_argument("/content", "const", "The document has exactly this content already."));
     }
-    let mut state = tenant_state(shelf);
+    let mut state = tenant_state(indexed);
     state.push(("path", path.clone()));
     let hashed = before.as_deref().map(hash);
     state.push(("before", hashed.map_or_else(|| "absent".to_owned(), |hash| hex(&hash))));
@@ -210,8 +210,8 @@ fn plan_put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Res
         .map_or_else(|| "document".to_owned(), |kind| one_line(kind, MAX_LABEL).into());
     Ok(Plan {
         operation,
-        target: target(shelf, &path),
-        summary: format!("{verb} the {kind} “{title}” ({}) in {}", one_line(&path, 200), shelf.tenant.project),
+        target: target(indexed, &path),
+        summary: format!("{verb} the {kind} “{title}” ({}) in {}", one_line(&path, 200), indexed.tenant.project),
         diff,
         state,
         action: Action::Put { path, content: content.to_owned(), before: hashed },
@@ -235,8 +235,8 @@ fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &M
     }
 }
 
-fn plan_promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Result<Plan, McpError> {
-    let (path, text) = match read_present(project, shelf, given) {
+fn plan_promote(project: &Project, indexed: &IndexedTenant, given: &str, to: Level) -> Result<Plan, McpError> {
+    let (path, text) = match read_present(project, indexed, given) {
         Err(error) if error.kind == ErrorKind::DocumentNotFound => {
             return Err(external_error(project, given).unwrap_or(error));
         }
@@ -246,7 +246,7 @@ fn plan_promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Res
     if from == to {
         return Err(invalid_argument("/promotion_level", "const", format!("The document's level is {to} already.")));
     }
-    let mut state = tenant_state(shelf);
+    let mut state = tenant_state(indexed);
     state.push(("path", path.clone()));
     let before = hash(text.as_bytes());
     state.push(("before", hex(&before)));
@@ -254,8 +254,8 @@ fn plan_promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Res
     diff.add("promotion_level", "Promotion level", Some(from.into()), Some(to.into()));
     Ok(Plan {
         operation: Operation::Update,
-        target: target(shelf, &path),
-        summary: format!("Change the promotion level of {} from {from} to {to}", label(shelf, &path)),
+        target: target(indexed, &path),
+        summary: format!("Change the promotion level of {} from {from} to {to}", label(indexed, &path)),
         diff,
         state,
         action: Action::Promote { text: front_matter::with_level(&text, to), path, before, from, to },
@@ -275,59 +275,60 @@ fn external_error(project: &Project, given: &str) -> Option<McpError> {
 /// Finds the documents that a deletion names.
 pub(crate) fn find_deletion(
     library: &Library,
-    asked: &Delete,
+    request: &Delete,
     cancel: &CancellationToken,
 ) -> Result<Deletion, McpError> {
-    let project = require_project(library, Some(&asked.project))?;
+    let project = require_project(library, Some(&request.project))?;
     let mut wanted: Option<BTreeSet<String>> = None;
-    for path in asked.paths.iter().flatten() {
+    for path in request.paths.iter().flatten() {
         wanted.get_or_insert_default().insert(project.files().check_path(path)?);
     }
-    let all = project.shelves()?;
-    let known = |what: &str, name: &Option<String>, matches: &dyn Fn(&Shelf, &str) -> bool| match name {
-        Some(name) if !all.iter().any(|shelf| matches(shelf, name)) => {
+    let all = project.indexed_tenants()?;
+    let known = |what: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
+        Some(name) if !all.iter().any(|indexed| matches(indexed, name)) => {
             let shown: String = name.chars().take(200).collect();
-            Err(McpError::new(ErrorKind::TenantMismatch, format!("{} has no documents of this {what}.", asked.project))
-                .with(if what == "branch" { "branch_name" } else { "path_hash" }, shown))
+            let message = format!("{} has no documents of this {what}.", request.project);
+            let key = if what == "branch" { "branch_name" } else { "path_hash" };
+            Err(McpError::new(ErrorKind::TenantMismatch, message).with(key, shown))
         }
         _ => Ok(()),
     };
-    known("branch", &asked.branch, &|shelf, name| shelf.tenant.branch == name)?;
-    known("root", &asked.path_hash, &|shelf, hash| shelf.tenant.path_hash == hash)?;
-    let mut shelves = Vec::new();
-    for shelf in &all {
-        let tenant = &shelf.tenant;
-        if asked.branch.as_ref().is_some_and(|branch| *branch != tenant.branch)
-            || asked.path_hash.as_ref().is_some_and(|hash| *hash != tenant.path_hash)
+    known("branch", &request.branch, &|indexed, name| indexed.tenant.branch == name)?;
+    known("root", &request.path_hash, &|indexed, hash| indexed.tenant.path_hash == hash)?;
+    let mut tenants = Vec::new();
+    for indexed in &all {
+        let tenant = &indexed.tenant;
+        if request.branch.as_ref().is_some_and(|branch| *branch != tenant.branch)
+            || request.path_hash.as_ref().is_some_and(|hash| *hash != tenant.path_hash)
         {
             continue;
         }
-        let from = if shelf.is_current {
-            ensure_checked_out(&project, shelf)?;
-            live_documents(&project, shelf, wanted.as_ref(), cancel)?
+        let from = if indexed.is_current {
+            ensure_checked_out(&project, indexed)?;
+            live_documents(&project, indexed, wanted.as_ref(), cancel)?
         } else {
-            indexed_documents(shelf, wanted.as_ref())?
+            indexed_documents(indexed, wanted.as_ref())?
         };
         if !from.documents.is_empty() {
-            shelves.push(from);
+            tenants.push(from);
         }
     }
-    let found: BTreeSet<&String> = shelves.iter().flat_map(TenantDeletion::paths).collect();
+    let found: BTreeSet<&String> = tenants.iter().flat_map(TenantDeletion::paths).collect();
     if let Some(path) = wanted.iter().flatten().find(|path| !found.contains(path)) {
-        return Err(not_found(&asked.project, path));
+        return Err(not_found(&request.project, path));
     }
-    Ok(Deletion { project, request: asked.clone(), shelves })
+    Ok(Deletion { project, request: request.clone(), tenants })
 }
 
 /// Returns the documents of the checked-out branch as their files are now. A file that is not UTF-8 is not a document.
 fn live_documents(
     project: &Project,
-    shelf: &Arc<Shelf>,
+    indexed: &Arc<IndexedTenant>,
     wanted: Option<&BTreeSet<String>>,
     cancel: &CancellationToken,
 ) -> Result<TenantDeletion, McpError> {
-    let stamps = shelf.docs.stamps()?;
-    let mut from = TenantDeletion { shelf: Arc::clone(shelf), documents: Vec::new(), chunks: 0 };
+    let stamps = indexed.docs.stamps()?;
+    let mut from = TenantDeletion { indexed: Arc::clone(indexed), documents: Vec::new(), chunks: 0 };
     let paths = match wanted {
         Some(wanted) => wanted.iter().cloned().collect(),
         None => project.files().documents()?,
@@ -346,7 +347,7 @@ fn live_documents(
         let Ok(text) = String::from_utf8(bytes) else { continue };
         // The index has counted its chunks already, if the content is the same.
         let known = stamps.get(&path).filter(|stamp| stamp.hash == hash);
-        let counted = known.map(|_| shelf.docs.document(&path)).transpose()?;
+        let counted = known.map(|_| indexed.docs.document(&path)).transpose()?;
         from.chunks += match counted.flatten() {
             Some(entry) => entry.chunks,
             None => text::parse(&path, &text, &project.types()).map_or(0, |document| document.chunks.len()),
@@ -357,8 +358,11 @@ fn live_documents(
 }
 
 /// Returns the indexed documents of a branch or root that is not in the folder; only their index would be deleted.
-fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> Result<TenantDeletion, McpError> {
-    let stamps = shelf.docs.stamps()?.into_iter();
+fn indexed_documents(
+    indexed: &Arc<IndexedTenant>,
+    wanted: Option<&BTreeSet<String>>,
+) -> Result<TenantDeletion, McpError> {
+    let stamps = indexed.docs.stamps()?.into_iter();
     let mut documents: Vec<(String, Hash)> = stamps
         .filter(|(path, _)| wanted.is_none_or(|wanted| wanted.contains(path)))
         .map(|(path, stamp)| (path, stamp.hash))
@@ -366,9 +370,9 @@ fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> R
     documents.sort();
     let mut chunks = 0;
     for (path, _) in &documents {
-        chunks += shelf.docs.document(path)?.map_or(0, |entry| entry.chunks);
+        chunks += indexed.docs.document(path)?.map_or(0, |entry| entry.chunks);
     }
-    Ok(TenantDeletion { shelf: Arc::clone(shelf), documents, chunks })
+    Ok(TenantDeletion { indexed: Arc::clone(indexed), documents, chunks })
 }
 
 fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
@@ -382,14 +386,14 @@ fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
     let mut diff = DiffBuilder::new();
     diff.add("deleted_count", "Documents", Some(&documents.to_string()), None);
     diff.add("deleted_chunks", "Chunks", Some(&chunks.to_string()), None);
-    for from in &deletion.shelves {
-        let tenant = &from.shelf.tenant;
-        state.extend(tenant_state(&from.shelf));
+    for from in &deletion.tenants {
+        let tenant = &from.indexed.tenant;
+        state.extend(tenant_state(&from.indexed));
         for (path, hash) in &from.documents {
             state.push(("path", path.clone()));
             state.push(("hash", hex(hash)));
         }
-        let what = match (from.shelf.is_current, tenant.branch.as_str()) {
+        let what = match (from.indexed.is_current, tenant.branch.as_str()) {
             (true, "-") => "Files".to_owned(),
             (true, branch) => format!("Files on {}", one_line(branch, MAX_LABEL)),
             (false, branch) => format!("Index of {} (root {})", one_line(branch, MAX_LABEL), tenant.path_hash),

@@ -75,15 +75,15 @@ impl Reader {
             project.tenant(branch.as_deref())?;
         }
         project.wait_until_synchronized(&*ctx.progress, &ctx.cancel).await?;
-        let shelf = project.tenant(branch.as_deref())?;
-        let (index, types) = (Arc::clone(&shelf.docs), project.types());
+        let indexed = project.tenant(branch.as_deref())?;
+        let (index, types) = (Arc::clone(&indexed.docs), project.types());
         let counts = blocking(move || Ok(index.counts()?)).await?;
         let doc_types = types.all().map(|kind| CountedType {
             name: kind.name.clone(),
             doc_count: counts.count_of_type(&kind.name),
             custom: kind.schema_path.is_some(),
         });
-        let tenant = &shelf.tenant;
+        let tenant = &indexed.tenant;
         let mut answer = ActivatedProject {
             status: "activated",
             project_name: tenant.project.clone(),
@@ -140,8 +140,8 @@ impl Reader {
 
     pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
         let selector: TenantSelector = parse_arguments(arguments)?;
-        let TenantRef { project, shelf } = resolve_tenant(&self.library, &selector)?;
-        let counts = blocking(move || Ok(shelf.docs.counts()?)).await?;
+        let TenantRef { project, indexed } = resolve_tenant(&self.library, &selector)?;
+        let counts = blocking(move || Ok(indexed.docs.counts()?)).await?;
         let mut lines = Vec::new();
         let mut doc_types = Vec::new();
         for kind in project.types().all() {
@@ -169,19 +169,19 @@ impl Reader {
     pub async fn search(&self, arguments: &RawValue, collection: Collection) -> Result<ToolResult, McpError> {
         let args: Search = parse_arguments(arguments)?;
         let (query, limit, min_score) = (args.query.trim(), args.limit.0, args.min_relevance_score.0);
-        let shelf = self.search_scope(&args.tenant, collection)?;
-        let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels: args.promotion_levels };
-        let (found, note) = self.find(&shelf.index, query, filter, limit, min_score).await?;
+        let scope = self.search_scope(&args.tenant, collection)?;
+        let filter = Filter { doc_types: check_types(&scope.project, args.doc_types)?, levels: args.promotion_levels };
+        let (found, note) = self.find(&scope.index, query, filter, limit, min_score).await?;
         let answer = SearchResults {
             results: found.hits.iter().map(|hit| FoundDocument::new(hit, collection)).collect(),
             total_matches: found.total,
             ranking: found.ranking,
             note: note.clone(),
-            external_docs_path: shelf.external,
+            external_docs_path: scope.external,
         };
         let mut lines: Vec<String> = found.hits.iter().map(hit_line).collect();
         if lines.is_empty() {
-            lines.push(format!("Nothing in {} is that relevant to the query.", shelf.project.name));
+            lines.push(format!("Nothing in {} is that relevant to the query.", scope.project.name));
         }
         lines.extend(note);
         result(&lines.join("\n\n"), &answer)
@@ -195,19 +195,19 @@ impl Reader {
     ) -> Result<ToolResult, McpError> {
         let args: Ask = parse_arguments(arguments)?;
         let (query, limit, min_score) = (args.query.trim(), args.max_sources.0, args.min_relevance_score.0);
-        let shelf = self.search_scope(&args.tenant, collection)?;
+        let scope = self.search_scope(&args.tenant, collection)?;
         let levels = args
             .min_promotion_level
             .map(|least| Level::VARIANTS.iter().copied().filter(|level| *level >= least).collect());
-        let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels };
-        let (found, note) = self.find(&shelf.index, query, filter.clone(), limit, min_score).await?;
+        let filter = Filter { doc_types: check_types(&scope.project, args.doc_types)?, levels };
+        let (found, note) = self.find(&scope.index, query, filter.clone(), limit, min_score).await?;
         let mut sources = found.hits;
         if collection == Collection::Docs && args.include_critical {
-            sources = self.critical_first(&shelf.index, query, filter, sources).await?;
+            sources = self.critical_first(&scope.index, query, filter, sources).await?;
         }
         let Answer { text: answer, mode, note: author_note } = self.answerer.answer(query, &sources, ctx).await?;
         let linked_docs = match collection {
-            Collection::Docs => Some(self.linked_documents(&shelf.index, &sources).await?),
+            Collection::Docs => Some(self.linked_documents(&scope.index, &sources).await?),
             Collection::External => None,
         };
         let notes: Vec<String> = [note, author_note].into_iter().flatten().collect();
@@ -218,7 +218,7 @@ impl Reader {
             ranking: found.ranking,
             linked_docs,
             note: (!notes.is_empty()).then(|| notes.join(" ")),
-            external_docs_path: shelf.external,
+            external_docs_path: scope.external,
         };
         let cited = sources.iter().enumerate().map(|(position, source)| {
             let Hit { path, passage, .. } = source;
@@ -241,7 +241,7 @@ impl Reader {
         path: &str,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let TenantRef { project, shelf } = resolve_checked_out(&self.library, selector)?;
+        let TenantRef { project, indexed } = resolve_checked_out(&self.library, selector)?;
         let path = project.files().check_path(path)?;
         let (project_of_file, file_path) = (Arc::clone(&project), path.clone());
         let bytes = blocking(move || project_of_file.files().read(&file_path))
@@ -259,7 +259,7 @@ impl Reader {
         let ctx = ctx.clone();
         let (checked, entry) = blocking(move || {
             let checked = ctx.run_charged(|| types.check_fields(&file_path, &text)).err();
-            Ok((checked, shelf.docs.document(&file_path)?))
+            Ok((checked, indexed.docs.document(&file_path)?))
         })
         .await?;
         let chunks = entry.map_or(0, |entry| entry.chunks);
@@ -289,10 +289,10 @@ impl Reader {
     }
 
     fn search_scope(&self, selector: &TenantSelector, collection: Collection) -> Result<SearchScope, McpError> {
-        let TenantRef { project, shelf } = resolve_tenant(&self.library, selector)?;
+        let TenantRef { project, indexed } = resolve_tenant(&self.library, selector)?;
         let index = match collection {
-            Collection::Docs => Arc::clone(&shelf.docs),
-            Collection::External => shelf.external.as_ref().map(Arc::clone).ok_or_else(|| {
+            Collection::Docs => Arc::clone(&indexed.docs),
+            Collection::External => indexed.external.as_ref().map(Arc::clone).ok_or_else(|| {
                 let message = format!(
                     "{} has no reference documentation: `external_docs` is not set in the gateway's configuration.",
                     project.name

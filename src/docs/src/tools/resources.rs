@@ -38,8 +38,8 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
     for project in library.projects().iter().filter(is_listed) {
         let (project, remaining) = (Arc::clone(project), MAX_LISTED - all.len());
         let defs = blocking(move || {
-            let shelf = project.tenant(None)?;
-            let (entries, _) = shelf.docs.list("", remaining)?;
+            let indexed = project.tenant(None)?;
+            let (entries, _) = indexed.docs.list("", remaining)?;
             let def = |entry: crate::index::Entry| ResourceDef {
                 uri: project.uri(&entry.path),
                 name: entry.path,

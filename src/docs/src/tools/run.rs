@@ -31,7 +31,7 @@ pub(crate) async fn run(
     library: &Arc<Library>,
     write: WriteCall,
     ctx: &CallContext,
-    embeds: bool,
+    has_embedder: bool,
 ) -> Result<ToolResult, McpError> {
     let project = require_project(library, write.project())?;
     let turn = project.lock_files().await;
@@ -48,7 +48,7 @@ pub(crate) async fn run(
     });
     let (action, project) = action.await?;
     match action {
-        Action::Put { path, .. } => write_result(&project, &path, embeds).await,
+        Action::Put { path, .. } => write_result(&project, &path, has_embedder).await,
         Action::Promote { path, from, to, .. } => {
             refresh_index(&project, vec![path.clone()]).await;
             let line = format!("The level of {} is {to} now, and was {from}.", one_line(&path, MAX_LINE));
@@ -56,7 +56,7 @@ pub(crate) async fn run(
         }
         Action::Delete(deletion) => {
             let removed_paths =
-                deletion.shelves.iter().filter(|from| from.shelf.is_current).flat_map(TenantDeletion::paths);
+                deletion.tenants.iter().filter(|from| from.indexed.is_current).flat_map(TenantDeletion::paths);
             refresh_index(&project, removed_paths.cloned().collect()).await;
             deletion_result(&deletion, false)
         }
@@ -82,9 +82,9 @@ fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
 
 /// Removes documents, and adds their paths to `removed`.
 fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError> {
-    let Deletion { project, shelves, request: asked } = deletion;
-    for from in shelves {
-        if from.shelf.is_current {
+    let Deletion { project, tenants, request } = deletion;
+    for from in tenants {
+        if from.indexed.is_current {
             for (path, before) in &from.documents {
                 let is_expected = |present: Option<&[u8]>| present.is_some_and(|present| hash(present) == *before);
                 project.files().remove(path, &is_expected)?;
@@ -92,7 +92,7 @@ fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError
             }
         } else {
             let paths: Vec<String> = from.paths().cloned().collect();
-            project.forget(&from.shelf, asked.paths.is_some().then_some(paths.as_slice()))?;
+            project.forget(&from.indexed, request.paths.is_some().then_some(paths.as_slice()))?;
             removed.extend(paths);
         }
     }
@@ -116,23 +116,23 @@ async fn refresh_index(project: &Project, paths: Vec<String>) {
     }
 }
 
-async fn write_result(project: &Arc<Project>, path: &str, embeds: bool) -> Result<ToolResult, McpError> {
+async fn write_result(project: &Arc<Project>, path: &str, has_embedder: bool) -> Result<ToolResult, McpError> {
     refresh_index(project, vec![path.to_owned()]).await;
-    let dimensions = match embeds {
+    let dimensions = match has_embedder {
         true => match tokio::time::timeout(EMBEDDING_TIMEOUT, project.embed_now(path)).await {
             Ok(dimensions) => dimensions,
             Err(_) => Err(McpError::new(ErrorKind::EmbeddingFailed, "the model has not answered yet.")),
         },
         false => Err(McpError::new(ErrorKind::EmbeddingFailed, "")),
     };
-    let shelf = project.tenant(None)?;
+    let indexed = project.tenant(None)?;
     let document_path = path.to_owned();
-    let entry = blocking(move || Ok(shelf.docs.document(&document_path)?)).await;
+    let entry = blocking(move || Ok(indexed.docs.document(&document_path)?)).await;
     let chunks = entry.ok().flatten().map_or(0, |entry| entry.chunks);
     let embedding_dimensions = dimensions.as_ref().ok().copied();
     let mut line = format!("{} is written and indexed: {}.", one_line(path, MAX_LINE), plural(chunks, "chunk"));
     // The file is written even if the model fails, and is embedded later.
-    let error = dimensions.err().filter(|_| embeds);
+    let error = dimensions.err().filter(|_| has_embedder);
     let note = error.map(|error| format!("It is not embedded yet: {}", error.message));
     if let Some(note) = &note {
         line = format!("{line} {note}");

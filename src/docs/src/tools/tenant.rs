@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
 use super::args::TenantSelector;
-use crate::library::{Library, Project, Shelf};
+use crate::library::{IndexedTenant, Library, Project};
 use countersign_protocol::{
     ErrorKind, McpError,
     json::{MemberEdit, edit, member, string},
@@ -48,7 +48,7 @@ impl ActiveTenant {
 /// A project and one of its tenants.
 pub(crate) struct TenantRef {
     pub project: Arc<Project>,
-    pub shelf: Arc<Shelf>,
+    pub indexed: Arc<IndexedTenant>,
 }
 
 /// Resolves the project and tenant of a call.
@@ -58,8 +58,8 @@ pub(crate) struct TenantRef {
 /// Without branch tracking, any branch name is accepted.
 pub(crate) fn resolve_tenant(library: &Library, selector: &TenantSelector) -> Result<TenantRef, McpError> {
     let project = require_project(library, selector.project_name.as_deref())?;
-    let shelf = project.tenant(selector.branch_name.as_deref().filter(|_| project.is_by_branch()))?;
-    Ok(TenantRef { project, shelf })
+    let indexed = project.tenant(selector.branch_name.as_deref().filter(|_| project.is_by_branch()))?;
+    Ok(TenantRef { project, indexed })
 }
 
 /// Resolves the tenant of a call that accesses the files themselves, which needs the checked-out branch.
@@ -68,7 +68,7 @@ pub(crate) fn resolve_tenant(library: &Library, selector: &TenantSelector) -> Re
 /// Fails as [`resolve_tenant`] does.
 pub(crate) fn resolve_checked_out(library: &Library, selector: &TenantSelector) -> Result<TenantRef, McpError> {
     let tenant = resolve_tenant(library, selector)?;
-    ensure_checked_out(&tenant.project, &tenant.shelf)?;
+    ensure_checked_out(&tenant.project, &tenant.indexed)?;
     Ok(tenant)
 }
 
@@ -76,9 +76,9 @@ pub(crate) fn resolve_checked_out(library: &Library, selector: &TenantSelector) 
 ///
 /// # Errors
 /// `TENANT_MISMATCH`
-pub(crate) fn ensure_checked_out(project: &Project, shelf: &Shelf) -> Result<(), McpError> {
-    let (asked, now) = (&shelf.tenant.branch, project.read_branch());
-    if shelf.is_current && *asked == now {
+pub(crate) fn ensure_checked_out(project: &Project, indexed: &IndexedTenant) -> Result<(), McpError> {
+    let (asked, now) = (&indexed.tenant.branch, project.read_branch());
+    if indexed.is_current && *asked == now {
         return Ok(());
     }
     let message = format!(

@@ -16,7 +16,7 @@ enum OrderEntry<T> {
 
 pub(crate) struct AnnouncementOrder<T> {
     /// The number announced last.
-    head: u64,
+    last_announced: u64,
     /// The number up to which the feed was read: missing numbers below it were pruned.
     read_to: u64,
     entries: BTreeMap<u64, OrderEntry<T>>,
@@ -25,8 +25,8 @@ pub(crate) struct AnnouncementOrder<T> {
 }
 
 impl<T> AnnouncementOrder<T> {
-    pub(crate) fn new(head: u64) -> Self {
-        Self { head, read_to: head, entries: BTreeMap::new(), unanswered: HashMap::new() }
+    pub(crate) fn new(last_announced: u64) -> Self {
+        Self { last_announced, read_to: last_announced, entries: BTreeMap::new(), unanswered: HashMap::new() }
     }
 
     /// Records that the store was asked to write this transition.
@@ -52,7 +52,7 @@ impl<T> AnnouncementOrder<T> {
     pub(crate) fn add_remote(&mut self, transitions: impl IntoIterator<Item = (u64, TransitionId, T)>) {
         for (seq, id, transition) in transitions {
             self.read_to = self.read_to.max(seq);
-            if seq > self.head {
+            if seq > self.last_announced {
                 self.entries.entry(seq).or_insert(OrderEntry::FromFeed(id, transition));
             }
         }
@@ -62,14 +62,14 @@ impl<T> AnnouncementOrder<T> {
     pub(crate) fn next(&mut self) -> Option<(u64, T)> {
         let first = self.entries.first_entry()?;
         let seq = *first.key();
-        if seq > self.head + 1 && seq > self.read_to {
+        if seq > self.last_announced + 1 && seq > self.read_to {
             return None;
         }
         // The store's answer is on its way and carries the waiting caller.
         if matches!(first.get(), OrderEntry::FromFeed(id, _) if self.unanswered.contains_key(id)) {
             return None;
         }
-        self.head = self.head.max(seq);
+        self.last_announced = self.last_announced.max(seq);
         Some(match first.remove() {
             OrderEntry::Own(transition) | OrderEntry::FromFeed(_, transition) => (seq, transition),
         })
@@ -77,7 +77,7 @@ impl<T> AnnouncementOrder<T> {
 
     /// Returns `true` if a number is missing that only the store can supply.
     pub(crate) fn has_gap(&self) -> bool {
-        self.entries.first_key_value().is_some_and(|(seq, _)| *seq > self.head + 1 && *seq > self.read_to)
+        self.entries.first_key_value().is_some_and(|(seq, _)| *seq > self.last_announced + 1 && *seq > self.read_to)
     }
 }
 

@@ -216,7 +216,8 @@ async fn check_readiness(
         }
         return Ok(None);
     }
-    // The provider is not asked while another change occupies the target, which would move it anyway.
+    // The provider is not asked while another change occupies the target, because that change would alter the target
+    // anyway.
     match inner.store.occupants(vec![change.target_hash()], inner.config.now()).await {
         Ok(occupants) if occupants.is_empty() => {}
         Ok(_) => return Err(Retry::TargetOccupied),
@@ -259,7 +260,7 @@ async fn check_readiness(
     Ok(None)
 }
 
-/// Returns a change whose target moved to review: marks it stale, then pending with a fresh diff.
+/// Sends a change back to review because its target has changed: marks it stale, then pending with a fresh diff.
 async fn return_to_review(inner: &Inner, change: &Arc<Change>, moved: Divergence) -> Result<(), Retry> {
     let Divergence { preview, served_by, fault } = moved;
     crash_point("before_stale");

@@ -1,4 +1,4 @@
-//! Corrections of a change's arguments by a reviewer. Corrected arguments are checked like the arguments of a call and
+//! Edits of a change's arguments by a reviewer. Edited arguments are checked like the arguments of a call and
 //! previewed as the proposer, and the votes start over.
 
 use std::{collections::BTreeSet, sync::Arc};

@@ -220,7 +220,7 @@ async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
     bench.wait_for_state(&other.id, ChangeState::Applied).await;
     assert_eq!(bench.get(&same.id).await.state, ChangeState::Approved);
     let mut waits = [bench.get(&same.id).await, bench.get(&other.id).await];
-    bench.changes.note_waits(&mut waits).await.unwrap();
+    bench.changes.set_waits_for(&mut waits).await.unwrap();
     let waits = waits.map(|change| change.waits_for.clone());
     assert_eq!(waits, [Some(BlockingChange { change: lost.id.clone(), until: lost.target_taken_until }), None]);
     let settled = bench.changes.settle(&lost.id, &reviewer("bob"), false, None, lost.version).await.unwrap();

@@ -1,9 +1,9 @@
 //! Tests of pending changes through their public interface, with a real store and a fake provider that counts calls.
 
 mod bounds;
-mod corrections;
 mod crashes;
 mod decisions;
+mod edits;
 mod execution;
 mod failing_store;
 mod feed;

@@ -150,7 +150,7 @@ async fn only_the_rules_reviewers_decide_edit_and_settle() {
         let error = refused(bench.decide(&change, verdict).await, ErrorKind::Forbidden);
         assert_eq!(error.error.data["reviewers"][0], "dba");
     }
-    let edit = super::corrections::edit(&change, "alice", r#"{"x":1}"#);
+    let edit = super::edits::edit(&change, "alice", r#"{"x":1}"#);
     refused(bench.changes.edit(edit).await, ErrorKind::Forbidden);
     // Others do not learn from the refusal whether the outcome is known.
     refused(bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await, ErrorKind::Forbidden);

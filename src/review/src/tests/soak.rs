@@ -70,7 +70,7 @@ async fn random_mix_runs_nothing_unapproved_or_twice() {
             let mut change = bench.get(id).await;
             while matches!(change.state, ChangeState::Approved | ChangeState::Executing | ChangeState::Stale) {
                 // The change may wait for another one whose outcome is unknown.
-                bench.changes.note_waits(std::slice::from_mut(&mut change)).await.unwrap();
+                bench.changes.set_waits_for(std::slice::from_mut(&mut change)).await.unwrap();
                 if let Some(BlockingChange { change: other, until: Some(_) }) = &change.waits_for {
                     let other = bench.get(other).await;
                     drop(bench.changes.settle(&other.id, &reviewer("bob"), true, None, other.version).await);

@@ -23,8 +23,8 @@ fn built_in_types_have_folders_and_fields() {
     ];
     assert_eq!(all, expected);
     assert!(types.all().all(|kind| kind.schema_path.is_none() && !kind.description.is_empty()));
-    assert_eq!(types.of_path("tools/a/b.md").unwrap().name, "tool");
-    assert!(types.of_path("tools.md").is_none() && types.of_path("toolsx/a.md").is_none());
+    assert_eq!(types.type_for_path("tools/a/b.md").unwrap().name, "tool");
+    assert!(types.type_for_path("tools.md").is_none() && types.type_for_path("toolsx/a.md").is_none());
 }
 
 #[test]

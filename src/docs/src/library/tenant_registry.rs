@@ -13,7 +13,7 @@ const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS shelves (
     key TEXT PRIMARY KEY, project TEXT NOT NULL, branch TEXT NOT NULL, path_hash TEXT NOT NULL) STRICT;";
 
 /// The list of tenants, and the folder of their indexes.
-pub(super) struct Shelves {
+pub(super) struct TenantRegistry {
     folder: PathBuf,
     list: Mutex<Connection>,
 }
@@ -28,7 +28,7 @@ fn file_stem(tenant: &Tenant) -> String {
     hex(&hasher.finalize()).chars().take(40).collect()
 }
 
-impl Shelves {
+impl TenantRegistry {
     /// Opens the registry.
     ///
     /// # Errors
