@@ -35,7 +35,8 @@ pub fn agent_key(env: &Environment) -> Result<Option<String>, &'static str> {
 #[serde(rename_all = "camelCase")]
 pub struct Hello {
     /// The version of this handshake: 1.
-    pub attach: u32,
+    #[serde(rename = "attach")]
+    pub handshake_version: u32,
     /// The program's version.
     pub version: String,
     pub pid: u32,
@@ -55,7 +56,7 @@ impl Hello {
     /// Creates the hello of this process.
     #[must_use]
     pub fn from_process(key: Option<String>) -> Self {
-        Self { attach: 1, version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), key }
+        Self { handshake_version: 1, version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), key }
     }
 }
 
@@ -87,10 +88,12 @@ where
     let Ok(line) = tokio::time::timeout(HELLO_TIMEOUT, read_line(reader)).await else { return Ok(None) };
     let Some(line) = line? else { return Ok(None) };
     let admitted = match serde_json::from_slice::<Hello>(&line) {
-        Ok(hello) if hello.attach == 1 => admit(hello),
-        Ok(hello) => {
-            Err(format!("this gateway ({}) does not know attach version {}", env!("CARGO_PKG_VERSION"), hello.attach))
-        }
+        Ok(hello) if hello.handshake_version == 1 => admit(hello),
+        Ok(hello) => Err(format!(
+            "this gateway ({}) does not know attach version {}",
+            env!("CARGO_PKG_VERSION"),
+            hello.handshake_version
+        )),
         Err(_) => Err("the first line is not that of `countersign stdio`".to_owned()),
     };
     let answer = match &admitted {

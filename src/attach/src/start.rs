@@ -61,7 +61,7 @@ pub struct GatewayCommand {
 ///
 /// # Errors
 /// See [`AttachError`]; each error names a remedy or a log.
-pub async fn connect_or_start(data: &Path, hello: &Hello, starter: &GatewayCommand) -> Result<Connection, AttachError> {
+pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<Connection, AttachError> {
     ensure_data_dir(data)?;
     let deadline = Instant::now() + START_TIMEOUT;
     loop {
@@ -79,7 +79,7 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, starter: &GatewayComma
         if let Some(connection) = connect(data, hello).await? {
             return Ok(connection);
         }
-        return start_gateway(data, hello, starter, deadline).await;
+        return start_gateway(data, hello, command, deadline).await;
     }
 }
 
@@ -120,13 +120,13 @@ fn try_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
 async fn start_gateway(
     data: &Path,
     hello: &Hello,
-    starter: &GatewayCommand,
+    command: &GatewayCommand,
     deadline: Instant,
 ) -> Result<Connection, AttachError> {
     let log = data.join(LOG_FILE);
     let stderr = open_log(&log).map_err(AttachError::Spawn)?;
     let log_start = stderr.metadata().map_or(0, |meta| meta.len());
-    let mut child = spawn(starter, stderr)?;
+    let mut child = spawn(command, stderr)?;
     let mut exit_status = None;
     loop {
         if let Some(connection) = connect(data, hello).await? {
@@ -156,14 +156,14 @@ async fn start_gateway(
     }
 }
 
-fn spawn(starter: &GatewayCommand, stderr: File) -> Result<Child, AttachError> {
-    let mut command = Command::new(&starter.program);
+fn spawn(command: &GatewayCommand, stderr: File) -> Result<Child, AttachError> {
+    let mut child = Command::new(&command.program);
     // The key identifies this process, not the gateway.
     for name in hello::KEY_VARIABLES {
-        command.env_remove(name);
+        child.env_remove(name);
     }
-    command
-        .args(&starter.arguments)
+    child
+        .args(&command.arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::from(stderr))

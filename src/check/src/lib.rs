@@ -23,9 +23,9 @@ pub use run::{Progress, check};
 pub use wire::ProbeError;
 
 /// The stateless revision.
-pub const MODERN: &str = "2026-07-28";
+pub const MODERN_REVISION: &str = "2026-07-28";
 /// The handshake revisions, newest first.
-pub const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+pub const LEGACY_REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// The server to check.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ pub struct Options {
     /// The revision to speak; `None` means the newest that the server supports.
     pub revision: Option<String>,
     /// Runs only these groups of checks; empty means all.
-    pub only: Vec<Group>,
+    pub groups: Vec<Group>,
     /// Also calls tools that are not marked as read-only.
     pub allow_writes: bool,
     /// The time limit for one answer.
@@ -92,6 +92,6 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (timeout, run_limit) = (Duration::from_secs(5), Duration::from_secs(300));
-        Self { revision: None, only: Vec::new(), allow_writes: false, timeout, run_limit }
+        Self { revision: None, groups: Vec::new(), allow_writes: false, timeout, run_limit }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    MODERN, Options, Target,
+    MODERN_REVISION, Options, Target,
     redact::Redactor,
     wire::{
         Budget, Http, HttpResponse, MAX_WEIGHT, ProbeError, ReceivedMessage, Wire, estimate_weight, is_response, parse,
@@ -45,7 +45,7 @@ fn push_bounded(list: &mut Vec<String>, text: &str) {
 
 /// The information that the server provided when the run began.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct ServerInfo {
     /// The result of `initialize` or `server/discover`.
     pub opening: Value,
     pub tools: Vec<Value>,
@@ -54,7 +54,7 @@ pub(crate) struct Facts {
     pub prompts: Vec<Value>,
 }
 
-impl Facts {
+impl ServerInfo {
     pub fn offers(&self, capability: &str) -> bool {
         self.opening["capabilities"].get(capability).is_some_and(Value::is_object)
     }
@@ -67,7 +67,7 @@ pub(crate) struct Probe {
     pub options: Options,
     /// The revision in use.
     pub revision: Arc<str>,
-    pub facts: Arc<Facts>,
+    pub server_info: Arc<ServerInfo>,
     pub transcript: Arc<std::sync::Mutex<Transcript>>,
     pub redactor: Arc<Redactor>,
     /// The read budget of all connections of the run.
@@ -79,8 +79,8 @@ impl Probe {
         Self {
             target: target.clone(),
             options: options.clone(),
-            revision: MODERN.into(),
-            facts: Arc::default(),
+            revision: MODERN_REVISION.into(),
+            server_info: Arc::default(),
             transcript: Arc::default(),
             redactor: Arc::new(Redactor::new(target)),
             budget: Arc::default(),
@@ -98,7 +98,7 @@ impl Probe {
     }
 
     pub fn is_modern(&self) -> bool {
-        &*self.revision == MODERN
+        &*self.revision == MODERN_REVISION
     }
 
     /// Returns `true` if the server is a child process, which ends with its connection.
@@ -138,7 +138,7 @@ impl Probe {
     }
 
     /// Opens a connection without a handshake.
-    pub async fn connect(&self) -> Result<Conn, ProbeError> {
+    pub async fn connect(&self) -> Result<ProbeConnection, ProbeError> {
         let mut wire = Wire::open(&self.target, self.limit(), &self.budget).await?;
         if let Wire::Http(http) = &mut wire
             && self.is_modern()
@@ -146,11 +146,11 @@ impl Probe {
             http.version = Some(self.revision.to_string());
             http.mirrors_body = true;
         }
-        Ok(Conn { wire, probe: self.clone(), last_id: 1 })
+        Ok(ProbeConnection { wire, probe: self.clone(), last_id: 1 })
     }
 
     /// Opens a connection on which any request may be sent.
-    pub async fn open(&self) -> Result<Conn, ProbeError> {
+    pub async fn open(&self) -> Result<ProbeConnection, ProbeError> {
         let mut conn = self.connect().await?;
         if !self.is_modern() {
             conn.initialize(&self.revision).await?;
@@ -230,13 +230,13 @@ impl MessageCollector {
 }
 
 /// A connection, or a series of HTTP requests that stand for one.
-pub(crate) struct Conn {
+pub(crate) struct ProbeConnection {
     pub wire: Wire,
     probe: Probe,
     last_id: i64,
 }
 
-impl Conn {
+impl ProbeConnection {
     pub fn http(&mut self) -> Option<&mut Http> {
         match &mut self.wire {
             Wire::Http(http) => Some(http),

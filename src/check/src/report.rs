@@ -23,7 +23,8 @@ pub struct CheckResult {
     pub level: Level,
     pub status: Status,
     /// The requirement that is checked.
-    pub says: &'static str,
+    #[serde(rename = "says")]
+    pub requirement: &'static str,
     /// The page of the specification.
     pub spec: String,
     /// The reason why the check failed or was skipped; empty if it passed.
@@ -95,7 +96,7 @@ impl Report {
             ));
             let details = format!(
                 "{}\n{}\nspecification: {}\nsent: {}\nreceived: {}\n{}",
-                check.says,
+                check.requirement,
                 check.why,
                 check.spec,
                 check.sent.join("\n"),
@@ -149,7 +150,7 @@ fn escape_xml(text: &str) -> String {
 /// Returns the page of the specification for a check.
 pub(crate) fn spec_page(check: &Check, revision: &str) -> String {
     let (legacy, modern) = check.spec;
-    let page = if revision == crate::MODERN { modern } else { legacy };
+    let page = if revision == crate::MODERN_REVISION { modern } else { legacy };
     // The first revision describes messages on a separate page.
     match page.strip_prefix("basic/index#").filter(|_| revision == "2024-11-05") {
         Some("messages") => format!("{revision}/basic/messages"),
@@ -168,7 +169,7 @@ mod tests {
             group: "messages",
             level,
             status,
-            says: "It is so",
+            requirement: "It is so",
             spec: "2025-11-25/basic/index".into(),
             why: "<it> is \"not\"\u{1}".into(),
             sent: vec!["{}".into()],

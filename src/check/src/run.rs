@@ -9,9 +9,9 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use crate::{
-    LEGACY, MODERN, Options, Target,
-    catalog::{self, Check, NotPassed, Outcome},
-    probe::{Facts, Probe, Transcript},
+    LEGACY_REVISIONS, MODERN_REVISION, Options, Target,
+    catalog::{self, Check, Outcome, UnpassedReason},
+    probe::{Probe, ServerInfo, Transcript},
     report::{CheckResult, Report, Status, spec_page},
     wire::ProbeError,
 };
@@ -53,13 +53,13 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         // The server answers with wrong ids, so no other check can match its answers.
         Err(error @ ProbeError::WrongId { .. }) => {
             let finding = wrong_id_result(&probe, error);
-            progress.run_started("", LEGACY[0], 1);
+            progress.run_started("", LEGACY_REVISIONS[0], 1);
             progress.check_finished(&finding);
-            return Ok(report(LEGACY[0], String::new(), vec![finding], None));
+            return Ok(report(LEGACY_REVISIONS[0], String::new(), vec![finding], None));
         }
         Err(error) => return Err(error.redact(&probe.redactor)),
     };
-    let server = &probe.facts.opening;
+    let server = &probe.server_info.opening;
     let info =
         if probe.is_modern() { &server["_meta"]["io.modelcontextprotocol/serverInfo"] } else { &server["serverInfo"] };
     let text = |name: &str| {
@@ -68,7 +68,8 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     };
     let server = format!("{} {}", text("name"), text("version")).trim().to_owned();
     let selected: Vec<&Check> = catalog::all()
-        .filter(|check| check.applies_to(&probe) && (options.only.is_empty() || options.only.contains(&check.group)))
+        .filter(|check| options.groups.is_empty() || options.groups.contains(&check.group))
+        .filter(|check| check.applies_to(&probe))
         .collect();
     progress.run_started(&server, &probe.revision, selected.len());
     let parallel_checks = match target {
@@ -93,7 +94,7 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     drop(running);
     for check in selected.iter().skip(checks.len()) {
         let why = stopped.as_deref().unwrap_or_default();
-        let outcome = Err(NotPassed::Skipped(format!("the run was ended: {why}")));
+        let outcome = Err(UnpassedReason::Skipped(format!("the run was ended: {why}")));
         let checked = check_result(&probe, check, outcome, Transcript::default(), Duration::ZERO);
         progress.check_finished(&checked);
         checks.push(checked);
@@ -110,7 +111,8 @@ fn wrong_id_result(probe: &Probe, error: ProbeError) -> CheckResult {
         _ => Vec::new(),
     };
     let transcript = Transcript { received, ..Transcript::default() };
-    check_result(&probe.with_revision(LEGACY[0]), check, Err(NotPassed::Failed(why)), transcript, Duration::ZERO)
+    let probe = probe.with_revision(LEGACY_REVISIONS[0]);
+    check_result(&probe, check, Err(UnpassedReason::Failed(why)), transcript, Duration::ZERO)
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -122,7 +124,7 @@ async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
     let limit = probe.limit() * TIMEOUT_FACTOR + Duration::from_secs(5);
     let outcome = match tokio::time::timeout(limit, (check.run)(probe.clone())).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(NotPassed::Failed(format!("it did not complete within {limit:?}"))),
+        Err(_) => Err(UnpassedReason::Failed(format!("it did not complete within {limit:?}"))),
     };
     check_result(&probe, check, outcome, probe.take_transcript(), began.elapsed())
 }
@@ -131,8 +133,8 @@ async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
 fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Transcript, time: Duration) -> CheckResult {
     let (status, why) = match outcome {
         Ok(()) => (Status::Passed, String::new()),
-        Err(NotPassed::Failed(why)) => (Status::Failed, why),
-        Err(NotPassed::Skipped(why)) => (Status::Skipped, why),
+        Err(UnpassedReason::Failed(why)) => (Status::Failed, why),
+        Err(UnpassedReason::Skipped(why)) => (Status::Skipped, why),
     };
     let shown_messages = if status == Status::Passed { Transcript::default() } else { transcript };
     CheckResult {
@@ -140,7 +142,7 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Tran
         group: check.group.as_str(),
         level: check.level,
         status,
-        says: check.requirement,
+        requirement: check.requirement,
         spec: spec_page(check, &probe.revision),
         why: probe.redactor.redact(&why).into_owned(),
         sent: shown_messages.sent,
@@ -154,7 +156,7 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Tran
 async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
     let wanted = probe.options.revision.as_deref();
     let mut refused = None;
-    for revision in std::iter::once(MODERN).chain(LEGACY) {
+    for revision in std::iter::once(MODERN_REVISION).chain(LEGACY_REVISIONS) {
         if wanted.is_some_and(|wanted| wanted != revision) {
             continue;
         }
@@ -165,17 +167,17 @@ async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
                 if let Some(negotiated) = opening["protocolVersion"].as_str()
                     && negotiated != revision
                     && wanted.is_none()
-                    && LEGACY.contains(&negotiated)
+                    && LEGACY_REVISIONS.contains(&negotiated)
                 {
                     probe = probe.with_revision(negotiated);
                 }
-                probe.facts = Arc::new(read_facts(&probe, opening).await);
+                probe.server_info = Arc::new(read_server_info(&probe, opening).await);
                 probe.take_transcript();
                 return Ok(probe);
             }
             Err(error @ (ProbeError::Unreachable(_) | ProbeError::RunEnded(_))) => return Err(error),
             // A server that does not answer the handshake supports no handshake revision, so one timeout is enough.
-            Err(error @ (ProbeError::Timeout(_) | ProbeError::WrongId { .. })) if revision != MODERN => {
+            Err(error @ (ProbeError::Timeout(_) | ProbeError::WrongId { .. })) if revision != MODERN_REVISION => {
                 return Err(error);
             }
             Err(error) => refused = Some(error),
@@ -193,24 +195,24 @@ async fn read_opening(probe: &Probe) -> Result<Value, ProbeError> {
     let response = conn.ask("server/discover", json!({})).await?;
     let result = &response["result"];
     match result["supportedVersions"].as_array() {
-        Some(versions) if versions.iter().any(|version| version == MODERN) => Ok(result.clone()),
+        Some(versions) if versions.iter().any(|version| version == MODERN_REVISION) => Ok(result.clone()),
         _ => Err(ProbeError::InvalidData("server/discover names no known revision".to_owned())),
     }
 }
 
-/// Reads the server's lists. A list that cannot be read is empty in the facts; a check reports the failure.
-async fn read_facts(probe: &Probe, opening: Value) -> Facts {
-    let mut facts = Facts { opening, ..Facts::default() };
-    let Ok(mut conn) = probe.open().await else { return facts };
-    if facts.offers("tools") {
-        facts.tools = conn.read_list("tools/list", "tools").await.unwrap_or_default();
+/// Reads the server's lists. A list that cannot be read is empty in the result; a check reports the failure.
+async fn read_server_info(probe: &Probe, opening: Value) -> ServerInfo {
+    let mut server = ServerInfo { opening, ..ServerInfo::default() };
+    let Ok(mut conn) = probe.open().await else { return server };
+    if server.offers("tools") {
+        server.tools = conn.read_list("tools/list", "tools").await.unwrap_or_default();
     }
-    if facts.offers("resources") {
-        facts.resources = conn.read_list("resources/list", "resources").await.unwrap_or_default();
-        facts.templates = conn.read_list("resources/templates/list", "resourceTemplates").await.unwrap_or_default();
+    if server.offers("resources") {
+        server.resources = conn.read_list("resources/list", "resources").await.unwrap_or_default();
+        server.templates = conn.read_list("resources/templates/list", "resourceTemplates").await.unwrap_or_default();
     }
-    if facts.offers("prompts") {
-        facts.prompts = conn.read_list("prompts/list", "prompts").await.unwrap_or_default();
+    if server.offers("prompts") {
+        server.prompts = conn.read_list("prompts/list", "prompts").await.unwrap_or_default();
     }
-    facts
+    server
 }

@@ -10,7 +10,9 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, Style, columns, cut, one_line, remark},
 };
-use countersign_check::{CheckResult, Group, LEGACY, Level, MODERN, Options, ProbeError, Progress, Status, Target};
+use countersign_check::{
+    CheckResult, Group, LEGACY_REVISIONS, Level, MODERN_REVISION, Options, ProbeError, Progress, Status, Target,
+};
 use countersign_child::environment::InheritedEnvironment;
 use countersign_config::{Secret, UpstreamTarget};
 use countersign_domain::text::plural;
@@ -59,10 +61,13 @@ fn usage_error(message: impl Into<String>) -> Failure {
 
 fn options(args: &CheckArgs) -> Result<Options, Failure> {
     if let Some(revision) = &args.revision
-        && revision != MODERN
-        && !LEGACY.contains(&revision.as_str())
+        && revision != MODERN_REVISION
+        && !LEGACY_REVISIONS.contains(&revision.as_str())
     {
-        return Err(usage_error(format!("there is no revision {revision}; there are {MODERN}, {}", LEGACY.join(", "))));
+        return Err(usage_error(format!(
+            "there is no revision {revision}; there are {MODERN_REVISION}, {}",
+            LEGACY_REVISIONS.join(", ")
+        )));
     }
     let group = |name: &String| {
         let all = Group::ALL.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(", ");
@@ -70,7 +75,7 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
     };
     Ok(Options {
         revision: args.revision.clone(),
-        only: args.only.iter().map(group).collect::<Result<_, _>>()?,
+        groups: args.only.iter().map(group).collect::<Result<_, _>>()?,
         allow_writes: args.allow_writes,
         timeout: Duration::from_secs(args.timeout),
         run_limit: Duration::from_secs(args.max_time),
@@ -173,7 +178,7 @@ impl Table<'_> {
             Status::Skipped => {
                 self.out.styled_line(Style::Dim, &cut(&one_line(&format!("skipped: {}", checked.why)), room))?;
             }
-            _ => self.out.line(&cut(&one_line(checked.says), room))?,
+            _ => self.out.line(&cut(&one_line(checked.requirement), room))?,
         }
         if checked.status == Status::Failed {
             for (name, text) in
@@ -246,7 +251,7 @@ mod tests {
             group: "messages",
             level: Level::Must,
             status: Status::Failed,
-            says: "It is so",
+            requirement: "It is so",
             spec: "2025-11-25/basic".to_owned(),
             why: "it is not".to_owned(),
             sent: Vec::new(),

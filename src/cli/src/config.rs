@@ -19,7 +19,7 @@ use countersign_config::{
     LoadedConfig,
     show::{self, ListedSetting},
 };
-use countersign_reload::pending::{Line, Loosening, Op, PendingPolicy, ValueDiff};
+use countersign_reload::pending::{ConfigLineOp, Line, Loosening, PendingPolicy, ValueDiff};
 
 pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
@@ -180,21 +180,21 @@ fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure
     for Loosening { key, from, to } in &waiting.loosens {
         out.line(&format!("  {}: {} → {}", one_line(key), one_line(from), one_line(to)))?;
     }
-    for ValueDiff { key, lines, cut } in &waiting.content {
+    for ValueDiff { key, lines, truncated } in &waiting.content {
         out.line("")?;
         out.styled_line(Style::Bold, &one_line(key))?;
         for Line { op, text } in lines {
             let (sign, style) = match op {
-                Op::Removed => ('-', Style::Red),
-                Op::Added => ('+', Style::Green),
-                Op::Same => (' ', Style::Plain),
+                ConfigLineOp::Removed => ('-', Style::Red),
+                ConfigLineOp::Added => ('+', Style::Green),
+                ConfigLineOp::Same => (' ', Style::Plain),
             };
             out.styled_line(style, &format!("{sign} {}", one_line(text)))?;
         }
-        if *cut {
+        if *truncated {
             out.line("  (There are more lines; see the file.)")?;
         }
-        if !lines.iter().any(|line| line.op != Op::Same) {
+        if !lines.iter().any(|line| line.op != ConfigLineOp::Same) {
             out.line("  (The difference is in a value that is hidden here, such as one of `env` or `headers`.)")?;
         }
     }

@@ -102,7 +102,7 @@ fn diff_by_name<T: PartialEq>(
 
 /// Holds back the changes that loosen the policy. Returns `true` if the old rules review or deny calls.
 fn hold_back_policy(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) -> bool {
-    // Destructured, so that a new field of the policy must be judged here before it can take effect.
+    // Destructured, so that a new field of the policy must be compared here before it can take effect.
     let PolicyConfig { mode: _, default: _, rules: _, review: _, groups: _ } = new;
     let (from, to) = (old.default.as_str(), new.default.as_str());
     if strictness(new.default) < strictness(old.default) {
@@ -194,13 +194,14 @@ const fn strictness(default: PolicyDefault) -> u8 {
 
 /// Returns the keys that are read only at the start and whose values have changed since then.
 #[must_use]
-pub fn needs_restart(started: &[Setting], now: &[Setting]) -> Vec<String> {
+pub fn needs_restart(settings_at_start: &[Setting], now: &[Setting]) -> Vec<String> {
     let live = |key: &str| {
         ["mcpServers", "webhooks", "log.filter"].contains(&key)
             || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
     };
-    let differs =
-        |setting: &&Setting| !started.iter().any(|before| before.key == setting.key && before.value == setting.value);
+    let differs = |setting: &&Setting| {
+        !settings_at_start.iter().any(|before| before.key == setting.key && before.value == setting.value)
+    };
     now.iter().filter(|setting| !live(setting.key)).filter(differs).map(|setting| setting.key.to_owned()).collect()
 }
 

@@ -97,8 +97,7 @@ pub struct Reloader {
     file: Option<PathBuf>,
     /// Set once the file has been read. If the file disappears later, the old configuration stays in force.
     was_read: AtomicBool,
-    /// The settings at the start.
-    started: Vec<Setting>,
+    settings_at_start: Vec<Setting>,
     accepted_by_operator: Vec<Loosening>,
     unread_reason: Option<String>,
     state: Mutex<State>,
@@ -154,7 +153,7 @@ impl Reloader {
             salt,
             was_read: AtomicBool::new(loaded.file.is_some()),
             file: loaded.lookup_path,
-            started: loaded.settings,
+            settings_at_start: loaded.settings,
             accepted_by_operator: initial.accepted_by_operator,
             unread_reason: initial.unread_reason,
             state: Mutex::new(state),
@@ -175,7 +174,7 @@ impl Reloader {
         self.file.as_ref()
     }
 
-    /// Returns `true` if the file existed when the configuration was last read.
+    /// Returns `true` once the file has been read, even if it has disappeared since.
     #[must_use]
     pub fn was_read(&self) -> bool {
         self.was_read.load(Ordering::Acquire)
@@ -185,8 +184,8 @@ impl Reloader {
     #[must_use]
     pub fn settings(&self) -> Vec<ActiveSetting> {
         let state = self.lock();
-        let waiting = state.pending.as_ref().map(|(waiting, _)| waiting);
-        state.settings_view.active_settings(&self.started, &state.in_force, waiting, &state.needs_restart)
+        let pending = state.pending.as_ref().map(|(pending, _)| pending);
+        state.settings_view.active_settings(&self.settings_at_start, &state.in_force, pending, &state.needs_restart)
     }
 
     /// Returns the status that `GET /api/reload` reports.
@@ -203,11 +202,11 @@ impl Reloader {
     }
 
     /// Reads and validates the configuration again, and applies everything that needs no consent.
-    pub async fn reload(&self, why: ReloadCause) {
+    pub async fn reload(&self, cause: ReloadCause) {
         let _turn = self.reload_lock.lock().await;
         match self.read_config().await {
-            Ok(loaded) => self.apply_loaded(why, loaded).await,
-            Err(problems) => self.reject(why, problems),
+            Ok(loaded) => self.apply_loaded(cause, loaded).await,
+            Err(problems) => self.reject(cause, problems),
         }
     }
 
@@ -315,7 +314,7 @@ impl Reloader {
         read.await.unwrap_or_else(|error| Err(vec![Problem::not_applicable(error.to_string())]))
     }
 
-    async fn apply_loaded(&self, why: ReloadCause, loaded: LoadedConfig) {
+    async fn apply_loaded(&self, cause: ReloadCause, loaded: LoadedConfig) {
         if loaded.file.is_some() {
             self.was_read.store(true, Ordering::Release);
         }
@@ -332,10 +331,10 @@ impl Reloader {
         let suspended = snapshot::take_unknown_servers(&mut effective);
         let (changes, _) = compare(&before, &effective);
         if let Err(error) = apply::put_in_force(&*self.gateway, &before, &effective).await {
-            return self.reject(why, vec![Problem::not_applicable(error)]);
+            return self.reject(cause, vec![Problem::not_applicable(error)]);
         }
         let digest = digest::digest(&loaded.config, &self.salt);
-        let refused = why == ReloadCause::File && self.lock().refused.as_ref() == Some(&digest);
+        let refused = cause == ReloadCause::File && self.lock().refused.as_ref() == Some(&digest);
         let loosened = diff.policy_loosened.clone();
         // Keys that are read only at the start stay as they are; the consent covers the rest.
         let pending = (!loosened.is_empty() && !refused).then(|| {
@@ -353,8 +352,8 @@ impl Reloader {
             )
         });
         let changed = !changes.is_empty();
-        let changes = Diff { needs_restart: diff::needs_restart(&self.started, &loaded.settings), ..changes };
-        let outcome = ReloadOutcome { changes, ..new_outcome(why, status::ReloadEffect::Applied) };
+        let changes = Diff { needs_restart: diff::needs_restart(&self.settings_at_start, &loaded.settings), ..changes };
+        let outcome = ReloadOutcome { changes, ..new_outcome(cause, status::ReloadEffect::Applied) };
         let needs_restart = &outcome.changes.needs_restart;
         // Readers see all changes of a reload or none of them.
         let (has_news, repaired, new_pending) = {
@@ -391,7 +390,7 @@ impl Reloader {
         if !has_news {
             // A file that was only touched, or is read for the first time, is not reported. A file that was refused and is
             // valid again is reported.
-            if repaired || why == ReloadCause::Signal {
+            if repaired || cause == ReloadCause::Signal {
                 tracing::info!("the configuration is unchanged");
                 let outcome = ReloadOutcome { result: status::ReloadEffect::Unchanged, ..outcome };
                 self.lock().last = Some(outcome.clone());
@@ -404,7 +403,7 @@ impl Reloader {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        log_changes(why, &outcome.changes);
+        log_changes(cause, &outcome.changes);
         if let Some(pending) = new_pending {
             for Loosening { key, from, to } in &pending.loosens {
                 tracing::warn!(key, from, to, "this change loosens policy and waits for a reviewer's consent");
@@ -417,9 +416,9 @@ impl Reloader {
         self.publish_outcome(&outcome, None);
     }
 
-    fn reject(&self, why: ReloadCause, problems: Vec<Problem>) {
+    fn reject(&self, cause: ReloadCause, problems: Vec<Problem>) {
         tracing::error!(
-            ?why,
+            why = ?cause,
             problems = problems.len(),
             "the new configuration is refused as a whole; the old one stays in force"
         );
@@ -429,7 +428,7 @@ impl Reloader {
                 key.as_ref().map_or(String::new(), |key| format!("{key}: "))
             );
         }
-        let outcome = ReloadOutcome { problems, ..new_outcome(why, status::ReloadEffect::Refused) };
+        let outcome = ReloadOutcome { problems, ..new_outcome(cause, status::ReloadEffect::Refused) };
         self.lock().last = Some(outcome.clone());
         self.publish_outcome(&outcome, None);
     }
@@ -450,15 +449,15 @@ impl Reloader {
     }
 }
 
-fn new_outcome(why: ReloadCause, result: status::ReloadEffect) -> ReloadOutcome {
-    ReloadOutcome { at: Timestamp::now(), why, result, problems: Vec::new(), changes: Diff::default(), by: None }
+fn new_outcome(cause: ReloadCause, result: status::ReloadEffect) -> ReloadOutcome {
+    ReloadOutcome { at: Timestamp::now(), why: cause, result, problems: Vec::new(), changes: Diff::default(), by: None }
 }
 
-fn log_changes(why: ReloadCause, changes: &Diff) {
+fn log_changes(cause: ReloadCause, changes: &Diff) {
     let Diff { upstreams_added, upstreams_removed, upstreams_changed, needs_restart, .. } = changes;
     let Diff { webhooks_added, webhooks_removed, webhooks_changed, .. } = changes;
     tracing::info!(
-        ?why,
+        why = ?cause,
         ?upstreams_added,
         ?upstreams_removed,
         ?upstreams_changed,

@@ -31,8 +31,7 @@ pub struct PendingPolicy {
 /// The role of a line in a diff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[schema(as = ConfigLineOp)]
-pub enum Op {
+pub enum ConfigLineOp {
     Same,
     Removed,
     Added,
@@ -42,7 +41,7 @@ pub enum Op {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ConfigLine)]
 pub struct Line {
-    pub op: Op,
+    pub op: ConfigLineOp,
     pub text: String,
 }
 
@@ -55,5 +54,6 @@ pub struct ValueDiff {
     /// The lines of the diff. If none is added or removed, the difference is in a hidden value.
     pub lines: Vec<Line>,
     /// Set if lines were left out.
-    pub cut: bool,
+    #[serde(rename = "cut")]
+    pub truncated: bool,
 }

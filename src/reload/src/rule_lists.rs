@@ -83,7 +83,8 @@ impl RuleListMerge {
     fn add_inserted(&mut self, rule: &Rule, after: &[Rule], otherwise: &DefaultDecision) {
         let denies = otherwise.default == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
         let allows = otherwise.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
-        // Even if everything is allowed, a call that is new or cannot be evaluated is reviewed under the global terms.
+        // Even if everything is allowed, a call of a new tool, or one whose condition cannot be evaluated, is reviewed
+        // under the global terms.
         let reviews = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
         let lets_more_pass = |before: &Arc<Terms>| !terms::loosened_terms(before, &rule.terms).is_empty();
         let stricter = match rule.then {

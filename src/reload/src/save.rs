@@ -47,9 +47,10 @@ impl Reloader {
         let snapshot = {
             let salt = &self.salt;
             let mut state = self.lock();
-            let waiting = state.pending.as_ref().map(|(waiting, _)| waiting);
+            let pending = state.pending.as_ref().map(|(pending, _)| pending);
+            let view = &state.settings_view;
             let settings =
-                state.settings_view.active_settings(&self.started, &state.in_force, waiting, &state.needs_restart);
+                view.active_settings(&self.settings_at_start, &state.in_force, pending, &state.needs_restart);
             let digest = digest::digest(&state.in_force, salt);
             let mut config = Config::clone(&state.in_force);
             config.upstreams.extend(state.suspended.iter().cloned());

@@ -20,8 +20,8 @@ pub(super) fn hold_back_loosening(
     loosened: &mut Vec<Loosening>,
     tightened: &mut Vec<String>,
 ) -> Option<UpstreamConfig> {
-    // Destructured, so that a new field must be judged below before it can take effect. These fields start nothing, and
-    // let no call through that rules would have stopped.
+    // Destructured, so that a new field must be compared below before it can take effect. These fields start nothing,
+    // and let no call through that rules would have stopped.
     let UpstreamConfig {
         name: _,
         label: _,
@@ -41,7 +41,7 @@ pub(super) fn hold_back_loosening(
         cache: _,
         authorities: _,
         instructions: _,
-        // These fields are judged.
+        // These fields are compared for loosening.
         target: _,
         prefix: _,
         tools_allow: _,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::pending::{Line, Loosening, Op, PendingPolicy, ValueDiff};
+use super::pending::{ConfigLineOp, Line, Loosening, PendingPolicy, ValueDiff};
 use countersign_config::{Config, reader::Setting, show};
 use countersign_domain::changes::{LineOp, diff::compare_lines};
 
@@ -61,20 +61,20 @@ impl SettingsView {
     }
 
     /// Records a file that is in force except for its pending changes.
-    pub fn record_file(&mut self, settings: &[Setting], waits: &[Loosening]) {
+    pub fn record_file(&mut self, settings: &[Setting], pending: &[Loosening]) {
         self.file = by_key(settings);
         self.refused.clear();
         for (key, setting) in &self.file {
-            if !waits.iter().any(|waiting| belongs_to_key(waiting, key)) {
+            if !pending.iter().any(|loosening| belongs_to_key(loosening, key)) {
                 self.last_in_force.insert(key, setting.clone());
             }
         }
     }
 
-    /// Records the values that were in force when the last gateway ended, for keys with a held-back change.
-    pub fn record_previous(&mut self, before: &[Setting], held: &[Loosening]) {
+    /// Records the values that were in force when the last gateway ended, for keys with a pending change.
+    pub fn record_previous(&mut self, before: &[Setting], pending: &[Loosening]) {
         for setting in
-            before.iter().filter(|setting| held.iter().any(|loosening| belongs_to_key(loosening, setting.key)))
+            before.iter().filter(|setting| pending.iter().any(|loosening| belongs_to_key(loosening, setting.key)))
         {
             self.last_in_force.insert(setting.key, setting.clone());
         }
@@ -91,39 +91,39 @@ impl SettingsView {
         self.refused = loosens;
     }
 
-    /// Returns all settings in the order of the defaults file. `started` contains the settings at the start, and
+    /// Returns all settings in the order of the defaults file. `settings_at_start` contains the settings at the start, and
     /// `needs_restart` the changed keys that are read only at the start.
     #[must_use]
     pub fn active_settings(
         &self,
-        started: &[Setting],
+        settings_at_start: &[Setting],
         config: &Config,
-        waiting: Option<&PendingPolicy>,
+        pending: Option<&PendingPolicy>,
         needs_restart: &[String],
     ) -> Vec<ActiveSetting> {
         let matching = |all: &[Loosening], key: &str| {
             all.iter().filter(|loosening| belongs_to_key(loosening, key)).cloned().collect::<Vec<_>>()
         };
-        let settings = started.iter().map(|start| {
+        let settings = settings_at_start.iter().map(|start| {
             let key = start.key;
-            let waits = waiting.map(|waiting| matching(&waiting.loosens, key)).unwrap_or_default();
+            let waiting = pending.map(|pending| matching(&pending.loosens, key)).unwrap_or_default();
             let refused = matching(&self.refused, key);
             let needs_restart = needs_restart.iter().any(|other| other == key);
-            let held = !waits.is_empty() || !refused.is_empty();
+            let is_held_back = !waiting.is_empty() || !refused.is_empty();
             let setting = match key {
                 _ if needs_restart => start,
                 // Servers are shown as in the file, with the pending changes beside them.
                 "mcpServers" => self.file.get(key).unwrap_or(start),
-                _ if held => self.last_in_force.get(key).unwrap_or(start),
+                _ if is_held_back => self.last_in_force.get(key).unwrap_or(start),
                 _ => self.file.get(key).unwrap_or(start),
             };
             // These keys may be partly in force and partly pending.
             let value = match key {
-                "policy.rules" if held => show::rules(config),
-                "policy.groups" if held => show::groups(config),
+                "policy.rules" if is_held_back => show::rules(config),
+                "policy.groups" if is_held_back => show::groups(config),
                 _ => setting.value.clone(),
             };
-            ActiveSetting { key, value, source: setting.origin.to_string(), waiting: waits, refused, needs_restart }
+            ActiveSetting { key, value, source: setting.origin.to_string(), waiting, refused, needs_restart }
         });
         settings.collect()
     }
@@ -162,9 +162,9 @@ fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
         .into_iter()
         .map(|(op, line)| {
             let op = match op {
-                LineOp::Delete => Op::Removed,
-                LineOp::Insert => Op::Added,
-                _ => Op::Same,
+                LineOp::Delete => ConfigLineOp::Removed,
+                LineOp::Insert => ConfigLineOp::Added,
+                _ => ConfigLineOp::Same,
             };
             let text = line.trim_end_matches(['\n', '\r']);
             let mut shown: String = text.chars().take(MAX_LINE_CHARS).collect();
@@ -176,11 +176,11 @@ fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
         .collect();
     // If there is not room for both, changed lines precede their context.
     if lines.len() > MAX_LINES {
-        lines.retain(|line| line.op != Op::Same);
+        lines.retain(|line| line.op != ConfigLineOp::Same);
     }
-    let cut = lines.len() > MAX_LINES;
+    let truncated = lines.len() > MAX_LINES;
     lines.truncate(MAX_LINES);
-    ValueDiff { key: key.to_owned(), lines, cut }
+    ValueDiff { key: key.to_owned(), lines, truncated }
 }
 
 #[cfg(test)]
@@ -219,11 +219,11 @@ mod tests {
         assert_eq!(
             lines("policy.rules"),
             [
-                (Op::Removed, r#"{ name: "a", tools: ["x"], then: deny }"#.to_owned()),
-                (Op::Same, r#"{ name: "b", tools: ["y"], then: allow }"#.to_owned())
+                (ConfigLineOp::Removed, r#"{ name: "a", tools: ["x"], then: deny }"#.to_owned()),
+                (ConfigLineOp::Same, r#"{ name: "b", tools: ["y"], then: allow }"#.to_owned())
             ]
         );
-        assert!(lines("mcpServers").contains(&(Op::Added, "trust_annotations: true".to_owned())));
+        assert!(lines("mcpServers").contains(&(ConfigLineOp::Added, "trust_annotations: true".to_owned())));
         assert!(!format!("{content:?}").contains("hidden-"), "{content:?}");
 
         shown.record_file(&new.settings, &changes.policy_loosened);

@@ -42,7 +42,7 @@ struct Server {
     trusted_dry_runs: Option<Vec<String>>,
 }
 
-/// The earlier configuration in force. Settings that are not judged are taken from the current configuration.
+/// The earlier configuration in force. Settings that are not compared are taken from the current configuration.
 pub(super) struct PreviousConfig {
     pub config: Config,
     /// The settings of the earlier policy.

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Era, Group, Outcome, compact_json, ensure_code, ensure_response, error_code, fail, offered_lists, require,
+    Check, Group, Outcome, RevisionRange, compact_json, ensure_code, ensure_response, error_code, fail, offered_lists,
+    require,
 };
 use crate::{probe::Probe, wire::ProbeError};
 
@@ -42,7 +43,7 @@ pub(super) const CHECKS: &[Check] = &[
         .must("No error has a code that the specification reserves: -32023 to -32099, -32002 and -32042.")
         .advice("Choose your own codes outside of -32768 to -32000.")
         .spec(CODES)
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
 ];
 
 /// Sends a text that is not a message, and expects that error code or another kind of refusal.

@@ -6,7 +6,7 @@ use super::{
     Check, Group, Outcome, compact_json, ensure, ensure_none, ensure_response, error_code, fail, offered_lists,
 };
 use crate::{
-    LEGACY,
+    LEGACY_REVISIONS,
     probe::{Probe, QUIET_PERIOD, initialize_request},
     wire::ProbeError,
 };
@@ -65,7 +65,7 @@ fn ensure_opening(holds: bool, value: &Value) -> Outcome {
 }
 
 async fn version_format(probe: Probe) -> Outcome {
-    let version = &probe.facts.opening["protocolVersion"];
+    let version = &probe.server_info.opening["protocolVersion"];
     let is_date = version.as_str().is_some_and(|text| {
         let parts: Vec<&str> = text.split('-').collect();
         parts.iter().map(|part| part.len()).eq([4, 2, 2])
@@ -86,25 +86,25 @@ async fn unknown_version(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     let response = conn.exchange(&initialize_request(&1.into(), "1999-12-31")).await?.json().unwrap_or_default();
     let holds = match response["result"]["protocolVersion"].as_str() {
-        Some(version) => LEGACY.contains(&version) || version != "1999-12-31" && version.len() == 10,
+        Some(version) => LEGACY_REVISIONS.contains(&version) || version != "1999-12-31" && version.len() == 10,
         None => response.get("error").is_some(),
     };
     ensure_response(holds, &response)
 }
 
 async fn server_info(probe: Probe) -> Outcome {
-    let info = &probe.facts.opening["serverInfo"];
+    let info = &probe.server_info.opening["serverInfo"];
     ensure_opening(info["name"].is_string() && info["version"].is_string(), info)
 }
 
 async fn capabilities(probe: Probe) -> Outcome {
-    let all = &probe.facts.opening["capabilities"];
+    let all = &probe.server_info.opening["capabilities"];
     ensure_opening(all.as_object().is_some_and(|all| all.values().all(Value::is_object)), all)
 }
 
 async fn capabilities_answer(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let templates = probe.facts.offers("resources").then_some("resources/templates/list");
+    let templates = probe.server_info.offers("resources").then_some("resources/templates/list");
     for method in offered_lists(&probe).chain(templates) {
         let response = conn.ask(method, json!({})).await?;
         // Not all servers with resources have templates.

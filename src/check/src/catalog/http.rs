@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Check, Era, Group, Outcome, compact_json, ensure, ensure_none, error_code, require, skip};
+use super::{Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_none, error_code, require, skip};
 use crate::{
-    probe::{Conn, Probe},
+    probe::{Probe, ProbeConnection},
     wire::{HttpResponse, parse},
 };
 
@@ -20,101 +20,105 @@ pub(super) const CHECKS: &[Check] = &[
         .must("A request is answered as `application/json` or `text/event-stream`.")
         .advice("Set `Content-Type` to one of them.")
         .spec(PAGE)
-        .era(Era::Since("2025-03-26")),
+        .in_revisions(RevisionRange::Since("2025-03-26")),
     Check::new("http/notification-accepted", Group::Http, |probe| Box::pin(accepted(probe)))
         .must("A notification is answered with 202 and no body, or refused with an error status.")
         .advice("Answer notifications with 202.")
         .spec(PAGE)
-        .era(Era::Since("2025-03-26")),
+        .in_revisions(RevisionRange::Since("2025-03-26")),
     Check::new("http/origin", Group::Http, |probe| Box::pin(origin(probe)))
         .must("A request from a web page of another origin is refused, from 2025-11-25 on with 403.")
         .advice("Compare `Origin` with those that you allow, and answer others with 403.")
         .spec(("basic/transports#security-warning", MODERN_HTTP))
-        .era(Era::Since("2025-03-26")),
+        .in_revisions(RevisionRange::Since("2025-03-26")),
     Check::new("http/get", Group::Http, |probe| Box::pin(get(probe)))
         .must("GET opens a stream, or is answered with 405.")
         .advice("Answer GET with 405 if you offer no stream.")
         .spec(PAGE)
-        .era(Era::LegacySince("2025-03-26")),
+        .in_revisions(RevisionRange::LegacySince("2025-03-26")),
     Check::new("http/session-id", Group::Http, |probe| Box::pin(session_id(probe)))
         .must("A session id has only visible ASCII characters.")
         .advice("Make ids of letters and digits.")
         .spec(SESSIONS)
-        .era(Era::LegacySince("2025-03-26")),
+        .in_revisions(RevisionRange::LegacySince("2025-03-26")),
     Check::new("http/session-required", Group::Http, |probe| Box::pin(session_required(probe)))
         .should("A request without a session id is answered with 400, or served if the server needs none.")
         .advice("Answer requests other than `initialize` that name no session with 400, if you need one.")
         .spec(SESSIONS)
-        .era(Era::LegacySince("2025-03-26")),
+        .in_revisions(RevisionRange::LegacySince("2025-03-26")),
     Check::new("http/session-unknown", Group::Http, |probe| Box::pin(session_unknown(probe)))
         .should("A request with an unknown session id is answered with 404.")
         .advice("Answer unknown ids with 404, so that clients start a new session.")
         .spec(SESSIONS)
-        .era(Era::LegacySince("2025-03-26")),
+        .in_revisions(RevisionRange::LegacySince("2025-03-26")),
     Check::new("http/session-ended", Group::Http, |probe| Box::pin(session_ended(probe)))
         .must("DELETE is answered with 405, or ends the session, whose id is then answered with 404.")
         .advice("Delete a session that was ended.")
         .spec(SESSIONS)
-        .era(Era::LegacySince("2025-03-26")),
+        .in_revisions(RevisionRange::LegacySince("2025-03-26")),
     Check::new("http/version-header", Group::Http, |probe| Box::pin(version_header(probe)))
         .must("A request with an unsupported version in its header is answered with 400.")
         .advice("Check `MCP-Protocol-Version`.")
         .spec(("basic/transports#protocol-version-header", MODERN_HTTP))
-        .era(Era::LegacySince("2025-06-18")),
+        .in_revisions(RevisionRange::LegacySince("2025-06-18")),
     Check::new("http/header-mismatch", Group::Http, |probe| Box::pin(header_mismatch(probe)))
         .must("A request whose headers contradict its body is answered with 400 and -32020.")
         .advice("Compare `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name` with the body.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
     Check::new("http/version-mismatch", Group::Http, |probe| Box::pin(version_mismatch(probe)))
         .must("A request whose version differs between header and body is answered with 400.")
         .advice("Compare `MCP-Protocol-Version` with the protocol version in `_meta`.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
     Check::new("http/name-mismatch", Group::Http, |probe| Box::pin(name_mismatch(probe)))
         .must("A call whose tool name differs between header and body is answered with 400 and -32020.")
         .advice("Compare `Mcp-Name` with `params.name`, or with `params.uri` for resources.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
     Check::new("http/header-missing", Group::Http, |probe| Box::pin(header_missing(probe)))
         .must("A request without `Mcp-Method` is answered with 400.")
         .advice("Refuse requests with missing headers.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
     Check::new("http/no-session", Group::Http, |probe| Box::pin(no_session(probe)))
         .should("The server does not start a session.")
         .advice("Do not answer with `Mcp-Session-Id`: the revision has no sessions.")
         .spec((LEGACY_HTTP, MODERN_HTTP))
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
     Check::new("http/method-status", Group::Http, |probe| Box::pin(method_status(probe)))
         .must("An unknown method is answered with 404.")
         .advice("Send -32601 with the status 404.")
         .spec((LEGACY_HTTP, MODERN_HTTP))
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
     Check::new("http/version-status", Group::Http, |probe| Box::pin(version_status(probe)))
         .must("An unsupported version is answered with 400.")
         .advice("Send -32022 with the status 400.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
     Check::new("http/event-ids", Group::Http, |probe| Box::pin(event_ids(probe)))
         .must("If events have ids, each id is unique within the session.")
         .advice("Number events across all streams of the session, or include the stream in the id.")
         .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
-        .era(Era::LegacySince("2025-03-26")),
+        .in_revisions(RevisionRange::LegacySince("2025-03-26")),
     Check::new("http/resumed-stream", Group::Http, |probe| Box::pin(resumed(probe)))
         .must("A resumed stream has no messages of other streams.")
         .advice("Replay only the events after `Last-Event-ID`, and only those of its stream.")
         .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
-        .era(Era::LegacySince("2025-03-26")),
+        .in_revisions(RevisionRange::LegacySince("2025-03-26")),
     Check::new("http/parse-status", Group::Http, |probe| Box::pin(parse_status(probe)))
         .should("Invalid JSON is answered with 400.")
         .advice("Answer bodies that cannot be read with 400.")
         .spec(PAGE)
-        .era(Era::Since("2025-03-26")),
+        .in_revisions(RevisionRange::Since("2025-03-26")),
 ];
 
 /// Sends a message with its usual headers, except for those in `changed_headers`. A value of `None` removes a header.
-async fn post(conn: &mut Conn, message: &Value, changed_headers: &[(&str, Option<&str>)]) -> Outcome<HttpResponse> {
+async fn post(
+    conn: &mut ProbeConnection,
+    message: &Value,
+    changed_headers: &[(&str, Option<&str>)],
+) -> Outcome<HttpResponse> {
     let mut headers = headers_for(conn, message);
     for (name, value) in changed_headers {
         headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
@@ -128,12 +132,12 @@ async fn post_harmless(probe: &Probe, changed_headers: &[(&str, Option<&str>)]) 
     post(&mut probe.open().await?, &probe.harmless_request(5), changed_headers).await
 }
 
-fn headers_for(conn: &mut Conn, message: &Value) -> Vec<(String, String)> {
+fn headers_for(conn: &mut ProbeConnection, message: &Value) -> Vec<(String, String)> {
     conn.http().map(|http| http.headers_for(message)).unwrap_or_default()
 }
 
 /// Returns the headers of a GET request that opens a stream.
-fn stream_headers(conn: &mut Conn) -> Vec<(String, String)> {
+fn stream_headers(conn: &mut ProbeConnection) -> Vec<(String, String)> {
     let mut headers = headers_for(conn, &Value::Null);
     headers.retain(|(name, _)| !matches!(name.as_str(), "Accept" | "Content-Type"));
     headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
@@ -189,7 +193,7 @@ async fn get(probe: Probe) -> Outcome {
 }
 
 /// Opens a connection with a session, and skips the check if the server has no sessions.
-async fn open_session(probe: &Probe) -> Outcome<(Conn, String)> {
+async fn open_session(probe: &Probe) -> Outcome<(ProbeConnection, String)> {
     let mut conn = probe.open().await?;
     match conn.http().and_then(|http| http.session.clone()) {
         Some(session) => Ok((conn, session)),
@@ -254,7 +258,7 @@ async fn version_status(probe: Probe) -> Outcome {
 }
 
 /// Sends two requests in one session, and returns each id with its response.
-async fn ping_streams(conn: &mut Conn, probe: &Probe) -> Outcome<Vec<(Value, HttpResponse)>> {
+async fn ping_twice(conn: &mut ProbeConnection, probe: &Probe) -> Outcome<Vec<(Value, HttpResponse)>> {
     let mut all = Vec::new();
     for id in ["check-stream-a", "check-stream-b"] {
         let message = probe.message(Some(&id.into()), "ping", Value::Null);
@@ -264,7 +268,7 @@ async fn ping_streams(conn: &mut Conn, probe: &Probe) -> Outcome<Vec<(Value, Htt
 }
 
 async fn event_ids(probe: Probe) -> Outcome {
-    let all = ping_streams(&mut probe.open().await?, &probe).await?;
+    let all = ping_twice(&mut probe.open().await?, &probe).await?;
     let ids: Vec<&String> =
         all.iter().flat_map(|(_, answer)| &answer.events).filter_map(|event| event.id.as_ref()).collect();
     if ids.is_empty() {
@@ -277,7 +281,7 @@ async fn event_ids(probe: Probe) -> Outcome {
 
 async fn resumed(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let all = ping_streams(&mut conn, &probe).await?;
+    let all = ping_twice(&mut conn, &probe).await?;
     let last = all.first().and_then(|(_, answer)| answer.events.iter().find_map(|event| event.id.clone()));
     let Some(last) = last else { return skip("its events have no ids") };
     let mut headers = stream_headers(&mut conn);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Era, Group, Outcome, compact_json, ensure_code, ensure_none, ensure_response, fail, require, skip,
+    Check, Group, Outcome, RevisionRange, compact_json, ensure_code, ensure_none, ensure_response, fail, require, skip,
     tools::is_block,
 };
 use crate::probe::Probe;
@@ -32,7 +32,7 @@ pub(super) const CHECKS: &[Check] = &[
         .must("If subscriptions are declared, a listed resource can be subscribed to and unsubscribed from.")
         .advice("Answer `resources/subscribe` and `resources/unsubscribe` with `{}`, or do not declare it.")
         .spec(("server/resources#subscriptions", "server/resources"))
-        .era(Era::Legacy),
+        .in_revisions(RevisionRange::Legacy),
     Check::new("lists/prompts", Group::Lists, |probe| Box::pin(prompts(probe)))
         .must("Each prompt has a name, and its arguments are a list of objects with names.")
         .advice("Write `name` into each entry, and into each of its arguments.")
@@ -64,7 +64,7 @@ pub(super) fn check_each(listed: &[Value], is_valid: impl Fn(&Value) -> bool) ->
 }
 
 async fn resources(probe: Probe) -> Outcome {
-    let listed = &probe.facts.resources;
+    let listed = &probe.server_info.resources;
     skip_if_missing(&probe, "resources", listed)?;
     check_each(listed, |entry| entry["uri"].is_string() && entry["name"].is_string())
 }
@@ -75,7 +75,7 @@ pub(super) fn is_contents(contents: &Value) -> bool {
 }
 
 async fn contents(probe: Probe) -> Outcome {
-    let listed = &probe.facts.resources;
+    let listed = &probe.server_info.resources;
     skip_if_missing(&probe, "resources", listed)?;
     let mut conn = probe.open().await?;
     for resource in listed.iter().take(3) {
@@ -95,16 +95,16 @@ async fn missing_resource(probe: Probe) -> Outcome {
 }
 
 async fn templates(probe: Probe) -> Outcome {
-    let listed = &probe.facts.templates;
+    let listed = &probe.server_info.templates;
     skip_if_missing(&probe, "resources", listed)?;
     check_each(listed, |entry| entry["uriTemplate"].is_string() && entry["name"].is_string())
 }
 
 async fn subscribe(probe: Probe) -> Outcome {
-    if probe.facts.opening["capabilities"]["resources"]["subscribe"] != true {
+    if probe.server_info.opening["capabilities"]["resources"]["subscribe"] != true {
         return skip("it declares no subscriptions");
     }
-    let Some(resource) = probe.facts.resources.first() else { return skip("it lists no resources") };
+    let Some(resource) = probe.server_info.resources.first() else { return skip("it lists no resources") };
     let mut conn = probe.open().await?;
     for method in ["resources/subscribe", "resources/unsubscribe"] {
         let response = conn.ask(method, json!({ "uri": resource["uri"] })).await?;
@@ -116,7 +116,7 @@ async fn subscribe(probe: Probe) -> Outcome {
 }
 
 async fn prompts(probe: Probe) -> Outcome {
-    let listed = &probe.facts.prompts;
+    let listed = &probe.server_info.prompts;
     skip_if_missing(&probe, "prompts", listed)?;
     check_each(listed, |entry| {
         let arguments = entry.get("arguments").is_none_or(|all| {
@@ -127,7 +127,7 @@ async fn prompts(probe: Probe) -> Outcome {
 }
 
 async fn messages(probe: Probe) -> Outcome {
-    let listed = &probe.facts.prompts;
+    let listed = &probe.server_info.prompts;
     skip_if_missing(&probe, "prompts", listed)?;
     let mut conn = probe.open().await?;
     for prompt in listed.iter().take(3) {
@@ -156,7 +156,7 @@ async fn unknown_prompt(probe: Probe) -> Outcome {
 
 async fn completion(probe: Probe) -> Outcome {
     require(&probe, "completions")?;
-    let prompt_argument = probe.facts.prompts.iter().find_map(|prompt| {
+    let prompt_argument = probe.server_info.prompts.iter().find_map(|prompt| {
         let argument = prompt["arguments"].as_array()?.first()?;
         Some((json!({ "type": "ref/prompt", "name": prompt["name"] }), argument["name"].clone()))
     });

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Check, Group, Outcome, compact_json, ensure, ensure_response, fail, skip};
 use crate::{
-    probe::{Conn, Probe, QUIET_PERIOD, ids_match},
+    probe::{Probe, ProbeConnection, QUIET_PERIOD, ids_match},
     wire::{ProbeError, Wire},
 };
 
@@ -60,7 +60,7 @@ pub(super) const CHECKS: &[Check] = &[
 /// The index of `messages/id-integer`.
 pub(super) const ID_INTEGER: usize = 1;
 
-async fn ask_harmless(conn: &mut Conn, probe: &Probe) -> Outcome<Value> {
+async fn ask_harmless(conn: &mut ProbeConnection, probe: &Probe) -> Outcome<Value> {
     match conn.exchange(&probe.harmless_request(7)).await?.json() {
         Some(response) => Ok(response),
         None => fail("the answer is not JSON".to_owned()),

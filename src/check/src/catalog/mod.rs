@@ -24,7 +24,7 @@ use serde::Serialize;
 use serde_json::Value;
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
-use crate::{MODERN, probe::Probe, wire::ProbeError};
+use crate::{MODERN_REVISION, probe::Probe, wire::ProbeError};
 
 /// The subject of a group of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
@@ -68,7 +68,7 @@ pub enum Level {
 
 /// The revisions that have a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Era {
+enum RevisionRange {
     Both,
     /// The given revision and all later ones, including the stateless one.
     Since(&'static str),
@@ -81,18 +81,18 @@ enum Era {
 
 /// The reason why a check did not pass.
 #[derive(Debug)]
-pub(crate) enum NotPassed {
+pub(crate) enum UnpassedReason {
     Failed(String),
     Skipped(String),
 }
 
-impl From<ProbeError> for NotPassed {
+impl From<ProbeError> for UnpassedReason {
     fn from(error: ProbeError) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-pub(crate) type Outcome<T = ()> = Result<T, NotPassed>;
+pub(crate) type Outcome<T = ()> = Result<T, UnpassedReason>;
 
 /// A requirement of the protocol.
 pub struct Check {
@@ -105,7 +105,7 @@ pub struct Check {
     pub advice: &'static str,
     /// The pages of the specification in the handshake revisions and in the stateless one, without the revision.
     pub(crate) spec: (&'static str, &'static str),
-    era: Era,
+    revisions: RevisionRange,
     /// The only transport that has the requirement; `None` means all.
     transport: Option<&'static str>,
     pub(crate) run: fn(Probe) -> BoxFuture<'static, Outcome>,
@@ -114,10 +114,10 @@ pub struct Check {
 impl Check {
     /// Creates a check that applies to the revisions and transports of its group.
     const fn new(id: &'static str, group: Group, run: fn(Probe) -> BoxFuture<'static, Outcome>) -> Self {
-        let era = match group {
-            Group::Handshake => Era::Legacy,
-            Group::Stateless => Era::Modern,
-            _ => Era::Both,
+        let revisions = match group {
+            Group::Handshake => RevisionRange::Legacy,
+            Group::Stateless => RevisionRange::Modern,
+            _ => RevisionRange::Both,
         };
         let transport = match group {
             Group::Stdio => Some("stdio"),
@@ -125,7 +125,7 @@ impl Check {
             Group::WebSocket => Some("websocket"),
             _ => None,
         };
-        Self { id, group, level: Level::Must, requirement: "", advice: "", spec: ("", ""), era, transport, run }
+        Self { id, group, level: Level::Must, requirement: "", advice: "", spec: ("", ""), revisions, transport, run }
     }
 
     const fn must(self, requirement: &'static str) -> Self {
@@ -144,8 +144,8 @@ impl Check {
         Self { spec, ..self }
     }
 
-    const fn era(self, era: Era) -> Self {
-        Self { era, ..self }
+    const fn in_revisions(self, revisions: RevisionRange) -> Self {
+        Self { revisions, ..self }
     }
 
     const fn only_over(self, transport: &'static str) -> Self {
@@ -155,25 +155,25 @@ impl Check {
     /// Formats the revisions that have the requirement, for a table.
     #[must_use]
     pub fn revisions(&self) -> String {
-        match self.era {
-            Era::Both => "all".to_owned(),
-            Era::Since(first) => format!("from {first}"),
-            Era::Legacy => "to 2025-11-25".to_owned(),
-            Era::LegacySince(first) => format!("{first} to 2025-11-25"),
-            Era::Modern => MODERN.to_owned(),
+        match self.revisions {
+            RevisionRange::Both => "all".to_owned(),
+            RevisionRange::Since(first) => format!("from {first}"),
+            RevisionRange::Legacy => "to 2025-11-25".to_owned(),
+            RevisionRange::LegacySince(first) => format!("{first} to 2025-11-25"),
+            RevisionRange::Modern => MODERN_REVISION.to_owned(),
         }
     }
 
     /// Returns `true` if the check applies to the server and revision.
     pub(crate) fn applies_to(&self, probe: &Probe) -> bool {
-        let era = match self.era {
-            Era::Both => true,
-            Era::Since(first) => &*probe.revision >= first,
-            Era::Legacy => !probe.is_modern(),
-            Era::LegacySince(first) => !probe.is_modern() && &*probe.revision >= first,
-            Era::Modern => probe.is_modern(),
+        let has_revision = match self.revisions {
+            RevisionRange::Both => true,
+            RevisionRange::Since(first) => &*probe.revision >= first,
+            RevisionRange::Legacy => !probe.is_modern(),
+            RevisionRange::LegacySince(first) => !probe.is_modern() && &*probe.revision >= first,
+            RevisionRange::Modern => probe.is_modern(),
         };
-        era && self.transport.is_none_or(|transport| transport == probe.target.transport())
+        has_revision && self.transport.is_none_or(|transport| transport == probe.target.transport())
     }
 }
 
@@ -215,11 +215,11 @@ fn truncate(text: &str) -> String {
 }
 
 fn fail<T>(why: String) -> Outcome<T> {
-    Err(NotPassed::Failed(why))
+    Err(UnpassedReason::Failed(why))
 }
 
 fn skip<T>(why: impl Into<String>) -> Outcome<T> {
-    Err(NotPassed::Skipped(why.into()))
+    Err(UnpassedReason::Skipped(why.into()))
 }
 
 /// Fails with the reason unless the condition holds.
@@ -244,14 +244,14 @@ fn ensure_code(response: &Value, code: i64) -> Outcome {
 
 /// Skips the check unless the server offers the capability.
 fn require(probe: &Probe, capability: &str) -> Outcome {
-    if probe.facts.offers(capability) { Ok(()) } else { skip(format!("it offers no {capability}")) }
+    if probe.server_info.offers(capability) { Ok(()) } else { skip(format!("it offers no {capability}")) }
 }
 
 /// Returns the methods of the lists that the server offers, except for the optional list of resource templates.
 fn offered_lists(probe: &Probe) -> impl Iterator<Item = &'static str> {
     [("tools", "tools/list"), ("resources", "resources/list"), ("prompts", "prompts/list")]
         .into_iter()
-        .filter_map(|(capability, method)| probe.facts.offers(capability).then_some(method))
+        .filter_map(|(capability, method)| probe.server_info.offers(capability).then_some(method))
 }
 
 /// Returns the code of an error response.
@@ -273,10 +273,10 @@ mod tests {
             assert!(check.id.starts_with(&format!("{}/", check.group.as_str())), "{}", check.id);
             assert!(check.requirement.ends_with('.') && check.advice.ends_with('.'), "{}", check.id);
             let pages = [check.spec.0, check.spec.1];
-            let used = match check.era {
-                Era::Both | Era::Since(_) => &pages[..],
-                Era::Legacy | Era::LegacySince(_) => &pages[..1],
-                Era::Modern => &pages[1..],
+            let used = match check.revisions {
+                RevisionRange::Both | RevisionRange::Since(_) => &pages[..],
+                RevisionRange::Legacy | RevisionRange::LegacySince(_) => &pages[..1],
+                RevisionRange::Modern => &pages[1..],
             };
             assert!(used.iter().all(|page| !page.is_empty()), "{}", check.id);
         }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Check, Group, Outcome, fail, skip, truncate};
 use crate::{
-    probe::{Conn, Probe, QUIET_PERIOD},
+    probe::{Probe, ProbeConnection, QUIET_PERIOD},
     wire::{ProbeError, Wire},
 };
 
@@ -98,7 +98,7 @@ async fn check_survival(probe: Probe, texts: &[&[u8]]) -> Outcome {
     }
 }
 
-async fn send_and_drain(conn: &mut Conn, text: &[u8]) -> Result<(), ProbeError> {
+async fn send_and_drain(conn: &mut ProbeConnection, text: &[u8]) -> Result<(), ProbeError> {
     conn.send_bytes(text).await?;
     while conn.receive(QUIET_PERIOD / 6).await?.is_some() {}
     Ok(())

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     Check, Group, Outcome, compact_json, ensure, ensure_code, ensure_response, error_code, fail, offered_lists, skip,
 };
-use crate::{MODERN, probe::Probe};
+use crate::{MODERN_REVISION, probe::Probe};
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("stateless/discover", Group::Stateless, |probe| Box::pin(discover(probe)))
@@ -48,7 +48,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 async fn discover(probe: Probe) -> Outcome {
-    let result = &probe.facts.opening;
+    let result = &probe.server_info.opening;
     let has_dates = result["supportedVersions"].as_array().is_some_and(|all| {
         !all.is_empty() && all.iter().all(|version| version.as_str().is_some_and(|text| text.len() == 10))
     });
@@ -56,7 +56,7 @@ async fn discover(probe: Probe) -> Outcome {
 }
 
 async fn server_info(probe: Probe) -> Outcome {
-    let info = &probe.facts.opening["_meta"]["io.modelcontextprotocol/serverInfo"];
+    let info = &probe.server_info.opening["_meta"]["io.modelcontextprotocol/serverInfo"];
     ensure(info["name"].is_string() && info["version"].is_string(), || format!("it says {}", compact_json(info)))
 }
 
@@ -69,7 +69,8 @@ async fn unsupported_version(probe: Probe) -> Outcome {
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
     let response = conn.exchange(&message).await?.json().unwrap_or_default();
     let data = &response["error"]["data"];
-    let names_revision = data["supported"].as_array().is_some_and(|all| all.iter().any(|version| version == MODERN));
+    let names_revision =
+        data["supported"].as_array().is_some_and(|all| all.iter().any(|version| version == MODERN_REVISION));
     let holds = error_code(&response) == Some(-32022) && names_revision && data["requested"] == "2099-01-01";
     ensure_response(holds, &response)
 }
@@ -120,9 +121,9 @@ async fn removed(probe: Probe) -> Outcome {
 
 async fn caching(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let templates = probe.facts.offers("resources").then_some("resources/templates/list");
+    let templates = probe.server_info.offers("resources").then_some("resources/templates/list");
     let lists = std::iter::once("server/discover").chain(offered_lists(&probe)).chain(templates);
-    let resource = probe.facts.resources.first().map(|known| ("resources/read", json!({ "uri": known["uri"] })));
+    let resource = probe.server_info.resources.first().map(|known| ("resources/read", json!({ "uri": known["uri"] })));
     for (method, params) in lists.map(|method| (method, json!({}))).chain(resource) {
         let result: Value = conn.ask(method, params).await?["result"].take();
         // Only complete results have these members.

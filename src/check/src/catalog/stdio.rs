@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Check, Group, Outcome, compact_json, ensure, fail, skip};
 use crate::{
-    probe::{Conn, Probe, QUIET_PERIOD, ids_match, initialize_request},
+    probe::{Probe, ProbeConnection, QUIET_PERIOD, ids_match, initialize_request},
     wire::{Stdio, Wire},
 };
 
@@ -56,7 +56,7 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(SHUTDOWN),
 ];
 
-fn child_process(conn: &mut Conn) -> Outcome<&mut Stdio> {
+fn child_process(conn: &mut ProbeConnection) -> Outcome<&mut Stdio> {
     match &mut conn.wire {
         Wire::Stdio(wire) => Ok(wire),
         _ => fail("the server is not a child process".to_owned()),
@@ -92,7 +92,7 @@ async fn stdout(probe: Probe) -> Outcome {
 }
 
 /// Fails unless each of the ids is answered.
-async fn check_ids_answered(conn: &mut Conn, probe: &Probe, expected: &[i64]) -> Outcome {
+async fn check_ids_answered(conn: &mut ProbeConnection, probe: &Probe, expected: &[i64]) -> Outcome {
     let mut unanswered: Vec<i64> = expected.to_vec();
     while !unanswered.is_empty() {
         let Some(received) = conn.next_answer(probe.limit()).await? else {

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Check, Era, Group, Outcome, compact_json, ensure, ensure_code, ensure_none, ensure_response, fail, lists, require,
-    skip, truncate,
+    Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_code, ensure_none, ensure_response, fail, lists,
+    require, skip, truncate,
 };
 use crate::probe::Probe;
 
@@ -34,7 +34,7 @@ pub(super) const CHECKS: &[Check] = &[
         .should("Names have 1 to 128 characters: letters, digits, `_`, `-` and `.` only.")
         .advice("Rename the tool: clients refuse other names.")
         .spec(("server/tools#tool-names", "server/tools#tool-names"))
-        .era(Era::Since("2025-11-25")),
+        .in_revisions(RevisionRange::Since("2025-11-25")),
     Check::new("tools/input-schema-root", Group::Tools, |probe| Box::pin(input_root(probe)))
         .must("An input schema has the type `object`.")
         .advice("Write `\"type\": \"object\"` at the root, also for a tool without arguments.")
@@ -55,7 +55,7 @@ pub(super) const CHECKS: &[Check] = &[
         .must("Hints about a tool are booleans.")
         .advice("Write true or false for `readOnlyHint` and the other hints.")
         .spec(TYPES)
-        .era(Era::Since("2025-03-26")),
+        .in_revisions(RevisionRange::Since("2025-03-26")),
     Check::new("tools/arguments", Group::Tools, |probe| Box::pin(arguments(probe)))
         .must("Arguments that violate the input schema are refused, by an error or a result with `isError`.")
         .advice("Validate arguments before the tool sees them.")
@@ -72,12 +72,12 @@ pub(super) const CHECKS: &[Check] = &[
         .must("A tool with an output schema answers with `structuredContent` that matches it.")
         .advice("Validate your own results against the schema that you list.")
         .spec(("server/tools#output-schema", "server/tools#output-schema"))
-        .era(Era::Since("2025-06-18")),
+        .in_revisions(RevisionRange::Since("2025-06-18")),
 ];
 
 /// Returns the listed tools, and skips the check if there are none.
 fn listed_tools(probe: &Probe) -> Outcome<&[Value]> {
-    if probe.facts.tools.is_empty() { skip("it lists no tools") } else { Ok(&probe.facts.tools) }
+    if probe.server_info.tools.is_empty() { skip("it lists no tools") } else { Ok(&probe.server_info.tools) }
 }
 
 async fn list(probe: Probe) -> Outcome {
@@ -172,7 +172,7 @@ async fn annotations(probe: Probe) -> Outcome {
 /// Returns the tools that may be called.
 fn callable_tools(probe: &Probe) -> Vec<&Value> {
     let may_be_called = |tool: &&Value| probe.options.allow_writes || tool["annotations"]["readOnlyHint"] == true;
-    probe.facts.tools.iter().filter(may_be_called).take(MAX_CALLED_TOOLS).collect()
+    probe.server_info.tools.iter().filter(may_be_called).take(MAX_CALLED_TOOLS).collect()
 }
 
 pub(super) fn skip_without_calls<T>() -> Outcome<T> {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Era, Group, Outcome, compact_json, ensure, ensure_none, ensure_response, error_code, fail, require, skip,
-    tools,
+    Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_none, ensure_response, error_code, fail,
+    require, skip, tools,
 };
 use crate::{
-    probe::{Conn, Probe, QUIET_PERIOD},
+    probe::{Probe, ProbeConnection, QUIET_PERIOD},
     wire::ProbeError,
 };
 
@@ -34,22 +34,22 @@ pub(super) const CHECKS: &[Check] = &[
         .should("If logging is declared, an unknown level is answered with -32602.")
         .advice("Check the level of `logging/setLevel` against the eight of RFC 5424.")
         .spec(("server/utilities/logging#error-handling", "server/utilities/logging"))
-        .era(Era::Legacy),
+        .in_revisions(RevisionRange::Legacy),
     Check::new("utilities/listen", Group::Utilities, |probe| Box::pin(listen(probe)))
         .must("If `listChanged` is declared, the first message of a subscription acknowledges it, with its id.")
         .advice("Send `notifications/subscriptions/acknowledged` first, with the request id as `subscriptionId` in `_meta`.")
         .spec(LISTEN)
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
     Check::new("utilities/listen-filter", Group::Utilities, |probe| Box::pin(listen_filter(probe)))
         .must("A subscription is acknowledged only for what was requested.")
         .advice("Acknowledge the part of the client's filter that you honor, and send nothing else.")
         .spec(("server/resources#subscriptions", "basic/patterns/subscriptions#notification-filter"))
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
     Check::new("utilities/no-requests", Group::Utilities, |probe| Box::pin(no_requests(probe)))
         .must("The server sends no requests of its own.")
         .advice("Ask for input with a result whose `resultType` is `input_required`.")
         .spec(("basic/index", "basic/transports/streamable-http#receiving-messages"))
-        .era(Era::Modern),
+        .in_revisions(RevisionRange::Modern),
 ];
 
 async fn cancel_unknown(probe: Probe) -> Outcome {
@@ -69,14 +69,14 @@ async fn cancel_unknown(probe: Probe) -> Outcome {
 }
 
 /// Calls a tool and returns all messages up to its response.
-async fn gather_call(conn: &mut Conn, probe: &Probe, params: Value) -> Outcome<Vec<Value>> {
+async fn gather_call(conn: &mut ProbeConnection, probe: &Probe, params: Value) -> Outcome<Vec<Value>> {
     let id = conn.next_id();
     Ok(conn.gather(&probe.message(Some(&id), "tools/call", params), probe.limit()).await?)
 }
 
 /// Calls tools with a progress token, and returns each token with the received progress. Skips the check if no tool reports
 /// progress.
-async fn collect_progress(conn: &mut Conn, probe: &Probe) -> Outcome<Vec<(Value, Vec<Value>)>> {
+async fn collect_progress(conn: &mut ProbeConnection, probe: &Probe) -> Outcome<Vec<(Value, Vec<Value>)>> {
     let mut all = Vec::new();
     for (index, (_, mut params)) in tools::safe_calls(probe).into_iter().enumerate() {
         let token = json!(format!("check-{index}"));
@@ -131,7 +131,7 @@ async fn log_level(probe: Probe) -> Outcome {
 
 /// Returns the changes that the server can announce, by their names in `subscriptions/listen`.
 fn declared_changes(probe: &Probe) -> impl Iterator<Item = &'static str> {
-    let all = &probe.facts.opening["capabilities"];
+    let all = &probe.server_info.opening["capabilities"];
     [("tools", "toolsListChanged"), ("prompts", "promptsListChanged"), ("resources", "resourcesListChanged")]
         .into_iter()
         .filter_map(|(capability, name)| (all[capability]["listChanged"] == true).then_some(name))
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(declared_changes(&probe).next(), None);
         let opening =
             json!({ "capabilities": { "prompts": { "listChanged": true }, "tools": { "listChanged": false } } });
-        probe.facts = std::sync::Arc::new(crate::probe::Facts { opening, ..Default::default() });
+        probe.server_info = std::sync::Arc::new(crate::probe::ServerInfo { opening, ..Default::default() });
         assert!(declared_changes(&probe).eq(["promptsListChanged"]));
     }
 }
