@@ -31,8 +31,9 @@ pub struct LiveGateway {
     pub webhooks: Arc<Webhooks>,
 }
 
-/// Warns of servers whose command or address differs from the one whose tools were accepted.
-pub async fn check_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
+/// Binds older acceptances to the present command or address of each server, and warns of servers whose tools were
+/// accepted for another one.
+pub async fn bind_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
     for server in servers {
         let tools = pins.bind_to_server(&server.name, &server.target.fingerprint()).await;
         if tools > 0 {
@@ -50,7 +51,7 @@ impl LiveGateway {
 
     /// Publishes the built-in providers and these servers, and returns when the routes contain them.
     async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
-        check_acceptances(&self.pins, servers).await;
+        bind_acceptances(&self.pins, servers).await;
         let mut providers = self.built_in.clone();
         providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
         let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;

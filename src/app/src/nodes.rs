@@ -49,7 +49,7 @@ fn configuration_fingerprint(config: &Config) -> String {
 }
 
 /// Returns the key that seals the state of requests, which is the same on all nodes.
-pub fn state_key(secret: &[u8; 32]) -> [u8; 32] {
+pub fn request_state_key(secret: &[u8; 32]) -> [u8; 32] {
     let mut hasher = PartHasher::new("countersign.state.1");
     hasher.add_part(secret);
     hasher.finish_bytes()

@@ -161,8 +161,8 @@ pub struct ServeArgs {
     /// The data directory [default: $XDG_STATE_HOME/countersign]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Put the configured policy into force as it is: changes that loosen the policy in force when the gateway last ran
-    /// do not wait for a reviewer's consent
+    /// Accept the configured policy as it is, so that changes that loosen the policy of the last run do not wait for a
+    /// reviewer's consent
     #[arg(long)]
     pub accept_policy: bool,
     /// Started by `countersign stdio`: leave its session, use any port, exit after the last client.

@@ -4,7 +4,7 @@ use super::{
     args::storage::{AuditArgs, AuditCommand},
     exit::{Exit, Failure},
     output::{Output, harmless_json, one_line},
-    store_place,
+    store_location,
 };
 use countersign_domain::{
     changes::{
@@ -31,13 +31,13 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             )
         })?),
     };
-    match store_place(&args.data)?.verify_audit(expected) {
+    match store_location(&args.data)?.verify_audit(expected) {
         Ok(verified) => {
-            out.line(&verified.head.export())?;
+            out.write_line(&verified.head.export())?;
             out.finish()?;
             let policy = if verified.covered.policy { ", and so is the recorded policy in force" } else { "" };
             let head_note = if expected.is_some() { ", and it contains the given head" } else { "" };
-            super::output::remark(&format!(
+            super::output::print_note(&format!(
                 "The trail is intact: {}, {}, {}, {} and {} are as they were \
                  written{policy}{head_note}. The line above is its head; keep it elsewhere and give it to --head later.",
                 plurals(verified.entries, "entry", "entries"),
@@ -47,7 +47,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
                 plural(verified.covered.rules, "standing rule")
             ));
             if verified.covered.uncovered > 0 {
-                super::output::remark(&format!(
+                super::output::print_note(&format!(
                     "{} of these keys, definitions, rules and policies are older than their records in the trail, so it cannot be verified \
                      that they are unaltered. They are recorded when a gateway of this version starts on the database.",
                     verified.covered.uncovered
@@ -63,19 +63,19 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Output) -> Result<Exit, Failure> {
-    let place = store_place(&args.data)?;
+    let location = store_location(&args.data)?;
     // A file contains every character, because the hashes cover them. On a terminal, control characters are escaped.
     let terminal = out.is_terminal();
-    out.text(&format.header())?;
+    out.write_text(&format.header())?;
     let mut text = String::new();
-    place.read_audit(|entry| -> Result<(), Failure> {
+    location.read_audit(|entry| -> Result<(), Failure> {
         if span.contains(entry) {
             text.clear();
             format.write_entry(entry, &mut text);
             match format {
-                _ if !terminal => out.text(&text)?,
-                ExportFormat::Jsonl => out.text(&harmless_json(&text))?,
-                ExportFormat::Csv => out.line(&one_line(text.trim_end()))?,
+                _ if !terminal => out.write_text(&text)?,
+                ExportFormat::Jsonl => out.write_text(&harmless_json(&text))?,
+                ExportFormat::Csv => out.write_line(&one_line(text.trim_end()))?,
             }
         }
         Ok(())

@@ -5,14 +5,14 @@ use jiff::Timestamp;
 use super::{
     args::storage::BackupArgs,
     exit::{Exit, Failure},
-    output::{Output, remark},
-    store_place,
+    output::{Output, print_note},
+    store_location,
 };
 use countersign_domain::text::{plural, plurals};
 use countersign_store::sqlite::backup::BackupError;
 
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let done = store_place(&args.data)?.backup(&args.file, args.force, Timestamp::now());
+    let done = store_location(&args.data)?.backup(&args.file, args.force, Timestamp::now());
     let done = done.map_err(|error| match error {
         BackupError::Exists(_) | BackupError::Inside(_) | BackupError::Server => {
             Failure::new(Exit::Usage, error.to_string())
@@ -21,12 +21,12 @@ pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
         BackupError::Store(error) => error.into(),
         BackupError::Write { .. } => Failure::new(Exit::Unavailable, error.to_string()),
     })?;
-    out.line(&args.file.display().to_string())?;
+    out.write_line(&args.file.display().to_string())?;
     if let Some(tracker) = &done.tracker {
-        out.line(&tracker.display().to_string())?;
+        out.write_line(&tracker.display().to_string())?;
     }
     out.finish()?;
-    remark(&format!(
+    print_note(&format!(
         "{}, {}, {}: its pages and its audit trail were checked. Head of the trail: {}. To \
          restore, copy it as countersign.db{} into an empty data directory and start a gateway on that.",
         plural(done.bytes, "byte"),

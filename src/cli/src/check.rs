@@ -8,7 +8,7 @@ use super::{
     args::check::CheckArgs,
     configuration,
     exit::{Exit, Failure},
-    output::{Output, Style, columns, cut, one_line, remark},
+    output::{Output, Style, columns, cut, one_line, print_note},
 };
 use countersign_check::{
     CheckResult, Group, LEGACY_REVISIONS, Level, MODERN_REVISION, Options, ProbeError, Progress, Status, Target,
@@ -44,7 +44,7 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
         Failure::new(Exit::Unavailable, one_line(&message))
     })?;
     if args.json {
-        out.json(&report.to_json().to_string())?;
+        out.write_json(&report.to_json().to_string())?;
     } else {
         print_summary(out, &report)?;
     }
@@ -64,10 +64,8 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
         && revision != MODERN_REVISION
         && !LEGACY_REVISIONS.contains(&revision.as_str())
     {
-        return Err(usage_error(format!(
-            "there is no revision {revision}; there are {MODERN_REVISION}, {}",
-            LEGACY_REVISIONS.join(", ")
-        )));
+        let known = LEGACY_REVISIONS.join(", ");
+        return Err(usage_error(format!("there is no revision {revision}; there are {MODERN_REVISION}, {known}")));
     }
     let group = |name: &String| {
         let all = Group::ALL.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(", ");
@@ -115,7 +113,7 @@ fn forwarded_variables(args: &CheckArgs) -> Result<Vec<(String, String)>, Failur
     let named: Vec<_> = args.env.iter().map(variable).collect::<Result<_, _>>()?;
     let withheld = InheritedEnvironment::from_process().withheld.into_iter();
     for name in withheld.filter(|name| !args.env.contains(name)) {
-        remark(&format!(
+        print_note(&format!(
             "{name} is not passed on, because it holds a user name or a password; --env {name} passes it."
         ));
     }
@@ -170,22 +168,22 @@ impl Table<'_> {
             (Status::Skipped, _) => (Style::Dim, "-"),
         };
         let width = self.out.width().unwrap_or(usize::MAX);
-        self.out.styled(style, mark)?;
+        self.out.write_styled(style, mark)?;
         let head = format!(" {:<34} {:<6} ", checked.id, checked.level.to_string());
-        self.out.text(&head)?;
+        self.out.write_text(&head)?;
         let room = width.saturating_sub(columns(&head) + 1);
         match checked.status {
             Status::Skipped => {
-                self.out.styled_line(Style::Dim, &cut(&one_line(&format!("skipped: {}", checked.why)), room))?;
+                self.out.write_styled_line(Style::Dim, &cut(&one_line(&format!("skipped: {}", checked.why)), room))?;
             }
-            _ => self.out.line(&cut(&one_line(checked.requirement), room))?,
+            _ => self.out.write_line(&cut(&one_line(checked.requirement), room))?,
         }
         if checked.status == Status::Failed {
             for (name, text) in
                 [("found", checked.why.as_str()), ("spec", &checked.spec), ("fix", checked.advice.unwrap_or_default())]
             {
-                self.out.styled(Style::Dim, &format!("    {name:<6}"))?;
-                self.out.line(&one_line(text))?;
+                self.out.write_styled(Style::Dim, &format!("    {name:<6}"))?;
+                self.out.write_line(&one_line(text))?;
             }
         }
         self.out.finish()
@@ -200,7 +198,7 @@ impl Progress for Table<'_> {
                 one_line(if server.is_empty() { "The server" } else { server }),
                 plural(checks, "check")
             );
-            let written = self.out.line(&line).and_then(|()| self.out.finish());
+            let written = self.out.write_line(&line).and_then(|()| self.out.finish());
             self.write_error = self.write_error.take().or(written.err());
         }
     }
@@ -221,8 +219,8 @@ fn print_summary(out: &mut Output, report: &countersign_check::Report) -> Result
         0 => (Style::Red, "Not everything was checked".to_owned()),
         failed => (Style::Red, format!("It does not comply: {}", failed_checks(failed, "required"))),
     };
-    out.styled(style, &verdict)?;
-    out.line(&format!(
+    out.write_styled(style, &verdict)?;
+    out.write_line(&format!(
         ". {} passed, {}, {} skipped; {:.1} s",
         count(Status::Passed, None),
         failed_checks(count(Status::Failed, Some(Level::Should)), "recommended"),
@@ -230,7 +228,7 @@ fn print_summary(out: &mut Output, report: &countersign_check::Report) -> Result
         report.milliseconds as f64 / 1000.0
     ))?;
     if let Some(why) = &report.stopped {
-        out.line(&format!("The run ended before all checks were complete: {}.", one_line(why)))?;
+        out.write_line(&format!("The run ended before all checks were complete: {}.", one_line(why)))?;
     }
     Ok(())
 }

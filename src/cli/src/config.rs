@@ -11,7 +11,7 @@ use super::{
     },
     client, configuration, data_dir,
     exit::{Exit, Failure},
-    output::{Output, Style, confirm, one_line, remark, should_ask},
+    output::{Output, Style, confirm, one_line, print_note, should_ask},
     recipes,
 };
 use countersign_attach::GatewayFile;
@@ -25,13 +25,13 @@ pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
     warn(&loaded);
     for warning in recipes::warnings(&loaded.config) {
-        remark(&format!("warning: {}", one_line(&warning)));
+        print_note(&format!("warning: {}", one_line(&warning)));
     }
     let from = match &loaded.file {
         Some(file) => file.display().to_string(),
         None => "the built-in defaults and the environment".to_owned(),
     };
-    out.line(&format!("The configuration is valid ({from})."))?;
+    out.write_line(&format!("The configuration is valid ({from})."))?;
     Ok(Exit::Ok)
 }
 
@@ -53,14 +53,14 @@ pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
     warn(&loaded);
     if args.json {
         let text = serde_json::to_string_pretty(&show::json(&loaded.settings)).unwrap_or_default();
-        out.line(&text)?;
+        out.write_line(&text)?;
     } else {
-        out.text(&show::yaml(&loaded.settings))?;
+        out.write_text(&show::yaml(&loaded.settings))?;
     }
     match note {
         // In YAML the note is a comment in the output itself.
-        Some(note) if !args.json => out.line(&format!("# {}", one_line(&note)))?,
-        Some(note) => remark(&note),
+        Some(note) if !args.json => out.write_line(&format!("# {}", one_line(&note)))?,
+        Some(note) => print_note(&note),
         None => {}
     }
     Ok(Exit::Ok)
@@ -68,7 +68,7 @@ pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 fn warn(loaded: &LoadedConfig) {
     for warning in &loaded.warnings {
-        remark(&format!("warning: {warning}"));
+        print_note(&format!("warning: {warning}"));
     }
 }
 
@@ -123,21 +123,21 @@ fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<E
     if json {
         let entry = |setting: &Setting| (setting.key.clone(), json!(setting));
         let all = Value::Object(config.settings.iter().map(entry).collect());
-        out.json(&serde_json::to_string(&all).unwrap_or_default())?;
+        out.write_json(&serde_json::to_string(&all).unwrap_or_default())?;
         return Ok(Exit::Ok);
     }
     let shown: Vec<ListedSetting> = config.settings.iter().map(to_shown).collect();
     // Escaped line by line, because the gateway's text is not trusted.
     for line in show::listing(&shown).lines() {
-        out.line(&one_line(line))?;
+        out.write_line(&one_line(line))?;
     }
     out.finish()?;
     let file = config.file.as_deref().map_or("no file".into(), one_line);
-    remark(&format!("This is what the gateway has in force; it reads {file}."));
+    print_note(&format!("This is what the gateway has in force; it reads {file}."));
     if let Some(waiting) = &config.waiting {
         let count = waiting.loosens.len();
         let what = if count == 1 { "1 change waits".to_owned() } else { format!("{count} changes wait") };
-        remark(&format!(
+        print_note(&format!(
             "{what} for a reviewer's consent: see `countersign config pending`, then `countersign config consent`."
         ));
     }
@@ -169,33 +169,33 @@ pub fn pending(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
         let answer = client.get(&["reload"], &[]).await?;
         client.print(&answer, out, |status: Status, out| match status.waiting {
             Some(waiting) => print_values(&waiting, out),
-            None => Ok(out.line("No change of the configuration waits for consent.")?),
+            None => Ok(out.write_line("No change of the configuration waits for consent.")?),
         })
     })
 }
 
 /// Prints the pending changes, value by value.
 fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure> {
-    out.styled_line(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
+    out.write_styled_line(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
     for Loosening { key, from, to } in &waiting.loosens {
-        out.line(&format!("  {}: {} → {}", one_line(key), one_line(from), one_line(to)))?;
+        out.write_line(&format!("  {}: {} → {}", one_line(key), one_line(from), one_line(to)))?;
     }
     for ValueDiff { key, lines, truncated } in &waiting.content {
-        out.line("")?;
-        out.styled_line(Style::Bold, &one_line(key))?;
+        out.write_line("")?;
+        out.write_styled_line(Style::Bold, &one_line(key))?;
         for Line { op, text } in lines {
             let (sign, style) = match op {
                 ConfigLineOp::Removed => ('-', Style::Red),
                 ConfigLineOp::Added => ('+', Style::Green),
                 ConfigLineOp::Same => (' ', Style::Plain),
             };
-            out.styled_line(style, &format!("{sign} {}", one_line(text)))?;
+            out.write_styled_line(style, &format!("{sign} {}", one_line(text)))?;
         }
         if *truncated {
-            out.line("  (There are more lines; see the file.)")?;
+            out.write_line("  (There are more lines; see the file.)")?;
         }
         if !lines.iter().any(|line| line.op != ConfigLineOp::Same) {
-            out.line("  (The difference is in a value that is hidden here, such as one of `env` or `headers`.)")?;
+            out.write_line("  (The difference is in a value that is hidden here, such as one of `env` or `headers`.)")?;
         }
     }
     Ok(())
@@ -221,7 +221,7 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
         let what = if args.refuse { "Refuse this" } else { "Put this into force" };
         let asks = should_ask(client.json, args.yes, Some("a decision on the configuration"))?;
         if asks && !confirm(&format!("\n{what}?"), "decide")? {
-            remark("Nothing was decided.");
+            print_note("Nothing was decided.");
             return Ok(Exit::Failed);
         }
         let body = json!({ "digest": waiting.digest, "verdict": word });

@@ -5,8 +5,9 @@ use jiff::Timestamp;
 use super::{
     args::storage::{KeysArgs, KeysCommand},
     exit::{Exit, Failure},
-    output::{Output, Style, cell, print_table, remark},
-    place_from_settings, store_location,
+    location_from_settings,
+    output::{Output, Style, cell, print_note, print_table},
+    store_settings,
 };
 use countersign_config::{
     Environment, Flags,
@@ -16,26 +17,26 @@ use countersign_domain::principal::Role;
 use countersign_store::keys::{ApiKey, Credentials};
 
 pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let location = store_location(&args.data)?;
-    let place = place_from_settings(&location)?;
+    let settings = store_settings(&args.data)?;
+    let location = location_from_settings(&settings)?;
     match &args.command {
         KeysCommand::Create { role, name, owner } => {
             let new = countersign_auth::keys::create(name, *role, Timestamp::now())?.owned_by(owner.as_deref())?;
-            let keys = place.credentials()?;
-            let principals = load_principals(&location, &*keys)?;
+            let keys = location.credentials()?;
+            let principals = load_principals(&settings, &*keys)?;
             for given in std::iter::once(name).chain(owner) {
                 countersign_auth::confusable_names::check_name(given, principals.iter().map(String::as_str))?;
             }
             keys.insert(&new.key, &new.hash)?;
-            out.line(&new.secret)?;
+            out.write_line(&new.secret)?;
             out.finish()?;
             let variable = if *role == Role::Agent { "COUNTERSIGN_AGENT_KEY" } else { "COUNTERSIGN_KEY" };
             let id = &new.key.id;
-            remark(&format!("Key {id} of {name}, for {variable}. It is not shown again; only its hash is kept."));
+            print_note(&format!("Key {id} of {name}, for {variable}. It is not shown again; only its hash is kept."));
             Ok(Exit::Ok)
         }
         KeysCommand::List { json } => {
-            let keys = place.credentials()?.list()?;
+            let keys = location.credentials()?.list()?;
             if *json {
                 print_json(&keys, out)?
             } else {
@@ -44,16 +45,16 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
         KeysCommand::SignOut => {
-            let keys = place.credentials()?;
+            let keys = location.credentials()?;
             let sign_in_ids: Vec<_> = keys.sign_ins()?.into_iter().map(|sign_in| sign_in.id).collect();
             keys.forget_sign_ins(&sign_in_ids)?;
-            out.line(&format!("Browser tabs signed out: {}.", sign_in_ids.len()))?;
+            out.write_line(&format!("Browser tabs signed out: {}.", sign_in_ids.len()))?;
             Ok(Exit::Ok)
         }
         KeysCommand::Revoke { id } => {
-            let keys = place.credentials()?;
+            let keys = location.credentials()?;
             if keys.revoke(id, Timestamp::now())? {
-                out.line(&format!("{id} is revoked."))?;
+                out.write_line(&format!("{id} is revoked."))?;
                 return Ok(Exit::Ok);
             }
             let exists = keys.list()?.into_iter().any(|key| key.id == *id);
@@ -70,8 +71,8 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 /// Returns the names and owners of all keys and the members of all groups. Revoked keys count, since the audit trail
 /// names them.
-fn load_principals(location: &StoreSettings, keys: &dyn Credentials) -> Result<Vec<String>, Failure> {
-    let flags = Flags { config: location.file.clone(), ..Flags::default() };
+fn load_principals(settings: &StoreSettings, keys: &dyn Credentials) -> Result<Vec<String>, Failure> {
+    let flags = Flags { config: settings.file.clone(), ..Flags::default() };
     let members = group_members(&flags, &Environment::from_process())?;
     let names_of = |key: ApiKey| std::iter::once(key.name).chain(key.owner);
     Ok(keys.list()?.into_iter().flat_map(names_of).chain(members).collect())
@@ -90,12 +91,12 @@ fn print_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
         })
     };
     let keys = serde_json::json!({ "keys": keys.iter().map(entry).collect::<Vec<_>>() });
-    Ok(out.line(&serde_json::to_string_pretty(&keys).unwrap_or_default())?)
+    Ok(out.write_line(&serde_json::to_string_pretty(&keys).unwrap_or_default())?)
 }
 
 fn print_keys(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
     if keys.is_empty() {
-        remark("No keys yet. `countersign keys create --role reviewer --name NAME` makes one.");
+        print_note("No keys yet. `countersign keys create --role reviewer --name NAME` makes one.");
         return Ok(());
     }
     let date = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M").to_string();

@@ -104,7 +104,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "countersign", &mut text);
-            out.text(&String::from_utf8_lossy(&text)).map(|()| Exit::Ok).map_err(Failure::from)
+            out.write_text(&String::from_utf8_lossy(&text)).map(|()| Exit::Ok).map_err(Failure::from)
         }
     };
     match result.and_then(|exit| out.finish().map(|()| exit).map_err(Failure::from)) {
@@ -124,9 +124,9 @@ fn data_dir(args: &DataArgs) -> Result<PathBuf, Failure> {
     Ok(load::data_dir(&args.flags(), &Environment::from_process())?)
 }
 
-/// Locates the store: by the configuration that a flag or a variable names, else by that of the gateway that last
-/// served the data directory, else at the default place.
-fn store_location(args: &DataArgs) -> Result<StoreSettings, Failure> {
+/// Returns the settings of the store from the configuration that a flag or a variable names, else from that of the
+/// gateway that last served the data directory, else the defaults.
+fn store_settings(args: &DataArgs) -> Result<StoreSettings, Failure> {
     let env = Environment::from_process();
     let located = load::store_settings(&args.flags(), &env)?;
     if load::is_store_named(&args.flags(), &env) {
@@ -150,12 +150,12 @@ fn store_location(args: &DataArgs) -> Result<StoreSettings, Failure> {
     }
 }
 
-/// Returns the store that [`store_location`] locates.
-fn store_place(args: &DataArgs) -> Result<StoreLocation, Failure> {
-    place_from_settings(&store_location(args)?)
+/// Returns the location of the store with the settings that [`store_settings`] finds.
+fn store_location(args: &DataArgs) -> Result<StoreLocation, Failure> {
+    location_from_settings(&store_settings(args)?)
 }
 
-/// Returns the store with these settings.
-fn place_from_settings(location: &StoreSettings) -> Result<StoreLocation, Failure> {
-    Ok(StoreLocation::configured(&location.data, location.server.as_ref().map(StoreServer::address))?)
+/// Returns the location of the store with these settings.
+fn location_from_settings(settings: &StoreSettings) -> Result<StoreLocation, Failure> {
+    Ok(StoreLocation::configured(&settings.data, settings.server.as_ref().map(StoreServer::address))?)
 }

@@ -6,7 +6,7 @@ use super::{
     args::ConnectArgs,
     client,
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, remark},
+    output::{Output, Style, one_line, print_note},
 };
 
 #[derive(Deserialize)]
@@ -46,7 +46,7 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
             if let [only] = nodes.as_slice()
                 && only.lease_until.is_none()
             {
-                remark("Its store is embedded, so no other gateway can share it; see docs/cluster.md.");
+                print_note("Its store is embedded, so no other gateway can share it; see docs/cluster.md.");
             }
             Ok(())
         })
@@ -55,13 +55,13 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
     let (style, word) = if node.live { (Style::Green, "up") } else { (Style::Red, "gone") };
-    out.styled(Style::Bold, &one_line(&node.id))?;
-    out.text("  ")?;
-    out.styled(style, word)?;
+    out.write_styled(Style::Bold, &one_line(&node.id))?;
+    out.write_text("  ")?;
+    out.write_styled(style, word)?;
     let leads = if node.leads { "  leads" } else { "" };
     let here = if node.here { "  (this one)" } else { "" };
-    out.line(&format!("{leads}  {} running  {}{here}", node.running, one_line(&node.url)))?;
-    out.line(&format!(
+    out.write_line(&format!("{leads}  {} running  {}{here}", node.running, one_line(&node.url)))?;
+    out.write_line(&format!(
         "  version {}  life {}  since {}{}",
         one_line(&node.version),
         node.epoch,
@@ -72,8 +72,8 @@ fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
         return Ok(());
     }
     let warn = |out: &mut Output, text: &str| {
-        out.styled(Style::Yellow, &format!("  ! {text}"))?;
-        out.line("")
+        out.write_styled(Style::Yellow, &format!("  ! {text}"))?;
+        out.write_line("")
     };
     if node.same_configuration == Some(false) {
         warn(out, "its configuration differs from this node's")?;

@@ -9,28 +9,29 @@ use jiff::Timestamp;
 
 use super::{
     args::OpenArgs,
-    client::own_gateway::{self, LocalGateway},
+    client::local_gateway::{self, LocalGateway},
     exit::{Exit, Failure},
-    output::{Output, remark},
-    place_from_settings, store_location,
+    location_from_settings,
+    output::{Output, print_note},
+    store_settings,
 };
 use countersign_attach::socket;
 use countersign_auth::codes;
 use countersign_net::{self as net, tls};
 
 pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let location = store_location(&args.data)?;
-    let gateway = verified_gateway(&location.data)?;
-    let place = place_from_settings(&location)?;
-    let code = codes::create(&*place.credentials()?, Timestamp::now())?;
+    let settings = store_settings(&args.data)?;
+    let gateway = verified_gateway(&settings.data)?;
+    let location = location_from_settings(&settings)?;
+    let code = codes::create(&*location.credentials()?, Timestamp::now())?;
     let link = format!("{}/#code={code}", gateway.link_base.trim_end_matches('/'));
-    out.line(&link)?;
+    out.write_line(&link)?;
     out.finish()?;
     let minutes = codes::LIFETIME.as_mins();
     if !args.print && open_browser(&link) {
-        remark(&format!("Opening the dashboard. The link works once, within {minutes} minutes."));
+        print_note(&format!("Opening the dashboard. The link works once, within {minutes} minutes."));
     } else {
-        remark(&format!("Open this link in your browser. It works once, within {minutes} minutes."));
+        print_note(&format!("Open this link in your browser. It works once, within {minutes} minutes."));
     }
     Ok(Exit::Ok)
 }
@@ -38,12 +39,12 @@ pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
 /// Returns the gateway that serves the data directory, after it has proved its identity. Otherwise another program could
 /// get the sign-in code from the link.
 fn verified_gateway(data: &Path) -> Result<LocalGateway, Failure> {
-    let gateway = own_gateway::find(data)?;
+    let gateway = local_gateway::find(data)?;
     actix_web::rt::System::new()
         .block_on(async {
             if gateway.url.scheme() == "https" {
-                // Its certificate need not cover the address that this machine uses; the browser checks the one in the
-                // link. Here it is enough that the gateway runs, because then nobody else has its port.
+                // The certificate may not cover the local address, so it is not checked here; the browser checks it for
+                // the address in the link. If the gateway's socket answers, no other program has its port.
                 return match socket::connect(data).await {
                     Ok(Some(_)) => Ok(()),
                     Ok(None) => Err(format!("the gateway of {} has ended", data.display())),

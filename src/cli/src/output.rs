@@ -102,7 +102,7 @@ impl Output {
     }
 
     /// Writes text that is known to be harmless, unchanged.
-    pub fn text(&mut self, text: &str) -> io::Result<()> {
+    pub fn write_text(&mut self, text: &str) -> io::Result<()> {
         match &mut self.sink {
             Sink::Stdout(stdout) => stdout.write_all(text.as_bytes()),
             #[cfg(test)]
@@ -111,30 +111,30 @@ impl Output {
     }
 
     /// Writes a line of JSON.
-    pub fn json(&mut self, json: &str) -> io::Result<()> {
-        self.line(&harmless_json(json))
+    pub fn write_json(&mut self, json: &str) -> io::Result<()> {
+        self.write_line(&harmless_json(json))
     }
 
     /// Writes a line of harmless text.
-    pub fn line(&mut self, text: &str) -> io::Result<()> {
-        self.text(text)?;
-        self.text("\n")
+    pub fn write_line(&mut self, text: &str) -> io::Result<()> {
+        self.write_text(text)?;
+        self.write_text("\n")
     }
 
     /// Writes harmless text in a style.
-    pub fn styled(&mut self, style: Style, text: &str) -> io::Result<()> {
+    pub fn write_styled(&mut self, style: Style, text: &str) -> io::Result<()> {
         if !self.colour || style == Style::Plain {
-            return self.text(text);
+            return self.write_text(text);
         }
-        self.text(style.code())?;
-        self.text(text)?;
-        self.text("\x1b[0m")
+        self.write_text(style.code())?;
+        self.write_text(text)?;
+        self.write_text("\x1b[0m")
     }
 
     /// Writes a line of harmless text in a style.
-    pub fn styled_line(&mut self, style: Style, text: &str) -> io::Result<()> {
-        self.styled(style, text)?;
-        self.text("\n")
+    pub fn write_styled_line(&mut self, style: Style, text: &str) -> io::Result<()> {
+        self.write_styled(style, text)?;
+        self.write_text("\n")
     }
 
     /// Flushes the buffer.
@@ -179,14 +179,14 @@ pub fn print_table<const N: usize>(
             let is_last = column + 1 == N;
             let mut left = if is_last { room } else { usize::MAX };
             for (style, text) in cell {
-                out.styled(*style, &cut(text, left))?;
+                out.write_styled(*style, &cut(text, left))?;
                 left = left.saturating_sub(columns(text));
             }
             if !is_last {
-                out.text(&" ".repeat(width + 2 - cell_width(cell)))?;
+                out.write_text(&" ".repeat(width + 2 - cell_width(cell)))?;
             }
         }
-        out.line("")?;
+        out.write_line("")?;
     }
     Ok(())
 }
@@ -254,8 +254,8 @@ pub fn print_error(message: &str) {
     let _ = writeln!(io::stderr().lock(), "countersign: {message}");
 }
 
-/// Prints a remark on stderr, beside the result on stdout.
-pub fn remark(message: &str) {
+/// Prints a note for the user on stderr, while the result goes to stdout.
+pub fn print_note(message: &str) {
     let _ = writeln!(io::stderr().lock(), "{message}");
 }
 
@@ -374,10 +374,10 @@ mod tests {
     #[test]
     fn colour_is_written_only_when_enabled() {
         let mut out = Output::memory(false);
-        out.styled(Style::Red, "x").unwrap();
+        out.write_styled(Style::Red, "x").unwrap();
         assert_eq!(out.contents(), "x");
         let mut out = Output::memory(true);
-        out.styled(Style::Red, "x").unwrap();
+        out.write_styled(Style::Red, "x").unwrap();
         assert_eq!(out.contents(), "\x1b[31mx\x1b[0m");
     }
 }

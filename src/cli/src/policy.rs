@@ -14,7 +14,7 @@ use super::{
     client, configuration, data_dir,
     exit::{Exit, Failure},
     offline,
-    output::{Output, Style, one_line, remark, verdict_style},
+    output::{Output, Style, one_line, print_note, verdict_style},
 };
 use countersign_attach::GatewayFile;
 use countersign_config::{Config, units::show_duration};
@@ -28,7 +28,7 @@ pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
             client::run(&args.connect, async |client| client.post_text(&["policy", "test"], body).await?.json_line())?
         }
         Some(config) => {
-            remark(&format!(
+            print_note(&format!(
                 "No gateway runs on {}: this answer comes from the configuration and the store.",
                 config.data.display()
             ));
@@ -36,7 +36,7 @@ pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
         }
     };
     if args.connect.json {
-        out.json(&answer)?;
+        out.write_json(&answer)?;
     } else {
         let read = serde_json::from_str(&answer);
         print_decision(&read.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?, out)?;
@@ -110,32 +110,32 @@ struct PolicyDecision {
 }
 
 fn print_decision(tested: &PolicyDecision, out: &mut Output) -> Result<(), Failure> {
-    out.styled(verdict_style(&tested.verdict), &one_line(&tested.verdict))?;
-    out.line(&format!("  {} / {}", one_line(&tested.server), one_line(&tested.tool)))?;
+    out.write_styled(verdict_style(&tested.verdict), &one_line(&tested.verdict))?;
+    out.write_line(&format!("  {} / {}", one_line(&tested.server), one_line(&tested.tool)))?;
     let decided = match (&tested.standing_rule, &tested.rule) {
         (Some(rule), _) => format!("standing rule {}", rule.id),
         (None, Some(rule)) => rule.clone(),
         (None, None) if tested.mark.is_some() => "the tool's definition".to_owned(),
         (None, None) => "policy.default".to_owned(),
     };
-    out.line(&format!("  decided by  {}", one_line(&decided)))?;
-    out.line(&format!("  because     {}", one_line(&tested.reason)))?;
+    out.write_line(&format!("  decided by  {}", one_line(&decided)))?;
+    out.write_line(&format!("  because     {}", one_line(&tested.reason)))?;
     if let Some(mark) = &tested.mark {
-        out.line(&format!("  marked      {}", one_line(mark)))?;
+        out.write_line(&format!("  marked      {}", one_line(mark)))?;
     }
     if let Some(terms) = &tested.terms {
         for line in describe_terms(terms) {
-            out.line(&format!("  review      {}", one_line(&line)))?;
+            out.write_line(&format!("  review      {}", one_line(&line)))?;
         }
     }
     if !tested.listed {
-        out.line("  listed      no: every call of this principal is denied")?;
+        out.write_line("  listed      no: every call of this principal is denied")?;
     }
     for line in &tested.unknown {
-        out.styled_line(Style::Yellow, &format!("  not known   {}", one_line(line)))?;
+        out.write_styled_line(Style::Yellow, &format!("  not known   {}", one_line(line)))?;
     }
     if tested.simulated {
-        out.styled_line(Style::Yellow, "  policy.mode is simulate: the call would go through")?;
+        out.write_styled_line(Style::Yellow, "  policy.mode is simulate: the call would go through")?;
     }
     Ok(())
 }

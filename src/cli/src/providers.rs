@@ -15,7 +15,7 @@ use super::{
     args::servers::{ServersArgs, ServersCommand},
     client::{self, Client},
     exit::{Exit, Failure},
-    output::{Output, Style, cell, one_line, print_table, remark, verdict_style},
+    output::{Output, Style, cell, one_line, print_note, print_table, verdict_style},
 };
 
 /// The pause between two checks of whether a server is connected.
@@ -155,7 +155,7 @@ fn print_servers(ServerList { servers }: ServerList, out: &mut Output) -> Result
     print_table(heads, servers.iter().map(row).collect(), out.width(), out)?;
     for server in &servers {
         for problem in server.problems() {
-            out.styled_line(Style::Yellow, &format!("! {}: {problem}", one_line(&server.name)))?;
+            out.write_styled_line(Style::Yellow, &format!("! {}: {problem}", one_line(&server.name)))?;
         }
     }
     Ok(())
@@ -174,9 +174,9 @@ fn print_server(name: &str, tools: &[Tool], server: Option<&Provider>, out: &mut
     if let Some(server) = server {
         let parts = [&server.transport_label(), &server.status_label(Timestamp::now()), &server.target];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(|part| one_line(part)).collect();
-        out.styled_line(Style::Dim, &parts.join(" · "))?;
+        out.write_styled_line(Style::Dim, &parts.join(" · "))?;
         for detail in &server.details {
-            out.line(&one_line(detail))?;
+            out.write_line(&one_line(detail))?;
         }
     }
     let row = |tool: &Tool| {
@@ -195,25 +195,25 @@ fn print_server(name: &str, tools: &[Tool], server: Option<&Provider>, out: &mut
             print_table(["TOOL", "STANDING", "VERDICT", "WHY"], tools.iter().map(row).collect(), None, out)?
         }
         Some(server) if !server.is_up() => {
-            out.line(&format!("{}. {NOT_CONNECTED_HINT}.", server.absence_message()))?;
+            out.write_line(&format!("{}. {NOT_CONNECTED_HINT}.", server.absence_message()))?;
             return Ok(());
         }
-        _ => out.line("This server has no tools.")?,
+        _ => out.write_line("This server has no tools.")?,
     }
     if let Some(server) = server {
         let faults = server.left_out.iter().chain(&server.warnings).map(|fault| one_line(fault).into_owned());
         for fault in server.problems().into_iter().chain(faults) {
-            out.styled_line(Style::Yellow, &format!("! {fault}"))?;
+            out.write_styled_line(Style::Yellow, &format!("! {fault}"))?;
         }
     }
     if tools.iter().any(Tool::needs_acceptance) {
         let name = one_line(name);
-        remark(&format!(
+        print_note(&format!(
             "\nSome are not accepted yet: `countersign servers accept {name} --all-reads`, or names of tools."
         ));
     }
     if tools.iter().any(Tool::has_unknown_effect) {
-        remark(&format!("\nNot every tool says whether it only reads. {}", accept::allow_hint(name)));
+        print_note(&format!("\nNot every tool says whether it only reads. {}", accept::allow_hint(name)));
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::{
     },
     client::{self, Client},
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, remark, route},
+    output::{Output, Style, one_line, print_note, route},
 };
 use countersign_config::units::parse_duration;
 use countersign_domain::policy::{StandingRule, StandingVerdict};
@@ -36,7 +36,7 @@ async fn list(client: &Client, all: bool, out: &mut Output) -> Result<Exit, Fail
     client.print(&answer, out, |RuleList { rules }, out| {
         let listed: Vec<_> = rules.iter().filter(|rule| all || !rule.has_ended()).collect();
         if listed.is_empty() {
-            remark(if all { "There are no standing rules." } else { "No standing rule is in force." });
+            print_note(if all { "There are no standing rules." } else { "No standing rule is in force." });
         }
         listed.into_iter().try_for_each(|rule| print_rule(rule, out))
     })
@@ -44,21 +44,21 @@ async fn list(client: &Client, all: bool, out: &mut Output) -> Result<Exit, Fail
 
 /// Prints two or three lines about a rule.
 fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
-    out.styled(Style::Bold, &one_line(&rule.id))?;
+    out.write_styled(Style::Bold, &one_line(&rule.id))?;
     let (style, word) = match rule.verdict {
         _ if rule.has_ended() => (Style::Dim, if rule.revoked_at.is_some() { "revoked" } else { "expired" }),
         StandingVerdict::Allow => (Style::Green, "allow"),
         StandingVerdict::Deny => (Style::Red, "deny"),
     };
-    out.styled(style, &format!("  {word}"))?;
+    out.write_styled(style, &format!("  {word}"))?;
     let caller = rule.principal.as_deref().map_or("by anybody".to_owned(), |name| format!("by {}", one_line(name)));
-    out.line(&format!("  {}, {caller}", one_line(&route(&rule.provider, &rule.tool))))?;
+    out.write_line(&format!("  {}, {caller}", one_line(&route(&rule.provider, &rule.tool))))?;
     let arguments = match (&rule.arguments_hash, &rule.arguments) {
         (None, _) => "any arguments".to_owned(),
         (Some(_), Some(arguments)) => format!("exactly {}", one_line(arguments.get())),
         (Some(hash), None) => format!("exactly the arguments {}", one_line(hash)),
     };
-    out.line(&format!("    {arguments}"))?;
+    out.write_line(&format!("    {arguments}"))?;
     let end = match (&rule.revoked_at, &rule.expires_at) {
         (Some(at), _) => format!("revoked {at} by {}", one_line(rule.revoked_by.as_deref().unwrap_or("?"))),
         (None, Some(at)) => format!("until {at}"),
@@ -67,19 +67,19 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     let times = if rule.uses.get() == 1 { "once".to_owned() } else { format!("{} times", rule.uses.get()) };
     let subject = rule.from_change.as_deref().map_or("the tool itself".into(), one_line);
     let origin = format!("    {end}; given by {} on {subject}", one_line(&rule.created_by));
-    out.styled_line(Style::Dim, &format!("{origin}; used {times}"))?;
+    out.write_styled_line(Style::Dim, &format!("{origin}; used {times}"))?;
     if rule.orphaned_at.is_some() {
         let effect = match rule.verdict {
             StandingVerdict::Allow => "so it ended",
             StandingVerdict::Deny => "it denies until a reviewer revokes it",
         };
-        out.styled_line(
+        out.write_styled_line(
             Style::Yellow,
             &format!("    {}'s key was revoked or lost the right to decide; {effect}", one_line(&rule.created_by)),
         )?;
     }
     if let Some(comment) = &rule.comment {
-        out.line(&format!("    {}", one_line(comment)))?;
+        out.write_line(&format!("    {}", one_line(comment)))?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::{
 use super::{
     args::storage::StoreCommand,
     exit::{Exit, Failure},
-    output::{Output, remark},
+    output::{Output, print_note},
 };
 use countersign_domain::text::{plural, plurals};
 use countersign_store::{MoveError, Progress, StoreLocation};
@@ -40,9 +40,9 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
         MoveError::Lock(error) => error.into(),
         MoveError::Store(error) => error.into(),
     })?;
-    out.line(&moved.head.export())?;
+    out.write_line(&moved.head.export())?;
     out.finish()?;
-    remark(&format!(
+    print_note(&format!(
         "Moved: {} and {} are in the new store, its trail is intact, and {} of the tracker. The line above is its head. The old store is closed; keep it as long as you would keep a backup.",
         plural(moved.changes, "change"),
         plurals(moved.entries, "audit entry", "audit entries"),

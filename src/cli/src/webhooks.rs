@@ -7,7 +7,7 @@ use super::{
     args::{WebhooksArgs, WebhooksCommand},
     client::{self, Client},
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, remark},
+    output::{Output, Style, one_line, print_note},
 };
 use countersign_domain::text::plural;
 
@@ -24,7 +24,9 @@ pub fn run(args: &WebhooksArgs, out: &mut Output) -> Result<Exit, Failure> {
         Some(WebhooksCommand::Retry { name }) => {
             let answer = client.post(&["webhooks", name, "retry"], &json!({})).await?;
             client.print(&answer, out, |RetryResponse { again }, out| {
-                Ok(out.line(&format!("Pending deliveries are sent now; {again} that were given up are tried again."))?)
+                Ok(out.write_line(&format!(
+                    "Pending deliveries are sent now; {again} that were given up are tried again."
+                ))?)
             })
         }
         Some(WebhooksCommand::Test { name }) => test(&client, name, out).await,
@@ -50,23 +52,23 @@ struct Webhook {
 
 fn print_webhooks(WebhookList { webhooks }: WebhookList, out: &mut Output) -> Result<(), Failure> {
     if webhooks.is_empty() {
-        remark("There are no webhooks; see `webhooks` in config/countersign.yaml.");
+        print_note("There are no webhooks; see `webhooks` in config/countersign.yaml.");
     }
     for webhook in &webhooks {
         let (style, word) = if webhook.failing { (Style::Red, "failing") } else { (Style::Green, "up") };
-        out.styled(Style::Bold, &one_line(&webhook.name))?;
-        out.text("  ")?;
-        out.styled(style, word)?;
-        out.line(&format!(
+        out.write_styled(Style::Bold, &one_line(&webhook.name))?;
+        out.write_text("  ")?;
+        out.write_styled(style, word)?;
+        out.write_line(&format!(
             "  {} to {}  {} waiting",
             one_line(&webhook.format),
             one_line(&webhook.url),
             webhook.waiting
         ))?;
         if let Some(error) = &webhook.last_error {
-            out.styled(Style::Yellow, &format!("  ! {}", one_line(error)))?;
+            out.write_styled(Style::Yellow, &format!("  ! {}", one_line(error)))?;
             let next = webhook.next_attempt_at.as_deref().map(|at| format!("  next attempt {}", one_line(at)));
-            out.line(&next.unwrap_or_default())?;
+            out.write_line(&next.unwrap_or_default())?;
         }
     }
     Ok(())
@@ -97,9 +99,9 @@ fn print_deliveries(DeliveryPage { deliveries }: DeliveryPage, out: &mut Output)
             "waiting" => Style::Yellow,
             _ => Style::Red,
         };
-        out.text(&format!("{:>8}  {}  ", delivery.id, one_line(&delivery.taken_at)))?;
-        out.styled(style, &format!("{:<9}", one_line(&delivery.state)))?;
-        out.line(&format!(
+        out.write_text(&format!("{:>8}  {}  ", delivery.id, one_line(&delivery.taken_at)))?;
+        out.write_styled(style, &format!("{:<9}", one_line(&delivery.state)))?;
+        out.write_line(&format!(
             "  {}  {}  {}{}",
             one_line(&delivery.kind),
             one_line(&delivery.subject),
@@ -125,9 +127,9 @@ async fn test(client: &Client, name: &str, out: &mut Output) -> Result<Exit, Fai
     let answer = client.post(&["webhooks", name, "test"], &json!({})).await?;
     let TestResponse { delivered, status, error } = answer.read()?;
     if client.json {
-        out.json(&answer.json_line()?)?;
+        out.write_json(&answer.json_line()?)?;
     } else if delivered {
-        out.line(&format!("Delivered; the receiver answered {}.", status.unwrap_or_default()))?;
+        out.write_line(&format!("Delivered; the receiver answered {}.", status.unwrap_or_default()))?;
     }
     if delivered {
         return Ok(Exit::Ok);

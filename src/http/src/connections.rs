@@ -55,7 +55,7 @@ pub struct Connections {
     /// One permit for each WebSocket that is reserved for reviewers.
     pub reserved_permits: Arc<Semaphore>,
     /// Limits the bytes of request bodies in memory.
-    inflow: Arc<BodyBudget>,
+    body_budget: Arc<BodyBudget>,
     /// Number of connections up to which each gets a second descriptor, so that enough of them remain for everything else.
     max_second_descriptors: usize,
     users: Users,
@@ -63,7 +63,7 @@ pub struct Connections {
 
 impl Connections {
     #[must_use]
-    pub fn new(config: &TransportsConfig, inflow: Arc<BodyBudget>, users: Users) -> Self {
+    pub fn new(config: &TransportsConfig, body_budget: Arc<BodyBudget>, users: Users) -> Self {
         Self {
             max_http: config.http.max_connections,
             max_web_sockets: config.websocket.max_connections,
@@ -74,7 +74,7 @@ impl Connections {
             web_sockets: Mutex::default(),
             web_socket_permits: Arc::new(Semaphore::new(config.websocket.max_connections)),
             reserved_permits: Arc::new(Semaphore::new(config.http.reserved_connections)),
-            inflow,
+            body_budget,
             max_second_descriptors: raise_open_files() / 3,
             users,
         }
@@ -83,7 +83,7 @@ impl Connections {
     /// Creates the budget of a new connection for the bytes of request bodies.
     #[must_use]
     pub fn intake(&self) -> Arc<ConnectionBudget> {
-        self.inflow.intake()
+        self.body_budget.intake()
     }
 
     /// Returns the number of connections to accept: all limits together, and some more that are refused with a 503.

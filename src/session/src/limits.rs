@@ -83,7 +83,7 @@ impl SessionLimits {
 
 /// Creates the configured budget for the bytes of bodies. It has room at least for the longest body or message.
 #[must_use]
-pub fn inflow(config: &TransportsConfig) -> std::sync::Arc<BodyBudget> {
+pub fn body_budget(config: &TransportsConfig) -> std::sync::Arc<BodyBudget> {
     let TransportsConfig { http, websocket, stdio } = config;
     let longest = http.max_body.max(websocket.max_message_size).max(stdio.max_message_size);
     BodyBudget::new(http.max_body_bytes.max(longest), http.max_connection_body_bytes.max(longest), http.body_wait)

@@ -27,7 +27,7 @@ pub struct GatewayStatus {
     pub upstreams: Arc<Upstreams>,
     pub registry: Arc<Registry>,
     /// The budget of bytes for request bodies.
-    pub inflow: Arc<BodyBudget>,
+    pub body_budget: Arc<BodyBudget>,
     pub metrics: Metrics,
     /// Returns the configuration that is in force.
     pub config: Box<dyn Fn() -> Arc<Config> + Send + Sync>,
@@ -109,7 +109,7 @@ impl GatewayStatus {
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
         queue_length(Queue::Outbox).set(queued as f64);
         #[expect(clippy::cast_precision_loss, reason = "so are bodies")]
-        body_bytes().set(self.inflow.held_bytes() as f64);
+        body_bytes().set(self.body_budget.held_bytes() as f64);
         self.upstreams.update_gauges();
         self.metrics.render()
     }

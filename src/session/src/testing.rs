@@ -13,7 +13,7 @@ use crate::{
     McpServer, Registry, Sessions,
     address::GatewayAddress,
     lifetimes::SessionLifetimes,
-    limits::{SessionLimits, inflow},
+    limits::{SessionLimits, body_budget},
     long_requests::LongRequests,
     server::{Reviews, Routing},
     status::GatewayStatus,
@@ -69,7 +69,7 @@ impl Gateway {
             routes: Arc::clone(&routes),
             upstreams: Arc::clone(&upstreams),
             registry: Arc::clone(&registry),
-            inflow: inflow(&config.transports),
+            body_budget: body_budget(&config.transports),
             metrics: Metrics::install().unwrap(),
             config: Box::new(move || Arc::clone(&in_force)),
         };

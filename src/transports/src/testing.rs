@@ -45,8 +45,8 @@ impl TestEndpoint {
     pub async fn open(config: &str) -> Self {
         let gateway = Gateway::new(config).await;
         let (transports, sessions) = (&gateway.config.transports, Arc::clone(&gateway.sessions));
-        let inflow = Arc::clone(&sessions.server.status.inflow);
-        let connections = Arc::new(Connections::new(transports, inflow, Users::default()));
+        let body_budget = Arc::clone(&sessions.server.status.body_budget);
+        let connections = Arc::new(Connections::new(transports, body_budget, Users::default()));
         Self { endpoint: Arc::new(McpEndpoint::new(transports, sessions, connections)), gateway }
     }
 

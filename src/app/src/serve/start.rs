@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Options, Running, ServeError, stdio};
 use crate::{
-    live::{LiveGateway, check_acceptances},
+    live::{LiveGateway, bind_acceptances},
     nodes::{self, Follower},
 };
 use countersign_attach::{GatewayFile, Users, proof::ProofSecret, socket, start as attach};
@@ -97,7 +97,7 @@ pub async fn start(
     location.claim_directory(loaded.source_file("store.url"))?;
     let credentials = Arc::new(StoredCredentials::open(&location)?);
     let (salt, sealer) = match store.nodes().cluster_secret() {
-        Some(secret) => (nodes::consent_salt(&secret), StateSealer::new(nodes::state_key(&secret))),
+        Some(secret) => (nodes::consent_salt(&secret), StateSealer::new(nodes::request_state_key(&secret))),
         None => {
             let key = load_or_create_key(&config.data).map_err(ServeError::StateKey)?;
             (nodes::consent_salt(&key), StateSealer::new(key))
@@ -134,7 +134,7 @@ pub async fn start(
     };
     let built_in = build_providers(&config, &location, &changes, &routes)?;
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
-    check_acceptances(&pins, &config.upstreams).await;
+    bind_acceptances(&pins, &config.upstreams).await;
     let mut providers = built_in.clone();
     providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
     router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
@@ -163,7 +163,7 @@ pub async fn start(
         routes: Arc::clone(&routes),
         upstreams: Arc::clone(&upstreams),
         registry: Arc::clone(&registry),
-        inflow: limits::inflow(&config.transports),
+        body_budget: limits::body_budget(&config.transports),
         metrics,
         config: Box::new(move || config_source.config()),
     };
@@ -189,8 +189,8 @@ pub async fn start(
     let mut server = McpServer::new(&config, memory, routing, reviews, bridge, Arc::new(status));
     server.cluster = build_cluster(&config, &lifetimes, &shutdown);
     let sessions = Arc::new(Sessions::new(Arc::new(server), registry, lifetimes, SessionLimits::new(&config)));
-    let inflow = Arc::clone(&sessions.server.status.inflow);
-    let connections = Arc::new(Connections::new(&config.transports, inflow, users.clone()));
+    let body_budget = Arc::clone(&sessions.server.status.body_budget);
+    let connections = Arc::new(Connections::new(&config.transports, body_budget, users.clone()));
     let endpoint = McpEndpoint::new(&config.transports, Arc::clone(&sessions), Arc::clone(&connections));
     let (endpoint, proof_secret) = (Arc::new(endpoint), ProofSecret::new());
 

@@ -91,7 +91,7 @@ pub enum ChangesCommand {
         /// Print a line for each event, even on a terminal
         #[arg(long)]
         plain: bool,
-        /// Start with past events since then: a time, or how long ago (2h, 3d)
+        /// Start with past events from this time on: 2026-07-28T12:00:00Z, or how long ago (2h, 3d)
         // The number of an event is accepted too, as before --after existed.
         #[arg(long, value_name = "WHEN", value_parser = moment::parse_since)]
         since: Option<Since>,
@@ -116,10 +116,10 @@ pub struct FilterArgs {
     /// Only changes with this text in the summary, target, id, tool, server or proposer's name
     #[arg(long, value_name = "TEXT")]
     pub search: Option<String>,
-    /// Only changes proposed since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
+    /// Only changes proposed at this time or later: 2026-07-28T12:00:00Z, or how long ago (2h, 3d)
     #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
     pub since: Option<Timestamp>,
-    /// Only changes proposed before then
+    /// Only changes proposed before this time
     #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
     pub until: Option<Timestamp>,
 }

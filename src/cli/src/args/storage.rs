@@ -118,10 +118,10 @@ pub enum AuditCommand {
     Export {
         #[arg(long, default_value = "jsonl", value_parser = format_parser())]
         format: ExportFormat,
-        /// Only entries since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
+        /// Only entries at this time or later: 2026-07-28T12:00:00Z, or how long ago (2h, 3d)
         #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
         since: Option<Timestamp>,
-        /// Only entries before then
+        /// Only entries before this time
         #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
         until: Option<Timestamp>,
     },

@@ -14,7 +14,7 @@ use crate::{
     args::changes::DecideArgs,
     client::{Client, ResponseBody},
     exit::{Exit, Failure},
-    output::{Output, Style, confirm, one_line, remark, should_ask},
+    output::{Output, Style, confirm, one_line, print_note, should_ask},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict},
@@ -55,13 +55,13 @@ pub async fn run(
             // The failure of one change does not stop the others.
             Err(failure) if several && !failure.output_closed => {
                 out.finish()?;
-                remark(&format!("{}: {}", one_line(id), failure.message));
+                print_note(&format!("{}: {}", one_line(id), failure.message));
                 exit = failure.exit;
             }
             Err(failure) => return Err(failure),
         }
         if several && !client.json {
-            out.line("")?;
+            out.write_line("")?;
         }
     }
     Ok(exit)
@@ -99,7 +99,7 @@ impl Decider<'_> {
         }
         let verb = decision_verb(self.verdict);
         if self.should_confirm && !confirm_decision(verb, &change, self.without_preview)? {
-            remark("Nothing was decided.");
+            print_note("Nothing was decided.");
             return Ok(Exit::Failed);
         }
         let body = serde_json::json!({
@@ -113,9 +113,9 @@ impl Decider<'_> {
         let after: Change = answer.read()?;
         let (answer, after) = self.wait_for_outcome(answer, after).await;
         if self.client.json {
-            out.json(&answer.json_line()?)?;
+            out.write_json(&answer.json_line()?)?;
         } else {
-            out.line("")?;
+            out.write_line("")?;
             print_outcome(self.verdict, &after, out)?;
         }
         Ok(exit_code_for(self.verdict, after.state))
@@ -183,7 +183,7 @@ const fn decision_verb(verdict: ReviewVerdict) -> &'static str {
 /// Prints the outcome of a decision.
 fn print_outcome(verdict: ReviewVerdict, change: &Change, out: &mut Output) -> Result<(), Failure> {
     if verdict == ReviewVerdict::Reject {
-        return Ok(out.styled_line(Style::Red, "Rejected.")?);
+        return Ok(out.write_styled_line(Style::Red, "Rejected.")?);
     }
     let (style, text) = match change.state {
         ChangeState::Pending => (Style::Yellow, missing_approvals_message(change)),
@@ -207,9 +207,9 @@ fn print_outcome(verdict: ReviewVerdict, change: &Change, out: &mut Output) -> R
         }
         state => (Style::Yellow, format!("Approved; the change is {} now.", state.as_str())),
     };
-    out.styled_line(style, &text)?;
+    out.write_styled_line(style, &text)?;
     if let Some(fault) = change.fault.as_ref().filter(|_| !matches!(change.state, ChangeState::Applied)) {
-        out.styled_line(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
+        out.write_styled_line(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
     }
     render::print_result(change, out)
 }
@@ -224,14 +224,14 @@ fn print_quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
         if terms.reviewers.is_empty() { String::new() } else { format!(" of {}", terms.reviewers.join(", ")) };
     let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
     let line = format!("It has {} of the {needed}{reviewers} that it needs.", change.approvals());
-    out.line("")?;
-    Ok(out.styled_line(Style::Yellow, &one_line(&line))?)
+    out.write_line("")?;
+    Ok(out.write_styled_line(Style::Yellow, &one_line(&line))?)
 }
 
 /// Asks on the terminal; anything but yes means no.
 fn confirm_decision(verb: &str, change: &Change, without_preview: bool) -> Result<bool, Failure> {
     if change.diff.truncated && !shows_arguments_only(change) {
-        remark("\nThe diff above is incomplete: it was truncated because of its size.");
+        print_note("\nThe diff above is incomplete: it was truncated because of its size.");
     }
     let is_blind = without_preview && change.preview.failed.is_some();
     let qualifier = if is_blind { ", without a preview" } else { "" };

@@ -17,7 +17,7 @@ use crate::{
     args::changes::EditArgs,
     client::{Client, ResponseBody},
     exit::{Exit, Failure},
-    output::{Output, Style, indented, one_line, remark},
+    output::{Output, Style, indented, one_line, print_note},
 };
 use countersign_domain::changes::{Change, ChangeState};
 
@@ -42,7 +42,7 @@ pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<E
             let file = Draft::new(&before).map_err(failed)?;
             let after = file.edit().await.map_err(failed)?;
             if after.trim() == before.trim() {
-                remark("Nothing was edited.");
+                print_note("Nothing was edited.");
                 return Ok(Exit::Failed);
             }
             draft = Some(file);
@@ -61,9 +61,9 @@ pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<E
     })?;
     client.print(&answer, out, |after, out| {
         render::print_change(&after, jiff::Timestamp::now(), out)?;
-        out.line("")?;
-        Ok(out
-            .styled_line(Style::Green, "Edited; what it would do now is shown above. Nobody has approved this yet.")?)
+        out.write_line("")?;
+        let text = "Edited; what it would do now is shown above. Nobody has approved this yet.";
+        Ok(out.write_styled_line(Style::Green, text)?)
     })
 }
 

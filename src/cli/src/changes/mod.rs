@@ -18,7 +18,7 @@ use super::{
     client::{self, Client, Refusal, ResponseBody},
     exit::{Exit, Failure},
     moment::Since,
-    output::{Output, one_line, remark},
+    output::{Output, one_line, print_note},
 };
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 
@@ -38,7 +38,7 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
         ChangesCommand::Undo { id } => {
             let (_, answer) = post_action(&client, id, "undo", json!({})).await?;
             client.print(&answer, out, |after: Change, out| {
-                Ok(out.line(&format!("Taken back; the change is {} again.", after.state.as_str()))?)
+                Ok(out.write_line(&format!("Taken back; the change is {} again.", after.state.as_str()))?)
             })
         }
         ChangesCommand::Refresh { id } => refresh(&client, id, out).await,
@@ -108,7 +108,7 @@ async fn list(
     result.changes.truncate(limit);
     if client.json {
         let page = json!({ "changes": result.changes, "nextCursor": result.next_cursor, "counts": result.counts });
-        out.json(&page.to_string())?;
+        out.write_json(&page.to_string())?;
         return Ok(Exit::Ok);
     }
     let changes: Vec<Change> = result
@@ -118,11 +118,11 @@ async fn list(
         .collect::<Result<_, _>>()?;
     if changes.is_empty() {
         let all = status.is_empty() && parameters.iter().skip(1).all(|(_, value)| value.is_none());
-        remark(if all { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
+        print_note(if all { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
     } else {
         render::print_list(&changes, Timestamp::now(), out)?;
         if result.next_cursor.is_some() {
-            remark("There are more; --limit shows them.");
+            print_note("There are more; --limit shows them.");
         }
     }
     Ok(Exit::Ok)
@@ -146,13 +146,13 @@ async fn refresh(client: &Client, id: &str, out: &mut Output) -> Result<Exit, Fa
     let (before, answer) = post_action(client, id, "refresh", json!({})).await?;
     client.print(&answer, out, |after: Change, out| {
         render::print_change(&after, Timestamp::now(), out)?;
-        out.line("")?;
+        out.write_line("")?;
         let text = match after.state {
             _ if after.version == before.version => "Nothing has changed.",
             ChangeState::Stale => "It cannot be done as it was shown; the reason is above.",
             _ => "The target has changed; what would be done now is shown above.",
         };
-        Ok(out.line(text)?)
+        Ok(out.write_line(text)?)
     })
 }
 

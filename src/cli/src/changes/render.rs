@@ -46,7 +46,7 @@ pub fn title(operation: Operation, summary: &str) -> (&str, &str) {
 }
 
 /// Formats a duration as `3m`, `2h` or `5d`.
-pub fn span(duration: SignedDuration) -> String {
+pub fn format_duration(duration: SignedDuration) -> String {
     let seconds = duration.abs().as_secs();
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -71,7 +71,7 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
         [
             cell(Style::Plain, &change.id),
             cell(state_style(change.state), change.state.as_str()),
-            cell(Style::Plain, &span(now.duration_since(change.created_at))),
+            cell(Style::Plain, &format_duration(now.duration_since(change.created_at))),
             cell(Style::Plain, &change.proposer.principal),
             vec![(Style::Plain, cut(&client, MAX_CLIENT_COLUMNS).into_owned())],
             what,
@@ -83,30 +83,30 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
 
 /// Prints one change in full.
 pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), Failure> {
-    out.styled_line(Style::Bold, &one_line(&change.summary))?;
-    out.text(&format!("{}  version {}  ", one_line(&change.id), change.version))?;
-    out.styled_line(state_style(change.state), change.state.as_str())?;
+    out.write_styled_line(Style::Bold, &one_line(&change.summary))?;
+    out.write_text(&format!("{}  version {}  ", one_line(&change.id), change.version))?;
+    out.write_styled_line(state_style(change.state), change.state.as_str())?;
     let target = &change.target;
-    out.styled(operation_style(change.operation), change.operation.as_str())?;
-    out.line(&format!(" {}  {}", one_line(&target.entity_type), one_line(&target.label)))?;
+    out.write_styled(operation_style(change.operation), change.operation.as_str())?;
+    out.write_line(&format!(" {}  {}", one_line(&target.entity_type), one_line(&target.label)))?;
     let proposer = &change.proposer;
     let client = match (&proposer.client_name, &proposer.client_version) {
         (Some(name), Some(version)) => format!(" with {name} {version}"),
         (Some(name), None) => format!(" with {name}"),
         _ => String::new(),
     };
-    let age = span(now.duration_since(change.created_at));
+    let age = format_duration(now.duration_since(change.created_at));
     let proposed = format!("proposed by {}{client} over {}, {age} ago", proposer.principal, proposer.transport);
     let mut origin = format!("{} ({}), {proposed}", change.tool_title, call_route(change));
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-        origin.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
+        origin.push_str(&format!("; expires in {}", format_duration(change.expires_at.duration_since(now))));
     }
-    out.styled_line(Style::Dim, &one_line(&origin))?;
+    out.write_styled_line(Style::Dim, &one_line(&origin))?;
     for (style, text) in notes(change) {
-        out.styled_line(style, &one_line(&text))?;
+        out.write_styled_line(style, &one_line(&text))?;
     }
     if change.previous_diff.is_some() {
-        out.styled_line(
+        out.write_styled_line(
             Style::Yellow,
             "The target has changed since this was proposed; the diff below is the new one.",
         )?;
@@ -117,10 +117,10 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
         // There is no diff, so the arguments come first.
         print_arguments(change, out)?;
         for (label, text) in tool_notes(change) {
-            out.line("")?;
-            out.styled_line(Style::Bold, &format!("  {}", one_line(label)))?;
+            out.write_line("")?;
+            out.write_styled_line(Style::Bold, &format!("  {}", one_line(label)))?;
             for line in text_lines(&text) {
-                out.styled_line(Style::Dim, &format!("    {}", escape_hidden(line)))?;
+                out.write_styled_line(Style::Dim, &format!("    {}", escape_hidden(line)))?;
             }
         }
     } else {
@@ -155,13 +155,13 @@ pub fn notes(change: &Change) -> Vec<(Style, String)> {
 
 fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     for field in &diff.fields {
-        out.line("")?;
-        out.styled_line(Style::Bold, &format!("  {}", one_line(&field.label)))?;
-        if field.lines.is_empty() { print_sides(field, out)? } else { print_lines(field, out)? }
+        out.write_line("")?;
+        out.write_styled_line(Style::Bold, &format!("  {}", one_line(&field.label)))?;
+        if field.lines.is_empty() { print_before_and_after(field, out)? } else { print_lines(field, out)? }
     }
     if diff.truncated {
-        out.line("")?;
-        out.styled_line(
+        out.write_line("")?;
+        out.write_styled_line(
             Style::Yellow,
             "  The diff is larger than what is shown here; the arguments are shown in full.",
         )?;
@@ -169,7 +169,7 @@ fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_sides(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
+fn print_before_and_after(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
     let sides = [(&field.before, '-', Style::Red), (&field.after, '+', Style::Green)];
     for (side, mark, style) in sides {
         for line in side.iter().flat_map(|text| text_lines(text)) {
@@ -186,12 +186,13 @@ fn print_lines(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
             LineOp::Insert => ('+', Style::Green),
             LineOp::Delete => ('-', Style::Red),
             LineOp::Note => {
-                out.styled_line(Style::Dim, &format!("      {}", escape_hidden(&line.text.replace('\n', "\\n"))))?;
+                let text = line.text.replace('\n', "\\n");
+                out.write_styled_line(Style::Dim, &format!("      {}", escape_hidden(&text)))?;
                 continue;
             }
             LineOp::Skip => {
                 let folded = plural(line.text.parse().unwrap_or(0_u64), "unchanged line");
-                out.styled_line(Style::Dim, &format!("    … {folded}"))?;
+                out.write_styled_line(Style::Dim, &format!("    … {folded}"))?;
                 continue;
             }
         };
@@ -202,26 +203,26 @@ fn print_lines(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
 }
 
 fn print_marked(mark: char, style: Style, text: &str, out: &mut Output) -> Result<(), Failure> {
-    Ok(out.styled_line(style, &format!("    {mark} {}", escape_hidden(text)))?)
+    Ok(out.write_styled_line(style, &format!("    {mark} {}", escape_hidden(text)))?)
 }
 
 /// Prints a note for an old change whose contents were removed.
 fn print_redacted(redacted: &Redaction, out: &mut Output) -> Result<(), Failure> {
-    out.line("")?;
-    out.styled_line(Style::Dim, &format!("  Its arguments, diff and result were removed at {}.", redacted.at))?;
-    Ok(out.styled_line(Style::Dim, &format!("  The arguments were {}.", one_line(&redacted.arguments)))?)
+    out.write_line("")?;
+    out.write_styled_line(Style::Dim, &format!("  Its arguments, diff and result were removed at {}.", redacted.at))?;
+    Ok(out.write_styled_line(Style::Dim, &format!("  The arguments were {}.", one_line(&redacted.arguments)))?)
 }
 
 /// Prints the arguments that will run.
 fn print_arguments(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let arguments = ArgumentLines::for_change(change);
-    out.line("")?;
-    out.styled_line(Style::Bold, "  Arguments")?;
+    out.write_line("")?;
+    out.write_styled_line(Style::Bold, "  Arguments")?;
     for line in &arguments.lines {
-        out.line(&format!("    {}", escape_hidden(line)))?;
+        out.write_line(&format!("    {}", escape_hidden(line)))?;
     }
-    if let Some(remark) = arguments.diff_note() {
-        out.styled_line(Style::Dim, &format!("    {}", one_line(&remark)))?;
+    if let Some(note) = arguments.diff_note() {
+        out.write_styled_line(Style::Dim, &format!("    {}", one_line(&note)))?;
     }
     Ok(())
 }
@@ -230,20 +231,20 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
     if change.decisions.is_empty() {
         return Ok(());
     }
-    out.line("")?;
-    out.styled_line(Style::Bold, "  Decisions")?;
+    out.write_line("")?;
+    out.write_styled_line(Style::Bold, "  Decisions")?;
     for decision in &change.decisions {
         let (style, word) = match decision.verdict {
             ReviewVerdict::Approve => (Style::Green, "approved"),
             ReviewVerdict::Reject => (Style::Red, "rejected"),
         };
-        out.text("    ")?;
-        out.styled(style, word)?;
+        out.write_text("    ")?;
+        out.write_styled(style, word)?;
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map(|c| format!(": {c}")).unwrap_or_default();
         let at = decision.at.strftime("%Y-%m-%d %H:%M:%SZ");
         let text = format!(" by {}, version {}, {at}{comment}", decision.reviewer, decision.version);
-        out.line(&one_line(&text))?;
+        out.write_line(&one_line(&text))?;
     }
     Ok(())
 }
@@ -251,10 +252,10 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
 /// Prints the text that the tool returned, once it has run.
 pub fn print_result(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let Some((heading, blocks)) = result_blocks(change) else { return Ok(()) };
-    out.line("")?;
-    out.styled_line(Style::Bold, &format!("  {heading}"))?;
+    out.write_line("")?;
+    out.write_styled_line(Style::Bold, &format!("  {heading}"))?;
     for line in blocks.iter().flat_map(|text| text_lines(text)) {
-        out.line(&format!("    {}", escape_hidden(line)))?;
+        out.write_line(&format!("    {}", escape_hidden(line)))?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::{
     client::Client,
     exit::{Exit, Failure},
     moment::Since,
-    output::{Output, Style, one_line, remark, route},
+    output::{Output, Style, one_line, print_note, route},
 };
 use countersign_domain::changes::{ChangeState, Operation, Proposer};
 
@@ -28,17 +28,17 @@ pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Res
     let mut connected = false;
     let following = feed::follow(client, seen, async |update, seen: &mut Option<u64>| {
         match update {
-            FeedUpdate::Connected if connected => remark("Connected again."),
+            FeedUpdate::Connected if connected => print_note("Connected again."),
             FeedUpdate::Connected => {
                 connected = true;
                 if !client.json {
-                    remark("Watching. Ctrl-C ends it.");
+                    print_note("Watching. Ctrl-C ends it.");
                 }
             }
             FeedUpdate::Event(event) => {
                 handle_event(&event, seen, moment, client.json, out)?;
             }
-            FeedUpdate::Lost => remark("The connection to the gateway was lost; trying again."),
+            FeedUpdate::Lost => print_note("The connection to the gateway was lost; trying again."),
         }
         Ok(())
     });
@@ -113,7 +113,7 @@ fn handle_event(
     if json {
         // The event is printed on exactly one line, whatever line breaks the stream had.
         let line = event.data.replace('\n', " ");
-        out.json(&line)?;
+        out.write_json(&line)?;
     } else if let Some(data) = data {
         print_event(&data, out)?;
     }
@@ -124,31 +124,31 @@ fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
     let time = data
         .at
         .map_or_else(String::new, |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string());
-    out.styled(Style::Dim, &time)?;
+    out.write_styled(Style::Dim, &time)?;
     let kind = data.kind.strip_prefix("change.").unwrap_or(&data.kind);
-    out.text("  ")?;
-    out.styled(event_style(kind), &format!("{:<16}", one_line(kind)))?;
+    out.write_text("  ")?;
+    out.write_styled(event_style(kind), &format!("{:<16}", one_line(kind)))?;
     if let Some(change) = &data.change {
         let (verb, rest) = render::title(change.operation, &change.summary);
-        out.text(&format!("{}  {} {}", one_line(&change.id), one_line(verb), one_line(rest)))?;
+        out.write_text(&format!("{}  {} {}", one_line(&change.id), one_line(verb), one_line(rest)))?;
         let by = data.actor.as_deref().unwrap_or(&change.proposer.principal);
         let origin = format!("  ({} v{}, by {by})", route(&change.provider, &change.tool), change.version);
-        out.styled(Style::Dim, &one_line(&origin))?;
+        out.write_styled(Style::Dim, &one_line(&origin))?;
         if let Some(progress) = change.approval_progress() {
-            out.styled(Style::Cyan, &progress)?;
+            out.write_styled(Style::Cyan, &progress)?;
         }
         if let Some(fault) = &change.fault {
-            out.styled(Style::Yellow, &format!("  {}: {}", one_line(&fault.code), one_line(&fault.message)))?;
+            out.write_styled(Style::Yellow, &format!("  {}: {}", one_line(&fault.code), one_line(&fault.message)))?;
         }
     } else if let Some(session) = &data.session {
         let text = |key: &str| session.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
         let who = format!("{}  {} over {} as {}", text("id"), text("clientName"), text("transport"), text("principal"));
-        out.text(&one_line(&who))?;
+        out.write_text(&one_line(&who))?;
     }
     if let Some(comment) = data.comment.as_deref().filter(|c| !c.is_empty()) {
-        out.text(&format!("  “{}”", one_line(comment)))?;
+        out.write_text(&format!("  “{}”", one_line(comment)))?;
     }
-    Ok(out.line("")?)
+    Ok(out.write_line("")?)
 }
 
 fn event_style(kind: &str) -> Style {

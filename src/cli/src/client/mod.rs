@@ -1,7 +1,7 @@
 //! A small client of the REST API. It finds the gateway, authenticates with a key, and maps errors to exit codes.
 
 mod address;
-pub mod own_gateway;
+pub mod local_gateway;
 
 use std::{
     path::{Path, PathBuf},
@@ -21,7 +21,7 @@ use crate::{
     args::ConnectArgs,
     data_dir,
     exit::{Exit, Failure},
-    output::{Output, one_line, remark},
+    output::{Output, one_line, print_note},
 };
 use countersign_config::Environment;
 use countersign_net::{self as net, tls};
@@ -138,7 +138,7 @@ impl Client {
             }
             None => {
                 let data = data_dir(&args.data)?;
-                let url = own_gateway::find(&data)?.url;
+                let url = local_gateway::find(&data)?.url;
                 (GatewayLocation::DataDirectory(data), url)
             }
         };
@@ -147,7 +147,7 @@ impl Client {
                 || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
         });
         if url.scheme() == "http" && !is_local {
-            remark(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
+            print_note(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
         }
         let tls = args.ca.as_deref().map_or_else(|| Ok(tls::public_config()), tls_config_with_ca)?;
         Ok(Self { http: net::client(tls), gateway, key: key.to_owned(), json: args.json })
@@ -161,7 +161,7 @@ impl Client {
         print: impl FnOnce(T, &mut Output) -> Result<(), Failure>,
     ) -> Result<Exit, Failure> {
         if self.json {
-            out.json(&answer.json_line()?)?;
+            out.write_json(&answer.json_line()?)?;
         } else {
             print(answer.read()?, out)?;
         }
@@ -170,7 +170,7 @@ impl Client {
 
     /// Prints an answer with `--json`, else this line.
     pub fn print_line(&self, answer: &ResponseBody, out: &mut Output, line: &str) -> Result<Exit, Failure> {
-        self.print(answer, out, |_: IgnoredAny, out| Ok(out.line(line)?))
+        self.print(answer, out, |_: IgnoredAny, out| Ok(out.write_line(line)?))
     }
 
     /// Returns the base URL of the next request, after verifying who listens there.
@@ -178,7 +178,7 @@ impl Client {
         match &self.gateway {
             GatewayLocation::Explicit(url) => Ok(url.clone()),
             GatewayLocation::DataDirectory(data) => {
-                let gateway = own_gateway::find(data).map_err(|failure| unavailable(failure.message))?;
+                let gateway = local_gateway::find(data).map_err(|failure| unavailable(failure.message))?;
                 gateway.verify(&self.http).await.map_err(unavailable)?;
                 Ok(gateway.url)
             }

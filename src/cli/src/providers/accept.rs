@@ -13,7 +13,7 @@ use crate::{
     args::servers::{AcceptArgs, AllowArgs},
     client::Client,
     exit::{Exit, Failure},
-    output::{Output, Style, confirm, one_line, remark, should_ask},
+    output::{Output, Style, confirm, one_line, print_note, should_ask},
 };
 use countersign_domain::text::plural;
 
@@ -32,7 +32,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
         select(tools, &wanted, |tool| !matches!(tool.standing.as_str(), "accepted" | "module"))?.chosen
     };
     if chosen.is_empty() {
-        remark(if args.all_reads {
+        print_note(if args.all_reads {
             "No tool of this server that says that it only reads needs to be accepted."
         } else {
             "All matching tools are already accepted."
@@ -44,7 +44,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
     }
     let what = count_phrase(chosen.len(), "this definition", "these {n} definitions");
     if asks && !confirm(&format!("Accept {what}?"), "accept")? {
-        remark("Nothing was accepted.");
+        print_note("Nothing was accepted.");
         return Ok(Exit::Failed);
     }
     let answer = client.post(&["servers", &args.name, "accept"], &decision_request(&chosen)).await?;
@@ -53,18 +53,18 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
 
 /// Prints which of the accepted tools run without review from now on.
 fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output) -> Result<(), Failure> {
-    out.styled_line(Style::Green, &format!("Accepted {}.", plural(chosen.len(), "definition")))?;
+    out.write_styled_line(Style::Green, &format!("Accepted {}.", plural(chosen.len(), "definition")))?;
     let now = |tool: &Tool| after.tools.iter().find(|now| now.name == tool.name);
     let (unreviewed, reviewed): (Vec<&Tool>, Vec<&Tool>) =
         chosen.iter().filter_map(now).filter(|tool| tool.verdict != "deny").partition(|tool| tool.verdict == "allow");
     if !unreviewed.is_empty() {
-        out.line(&format!("{} now without review.", name_list(&unreviewed, "runs", "run")))?;
+        out.write_line(&format!("{} now without review.", name_list(&unreviewed, "runs", "run")))?;
     }
     if !reviewed.is_empty() {
         let why = "accepting a definition only confirms that it is known; without review runs only a tool that declares itself read-only";
-        out.line(&format!("{} still reviewed: {why}.", name_list(&reviewed, "is", "are")))?;
+        out.write_line(&format!("{} still reviewed: {why}.", name_list(&reviewed, "is", "are")))?;
         if reviewed.iter().any(|tool| tool.has_unknown_effect()) {
-            out.line(&allow_hint(server))?;
+            out.write_line(&allow_hint(server))?;
         }
     }
     Ok(())
@@ -81,12 +81,12 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
         selection.left_out.iter().partition(|tool| tool.verdict == "allow");
     if !refused.is_empty() {
         let these = name_list(&refused, "is", "are");
-        remark(&format!("{these} not included: `countersign servers show` says what decides on their calls."));
+        print_note(&format!("{these} not included: `countersign servers show` says what decides on their calls."));
     }
     let chosen = selection.chosen;
     if chosen.is_empty() {
         if !run_already.is_empty() {
-            remark(&format!("{} without review already.", name_list(&run_already, "runs", "run")));
+            print_note(&format!("{} without review already.", name_list(&run_already, "runs", "run")));
         }
         return Ok(if refused.is_empty() { Exit::Ok } else { Exit::Failed });
     }
@@ -95,7 +95,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
     }
     let what = count_phrase(chosen.len(), "this tool", "these {n} tools");
     if asks && !confirm(&format!("Let {what} run without review, whoever calls?"), "allow")? {
-        remark("Nothing was allowed.");
+        print_note("Nothing was allowed.");
         return Ok(Exit::Failed);
     }
     let mut body = decision_request(&chosen);
@@ -103,8 +103,8 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
     let answer = client.post(&["servers", &args.name, "allow"], &body).await?;
     client.print(&answer, out, |_: IgnoredAny, out| {
         let run: Vec<&Tool> = chosen.iter().collect();
-        out.styled_line(Style::Green, &format!("{} now without review.", name_list(&run, "runs", "run")))?;
-        Ok(out.line(
+        out.write_styled_line(Style::Green, &format!("{} now without review.", name_list(&run, "runs", "run")))?;
+        Ok(out.write_line(
             "Your own calls are still reviewed, and so are calls if the definition changes. `countersign rules` lists and revokes the rule.",
         )?)
     })
@@ -113,7 +113,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
 pub(super) async fn revoke(client: &Client, name: &str, tools: &[String], out: &mut Output) -> Result<Exit, Failure> {
     let chosen = select(fetch_tools(client, name, None).await?, tools, |tool| tool.standing == "accepted")?.chosen;
     if chosen.is_empty() {
-        remark("None of the matching tools is accepted.");
+        print_note("None of the matching tools is accepted.");
         return Ok(Exit::Ok);
     }
     let answer = client.post(&["servers", name, "revoke"], &decision_request(&chosen)).await?;

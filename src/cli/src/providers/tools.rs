@@ -128,12 +128,12 @@ fn missing_tool(what: &str) -> Failure {
 pub(super) fn print_summary(tools: &[Tool], out: &mut Output) -> Result<(), Failure> {
     let names: Vec<String> = tools.iter().map(|tool| one_line(&tool.name).into_owned()).collect();
     let width = names.iter().map(|name| columns(name)).max().unwrap_or(0);
-    out.styled_line(Style::Bold, &format!("{}:", plural(tools.len(), "tool")))?;
+    out.write_styled_line(Style::Bold, &format!("{}:", plural(tools.len(), "tool")))?;
     for (tool, name) in tools.iter().zip(&names) {
-        out.text(&format!("  {name}{}  ", " ".repeat(width - columns(name))))?;
-        out.styled_line(if tool.claims_to_only_read() { Style::Dim } else { Style::Yellow }, tool.effect())?;
+        out.write_text(&format!("  {name}{}  ", " ".repeat(width - columns(name))))?;
+        out.write_styled_line(if tool.claims_to_only_read() { Style::Dim } else { Style::Yellow }, tool.effect())?;
     }
-    Ok(out.line("")?)
+    Ok(out.write_line("")?)
 }
 
 /// Builds the body of a request about the definitions that were shown.
@@ -144,14 +144,14 @@ pub(super) fn decision_request(tools: &[Tool]) -> serde_json::Value {
 
 /// Prints the definition to be accepted: whole, or as a diff to the previous one.
 pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
-    out.styled(Style::Bold, &one_line(&tool.name))?;
+    out.write_styled(Style::Bold, &one_line(&tool.name))?;
     let note = match tool.mark.as_deref() {
         Some("TOOL_CHANGED") => "  changed since it was accepted or first seen",
         Some(_) => "  new",
         None if tool.claims_read => "  says that it only reads",
         None => "",
     };
-    out.styled_line(Style::Yellow, note)?;
+    out.write_styled_line(Style::Yellow, note)?;
     let now = indented(&tool.definition);
     match &tool.previous {
         Some(previous) => {
@@ -162,19 +162,19 @@ pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Fail
                     LineOp::Insert => ("+", Style::Green),
                     _ => (" ", Style::Plain),
                 };
-                out.styled_line(style, &format!("  {sign} {}", one_line(line.trim_end_matches('\n'))))?;
+                out.write_styled_line(style, &format!("  {sign} {}", one_line(line.trim_end_matches('\n'))))?;
             }
         }
         None => {
             for line in escape_hidden(&tool.description).lines() {
-                out.line(&format!("  {}", one_line(line)))?;
+                out.write_line(&format!("  {}", one_line(line)))?;
             }
             for line in now.lines() {
-                out.styled_line(Style::Dim, &format!("    {}", one_line(line)))?;
+                out.write_styled_line(Style::Dim, &format!("    {}", one_line(line)))?;
             }
         }
     }
-    out.line("")?;
+    out.write_line("")?;
     Ok(())
 }
 

@@ -10,7 +10,8 @@ use countersign_session::limits;
 async fn read_chunks(chunks: &[&'static str], max: usize) -> Result<Bytes, ErrorKind> {
     let mut chunks = stream::iter(chunks.iter().map(|c| Ok::<_, ()>(Bytes::from_static(c.as_bytes()))));
     let read =
-        read_pieces(&mut chunks, max, None, || limits::inflow(&Config::default().transports).intake().hold()).await;
+        read_pieces(&mut chunks, max, None, || limits::body_budget(&Config::default().transports).intake().hold())
+            .await;
     read.map(|(body, _)| body).map_err(|error| error.kind)
 }
 
@@ -27,14 +28,14 @@ async fn body_is_read_whole_within_its_limit() {
 async fn interrupted_body_is_refused() {
     let mut chunks = stream::iter([Ok(Bytes::from_static(b"{}")), Err(())]);
     let read =
-        read_pieces(&mut chunks, 5, None, || limits::inflow(&Config::default().transports).intake().hold()).await;
+        read_pieces(&mut chunks, 5, None, || limits::body_budget(&Config::default().transports).intake().hold()).await;
     assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::InvalidRequest));
 }
 
 #[tokio::test(start_paused = true)]
 async fn body_in_pieces_holds_its_bytes() {
-    let inflow = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5));
-    let intake = inflow.intake();
+    let body_budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5));
+    let intake = body_budget.intake();
     let read = async |sizes: &[usize], held: Option<Reservation>| {
         let mut pieces = stream::iter(sizes.iter().map(|size| Ok::<_, ()>(Bytes::from(vec![b'x'; *size]))));
         let read = read_pieces(&mut pieces, 1 << 20, held, || intake.hold()).await;

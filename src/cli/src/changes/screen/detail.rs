@@ -12,7 +12,7 @@ use super::{
 };
 use crate::changes::{
     arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes, without_arguments},
-    render::{self, span},
+    render::{self, format_duration},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, Diff, Editing, ReviewVerdict, diff::text_lines},
@@ -160,7 +160,7 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
     let proposer = &change.proposer;
     let client = proposer.client_name.as_deref().map_or_else(String::new, |name| format!(" with {name}"));
     let owner = proposer.owner.as_deref().map_or_else(String::new, |owner| format!(" of {owner}"));
-    let age = span(now.duration_since(change.created_at));
+    let age = format_duration(now.duration_since(change.created_at));
     let text = format!(
         "{} ({}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
         change.tool_title,
@@ -176,7 +176,7 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
         conditions.push(format!("{} of {needed}", change.approvals()));
-        conditions.push(format!("expires in {}", span(change.expires_at.duration_since(now))));
+        conditions.push(format!("expires in {}", format_duration(change.expires_at.duration_since(now))));
     }
     if !terms.reviewers.is_empty() {
         conditions.push(format!("decided by {}", terms.reviewers.join(", ")));

@@ -15,7 +15,7 @@ use super::{
     paint::{Theme, truncate},
 };
 use crate::{
-    changes::render::{self, span},
+    changes::render::{self, format_duration},
     output::columns,
 };
 use countersign_domain::{
@@ -65,7 +65,7 @@ fn sanitize(buffer: &mut Buffer, theme: Theme) {
 
 fn head_line(app: &App, width: u16) -> Line<'static> {
     let theme = app.theme;
-    let (dot, style) = if app.live {
+    let (dot, style) = if app.is_feed_connected {
         (theme.symbol("● live", "live"), theme.good())
     } else {
         (theme.symbol("○ not connected", "not connected"), theme.bad())
@@ -88,7 +88,7 @@ fn head_line(app: &App, width: u16) -> Line<'static> {
         view.push_str(&format!(" /{}", theme.visible(&app.search)));
     }
     pieces.push((view, theme.info()));
-    if app.busy > 0 || app.loading {
+    if app.requests_in_flight > 0 || app.loading {
         pieces.push((theme.symbol("  …", "  ...").to_owned(), theme.dim()));
     }
     let user = format!("  {} ({})", theme.visible(&app.me.name), theme.visible(&app.me.role));
@@ -121,7 +121,8 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
         )
         .render(area, buffer);
     }
-    for (line, (at, row)) in app.rows.iter().enumerate().skip(app.top).take(usize::from(area.height)).enumerate() {
+    for (line, (at, row)) in app.rows.iter().enumerate().skip(app.first_row).take(usize::from(area.height)).enumerate()
+    {
         let y = area.y + u16::try_from(line).unwrap_or(0);
         let row_area = Rect { y, height: 1, ..area };
         match row {
@@ -155,7 +156,7 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
     let mut pieces = vec![
         (format!("{selected}{opened}"), theme.info()),
         (format!("{:<8} ", truncate(entry.state.as_str(), 8, theme)), theme.style(render::state_style(entry.state))),
-        (format!("{:>4} ", span(app.now.duration_since(entry.created_at))), theme.dim()),
+        (format!("{:>4} ", format_duration(app.now.duration_since(entry.created_at))), theme.dim()),
     ];
     if wide {
         pieces.push((padded(&entry.proposer.principal, 15, theme), Style::new()));

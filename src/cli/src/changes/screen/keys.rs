@@ -68,7 +68,7 @@ impl App {
                 self.loading = true;
                 return Some(Action::Load);
             }
-            KeyCode::Char('d') => self.split = Some(!self.is_split()),
+            KeyCode::Char('d') => self.prefers_split = Some(!self.is_split()),
             KeyCode::Char('z') => self.unfolded = !self.unfolded,
             KeyCode::Char('/') => {
                 self.detail = None;
@@ -131,7 +131,7 @@ impl App {
 
     pub(super) fn reload(&mut self) -> Option<Action> {
         self.loading = true;
-        (self.cursor, self.top) = (0, 0);
+        (self.cursor, self.first_row) = (0, 0);
         self.selected.clear();
         Some(Action::Load)
     }

@@ -137,7 +137,7 @@ impl Inbox {
                 Some(Action::Load) => self.load(),
                 Some(Action::Open(id)) => self.net.load_change(id, true, true),
                 Some(Action::Post { path, body, done_message }) => {
-                    self.app.busy += 1;
+                    self.app.requests_in_flight += 1;
                     self.net.post(path, body, done_message);
                 }
                 Some(Action::Editor { id, version, text }) => {
@@ -216,7 +216,7 @@ impl Inbox {
             GatewayEvent::Change { change, show } => app.update_change(*change, show),
             GatewayEvent::Timeline { id, entries } => app.timeline(&id, entries),
             GatewayEvent::Done { answer, done_message, is_bulk } => {
-                app.busy = app.busy.saturating_sub(1);
+                app.requests_in_flight = app.requests_in_flight.saturating_sub(1);
                 if is_bulk {
                     let ids = app.show_results(&answer.read()?);
                     self.updated_ids.extend(ids);
@@ -231,17 +231,17 @@ impl Inbox {
                 }
             }
             GatewayEvent::Refused { message, id } => {
-                app.busy = app.busy.saturating_sub(usize::from(id.is_some()));
+                app.requests_in_flight = app.requests_in_flight.saturating_sub(usize::from(id.is_some()));
                 app.set_status(Tone::Bad, message);
                 // The request was refused because the change differs from what was shown.
                 app.expected_change.clone_from(&id);
                 self.updated_ids.extend(id);
             }
             GatewayEvent::Live => {
-                app.live = true;
+                app.is_feed_connected = true;
                 self.reload_list = true;
             }
-            GatewayEvent::Lost => app.live = false,
+            GatewayEvent::Lost => app.is_feed_connected = false,
             GatewayEvent::Updated(id) => {
                 self.updated_ids.insert(id);
             }

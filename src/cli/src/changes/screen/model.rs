@@ -26,26 +26,28 @@ pub struct App {
     pub counts: BTreeMap<ChangeState, u64>,
     pub has_more: bool,
     pub loading: bool,
-    pub live: bool,
+    pub is_feed_connected: bool,
     pub view: View,
     pub grouping: Grouping,
     pub search: String,
     pub rows: Vec<Row>,
-    /// The row under the cursor, and the first row on the screen.
+    /// The index of the row under the cursor.
     pub cursor: usize,
-    pub top: usize,
+    /// The index of the first row on the screen.
+    pub first_row: usize,
     pub selected: BTreeSet<String>,
     /// Changes that were shown down to the end of their diff: id, version and digest.
     pub fully_seen: HashMap<String, (u64, String)>,
     pub detail: Option<Detail>,
-    pub split: Option<bool>,
+    /// Shows diffs side by side, or not; `None` lets the width of the screen decide.
+    pub prefers_split: Option<bool>,
     pub unfolded: bool,
     pub prompt: Option<Prompt>,
     pub help: bool,
     /// Results of a bulk decision: summary, outcome, and whether it succeeded.
     pub results: Vec<(String, String, bool)>,
     pub status: (String, Tone),
-    pub busy: usize,
+    pub requests_in_flight: usize,
     /// The change that `u` undoes if the cursor is on nothing that can be undone.
     pub last_approved: Option<String>,
     /// The change whose request was just refused. The user was told so, and expects its update.
@@ -65,23 +67,23 @@ impl App {
             counts: BTreeMap::new(),
             has_more: false,
             loading: true,
-            live: false,
+            is_feed_connected: false,
             view: View::Inbox,
             grouping: Grouping::None,
             search: String::new(),
             rows: Vec::new(),
             cursor: 0,
-            top: 0,
+            first_row: 0,
             selected: BTreeSet::new(),
             fully_seen: HashMap::new(),
             detail: None,
-            split: None,
+            prefers_split: None,
             unfolded: false,
             prompt: None,
             help: false,
             results: Vec::new(),
             status: (String::new(), Tone::Plain),
-            busy: 0,
+            requests_in_flight: 0,
             last_approved: None,
             expected_change: None,
             drafts: HashMap::new(),
@@ -241,7 +243,7 @@ impl App {
 
     /// Returns `true` if diffs are shown side by side.
     pub fn is_split(&self) -> bool {
-        self.split.unwrap_or(self.size.0 >= MIN_SPLIT_COLUMNS)
+        self.prefers_split.unwrap_or(self.size.0 >= MIN_SPLIT_COLUMNS)
     }
 
     /// Returns the number of rows between the head and the foot of the screen.
@@ -278,17 +280,17 @@ impl App {
                 self.fully_seen.insert(change.id.clone(), (change.version, change.digest.clone()));
             }
         }
-        self.top = self.top.min(self.cursor);
-        if self.cursor >= self.top + room {
-            self.top = self.cursor + 1 - room;
+        self.first_row = self.first_row.min(self.cursor);
+        if self.cursor >= self.first_row + room {
+            self.first_row = self.cursor + 1 - room;
         }
         // The head of a group stays visible with its first change.
-        if self.top == self.cursor
-            && self.top > 0
-            && matches!(self.rows.get(self.top - 1), Some(Row::Group(..)))
+        if self.first_row == self.cursor
+            && self.first_row > 0
+            && matches!(self.rows.get(self.first_row - 1), Some(Row::Group(..)))
             && room > 1
         {
-            self.top -= 1;
+            self.first_row -= 1;
         }
     }
 

@@ -54,7 +54,7 @@ fn app(role: &str, changes: &[Change], size: (u16, u16)) -> App {
         CurrentUser { name: "alice".into(), role: role.into(), owner, key_id, groups: vec!["ops".into()], may_decide };
     let mut app = App::new(me, Theme { colour: false, unicode: true }, now());
     app.size = size;
-    app.live = true;
+    app.is_feed_connected = true;
     let counts = BTreeMap::from([(ChangeState::Pending, changes.len() as u64)]);
     app.add_page(true, changes.iter().map(ListedChange::from_change).collect(), counts, false);
     app
