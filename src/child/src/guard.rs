@@ -2,9 +2,9 @@
 //! `countersign check` uses it in the same way for the server that it tests.
 //!
 //! The guard carries no data. The server's stdin, stdout and stderr are pipes of the gateway; the guard receives them
-//! as descriptors over its own stdin, a Unix socket. The socket later reports the end of either side: when the gateway
-//! closes it, or dies from any signal, the guard ends the server and all its descendants. The gateway reads from it how
-//! the server ended, and its end means that no descendant is left.
+//! as descriptors over its own stdin, a Unix socket. When the gateway closes this socket or dies, the guard ends the
+//! server and all its descendants. The guard reports over the socket how the server ended, and closes it once no
+//! descendant is left.
 //!
 //! The guard is the subreaper of its descendants, so that a daemon that leaves its group and session can still be found
 //! and reaped. The gateway cannot be the subreaper because it may be killed.
@@ -42,8 +42,8 @@ use crate::processes;
 
 /// The subcommand. It has no help, because only the gateway uses it.
 pub const SUBCOMMAND: &str = "__guard";
-/// An environment variable for the guard: without it, its allocator would reserve two huge pages, 4 MiB instead of 2
-/// MiB. The unusual value distinguishes it from the server's own setting, which is passed on.
+/// An environment variable for the guard's allocator, which would otherwise reserve two huge pages (4 MiB) instead of
+/// one (2 MiB). The unusual value distinguishes it from the server's own setting, which is passed on.
 pub(crate) const SMALL_ARENA: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "00");
 /// The gateway's order to terminate the server. If the socket ends without an order, the gateway is gone.
 pub(crate) const TERMINATE_ORDER: &[u8] = b"end\n";
@@ -173,24 +173,24 @@ impl Control {
     }
 
     /// Waits for the gateway's order or for its end.
-    async fn next_order(&self) -> Order {
+    async fn next_event(&self) -> ControlEvent {
         let mut buffer = [0_u8; 64];
         loop {
             if self.reader.readable().await.is_err() {
-                return Order::GatewayGone;
+                return ControlEvent::GatewayGone;
             }
             match self.reader.try_read(&mut buffer) {
-                Ok(count @ 1..) if buffer.get(..count) == Some(KILL_ORDER) => return Order::Kill,
-                Ok(1..) => return Order::Terminate,
+                Ok(count @ 1..) if buffer.get(..count) == Some(KILL_ORDER) => return ControlEvent::Kill,
+                Ok(1..) => return ControlEvent::Terminate,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => return Order::GatewayGone,
+                Ok(0) | Err(_) => return ControlEvent::GatewayGone,
             }
         }
     }
 }
 
-/// An order of the gateway.
-enum Order {
+/// An order of the gateway, or the end of the gateway.
+enum ControlEvent {
     /// The gateway is gone and gave no order.
     GatewayGone,
     Terminate,
@@ -216,7 +216,7 @@ enum Phase {
     Running,
     AwaitingExit { until: Instant },
     Terminating { until: Instant },
-    Killing { next: Instant, pause: Duration, remaining: HashSet<(Pid, u64)> },
+    Killing { next: Instant, pause: Duration, remaining: HashSet<processes::ProcessIdentity> },
 }
 
 /// Supervises the server until no descendant is left.
@@ -250,10 +250,10 @@ async fn supervise(server: Pid, control: &Control, mut signals: Signals) {
         });
         tokio::select! {
             _ = signals.child.recv() => {}
-            order = control.next_order(), if is_running => phase = match order {
-                Order::Kill => kill(server, &phase),
-                Order::Terminate => terminate(server),
-                Order::GatewayGone => Phase::AwaitingExit { until: Instant::now() + SELF_EXIT_TIME },
+            event = control.next_event(), if is_running => phase = match event {
+                ControlEvent::Kill => kill(server, &phase),
+                ControlEvent::Terminate => terminate(server),
+                ControlEvent::GatewayGone => Phase::AwaitingExit { until: Instant::now() + SELF_EXIT_TIME },
             },
             // A service manager signals every process of the service: the guard then terminates its server as usual.
             () = ending, if before_termination => phase = terminate(server),

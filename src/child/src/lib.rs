@@ -10,4 +10,4 @@ pub mod guard;
 mod processes;
 mod start;
 
-pub use start::{ChildSpec, Guard, RunningChild, StartError, start, this_program};
+pub use start::{ChildSpec, GuardHandle, RunningChild, StartError, start, this_program};

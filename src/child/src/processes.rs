@@ -22,11 +22,14 @@ struct Stat {
     has_ended: bool,
 }
 
+/// The id and the start time of a process, which together identify it.
+pub(crate) type ProcessIdentity = (Pid, u64);
+
 /// Sends a signal to every living descendant of this process, whatever its group and session, and returns them. Without
 /// `/proc`, it signals the process group `group`.
 ///
 /// Best effort: processes that keep forking may be missed, so callers that must be sure call it again.
-pub(crate) fn signal_descendants(group: Pid, signal: Signal) -> HashSet<(Pid, u64)> {
+pub(crate) fn signal_descendants(group: Pid, signal: Signal) -> HashSet<ProcessIdentity> {
     let mut signalled = HashSet::new();
     for _ in 0..MAX_SCANS {
         let Some(processes) = descendants(getpid()) else {
@@ -72,7 +75,7 @@ pub(crate) fn read_start_ticks(pid: Pid) -> Option<u64> {
 }
 
 /// Returns all living descendants of a process, or `None` if the system does not list them.
-fn descendants(root: Pid) -> Option<Vec<(Pid, u64)>> {
+fn descendants(root: Pid) -> Option<Vec<ProcessIdentity>> {
     let root = root.as_raw_nonzero().get();
     stat(root)?;
     let entries = fs::read_dir("/proc").ok()?;

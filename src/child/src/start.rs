@@ -77,7 +77,7 @@ pub struct RunningChild {
     pub stdin: pipe::Sender,
     pub stdout: pipe::Receiver,
     pub stderr: pipe::Receiver,
-    pub guard: Guard,
+    pub guard: GuardHandle,
 }
 
 /// Starts a child and waits until its program runs.
@@ -108,7 +108,7 @@ pub async fn start(spec: ChildSpec<'_>) -> Result<RunningChild, StartError> {
     let process = command.spawn().map_err(failed("its guard cannot be started"))?;
     // From now on only the guard holds its end of the socket, so this process sees when the guard exits.
     drop(command);
-    let mut guard = Guard::new(control, process).map_err(failed("the socket of its guard cannot be used"))?;
+    let mut guard = GuardHandle::new(control, process).map_err(failed("the socket of its guard cannot be used"))?;
     match timeout(START_TIMEOUT, guard.next_report()).await.map_err(|_| StartError::TooSlow)? {
         Some(GuardReport::Started { pid, start_ticks }) => {
             guard.server = Pid::from_raw(pid).map(|pid| (pid, start_ticks));
@@ -159,16 +159,16 @@ fn create_pipes() -> std::io::Result<(GatewayEnds, GuardEnds)> {
 }
 
 /// The gateway's connection to a guard.
-pub struct Guard {
+pub struct GuardHandle {
     reports: Lines<BufReader<OwnedReadHalf>>,
     /// The socket for the order to end the child. If it is closed without an order, the guard knows that this process is
     /// gone.
     orders: Option<OwnedWriteHalf>,
     process: process::Child,
-    server: Option<(Pid, u64)>,
+    server: Option<processes::ProcessIdentity>,
 }
 
-impl Guard {
+impl GuardHandle {
     fn new(socket: StdUnixStream, process: process::Child) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         let (read, write) = UnixStream::from_std(socket)?.into_split();
@@ -201,10 +201,10 @@ impl Guard {
 
     /// Waits until no descendant of the child is left, and reaps the guard.
     ///
-    /// `orphaned` is `true` if the guard ended before the child and without an order, because it was killed.
-    pub async fn finish(mut self, orphaned: bool) {
+    /// `guard_was_killed` is `true` if the guard ended without a report that the child has ended.
+    pub async fn wait_for_end(mut self, guard_was_killed: bool) {
         while self.next_report().await.is_some() {}
-        if orphaned && let Some((pid, start_ticks)) = self.server {
+        if guard_was_killed && let Some((pid, start_ticks)) = self.server {
             // Without the guard, only the child's process group is known, so descendants in other groups may survive.
             if processes::read_start_ticks(pid) == Some(start_ticks) {
                 let _ = kill_process_group(pid, Signal::KILL);

@@ -26,7 +26,7 @@ pub struct FeedChange {
     pub id: String,
     pub version: u64,
     pub state: ChangeState,
-    /// The principal of its proposer.
+    /// The name of the principal that proposed it.
     pub principal: String,
 }
 
@@ -122,8 +122,8 @@ impl FeedEvent {
     }
 }
 
-/// The announced state of the feed.
-struct LiveState {
+/// The number of the last announced event and the ring, which all handles share.
+struct SharedState {
     /// The sequence number of the last announced event.
     head: u64,
     /// `None` once the feed is closed.
@@ -133,44 +133,44 @@ struct LiveState {
 /// The handle to the feed. Cheap to clone.
 #[derive(Clone)]
 pub struct Feed {
-    live: Arc<Mutex<LiveState>>,
+    shared: Arc<Mutex<SharedState>>,
     store: Arc<dyn Store>,
 }
 
 impl Feed {
-    /// Creates the feed of a store. `head` is the sequence number of the store's last event, and `ring` the number of
-    /// events kept in memory.
+    /// Creates the feed of a store. `head` is the sequence number of the store's last event, and `ring_size` the number
+    /// of events kept in memory.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, head: u64, ring: usize) -> Self {
-        let (ring, _) = broadcast::channel(ring.max(1));
-        Self { live: Arc::new(Mutex::new(LiveState { head, ring: Some(ring) })), store }
+    pub fn new(store: Arc<dyn Store>, head: u64, ring_size: usize) -> Self {
+        let (ring, _) = broadcast::channel(ring_size.max(1));
+        Self { shared: Arc::new(Mutex::new(SharedState { head, ring: Some(ring) })), store }
     }
 
     /// Returns the sequence number of the last announced change event; 0 before the first.
     #[must_use]
     pub fn head(&self) -> u64 {
-        self.live.lock().head
+        self.shared.lock().head
     }
 
     /// Returns the current number of subscribers.
     #[must_use]
-    pub fn subscribers(&self) -> usize {
-        self.live.lock().ring.as_ref().map_or(0, broadcast::Sender::receiver_count)
+    pub fn subscriber_count(&self) -> usize {
+        self.shared.lock().ring.as_ref().map_or(0, broadcast::Sender::receiver_count)
     }
 
     /// Subscribes to new events, and to stored events after the number `since` if given. A number beyond the end of
     /// the feed, such as one from another database, counts as the end. Returns `None` once the feed is closed.
     #[must_use]
     pub fn subscribe(&self, since: Option<u64>) -> Option<FeedSubscription> {
-        let live = self.live.lock();
-        let events = live.ring.as_ref()?.subscribe();
-        let last = since.unwrap_or(live.head);
+        let shared = self.shared.lock();
+        let events = shared.ring.as_ref()?.subscribe();
+        let position = since.unwrap_or(shared.head);
         Some(FeedSubscription {
             events,
             store: Arc::clone(&self.store),
-            last,
-            is_behind: last < live.head,
-            unconfirmed_head: (last > live.head).then_some(live.head),
+            position,
+            is_behind: position < shared.head,
+            unconfirmed_head: (position > shared.head).then_some(shared.head),
             replay: VecDeque::new(),
             _connection_guard: ConnectionGuard::subscriber(),
         })
@@ -184,11 +184,11 @@ impl Feed {
 
     /// Announces an event. Only `PendingChanges` announces durable events, in order of the sequence numbers.
     pub fn publish(&self, event: FeedEvent) {
-        let mut live = self.live.lock();
+        let mut shared = self.shared.lock();
         if let Some(seq) = event.seq {
-            live.head = seq;
+            shared.head = seq;
         }
-        if let Some(ring) = &live.ring {
+        if let Some(ring) = &shared.ring {
             // An error means that there is no subscriber.
             let _ = ring.send(Arc::new(event));
         }
@@ -196,7 +196,7 @@ impl Feed {
 
     /// Closes the feed. Subscribers still receive the events in the ring.
     pub fn close(&self) {
-        self.live.lock().ring = None;
+        self.shared.lock().ring = None;
     }
 }
 
@@ -205,11 +205,11 @@ pub struct FeedSubscription {
     events: broadcast::Receiver<Arc<FeedEvent>>,
     store: Arc<dyn Store>,
     /// The sequence number of the last change event that was returned.
-    last: u64,
+    position: u64,
     /// The next events must be read from the store, because the ring may no longer hold them.
     is_behind: bool,
-    /// The announced head, if `last` was beyond it when the subscription began. The store then decides whether `last`
-    /// exists.
+    /// The announced head, if `position` was beyond it when the subscription began. The store then decides whether
+    /// `position` exists.
     unconfirmed_head: Option<u64>,
     replay: VecDeque<Arc<FeedEvent>>,
     _connection_guard: ConnectionGuard,
@@ -219,7 +219,7 @@ impl FeedSubscription {
     /// Returns the sequence number of the last returned change event, or the requested start.
     #[must_use]
     pub const fn position(&self) -> u64 {
-        self.last
+        self.position
     }
 
     /// Returns the next event. `None` means that the feed is closed or the store cannot be read; subscribe again from
@@ -227,7 +227,7 @@ impl FeedSubscription {
     pub async fn next(&mut self) -> Option<Arc<FeedEvent>> {
         loop {
             if let Some(event) = self.replay.pop_front() {
-                self.last = event.seq.unwrap_or(self.last);
+                self.position = event.seq.unwrap_or(self.position);
                 return Some(event);
             }
             if self.unconfirmed_head.is_some() || self.is_behind {
@@ -242,9 +242,9 @@ impl FeedSubscription {
             match self.events.recv().await {
                 Ok(event) => match event.seq {
                     None => return Some(event),
-                    Some(seq) if seq <= self.last => {}
-                    Some(seq) if seq == self.last + 1 => {
-                        self.last = seq;
+                    Some(seq) if seq <= self.position => {}
+                    Some(seq) if seq == self.position + 1 => {
+                        self.position = seq;
                         return Some(event);
                     }
                     Some(_) => self.is_behind = true,
@@ -258,16 +258,16 @@ impl FeedSubscription {
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         if let Some(end) = self.unconfirmed_head {
             // An event may be durable, and read by a client, before it is announced.
-            if self.last > self.store.heads().await?.event {
-                self.last = end;
+            if self.position > self.store.heads().await?.event {
+                self.position = end;
             }
             self.unconfirmed_head = None;
             return Ok(());
         }
-        let events = self.store.events_after(self.last, REPLAY_BATCH).await?;
+        let events = self.store.events_after(self.position, REPLAY_BATCH).await?;
         let is_behind = events.len() == REPLAY_BATCH;
         let reset =
-            events.first().filter(|first| first.seq > self.last + 1).map(|first| FeedEvent::reset(first.seq - 1));
+            events.first().filter(|first| first.seq > self.position + 1).map(|first| FeedEvent::reset(first.seq - 1));
         let events = reset.map(Ok).into_iter().chain(events.into_iter().map(FeedEvent::parse_stored));
         self.replay = events.map(|event| event.map(Arc::new)).collect::<Result<_, _>>()?;
         self.is_behind = is_behind;

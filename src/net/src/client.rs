@@ -14,8 +14,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which an idle connection is closed. TLS proxies close idle connections later.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for which a connection is used for new requests.
-pub const LIFETIME: Duration = Duration::from_secs(600);
+/// Maximum age of a connection that gets new requests.
+pub const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 
 /// Builds a client for this thread. The client follows no redirects, and its user must limit the time of each request.
 #[must_use]
@@ -23,22 +23,22 @@ pub fn client(tls: Arc<ClientConfig>) -> Client {
     client_over(Connector::default().service(), tls)
 }
 
-/// Builds the same client over connections that `tcp` opens.
-pub fn client_over<S, Io>(tcp: S, tls: Arc<ClientConfig>) -> Client
+/// Builds the client of [`client`] with another TCP connector.
+pub fn client_over<S, Io>(connector: S, tls: Arc<ClientConfig>) -> Client
 where
     S: Service<ConnectInfo<Uri>, Response = Connection<Uri, Io>, Error = ConnectError> + Clone + 'static,
     Io: ActixStream + Debug + 'static,
 {
-    let connector = awc::Connector::new()
-        .connector(tcp)
+    let tls_connector = awc::Connector::new()
+        .connector(connector)
         .rustls_0_23(tls)
         .timeout(CONNECT_TIMEOUT)
         .handshake_timeout(CONNECT_TIMEOUT)
         .conn_keep_alive(IDLE_TIMEOUT)
-        .conn_lifetime(LIFETIME)
+        .conn_lifetime(MAX_CONNECTION_AGE)
         // A limit would also count open streams. The users of the client have their own limits.
         .limit(0);
-    Client::builder().connector(connector).disable_timeout().disable_redirects().finish()
+    Client::builder().connector(tls_connector).disable_timeout().disable_redirects().finish()
 }
 
 #[cfg(test)]

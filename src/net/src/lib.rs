@@ -8,7 +8,7 @@ mod client;
 pub mod tls;
 
 pub use backoff::{Backoff, random_byte};
-pub use client::{CONNECT_TIMEOUT, LIFETIME, client, client_over};
+pub use client::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, client, client_over};
 
 /// The `User-Agent` of the gateway's requests.
 pub const USER_AGENT: &str = concat!("countersign/", env!("CARGO_PKG_VERSION"));

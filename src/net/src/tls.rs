@@ -21,13 +21,14 @@ pub const HTTP_1_1: &[u8] = b"http/1.1";
 /// The name of HTTP/2 in ALPN.
 pub const HTTP_2: &[u8] = b"h2";
 
-/// Returns the public authorities.
+/// Returns the root certificates of the public authorities.
 #[must_use]
 pub fn public_roots() -> RootCertStore {
     RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }
 }
 
-/// Returns the public authorities and the given ones, which [`read_authorities`] has validated.
+/// Returns the root certificates of the public authorities and the given ones, which [`read_authorities`] has
+/// validated.
 #[must_use]
 pub fn roots_with(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {
     let mut roots = public_roots();
@@ -85,12 +86,12 @@ pub fn pinned_config(
 
 struct PinnedVerifier<F> {
     is_pinned: F,
-    public: Arc<WebPkiServerVerifier>,
+    public_verifier: Arc<WebPkiServerVerifier>,
 }
 
 impl<F> PinnedVerifier<F> {
     fn new(is_pinned: F) -> Result<Self, VerifierBuilderError> {
-        Ok(Self { is_pinned, public: WebPkiServerVerifier::builder(Arc::new(public_roots())).build()? })
+        Ok(Self { is_pinned, public_verifier: WebPkiServerVerifier::builder(Arc::new(public_roots())).build()? })
     }
 }
 
@@ -112,7 +113,7 @@ impl<F: Fn(&CertificateDer<'_>) -> bool + Send + Sync> ServerCertVerifier for Pi
         if (self.is_pinned)(end_entity) {
             return Ok(ServerCertVerified::assertion());
         }
-        self.public
+        self.public_verifier
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
             .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
     }
@@ -123,7 +124,7 @@ impl<F: Fn(&CertificateDer<'_>) -> bool + Send + Sync> ServerCertVerifier for Pi
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.public.verify_tls12_signature(message, certificate, signed)
+        self.public_verifier.verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -132,11 +133,11 @@ impl<F: Fn(&CertificateDer<'_>) -> bool + Send + Sync> ServerCertVerifier for Pi
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.public.verify_tls13_signature(message, certificate, signed)
+        self.public_verifier.verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.public.supported_verify_schemes()
+        self.public_verifier.supported_verify_schemes()
     }
 }
 

@@ -37,37 +37,37 @@ thread_local! {
 /// The pool of threads for large messages.
 pub struct LargeMessageThreads {
     threads: Box<[OnceLock<Arbiter>]>,
-    leases: Mutex<Leases>,
+    assignments: Mutex<Assignments>,
 }
 
 #[derive(Default)]
-struct Leases {
-    by_principal: HashMap<String, Lease>,
+struct Assignments {
+    by_principal: HashMap<String, PrincipalThread>,
     /// Number of principals on each thread.
     load: Vec<usize>,
 }
 
 /// The thread of a principal, as long as messages of the principal are in progress.
-struct Lease {
+struct PrincipalThread {
     thread: usize,
     messages: usize,
 }
 
 /// The assignment of a message to a thread, which ends when it is dropped.
-struct ThreadLease {
+struct MessageAssignment {
     pool: Arc<LargeMessageThreads>,
     principal: String,
     thread: usize,
 }
 
-impl Drop for ThreadLease {
+impl Drop for MessageAssignment {
     fn drop(&mut self) {
-        let mut leases = self.pool.leases.lock();
-        if let Some(lease) = leases.by_principal.get_mut(&self.principal) {
-            lease.messages -= 1;
-            if lease.messages == 0 {
-                leases.by_principal.remove(&self.principal);
-                leases.load[self.thread] -= 1;
+        let mut assignments = self.pool.assignments.lock();
+        if let Some(assigned) = assignments.by_principal.get_mut(&self.principal) {
+            assigned.messages -= 1;
+            if assigned.messages == 0 {
+                assignments.by_principal.remove(&self.principal);
+                assignments.load[self.thread] -= 1;
             }
         }
     }
@@ -81,42 +81,42 @@ impl LargeMessageThreads {
         let threads = if threads == 0 { cores() } else { threads };
         Arc::new(Self {
             threads: (0..threads).map(|_| OnceLock::new()).collect(),
-            leases: Mutex::new(Leases { by_principal: HashMap::new(), load: vec![0; threads] }),
+            assignments: Mutex::new(Assignments { by_principal: HashMap::new(), load: vec![0; threads] }),
         })
     }
 
     /// Assigns a message to the thread of its principal, or to the thread with the fewest principals.
-    fn lease_thread(self: &Arc<Self>, principal: &str) -> ThreadLease {
-        let mut leases = self.leases.lock();
-        let Leases { by_principal, load } = &mut *leases;
+    fn assign_thread(self: &Arc<Self>, principal: &str) -> MessageAssignment {
+        let mut assignments = self.assignments.lock();
+        let Assignments { by_principal, load } = &mut *assignments;
         let thread = match by_principal.get_mut(principal) {
-            Some(lease) => {
-                lease.messages += 1;
-                lease.thread
+            Some(assigned) => {
+                assigned.messages += 1;
+                assigned.thread
             }
             None => {
-                let with_fewest_principals = (0..load.len()).min_by_key(|thread| load[*thread]).unwrap_or(0);
-                load[with_fewest_principals] += 1;
-                by_principal.insert(principal.to_owned(), Lease { thread: with_fewest_principals, messages: 1 });
-                with_fewest_principals
+                let thread = (0..load.len()).min_by_key(|thread| load[*thread]).unwrap_or(0);
+                load[thread] += 1;
+                by_principal.insert(principal.to_owned(), PrincipalThread { thread, messages: 1 });
+                thread
             }
         };
-        ThreadLease { pool: Arc::clone(self), principal: principal.to_owned(), thread }
+        MessageAssignment { pool: Arc::clone(self), principal: principal.to_owned(), thread }
     }
 
-    /// Creates a future on the principal's thread and runs it there to completion. If the caller stops waiting, the
-    /// future is not started or is dropped at its next await. Must be called on a thread of the actix system.
+    /// Runs the future that `make_work` returns on the principal's thread. If the caller stops waiting, the future is
+    /// dropped at its next await, or is never created. Must be called on a thread of the actix system.
     ///
     /// # Errors
     /// `SHUTTING_DOWN` if the threads have ended.
-    pub async fn run<F, W>(self: &Arc<Self>, principal: &str, make: F) -> Result<W::Output, McpError>
+    pub async fn run<F, W>(self: &Arc<Self>, principal: &str, make_work: F) -> Result<W::Output, McpError>
     where
         F: FnOnce() -> W + Send + 'static,
         W: Future + 'static,
         W::Output: Send + 'static,
     {
-        let lease = self.lease_thread(principal);
-        let thread = self.threads[lease.thread].get_or_init(|| {
+        let assignment = self.assign_thread(principal);
+        let thread = self.threads[assignment.thread].get_or_init(|| {
             let thread = Arbiter::new();
             thread.spawn_fn(|| IS_LARGE_MESSAGE_THREAD.set(true));
             thread
@@ -124,12 +124,12 @@ impl LargeMessageThreads {
         let (mut sender, receiver) = oneshot::channel();
         let is_scheduled = thread.spawn_fn(move || {
             actix::spawn(async move {
-                let _lease = lease;
+                let _assignment = assignment;
                 if sender.is_closed() {
                     return;
                 }
                 reclaim::collect_before_large();
-                let work = make();
+                let work = make_work();
                 tokio::select! {
                     biased;
                     () = sender.closed() => {}
@@ -166,7 +166,7 @@ pub async fn offload<T: Send + 'static>(
         return Ok(work());
     }
     let work = move || {
-        // Earlier large values of this thread have been dropped by now.
+        // Frees what earlier large work left on this thread. Its values have been dropped by now.
         reclaim::collect();
         work()
     };
@@ -194,7 +194,7 @@ mod tests {
             actix::spawn(async move { threads.run("a", || async { (thread::current().id(), released.await) }).await })
         };
         // The first message waits, and other messages of the principal run beside it.
-        while threads.leases.lock().by_principal.is_empty() {
+        while threads.assignments.lock().by_principal.is_empty() {
             tokio::task::yield_now().await;
         }
         let concurrent = thread_of(&threads, "a").await;
@@ -203,10 +203,10 @@ mod tests {
         release.send(()).unwrap();
         assert_eq!(first.await.unwrap().unwrap().0, concurrent);
         // The assignment ends on its own thread, shortly after the response.
-        while !threads.leases.lock().by_principal.is_empty() {
+        while !threads.assignments.lock().by_principal.is_empty() {
             tokio::task::yield_now().await;
         }
-        assert_eq!(threads.leases.lock().load, [0, 0]);
+        assert_eq!(threads.assignments.lock().load, [0, 0]);
     }
 
     #[actix::test]

@@ -1,10 +1,10 @@
 //! Collects memory of this thread that other threads have freed, and returns it to the system.
 //!
-//! The program's allocator (mimalloc) leaves memory that another thread freed to the thread that allocated it, which
-//! notices it at its next allocations. Free memory is returned to the system later, on such an occasion. An idle thread
-//! has none: after 35 proposals of 7 MiB, their threads kept 500 MB (`scripts/memory proposals`). Code that creates
-//! large values therefore calls [`collect_after_large`], or [`note_allocation`] on a thread without tasks, which then
-//! calls [`run_round`] after each [`time_to_next_round`].
+//! If one thread frees memory of another, the program's allocator (mimalloc) collects it when the owning thread
+//! allocates again, and returns it to the system at a still later allocation. An idle thread does neither: after 35
+//! proposals of 7 MiB, their threads kept 500 MB (`scripts/memory proposals`). Code that creates large values therefore
+//! calls [`collect_after_large`]. On a thread without tasks it calls [`note_allocation`], and then [`run_round`] after
+//! each [`time_to_next_round`].
 
 use std::{cell::Cell, hint::black_box, time::Duration};
 
@@ -20,7 +20,8 @@ const MIN_TRACKED_BYTES: usize = 256 << 10;
 /// The number of rounds after a large value: the first collects freed memory, and the second returns it to the system.
 const COLLECTION_ROUNDS: u8 = 2;
 
-/// After this time, blocking threads that ran large work (`offload`) have ended and left their memory to other threads.
+/// The time after which the blocking threads that `offload` used have ended, so that this thread can collect the memory
+/// that they left.
 const POOL_THREAD_LIFETIME: Duration = Duration::from_secs(12);
 
 /// The allocator tidies a thread's heap once per this number of allocations above 1 KiB (`mi_option_generic_collect`,
@@ -28,14 +29,16 @@ const POOL_THREAD_LIFETIME: Duration = Duration::from_secs(12);
 const SMALL_ALLOCATIONS: usize = 10_100;
 const SMALL_ALLOCATION_BYTES: usize = 2 << 10;
 
-/// Free memory in a segment (32 MiB) is returned when something else in it is freed a moment later. This number of
-/// allocations of this size, which are never written to, uses the free memory of all segments.
+/// The allocator returns the free memory of a segment (32 MiB) only when something in that segment is freed later.
+/// Allocating and freeing this many blocks of this size touches every segment with free memory. The blocks are never
+/// written to, so they take no memory themselves.
 const SEGMENT_ALLOCATIONS: usize = 64;
 const SEGMENT_ALLOCATION_BYTES: usize = 512 << 10;
 
 thread_local! {
-    /// The number of remaining rounds, and `true` while a task runs them.
+    /// The number of remaining rounds.
     static ROUNDS_LEFT: Cell<u8> = const { Cell::new(0) };
+    /// `true` while a task runs the rounds.
     static HAS_TASK: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -153,12 +153,12 @@ impl Lanes {
     ) -> bool {
         self.failures = self.failures.saturating_add(1);
         let failed_probes = self.failures.saturating_sub(FAILURES_UNTIL_FAILING);
-        let pause = self.is_failing().then(|| BACKOFF_FAILING.pause_with(failed_probes, jitter));
+        let pause = self.is_failing().then(|| BACKOFF_FAILING.pause_with_jitter(failed_probes, jitter));
         let pause = pause.max(requested_pause.map(|requested_pause| requested_pause.min(BACKOFF.longest)));
         self.paused_until = pause.map(|pause| now + pause);
         if let Some(lane) = self.lanes.get_mut(subject) {
             lane.busy = false;
-            lane.due = now + BACKOFF.pause_with(lane.failures, jitter);
+            lane.due = now + BACKOFF.pause_with_jitter(lane.failures, jitter);
             lane.failures = lane.failures.saturating_add(1);
             lane.queue.iter_mut().take(1).for_each(|first| first.attempts = first.attempts.saturating_add(1));
         }

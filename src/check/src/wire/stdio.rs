@@ -7,7 +7,7 @@ use std::{
 };
 
 use countersign_child::{
-    ChildSpec, Guard, RunningChild, environment::InheritedEnvironment, guard::GuardReport, start, this_program,
+    ChildSpec, GuardHandle, RunningChild, environment::InheritedEnvironment, guard::GuardReport, start, this_program,
 };
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
@@ -21,7 +21,7 @@ const MAX_STDERR_BYTES: usize = 8 << 10;
 
 /// A child process, which is killed with its descendants on drop.
 pub(crate) struct Stdio {
-    guard: Guard,
+    guard: GuardHandle,
     stdin: Option<pipe::Sender>,
     stdout: BufReader<pipe::Receiver>,
     /// The beginning of an incomplete line.

@@ -48,7 +48,7 @@ pub async fn follow(
             Err(refusal) if connected && refusal.is_temporary() => {}
             Err(refusal) => return Err(refusal.into()),
         }
-        tokio::time::sleep(RECONNECT_BACKOFF.step(failures)).await;
+        tokio::time::sleep(RECONNECT_BACKOFF.pause_without_jitter(failures)).await;
         failures += 1;
     }
 }

@@ -319,7 +319,7 @@ async fn stalled_web_socket_is_evicted_without_affecting_others() {
     let mut pending = VecDeque::new();
     let mut n = 0_u64;
     // Sends more than the kernel's buffers and the outbox hold, until the gateway evicts the stalled subscriber.
-    while feed.subscribers() > 1 {
+    while feed.subscriber_count() > 1 {
         feed.publish_session(&json!({ "type": "session.opened", "n": n, "filler": filler }));
         pending.push_back(n);
         n += 1;

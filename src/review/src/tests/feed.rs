@@ -117,7 +117,7 @@ async fn session_events_are_live_and_unnumbered() {
     assert_eq!(early.next().await.unwrap().seq, Some(1));
     assert_eq!(late.next().await.unwrap().seq, Some(1), "session events are not replayed");
     assert_eq!(FeedEvent::hello(1).sse.as_ref(), b"event: hello\ndata: {\"type\":\"hello\",\"seq\":1}\n\n");
-    assert_eq!(feed.subscribers(), 2);
+    assert_eq!(feed.subscriber_count(), 2);
     bench.end().await;
 }
 

@@ -75,7 +75,7 @@ impl InputRounds {
             if self.state.is_none() {
                 return Err(RoundError::NothingAsked);
             }
-            tokio::time::sleep(BACKOFF.step(self.pauses)).await;
+            tokio::time::sleep(BACKOFF.pause_without_jitter(self.pauses)).await;
             self.pauses += 1;
             return Ok(());
         }

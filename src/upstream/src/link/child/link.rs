@@ -122,7 +122,7 @@ async fn run(mux: Arc<Mux>, child: RunningChild, log: ServerLog, max: usize, sto
     log.log_exit(&end, !stop.is_cancelled());
     mux.end(LinkError::Lost(end));
     writing.abort();
-    guard.finish(report.is_none()).await;
+    guard.wait_for_end(report.is_none()).await;
 }
 
 /// Describes how a server ended, in words that follow its name.

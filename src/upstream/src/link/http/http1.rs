@@ -41,7 +41,7 @@ use super::{
     client::{ExtraHeaders, RequestHead, RequestTarget, put_field, put_header},
 };
 use crate::link::{LinkError, Outgoing};
-use countersign_net::{CONNECT_TIMEOUT, LIFETIME, tls::HTTP_2};
+use countersign_net::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, tls::HTTP_2};
 use countersign_provider::Permit;
 
 /// A body of at most this many bytes is copied behind its head, so that both leave in one segment.
@@ -94,7 +94,7 @@ impl Connection {
     }
 
     fn is_fresh(&self, now: Instant) -> bool {
-        now - self.last_used < self.idle_timeout && now - self.opened_at < LIFETIME
+        now - self.last_used < self.idle_timeout && now - self.opened_at < MAX_CONNECTION_AGE
     }
 
     /// Returns `true` if nothing has arrived since the last answer, not even the end of the connection.

@@ -45,7 +45,7 @@ async fn get(shared: &SharedLinkState, last: Option<&str>) -> Result<Option<Http
 fn pause(events: &EventReader, failures: u32) -> Duration {
     match events.retry_millis() {
         Some(retry) => Duration::from_millis(retry).clamp(MIN_RETRY, MAX_RETRY),
-        None => BACKOFF.step(failures.saturating_sub(1)),
+        None => BACKOFF.pause_without_jitter(failures.saturating_sub(1)),
     }
 }
 
