@@ -71,8 +71,8 @@ pub fn refusal(error: &AskError) -> RpcError {
     match error {
         AskError::Refused(object) => rpc_error(object.get()),
         AskError::Unreachable(why) => RpcError::new(INTERNAL, format!("the client cannot be asked: {why}")),
-        AskError::Silent => RpcError::new(INTERNAL, "the client did not answer in time"),
-        AskError::Gone => RpcError::new(INTERNAL, "the client has gone"),
+        AskError::TimedOut => RpcError::new(INTERNAL, "the client did not answer in time"),
+        AskError::SessionEnded => RpcError::new(INTERNAL, "the client has gone"),
     }
 }
 
@@ -92,7 +92,7 @@ fn rpc_error(object: &str) -> RpcError {
 pub fn answer_or_error(method: &str, outcome: Result<Box<RawValue>, AskError>) -> Result<Box<RawValue>, McpError> {
     match outcome {
         Ok(answer) => Ok(answer),
-        Err(AskError::Refused(_) | AskError::Silent) if method == ELICITATION => {
+        Err(AskError::Refused(_) | AskError::TimedOut) if method == ELICITATION => {
             Ok(RawValue::from_string(r#"{"action":"cancel"}"#.to_owned()).unwrap_or_default())
         }
         Err(error) => Err(no_answer_error(method, &error)),

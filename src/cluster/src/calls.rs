@@ -13,7 +13,7 @@ use http::{
 use serde_json::value::RawValue;
 
 use crate::{
-    forward::{self, Forward},
+    forward::{self, Forwarder},
     peers,
 };
 use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
@@ -35,19 +35,19 @@ const MAX_ANSWER_BYTES: usize = 32 << 20;
 /// `UPSTREAM_UNAVAILABLE` if the node does not answer or refuses the request, and `INVALID_PARAMS` if a value does not fit into
 /// a header.
 pub async fn forward_call(
-    forward: Forward,
+    forwarder: Forwarder,
     exchange: &Exchange,
     mirrored: ForwardedHeaders,
     request: &Request<'_>,
 ) -> Result<WireResponse, McpError> {
     let unavailable = |error: &dyn std::fmt::Display| {
-        tracing::warn!(node = forward.peer.node, %error, "a request could not be forwarded to the node that owns its call or task");
+        tracing::warn!(node = forwarder.peer.node, %error, "a request could not be forwarded to the node that owns its call or task");
         forward::peer_unavailable()
     };
     let params = request.params.map(RawValue::get);
     let body = encode::request(&request.id, &request.method, params);
-    let forwarded = build_request(&forward, exchange, mirrored, request)?;
-    let (head, body) = peers::send_request(&forward.peer, forwarded, Some(whole_body(body)))
+    let forwarded = build_request(&forwarder, exchange, mirrored, request)?;
+    let (head, body) = peers::send_request(&forwarder.peer, forwarded, Some(whole_body(body)))
         .await
         .map_err(|error| unavailable(&error))?;
     let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -68,7 +68,7 @@ pub async fn forward_call(
 
 /// Builds the request as a stateless client sends it.
 fn build_request(
-    forward: &Forward,
+    forwarder: &Forwarder,
     exchange: &Exchange,
     mirrored: ForwardedHeaders,
     request: &Request<'_>,
@@ -76,7 +76,7 @@ fn build_request(
     let invalid = |_| McpError::new(ErrorKind::InvalidParams, "a value of the request cannot be sent in a header");
     let mut forwarded = http::Request::new(());
     *forwarded.method_mut() = Method::POST;
-    *forwarded.uri_mut() = forward.uri(PathAndQuery::from_static("/mcp")).ok_or_else(forward::peer_unavailable)?;
+    *forwarded.uri_mut() = forwarder.uri(PathAndQuery::from_static("/mcp")).ok_or_else(forward::peer_unavailable)?;
     let headers = forwarded.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
@@ -91,7 +91,7 @@ fn build_request(
             headers.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);
         }
     }
-    forward.prove(headers);
+    forwarder.add_token(headers);
     Ok(forwarded)
 }
 

@@ -18,14 +18,14 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_session::cluster::{Body, FORWARDED_HEADER, ForwardTarget};
 use countersign_store::{Nodes, nodes::Peer};
 
-/// Headers that are not forwarded: those of one connection (RFC 9110, 7.6.1), those that each node sets itself, and `Host` and
-/// `Origin`, which this node has already checked.
-const HOP_HEADERS: [HeaderName; 6] =
+/// Headers that are not forwarded, in addition to [`CONNECTION_HEADERS`]: further ones of one connection (RFC 9110, 7.6.1),
+/// those that each node sets itself, and `Host` and `Origin`, which this node has already checked.
+const UNFORWARDED_HEADERS: [HeaderName; 6] =
     [header::HOST, header::ORIGIN, header::CONTENT_LENGTH, header::TE, header::TRAILER, header::EXPECT];
 
 /// Returns `true` for a header that is forwarded in requests and responses.
 pub fn is_forwarded_header(name: &HeaderName) -> bool {
-    !HOP_HEADERS.contains(name) && !CONNECTION_HEADERS.contains(name) && *name != FORWARDED_HEADER
+    !UNFORWARDED_HEADERS.contains(name) && !CONNECTION_HEADERS.contains(name) && *name != FORWARDED_HEADER
 }
 
 /// Returns the headers of a request or response that are forwarded.
@@ -50,15 +50,17 @@ fn forward_token(nodes: &dyn Nodes, target: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&hasher.finish()).ok()
 }
 
-/// A node that requests are forwarded to.
-pub struct Forward {
+/// Forwards requests to one other node.
+pub struct Forwarder {
     pub peer: PeerNode,
     url: Uri,
-    token: HeaderValue,
+    /// The token that proves to the other node that a peer forwards the request.
+    pub token: HeaderValue,
 }
 
-impl Forward {
-    /// Creates the connection data for the target. Returns `None` if its address is invalid.
+impl Forwarder {
+    /// Prepares the forwarding of requests to the target. Returns `None` if its URL is invalid or the store has no
+    /// cluster secret.
     pub fn new(nodes: &Arc<dyn Nodes>, max_streams: u32, target: ForwardTarget) -> Option<Self> {
         let ForwardTarget { node, url, certificate } = target;
         let (parsed, token) = (url.parse().ok()?, forward_token(&**nodes, &node)?);
@@ -66,13 +68,8 @@ impl Forward {
         Some(Self { peer: PeerNode { nodes: Arc::clone(nodes), node, address, max_streams }, url: parsed, token })
     }
 
-    /// Returns the token that proves to the other node that a peer forwards the request.
-    pub const fn token(&self) -> &HeaderValue {
-        &self.token
-    }
-
-    /// Adds the proof that a peer forwards the request.
-    pub fn prove(&self, headers: &mut HeaderMap) {
+    /// Adds the token that proves that a peer forwards the request.
+    pub fn add_token(&self, headers: &mut HeaderMap) {
         headers.insert(FORWARDED_HEADER, self.token.clone());
     }
 
@@ -85,7 +82,7 @@ impl Forward {
         head.headers = forwarded_headers(&head.headers);
         let path = head.uri.path_and_query().cloned();
         head.uri = path.and_then(|path| self.uri(path)).ok_or_else(session_not_found)?;
-        self.prove(&mut head.headers);
+        self.add_token(&mut head.headers);
         match peers::send_request(&self.peer, Request::from_parts(head, ()), body).await {
             Ok((mut head, body)) => {
                 let length = head.headers.get(header::CONTENT_LENGTH).cloned();
@@ -94,7 +91,7 @@ impl Forward {
                 Ok(Response::from_parts(head, body.map(|piece| piece.map_err(Into::into)).boxed_local()))
             }
             // The client finds out whether the request was handled when it initializes again.
-            Err(error) if error.is_refused() || self.peer.is_gone() => Err(session_not_found()),
+            Err(error) if error.is_connection_refused() || self.peer.is_gone() => Err(session_not_found()),
             Err(error) => {
                 tracing::warn!(node = self.peer.node, %error, "a request could not be forwarded to the node of its session");
                 Err(peer_unavailable())

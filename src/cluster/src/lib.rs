@@ -22,7 +22,7 @@ use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
 use countersign_protocol::{McpError, envelope::Request};
 use countersign_session::cluster::{Body, Cluster, ForwardTarget, Search};
 use countersign_store::Nodes;
-use forward::Forward;
+use forward::Forwarder;
 
 /// The other nodes of a store that several gateways serve.
 pub struct StoreNodes {
@@ -36,8 +36,8 @@ pub struct StoreNodes {
 }
 
 impl StoreNodes {
-    fn forward_to(&self, target: ForwardTarget) -> Option<Forward> {
-        Forward::new(&self.nodes, self.max_streams, target)
+    fn forward_to(&self, target: ForwardTarget) -> Option<Forwarder> {
+        Forwarder::new(&self.nodes, self.max_streams, target)
     }
 }
 

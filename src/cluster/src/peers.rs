@@ -1,8 +1,8 @@
 //! HTTP/2 connections to other nodes of the store, over which requests are forwarded. A connection carries many requests, so that
 //! streams which stay open for hours need no socket each, and a reset ends one stream alone.
 //!
-//! Each thread has its own connections. They last as long as the store lists the other node as alive, and pending requests end
-//! with them.
+//! Each thread has its own connections. A connection ends, with its pending requests, when the store no longer lists the other
+//! node as alive or the node does not answer pings. It also ends after a minute without a stream.
 
 use std::{
     cell::{Cell, RefCell},
@@ -70,7 +70,7 @@ pub enum PeerError {
 impl PeerError {
     /// Returns `true` if nothing listens at the address: the process that held the session has ended.
     #[must_use]
-    pub fn is_refused(&self) -> bool {
+    pub fn is_connection_refused(&self) -> bool {
         matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
@@ -93,12 +93,12 @@ struct PeerConnection {
 }
 
 /// The slot of one stream on a connection.
-struct StreamSlot(Rc<PeerConnection>);
+struct PeerStreamSlot(Rc<PeerConnection>);
 
 /// The body of a response. Its stream's slot is free once the body is dropped.
 pub struct ResponseBody {
     body: ReceivedBody,
-    _slot: StreamSlot,
+    _slot: PeerStreamSlot,
 }
 
 impl Stream for ResponseBody {
@@ -109,14 +109,14 @@ impl Stream for ResponseBody {
     }
 }
 
-impl StreamSlot {
+impl PeerStreamSlot {
     fn new(connection: Rc<PeerConnection>) -> Self {
         connection.open_streams.set(connection.open_streams.get() + 1);
         Self(connection)
     }
 }
 
-impl Drop for StreamSlot {
+impl Drop for PeerStreamSlot {
     fn drop(&mut self) {
         self.0.open_streams.set(self.0.open_streams.get() - 1);
         self.0.idle_since.set(Instant::now());
@@ -188,7 +188,7 @@ pub async fn send_request(
     Ok((head, ResponseBody { body: ReceivedBody(body), _slot: slot }))
 }
 
-type StartedRequest = (StreamSlot, (h2::client::ResponseFuture, SendStream<Bytes>));
+type StartedRequest = (PeerStreamSlot, (h2::client::ResponseFuture, SendStream<Bytes>));
 
 /// Starts a request on a connection, or on another one if the first had ended before the request was sent.
 async fn start_request(
@@ -205,12 +205,12 @@ async fn start_request(
 }
 
 /// Reserves a stream on a connection that has room for one more, or on a new connection.
-async fn reserve_stream(peer: &PeerNode) -> Result<StreamSlot, PeerError> {
+async fn reserve_stream(peer: &PeerNode) -> Result<PeerStreamSlot, PeerError> {
     let find = || {
         let has_room = |connection: &&Rc<PeerConnection>| {
             connection.address == peer.address && connection.open_streams.get() < connection.max_streams.get()
         };
-        CONNECTIONS.with_borrow(|all| all.iter().find(has_room).cloned()).map(StreamSlot::new)
+        CONNECTIONS.with_borrow(|all| all.iter().find(has_room).cloned()).map(PeerStreamSlot::new)
     };
     if let Some(slot) = find() {
         return Ok(slot);
@@ -219,7 +219,7 @@ async fn reserve_stream(peer: &PeerNode) -> Result<StreamSlot, PeerError> {
     let _guard = lock.lock().await;
     match find() {
         Some(slot) => Ok(slot),
-        None => Ok(StreamSlot::new(connect(peer).await?)),
+        None => Ok(PeerStreamSlot::new(connect(peer).await?)),
     }
 }
 
@@ -229,7 +229,7 @@ fn has_ended(error: &h2::Error) -> bool {
 }
 
 async fn start_request_on(
-    slot: StreamSlot,
+    slot: PeerStreamSlot,
     request: &http::Request<()>,
     is_bodiless: bool,
 ) -> Result<StartedRequest, h2::Error> {
@@ -366,8 +366,8 @@ async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), 
     Ok(())
 }
 
-/// Returns the TLS configuration for a node with these protocols. The node's certificate must be the one that the store lists, or
-/// be signed by a public authority. Only nodes write to the store.
+/// Returns the TLS configuration for a node with these protocols. The node's certificate must be the one that the store lists,
+/// or be signed by a public authority. The listed certificate can be trusted, because only nodes write to the store.
 ///
 /// # Errors
 /// Fails if the public authorities cannot be used, which is an error of the build.

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_util::{io::ReaderStream, sync::CancellationToken};
 
 use crate::{
-    forward::{Forward, is_forwarded_header, peer_unavailable},
+    forward::{Forwarder, is_forwarded_header, peer_unavailable},
     peers::{self, PeerNode},
 };
 use countersign_net::tls::HTTP_1_1;
@@ -31,7 +31,7 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// # Errors
 /// Fails if the other node does not resume the session.
 pub async fn open(
-    forward: Forward,
+    forwarder: Forwarder,
     shutdown: CancellationToken,
     request: Request<Option<Body>>,
     protocols: &[&str],
@@ -39,9 +39,9 @@ pub async fn open(
     let (request, payload) = request.into_parts();
     let payload = payload.unwrap_or_else(|| stream::empty().boxed_local());
     let path = request.uri.path_and_query().cloned();
-    let uri = path.and_then(|path| forward.uri(path)).ok_or_else(lost_session)?;
+    let uri = path.and_then(|path| forwarder.uri(path)).ok_or_else(lost_session)?;
     let internal = |error: std::io::Error| McpError::new(ErrorKind::Internal, error.to_string());
-    let tls = peers::tls_config(&forward.peer.address, &[HTTP_1_1]).map_err(internal)?;
+    let tls = peers::tls_config(&forwarder.peer.address, &[HTTP_1_1]).map_err(internal)?;
     let client = countersign_net::client(tls);
     let mut handshake = client.ws(uri).protocols(protocols);
     for (name, value) in &request.headers {
@@ -49,10 +49,10 @@ pub async fn open(
             handshake = handshake.header(name.clone(), value.clone());
         }
     }
-    let connect = handshake.header(FORWARDED_HEADER, forward.token().clone()).connect();
+    let connect = handshake.header(FORWARDED_HEADER, forwarder.token.clone()).connect();
     let (head, framed) = match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
         Ok(connected) => connected.map_err(to_refusal)?,
-        Err(_) if forward.peer.is_gone() => return Err(lost_session()),
+        Err(_) if forwarder.peer.is_gone() => return Err(lost_session()),
         Err(_) => return Err(peer_unavailable()),
     };
     let mut response = Response::new(());
@@ -61,7 +61,7 @@ pub async fn open(
     }
     let parts = framed.into_parts();
     let (from_peer, to_peer) = tokio::io::split(parts.io);
-    tokio::task::spawn_local(copy_to_peer(payload, to_peer, forward.peer, shutdown.clone()));
+    tokio::task::spawn_local(copy_to_peer(payload, to_peer, forwarder.peer, shutdown.clone()));
     let already_read = stream::iter((!parts.read_buf.is_empty()).then(|| Ok(parts.read_buf.freeze())));
     // A read error ends the stream, like the end of the input.
     let rest = ReaderStream::with_capacity(from_peer, CHUNK_BYTES)

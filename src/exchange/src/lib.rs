@@ -14,6 +14,6 @@ mod session;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use bounds::{eviction, inflow, memory, slots};
+pub use bounds::{body_budget, eviction, memory, slots};
 pub use request::{ask, context, reply};
 pub use session::{facts, outbox, questions, shared, streams};

@@ -48,7 +48,7 @@ impl Bench {
         let (transport, channel) = match era {
             Era::Legacy => {
                 let limits = OutboxLimits { messages: 1000, bytes: 16 << 20, replay_frames: 0, replay_bytes: 0 };
-                let outbox = Outbox::counted(limits, self.memory.share(principal));
+                let outbox = Outbox::with_share(limits, self.memory.share(principal));
                 (Transport::WebSocket, Channel::Outbox(outbox))
             }
             Era::Modern => (Transport::Http, Channel::None),

@@ -28,8 +28,8 @@ use tokio_util::either::Either;
 use countersign_attach::{Users, users::UserGuard};
 use countersign_config::TransportsConfig;
 use countersign_exchange::{
+    body_budget::{BodyBudget, ConnectionBudget},
     eviction::{self, Activity, EvictionQueue},
-    inflow::{BodyBudget, ConnectionBudget},
     shared::SessionShared,
 };
 use countersign_telemetry::{ConnectionGuard, Transport};
@@ -48,15 +48,16 @@ pub struct Connections {
     /// Number of connections that hold places reserved for reviewers.
     reviewers: AtomicUsize,
     last_number: AtomicU64,
-    http: Mutex<Pool>,
-    web_sockets: Mutex<Pool>,
+    http: Mutex<ConnectionGroup>,
+    web_sockets: Mutex<ConnectionGroup>,
     /// One permit for each WebSocket of any endpoint.
     pub web_socket_permits: Arc<Semaphore>,
     /// One permit for each WebSocket that is reserved for reviewers.
     pub reserved_permits: Arc<Semaphore>,
     /// Limits the bytes of request bodies in memory.
     body_budget: Arc<BodyBudget>,
-    /// Number of connections up to which each gets a second descriptor, so that enough of them remain for everything else.
+    /// The number of connections that may have a second descriptor each, so that enough descriptors remain for everything
+    /// else.
     max_second_descriptors: usize,
     users: Users,
 }
@@ -82,8 +83,8 @@ impl Connections {
 
     /// Creates the budget of a new connection for the bytes of request bodies.
     #[must_use]
-    pub fn intake(&self) -> Arc<ConnectionBudget> {
-        self.body_budget.intake()
+    pub fn new_budget(&self) -> Arc<ConnectionBudget> {
+        self.body_budget.connection_budget()
     }
 
     /// Returns the number of connections to accept: all limits together, and some more that are refused with a 503.
@@ -182,14 +183,14 @@ fn raise_open_files() -> usize {
 
 /// The connections of one kind.
 #[derive(Default)]
-struct Pool {
+struct ConnectionGroup {
     /// Number of connections that count towards the limit. Those of reviewers do not.
     counted: usize,
     all: HashMap<u64, Arc<ConnectionState>>,
     queue: EvictionQueue<u64>,
 }
 
-impl Pool {
+impl ConnectionGroup {
     fn insert(&mut self, state: Arc<ConnectionState>) {
         let number = state.number;
         state.is_uncounted.store(false, Relaxed);
@@ -305,7 +306,7 @@ impl Drop for AwaitedBody {
 }
 
 /// Ends the session of stateless requests when their connection is closed.
-pub type EndSession = Box<dyn Fn()>;
+pub type SessionEnder = Box<dyn Fn()>;
 
 /// One TCP connection; lives in its connection data.
 pub struct Connection {
@@ -314,12 +315,12 @@ pub struct Connection {
     state: Arc<ConnectionState>,
     /// `true` if the limit was exceeded when the connection was accepted, and has been ever since.
     is_refused: Cell<bool>,
-    intake: OnceCell<Arc<ConnectionBudget>>,
+    budget: OnceCell<Arc<ConnectionBudget>>,
     gauge: Cell<Option<ConnectionGuard>>,
     /// Keeps a detached gateway running while a client is connected.
     _user: UserGuard,
     /// The session that stateless requests of this connection share, from the first of them on.
-    session: OnceCell<(Arc<SessionShared>, EndSession)>,
+    session: OnceCell<(Arc<SessionShared>, SessionEnder)>,
 }
 
 impl Connection {
@@ -336,7 +337,7 @@ impl Connection {
             peer: stream.peer_addr().ok(),
             state,
             is_refused: Cell::new(!has_room),
-            intake: OnceCell::new(),
+            budget: OnceCell::new(),
             gauge: Cell::new(Some(ConnectionGuard::connection(Transport::Http))),
             _user: all.users.add_user(),
             session: OnceCell::new(),
@@ -409,8 +410,9 @@ impl Connection {
 
     /// Returns the budget for the bytes of request bodies: of the connection, or of one request if the connection is a peer's.
     #[must_use]
-    pub fn intake(&self) -> Arc<ConnectionBudget> {
-        if self.is_peer() { self.all.intake() } else { Arc::clone(self.intake.get_or_init(|| self.all.intake())) }
+    pub fn budget(&self) -> Arc<ConnectionBudget> {
+        let new = || self.all.new_budget();
+        if self.is_peer() { new() } else { Arc::clone(self.budget.get_or_init(new)) }
     }
 
     /// Returns `true` if the connection exceeds the limit. A refused connection is accepted as soon as there are fewer
@@ -431,7 +433,7 @@ impl Connection {
     }
 
     /// Returns the session that stateless requests of this connection share. `open` creates it for the first of them.
-    pub fn session(&self, open: impl FnOnce() -> (Arc<SessionShared>, EndSession)) -> &Arc<SessionShared> {
+    pub fn session(&self, open: impl FnOnce() -> (Arc<SessionShared>, SessionEnder)) -> &Arc<SessionShared> {
         let (session, _) = self.session.get_or_init(|| {
             let opened = open();
             self.bind_session(&opened.0);

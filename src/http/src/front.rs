@@ -12,7 +12,7 @@ use std::{
     future::{Future, Ready},
     pin::Pin,
     rc::Rc,
-    sync::{Arc, Weak},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -42,7 +42,7 @@ use crate::{
 };
 use countersign_exchange::{
     eviction::now,
-    memory::{EXEMPT_BYTES, Memory, Share, Unread},
+    memory::{EXEMPT_MESSAGE_BYTES, Memory, Share, UnreadConnection, WeakConnection},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::{large_messages::is_large, reclaim};
@@ -207,7 +207,7 @@ fn count_response(
     let size = response.response().body().size();
     let is_long = match size {
         BodySize::None => false,
-        BodySize::Sized(bytes) => bytes > EXEMPT_BYTES as u64,
+        BodySize::Sized(bytes) => bytes > EXEMPT_MESSAGE_BYTES as u64,
         // The outbox of a WebSocket counts its own messages.
         BodySize::Stream => response.status() != StatusCode::SWITCHING_PROTOCOLS,
     };
@@ -215,7 +215,7 @@ fn count_response(
         return response;
     }
     let Some(share) = share(authentication, memory, response.request()) else { return response };
-    let pending = PendingBody::new(share, cutter(response.request()));
+    let pending = PendingBody::new(share, cutter_if_exclusive(response.request()));
     let (request, response) = response.into_parts();
     let (response, body) = response.into_parts();
     let source = match body.try_into_bytes() {
@@ -226,16 +226,16 @@ fn count_response(
     ServiceResponse::new(request, response.set_body(BoxBody::new(CountedBody { source, size, pending })))
 }
 
-/// Returns the memory share of the requesting principal. Requests without a credential have no share, and get no long
-/// responses.
+/// Returns the memory share of the requesting principal. A request without a credential has none, and its response is
+/// not counted.
 fn share(authentication: &RequestAuthenticator, memory: &Arc<Memory>, request: &HttpRequest) -> Option<Share> {
     let identity =
         authentication.identify(request).or_else(|_| identify_agent(&authentication.authenticator, request)).ok()?;
     Some(memory.share(&identity.principal.name))
 }
 
-/// Returns a function that breaks the connection of a request, or `None` if the connection may carry other requests.
-fn cutter(request: &HttpRequest) -> Option<Arc<dyn Fn() + Send + Sync>> {
+/// Returns a function that breaks the connection of a request, or `None` if other requests share the connection.
+fn cutter_if_exclusive(request: &HttpRequest) -> Option<Arc<dyn Fn() + Send + Sync>> {
     let connection = Connection::for_request(request)?;
     (request.version() < Version::HTTP_2 && !connection.is_peer()).then(|| connection.cutter())
 }
@@ -269,6 +269,7 @@ struct PendingState {
     was_large: bool,
     /// Covers the whole piece until its last slice is taken, because the slice keeps all of it.
     share: Share,
+    /// Breaks the connection; `None` if other requests share it.
     cut: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -289,7 +290,7 @@ impl PendingBody {
         let mut state = self.0.lock();
         state.since = now();
         let PendingState { share, since, .. } = &mut *state;
-        let unread = || Arc::downgrade(self) as Weak<dyn Unread>;
+        let unread = || Arc::downgrade(self) as WeakConnection;
         if !share.cover_messages(with_buffers(piece.len()), *since, unread) {
             return false;
         }
@@ -303,8 +304,8 @@ impl PendingBody {
     }
 }
 
-impl Unread for PendingBody {
-    fn since(&self) -> Option<u64> {
+impl UnreadConnection for PendingBody {
+    fn unread_since(&self) -> Option<u64> {
         let state = self.0.try_lock()?;
         (state.share.bytes() > 0).then_some(state.since)
     }
@@ -356,7 +357,7 @@ impl MessageBody for CountedBody {
             drop(state);
             let Some(source) = &mut body.source else { return Poll::Ready(None) };
             match ready!(Pin::new(source).poll_next(cx)) {
-                Some(Ok(piece)) if piece.len() <= EXEMPT_BYTES => return Poll::Ready(Some(Ok(piece))),
+                Some(Ok(piece)) if piece.len() <= EXEMPT_MESSAGE_BYTES => return Poll::Ready(Some(Ok(piece))),
                 Some(Ok(piece)) if body.pending.hold(&piece) => {}
                 Some(Ok(_)) => return Poll::Ready(Some(Err("there is no memory for the answer".into()))),
                 other => return Poll::Ready(other),

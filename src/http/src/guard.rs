@@ -193,7 +193,7 @@ pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> R
 /// Returns all values of the dashboard's cookie. There are several if gateways on other ports of this host have set the cookie
 /// too.
 #[must_use]
-pub fn cookies(request: &HttpRequest) -> Vec<String> {
+pub fn dashboard_cookies(request: &HttpRequest) -> Vec<String> {
     let Ok(all) = request.cookies() else { return Vec::new() };
     all.iter().filter(|cookie| cookie.name() == dashboard::COOKIE).map(|cookie| cookie.value().to_owned()).collect()
 }
@@ -235,7 +235,7 @@ impl RequestAuthenticator {
         };
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
         dashboard::check_page_origin(origin_verdict(&self.origins, request), is_get)?;
-        self.sign_ins.authenticate(&cookies(request), Some(secret.as_bytes()), Timestamp::now())
+        self.sign_ins.authenticate(&dashboard_cookies(request), Some(secret.as_bytes()), Timestamp::now())
     }
 
     /// Returns `true` if a request has the credential of somebody who may view changes. The dashboard's cookie alone is enough
@@ -243,7 +243,7 @@ impl RequestAuthenticator {
     #[must_use]
     pub fn may_view(&self, request: &HttpRequest) -> bool {
         self.identify(request).is_ok_and(|identity| identity.principal.role.may_view())
-            || self.sign_ins.is_signed_in(&cookies(request), Timestamp::now())
+            || self.sign_ins.is_signed_in(&dashboard_cookies(request), Timestamp::now())
     }
 
     /// Returns the address under which failed attempts are counted. This is the socket's address, or the address that a TLS

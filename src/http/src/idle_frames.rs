@@ -47,23 +47,23 @@ const CONTINUATION: u8 = 9;
 const END_STREAM_FLAG: u8 = 1;
 const PADDED_FLAG: u8 = 8;
 
-/// Finds the headers of frames in a stream of bytes that arrives in pieces of any size.
+/// Finds the headers of HTTP/2 frames in a stream of bytes that arrives in pieces of any size.
 #[derive(Default)]
-struct FrameHeads {
+struct Http2FrameHeads {
     head: [u8; 9],
     filled: usize,
     /// Number of bytes until the next head.
     skip: usize,
 }
 
-struct Head {
+struct FrameHead {
     kind: u8,
     flags: u8,
     length: u32,
 }
 
-impl FrameHeads {
-    fn read(&mut self, mut bytes: &[u8], mut frame: impl FnMut(Head)) {
+impl Http2FrameHeads {
+    fn read(&mut self, mut bytes: &[u8], mut frame: impl FnMut(FrameHead)) {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
@@ -80,7 +80,7 @@ impl FrameHeads {
                 let [a, b, c, kind, flags, ..] = self.head;
                 let length = u32::from_be_bytes([0, a, b, c]);
                 self.skip = usize::try_from(length).unwrap_or(usize::MAX);
-                frame(Head { kind, flags, length });
+                frame(FrameHead { kind, flags, length });
             }
         }
     }
@@ -90,20 +90,20 @@ impl FrameHeads {
 struct Allowance {
     left: u32,
     refilled: Instant,
-    received: FrameHeads,
-    sent: FrameHeads,
+    received: Http2FrameHeads,
+    sent: Http2FrameHeads,
 }
 
 impl Allowance {
     fn new(now: Instant) -> Self {
-        let received = FrameHeads { skip: PREFACE_BYTES, ..FrameHeads::default() };
-        Self { left: MAX_ALLOWANCE, refilled: now, received, sent: FrameHeads::default() }
+        let received = Http2FrameHeads { skip: PREFACE_BYTES, ..Http2FrameHeads::default() };
+        Self { left: MAX_ALLOWANCE, refilled: now, received, sent: Http2FrameHeads::default() }
     }
 
     /// Counts the frames in bytes from the client. Returns `false` if the allowance is exceeded.
     fn count_received(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
         let (mut add, mut take) = (0, 0);
-        self.received.read(bytes, |Head { kind, flags, length }| match kind {
+        self.received.read(bytes, |FrameHead { kind, flags, length }| match kind {
             DATA => {
                 // The frame may consist of padding alone.
                 let padding = if flags & PADDED_FLAG != 0 { MAX_PADDING } else { 0 };
@@ -124,7 +124,7 @@ impl Allowance {
     /// Counts the frames in bytes to the client. Returns `false` if the allowance is exceeded.
     fn count_sent(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
         let (mut add, mut take) = (0, 0);
-        self.sent.read(bytes, |Head { kind, .. }| match kind {
+        self.sent.read(bytes, |FrameHead { kind, .. }| match kind {
             DATA => add += FRAMES_PER_ANSWER_DATA,
             // The gateway has refused a request over the limit of streams.
             RST_STREAM => take += 2,

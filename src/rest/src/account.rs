@@ -20,7 +20,7 @@ use countersign_auth::{
 };
 use countersign_domain::policy::Reviewers;
 use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
-use countersign_http::guard::{self, RequestAuthenticator, cookies};
+use countersign_http::guard::{self, RequestAuthenticator, dashboard_cookies};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The data of the endpoints for accounts.
@@ -88,7 +88,8 @@ pub async fn sign_in(
         }
         _ => error,
     })?;
-    let new = accounts.authentication.sign_ins.sign_in(principal, key, &cookies(&request), Timestamp::now())?;
+    let new =
+        accounts.authentication.sign_ins.sign_in(principal, key, &dashboard_cookies(&request), Timestamp::now())?;
     tracing::info!(principal = new.principal.name, "signed in");
 
     let who = SignedInPrincipal { name: &new.principal.name, role: new.principal.role };

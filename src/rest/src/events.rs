@@ -24,7 +24,7 @@ use countersign_exchange::{
 };
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
 use countersign_http::{
-    framing::sse::{self, ticks},
+    framing::sse::{self, interval_from_now},
     problem::shutting_down,
 };
 use countersign_protocol::ErrorKind;
@@ -82,13 +82,13 @@ pub async fn stream(
     let (subscriber, hello) = Subscriber::new(&feed, caller.credential, since)?;
     let reader = Reader {
         subscriber,
-        keep_alive: ticks(feed.sse_keep_alive),
+        keep_alive: interval_from_now(feed.sse_keep_alive),
         // Sent at once, so that the client sees that the stream is open.
         first: Some(hello.map_or(Bytes::from_static(b":\n\n"), |hello| hello.sse)),
         is_ended: false,
         _slot: slot,
     };
-    let mut response = sse::streaming(reader, Reader::next);
+    let mut response = sse::stream_response(reader, Reader::next);
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Ok(response)
 }
@@ -139,7 +139,7 @@ impl Subscriber {
         let subscription = feed.feed.subscribe(since).filter(|_| !feed.shutdown.is_cancelled());
         let subscription = subscription.ok_or_else(|| Problem::from(shutting_down()))?;
         let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));
-        Ok((Self { feed: feed.clone(), subscription, credential, recheck: ticks(RECHECK_INTERVAL) }, hello))
+        Ok((Self { feed: feed.clone(), subscription, credential, recheck: interval_from_now(RECHECK_INTERVAL) }, hello))
     }
 
     /// Waits for the next event, if `is_ready` for one, or for the end. Cancel-safe: nothing is lost if the future is dropped.

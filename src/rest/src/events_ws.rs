@@ -20,14 +20,14 @@ use super::{
     events::{self, FeedAccess, Next, Subscriber},
 };
 use countersign_exchange::{
-    inflow::Reservation,
+    body_budget::Reservation,
     memory::Share,
     outbox::{DrainedFrames, Outbox, OutboxLimits, Wake},
     slots::StreamSlot,
 };
 use countersign_http::framing::{
     pump::{self, Backend, MessageOutcome},
-    sse::ticks,
+    sse::interval_from_now,
 };
 use countersign_protocol::ErrorKind;
 
@@ -98,7 +98,7 @@ impl Outgoing {
         // Limits of the outbox would end a subscriber that reads late. Here the feed waits instead.
         let limits = OutboxLimits { messages: usize::MAX, bytes: usize::MAX, replay_frames: 0, replay_bytes: 0 };
         Self {
-            outbox: Outbox::counted(limits, share),
+            outbox: Outbox::with_share(limits, share),
             max_frames,
             max_bytes,
             room: Notify::new(),
@@ -127,7 +127,7 @@ impl Outgoing {
     /// Runs the task of the subscriber, on the thread of the connection. Its end frees everything but the socket, which closes when
     /// the peer reads or when the kernel gives up on it.
     async fn serve(&self, mut subscriber: Subscriber, pause: std::time::Duration) {
-        let mut pings = ticks(pause);
+        let mut pings = interval_from_now(pause);
         loop {
             let full = self.is_full();
             let next = tokio::select! {

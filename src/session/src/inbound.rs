@@ -8,9 +8,9 @@ use futures_util::{FutureExt, StreamExt, stream};
 use crate::{RequestScope, cluster, handlers, middleware, owned::OwnedRequest, server::McpServer};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
+    body_budget::Reservation,
     context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
     facts::{ClientFacts, FactLimits},
-    inflow::Reservation,
     reply::{RelatedChannel, Reply},
     shared::SessionShared,
 };

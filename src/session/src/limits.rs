@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use countersign_config::{Config, TransportsConfig};
-use countersign_exchange::{facts::FactLimits, inflow::BodyBudget, outbox::OutboxLimits};
+use countersign_exchange::{body_budget::BodyBudget, facts::FactLimits, outbox::OutboxLimits};
 use countersign_protocol::{ErrorKind, McpError, envelope};
 
 /// The limits of one request.

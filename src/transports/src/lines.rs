@@ -13,7 +13,7 @@ use super::next_pump_id;
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    inflow::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES},
+    body_budget::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES},
     shared::{Channel, SessionShared},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, encode};
@@ -48,7 +48,7 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// Splits into lines of at most `max` bytes.
+    /// Creates a framer for lines of at most `max` bytes.
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self { max, buffer: BytesMut::new(), searched: 0, is_skipping: false }
@@ -132,7 +132,7 @@ where
     let shared = Arc::new(endpoint.sessions.outbox_session(Transport::Stdio, identity, (0, 0)));
     let session = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
     let notify = Arc::new(Notify::new());
-    let pump = next_pump_id();
+    let pump_id = next_pump_id();
     let wake = {
         let notify = Arc::clone(&notify);
         Arc::new(move || notify.notify_one())
@@ -141,20 +141,20 @@ where
         let shared = Arc::clone(&shared);
         Arc::new(move || shared.end())
     };
-    if session.send(Attach(Pump { id: pump, turn: 0, wake, cut })).await.is_err() {
+    if session.send(Attach(Pump { id: pump_id, turn: 0, wake, cut })).await.is_err() {
         return;
     }
     let room = Arc::new(Notify::new());
     let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&notify), Arc::clone(&room), writer));
     let max = endpoint.transports.stdio.max_message_size;
     tokio::select! {
-        () = read(&session, &shared, &room, reader, (max, endpoint.connections.intake())) => {
+        () = read(&session, &shared, &room, reader, (max, endpoint.connections.new_budget())) => {
             wait_for_last_answers(&shared).await;
         }
         () = shared.ended.cancelled() => {}
         () = endpoint.shutdown.cancelled() => wait_for_last_answers(&shared).await,
     }
-    let _ = session.send(Disconnected { pump, farewell: true }).await;
+    let _ = session.send(Disconnected { pump_id, farewell: true }).await;
     if tokio::time::timeout(FLUSH_TIMEOUT, writing).await.is_err() {
         tracing::debug!("the peer of a line transport did not read its last answers");
     }
@@ -174,7 +174,7 @@ async fn read<R: AsyncRead + Unpin>(
     shared: &Arc<SessionShared>,
     room: &Notify,
     mut reader: R,
-    (max, intake): (usize, Arc<ConnectionBudget>),
+    (max, budget): (usize, Arc<ConnectionBudget>),
 ) {
     let mut framer = Framer::new(max);
     let mut held: Option<Reservation> = None;
@@ -190,7 +190,7 @@ async fn read<R: AsyncRead + Unpin>(
         };
         // Small lines that arrive one by one are not counted. Input for which the budget has no room stays in the pipe.
         if held.is_some() || read > UNCOUNTED_MESSAGE_BYTES {
-            let counted = held.get_or_insert_with(|| intake.hold()).grow(read).await;
+            let counted = held.get_or_insert_with(|| budget.new_reservation()).grow(read).await;
             if let Err(error) = counted {
                 held = None;
                 framer.skip();

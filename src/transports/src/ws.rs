@@ -22,7 +22,7 @@ use crate::{
 };
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    inflow::Reservation,
+    body_budget::Reservation,
     outbox::{DrainedFrames, ResumeFault, Wake},
     shared::{Channel, SessionShared},
 };
@@ -46,7 +46,7 @@ use countersign_telemetry::metrics::Transport;
 /// The query of a client that resumes its session.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Resume {
+pub struct ResumeQuery {
     session: Option<String>,
     /// Number of frames that the client has received in this session, over all its connections.
     received: Option<u64>,
@@ -55,7 +55,7 @@ pub struct Resume {
 /// `GET /ws`: opens a WebSocket for a new or a resumed session.
 pub async fn upgrade(
     request: HttpRequest,
-    query: Result<web::Query<Resume>, actix_web::Error>,
+    query: Result<web::Query<ResumeQuery>, actix_web::Error>,
     payload: web::Payload,
     endpoint: web::Data<McpEndpoint>,
 ) -> HttpResponse {
@@ -66,7 +66,7 @@ pub async fn upgrade(
 
 async fn try_upgrade(
     request: &HttpRequest,
-    query: Result<web::Query<Resume>, actix_web::Error>,
+    query: Result<web::Query<ResumeQuery>, actix_web::Error>,
     payload: web::Payload,
     endpoint: &Arc<McpEndpoint>,
 ) -> Result<HttpResponse, McpError> {
@@ -111,16 +111,16 @@ async fn try_upgrade(
         connection.upgrade(permit);
         connection.bind_session(&entry.shared);
     }
-    let intake = connection.as_ref().map_or_else(|| endpoint.connections.intake(), |connection| connection.intake());
+    let budget = connection.as_ref().map_or_else(|| endpoint.connections.new_budget(), |own| own.budget());
     let max = endpoint.transports.websocket.max_message_size;
     let agent = AgentConnection {
         session: entry.addr.clone(),
         shared: Arc::clone(&entry.shared),
-        pump: next_pump_id(),
+        pump_id: next_pump_id(),
         turn,
         cut: cutter(request),
     };
-    let mut response = pump::start(request, payload, agent, max, Some(intake)).map_err(|e| {
+    let mut response = pump::start(request, payload, agent, max, Some(budget)).map_err(|e| {
         entry.shared.end();
         invalid(e.to_string())
     })?;
@@ -190,7 +190,7 @@ fn rewind(entry: &RegisteredSession, received: u64) -> Result<u64, McpError> {
 struct AgentConnection {
     session: Addr<Session>,
     shared: Arc<SessionShared>,
-    pump: u64,
+    pump_id: u64,
     /// The number of this connection in the session's outbox.
     turn: u64,
     cut: Arc<dyn Fn() + Send + Sync>,
@@ -202,7 +202,7 @@ impl Backend for AgentConnection {
     const UNSUPPORTED_REASON: &'static str = "text frames only";
 
     fn on_open(&mut self, wake: Wake) {
-        self.session.do_send(Attach(Pump { id: self.pump, turn: self.turn, wake, cut: Arc::clone(&self.cut) }));
+        self.session.do_send(Attach(Pump { id: self.pump_id, turn: self.turn, wake, cut: Arc::clone(&self.cut) }));
     }
 
     fn drain(&mut self, budget: usize) -> Option<DrainedFrames> {
@@ -233,6 +233,6 @@ impl Backend for AgentConnection {
     }
 
     fn on_close(&mut self, farewell: bool) {
-        self.session.do_send(Disconnected { pump: self.pump, farewell });
+        self.session.do_send(Disconnected { pump_id: self.pump_id, farewell });
     }
 }

@@ -36,7 +36,7 @@ fn clients_refusal_reaches_upstream_unchanged() {
     assert_eq!((error.code, error.message.as_str()), (-1, "no"));
     assert_eq!(error.data.unwrap().get(), r#"{"n":1.0}"#);
     assert_eq!(refused(r#"{"code":"x"}"#).code, INTERNAL, "an invalid code counts as an internal error");
-    let error = no_answer_error(SAMPLING, &AskError::Gone);
+    let error = no_answer_error(SAMPLING, &AskError::SessionEnded);
     assert_eq!((error.kind, &error.data["method"]), (ErrorKind::NotBridgeable, &SAMPLING.into()));
 }
 

@@ -15,8 +15,9 @@ use tokio::sync::Semaphore;
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The bytes of each connection that do not count in the total. Its buffers may hold as many anyway.
-const EXEMPT_BYTES: usize = 64 << 10;
+/// The bytes of each connection's bodies that do not count in the total, because the connection's buffers may hold as
+/// many anyway.
+const EXEMPT_BODY_BYTES: usize = 64 << 10;
 
 /// The size up to which complete lines and messages are not counted at all.
 pub const UNCOUNTED_MESSAGE_BYTES: usize = 1024;
@@ -48,7 +49,7 @@ impl BodyBudget {
 
     /// Creates the budget of one more connection.
     #[must_use]
-    pub fn intake(self: &Arc<Self>) -> Arc<ConnectionBudget> {
+    pub fn connection_budget(self: &Arc<Self>) -> Arc<ConnectionBudget> {
         let room = Semaphore::new(self.max_connection);
         Arc::new(ConnectionBudget { total: Arc::clone(self), room, held: AtomicUsize::new(0) })
     }
@@ -62,9 +63,9 @@ pub struct ConnectionBudget {
 }
 
 impl ConnectionBudget {
-    /// Creates an empty reservation.
+    /// Creates a reservation of no bytes yet.
     #[must_use]
-    pub fn hold(self: &Arc<Self>) -> Reservation {
+    pub fn new_reservation(self: &Arc<Self>) -> Reservation {
         Reservation { connection: Arc::clone(self), bytes: 0, counted: 0 }
     }
 }
@@ -138,7 +139,7 @@ impl Reservation {
 
 /// Returns how many of the additional bytes count in the total.
 fn counted_bytes(before: usize, bytes: usize) -> usize {
-    bytes.min((before + bytes).saturating_sub(EXEMPT_BYTES))
+    bytes.min((before + bytes).saturating_sub(EXEMPT_BODY_BYTES))
 }
 
 fn permits(bytes: usize) -> Option<u32> {
@@ -182,14 +183,14 @@ mod tests {
     #[test]
     fn only_bytes_beyond_exempt_ones_count_in_total() {
         let total = budget(100 * KIB, 1000 * KIB);
-        let connections: Vec<_> = (0..10).map(|_| total.intake()).collect();
-        let mut exempt: Vec<_> = connections.iter().map(ConnectionBudget::hold).collect();
-        assert!(exempt.iter_mut().all(|held| held.try_grow(EXEMPT_BYTES)));
+        let connections: Vec<_> = (0..10).map(|_| total.connection_budget()).collect();
+        let mut exempt: Vec<_> = connections.iter().map(ConnectionBudget::new_reservation).collect();
+        assert!(exempt.iter_mut().all(|held| held.try_grow(EXEMPT_BODY_BYTES)));
         assert_eq!(total.room.available_permits(), 100 * KIB);
-        let mut more = connections[0].hold();
+        let mut more = connections[0].new_reservation();
         assert!(more.try_grow(60 * KIB));
-        assert!(!connections[1].hold().try_grow(41 * KIB));
-        assert!(connections[1].hold().try_grow(40 * KIB));
+        assert!(!connections[1].new_reservation().try_grow(41 * KIB));
+        assert!(connections[1].new_reservation().try_grow(40 * KIB));
         assert_eq!(total.room.available_permits(), 40 * KIB);
         drop((more, exempt));
         assert_eq!(total.room.available_permits(), 100 * KIB);
@@ -199,13 +200,13 @@ mod tests {
     #[test]
     fn one_connection_cannot_reserve_whole_total() {
         let total = budget(1000 * KIB, 100 * KIB);
-        let (first, second) = (total.intake(), total.intake());
-        let mut held = first.hold();
+        let (first, second) = (total.connection_budget(), total.connection_budget());
+        let mut held = first.new_reservation();
         assert!(held.try_grow(100 * KIB));
-        assert!(!first.hold().try_grow(1));
-        assert!(second.hold().try_grow(100 * KIB));
+        assert!(!first.new_reservation().try_grow(1));
+        assert!(second.new_reservation().try_grow(100 * KIB));
         drop(held);
-        assert!(first.hold().try_grow(100 * KIB));
+        assert!(first.new_reservation().try_grow(100 * KIB));
     }
 
     #[tokio::test(start_paused = true)]
@@ -213,22 +214,22 @@ mod tests {
         let limit_in_error =
             async |held: &mut Reservation, bytes| held.grow(bytes).await.unwrap_err().data["limit"].as_u64();
         let total = budget(100 * KIB, 200 * KIB);
-        let (first_connection, second_connection) = (total.intake(), total.intake());
-        let mut first = first_connection.hold();
-        assert!(first.try_grow(EXEMPT_BYTES + 90 * KIB));
+        let (first_connection, second_connection) = (total.connection_budget(), total.connection_budget());
+        let mut first = first_connection.new_reservation();
+        assert!(first.try_grow(EXEMPT_BODY_BYTES + 90 * KIB));
         // The second connection has room for the bytes, but the total has not.
-        assert_eq!(limit_in_error(&mut second_connection.hold(), 150 * KIB).await, Some(100 * KIB as u64));
-        assert_eq!(limit_in_error(&mut first_connection.hold(), 150 * KIB).await, Some(200 * KIB as u64));
+        assert_eq!(limit_in_error(&mut second_connection.new_reservation(), 150 * KIB).await, Some(100 * KIB as u64));
+        assert_eq!(limit_in_error(&mut first_connection.new_reservation(), 150 * KIB).await, Some(200 * KIB as u64));
     }
 
     #[tokio::test(start_paused = true)]
     async fn waiting_reader_gets_released_room_or_overload_error() {
         let total = budget(100 * KIB, 1000 * KIB);
-        let (first_connection, second_connection) = (total.intake(), total.intake());
-        let mut first = first_connection.hold();
-        assert!(first.try_grow(EXEMPT_BYTES + 100 * KIB));
-        let mut second = second_connection.hold();
-        let error = second.grow(EXEMPT_BYTES + KIB).await.unwrap_err();
+        let (first_connection, second_connection) = (total.connection_budget(), total.connection_budget());
+        let mut first = first_connection.new_reservation();
+        assert!(first.try_grow(EXEMPT_BODY_BYTES + 100 * KIB));
+        let mut second = second_connection.new_reservation();
+        let error = second.grow(EXEMPT_BODY_BYTES + KIB).await.unwrap_err();
         assert_eq!((error.kind, error.data["retryAfter"].as_u64()), (ErrorKind::Overloaded, Some(1)));
         // The failed reservation releases the bytes that it had reserved.
         drop(second);
@@ -236,9 +237,9 @@ mod tests {
             (second_connection.room.available_permits(), second_connection.held.load(Ordering::Relaxed)),
             (1000 * KIB, 0)
         );
-        let mut third = second_connection.hold();
-        let (grown, ()) = tokio::join!(third.grow(EXEMPT_BYTES + KIB), async { drop(first) });
+        let mut third = second_connection.new_reservation();
+        let (grown, ()) = tokio::join!(third.grow(EXEMPT_BODY_BYTES + KIB), async { drop(first) });
         grown.unwrap();
-        assert_eq!((third.bytes(), total.room.available_permits()), (EXEMPT_BYTES + KIB, 99 * KIB));
+        assert_eq!((third.bytes(), total.room.available_permits()), (EXEMPT_BODY_BYTES + KIB, 99 * KIB));
     }
 }

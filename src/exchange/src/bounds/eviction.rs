@@ -65,7 +65,7 @@ impl<K> EvictionQueue<K> {
         })
     }
 
-    /// Takes the first known holder that was still idle since it was found.
+    /// Takes the holder that was idle longest, and drops known holders that have been active since they were found.
     fn take_longest_idle(&mut self, activity: &impl Fn(&K) -> Option<Activity>) -> Option<K> {
         while let Some((key, since)) = self.idle.pop_front() {
             if activity(&key) == Some(Activity::Idle(since)) {
@@ -79,7 +79,7 @@ impl<K> EvictionQueue<K> {
         let mut idle: Vec<(K, u64)> = all
             .into_iter()
             .filter_map(|key| match activity(&key)? {
-                // A holder that is missing in `handshaking` goes before all holders that finished their handshakes.
+                // A holder with an unfinished handshake that is missing in `handshaking` goes before all idle ones.
                 Activity::Handshake => Some((key, 0)),
                 Activity::Idle(since) => Some((key, since)),
                 Activity::Busy => None,

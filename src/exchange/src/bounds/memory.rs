@@ -24,22 +24,26 @@ use countersign_protocol::{ErrorKind, McpError};
 /// The step in bytes by which shares for many items grow and shrink.
 const GROWTH_STEP: usize = 16 << 10;
 
-/// The bytes of one connection's messages that are not counted. Its buffers may hold as many anyway.
-pub const EXEMPT_BYTES: usize = 16 << 10;
+/// The bytes of each connection's messages that are not counted, because the connection's buffers may hold as many
+/// anyway.
+pub const EXEMPT_MESSAGE_BYTES: usize = 16 << 10;
 
 /// The time in milliseconds for which a connection may leave a message unread before it may be closed for its
 /// principal's other connections.
 const UNREAD_GRACE_MS: u64 = 1000;
 
 /// A connection with messages that its peer may not be reading.
-pub trait Unread: Send + Sync {
+pub trait UnreadConnection: Send + Sync {
     /// Returns the time, by [`now`], since which the peer has read nothing. Returns `None` if no message waits, or if
     /// the connection is in use at the moment.
-    fn since(&self) -> Option<u64>;
+    fn unread_since(&self) -> Option<u64>;
 
     /// Ends the connection and drops its messages. Returns `false` if the connection is in use at the moment.
     fn close(&self) -> bool;
 }
+
+/// A connection that may have ended.
+pub type WeakConnection = Weak<dyn UnreadConnection>;
 
 /// The memory of all principals: each may take up to `limits.principal_memory`, all together up to
 /// `limits.total_memory`.
@@ -55,8 +59,8 @@ struct Account {
     memory: Arc<Memory>,
     principal: Arc<str>,
     bytes: AtomicUsize,
-    /// The connections that have, or had, more than [`EXEMPT_BYTES`] bytes of messages.
-    connections: Mutex<Vec<Weak<dyn Unread>>>,
+    /// The connections that have, or had, more than [`EXEMPT_MESSAGE_BYTES`] bytes of messages.
+    connections: Mutex<Vec<WeakConnection>>,
 }
 
 impl Drop for Account {
@@ -175,7 +179,7 @@ impl Account {
         self.memory.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn join(&self, connection: Weak<dyn Unread>) {
+    fn join(&self, connection: WeakConnection) {
         let mut connections = self.connections.lock();
         if connections.len() == connections.capacity() {
             connections.retain(|connection| connection.strong_count() > 0);
@@ -184,10 +188,10 @@ impl Account {
     }
 
     /// Returns the principal's connections that were left unread since before `before`.
-    fn unread(&self, before: u64) -> Vec<(u64, Arc<dyn Unread>)> {
+    fn unread(&self, before: u64) -> Vec<(u64, Arc<dyn UnreadConnection>)> {
         let connections = self.connections.lock();
         let unread = connections.iter().filter_map(Weak::upgrade);
-        unread.filter_map(|c| Some((c.since()?, c))).filter(|(since, _)| *since < before).collect()
+        unread.filter_map(|c| Some((c.unread_since()?, c))).filter(|(since, _)| *since < before).collect()
     }
 }
 
@@ -248,7 +252,7 @@ impl Share {
     /// Without room, connections that were left unread for longer are closed. Returns `false` if there are none, and
     /// the caller then has to close this connection.
     #[must_use]
-    pub fn cover_messages(&mut self, bytes: usize, since: u64, connection: impl FnOnce() -> Weak<dyn Unread>) -> bool {
+    pub fn cover_messages(&mut self, bytes: usize, since: u64, connection: impl FnOnce() -> WeakConnection) -> bool {
         let missing = self.step_to(bytes);
         if missing == 0 {
             return true;
@@ -372,8 +376,8 @@ mod tests {
         }
     }
 
-    impl Unread for Silent {
-        fn since(&self) -> Option<u64> {
+    impl UnreadConnection for Silent {
+        fn unread_since(&self) -> Option<u64> {
             (!self.is_closed()).then_some(self.since)
         }
 
@@ -383,7 +387,7 @@ mod tests {
         }
     }
 
-    fn no_connection() -> Weak<dyn Unread> {
+    fn no_connection() -> WeakConnection {
         Weak::<Silent>::new()
     }
 

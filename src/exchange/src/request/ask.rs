@@ -20,9 +20,9 @@ pub enum AskError {
     /// The client cannot be asked: it accepts no event stream, or too many questions are open.
     Unreachable(&'static str),
     /// The client took too long.
-    Silent,
+    TimedOut,
     /// The client's session has ended.
-    Gone,
+    SessionEnded,
 }
 
 /// Asks a client and waits for its answer. Dropping the future cancels the question (`notifications/cancelled`).
@@ -48,13 +48,13 @@ pub async fn ask(
     let answer = tokio::select! {
         answer = answer => answer.ok(),
         () = session.ended.cancelled() => None,
-        () = tokio::time::sleep(ANSWER_TIMEOUT) => return Err(AskError::Silent),
+        () = tokio::time::sleep(ANSWER_TIMEOUT) => return Err(AskError::TimedOut),
     };
     question.needs_cancellation = false;
     match answer {
         Some(Ok(result)) => Ok(result),
         Some(Err(error)) => Err(AskError::Refused(error)),
-        None => Err(AskError::Gone),
+        None => Err(AskError::SessionEnded),
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
         );
         // A question without an answer in time is cancelled, too.
         let silent = ask(&session, &related, "roots/list", None).await;
-        assert!(matches!(silent, Err(AskError::Silent)));
+        assert!(matches!(silent, Err(AskError::TimedOut)));
         assert_eq!(take_sent_messages(&session)[1]["method"], "notifications/cancelled");
         assert!(session.questions.is_empty());
     }
@@ -165,6 +165,6 @@ mod tests {
         open.pop();
         assert!(ask(&session, &related, "roots/list", None).now_or_never().is_none(), "there is room again");
         session.end();
-        assert!(matches!(open.pop().unwrap().await, Err(AskError::Gone)));
+        assert!(matches!(open.pop().unwrap().await, Err(AskError::SessionEnded)));
     }
 }

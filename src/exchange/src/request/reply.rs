@@ -13,7 +13,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 
 use crate::{
-    bounds::memory::{EXEMPT_BYTES, Memory, Share},
+    bounds::memory::{EXEMPT_MESSAGE_BYTES, Memory, Share},
     session::shared::{Channel, SessionShared},
 };
 use countersign_domain::principal::Principal;
@@ -215,7 +215,7 @@ impl ResponseQueue {
 
     /// Like [`Self::new`], for messages that count as memory of the principal.
     #[must_use]
-    pub fn counted(max: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
+    pub fn with_memory(max: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
         Self { owner: Some((memory, principal)), ..Self::new(max, max_bytes) }
     }
 
@@ -226,7 +226,8 @@ impl ResponseQueue {
             if pending.messages.len() >= self.max || (bytes > self.max_bytes && pending.bytes > 0) {
                 return false;
             }
-            if let (Some((memory, principal)), counted @ 1..) = (&self.owner, bytes.saturating_sub(EXEMPT_BYTES)) {
+            let counted = bytes.saturating_sub(EXEMPT_MESSAGE_BYTES);
+            if let Some((memory, principal)) = self.owner.as_ref().filter(|_| counted > 0) {
                 let share = pending.share.get_or_insert_with(|| memory.share(&principal.name));
                 if !share.grow(counted.saturating_sub(share.bytes())) {
                     return false;

@@ -4,10 +4,7 @@
 //! reading costs no more than the bound. The frames count as memory of the principal ([`crate::bounds::memory`]).
 //! Without room, the connection that was left unread for longest ends.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Weak},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
@@ -15,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bounds::{
     eviction,
-    memory::{EXEMPT_BYTES, Share, Unread},
+    memory::{EXEMPT_MESSAGE_BYTES, Share, UnreadConnection, WeakConnection},
 };
 
-/// If one drain takes more bytes than this, they count until the next drain or until [`Outbox::confirm_taken`].
-pub const LARGE_HANDOVER_BYTES: usize = 32 << 10;
+/// The size in bytes above which a drain still counts as memory until the next drain or [`Outbox::confirm_taken`].
+pub const LARGE_DRAIN_BYTES: usize = 32 << 10;
 
 /// Wakes the pump that drains an outbox. Called at most once between two drains.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -78,7 +75,7 @@ struct State {
     queued_bytes: usize,
     replay_bytes: usize,
     /// The bytes of the last drain that the connection has not confirmed yet.
-    handed_bytes: usize,
+    unconfirmed_bytes: usize,
     /// The time, by [`eviction::now`], at which the peer last took a frame, or at which the oldest one began to wait.
     waiting_since: u64,
     connection: Connection,
@@ -109,7 +106,7 @@ impl Outbox {
 
     /// Creates an outbox like [`Self::new`], whose frames count as memory of a principal.
     #[must_use]
-    pub fn counted(limits: OutboxLimits, share: Share) -> Self {
+    pub fn with_share(limits: OutboxLimits, share: Share) -> Self {
         Self { limits, state: Arc::new(Mutex::new(State { share: Some(share), ..State::default() })) }
     }
 
@@ -185,7 +182,7 @@ impl Outbox {
         if let Connection::Attached { woken, .. } = &mut state.connection {
             *woken = false;
         }
-        state.handed_bytes = 0;
+        state.unconfirmed_bytes = 0;
         let mut out = DrainedFrames { ping: std::mem::take(&mut state.ping), ..DrainedFrames::default() };
         let mut drained_bytes = 0;
         while let Some(frame) = usize::try_from(state.sent - state.base).ok().and_then(|i| state.frames.get(i)).cloned()
@@ -202,8 +199,8 @@ impl Outbox {
         if drained_bytes > 0 {
             state.waiting_since = eviction::now();
         }
-        if drained_bytes > LARGE_HANDOVER_BYTES {
-            state.handed_bytes = drained_bytes;
+        if drained_bytes > LARGE_DRAIN_BYTES {
+            state.unconfirmed_bytes = drained_bytes;
         }
         self.trim(&mut state);
         if queued_len(&state) == 0 {
@@ -218,7 +215,7 @@ impl Outbox {
     pub fn confirm_taken(&self, turn: u64) {
         let mut state = self.state.lock();
         if state.turn == turn {
-            state.handed_bytes = 0;
+            state.unconfirmed_bytes = 0;
             self.trim(&mut state);
         }
     }
@@ -245,7 +242,7 @@ impl Outbox {
     pub fn detach(&self) {
         let mut state = self.state.lock();
         state.connection = Connection::Away;
-        state.handed_bytes = 0;
+        state.unconfirmed_bytes = 0;
         self.trim_away(&mut state);
     }
 
@@ -330,7 +327,7 @@ impl Outbox {
     fn covers_messages(&self, state: &mut State) -> bool {
         loop {
             let (bytes, since) = (counted_bytes(state), state.waiting_since);
-            let weak = || Arc::downgrade(&self.state) as Weak<dyn Unread>;
+            let weak = || Arc::downgrade(&self.state) as WeakConnection;
             let is_covered = state.share.as_mut().is_none_or(|share| share.cover_messages(bytes, since, weak));
             if is_covered || state.base >= state.sent {
                 return is_covered;
@@ -340,8 +337,8 @@ impl Outbox {
     }
 }
 
-impl Unread for Mutex<State> {
-    fn since(&self) -> Option<u64> {
+impl UnreadConnection for Mutex<State> {
+    fn unread_since(&self) -> Option<u64> {
         let state = self.try_lock()?;
         (queued_len(&state) > 0 && !state.overflowed).then_some(state.waiting_since)
     }
@@ -361,7 +358,7 @@ impl Unread for Mutex<State> {
 
 /// Returns the bytes that count as memory of the principal.
 fn counted_bytes(state: &State) -> usize {
-    (state.queued_bytes + state.replay_bytes + state.handed_bytes).saturating_sub(EXEMPT_BYTES)
+    (state.queued_bytes + state.replay_bytes + state.unconfirmed_bytes).saturating_sub(EXEMPT_MESSAGE_BYTES)
 }
 
 /// Drops frames below number `below` for which there is no memory.
@@ -389,9 +386,9 @@ fn drop_everything(state: &mut State) {
     state.sent = state.base;
     state.frames = VecDeque::new();
     (state.queued_bytes, state.replay_bytes) = (0, 0);
-    let handed_bytes = state.handed_bytes.saturating_sub(EXEMPT_BYTES);
+    let unconfirmed_bytes = state.unconfirmed_bytes.saturating_sub(EXEMPT_MESSAGE_BYTES);
     if let Some(share) = &mut state.share {
-        share.shrink_to(handed_bytes);
+        share.shrink_to(unconfirmed_bytes);
     }
 }
 

@@ -39,7 +39,7 @@ impl std::fmt::Display for EventId {
 
 /// The result of reading a stream after the last event that the reader has got.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Read {
+pub enum ReadOutcome {
     Events(Vec<(u64, Bytes)>),
     /// There is no new event. The reader should wait for the watch to change.
     Wait,
@@ -116,7 +116,7 @@ impl Streams {
 
     /// Creates streams like [`Self::new`], whose events count as memory of a principal.
     #[must_use]
-    pub fn counted(max_events: usize, max_bytes: usize, share: Share) -> Self {
+    pub fn with_share(max_events: usize, max_bytes: usize, share: Share) -> Self {
         let streams = Self::new(max_events, max_bytes);
         streams.state.lock().share = Some(share);
         streams
@@ -185,18 +185,18 @@ impl Streams {
     }
 
     /// Returns the events after event `after`.
-    pub fn read(&self, stream: u32, reader: u64, after: u64) -> Read {
+    pub fn read(&self, stream: u32, reader: u64, after: u64) -> ReadOutcome {
         let mut state = self.state.lock();
-        let Some(log) = state.logs.get_mut(&stream) else { return Read::End };
+        let Some(log) = state.logs.get_mut(&stream) else { return ReadOutcome::End };
         if log.reader != reader {
-            return Read::Superseded;
+            return ReadOutcome::Superseded;
         }
         log.last_read = log.next - 1;
         let events: Vec<_> = log.events.iter().filter(|(n, _)| *n > after).cloned().collect();
         match (events.is_empty(), log.is_finished) {
-            (false, _) => Read::Events(events),
-            (true, true) => Read::End,
-            (true, false) => Read::Wait,
+            (false, _) => ReadOutcome::Events(events),
+            (true, true) => ReadOutcome::End,
+            (true, false) => ReadOutcome::Wait,
         }
     }
 
@@ -284,8 +284,8 @@ mod tests {
         streams.push(n, bytes("two"));
         streams.finish(n);
         let (reader, _, _) = streams.attach(n).unwrap();
-        assert_eq!(streams.read(n, reader, 1), Read::Events(vec![(2, bytes("two"))]));
-        assert_eq!(streams.read(n, reader, 2), Read::End);
+        assert_eq!(streams.read(n, reader, 1), ReadOutcome::Events(vec![(2, bytes("two"))]));
+        assert_eq!(streams.read(n, reader, 2), ReadOutcome::End);
     }
 
     #[test]
@@ -304,8 +304,8 @@ mod tests {
         let streams = Streams::new(10, 1000);
         let (first, _, _) = streams.attach(GET_STREAM).unwrap();
         let (second, _, _) = streams.attach(GET_STREAM).unwrap();
-        assert_eq!(streams.read(GET_STREAM, first, 0), Read::Superseded);
-        assert_eq!(streams.read(GET_STREAM, second, 0), Read::Wait);
+        assert_eq!(streams.read(GET_STREAM, first, 0), ReadOutcome::Superseded);
+        assert_eq!(streams.read(GET_STREAM, second, 0), ReadOutcome::Wait);
     }
 
     #[test]
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(newest, 5);
         assert_eq!(
             streams.read(GET_STREAM, reader, 0),
-            Read::Events(vec![(3, bytes("x")), (4, bytes("x")), (5, bytes("x"))])
+            ReadOutcome::Events(vec![(3, bytes("x")), (4, bytes("x")), (5, bytes("x"))])
         );
     }
 
@@ -336,7 +336,7 @@ mod tests {
         streams.push(GET_STREAM, bytes("x"));
         let (reader, _watch, _) = streams.attach(first).unwrap();
         drop(held);
-        assert!(matches!(streams.read(first, reader, 0), Read::Events(events) if events[0].1.len() == 90));
+        assert!(matches!(streams.read(first, reader, 0), ReadOutcome::Events(events) if events[0].1.len() == 90));
         // An answer that was read may be dropped.
         streams.push(GET_STREAM, Bytes::from(vec![b'c'; 90]));
         assert!(streams.attach(first).is_none());

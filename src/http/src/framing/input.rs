@@ -2,7 +2,7 @@
 //!
 //! The codec holds a frame back until all of it has arrived, and only then compares it with its limit: a peer that announces a
 //! terabyte could fill the memory. [`LimitedInput`] instead refuses a frame by the length in its header. It also counts the
-//! bytes as they arrive, until their message is answered ([`countersign_exchange::inflow`]).
+//! bytes as they arrive, until their message is answered ([`countersign_exchange::body_budget`]).
 
 use std::{
     cell::RefCell,
@@ -17,7 +17,7 @@ use actix_web_actors::ws::CloseCode;
 use bytes::Bytes;
 use futures_util::Stream;
 
-use countersign_exchange::inflow::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES};
+use countersign_exchange::body_budget::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES};
 use countersign_protocol::McpError;
 
 /// The code and reason to close a connection with.
@@ -58,10 +58,10 @@ type PendingGrowth = Pin<Box<dyn Future<Output = (Reservation, Result<(), McpErr
 /// A stream of the bytes of a connection that ends before the first forbidden frame.
 pub struct LimitedInput<S> {
     input: S,
-    heads: FrameHeads,
+    heads: WebSocketFrameHeads,
     state: InputState,
     /// Counts the bytes against the budget for bodies. Nothing is counted if this is `None`.
-    intake: Option<Arc<ConnectionBudget>>,
+    budget: Option<Arc<ConnectionBudget>>,
     /// The counted bytes of the message that is arriving.
     held: Option<Reservation>,
     /// A piece that waits for room in the budget, with the number of messages that end in the piece.
@@ -71,18 +71,18 @@ pub struct LimitedInput<S> {
 impl<S> LimitedInput<S> {
     /// Limits frames to `max` bytes of payload.
     #[must_use]
-    pub fn new(input: S, max: usize, intake: Option<Arc<ConnectionBudget>>) -> (Self, InputState) {
+    pub fn new(input: S, max: usize, budget: Option<Arc<ConnectionBudget>>) -> (Self, InputState) {
         let state = InputState::default();
-        let heads = FrameHeads::new(max);
-        (Self { input, heads, state: state.clone(), intake, held: None, waiting: None }, state)
+        let heads = WebSocketFrameHeads::new(max);
+        (Self { input, heads, state: state.clone(), budget, held: None, waiting: None }, state)
     }
 
     /// Counts a piece in which `ended` messages end. Returns the piece, or `None` if the piece must wait for room.
     fn count(&mut self, piece: Bytes, ended: usize) -> Option<Bytes> {
-        let Some(intake) = &self.intake else { return Some(piece) };
+        let Some(budget) = &self.budget else { return Some(piece) };
         let bytes = piece.len();
         if self.held.is_some() || bytes > UNCOUNTED_MESSAGE_BYTES {
-            let mut held = self.held.take().unwrap_or_else(|| intake.hold());
+            let mut held = self.held.take().unwrap_or_else(|| budget.new_reservation());
             if !held.try_grow(bytes) {
                 let growing = Box::pin(async move {
                     let grown = held.grow(bytes).await;
@@ -142,8 +142,8 @@ where
     }
 }
 
-/// Finds the headers of frames in a stream of bytes that arrives in pieces of any size.
-struct FrameHeads {
+/// Finds the headers of WebSocket frames in a stream of bytes that arrives in pieces of any size.
+struct WebSocketFrameHeads {
     max: u64,
     head: [u8; 10],
     filled: usize,
@@ -153,7 +153,7 @@ struct FrameHeads {
     is_last: bool,
 }
 
-impl FrameHeads {
+impl WebSocketFrameHeads {
     fn new(max: usize) -> Self {
         Self { max: u64::try_from(max).unwrap_or(u64::MAX), head: [0; 10], filled: 0, skip: 0, is_last: false }
     }
@@ -221,7 +221,7 @@ mod tests {
     use futures_util::{FutureExt, StreamExt, stream};
 
     use super::*;
-    use countersign_exchange::inflow::BodyBudget;
+    use countersign_exchange::body_budget::BodyBudget;
 
     fn frame(first: u8, length: usize) -> Vec<u8> {
         let mut bytes = vec![first];
@@ -291,18 +291,18 @@ mod tests {
 
     /// Returns an input of three messages of these sizes, of which at most 10,000 bytes are held at a time.
     fn counted_input(sizes: [usize; 3]) -> (impl Stream<Item = Result<Bytes, ()>> + Unpin, InputState) {
-        let intake = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).intake();
+        let budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).connection_budget();
         let pieces = sizes.map(|size| Ok(frame(0x82, size - 8).into()));
-        LimitedInput::new(stream::iter(pieces), 1 << 20, Some(intake))
+        LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget))
     }
 
     #[tokio::test(start_paused = true)]
     async fn message_holds_its_bytes_until_it_is_answered() {
         let (first, second) = (frame(0x81, 7992), frame(0x81, 3992));
         let third = [&second[..], &frame(0x81, 1)].concat();
-        let intake = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).intake();
+        let budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).connection_budget();
         let pieces = [&first[..4000], &first[4000..], &third].map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
-        let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(intake));
+        let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget));
         assert!(input.next().await.is_some() && input.next().await.is_some());
         let held = state.take_held_bytes().unwrap();
         assert_eq!(held.bytes(), 8000);

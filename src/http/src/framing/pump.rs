@@ -15,8 +15,8 @@ use futures_util::future::LocalBoxFuture;
 
 use super::input::{InputState, LimitedInput, TOO_LARGE};
 use countersign_exchange::{
-    inflow::{ConnectionBudget, Reservation},
-    outbox::{DrainedFrames, LARGE_HANDOVER_BYTES, Wake},
+    body_budget::{ConnectionBudget, Reservation},
+    outbox::{DrainedFrames, LARGE_DRAIN_BYTES, Wake},
 };
 
 /// Approximate number of bytes that the connection is given at a time.
@@ -61,7 +61,7 @@ struct Pump<B> {
     farewell: bool,
 }
 
-/// Switches the connection to WebSocket messages of at most `max` bytes. `intake` counts them, if given.
+/// Switches the connection to WebSocket messages of at most `max` bytes. `budget` counts them, if given.
 ///
 /// # Errors
 /// The request is not a WebSocket handshake.
@@ -70,9 +70,9 @@ pub fn start<B: Backend>(
     payload: web::Payload,
     backend: B,
     max: usize,
-    intake: Option<Arc<ConnectionBudget>>,
+    budget: Option<Arc<ConnectionBudget>>,
 ) -> Result<HttpResponse, Error> {
-    let (payload, input) = LimitedInput::new(payload, max, intake);
+    let (payload, input) = LimitedInput::new(payload, max, budget);
     let pump = Pump { backend, partial: BytesMut::new(), max_message_bytes: max, input, farewell: false };
     ws::WsResponseBuilder::new(pump, request, payload).protocols(B::PROTOCOLS).frame_size(max).start()
 }
@@ -112,7 +112,7 @@ impl<B: Backend> Handler<Drain> for Pump<B> {
         }
         if let Some((code, reason)) = drained.close {
             close(ctx, CloseCode::from(code), reason);
-        } else if bytes > LARGE_HANDOVER_BYTES {
+        } else if bytes > LARGE_DRAIN_BYTES {
             // Later frames stay in the outbox until the connection has taken these.
             ctx.wait(tokio::task::yield_now().into_actor(self).map(|(), pump, _| pump.backend.on_flushed()));
         }

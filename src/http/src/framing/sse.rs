@@ -25,9 +25,9 @@ pub fn event_stream_response() -> HttpResponseBuilder {
 /// The comment that keeps an idle stream open.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
-/// Returns an interval that ticks after each pause, the first time after one pause.
+/// Returns an interval whose first tick comes after one `pause`. A late tick delays the next ones.
 #[must_use]
-pub fn ticks(pause: Duration) -> Interval {
+pub fn interval_from_now(pause: Duration) -> Interval {
     let pause = pause.max(Duration::from_millis(10));
     let mut ticks = interval_at(Instant::now() + pause, pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -35,7 +35,7 @@ pub fn ticks(pause: Duration) -> Interval {
 }
 
 /// Writes a message as an event. Events of the stateless era have no id, because nothing can be resumed.
-pub fn event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
+pub fn write_event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
     if let Some(id) = id {
         out.extend_from_slice(format!("id: {id}\n").as_bytes());
     }
@@ -46,7 +46,7 @@ pub fn event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
 
 /// Responds with the pieces that `next` returns, until it returns `None`. `next` is only called while the socket accepts more
 /// bytes.
-pub fn streaming<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Option<Bytes> + 'static) -> HttpResponse {
+pub fn stream_response<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Option<Bytes> + 'static) -> HttpResponse {
     event_stream_response().streaming(stream::unfold((state, next), |(mut state, mut next)| async move {
         let piece = next(&mut state).await?;
         Some((Ok::<_, Infallible>(piece), (state, next)))
@@ -55,10 +55,10 @@ pub fn streaming<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Option<B
 
 /// Returns a complete event stream: the messages of `before`, then the answer `last`.
 #[must_use]
-pub fn finished(before: Vec<Bytes>, last: Bytes) -> HttpResponse {
+pub fn complete_response(before: Vec<Bytes>, last: Bytes) -> HttpResponse {
     let mut body = Vec::new();
     for message in before.iter().chain([&last]) {
-        event(&mut body, None, message);
+        write_event(&mut body, None, message);
     }
     event_stream_response().body(body)
 }

@@ -131,10 +131,11 @@ fn client_address_is_the_one_that_the_proxy_added() {
 
 #[test]
 fn all_cookies_of_the_dashboard_are_returned() {
-    let cookie_values =
-        |value: &str| cookies(&test::TestRequest::default().append_header(("cookie", value)).to_http_request());
+    let cookie_values = |value: &str| {
+        dashboard_cookies(&test::TestRequest::default().append_header(("cookie", value)).to_http_request())
+    };
     let ours = dashboard::COOKIE;
     assert_eq!(cookie_values(&format!("a=1; {ours}=x; {ours}2=z; {ours}=y")), ["x", "y"]);
     assert!(cookie_values("other=1").is_empty());
-    assert!(cookies(&test::TestRequest::default().to_http_request()).is_empty());
+    assert!(dashboard_cookies(&test::TestRequest::default().to_http_request()).is_empty());
 }

@@ -126,7 +126,7 @@ async fn ask_by_request(exchange: &Exchange, question: UpstreamRequest) {
     question.reply.answer(answer.map_err(|error| match error {
         AskError::Refused(_) => declined("the client has refused"),
         AskError::Unreachable(reason) => declined(reason),
-        AskError::Silent => declined("the client took too long"),
-        AskError::Gone => declined("the client has gone"),
+        AskError::TimedOut => declined("the client took too long"),
+        AskError::SessionEnded => declined("the client has gone"),
     }));
 }

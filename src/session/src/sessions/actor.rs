@@ -14,7 +14,7 @@ use crate::inbound;
 use countersign_auth::authenticator::RECHECK_INTERVAL;
 use countersign_domain::principal::Credential;
 use countersign_exchange::{
-    inflow::Reservation,
+    body_budget::Reservation,
     outbox::Wake,
     shared::{Channel, SessionShared},
 };
@@ -262,7 +262,7 @@ impl Handler<SignOfLife> for Session {
 #[rtype(result = "()")]
 pub struct Disconnected {
     /// [`Pump::id`].
-    pub pump: u64,
+    pub pump_id: u64,
     /// `true` if the peer has closed the connection in good order, and so does not come back.
     pub farewell: bool,
 }
@@ -270,8 +270,8 @@ pub struct Disconnected {
 impl Handler<Disconnected> for Session {
     type Result = ();
 
-    fn handle(&mut self, Disconnected { pump, farewell }: Disconnected, ctx: &mut Self::Context) {
-        if self.pump.as_ref().is_none_or(|current| current.id != pump) {
+    fn handle(&mut self, Disconnected { pump_id, farewell }: Disconnected, ctx: &mut Self::Context) {
+        if self.pump.as_ref().is_none_or(|current| current.id != pump_id) {
             return;
         }
         self.pump = None;

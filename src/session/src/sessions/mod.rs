@@ -62,7 +62,7 @@ impl Sessions {
     #[must_use]
     pub fn outbox_session(&self, transport: Transport, identity: Identity, replay: (usize, usize)) -> SessionShared {
         let limits = OutboxLimits { replay_frames: replay.0, replay_bytes: replay.1, ..self.limits.outbox };
-        let outbox = Outbox::counted(limits, self.server.memory.share(&identity.principal.name));
+        let outbox = Outbox::with_share(limits, self.server.memory.share(&identity.principal.name));
         // A stdio session is unknown to other nodes, so its end does not depend on the lease.
         let lifetimes = &self.lifetimes;
         let ended = if transport == Transport::Stdio { lifetimes.ended.clone() } else { lifetimes.lease_token() };

@@ -23,9 +23,9 @@ use countersign_exchange::{
     reply::ResponseQueue,
     shared::{Channel, SessionShared},
     slots::StreamSlot,
-    streams::{EventId, GET_STREAM, Read},
+    streams::{EventId, GET_STREAM, ReadOutcome},
 };
-use countersign_http::framing::sse::{KEEP_ALIVE, event, streaming, ticks};
+use countersign_http::framing::sse::{KEEP_ALIVE, interval_from_now, stream_response, write_event};
 use countersign_protocol::ErrorKind;
 
 /// The body of the response to a stateless request: its notifications as they arrive, then its answer. The body is dropped when
@@ -39,7 +39,7 @@ pub struct QueueBody {
 impl QueueBody {
     #[must_use]
     pub fn new(work: AnswerFuture, queue: Arc<ResponseQueue>, keep_alive: Duration) -> Self {
-        Self { work: Some(work), queue, ticks: ticks(keep_alive) }
+        Self { work: Some(work), queue, ticks: interval_from_now(keep_alive) }
     }
 }
 
@@ -52,12 +52,12 @@ impl Stream for QueueBody {
         let done = work.as_mut().poll(cx);
         let mut out = Vec::new();
         if let Poll::Ready(messages) = this.queue.poll_take(cx) {
-            messages.iter().for_each(|message| event(&mut out, None, message));
+            messages.iter().for_each(|message| write_event(&mut out, None, message));
         }
         if let Poll::Ready(answer) = done {
             this.work = None;
             if let Some(answer) = answer {
-                event(&mut out, None, &answer.bytes);
+                write_event(&mut out, None, &answer.bytes);
             }
         }
         if !out.is_empty() {
@@ -79,7 +79,7 @@ struct EventStreamReader {
     changed: watch::Receiver<()>,
     /// Number of the last event that was sent.
     last_sent: u64,
-    /// `true` until the event is sent that prepares the client to resume.
+    /// `true` until the priming event is sent, whose id lets the client resume.
     must_prime: bool,
     ticks: Interval,
     /// The identity of the reader, whose key may differ from that of the session.
@@ -89,7 +89,8 @@ struct EventStreamReader {
     slot: Option<(StreamSlot, CancellationToken)>,
 }
 
-/// Returns the response that streams the events after the given number, or from now on without a number.
+/// Returns a response that streams the events of stream `number` after event `after`, or only new events if `after` is
+/// `None`.
 ///
 /// # Errors
 /// `TooLate` if the events are no longer held, and `Ahead` for a number that the stream has not reached yet.
@@ -113,11 +114,11 @@ pub fn stream_events(
         changed,
         last_sent: after.unwrap_or(newest),
         must_prime: session.legacy_revision().is_some_and(|r| r.rules().sse_priming),
-        ticks: ticks(endpoint.transports.http.sse_keep_alive),
+        ticks: interval_from_now(endpoint.transports.http.sse_keep_alive),
         identity: identity.clone(),
         slot,
     };
-    Ok(streaming(state, EventStreamReader::next))
+    Ok(stream_response(state, EventStreamReader::next))
 }
 
 impl EventStreamReader {
@@ -134,18 +135,18 @@ impl EventStreamReader {
                 return None;
             }
             match streams.read(self.number, self.reader, self.last_sent) {
-                Read::Events(events) => {
+                ReadOutcome::Events(events) => {
                     let mut out = Vec::new();
                     for (number, message) in events {
                         let id = EventId { stream: self.number, event: number };
-                        event(&mut out, Some(id), &message);
+                        write_event(&mut out, Some(id), &message);
                         self.last_sent = number;
                     }
                     session.touch_reader();
                     return Some(out.into());
                 }
-                Read::End | Read::Superseded => return None,
-                Read::Wait => {}
+                ReadOutcome::End | ReadOutcome::Superseded => return None,
+                ReadOutcome::Wait => {}
             }
             let evicted = async {
                 match &self.slot {

@@ -64,33 +64,33 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
     }
     let session = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
     let woken = Arc::new(Notify::new());
-    let pump = next_pump_id();
+    let pump_id = next_pump_id();
     let wake = {
         let woken = Arc::clone(&woken);
         Arc::new(move || woken.notify_one())
     };
-    let attached = session.send(Attach(Pump { id: pump, turn: 0, wake, cut: cutter(request) })).await;
+    let attached = session.send(Attach(Pump { id: pump_id, turn: 0, wake, cut: cutter(request) })).await;
     attached.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
     let url = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
-    let ticks = sse::ticks(endpoint.transports.http.sse_keep_alive);
+    let ticks = sse::interval_from_now(endpoint.transports.http.sse_keep_alive);
     let stream = OutboxStream {
         shared,
         session,
-        pump,
+        pump_id,
         woken,
         ticks,
         endpoint_event: Some(url.into()),
         is_closed: false,
         _slot: slot,
     };
-    Ok(sse::streaming(stream, OutboxStream::next))
+    Ok(sse::stream_response(stream, OutboxStream::next))
 }
 
 /// Moves the messages of the session's outbox into the stream.
 struct OutboxStream {
     shared: Arc<SessionShared>,
     session: Addr<Session>,
-    pump: u64,
+    pump_id: u64,
     woken: Arc<Notify>,
     ticks: Interval,
     /// The first event, which names the URL to POST to.
@@ -117,7 +117,7 @@ impl OutboxStream {
             };
             self.is_closed = drained.close.is_some();
             let mut out = Vec::new();
-            drained.frames.iter().for_each(|message| sse::event(&mut out, None, message));
+            drained.frames.iter().for_each(|message| sse::write_event(&mut out, None, message));
             if !out.is_empty() {
                 return Some(out.into());
             }
@@ -128,7 +128,7 @@ impl OutboxStream {
 
 impl Drop for OutboxStream {
     fn drop(&mut self) {
-        self.session.do_send(Disconnected { pump: self.pump, farewell: false });
+        self.session.do_send(Disconnected { pump_id: self.pump_id, farewell: false });
     }
 }
 

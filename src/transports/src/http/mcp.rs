@@ -1,6 +1,7 @@
-//! The MCP endpoint: the checks that every request passes, whatever its era, and the search for the node that owns its
-//! session, call or task, by its headers before the body is read, or else by its message. Each request is looked up at
-//! most once, and not at all if this is the only node.
+//! The MCP endpoint. It checks every request, whatever its era, and finds the node that owns its session, call or task.
+//!
+//! A session is found by the headers, before the body is read. The call or task of a request without a session is found
+//! by its message. There is no search if this is the only node.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use super::{HeaderView, identify, modern, names, read_body, refuse, refuse_message, session};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
-use countersign_exchange::{context::ForwardedHeaders, inflow::Reservation};
+use countersign_exchange::{body_budget::Reservation, context::ForwardedHeaders};
 use countersign_http::{
     answer::{self, Accepts},
     connections::Connection,
@@ -51,7 +52,8 @@ pub struct Post<'a> {
 /// A large request, which is answered on a thread for large messages ([`countersign_runtime::large_messages`]).
 pub struct LargeRequest {
     pub request: Arc<OwnedRequest>,
-    pub mirrored: Result<modern::MirrorCheck, McpError>,
+    /// The check of the headers that mirror its arguments.
+    pub mirror_check: Result<modern::MirrorCheck, McpError>,
 }
 
 /// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).
@@ -122,15 +124,15 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
             return Ok::<_, EnvelopeFault>(None);
         };
         // The arguments are large, too, so they are compared with the headers here.
-        let mirrored = match (&message, &headers) {
+        let mirror_check = match (&message, &headers) {
             (Message::Request(request), Some(headers)) => {
                 modern::check_param_headers(&table, &HeaderView(headers), request)
             }
             _ => Ok(modern::MirrorCheck::Passed),
         };
-        Ok(Some((OwnedMessage::from_message(&message), mirrored)))
+        Ok(Some((OwnedMessage::from_message(&message), mirror_check)))
     };
-    let (message, mirrored) = match large_messages.run(&post.identity.principal.name, parse).await? {
+    let (message, mirror_check) = match large_messages.run(&post.identity.principal.name, parse).await? {
         Ok(Some(parsed)) => parsed,
         Ok(None) => return Ok(session::batch(post, body).await),
         Err(fault) => return Ok(refuse_body(&post, &fault)),
@@ -140,7 +142,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
     }
     drop(body);
     let large = match &message {
-        OwnedMessage::Request(request) => Some(LargeRequest { request: Arc::clone(request), mirrored }),
+        OwnedMessage::Request(request) => Some(LargeRequest { request: Arc::clone(request), mirror_check }),
         OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
     };
     Ok(handle(post, &message.as_message(), large).await)
@@ -337,8 +339,9 @@ pub async fn owner_of_session<'a>(
     Ok(target.map(|target| RemoteOwner { cluster, target }))
 }
 
-/// Finds the node that owns the call or task that a message names. Returns `None` if no other node owns it. A message with a
-/// session id is forwarded by its session alone, because two names could send it back and forth between nodes.
+/// Finds the node that owns the call or task that a message names. Returns `None` if no other node owns it, or if the
+/// message has a session id: [`owner_of_session`] decides then, because the session and the call could belong to different
+/// nodes.
 ///
 /// # Errors
 /// Fails if it cannot be found out which nodes are alive.

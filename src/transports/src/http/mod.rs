@@ -29,7 +29,7 @@ use futures_util::{Stream, StreamExt, future, stream};
 
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
-use countersign_exchange::inflow::Reservation;
+use countersign_exchange::body_budget::Reservation;
 use countersign_http::{answer, connections::Connection, guard::identify_agent};
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision,
@@ -125,13 +125,13 @@ pub async fn read_body(
     limit: Duration,
 ) -> Result<(Bytes, Option<Reservation>), McpError> {
     let connection = Connection::for_request(request);
-    let intake = || connection.as_ref().map_or_else(|| endpoint.connections.intake(), |connection| connection.intake());
+    let budget = || connection.as_ref().map_or_else(|| endpoint.connections.new_budget(), |own| own.budget());
     let mut reading = pin!(async {
         let is_http1 = matches!(payload, Payload::H1 { .. });
         let first = if is_http1 { poll_first(&mut payload).await } else { None };
-        let held = (!is_http1).then(|| intake().hold());
+        let held = (!is_http1).then(|| budget().new_reservation());
         let mut pieces = stream::iter(first).chain(&mut payload);
-        read_pieces(&mut pieces, max, held, || intake().hold()).await
+        read_pieces(&mut pieces, max, held, || budget().new_reservation()).await
     });
     let mut awaited = None;
     let reading = future::poll_fn(|cx| {
@@ -165,7 +165,7 @@ async fn read_pieces<S, E>(
     pieces: &mut S,
     max: usize,
     mut held: Option<Reservation>,
-    hold: impl FnOnce() -> Reservation,
+    new_reservation: impl FnOnce() -> Reservation,
 ) -> Result<(Bytes, Option<Reservation>), McpError>
 where
     S: Stream<Item = Result<Bytes, E>> + Unpin,
@@ -184,7 +184,7 @@ where
     let mut held = match held {
         Some(held) => held,
         None => {
-            let mut held = hold();
+            let mut held = new_reservation();
             held.grow(first.len()).await?;
             held
         }

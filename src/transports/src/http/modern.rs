@@ -60,7 +60,7 @@ pub async fn serve(
     let mut checked = headers::check_request(&view, request, meta)
         .and_then(|revision| check_method(&post, &table, meta, request, revision))
         .and_then(|()| match &large {
-            Some(large) => large.mirrored.clone(),
+            Some(large) => large.mirror_check.clone(),
             None => check_param_headers(&table, &view, request),
         });
     if let Ok(MirrorCheck::UnknownTool) = checked {
@@ -74,7 +74,7 @@ pub async fn serve(
     let limits = &post.endpoint.sessions.limits.outbox;
     let memory = Arc::clone(&post.endpoint.server.memory);
     let principal = Arc::clone(&post.identity.principal);
-    let queue = Arc::new(ResponseQueue::counted(limits.messages, limits.bytes, memory, principal));
+    let queue = Arc::new(ResponseQueue::with_memory(limits.messages, limits.bytes, memory, principal));
     let scope = match build_scope(&post, meta, &queue, table) {
         Ok(scope) => scope,
         Err(error) => return refuse(Some(&request.id), &error),
@@ -113,7 +113,7 @@ pub async fn serve(
             if before.is_empty() || !post.accepts.sse {
                 return answer::response_for(status(&answer), answer);
             }
-            return sse::finished(before, answer.bytes);
+            return sse::complete_response(before, answer.bytes);
         }
     }
     let keep_alive = post.endpoint.transports.http.sse_keep_alive;

@@ -223,7 +223,7 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
     let Some(number) = number else {
         return match done.flatten() {
             Some(answer) if post.accepts.json => answer::response_for(status(&answer), answer),
-            Some(answer) => sse::finished(Vec::new(), answer.bytes),
+            Some(answer) => sse::complete_response(Vec::new(), answer.bytes),
             None => HttpResponse::Accepted().finish(),
         };
     };
@@ -330,7 +330,7 @@ fn open_session(post: &Post<'_>) -> Result<Arc<SessionShared>, McpError> {
     endpoint.sessions.admit(&post.identity.principal)?;
     let websocket = &endpoint.transports.websocket;
     let share = endpoint.server.memory.share(&post.identity.principal.name);
-    let channel = Channel::Streams(Streams::counted(websocket.replay_frames, websocket.replay_bytes, share));
+    let channel = Channel::Streams(Streams::with_share(websocket.replay_frames, websocket.replay_bytes, share));
     let lifetimes = &endpoint.sessions.lifetimes;
     let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &lifetimes.lease_token());
     Ok(Arc::new(session.at_node(lifetimes.node().as_deref())))

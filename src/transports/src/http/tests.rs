@@ -4,14 +4,15 @@ use futures_util::stream;
 
 use super::*;
 use countersign_config::Config;
-use countersign_exchange::inflow::BodyBudget;
+use countersign_exchange::body_budget::BodyBudget;
 use countersign_session::limits;
 
 async fn read_chunks(chunks: &[&'static str], max: usize) -> Result<Bytes, ErrorKind> {
     let mut chunks = stream::iter(chunks.iter().map(|c| Ok::<_, ()>(Bytes::from_static(c.as_bytes()))));
-    let read =
-        read_pieces(&mut chunks, max, None, || limits::body_budget(&Config::default().transports).intake().hold())
-            .await;
+    let read = read_pieces(&mut chunks, max, None, || {
+        limits::body_budget(&Config::default().transports).connection_budget().new_reservation()
+    })
+    .await;
     read.map(|(body, _)| body).map_err(|error| error.kind)
 }
 
@@ -27,23 +28,25 @@ async fn body_is_read_whole_within_its_limit() {
 #[actix::test]
 async fn interrupted_body_is_refused() {
     let mut chunks = stream::iter([Ok(Bytes::from_static(b"{}")), Err(())]);
-    let read =
-        read_pieces(&mut chunks, 5, None, || limits::body_budget(&Config::default().transports).intake().hold()).await;
+    let read = read_pieces(&mut chunks, 5, None, || {
+        limits::body_budget(&Config::default().transports).connection_budget().new_reservation()
+    })
+    .await;
     assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::InvalidRequest));
 }
 
 #[tokio::test(start_paused = true)]
 async fn body_in_pieces_holds_its_bytes() {
     let body_budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5));
-    let intake = body_budget.intake();
+    let budget = body_budget.connection_budget();
     let read = async |sizes: &[usize], held: Option<Reservation>| {
         let mut pieces = stream::iter(sizes.iter().map(|size| Ok::<_, ()>(Bytes::from(vec![b'x'; *size]))));
-        let read = read_pieces(&mut pieces, 1 << 20, held, || intake.hold()).await;
+        let read = read_pieces(&mut pieces, 1 << 20, held, || budget.new_reservation()).await;
         read.map(|(_, held)| held).map_err(|error| error.kind)
     };
     assert!(read(&[6000], None).await.unwrap().is_none());
     // On HTTP/2, a connection may carry many bodies, so each body is counted.
-    assert_eq!(read(&[6000], Some(intake.hold())).await.unwrap().unwrap().bytes(), 6000);
+    assert_eq!(read(&[6000], Some(budget.new_reservation())).await.unwrap().unwrap().bytes(), 6000);
     let held = read(&[2000, 3000, 1000], None).await.unwrap().unwrap();
     assert_eq!(held.bytes(), 6000);
     assert_eq!(

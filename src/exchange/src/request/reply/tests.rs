@@ -39,10 +39,10 @@ fn response_queue_is_bounded_but_accepts_one_long_message() {
 fn response_queue_takes_principals_memory_until_read() {
     let memory = Memory::new(40 << 10, 40 << 10);
     let principal = identity("ann", Role::Agent).principal;
-    let queue = ResponseQueue::counted(100, 1 << 20, Arc::clone(&memory), principal);
+    let queue = ResponseQueue::with_memory(100, 1 << 20, Arc::clone(&memory), principal);
     let message = || Bytes::from(vec![b'x'; 30 << 10]);
     assert!(queue.push(message()));
-    assert_eq!(memory.used_by("ann"), (30 << 10) - EXEMPT_BYTES);
+    assert_eq!(memory.used_by("ann"), (30 << 10) - EXEMPT_MESSAGE_BYTES);
     assert!(!queue.push(message()), "there is no memory for another one");
     assert_eq!(queue.take().len(), 1);
     assert_eq!(memory.used_by("ann"), 0);

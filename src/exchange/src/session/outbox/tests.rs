@@ -69,7 +69,7 @@ fn overflow_lasts_until_pump_is_reattached() {
 fn sent_frames_without_memory_are_dropped_first() {
     let memory = Memory::new(64 << 10, 1 << 20);
     let limits = OutboxLimits { replay_frames: 100, replay_bytes: 1 << 20, bytes: 1 << 20, ..LIMITS };
-    let outbox = Outbox::counted(limits, memory.take("alice", 0).unwrap());
+    let outbox = Outbox::with_share(limits, memory.take("alice", 0).unwrap());
     let (wake, _) = counting_wake();
     assert!(outbox.attach(0, wake));
     for _ in 0..4 {
@@ -186,7 +186,7 @@ fn abandoned_outbox_drops_waiting_frames_and_closes() {
 fn detached_outbox_keeps_at_most_what_may_be_replayed() {
     let memory = Memory::new(1 << 20, 1 << 20);
     let limits = OutboxLimits { messages: 1000, bytes: 1 << 20, replay_frames: 100, replay_bytes: 30_000 };
-    let outbox = Outbox::counted(limits, memory.share("alice"));
+    let outbox = Outbox::with_share(limits, memory.share("alice"));
     let (wake, _) = counting_wake();
     assert!(outbox.attach(0, wake));
     let push = || outbox.push(Bytes::from(vec![b'x'; 10_000]));
@@ -210,7 +210,7 @@ fn outboxes_that_nobody_reads_stay_within_the_total() {
     let (wake, _) = counting_wake();
     let outboxes: Vec<_> = (0..20)
         .map(|n| {
-            let outbox = Outbox::counted(limits, memory.share(if n % 2 == 0 { "alice" } else { "bob" }));
+            let outbox = Outbox::with_share(limits, memory.share(if n % 2 == 0 { "alice" } else { "bob" }));
             let end = CancellationToken::new();
             outbox.set_end_token(end.clone());
             assert!(outbox.attach(0, wake.clone()));
@@ -234,12 +234,12 @@ fn outboxes_that_nobody_reads_stay_within_the_total() {
 fn drained_bytes_count_until_connection_confirms_them() {
     let memory = Memory::new(1 << 20, 1 << 20);
     let limits = OutboxLimits { replay_frames: 0, replay_bytes: 0, bytes: 1 << 20, ..LIMITS };
-    let outbox = Outbox::counted(limits, memory.share("alice"));
+    let outbox = Outbox::with_share(limits, memory.share("alice"));
     let (wake, _) = counting_wake();
     assert!(outbox.attach(0, wake));
     outbox.push(Bytes::from(vec![b'x'; 200_000])).unwrap();
     assert!(outbox.drain(0, 1).is_some() && outbox.is_empty());
-    assert!(memory.used_by("alice") >= 200_000 - EXEMPT_BYTES);
+    assert!(memory.used_by("alice") >= 200_000 - EXEMPT_MESSAGE_BYTES);
     outbox.confirm_taken(0);
     assert!(memory.used_by("alice") <= 16 << 10);
 }
