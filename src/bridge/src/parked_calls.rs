@@ -200,7 +200,7 @@ impl RunningCall {
                     self.take_question(request);
                 }
                 self.outcome = Some(outcome.and_then(|response| {
-                    match self.declined.missing(&response, &self.declared, &self.server) {
+                    match self.declined.capability_error(&response, &self.declared, &self.server) {
                         Some(error) => Err(error),
                         None => Ok(response),
                     }
@@ -307,7 +307,7 @@ pub async fn run_parked(
         };
         let done = matches!(event, Event::Done(_));
         slot.renew(has_answered);
-        if reply.send((event, slot.claim.ticket)).is_err() || done {
+        if reply.send((event, slot.reference.ticket)).is_err() || done {
             return;
         }
     }
@@ -315,7 +315,7 @@ pub async fn run_parked(
 
 /// The reference to a parked call in a `requestState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct ParkedCallRef {
     pub call: CallId,
     /// The number of the resume. Each ticket can be used only once.
     pub ticket: u64,
@@ -368,28 +368,28 @@ impl ParkedCalls {
     ///
     /// # Errors
     /// `INTERNAL_ERROR` if the operating system provides no random numbers.
-    pub fn seal_claim(&self, claim: Claim, binding: &Binding) -> Result<String, McpError> {
-        let claim = json!([self.run_id, claim.call, claim.ticket]).to_string();
-        let sealed = self.sealer.seal(StateKind::ParkedCall, &claim, binding)?;
+    pub fn seal_reference(&self, reference: ParkedCallRef, binding: &Binding) -> Result<String, McpError> {
+        let reference = json!([self.run_id, reference.call, reference.ticket]).to_string();
+        let sealed = self.sealer.seal(StateKind::ParkedCall, &reference, binding)?;
         Ok(match &self.node {
             Some(node) => format!("{node}.{sealed}"),
             None => sealed,
         })
     }
 
-    /// Opens the claim in a `requestState`.
+    /// Returns the reference in a `requestState`.
     ///
     /// # Errors
     /// `-32602` for a state that was not issued for this request.
-    pub fn open(&self, state: &str, binding: &Binding) -> Result<Claim, McpError> {
+    pub fn unseal_reference(&self, state: &str, binding: &Binding) -> Result<ParkedCallRef, McpError> {
         let without_node = self.node.as_ref().and_then(|node| state.strip_prefix(node.as_str())?.strip_prefix('.'));
-        let claim = self.sealer.open(StateKind::ParkedCall, without_node.unwrap_or(state), binding)?;
+        let reference = self.sealer.open(StateKind::ParkedCall, without_node.unwrap_or(state), binding)?;
         let (run_id, call, ticket): ([u8; 16], _, _) =
-            serde_json::from_str(&claim).map_err(|_| invalid_state("it names no call"))?;
+            serde_json::from_str(&reference).map_err(|_| invalid_state("it names no call"))?;
         if run_id != self.run_id {
             return Err(invalid_state("the gateway has been restarted, and the outcome of the call is unknown"));
         }
-        Ok(Claim { call, ticket })
+        Ok(ParkedCallRef { call, ticket })
     }
 
     /// Reserves a slot for one more parked call. Beyond `limit` calls at this upstream, the oldest call whose client is
@@ -428,18 +428,18 @@ impl ParkedCalls {
             ticket: Some(1),
         };
         calls.insert(call, parked);
-        let deadline = tokio::time::Instant::now() + MAX_CLIENT_WAIT;
-        Ok((Slot { parked_calls: Arc::clone(self), claim: Claim { call, ticket: 1 }, deadline, evicted }, receiver))
+        let (reference, deadline) = (ParkedCallRef { call, ticket: 1 }, tokio::time::Instant::now() + MAX_CLIENT_WAIT);
+        Ok((Slot { parked_calls: Arc::clone(self), reference, deadline, evicted }, receiver))
     }
 
     /// Redeems a ticket, which is valid only once.
     ///
     /// # Errors
     /// `-32602` for a ticket that is no longer valid.
-    pub fn redeem(&self, claim: &Claim) -> Result<mpsc::Sender<Resume>, McpError> {
+    pub fn redeem(&self, reference: &ParkedCallRef) -> Result<mpsc::Sender<Resume>, McpError> {
         let mut calls = self.calls.lock();
-        let parked = calls.get_mut(&claim.call).ok_or_else(ended_call_error)?;
-        if parked.ticket != Some(claim.ticket) {
+        let parked = calls.get_mut(&reference.call).ok_or_else(ended_call_error)?;
+        if parked.ticket != Some(reference.ticket) {
             return Err(invalid_state("it has been used already"));
         }
         parked.ticket = None;
@@ -450,7 +450,7 @@ impl ParkedCalls {
 /// The slot of a parked call in [`ParkedCalls`], which is released when it is dropped.
 pub struct Slot {
     parked_calls: Arc<ParkedCalls>,
-    pub claim: Claim,
+    pub reference: ParkedCallRef,
     deadline: tokio::time::Instant,
     /// Cancelled when another call takes the slot.
     evicted: CancellationToken,
@@ -459,19 +459,19 @@ pub struct Slot {
 impl Slot {
     /// Issues the next ticket. The client's time starts again if it has answered a question.
     fn renew(&mut self, has_answered: bool) {
-        self.claim.ticket += 1;
+        self.reference.ticket += 1;
         if has_answered {
             self.deadline = tokio::time::Instant::now() + MAX_CLIENT_WAIT;
         }
-        if let Some(parked) = self.parked_calls.calls.lock().get_mut(&self.claim.call) {
-            parked.ticket = Some(self.claim.ticket);
+        if let Some(parked) = self.parked_calls.calls.lock().get_mut(&self.reference.call) {
+            parked.ticket = Some(self.reference.ticket);
         }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.parked_calls.calls.lock().remove(&self.claim.call);
+        self.parked_calls.calls.lock().remove(&self.reference.call);
     }
 }
 

@@ -233,7 +233,7 @@ impl DeclinedQuestions {
     /// Returns the capabilities that the client would have needed for the declined questions, in the form of
     /// `requiredCapabilities`. `declared` are the capabilities that it has.
     #[must_use]
-    pub fn lacking(&self, declared: &ClientCapabilities) -> Option<Value> {
+    pub fn missing_capabilities(&self, declared: &ClientCapabilities) -> Option<Value> {
         let all = self.0.get()?.lock();
         let mut found: Option<Value> = None;
         for (method, params) in all.iter() {
@@ -253,12 +253,12 @@ impl DeclinedQuestions {
     /// succeeded without an answer. `declared` is the complete declaration of the client as JSON text, including
     /// capabilities that the configuration withholds.
     #[must_use]
-    pub fn missing(&self, response: &Response, declared: &str, server: &str) -> Option<McpError> {
+    pub fn capability_error(&self, response: &Response, declared: &str, server: &str) -> Option<McpError> {
         // Nearly always nothing was declined, so nothing has to be parsed.
         if self.is_empty() {
             return None;
         }
-        let lacking = self.lacking(&ClientCapabilities::from_declaration(declared))?;
+        let missing = self.missing_capabilities(&ClientCapabilities::from_declaration(declared))?;
         if let Response::Result(result) = response
             && !ResultMembers::parse(result.get()).is_error
         {
@@ -266,11 +266,8 @@ impl DeclinedQuestions {
         }
         let message =
             format!("the server {server} cannot do this without a capability that the client did not declare");
-        Some(
-            McpError::new(ErrorKind::MissingCapability, message)
-                .with("requiredCapabilities", lacking)
-                .with("upstream", server),
-        )
+        let error = McpError::new(ErrorKind::MissingCapability, message).with("requiredCapabilities", missing);
+        Some(error.with("upstream", server))
     }
 }
 

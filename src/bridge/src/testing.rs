@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{Bridge, Call, CallPlan, Verb, call, request::Subject, request_state::StateSealer};
+use crate::{Bridge, Call, CallPlan, Verb, call, request::RequestedItem, request_state::StateSealer};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{
     context::Exchange,
@@ -61,8 +61,8 @@ impl Fixture {
         let text = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
         let request = request(&text);
         let plan = CallPlan::for_tool(exchange, &request.outlined_params().object, Some((&self.upstream, None)));
-        let subject = Subject::Name("echo");
-        let base = Call::new(exchange, &self.bridge, &self.upstream, Verb::Tool, subject, &request);
+        let item = RequestedItem::Name("echo");
+        let base = Call::new(exchange, &self.bridge, &self.upstream, Verb::Tool, item, &request);
         call(Call { plan, ..base }).await
     }
 

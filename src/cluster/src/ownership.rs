@@ -20,7 +20,7 @@ pub fn node_of(name: &str) -> Option<&str> {
 }
 
 /// Returns the names in a request that begin with their node: the request state of the parked call that it resumes
-/// (`ParkedCalls::seal_claim` of the bridge), or the ids of servers' tasks (`Task::alias` of the bridge).
+/// (`ParkedCalls::seal_reference` of the bridge), or the ids of servers' tasks (`Task::alias` of the bridge).
 #[must_use]
 pub fn owned_names<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
     let Some(params) = request.params.map(RawValue::get) else { return Vec::new() };

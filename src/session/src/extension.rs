@@ -2,14 +2,15 @@
 //! that both the client and a server declare. They pass unchanged: names and URIs inside are not translated, and eras are
 //! not bridged.
 //!
-//! The gateway cannot know what such a request does. It therefore passes only if nothing of its server is reviewed or a
-//! rule names its method: see [`countersign_domain::policy::subjects`]. Notifications of clients never pass.
+//! The gateway cannot know what such a request does. It passes only if a rule names its method, or if no tool of its
+//! server could be reviewed or denied: see [`countersign_domain::policy::subjects`]. Notifications of clients never
+//! pass.
 
 use std::sync::Arc;
 
 use countersign_bridge::{
     self, Bridge, Call,
-    request::{Subject, Verb},
+    request::{RequestedItem, Verb},
     tasks,
 };
 use countersign_domain::policy::Requester;
@@ -98,8 +99,8 @@ pub async fn call(
         return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
     }
     tracing::debug!(upstream = %upstream.config.name, "a request of an extension is passed on");
-    let subject = Subject::Method(&request.method);
-    countersign_bridge::call(Call::new(exchange, bridge, &upstream, Verb::Extension, subject, request)).await
+    let item = RequestedItem::Method(&request.method);
+    countersign_bridge::call(Call::new(exchange, bridge, &upstream, Verb::Extension, item, request)).await
 }
 
 #[cfg(test)]

@@ -14,14 +14,14 @@ use countersign_routing::{RouteTable, RouteTarget, ToolRoute};
 use countersign_runtime::crash::crash_point;
 use countersign_telemetry::metrics as telemetry;
 
-/// A call with the policy's decision on it. Only [`JudgedCall::carry_out`] applies and counts the decision.
+/// A call with the policy's decision on it. Only [`JudgedCall::apply_decision`] applies and counts the decision.
 pub struct JudgedCall {
     pub route: Arc<ToolRoute>,
     pub decision: Arc<Decision>,
 }
 
 /// Proof that the policy has admitted a call to this tool. No tool is called without it, and only
-/// [`JudgedCall::carry_out`] creates it.
+/// [`JudgedCall::apply_decision`] creates it.
 #[derive(Clone)]
 pub struct AdmittedCall(Arc<ToolRoute>);
 
@@ -32,16 +32,16 @@ impl AdmittedCall {
     }
 }
 
-/// The way on for a call that was not refused.
-pub enum Gate {
-    Open(AdmittedCall),
+/// States whether a call that the policy does not deny runs or is reviewed.
+pub enum Admission {
+    Run(AdmittedCall),
     Review(JudgedCall),
 }
 
-/// States whether a call was already counted.
+/// States whether the decision on a call still has to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
-    NotYet,
+    Count,
     /// The call was admitted before, and continues with the answers to its server's questions.
     AlreadyCounted,
 }
@@ -84,15 +84,15 @@ impl JudgedCall {
     ///
     /// # Errors
     /// `POLICY_DENIED` with the rule and the reason.
-    pub fn carry_out(self, exchange: &Exchange, counting: Counting) -> Result<Gate, McpError> {
-        if counting == Counting::NotYet {
+    pub fn apply_decision(self, exchange: &Exchange, counting: Counting) -> Result<Admission, McpError> {
+        if counting == Counting::Count {
             self.count(exchange);
         }
         let (tool, rule) = (&self.route.name, self.decision.rule.as_deref().unwrap_or("policy.default"));
         let reason = &self.decision.reason;
         match self.verdict() {
-            Verdict::Allow => Ok(Gate::Open(AdmittedCall(self.route))),
-            Verdict::Review => Ok(Gate::Review(self)),
+            Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
+            Verdict::Review => Ok(Admission::Review(self)),
             Verdict::Deny => {
                 let principal = &exchange.identity.principal.name;
                 tracing::info!(%tool, %principal, rule, %reason, "a call was denied");

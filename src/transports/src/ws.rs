@@ -39,7 +39,7 @@ use countersign_session::{
     actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
     cluster::lost_session,
     middleware::check_role,
-    sessions::RegisteredSession,
+    sessions::SessionWithActor,
 };
 use countersign_telemetry::metrics::Transport;
 
@@ -148,22 +148,22 @@ fn authorization(endpoint: &McpEndpoint, request: &HttpRequest) -> Option<Box<st
     Some(request.headers().get(AUTHORIZATION)?.to_str().ok()?.into())
 }
 
-fn open_session(endpoint: &Arc<McpEndpoint>, identity: Identity, authorization: Option<Box<str>>) -> RegisteredSession {
+fn open_session(endpoint: &Arc<McpEndpoint>, identity: Identity, authorization: Option<Box<str>>) -> SessionWithActor {
     let websocket = &endpoint.transports.websocket;
     let replay = (websocket.replay_frames, websocket.replay_bytes);
     let mut session = endpoint.sessions.outbox_session(Transport::WebSocket, identity, replay);
     session.authorization = authorization;
     let shared = Arc::new(session);
     let addr = Session::open(&endpoint.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
-    RegisteredSession { shared, addr }
+    SessionWithActor { shared, addr }
 }
 
 /// Returns the session that a client resumes.
-fn find_session(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result<RegisteredSession, McpError> {
+fn find_session(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result<SessionWithActor, McpError> {
     let session = endpoint.sessions.find(identity, Transport::WebSocket, id);
     session
         .filter(|session| session.legacy_revision().is_some())
-        .and_then(|session| endpoint.sessions.registered(session))
+        .and_then(|session| endpoint.sessions.find_actor(session))
         .ok_or_else(|| {
             if endpoint.server.cluster.as_deref().is_some_and(|cluster| cluster.has_lost(id)) {
                 return lost_session();
@@ -173,7 +173,7 @@ fn find_session(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result
 }
 
 /// Rewinds the outbox to the last frame that the client has received. Returns the turn of the new connection.
-fn rewind(entry: &RegisteredSession, received: u64) -> Result<u64, McpError> {
+fn rewind(entry: &SessionWithActor, received: u64) -> Result<u64, McpError> {
     let Channel::Outbox(outbox) = &entry.shared.channel else { return Ok(0) };
     outbox.rewind(received).map_err(|fault| match fault {
         ResumeFault::TooLate => McpError::new(

@@ -14,7 +14,7 @@ use crate::{
     questions::{self, ClientAsker, MessageRecipient, Relay},
     request_state::StateSealer,
     tasks::{self, Tasks},
-    translation::request::{Subject, Verb},
+    translation::request::{RequestedItem, Verb},
 };
 use countersign_config::UpstreamConfig;
 use countersign_exchange::{context::Exchange, memory::Memory, reply::Reply};
@@ -101,7 +101,7 @@ pub struct Call<'a> {
     pub upstream: &'a Arc<Upstream>,
     pub verb: Verb,
     /// The requested item, under the upstream's own name.
-    pub subject: Subject<'a>,
+    pub item: RequestedItem<'a>,
     /// The URI that the client named, if it reads a resource.
     pub uri: Option<&'a str>,
     /// The request of the client, unchanged.
@@ -123,7 +123,7 @@ impl<'a> Call<'a> {
         bridge: &'a Arc<Bridge>,
         upstream: &'a Arc<Upstream>,
         verb: Verb,
-        subject: Subject<'a>,
+        item: RequestedItem<'a>,
         request: &'a Request<'a>,
     ) -> Self {
         let (plan, is_read_only) = (CallPlan::new(&request.outlined_params().object), verb != Verb::Extension);
@@ -132,7 +132,7 @@ impl<'a> Call<'a> {
             bridge,
             upstream,
             verb,
-            subject,
+            item,
             uri: None,
             request,
             definition: None,

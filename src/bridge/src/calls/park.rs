@@ -8,7 +8,9 @@ use tokio::sync::oneshot;
 
 use super::prepared_call::PreparedCall;
 use crate::{
-    parked_calls::{Answers, Claim, ClientQuestion, Event, Input, Resume, RunningCall, ended_call_error, run_parked},
+    parked_calls::{
+        Answers, ClientQuestion, Event, Input, ParkedCallRef, Resume, RunningCall, ended_call_error, run_parked,
+    },
     questions::Relay,
     request_state::Binding,
     translation::{request::Verb, result::input_result},
@@ -40,7 +42,7 @@ pub async fn call(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
         let relay = Relay::new(prepared.recipient(), false);
         let response = upstream.call(&prepared.caller, &outgoing, Arc::clone(&relay) as _).await?;
         let declared = &prepared.call.exchange.facts.capabilities;
-        return match relay.declined().missing(&response, declared, &upstream.config.name) {
+        return match relay.declined().capability_error(&response, declared, &upstream.config.name) {
             Some(error) => Err(error),
             None => prepared.reply(response),
         };
@@ -65,7 +67,7 @@ pub async fn call(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
             let bytes = PARKED_CALL_BYTES + 2 * prepared.call.request.params.map_or(0, |params| params.get().len());
             let share = prepared.call.bridge.memory.take(&prepared.caller.principal.name, bytes)?;
             let (slot, resumes) = parked_calls.admit(&prepared.caller.principal.name, &upstream.config.name, limit)?;
-            let answer = input_required(prepared, slot.claim, &questions)?;
+            let answer = input_required(prepared, slot.reference, &questions)?;
             actix::spawn(async move {
                 let _share = share;
                 run_parked(running_call, relay, slot, resumes).await;
@@ -78,21 +80,25 @@ pub async fn call(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
 /// Resumes a parked call with the answers of its client.
 async fn resume(prepared: &PreparedCall<'_>, state: &str, answers: Answers) -> Result<Reply, McpError> {
     let parked_calls = &prepared.call.bridge.parked;
-    let claim = parked_calls.open(state, &binding(prepared))?;
-    let resumes = parked_calls.redeem(&claim)?;
+    let call_ref = parked_calls.unseal_reference(state, &binding(prepared))?;
+    let resumes = parked_calls.redeem(&call_ref)?;
     let (reply, event) = oneshot::channel();
     let resume = Resume { answers, recipient: prepared.recipient(), reply };
     // A call that is ending closes its channel.
     resumes.send(resume).await.map_err(|_| ended_call_error())?;
     match event.await.map_err(|_| ended_call_error())? {
         (Event::Done(response), _) => prepared.reply(response?),
-        (Event::Input(questions), ticket) => input_required(prepared, Claim { ticket, ..claim }, &questions),
+        (Event::Input(questions), ticket) => input_required(prepared, ParkedCallRef { ticket, ..call_ref }, &questions),
     }
 }
 
 /// Returns the `InputRequiredResult` (2026-07-28/basic/patterns/mrtr).
-fn input_required(prepared: &PreparedCall<'_>, claim: Claim, questions: &[ClientQuestion]) -> Result<Reply, McpError> {
-    let state = prepared.call.bridge.parked.seal_claim(claim, &binding(prepared))?;
+fn input_required(
+    prepared: &PreparedCall<'_>,
+    call_ref: ParkedCallRef,
+    questions: &[ClientQuestion],
+) -> Result<Reply, McpError> {
+    let state = prepared.call.bridge.parked.seal_reference(call_ref, &binding(prepared))?;
     let requests =
         questions.iter().map(|question| (question.key.as_str(), question.method.as_str(), question.params.as_deref()));
     Ok(Reply::passed_on(input_result(requests, Some(&state), &prepared.server_meta())))
@@ -114,7 +120,7 @@ pub(super) fn binding(prepared: &PreparedCall<'_>) -> Binding {
         prepared.caller.principal.name.as_str(),
         call.upstream.config.name.as_str(),
         call.verb.method().unwrap_or_default(),
-        call.subject.text(),
+        call.item.text(),
         &arguments,
     ];
     let mut hash = PartHasher::new("binding of a call");

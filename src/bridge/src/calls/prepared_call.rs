@@ -136,12 +136,12 @@ impl<'a> PreparedCall<'a> {
         let revision = self.negotiated.revision;
         if self.call.verb == Verb::Extension && self.call.request.params.is_none() && revision.era() == Era::Legacy {
             // The client sent no parameters, so the upstream gets none.
-            return Outgoing::new(self.call.upstream.next_request_id(), self.call.subject.text(), None);
+            return Outgoing::new(self.call.upstream.next_request_id(), self.call.item.text(), None);
         }
         let draft = Draft {
-            method: self.call.verb.method().unwrap_or_else(|| self.call.subject.text()),
+            method: self.call.verb.method().unwrap_or_else(|| self.call.item.text()),
             params: self.params,
-            subject: self.call.subject,
+            item: self.call.item,
             declared_client: self.declared_client.clone(),
             extra,
         };
@@ -218,7 +218,7 @@ impl<'a> PreparedCall<'a> {
     /// on more than its key is never cached: answers to questions, tasks, calls with progress, and calls with an unknown
     /// member in `_meta`.
     pub(super) fn prepare_lookup(&self) -> Option<CacheLookup> {
-        let Call { upstream, verb, subject, is_read_only, .. } = self.call;
+        let Call { upstream, verb, item, is_read_only, .. } = self.call;
         let cache = upstream.cache()?;
         let is_cacheable = is_read_only
             && matches!(verb, Verb::Tool | Verb::Resource)
@@ -232,17 +232,17 @@ impl<'a> PreparedCall<'a> {
         {
             return None;
         }
-        // The key contains the subject under the upstream's own name. The client may use another name.
-        let subject_member = if verb == Verb::Tool { "name" } else { "uri" };
+        // The key contains the item under the upstream's own name. The client may use another name.
+        let item_member = if verb == Verb::Tool { "name" } else { "uri" };
         let mut digest = canonical_text_hash(
-            &self.params.object.edit(&[("_meta", MemberEdit::Drop), (subject_member, MemberEdit::Drop)]),
+            &self.params.object.edit(&[("_meta", MemberEdit::Drop), (item_member, MemberEdit::Drop)]),
         );
         for (name, value) in self.forwarded() {
             digest.push_str(&format!("\n{name}:{value}"));
         }
         Some(cache.prepare(CacheRequest {
             method: verb.method()?,
-            subject: subject.text(),
+            subject: item.text(),
             digest,
             capabilities: &self.caller.capabilities,
             principal: &self.caller.principal,

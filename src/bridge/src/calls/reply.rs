@@ -12,7 +12,7 @@ use crate::{
         ask::TaskRequest,
         awaited_task::AwaitedTask,
         legacy,
-        table::{Mode, Task},
+        table::{Task, TaskKind},
     },
     translation::{
         error,
@@ -64,9 +64,9 @@ impl PreparedCall<'_> {
         }
     }
 
-    /// Returns the reply of a handshake-era upstream that wants pages to be opened before the call, for a stateless
-    /// client. The reply asks for input, and the client's retry is then the first real call
-    /// (2025-11-25/client/elicitation).
+    /// Turns the error with which a handshake-era upstream asks for pages to be opened first into a result that asks a
+    /// stateless client for input. Returns `None` for any other error. The upstream runs the call only when the client
+    /// retries it (2025-11-25/client/elicitation).
     fn urls_as_input(&self, error: &RpcError) -> Option<Reply> {
         let (client, upstream) = (self.call.exchange.revision(), self.negotiated.revision);
         if (upstream.era(), client.era()) != (Era::Legacy, Era::Modern)
@@ -139,28 +139,21 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
     match prepared.negotiated.revision.era() {
         Era::Modern if is_task(text) => {
             if stateless {
-                let task = register(prepared, text, Mode::SameEra)?;
+                let task = register(prepared, text, TaskKind::SameEra)?;
                 let renamed = task_shape::with_task_id(text, &task.alias);
                 // `tasks/get` contains the questions and the name of the server that asks them.
                 return Ok(Some(Reply::passed_on(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
             }
-            let task = register(prepared, text, Mode::Extension(parking_lot::Mutex::new(false)))?;
+            let task = register(prepared, text, TaskKind::Extension { is_cancelled: parking_lot::Mutex::new(false) })?;
             let status = Status::parse(text).unwrap_or(Status::Working);
             Ok(Some(create_task_reply(&task_shape::legacy(text, &task.alias, status))))
         }
         Era::Modern if !stateless && prepared.call.plan.wants_task => {
             // The upstream answered at once without a task, but the client has requested one.
-            let (times, outcome) = (Times::now(), Ok(result.to_owned()));
-            let task = insert(
-                prepared,
-                Task::new(
-                    String::new(),
-                    prepared.call.upstream,
-                    prepared.caller.clone(),
-                    Mode::Done(outcome, times),
-                    None,
-                ),
-            );
+            let times = Times::now();
+            let kind = TaskKind::Done(Ok(result.to_owned()), times);
+            let task = Task::new(String::new(), prepared.call.upstream, prepared.caller.clone(), kind, None);
+            let task = insert(prepared, task);
             Ok(Some(create_task_reply(&task_shape::local(&task.alias, Status::Working, &times))))
         }
         Era::Modern => Ok(None),
@@ -169,7 +162,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
                 return Ok(None);
             };
             if !stateless && prepared.call.plan.wants_task {
-                let task = register(prepared, created, Mode::SameEra)?;
+                let task = register(prepared, created, TaskKind::SameEra)?;
                 let renamed = task_shape::with_task_id(created, &task.alias);
                 let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
                 return Ok(Some(Reply::passed_on(json)));
@@ -180,7 +173,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             let declared = Arc::clone(&prepared.call.exchange.facts.capabilities);
             let server = prepared.call.upstream.config.name.clone();
             let awaited = AwaitedTask::new(created, prepared.caller.capabilities.clone(), declared, server);
-            let task = register(prepared, created, Mode::AwaitedTask(awaited.clone()))?;
+            let task = register(prepared, created, TaskKind::AwaitedTask(awaited.clone()))?;
             awaited.wait(&task, prepared.call.upstream);
             let described = task_shape::modern(created, &task.alias, Status::Working, None);
             let json = task_shape::with_result_type(&described, "task");
@@ -200,11 +193,11 @@ fn create_task_reply(task: &str) -> Reply {
     Reply::passed_on(format!(r#"{{"task":{task}}}"#))
 }
 
-fn register(prepared: &PreparedCall<'_>, task: &str, mode: Mode) -> Result<Arc<Task>, McpError> {
+fn register(prepared: &PreparedCall<'_>, task: &str, kind: TaskKind) -> Result<Arc<Task>, McpError> {
     let upstream_id = task_shape::task_id(task)
         .ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no id"))?;
     let ttl: Option<Duration> = task_shape::duration_ms(task, "ttlMs").or_else(|| task_shape::duration_ms(task, "ttl"));
-    Ok(insert(prepared, Task::new(upstream_id, prepared.call.upstream, prepared.caller.clone(), mode, ttl)))
+    Ok(insert(prepared, Task::new(upstream_id, prepared.call.upstream, prepared.caller.clone(), kind, ttl)))
 }
 
 fn insert(prepared: &PreparedCall<'_>, task: Task) -> Arc<Task> {
@@ -228,7 +221,7 @@ pub async fn reply_for_legacy_client(prepared: &PreparedCall<'_>, response: Resp
 /// Waits for the result of a task, for a handshake-era client that did not request one.
 async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Result<Reply, McpError> {
     let exchange = prepared.call.exchange;
-    let task = register(prepared, created, Mode::Extension(parking_lot::Mutex::new(false)))?;
+    let task = register(prepared, created, TaskKind::Extension { is_cancelled: parking_lot::Mutex::new(false) })?;
     let task_request = TaskRequest::new(exchange, task)?;
     let mut cancel_guard = legacy::CancelOnDrop::new(&task_request);
     let result = legacy::extension_result(&task_request, None).await;

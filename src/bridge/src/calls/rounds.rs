@@ -42,7 +42,7 @@ pub async fn pass_through(prepared: &PreparedCall<'_>) -> Result<Reply, McpError
         }
         Kind::Complete => {
             prepared.cache(&response);
-            let outcome = prepared.result_adapter().outcome(result.get(), &parsed)?;
+            let outcome = prepared.result_adapter().adapt_parsed(result.get(), &parsed)?;
             match response {
                 Response::Result(result) => Ok(outcome.reply(result)),
                 response => prepared.reply(response),

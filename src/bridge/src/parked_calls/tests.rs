@@ -130,7 +130,7 @@ fn resume(answers: &str) -> (Resume, oneshot::Receiver<(Event, u64)>) {
 fn spawn_parked(running_call: RunningCall, parked_calls: &Arc<ParkedCalls>) -> mpsc::Sender<Resume> {
     let (relay, _requests) = Relay::with_questions(MessageRecipient::none(), false);
     let (slot, resumes) = parked_calls.admit("alice", "u", usize::MAX).unwrap();
-    let sender = parked_calls.calls.lock()[&slot.claim.call].resumes.clone();
+    let sender = parked_calls.calls.lock()[&slot.reference.call].resumes.clone();
     actix::spawn(run_parked(running_call, relay, slot, resumes));
     sender
 }
@@ -190,29 +190,29 @@ async fn ticket_is_valid_once_and_slots_are_limited() {
     assert_eq!(parked_calls.admit("alice", "v", usize::MAX).err().unwrap().kind, ErrorKind::Overloaded);
     assert!(parked_calls.admit("bob", "u", usize::MAX).is_ok());
     let (slot, _) = &mut slots[0];
-    let claim = slot.claim;
-    assert!(parked_calls.redeem(&Claim { ticket: 9, ..claim }).is_err());
-    assert!(parked_calls.redeem(&claim).is_ok());
-    assert!(parked_calls.redeem(&claim).is_err());
+    let reference = slot.reference;
+    assert!(parked_calls.redeem(&ParkedCallRef { ticket: 9, ..reference }).is_err());
+    assert!(parked_calls.redeem(&reference).is_ok());
+    assert!(parked_calls.redeem(&reference).is_err());
     slot.renew(true);
-    assert!(parked_calls.redeem(&claim).is_err());
-    assert!(parked_calls.redeem(&slot.claim).is_ok());
+    assert!(parked_calls.redeem(&reference).is_err());
+    assert!(parked_calls.redeem(&slot.reference).is_ok());
     drop(slots);
-    assert!(parked_calls.is_empty() && parked_calls.redeem(&claim).is_err());
+    assert!(parked_calls.is_empty() && parked_calls.redeem(&reference).is_err());
 }
 
 #[actix::test]
 async fn state_of_earlier_run_says_that_outcome_is_unknown() {
     let sealer = Arc::new(StateSealer::new([7; 32]).unwrap());
     let calls = [Some("a".to_owned()), None].map(|node| ParkedCalls::new(node, Arc::clone(&sealer)));
-    let claim = Claim { call: [1; 16], ticket: 2 };
+    let reference = ParkedCallRef { call: [1; 16], ticket: 2 };
     for calls in &calls {
-        let state = calls.seal_claim(claim, &[1; 32]).unwrap();
-        assert_eq!(calls.open(&state, &[1; 32]), Ok(claim));
+        let state = calls.seal_reference(reference, &[1; 32]).unwrap();
+        assert_eq!(calls.unseal_reference(&state, &[1; 32]), Ok(reference));
         let later = ParkedCalls::new(calls.node.clone(), Arc::clone(&sealer));
-        assert!(later.open(&state, &[1; 32]).unwrap_err().message.contains("has been restarted"));
+        assert!(later.unseal_reference(&state, &[1; 32]).unwrap_err().message.contains("has been restarted"));
     }
-    assert!(calls[0].seal_claim(claim, &[1; 32]).unwrap().starts_with("a.cp1."));
+    assert!(calls[0].seal_reference(reference, &[1; 32]).unwrap().starts_with("a.cp1."));
 }
 
 #[actix::test]
@@ -220,12 +220,12 @@ async fn oldest_call_with_absent_client_is_evicted_beyond_limit() {
     let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
     let slots: Vec<_> = (0..3).map(|_| parked_calls.admit("alice", "u", 3).unwrap().0).collect();
     // The client of the first call is back.
-    parked_calls.redeem(&slots[0].claim).unwrap();
+    parked_calls.redeem(&slots[0].reference).unwrap();
     let _other = parked_calls.admit("alice", "v", 3).unwrap();
     assert_eq!(slots.iter().map(|slot| slot.evicted.is_cancelled()).collect::<Vec<_>>(), [false; 3]);
     let _fourth = parked_calls.admit("alice", "u", 3).unwrap();
     assert_eq!(slots.iter().map(|slot| slot.evicted.is_cancelled()).collect::<Vec<_>>(), [false, true, false]);
-    assert!(parked_calls.redeem(&slots[1].claim).is_err() && parked_calls.redeem(&slots[2].claim).is_ok());
+    assert!(parked_calls.redeem(&slots[1].reference).is_err() && parked_calls.redeem(&slots[2].reference).is_ok());
 }
 
 #[test]

@@ -65,11 +65,11 @@ fn take_sent(queue: &ResponseQueue) -> Vec<String> {
 fn declined_questions_name_missing_capabilities() {
     let declined = DeclinedQuestions::default();
     let sampling = ClientCapabilities { sampling: true, ..ClientCapabilities::default() };
-    assert_eq!(declined.lacking(&sampling), None);
+    assert_eq!(declined.missing_capabilities(&sampling), None);
     declined.note("vendor/ask", None);
     declined.note("sampling/createMessage", None);
     assert_eq!(
-        declined.lacking(&sampling),
+        declined.missing_capabilities(&sampling),
         None,
         "the client declares sampling, so it was declined for another reason"
     );
@@ -77,10 +77,10 @@ fn declined_questions_name_missing_capabilities() {
         declined.note("elicitation/create", RawValue::from_string(params.to_owned()).ok());
     }
     declined.note("roots/list", None);
-    let lacking = declined.lacking(&sampling).unwrap();
-    assert_eq!(lacking, json!({ "elicitation": { "form": {}, "url": {} }, "roots": {} }));
-    let lacking = declined.lacking(&ClientCapabilities::default()).unwrap();
-    assert_eq!(lacking["sampling"], json!({}));
+    let missing_capabilities = declined.missing_capabilities(&sampling).unwrap();
+    assert_eq!(missing_capabilities, json!({ "elicitation": { "form": {}, "url": {} }, "roots": {} }));
+    let missing_capabilities = declined.missing_capabilities(&ClientCapabilities::default()).unwrap();
+    assert_eq!(missing_capabilities["sampling"], json!({}));
 }
 
 #[test]

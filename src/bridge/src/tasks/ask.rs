@@ -9,7 +9,7 @@ use crate::{
     questions::{MessageRecipient, Relay},
     translation::{
         error,
-        request::{self, DeclaredClient, Draft, Subject, Verb, client_info},
+        request::{self, DeclaredClient, Draft, RequestedItem, Verb, client_info},
         result::ResultAdapter,
     },
 };
@@ -93,7 +93,7 @@ impl<'a> TaskRequest<'a> {
             upstream: &self.negotiated,
             scheme: self.upstream.names.scheme(),
         }
-        .text(result)
+        .adapt_nested(result)
     }
 }
 
@@ -105,7 +105,7 @@ pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, mo
     let draft = Draft {
         method,
         params: outline.params(params),
-        subject: Subject::Task(&task.upstream_id),
+        item: RequestedItem::Task(&task.upstream_id),
         declared_client: DeclaredClient {
             modern: modern && revision.era() == Era::Modern,
             info: client_info().into(),

@@ -94,11 +94,13 @@ impl AwaitedTask {
     /// declare.
     fn check_capabilities(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
         match &response {
-            Ok(answer) => self.declined.missing(answer, &self.declared, &self.server).map_or(response, |error| {
-                let data = RawValue::from_string(error.data().to_string()).ok();
-                let code = error.kind.number();
-                Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }))
-            }),
+            Ok(answer) => {
+                self.declined.capability_error(answer, &self.declared, &self.server).map_or(response, |error| {
+                    let data = RawValue::from_string(error.data().to_string()).ok();
+                    let code = error.kind.number();
+                    Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }))
+                })
+            }
             Err(_) => response,
         }
     }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::{
     Tasks,
     ask::TaskRequest,
-    table::{Mode, Task},
+    table::{Task, TaskKind},
 };
 use crate::{
     questions::{self, ClientAsker, Relay},
@@ -38,17 +38,17 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>) -> Result<Reply, McpError
 }
 
 async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpError> {
-    if let Mode::Done(outcome, times) = &task.mode {
+    if let TaskKind::Done(outcome, times) = &task.kind {
         return Ok(task_shape::local(&task.alias, status_of_outcome(outcome), times));
     }
     let task_request = TaskRequest::new(exchange, task)?;
     let alias = &task_request.task.alias;
     let described = task_request.ask_or_fail("tasks/get", "{}").await?;
     let status = status(described.get())?;
-    Ok(match &task_request.task.mode {
-        Mode::Extension(cancelled) => {
+    Ok(match &task_request.task.kind {
+        TaskKind::Extension { is_cancelled } => {
             // A cancelled task stays cancelled, even if its work continues (2025-11-25, "Task Cancellation").
-            let status = if *cancelled.lock() { Status::Cancelled } else { status };
+            let status = if *is_cancelled.lock() { Status::Cancelled } else { status };
             task_shape::legacy(described.get(), alias, status)
         }
         _ => task_shape::with_task_id(described.get(), alias),
@@ -74,11 +74,11 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
     let params = request.params.map_or("{}", |params| params.get());
     let task_request = TaskRequest::new(exchange, task)?;
     let alias = &task_request.task.alias;
-    let result = match &task_request.task.mode {
-        Mode::Done(Ok(result), _) => task_request.adapted_result(result.get())?,
-        Mode::Done(Err(error), _) => return Err(task_request.error(error)),
-        Mode::Extension(cancelled) => extension_result(&task_request, Some(cancelled)).await?,
-        Mode::SameEra | Mode::AwaitedTask(_) => {
+    let result = match &task_request.task.kind {
+        TaskKind::Done(Ok(result), _) => task_request.adapted_result(result.get())?,
+        TaskKind::Done(Err(error), _) => return Err(task_request.error(error)),
+        TaskKind::Extension { is_cancelled } => extension_result(&task_request, Some(is_cancelled)).await?,
+        TaskKind::SameEra | TaskKind::AwaitedTask(_) => {
             let outgoing = task_request.outgoing("tasks/result", params);
             let (relay, requests) =
                 Relay::with_questions(task_request.recipient(task_request.task.caller.log_level), true);
@@ -102,11 +102,11 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
 /// The error with which the task fails.
 pub async fn extension_result(
     task_request: &TaskRequest<'_>,
-    cancelled: Option<&parking_lot::Mutex<bool>>,
+    is_cancelled: Option<&parking_lot::Mutex<bool>>,
 ) -> Result<String, McpError> {
     let mut answered: HashSet<String> = HashSet::new();
     loop {
-        if cancelled.is_some_and(|cancelled| *cancelled.lock()) {
+        if is_cancelled.is_some_and(|is_cancelled| *is_cancelled.lock()) {
             return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled"));
         }
         let task = task_request.ask_or_fail("tasks/get", "{}").await?;
@@ -207,18 +207,18 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
     let ended = || McpError::new(ErrorKind::InvalidParams, "the task has ended already");
     let task_request = TaskRequest::new(exchange, task)?;
     let alias = &task_request.task.alias;
-    match &task_request.task.mode {
-        Mode::Done(..) => Err(ended()),
-        Mode::Extension(cancelled) => {
+    match &task_request.task.kind {
+        TaskKind::Done(..) => Err(ended()),
+        TaskKind::Extension { is_cancelled } => {
             let task = task_request.ask_or_fail("tasks/get", "{}").await?;
-            if status(task.get())?.is_terminal() || *cancelled.lock() {
+            if status(task.get())?.is_terminal() || *is_cancelled.lock() {
                 return Err(ended());
             }
             task_request.ask_or_fail("tasks/cancel", params).await?;
-            *cancelled.lock() = true;
+            *is_cancelled.lock() = true;
             Ok(Reply::new(task_shape::legacy(task.get(), alias, Status::Cancelled)))
         }
-        Mode::SameEra | Mode::AwaitedTask(_) => {
+        TaskKind::SameEra | TaskKind::AwaitedTask(_) => {
             let task = task_request.ask_or_fail("tasks/cancel", params).await?;
             Ok(Reply::new(task_shape::with_task_id(task.get(), alias)))
         }

@@ -10,7 +10,7 @@ use super::{
     Tasks,
     ask::TaskRequest,
     awaited_task, declares, missing_extension,
-    table::{Mode, Task},
+    table::{Task, TaskKind},
 };
 use crate::{
     questions,
@@ -37,7 +37,7 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) ->
 /// The errors of [`get`].
 pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<String, McpError> {
     let alias = &task_request.task.alias;
-    if let Mode::AwaitedTask(awaited) = &task_request.task.mode {
+    if let TaskKind::AwaitedTask(awaited) = &task_request.task.kind {
         return Ok(
             awaited.describe(alias, |result| task_request.adapted_result(result).unwrap_or_else(|_| result.to_owned()))
         );
@@ -98,7 +98,7 @@ pub async fn update(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
         return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
             .with("member", "params.inputResponses"));
     };
-    if let Mode::AwaitedTask(awaited) = &task.mode {
+    if let TaskKind::AwaitedTask(awaited) = &task.kind {
         awaited.update(responses);
     } else {
         TaskRequest::new(exchange, task)?.ask_or_fail("tasks/update", params).await?;
@@ -113,8 +113,8 @@ pub async fn update(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
 pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
     let params = request.params.map_or("{}", |params| params.get());
     let task_request = TaskRequest::new(exchange, task)?;
-    match &task_request.task.mode {
-        Mode::AwaitedTask(awaited) => {
+    match &task_request.task.kind {
+        TaskKind::AwaitedTask(awaited) => {
             // The upstream refuses to cancel a task that has ended, but the client gets an acknowledgement.
             if let Err(error) = task_request.ask("tasks/cancel", params).await? {
                 tracing::debug!(code = error.code, "the upstream does not cancel a task");

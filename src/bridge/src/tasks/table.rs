@@ -20,13 +20,13 @@ const MAX_TASKS: usize = 1000;
 /// The longest time for which a task is remembered, including a task without a `ttl`.
 const MAX_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The place where a task's state is kept, which decides how the gateway requests it.
-pub enum Mode {
+/// The kind of a task, by the eras of its client and its upstream. It decides how the gateway gets the task's state.
+pub enum TaskKind {
     /// The task runs at an upstream of its client's era.
     SameEra,
-    /// The task runs at a stateless upstream, for a client of 2025-11-25. The value is `true` once the client has
-    /// cancelled it.
-    Extension(Mutex<bool>),
+    /// The task runs at a stateless upstream, for a client of 2025-11-25. `is_cancelled` is set by the client's
+    /// cancellation.
+    Extension { is_cancelled: Mutex<bool> },
     /// The task runs at an upstream of 2025-11-25, for a stateless client. The gateway waits for its result.
     AwaitedTask(Arc<AwaitedTask>),
     /// The gateway keeps the outcome: a client of 2025-11-25 requested a task, and the stateless upstream answered at
@@ -44,7 +44,7 @@ pub struct Task {
     pub upstream: Weak<Upstream>,
     /// The caller of the upstream. Further requests about the task use the same link.
     pub caller: Caller,
-    pub mode: Mode,
+    pub kind: TaskKind,
     created_at: Instant,
     expires_at: Instant,
 }
@@ -55,7 +55,7 @@ impl Task {
         upstream_id: String,
         upstream: &Arc<Upstream>,
         caller: Caller,
-        mode: Mode,
+        kind: TaskKind,
         ttl: Option<Duration>,
     ) -> Self {
         let created_at = Instant::now();
@@ -66,7 +66,7 @@ impl Task {
             upstream_id,
             upstream: Arc::downgrade(upstream),
             caller: Caller { link_choice: caller.link_choice.for_follow_up(), ..caller },
-            mode,
+            kind,
             created_at,
             expires_at: created_at + retention,
         }
@@ -183,7 +183,7 @@ mod tests {
             log_level: None,
             link_choice: LinkChoice::default(),
         };
-        Task::new("own".into(), upstream, caller, Mode::SameEra, ttl)
+        Task::new("own".into(), upstream, caller, TaskKind::SameEra, ttl)
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub fn for_client(
             let message = error.message.clone();
             McpError::from_upstream(ErrorKind::MissingCapability, MISSING_CAPABILITY, message, Some(data))
         }
-        // This era must not use the code, which does not mean a missing resource for other methods than reading.
+        // The stateless era must not use this code, which means a missing resource only for `resources/read`.
         (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) => foreign(ErrorKind::UpstreamError, INTERNAL),
         (Era::Modern, Era::Legacy, INVALID_PARAMS) if is_read => {
             foreign(ErrorKind::ResourceNotFound, RESOURCE_NOT_FOUND)

@@ -21,7 +21,7 @@ pub enum Verb {
     Prompt,
     Resource,
     Complete,
-    /// A request of an extension, which the gateway does not know. Its method is the subject.
+    /// A request of an extension, which the gateway does not know. Its method is the item.
     Extension,
 }
 
@@ -41,7 +41,7 @@ impl Verb {
 
 /// The requested item, under the upstream's own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject<'a> {
+pub enum RequestedItem<'a> {
     /// `params.name`
     Name(&'a str),
     /// `params.uri`
@@ -55,7 +55,7 @@ pub enum Subject<'a> {
     None,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> RequestedItem<'a> {
     /// Returns the text that names the item.
     #[must_use]
     pub const fn text(self) -> &'a str {
@@ -67,7 +67,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The client for which an upstream is called, as far as the upstream is told.
+/// The facts about the client that an upstream is told.
 #[derive(Clone, Debug, Default)]
 pub struct DeclaredClient<'a> {
     /// `true` if the client's `params` contain the facts that the stateless era requires.
@@ -92,7 +92,7 @@ pub struct Draft<'a> {
     pub method: &'a str,
     /// The client's own parameters.
     pub params: OutlinedParams<'a>,
-    pub subject: Subject<'a>,
+    pub item: RequestedItem<'a>,
     pub declared_client: DeclaredClient<'a>,
     /// Members to add to the client's parameters, such as `inputResponses` and `requestState` of a further round.
     pub extra: &'a [(&'static str, &'a str)],
@@ -103,14 +103,14 @@ pub struct Draft<'a> {
 pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing {
     let number = id.to_compact_string();
     let meta = meta_for(&number, revision, draft);
-    let subject_member = match draft.subject {
-        Subject::Name(name) => Some(("name", quoted(name))),
-        Subject::Uri(uri) => Some(("uri", quoted(uri))),
-        Subject::Task(id) => Some(("taskId", quoted(id))),
-        Subject::Reference(json) => Some(("ref", json.into())),
-        Subject::Method(_) | Subject::None => None,
+    let item_member = match draft.item {
+        RequestedItem::Name(name) => Some(("name", quoted(name))),
+        RequestedItem::Uri(uri) => Some(("uri", quoted(uri))),
+        RequestedItem::Task(id) => Some(("taskId", quoted(id))),
+        RequestedItem::Reference(json) => Some(("ref", json.into())),
+        RequestedItem::Method(_) | RequestedItem::None => None,
     };
-    let mut edits: Edits<'_> = subject_member.iter().map(|(key, value)| (*key, MemberEdit::Set(value))).collect();
+    let mut edits: Edits<'_> = item_member.iter().map(|(key, value)| (*key, MemberEdit::Set(value))).collect();
     match &meta {
         Meta::Unchanged => {}
         Meta::Removed => edits.push(("_meta", MemberEdit::Drop)),
@@ -126,7 +126,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
         }
     }
     let room = draft.params.object.text().len()
-        + subject_member.as_ref().map_or(0, |(_, value)| value.len())
+        + item_member.as_ref().map_or(0, |(_, value)| value.len())
         + 96
         + draft.extra.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
     let mut body = String::with_capacity(room + if let Meta::Changed(text) = &meta { text.len() } else { 0 });
@@ -143,9 +143,9 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
         id,
         method: draft.method.into(),
         body: body.into(),
-        name: match draft.subject {
-            Subject::Name(text) | Subject::Uri(text) | Subject::Task(text) => Some(text.into()),
-            Subject::Reference(_) | Subject::Method(_) | Subject::None => None,
+        name: match draft.item {
+            RequestedItem::Name(text) | RequestedItem::Uri(text) | RequestedItem::Task(text) => Some(text.into()),
+            RequestedItem::Reference(_) | RequestedItem::Method(_) | RequestedItem::None => None,
         },
         headers: Vec::new(),
         repeatable: false,
@@ -237,7 +237,7 @@ mod tests {
     fn draft<'a>(params: &'a str, declared_client: DeclaredClient<'a>) -> Draft<'a> {
         // The leaked outline lives until the end of the test process.
         let params = Box::leak(Box::new(countersign_protocol::outline::Outline::new(params))).params(params);
-        Draft { method: "tools/call", params, subject: Subject::None, declared_client, extra: &[] }
+        Draft { method: "tools/call", params, item: RequestedItem::None, declared_client, extra: &[] }
     }
 
     const MODERN: &str = concat!(
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn stateless_facts_are_removed_for_handshake_upstream() {
         let declared_client = DeclaredClient { modern: true, ..DeclaredClient::default() };
-        let draft = Draft { subject: Subject::Name("a"), ..draft(MODERN, declared_client) };
+        let draft = Draft { item: RequestedItem::Name("a"), ..draft(MODERN, declared_client) };
         assert_eq!(
             body(Revision::V2025_11_25, &draft),
             concat!(

@@ -83,7 +83,8 @@ pub struct ResultAdapter<'a> {
 
 impl<'a> ResultAdapter<'a> {
     fn content_adapter(&self) -> ContentAdapter<'a> {
-        ContentAdapter { scheme: self.scheme, older: (self.client < self.upstream.revision).then_some(self.client) }
+        let older_revision = (self.client < self.upstream.revision).then_some(self.client);
+        ContentAdapter { scheme: self.scheme, older_revision }
     }
 
     /// Converts a result into the reply.
@@ -96,7 +97,7 @@ impl<'a> ResultAdapter<'a> {
             // Only the two sides know what the members mean.
             return Ok(Reply::passed_on(String::from(Box::<str>::from(result))));
         }
-        let outcome = self.outcome(text, &ResultMembers::parse(text))?;
+        let outcome = self.adapt_parsed(text, &ResultMembers::parse(text))?;
         Ok(outcome.reply(result))
     }
 
@@ -104,27 +105,27 @@ impl<'a> ResultAdapter<'a> {
     ///
     /// # Errors
     /// The errors of [`Self::reply`].
-    pub fn outcome(&self, text: &str, parsed: &ResultMembers<'_>) -> Result<AdaptedResult, McpError> {
+    pub fn adapt_parsed(&self, text: &str, parsed: &ResultMembers<'_>) -> Result<AdaptedResult, McpError> {
         if !text.starts_with('{') {
             return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
         }
         let failure = (self.verb == Verb::Tool && parsed.is_error).then_some(ErrorKind::ToolExecution);
-        Ok(AdaptedResult { changed: self.changed(text, parsed), failure })
+        Ok(AdaptedResult { changed: self.changed_text(text, parsed), failure })
     }
 
     /// Adapts a result that is part of another result.
     ///
     /// # Errors
     /// The errors of [`Self::reply`].
-    pub fn text(&self, result: &str) -> Result<String, McpError> {
+    pub fn adapt_nested(&self, result: &str) -> Result<String, McpError> {
         if !result.starts_with('{') {
             return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
         }
-        Ok(self.changed(result, &ResultMembers::parse(result)).unwrap_or_else(|| result.to_owned()))
+        Ok(self.changed_text(result, &ResultMembers::parse(result)).unwrap_or_else(|| result.to_owned()))
     }
 
     /// Returns the changed result, or `None` if it stays unchanged.
-    fn changed(&self, text: &str, parsed: &ResultMembers<'_>) -> Option<String> {
+    fn changed_text(&self, text: &str, parsed: &ResultMembers<'_>) -> Option<String> {
         let (from, to) = (self.upstream.revision.era(), self.client.era());
         let adapter = self.content_adapter();
         let (content, structured) = self.content(&adapter, parsed);
@@ -173,7 +174,7 @@ impl<'a> ResultAdapter<'a> {
     fn content(&self, adapter: &ContentAdapter<'_>, parsed: &ResultMembers<'_>) -> (Option<String>, StructuredContent) {
         let rules = self.client.rules();
         let structured = parsed.structured.filter(|value| {
-            adapter.older.is_some()
+            adapter.older_revision.is_some()
                 && (!rules.structured_content || (rules.structured_object_only && !value.starts_with('{')))
         });
         let Some(blocks) = parsed.content else { return (None, StructuredContent::for_unsupported(structured)) };
@@ -197,7 +198,7 @@ impl<'a> ResultAdapter<'a> {
     }
 }
 
-/// The changes that [`ResultAdapter::outcome`] makes to a result.
+/// The changes that [`ResultAdapter::adapt_parsed`] makes to a result.
 pub struct AdaptedResult {
     /// The changed result; `None` for a result that stays unchanged.
     changed: Option<String>,
@@ -262,23 +263,23 @@ struct ContentAdapter<'a> {
     /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
     scheme: &'a str,
     /// The client's revision, if it is older than the upstream's.
-    older: Option<Revision>,
+    older_revision: Option<Revision>,
 }
 
 impl ContentAdapter<'_> {
     /// Returns `true` if no content has to be changed.
-    fn is_idle(&self) -> bool {
-        self.scheme.is_empty() && self.older.is_none()
+    fn changes_nothing(&self) -> bool {
+        self.scheme.is_empty() && self.older_revision.is_none()
     }
 
     /// Adapts the `content` of a tool result. Returns `None` if it stays unchanged, like all methods here.
     fn blocks(&self, array: &str) -> Option<String> {
-        if self.is_idle() { None } else { map_elements(array, |block| self.block(block)) }
+        if self.changes_nothing() { None } else { map_elements(array, |block| self.block(block)) }
     }
 
     /// Adapts the `messages` of a prompt.
     fn messages(&self, array: &str) -> Option<String> {
-        if self.is_idle() {
+        if self.changes_nothing() {
             return None;
         }
         map_elements(array, |message| {
@@ -289,13 +290,13 @@ impl ContentAdapter<'_> {
 
     /// Adapts the `contents` of a resource.
     fn contents(&self, array: &str) -> Option<String> {
-        if self.is_idle() { None } else { map_elements(array, |contents| self.resource(contents)) }
+        if self.changes_nothing() { None } else { map_elements(array, |contents| self.resource(contents)) }
     }
 
     /// Adapts one block of content.
     fn block(&self, block: &str) -> Option<String> {
         let kind = member(block, "type").and_then(string).unwrap_or_default();
-        let rules = self.older.map(Revision::rules);
+        let rules = self.older_revision.map(Revision::rules);
         if let Some(rules) = rules {
             match kind.as_ref() {
                 "audio" if !rules.annotations => return Some(text(&format!("[audio, {}]", mime(block)))),
@@ -340,7 +341,7 @@ impl ContentAdapter<'_> {
         if let Some(uri) = &uri {
             edits.push(("uri", MemberEdit::Replace(uri)));
         }
-        if self.older.is_some_and(|older| !older.rules().structured_content) && member(resource, "_meta").is_some() {
+        if self.older_revision.is_some_and(|r| !r.rules().structured_content) && member(resource, "_meta").is_some() {
             edits.push(("_meta", MemberEdit::Drop));
         }
         (!edits.is_empty()).then(|| edit(resource, &edits))

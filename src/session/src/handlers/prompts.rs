@@ -49,9 +49,9 @@ pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, M
     admit(exchange, &finder.table, &route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
         RouteTarget::Upstream(upstream) => {
-            let subject = request::Subject::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name));
-            return countersign_bridge::call(Call::new(exchange, bridge, upstream, Verb::Prompt, subject, request))
-                .await;
+            let item =
+                request::RequestedItem::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name));
+            return countersign_bridge::call(Call::new(exchange, bridge, upstream, Verb::Prompt, item, request)).await;
         }
         RouteTarget::Module(module) => module,
     };
@@ -159,8 +159,8 @@ async fn complete_upstream(
     }
     let own_params = request.params.map(|params| upstream.names.own_params(params));
     let reference = own_params.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
-    let subject = request::Subject::Reference(reference);
-    let call = Call::new(exchange, bridge, upstream, Verb::Complete, subject, request);
+    let item = request::RequestedItem::Reference(reference);
+    let call = Call::new(exchange, bridge, upstream, Verb::Complete, item, request);
     let reply = countersign_bridge::call(call).await?;
     Ok(match cut_values(&reply.json) {
         Some(json) => Reply { json, ..reply },

@@ -128,8 +128,8 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
     admit(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
-            let subject = request::Subject::Uri(upstream.names.own_uri(&params.uri).unwrap_or(&params.uri));
-            let call = Call::new(exchange, bridge, upstream, Verb::Resource, subject, request);
+            let item = request::RequestedItem::Uri(upstream.names.own_uri(&params.uri).unwrap_or(&params.uri));
+            let call = Call::new(exchange, bridge, upstream, Verb::Resource, item, request);
             return countersign_bridge::call(Call { uri: Some(&params.uri), ..call }).await;
         }
         RouteTarget::Module(module) => module,

@@ -17,13 +17,13 @@ use super::{
 };
 use crate::{
     owned::OwnedRequest,
-    policy::{self, AdmittedCall, Counting, Gate, JudgedCall},
+    policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
     server::{CallRunner, Reviews},
     state::local_tasks::LocalTasks,
 };
 use countersign_bridge::{
     self, CallPlan,
-    request::{Subject, Verb},
+    request::{RequestedItem, Verb},
     tasks as foreign,
 };
 use countersign_domain::{changes::Change, policy::Verdict};
@@ -111,7 +111,7 @@ pub(super) enum ToolOutcome {
 }
 
 /// Answers `tools/call`: finds the tool, decides on the call and carries it out. The arguments of a module are checked
-/// before the policy is asked. An upstream checks arguments itself; the gateway checks those of one-shot clients and of
+/// before the policy is asked. An upstream checks arguments itself; the gateway checks those of plain HTTP calls and of
 /// calls that a person is to see.
 pub async fn call_request(
     scope: ToolCallScope<'_>,
@@ -140,7 +140,7 @@ pub async fn call_request(
     };
     let plan = classify(&route);
     if is_module && !plan.wants_task {
-        return finish(scope, request, &route, None, params.arguments).await;
+        return run_or_review(scope, request, &route, None, params.arguments).await;
     }
     if is_module && !route.ruling.may_review() {
         return Err(tasks::local::refused());
@@ -154,10 +154,12 @@ pub async fn call_request(
         true => policy::judge(exchange, &route, arguments).await?,
         false => judge_with_fallback(exchange, table, &route, arguments).await?,
     };
-    let counting = if plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::NotYet };
-    let admitted = match judged.carry_out(exchange, counting) {
-        Ok(Gate::Open(admitted)) => admitted,
-        Ok(Gate::Review(judged)) => return finish(scope, request, &route, Some(judged), params.arguments).await,
+    let counting = if plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
+    let admitted = match judged.apply_decision(exchange, counting) {
+        Ok(Admission::Run(admitted)) => admitted,
+        Ok(Admission::Review(judged)) => {
+            return run_or_review(scope, request, &route, Some(judged), params.arguments).await;
+        }
         Err(error) => return Ok(countersign_bridge::tool_error_reply(&error)),
     };
     let plan = if Arc::ptr_eq(admitted.route(), &route) { plan } else { classify(admitted.route()) };
@@ -211,7 +213,7 @@ pub async fn call_admitted(
         bridge: &runner.bridge,
         upstream,
         verb: Verb::Tool,
-        subject: Subject::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name)),
+        item: RequestedItem::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name)),
         uri: None,
         request,
         definition: route.def.raw.as_deref(),
@@ -228,7 +230,7 @@ pub async fn call_admitted(
 }
 
 /// Answers a call that the gateway itself runs or puts under review. `judged` is the policy's decision if it was made.
-async fn finish(
+async fn run_or_review(
     scope: ToolCallScope<'_>,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
@@ -261,7 +263,7 @@ impl ToolOutcome {
     }
 }
 
-/// Returns the outcome of a call with invalid arguments. They are a protocol error in old revisions and for one-shot
+/// Returns the outcome of a call with invalid arguments. They are a protocol error in old revisions and for plain HTTP
 /// clients. In newer revisions they are a result that a model can read (2025-11-25/server/tools#error-handling).
 fn invalid_arguments(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Result<ToolOutcome, McpError> {
     let is_result =
@@ -279,8 +281,8 @@ fn to_tool_failure(outcome: Result<ToolOutcome, McpError>, route: &ToolRoute) ->
     }
 }
 
-/// Decides on a call. While the server of its tool is not tried, the configured fallback tool gets the call, provided
-/// that the policy lets this call through there too. A reviewed call never goes to another tool than the reviewer was
+/// Decides on a call. While the circuit of the tool's server is open, the call goes to the configured fallback tool if
+/// the policy allows it there, too. A call that is reviewed stays with its tool, which is the one that the reviewer is
 /// shown.
 async fn judge_with_fallback(
     exchange: &Exchange,
@@ -297,7 +299,7 @@ async fn judge_with_fallback(
         && let Ok(judged_fallback) = policy::judge(exchange, &fallback, arguments).await
         && judged_fallback.verdict() == Verdict::Allow
     {
-        tracing::debug!(tool = %route.name, instead = %fallback.name, "the fallback tool answers while the server of the tool is not tried");
+        tracing::debug!(tool = %route.name, instead = %fallback.name, "the fallback tool answers, because the circuit of the tool's server is open");
         return Ok(judged_fallback);
     }
     Ok(judged)
@@ -368,20 +370,20 @@ async fn carry_out(
     arguments: &RawValue,
 ) -> Result<ToolOutcome, McpError> {
     let ToolCallScope { exchange, cancel, table, runner, .. } = scope;
-    let gate = match judged {
-        Some(judged) => Gate::Review(judged),
+    let admission = match judged {
+        Some(judged) => Admission::Review(judged),
         None => {
             let judged = judge_with_fallback(exchange, table, route, arguments).await?;
             if !Arc::ptr_eq(&judged.route, route) {
                 validate::check_arguments(&judged.route, arguments)?;
             }
-            judged.carry_out(exchange, Counting::NotYet)?
+            judged.apply_decision(exchange, Counting::Count)?
         }
     };
-    match gate {
-        Gate::Open(admitted) => run(exchange, runner, &admitted, arguments, call, cancel).await,
+    match admission {
+        Admission::Run(admitted) => run(exchange, runner, &admitted, arguments, call, cancel).await,
         // Boxed, so that the future of an admitted call does not reserve space for the review.
-        Gate::Review(judged) => Box::pin(reviewed::review(scope, &judged, arguments, call)).await,
+        Admission::Review(judged) => Box::pin(reviewed::review(scope, &judged, arguments, call)).await,
     }
 }
 

@@ -26,7 +26,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_telemetry::metrics::Transport;
 
 /// A session and the address of its actor.
-pub struct RegisteredSession {
+pub struct SessionWithActor {
     pub shared: Arc<SessionShared>,
     pub addr: Addr<Session>,
 }
@@ -119,9 +119,9 @@ impl Sessions {
 
     /// Returns the session with the address of its actor, or `None` once the actor has ended.
     #[must_use]
-    pub fn registered(&self, shared: Arc<SessionShared>) -> Option<RegisteredSession> {
+    pub fn find_actor(&self, shared: Arc<SessionShared>) -> Option<SessionWithActor> {
         let addr = self.addresses.get(&shared.id)?.clone();
-        Some(RegisteredSession { shared, addr })
+        Some(SessionWithActor { shared, addr })
     }
 
     /// Makes room for one more session of a principal that holds state. Beyond `limits.max_sessions`, another session

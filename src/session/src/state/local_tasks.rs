@@ -32,7 +32,7 @@ const RETENTION: Duration = Duration::from_secs(3600);
 
 /// The state of a task.
 #[derive(Clone)]
-pub enum TaskOutcome {
+pub enum LocalTaskState {
     Working,
     /// The result in the form of the client's revision.
     Done(Arc<str>),
@@ -44,7 +44,7 @@ pub enum TaskOutcome {
 pub struct LocalTask {
     id: String,
     principal: String,
-    state: watch::Sender<(TaskOutcome, Times, Instant)>,
+    state: watch::Sender<(LocalTaskState, Times, Instant)>,
     cancel: CancellationToken,
     /// The task's reservation in the memory of its principal.
     share: Mutex<Share>,
@@ -94,7 +94,7 @@ impl LocalTasks {
             share: Mutex::new(share),
             id: format!("run_{}", nanoid::nanoid!(28, &nanoid::alphabet::SAFE[2..])),
             principal: principal.to_owned(),
-            state: watch::Sender::new((TaskOutcome::Working, Times::now(), Instant::now())),
+            state: watch::Sender::new((LocalTaskState::Working, Times::now(), Instant::now())),
             cancel,
         });
         let mut oldest: Option<(Instant, String)> = None;
@@ -103,8 +103,8 @@ impl LocalTasks {
             let is_remembered = !other.is_expired();
             if is_remembered && other.principal == task.principal {
                 count += 1;
-                let (outcome, _, since) = &*other.state.borrow();
-                if !matches!(outcome, TaskOutcome::Working) && oldest.as_ref().is_none_or(|(at, _)| since < at) {
+                let (state, _, since) = &*other.state.borrow();
+                if !matches!(state, LocalTaskState::Working) && oldest.as_ref().is_none_or(|(at, _)| since < at) {
                     oldest = Some((*since, id.clone()));
                 }
             }
@@ -112,11 +112,8 @@ impl LocalTasks {
         });
         if count >= MAX_TASKS {
             let Some((_, id)) = oldest else {
-                return Err(McpError::new(
-                    ErrorKind::Overloaded,
-                    "too many tasks run; wait for one to end or cancel one",
-                )
-                .with("limit", MAX_TASKS as u64));
+                let message = "too many tasks run; wait for one to end or cancel one";
+                return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", MAX_TASKS as u64));
             };
             self.tasks.remove(&id);
         }
@@ -126,40 +123,41 @@ impl LocalTasks {
 }
 
 impl LocalTask {
-    /// Turns the result into an outcome. The outcome is a failure if the principal has no memory to keep the result.
+    /// Keeps the result and returns the final state of the task, which is a failure if the principal has no memory to
+    /// keep the result.
     #[must_use]
-    pub fn outcome(&self, result: String) -> TaskOutcome {
+    pub fn keep_result(&self, result: String) -> LocalTaskState {
         let mut share = self.share.lock();
         share.shrink_to(TASK_BYTES);
         if share.grow(result.len()) {
-            return TaskOutcome::Done(result.into());
+            return LocalTaskState::Done(result.into());
         }
         let message = "the tool has run, but there is no room to keep its result (limits.principal_memory)";
-        TaskOutcome::Failed(Box::new(McpError::new(ErrorKind::Overloaded, message)))
+        LocalTaskState::Failed(Box::new(McpError::new(ErrorKind::Overloaded, message)))
     }
 
-    /// Ends the task with an outcome, unless it has already ended.
-    pub fn end(&self, outcome: TaskOutcome) {
+    /// Ends the task in this state, unless it has already ended.
+    pub fn end(&self, final_state: LocalTaskState) {
         self.state.send_if_modified(|(state, times, since)| {
-            let working = matches!(state, TaskOutcome::Working);
+            let working = matches!(state, LocalTaskState::Working);
             if working {
-                (*state, times.updated, *since) = (outcome, Times::now().updated, Instant::now());
+                (*state, times.updated, *since) = (final_state, Times::now().updated, Instant::now());
             }
             working
         });
     }
 
     fn is_expired(&self) -> bool {
-        let (outcome, _, since) = &*self.state.borrow();
-        !matches!(outcome, TaskOutcome::Working) && since.elapsed() > RETENTION
+        let (state, _, since) = &*self.state.borrow();
+        !matches!(state, LocalTaskState::Working) && since.elapsed() > RETENTION
     }
 
     fn status(&self) -> Status {
         match &self.state.borrow().0 {
-            TaskOutcome::Working => Status::Working,
-            TaskOutcome::Done(result) if member(result, "isError") != Some("true") => Status::Completed,
-            TaskOutcome::Done(_) | TaskOutcome::Failed(_) => Status::Failed,
-            TaskOutcome::Cancelled => Status::Cancelled,
+            LocalTaskState::Working => Status::Working,
+            LocalTaskState::Done(result) if member(result, "isError") != Some("true") => Status::Completed,
+            LocalTaskState::Done(_) | LocalTaskState::Failed(_) => Status::Failed,
+            LocalTaskState::Cancelled => Status::Cancelled,
         }
     }
 
@@ -188,7 +186,7 @@ impl LocalTask {
                 if self.status().is_terminal() {
                     return Err(McpError::new(ErrorKind::InvalidParams, "the task has ended already"));
                 }
-                self.end(TaskOutcome::Cancelled);
+                self.end(LocalTaskState::Cancelled);
                 self.cancel.cancel();
                 Ok(Reply::new(self.describe()))
             }
@@ -199,20 +197,20 @@ impl LocalTask {
         let mut state = self.state.subscribe();
         let outcome = {
             let _slot = long_requests.admit(&exchange.identity.principal)?;
-            let ended = state.wait_for(|(outcome, ..)| !matches!(outcome, TaskOutcome::Working));
+            let ended = state.wait_for(|(state, ..)| !matches!(state, LocalTaskState::Working));
             tokio::select! {
-                ended = ended => ended.map(|state| state.0.clone()).unwrap_or(TaskOutcome::Cancelled),
+                ended = ended => ended.map(|state| state.0.clone()).unwrap_or(LocalTaskState::Cancelled),
                 revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
             }
         };
         match outcome {
-            TaskOutcome::Done(result) => {
+            LocalTaskState::Done(result) => {
                 let failed = member(&result, "isError") == Some("true");
                 let json = task_shape::with_related_task(&result, &self.id);
                 Ok(Reply::passed_on(json).failing(failed.then_some(ErrorKind::ToolExecution)))
             }
-            TaskOutcome::Failed(error) => Err(*error),
-            TaskOutcome::Working | TaskOutcome::Cancelled => {
+            LocalTaskState::Failed(error) => Err(*error),
+            LocalTaskState::Working | LocalTaskState::Cancelled => {
                 Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", self.id.as_str()))
             }
         }

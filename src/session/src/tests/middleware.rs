@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error};
-use crate::policy::{self, Counting, Gate};
+use crate::policy::{self, Admission, Counting};
 use countersign_domain::{policy::Verdict, principal::Role};
 use countersign_protocol::Revision;
 
@@ -130,7 +130,7 @@ async fn condition_can_use_arguments_and_principal() {
         let arguments = serde_json::value::to_raw_value(&json!({ "target": target })).unwrap();
         let judged = policy::judge(&client.exchange, &route, &arguments).await.unwrap();
         assert_eq!(judged.verdict(), verdict, "{principal} {target}");
-        let gate = judged.carry_out(&client.exchange, Counting::NotYet).unwrap();
-        assert_eq!(matches!(gate, Gate::Open(_)), verdict == Verdict::Allow);
+        let admission = judged.apply_decision(&client.exchange, Counting::Count).unwrap();
+        assert_eq!(matches!(admission, Admission::Run(_)), verdict == Verdict::Allow);
     }
 }

@@ -169,7 +169,7 @@ async fn try_message(
     let not_found = || McpError::new(ErrorKind::SessionNotFound, "no such session");
     let entry = session
         .and_then(|session| endpoint.sessions.find(&identity, Transport::Sse, session))
-        .and_then(|session| endpoint.sessions.registered(session))
+        .and_then(|session| endpoint.sessions.find_actor(session))
         .ok_or_else(not_found)?;
     let http = &endpoint.transports.http;
     let (body, held) = read_body(request, payload, endpoint, http.max_body, http.request_timeout).await?;

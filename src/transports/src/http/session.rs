@@ -393,7 +393,7 @@ pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, id
         return refuse(&session_not_found(), Revision::NEWEST_LEGACY);
     };
     session.end();
-    if let Some(entry) = endpoint.sessions.registered(session) {
+    if let Some(entry) = endpoint.sessions.find_actor(session) {
         let _ = entry.addr.send(EndSession { code: close::GOING_AWAY, reason: "deleted by its client" }).await;
     }
     HttpResponse::NoContent().finish()

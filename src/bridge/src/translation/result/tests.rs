@@ -47,9 +47,12 @@ fn server_info_is_added_unless_result_has_one() {
     let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(LEGACY) };
     let adapter = ResultAdapter { verb: Verb::Tool, client: MODERN, upstream: &upstream, scheme: "" };
     let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
-    assert_eq!(adapter.text("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
+    assert_eq!(adapter.adapt_nested("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
     let with_server_info = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
-    assert!(adapter.text(with_server_info).unwrap().contains(r#"{"name":"y"}"#), "the result's own server info stays");
+    assert!(
+        adapter.adapt_nested(with_server_info).unwrap().contains(r#"{"name":"y"}"#),
+        "the result's own server info stays"
+    );
 }
 
 #[test]
@@ -92,8 +95,8 @@ fn result_without_known_type_is_complete() {
     }
 }
 
-fn adapter(scheme: &str, older: Option<Revision>) -> ContentAdapter<'_> {
-    ContentAdapter { scheme, older }
+fn adapter(scheme: &str, older_revision: Option<Revision>) -> ContentAdapter<'_> {
+    ContentAdapter { scheme, older_revision }
 }
 
 #[test]

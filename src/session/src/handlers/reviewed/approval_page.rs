@@ -51,7 +51,7 @@ fn params(reviews: &Reviews, change: &Change) -> serde_json::Value {
 
 /// Returns the result that asks a stateless client, which then repeats the call.
 #[must_use]
-pub fn asked_by_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
+pub fn page_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
     if !exchange.is_modern() || !is_open(change) || !shows_urls(exchange) {
         return None;
     }
@@ -62,7 +62,7 @@ pub fn asked_by_result(exchange: &Exchange, reviews: &Reviews, change: &Change) 
 
 /// Returns `inputRequests` of the change as a task, unless its client has already answered.
 #[must_use]
-pub fn asked_by_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
+pub fn page_input_requests(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
     let must_ask = is_open(change) && shows_urls(exchange) && !reviews.opened_pages.has(&change.id);
     must_ask.then(|| json!({ KEY: { "method": ELICITATION, "params": params(reviews, change) } }).to_string())
 }

@@ -28,7 +28,7 @@ use countersign_routing::ToolRoute;
 /// Returns the capabilities that the tool may ask the client for, to be stored with the change. Returns `None` unless
 /// the rule allows questions and the client `follows` the change by a task or an open call.
 #[must_use]
-pub fn client(exchange: &Exchange, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
+pub fn capabilities(exchange: &Exchange, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
     let upstream = route.provider.upstream().filter(|_| terms.questions && follows)?;
     let (allowed, _) = questions::capabilities(exchange, &upstream.config);
     if allowed.accepts_no_requests() {
@@ -48,7 +48,7 @@ pub fn is_asking(change: &Change) -> bool {
 
 /// Returns the open questions that this client can answer.
 #[must_use]
-pub fn open<'c>(exchange: &Exchange, change: &'c Change) -> Vec<&'c Question> {
+pub fn answerable_questions<'c>(exchange: &Exchange, change: &'c Change) -> Vec<&'c Question> {
     if !is_asking(change) {
         return Vec::new();
     }
@@ -63,8 +63,8 @@ fn params(question: &Question) -> Option<&str> {
 
 /// Returns the members of `inputRequests` as pairs of name and value.
 #[must_use]
-pub fn requests(exchange: &Exchange, change: &Change) -> Vec<(String, String)> {
-    let open = open(exchange, change).into_iter();
+pub fn input_requests(exchange: &Exchange, change: &Change) -> Vec<(String, String)> {
+    let open = answerable_questions(exchange, change).into_iter();
     open.map(|question| {
         let method = Value::from(question.method.as_str());
         let params = params(question).map_or_else(String::new, |params| format!(r#","params":{params}"#));
@@ -75,8 +75,8 @@ pub fn requests(exchange: &Exchange, change: &Change) -> Vec<(String, String)> {
 
 /// Returns the result that asks a stateless client, which then repeats the call.
 #[must_use]
-pub fn by_result(exchange: &Exchange, change: &Change) -> Option<String> {
-    let open = open(exchange, change);
+pub fn question_result(exchange: &Exchange, change: &Change) -> Option<String> {
+    let open = answerable_questions(exchange, change);
     if !exchange.is_modern() || open.is_empty() {
         return None;
     }
@@ -109,7 +109,7 @@ pub async fn deliver(exchange: &Exchange, reviews: &Reviews, change: &Change, re
 /// Asks a handshake-era client all open questions and delivers its answers. `task` is the task that the questions
 /// belong to. If the client is gone or silent, its questions stay open until it comes back.
 pub async fn ask_all(exchange: &Exchange, reviews: &Reviews, change: &Change, task: Option<&str>) {
-    let deliveries = open(exchange, change).into_iter().map(|question| async move {
+    let deliveries = answerable_questions(exchange, change).into_iter().map(|question| async move {
         let id = is_url_elicitation(&question.method, params(question)).then(|| nanoid::nanoid!(24));
         let mut params = adapt_params(&question.method, params(question), exchange.revision(), id.as_deref());
         if let Some(task) = task {

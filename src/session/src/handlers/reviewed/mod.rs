@@ -96,7 +96,7 @@ async fn answer(
     }
     if call.state.is_none()
         && !long_poll::is_over(&change)
-        && let Some(question) = approval_page::asked_by_result(exchange, reviews, &change)
+        && let Some(question) = approval_page::page_result(exchange, reviews, &change)
     {
         return Ok(ToolOutcome::NeedsInput { question, pending: true });
     }
@@ -125,7 +125,7 @@ async fn answer(
         wait.await?
     };
     let (WaitOutcome::Over(change) | WaitOutcome::NotYet(change)) = waited;
-    Ok(match ask_client::by_result(exchange, &change) {
+    Ok(match ask_client::question_result(exchange, &change) {
         Some(question) => ToolOutcome::NeedsInput { question, pending: true },
         None => outcome_of_change(change),
     })
@@ -150,7 +150,7 @@ async fn wait_while_held(
             WaitOutcome::Over(change) if ask_client::is_asking(&change) => change,
             waited => return Ok(waited),
         };
-        if ask_client::open(exchange, &change).is_empty() {
+        if ask_client::answerable_questions(exchange, &change).is_empty() {
             return long_poll::wait(exchange, reviews, change, Some(limit), progress, long_poll::is_over).await;
         }
         if exchange.is_modern() {
@@ -205,6 +205,7 @@ async fn propose(
     let provider = route.provider.provider();
     let preview = previews::preview(&reviews.directory, &provider, &route.def.name, raw, &context);
     let preview = runner.limits.in_time(preview).await?;
+    let follows = call.task || decision.terms.on_review == OnReview::Hold;
     let proposal = Proposal {
         proposer: exchange.proposer(),
         provider: route.provider.name().to_owned(),
@@ -215,12 +216,7 @@ async fn propose(
         arguments: raw.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
-        client: ask_client::client(
-            exchange,
-            route,
-            &decision.terms,
-            call.task || decision.terms.on_review == OnReview::Hold,
-        ),
+        client: ask_client::capabilities(exchange, route, &decision.terms, follows),
         terms: (*decision.terms).clone(),
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),

@@ -8,7 +8,7 @@ use crate::{
     owned::OwnedRequest,
     policy::AdmittedCall,
     server::CallRunner,
-    state::local_tasks::{LocalTasks, TaskOutcome},
+    state::local_tasks::{LocalTaskState, LocalTasks},
 };
 use countersign_bridge::CallPlan;
 use countersign_exchange::{
@@ -45,14 +45,14 @@ pub fn start(
         let request = owned.as_request();
         let call_cancel = Cancel::from(cancel.clone());
         let work = Box::pin(tools::call_admitted(&exchange, &runner, &request, admitted, plan, &call_cancel));
-        let outcome = tokio::select! {
+        let state = tokio::select! {
             outcome = work => match outcome {
-                Ok(reply) => task.outcome(reply.finish(exchange.revision()).into_owned()),
-                Err(error) => TaskOutcome::Failed(Box::new(error)),
+                Ok(reply) => task.keep_result(reply.finish(exchange.revision()).into_owned()),
+                Err(error) => LocalTaskState::Failed(Box::new(error)),
             },
-            () = cancel.cancelled() => TaskOutcome::Cancelled,
+            () = cancel.cancelled() => LocalTaskState::Cancelled,
         };
-        task.end(outcome);
+        task.end(state);
     });
     Ok(Reply::passed_on(format!(r#"{{"task":{description}}}"#)))
 }

@@ -125,7 +125,7 @@ async fn handle_change(
 pub fn created(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Change, progress_token: Option<&str>) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
-        let task = task_shape::with_result_type(&view::seed(reviews, change), "task");
+        let task = task_shape::with_result_type(&view::created_task(reviews, change), "task");
         let meta = ("_meta", MemberEdit::Set(SERVER_META));
         return Reply::passed_on(edit(&task, &[meta]));
     }
@@ -184,7 +184,7 @@ async fn result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>
     while !change.state.is_final() {
         let _slot = reviews.long_requests.admit(&exchange.identity.principal)?;
         let wait = long_poll::wait(exchange, reviews, Arc::clone(&change), None, &NoProgress, over);
-        let waited = if approval_page::asked_by_task(exchange, reviews, &change).is_some() {
+        let waited = if approval_page::page_input_requests(exchange, reviews, &change).is_some() {
             let mut wait = std::pin::pin!(wait);
             tokio::select! {
                 waited = &mut wait => waited?,
@@ -229,7 +229,7 @@ async fn ask_while_running(
 ) -> Result<Arc<Change>, McpError> {
     let before = change.version;
     let new_version = long_poll::wait_for_new_version(exchange, reviews, Arc::clone(&change), before);
-    if ask_client::open(exchange, &change).is_empty() {
+    if ask_client::answerable_questions(exchange, &change).is_empty() {
         return new_version.await;
     }
     tokio::select! {

@@ -61,7 +61,7 @@ const LEGACY_KEYS: (&str, &str) = ("ttl", "pollInterval");
 
 /// Returns the task for the result that creates it. Its outcome is only in the answer to `tasks/get`.
 #[must_use]
-pub fn seed(reviews: &Reviews, change: &Change) -> String {
+pub fn created_task(reviews: &Reviews, change: &Change) -> String {
     Value::Object(common_members(reviews, change, modern_status(change), MODERN_KEYS)).to_string()
 }
 
@@ -117,10 +117,10 @@ pub fn detailed(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Stri
 
 /// Returns everything that the client is asked: by the gateway before the decision, by the tool while it runs.
 fn input_requests(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
-    if let Some(asked) = approval_page::asked_by_task(exchange, reviews, change) {
+    if let Some(asked) = approval_page::page_input_requests(exchange, reviews, change) {
         return Some(asked);
     }
-    let requests = ask_client::requests(exchange, change);
+    let requests = ask_client::input_requests(exchange, change);
     let members: Vec<String> =
         requests.into_iter().map(|(key, request)| format!("{}:{request}", Value::from(key))).collect();
     (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
@@ -134,9 +134,9 @@ fn error_json(exchange: &Exchange, error: &McpError) -> String {
 #[must_use]
 pub fn legacy(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
     let mut status = legacy_status(change);
-    let asks_to_open_page =
-        approval_page::can_ask(exchange) && approval_page::asked_by_task(exchange, reviews, change).is_some();
-    if status == Status::Working && (asks_to_open_page || !ask_client::open(exchange, change).is_empty()) {
+    let asks_for_page =
+        approval_page::can_ask(exchange) && approval_page::page_input_requests(exchange, reviews, change).is_some();
+    if status == Status::Working && (asks_for_page || !ask_client::answerable_questions(exchange, change).is_empty()) {
         status = Status::InputRequired;
     }
     Value::Object(common_members(reviews, change, status, LEGACY_KEYS)).to_string()
