@@ -230,7 +230,7 @@ fn server_cannot_take_names_of_another() {
         let env = [("COUNTERSIGN_URL", url.as_str()), ("COUNTERSIGN_KEY", gateway.reviewer())];
         let shown = command(&env).args(["servers", "show", "evil"]).output().unwrap();
         let shown = String::from_utf8(shown.stdout).unwrap();
-        assert!(shown.contains("good__query") && shown.contains("are those of good"), "{shown}");
+        assert!(shown.contains("good__query") && shown.contains("are reserved for good"), "{shown}");
     }
 }
 

@@ -15,7 +15,7 @@ use countersign_reload::Reloader;
 use countersign_routing::table::{PublishedTable, RouteTable};
 use countersign_rulings::{
     standing_rules::StandingRules,
-    tool_acceptance::{self, RebuildRoutes},
+    tool_acceptance::{self, RouteRebuilder},
 };
 use countersign_store::{
     AuditSearch, Nodes, PinStore, Store, StoreError,
@@ -112,7 +112,7 @@ pub struct Follower {
     pub routes: Arc<PublishedTable>,
     pub pins: Arc<PinStore>,
     pub standing_rules: Arc<StandingRules>,
-    pub rebuild_routes: RebuildRoutes,
+    pub rebuild_routes: RouteRebuilder,
     pub feed: Feed,
     pub reloader: Arc<Reloader>,
     pub url: String,

@@ -157,7 +157,7 @@ fn waiting_tools(table: &RouteTable) -> BTreeMap<String, WaitingTools> {
     let mut all: BTreeMap<String, WaitingTools> = BTreeMap::new();
     for route in table.tools() {
         let (new, changed) = all.entry(route.provider.name().to_owned()).or_default();
-        match route.standing {
+        match route.definition_status {
             DefinitionStatus::New => drop(new.insert(route.name.to_string())),
             DefinitionStatus::Changed => drop(changed.insert(route.name.to_string())),
             _ => {}

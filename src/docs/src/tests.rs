@@ -267,7 +267,7 @@ async fn document_read_is_charged_to_its_caller() {
 
 /// Returns a context with a session.
 fn in_session(notes: &Arc<SessionNotes>) -> CallContext {
-    CallContext { session: Some(Arc::clone(notes)), ..context() }
+    CallContext { session_notes: Some(Arc::clone(notes)), ..context() }
 }
 
 #[actix::test]

@@ -30,7 +30,7 @@ impl ProgressSink for NoProgress {
     }
 }
 
-/// Sends questions to the client on whose behalf an approved change runs.
+/// Sends the questions of a running tool to the client whose call or change it runs.
 pub trait Inquirer: Send + Sync {
     /// Returns the capabilities of the client, which say what it can be asked for.
     fn capabilities(&self) -> &ClientCapabilities;
@@ -67,7 +67,7 @@ pub struct CallContext {
     /// Receives the questions that the tool asks. Every question is declined if this is `None`.
     pub inquirer: Option<Arc<dyn Inquirer>>,
     /// Notes of the session that makes the call. `None` for a stateless call and for calls of the Executor.
-    pub session: Option<Arc<SessionNotes>>,
+    pub session_notes: Option<Arc<SessionNotes>>,
     /// The lease of the approved change that is run, to be checked just before the first byte of the call is sent.
     pub permit: Option<Permit>,
     /// The approved fingerprint of the change that is run, which a module compares when it writes.
@@ -91,7 +91,7 @@ impl CallContext {
             progress: Arc::new(NoProgress),
             change_id: None,
             inquirer: None,
-            session: None,
+            session_notes: None,
             permit: None,
             approved_state: None,
             meter: None,

@@ -19,10 +19,10 @@ pub struct UpstreamRequest {
 }
 
 /// Answers one request of an upstream, at most once.
-pub struct Replier(Option<Queue>);
+pub struct Replier(Option<AnswerSender>);
 
 /// A function that queues an answer on its link.
-type Queue = Box<dyn FnOnce(Result<Box<RawValue>, RpcError>) + Send>;
+type AnswerSender = Box<dyn FnOnce(Result<Box<RawValue>, RpcError>) + Send>;
 
 impl Replier {
     /// Wraps `send`, which must not block: it only queues the answer on the link.

@@ -71,15 +71,16 @@ impl SchemaGraph {
         Some(Self(nodes))
     }
 
-    /// Follows every path from the root. A recursion is accepted if it has only one way, since it ends at the depth of
-    /// the value; each of its schemas then counts once for each entry into it.
+    /// Adds up the applications over all paths from the root. A recursion is accepted if each of its schemas recurses
+    /// in only one way, because the depth of the value then bounds it. Its schemas count once each time a path enters
+    /// the recursion.
     fn is_bounded(&self) -> bool {
         let is_recursive = self.recursive_nodes();
-        let has_one_way = |node: &Node| {
+        let recurses_once = |node: &Node| {
             let within = node.edges.iter().filter(|&&to| is_recursive[to]).count();
             within + usize::from(node.alternatives.iter().any(|&to| is_recursive[to])) <= 1 && !node.reapplies
         };
-        if !self.0.iter().zip(&is_recursive).all(|(node, is_recursive)| !is_recursive || has_one_way(node)) {
+        if !self.0.iter().zip(&is_recursive).all(|(node, is_recursive)| !is_recursive || recurses_once(node)) {
             return false;
         }
         let mut total = 1_u64;

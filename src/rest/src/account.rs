@@ -80,7 +80,7 @@ pub async fn sign_in(
         return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));
     }
     let peer = accounts.authentication.address(&request);
-    let body: SignIn = body::json(body::MAX_BODY_BYTES, &request, payload, accounts.request_timeout).await?;
+    let body: SignIn = body::read_json(body::MAX_BODY_BYTES, &request, payload, accounts.request_timeout).await?;
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
     let (principal, key) = verify(&accounts, body, peer).await.map_err(|error| match error.kind {
         ErrorKind::Unauthorized => {

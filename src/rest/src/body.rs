@@ -26,8 +26,8 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The body of an endpoint.
 pub trait Body: DeserializeOwned + Send + 'static {
-    /// The object that the id in the path names, and the error if there is none.
-    const OBJECT: (&'static str, ErrorKind) = ("Change", ErrorKind::ChangeNotFound);
+    /// The name of the object that the path's id names, and the kind of the error if there is none.
+    const NOT_FOUND: (&'static str, ErrorKind) = ("Change", ErrorKind::ChangeNotFound);
     /// `true` if only a principal who may decide can send it.
     const NEEDS_REVIEWER: bool = true;
 
@@ -53,9 +53,8 @@ impl<B: Body> FromRequest for Submission<B> {
         let admitted = Caller::from_request(request, payload).into_inner().and_then(|caller| {
             let principal = if B::NEEDS_REVIEWER { caller.reviewer()? } else { &caller.principal };
             let id = match request.match_info().get("id") {
-                Some(_) => {
-                    path_id(request).ok_or_else(|| Problem::new(B::OBJECT.1, format!("{} not found", B::OBJECT.0)))?
-                }
+                Some(_) => path_id(request)
+                    .ok_or_else(|| Problem::new(B::NOT_FOUND.1, format!("{} not found", B::NOT_FOUND.0)))?,
                 None => path_name(request),
             };
             Ok((Arc::clone(principal), id.to_owned(), caller::admission(request)?.clone()))
@@ -65,7 +64,7 @@ impl<B: Body> FromRequest for Submission<B> {
             let (principal, id, admission) = admitted?;
             let payload = payload.map_err(|error| Problem::new(ErrorKind::InvalidRequest, error.to_string()))?;
             let http = &admission.http;
-            let body = json(B::max_bytes(http), &request, payload, http.request_timeout).await?;
+            let body = read_json(B::max_bytes(http), &request, payload, http.request_timeout).await?;
             Ok(Self { principal, id, body })
         })
     }
@@ -76,7 +75,7 @@ impl<B: Body> FromRequest for Submission<B> {
 /// # Errors
 /// 415 for another media type (which also refuses cross-site forms), 413 `TOO_LARGE`, 408 `TIMEOUT`, 400 `PARSE_ERROR` for a body
 /// that is not JSON, 422 `VALIDATION_FAILED` for JSON of another shape.
-pub async fn json<T: DeserializeOwned + Send + 'static>(
+pub async fn read_json<T: DeserializeOwned + Send + 'static>(
     max: usize,
     request: &HttpRequest,
     payload: web::Payload,

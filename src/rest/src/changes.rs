@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem, Query,
     body::{self, Body, Submission},
-    json_of, json_ok,
+    json_ok, json_ok_sized,
     page::PageParams,
     path_id,
 };
@@ -74,7 +74,7 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
     changes.set_waits_for(&mut page.items).await?;
     let counts = changes.counts().into_iter().collect();
     let bytes = page.items.iter().map(|change| change.estimated_size()).sum();
-    json_of(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
+    json_ok_sized(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
 }
 
 /// Returns a change.
@@ -84,13 +84,13 @@ pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -
     let id = path_id(&request).ok_or_else(change_not_found)?;
     let mut change = changes.get(id).await?.ok_or_else(change_not_found)?;
     changes.set_waits_for(std::slice::from_mut(&mut change)).await?;
-    json_of(change.estimated_size(), change).await
+    json_ok_sized(change.estimated_size(), change).await
 }
 
 /// Returns a change after a decision.
 async fn change_response(decided: Result<Arc<Change>, DecideError>) -> Result<HttpResponse, Problem> {
     let change = decided.map_err(decide_problem)?;
-    json_of(change.estimated_size(), change).await
+    json_ok_sized(change.estimated_size(), change).await
 }
 
 #[derive(Deserialize, ToSchema)]

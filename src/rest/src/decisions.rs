@@ -11,7 +11,7 @@ use super::{
     Problem,
     body::{self, Body, Submission},
     changes::decide_problem,
-    json_of,
+    json_ok_sized,
     problem_document::ProblemDocument,
 };
 use countersign_domain::changes::{Change, ReviewVerdict};
@@ -102,5 +102,5 @@ pub async fn decide(
     let results: Vec<DecisionResult> = stream::iter(decisions).buffered(CONCURRENCY).collect().await;
     let bytes =
         results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.estimated_size()).sum();
-    json_of(bytes, DecisionResults { results }).await
+    json_ok_sized(bytes, DecisionResults { results }).await
 }

@@ -79,8 +79,8 @@ pub async fn stream(
 ) -> Result<HttpResponse, Problem> {
     let since = since(&request)?;
     let slot = feed.streams.take(&caller.principal.name)?;
-    let (subscriber, hello) = Subscriber::new(&feed, caller.credential, since)?;
-    let reader = Reader {
+    let (subscriber, hello) = FeedSubscriber::new(&feed, caller.credential, since)?;
+    let reader = SseReader {
         subscriber,
         keep_alive: interval_from_now(feed.sse_keep_alive),
         // Sent at once, so that the client sees that the stream is open.
@@ -88,7 +88,7 @@ pub async fn stream(
         is_ended: false,
         _slot: slot,
     };
-    let mut response = sse::stream_response(reader, Reader::next);
+    let mut response = sse::stream_response(reader, SseReader::next);
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Ok(response)
 }
@@ -107,7 +107,7 @@ pub fn since(request: &HttpRequest) -> Result<Option<u64>, Problem> {
 }
 
 /// A position in the feed with the credential of its subscriber, behind either endpoint.
-pub struct Subscriber {
+pub struct FeedSubscriber {
     feed: web::Data<FeedAccess>,
     subscription: FeedSubscription,
     credential: Credential,
@@ -115,7 +115,7 @@ pub struct Subscriber {
 }
 
 /// The next step of a subscription.
-pub enum Next {
+pub enum FeedStep {
     Event(Arc<FeedEvent>),
     /// The gateway has drained, and all events were sent.
     ShuttingDown,
@@ -125,7 +125,7 @@ pub enum Next {
     Ended,
 }
 
-impl Subscriber {
+impl FeedSubscriber {
     /// Subscribes to the events after `since`, or to new ones. In the latter case it also returns the first event, which names the
     /// position.
     ///
@@ -143,22 +143,22 @@ impl Subscriber {
     }
 
     /// Waits for the next event, if `is_ready` for one, or for the end. Cancel-safe: nothing is lost if the future is dropped.
-    pub async fn next(&mut self, is_ready: bool) -> Next {
+    pub async fn next(&mut self, is_ready: bool) -> FeedStep {
         loop {
             let event = tokio::select! {
                 biased;
                 _ = self.recheck.tick() => None,
                 event = self.subscription.next(), if is_ready => match event {
                     Some(event) => Some(event),
-                    None if self.feed.shutdown.is_cancelled() => return Next::ShuttingDown,
-                    None => return Next::Ended,
+                    None if self.feed.shutdown.is_cancelled() => return FeedStep::ShuttingDown,
+                    None => return FeedStep::Ended,
                 },
             };
             if self.feed.sign_ins.check_credential(&self.credential, Timestamp::now()).is_err() {
-                return Next::Refused;
+                return FeedStep::Refused;
             }
             if let Some(event) = event {
-                return Next::Event(event);
+                return FeedStep::Event(event);
             }
         }
     }
@@ -246,15 +246,15 @@ pub struct ConfigEvent {
     pub outcome: Option<ReloadOutcome>,
 }
 
-struct Reader {
-    subscriber: Subscriber,
+struct SseReader {
+    subscriber: FeedSubscriber,
     keep_alive: Interval,
     first: Option<Bytes>,
     is_ended: bool,
     _slot: StreamSlot,
 }
 
-impl Reader {
+impl SseReader {
     /// Returns the next bytes, or `None` at the end. Only called while the socket takes more.
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
@@ -269,15 +269,15 @@ impl Reader {
             _ = self.keep_alive.tick() => return Some(Bytes::from_static(b":\n\n")),
         };
         match next {
-            Next::Event(event) => {
+            FeedStep::Event(event) => {
                 self.keep_alive.reset();
                 Some(event.sse.clone())
             }
-            Next::ShuttingDown => {
+            FeedStep::ShuttingDown => {
                 self.is_ended = true;
                 Some(Bytes::from_static(b": the gateway is shutting down\n\n"))
             }
-            Next::Refused | Next::Ended => None,
+            FeedStep::Refused | FeedStep::Ended => None,
         }
     }
 }

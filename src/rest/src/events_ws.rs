@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     Caller, Problem,
-    events::{self, FeedAccess, Next, Subscriber},
+    events::{self, FeedAccess, FeedStep, FeedSubscriber},
 };
 use countersign_exchange::{
     body_budget::Reservation,
@@ -58,7 +58,7 @@ pub async fn upgrade(
     let slot = feed.streams.take(&caller.principal.name)?;
     let (frames, bytes) = (feed.outbox_messages.clamp(1, MAX_OUTBOX_FRAMES), feed.outbox_bytes);
     let outgoing = Rc::new(Outgoing::new(frames, bytes, feed.memory.share(&caller.principal.name)));
-    let (subscriber, hello) = Subscriber::new(&feed, caller.credential, since)?;
+    let (subscriber, hello) = FeedSubscriber::new(&feed, caller.credential, since)?;
     if let Some(hello) = hello {
         // There is always room for the first frame.
         let _ = outgoing.push(hello.json);
@@ -126,7 +126,7 @@ impl Outgoing {
 
     /// Runs the task of the subscriber, on the thread of the connection. Its end frees everything but the socket, which closes when
     /// the peer reads or when the kernel gives up on it.
-    async fn serve(&self, mut subscriber: Subscriber, pause: std::time::Duration) {
+    async fn serve(&self, mut subscriber: FeedSubscriber, pause: std::time::Duration) {
         let mut pings = interval_from_now(pause);
         loop {
             let full = self.is_full();
@@ -143,16 +143,18 @@ impl Outgoing {
                 next = subscriber.next(!full) => next,
             };
             match next {
-                Next::Event(event) => {
+                FeedStep::Event(event) => {
                     if !self.push(event.json.clone()) {
                         return self.evict(CloseCode::Again, "no memory for what waits; reconnect with since");
                     }
                 }
-                Next::ShuttingDown => return self.outbox.close(CloseCode::Away.into(), "the gateway is shutting down"),
-                Next::Ended => {
+                FeedStep::ShuttingDown => {
+                    return self.outbox.close(CloseCode::Away.into(), "the gateway is shutting down");
+                }
+                FeedStep::Ended => {
                     return self.outbox.close(CloseCode::Again.into(), "the feed ended; reconnect with since");
                 }
-                Next::Refused => return self.evict(CloseCode::Policy, "the credential is no longer valid"),
+                FeedStep::Refused => return self.evict(CloseCode::Policy, "the credential is no longer valid"),
             }
         }
     }

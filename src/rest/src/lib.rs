@@ -175,7 +175,7 @@ async fn limit_request_time(
         Err(_) => {
             let text = match *head.method() {
                 Method::GET | Method::HEAD => "the request took too long; try again",
-                _ => "the request took too long, and may have been done all the same; look before you try again",
+                _ => "the request took too long and may have taken effect; check before you try again",
             };
             let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
             let late = Problem::new(ErrorKind::Timeout, text).with("timeoutMs", limit);
@@ -201,20 +201,20 @@ fn path_id(request: &HttpRequest) -> Option<&str> {
     legal.then_some(id)
 }
 
-/// Responds with changes, as [`json_ok`]. `bytes` is about the size of the text, which may be large.
-async fn json_of(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
+/// Responds like [`json_ok`], with text of about `bytes` bytes, which may be large.
+async fn json_ok_sized(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
     let text = offload(bytes, move || serde_json::to_vec(&body)).await?;
     let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
-    Ok(private().content_type("application/json").body(text))
+    Ok(no_store_response().content_type("application/json").body(text))
 }
 
 /// Responds with JSON.
 fn json_ok(body: &impl Serialize) -> HttpResponse {
-    private().json(body)
+    no_store_response().json(body)
 }
 
 /// Builds a response that no cache may store.
-fn private() -> HttpResponseBuilder {
+fn no_store_response() -> HttpResponseBuilder {
     let mut response = HttpResponse::Ok();
     response
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))

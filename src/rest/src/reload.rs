@@ -49,8 +49,7 @@ pub async fn in_force(_: Caller, reloads: web::Data<Reloader>) -> HttpResponse {
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[schema(as = ConsentVerdict)]
-enum Verdict {
+enum ConsentVerdict {
     Accept,
     Refuse,
 }
@@ -60,7 +59,7 @@ enum Verdict {
 pub struct ConsentRequest {
     /// The digest of the pending changes that were shown.
     digest: String,
-    verdict: Verdict,
+    verdict: ConsentVerdict,
 }
 
 impl Body for ConsentRequest {}
@@ -76,7 +75,7 @@ pub async fn consent(
     let deciding = Arc::clone(&reloads);
     // The decision runs in its own task, so that a client that disconnects cannot interrupt it half-way.
     let decided = actix_web::rt::spawn(async move {
-        deciding.decide(&body.digest, body.verdict == Verdict::Accept, &principal.name).await
+        deciding.decide(&body.digest, body.verdict == ConsentVerdict::Accept, &principal.name).await
     });
     let decided = decided.await.map_err(|_| Problem::new(ErrorKind::Internal, "the decision was not carried out"))?;
     decided.map_err(|error| {

@@ -61,9 +61,9 @@ impl Body for RuleRequest {}
 
 /// Creates a standing rule from a change.
 ///
-/// Requires the role reviewer or admin. An `allow` rule lets similar calls through until it ends. Only a reviewer who could have
-/// approved the change alone may create it, never its proposer. It does not apply to their own calls, to calls that the policy
-/// denies, or to a new or changed definition. A `deny` rule refuses calls regardless of other rules.
+/// Requires the role reviewer or admin. An `allow` rule lets similar calls through until it ends. Only a reviewer who could
+/// have approved the change alone may create it, never the proposer. It does not apply to calls of its creator, to calls that
+/// the policy denies, or to a new or changed definition. A `deny` rule refuses calls regardless of other rules.
 #[utoipa::path(post, path = "/api/changes/{id}/rule", operation_id = "createRule", request_body = RuleRequest,
     responses((status = 200, description = "The rule", body = StandingRule), (status = 409), (status = 429)))]
 pub async fn create(
@@ -75,7 +75,7 @@ pub async fn create(
     let new = NewRule {
         verdict: body.verdict,
         arguments: body.arguments,
-        principal: body.principal,
+        callers: body.principal,
         valid_for_seconds: body.valid_for_seconds,
         comment: body::comment(body.comment)?,
     };
@@ -91,7 +91,7 @@ pub struct RevokeRequest {
 }
 
 impl Body for RevokeRequest {
-    const OBJECT: (&'static str, ErrorKind) = ("Standing rule", ErrorKind::NotFound);
+    const NOT_FOUND: (&'static str, ErrorKind) = ("Standing rule", ErrorKind::NotFound);
 }
 
 /// Revokes a standing rule.

@@ -133,8 +133,9 @@ impl Body for AllowRequest {}
 /// (`/api/rules/{id}/revoke`) or its creator's key is. The rule covers only this definition from this command or address. It does
 /// not cover calls on which a rule of the configuration decides, or the creator's own calls.
 ///
-/// Refused (403) for a tool whose definition waits for acceptance, on which a rule of the configuration decides, or whose
-/// reviews require more than one approval or a preview. Refused (409) for all tools if one differs from what was shown.
+/// The response is 403 if a tool's definition waits for acceptance, if a rule of the configuration decides on the tool,
+/// or if its reviews require a preview or several approvals. It is 409 if a tool differs from what was shown. No tool is
+/// allowed then.
 #[utoipa::path(post, path = "/api/servers/{name}/allow", operation_id = "letToolsRun", request_body = AllowRequest,
     responses((status = 200, description = "The current tools", body = ProviderTools), (status = 409), (status = 429)))]
 pub async fn allow(
@@ -143,12 +144,9 @@ pub async fn allow(
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id: server, body } = submission;
-    let reason = body::comment(Some(body.reason))?.ok_or_else(|| {
-        Problem::new(
-            ErrorKind::ValidationFailed,
-            "`reason` is missing: say why the tools need no review; the audit trail keeps it",
-        )
-    })?;
+    let missing = "`reason` is missing: say why the tools need no review; the audit trail keeps it";
+    let reason = body::comment(Some(body.reason))?;
+    let reason = reason.ok_or_else(|| Problem::new(ErrorKind::ValidationFailed, missing))?;
     let tools = to_definitions(body.tools, MAX_RULES_PER_OWNER)?;
     standing.allow_tools(&server, &tools, &principal, &reason).await?;
     all_tools(&server, &definitions)
@@ -169,9 +167,10 @@ impl Body for DefinitionsRequest {
 
 /// Accepts definitions of a server's tools.
 ///
-/// Requires the role reviewer or admin. The claim of an accepted tool to be read-only is trusted, and a new or changed tool is no
-/// longer reviewed for being so. A tool that does not claim to be read-only is reviewed as before (see `allow`). Each tool is
-/// named with the hash that was shown; if one has another by now, none is accepted (409). The audit trail records acceptances.
+/// Requires the role reviewer or admin. The claim of an accepted tool to be read-only is trusted, and the tool is no longer
+/// reviewed because it is new or changed. A tool that does not claim to be read-only is reviewed as before (see `allow`). Each
+/// tool is named with the hash that was shown; if one has another by now, none is accepted (409). The audit trail records
+/// acceptances.
 #[utoipa::path(post, path = "/api/servers/{name}/accept", operation_id = "acceptServerDefinitions",
     request_body = DefinitionsRequest,
     responses((status = 200, description = "The current tools", body = ProviderTools), (status = 409)))]
@@ -187,7 +186,7 @@ pub async fn accept(
 
 /// Revokes acceptances.
 ///
-/// Requires the role reviewer or admin. Each definition has the status again that it had before.
+/// Requires the role reviewer or admin. Each definition returns to its previous status.
 #[utoipa::path(post, path = "/api/servers/{name}/revoke", operation_id = "revokeServerDefinitions",
     request_body = DefinitionsRequest,
     responses((status = 200, description = "The current tools", body = ProviderTools), (status = 409)))]

@@ -40,11 +40,11 @@ impl ProviderDirectory for RouteDirectory {
     }
 
     fn is_pinned(&self, provider: &str, tool: &str) -> bool {
-        self.tool(provider, tool).is_some_and(|route| route.standing.mark().is_none())
+        self.tool(provider, tool).is_some_and(|route| route.definition_status.mark().is_none())
     }
 
     fn is_accepted(&self, provider: &str, tool: &str) -> bool {
-        self.tool(provider, tool).is_some_and(|route| route.standing == DefinitionStatus::Accepted)
+        self.tool(provider, tool).is_some_and(|route| route.definition_status == DefinitionStatus::Accepted)
     }
 
     fn validate(&self, provider: &str, tool: &str, arguments: &RawValue) -> Result<(), McpError> {

@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::tool_acceptance::RebuildRoutes;
+use crate::tool_acceptance::RouteRebuilder;
 use countersign_domain::{
     changes::{machine::SYSTEM, person::Person},
     policy::{Reviewers, StandingRule, StandingSource, StandingVerdict},
@@ -38,7 +38,7 @@ use countersign_routing::table::PublishedTable;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{Nodes, Record, Store, StoreError, WriteRequest, standing_rules::RULE_USED, write};
 
-/// The maximum active rules of one owner, and of all owners together.
+/// The maximum number of active rules of one owner, and of all owners together.
 pub const MAX_RULES_PER_OWNER: usize = 200;
 pub const MAX_RULES: usize = 2000;
 /// The interval between checks for expired rules, and the number of checks between records of uses.
@@ -129,7 +129,7 @@ pub struct StandingRulesDeps {
     pub cache: Arc<StandingRuleCache>,
     pub reviewers: Arc<Reviewers>,
     pub routes: Arc<PublishedTable>,
-    pub rebuild: RebuildRoutes,
+    pub rebuild: RouteRebuilder,
     pub feed: Feed,
 }
 
@@ -230,7 +230,7 @@ impl StandingRules {
         Ok(Arc::new(revoked))
     }
 
-    /// Returns the current rules.
+    /// Returns the cache of the rules that the route table reads.
     #[must_use]
     pub fn cache(&self) -> &StandingRuleCache {
         &self.deps.cache

@@ -20,10 +20,10 @@ use countersign_routing::{
 };
 use countersign_store::{PinStore, WriteError};
 
-/// Rebuilds the route table with the current pins.
-pub type RebuildRoutes = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+/// Rebuilds the route table with the current pins and standing rules.
+pub type RouteRebuilder = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// The maximum tools in one acceptance.
+/// The maximum number of tools in one acceptance.
 pub const MAX_TOOLS_PER_ACCEPTANCE: usize = 20_000;
 
 /// A tool as people see it.
@@ -45,7 +45,9 @@ pub struct ToolInfo {
     pub rules: Vec<String>,
     /// The annotations of the tool's definition.
     pub annotations: ToolAnnotations,
-    pub standing: DefinitionStatus,
+    /// The reviewers' decision about the definition.
+    #[serde(rename = "standing")]
+    pub definition_status: DefinitionStatus,
     /// The reason why every call is reviewed regardless of the policy.
     #[schema(required)]
     pub mark: Option<AcceptanceMark>,
@@ -56,8 +58,8 @@ pub struct ToolInfo {
     pub hash: String,
     /// The whole definition as the original JSON.
     pub definition: Arc<str>,
-    /// The definition that was accepted or first seen, if it differs from the present one. A changed tool without it belongs
-    /// to another command or address than the accepted one.
+    /// The definition that was accepted or first seen, if its text differs from the present one. If it is `null` for a
+    /// changed tool, only the command or address of the server has changed.
     #[schema(required)]
     pub previous: Option<Arc<str>>,
     #[schema(required)]
@@ -66,7 +68,7 @@ pub struct ToolInfo {
     pub accepted_at: Option<Timestamp>,
     /// Set if a reviewer lets the tool run without review.
     #[schema(required)]
-    pub let_run: Option<LetRun>,
+    pub let_run: Option<RunPermission>,
     /// A reviewer may let the tool run without review: `policy.default` decides on its calls, and their reviews need only one
     /// approval.
     pub may_let_run: bool,
@@ -75,7 +77,8 @@ pub struct ToolInfo {
 /// The permission to run without review: who gave it, and why.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LetRun {
+#[schema(as = LetRun)]
+pub struct RunPermission {
     /// The id of the standing rule, which can be revoked.
     pub rule: String,
     pub by: String,
@@ -107,14 +110,14 @@ pub struct ShownDefinition {
 pub struct ToolAcceptances {
     routes: Arc<PublishedTable>,
     pins: Arc<PinStore>,
-    rebuild: RebuildRoutes,
+    rebuild: RouteRebuilder,
     feed: Feed,
 }
 
 /// Returns the feed event about definitions. `what` is `accepted` or `revoked`.
 #[must_use]
 pub fn acceptance_event(provider: &str, what: &str, tools: &[&str], by: Option<&str>) -> Value {
-    /// The maximum tool names in one event, which also contains the total number.
+    /// The maximum number of tool names in one event, which also contains the total number.
     const MAX_NAMED_TOOLS: usize = 20;
     json!({
         "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider,
@@ -124,7 +127,7 @@ pub fn acceptance_event(provider: &str, what: &str, tools: &[&str], by: Option<&
 
 impl ToolAcceptances {
     #[must_use]
-    pub fn new(routes: Arc<PublishedTable>, pins: Arc<PinStore>, rebuild: RebuildRoutes, feed: Feed) -> Self {
+    pub fn new(routes: Arc<PublishedTable>, pins: Arc<PinStore>, rebuild: RouteRebuilder, feed: Feed) -> Self {
         Self { routes, pins, rebuild, feed }
     }
 
@@ -143,11 +146,11 @@ impl ToolAcceptances {
         let mut all: HashMap<String, PendingToolCounts> = HashMap::new();
         for route in self.routes.load().tools() {
             let claims = claims_to_read(route);
-            if route.standing.mark().is_none() && !claims {
+            if route.definition_status.mark().is_none() && !claims {
                 continue;
             }
             let waiting = all.entry(route.provider.name().to_owned()).or_default();
-            match route.standing {
+            match route.definition_status {
                 DefinitionStatus::New => waiting.new += 1,
                 DefinitionStatus::Changed => waiting.changed += 1,
                 _ => waiting.reads += 1,
@@ -235,15 +238,15 @@ impl ToolAcceptances {
         let pins = self.pins.snapshot();
         let pin = pins.pin(route.provider.name(), &route.name);
         let accepted =
-            pin.and_then(|pin| pin.accepted.as_ref()).filter(|_| route.standing == DefinitionStatus::Accepted);
+            pin.and_then(|pin| pin.accepted.as_ref()).filter(|_| route.definition_status == DefinitionStatus::Accepted);
         let fixed = route.ruling.fixed_decision();
-        let let_run = route.ruling.tool_allow_rule().map(|rule| LetRun {
+        let let_run = route.ruling.tool_allow_rule().map(|rule| RunPermission {
             rule: rule.id.clone(),
             by: rule.created_by.clone(),
             at: rule.created_at,
             reason: rule.comment.clone(),
         });
-        let may_let_run = route.standing.mark().is_none()
+        let may_let_run = route.definition_status.mark().is_none()
             && route.ruling.default_decision().is_some_and(|decision| {
                 decision.verdict == Verdict::Review && decision.terms.single_approval_suffices()
             });
@@ -261,8 +264,8 @@ impl ToolAcceptances {
         };
         let def = definition(&route.def);
         // The text is equal if only the command or address of the server has changed.
-        let previous = pin.filter(|_| route.standing == DefinitionStatus::Changed).and_then(|pin| pin.text.clone());
-        let previous = previous.filter(|text| *text != def.text);
+        let pin = pin.filter(|_| route.definition_status == DefinitionStatus::Changed);
+        let previous = pin.and_then(|pin| pin.text.clone()).filter(|text| *text != def.text);
         ToolInfo {
             name: route.name.clone(),
             title: route.def.title.clone(),
@@ -271,8 +274,8 @@ impl ToolAcceptances {
             reason,
             rules,
             annotations: route.def.annotations,
-            standing: route.standing,
-            mark: route.standing.mark(),
+            definition_status: route.definition_status,
+            mark: route.definition_status.mark(),
             claims_read: claims_to_read(route),
             hash: def.hash,
             definition: def.text,
@@ -288,7 +291,7 @@ impl ToolAcceptances {
 /// Returns `true` if accepting the definition would make the tool count as read-only.
 fn claims_to_read(route: &ToolRoute) -> bool {
     let denied = route.ruling.fixed_decision().is_some_and(|decision| decision.verdict == Verdict::Deny);
-    route.standing == DefinitionStatus::Seen
+    route.definition_status == DefinitionStatus::Seen
         && route.def.annotations.read_only_hint
         && !route.provider.as_provider().trust_annotations()
         && !denied

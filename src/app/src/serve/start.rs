@@ -49,7 +49,7 @@ use countersign_routing::{
 };
 use countersign_rulings::{
     standing_rules::{self, StandingRuleCache, StandingRules},
-    tool_acceptance::{RebuildRoutes, ToolAcceptances},
+    tool_acceptance::{RouteRebuilder, ToolAcceptances},
 };
 use countersign_runtime::data_dir::lock_data_dir;
 use countersign_session::{
@@ -388,7 +388,7 @@ fn build_providers(
 }
 
 /// Returns a function that evaluates the rulings on all tools again.
-fn rebuild_routes(router: &Addr<Router>) -> RebuildRoutes {
+fn rebuild_routes(router: &Addr<Router>) -> RouteRebuilder {
     let router = router.clone();
     Box::new(move || -> BoxFuture<'static, ()> {
         let sent = router.send(RefreshRulings);

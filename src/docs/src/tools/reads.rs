@@ -123,7 +123,7 @@ impl Reader {
                 text::one_line(ignored_branch, 80)
             ));
         }
-        match &ctx.session {
+        match &ctx.session_notes {
             Some(notes) => {
                 ActiveTenant { project: tenant.project.clone(), branch: tenant.branch.clone() }.save(notes);
             }

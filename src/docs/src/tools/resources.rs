@@ -90,7 +90,7 @@ pub(crate) fn unknown_resource(uri: &str) -> McpError {
 
 /// Returns the tenant of the session, if it has one.
 pub(crate) fn active_tenant(ctx: &CallContext) -> Option<ActiveTenant> {
-    ctx.session.as_deref().and_then(ActiveTenant::from_notes)
+    ctx.session_notes.as_deref().and_then(ActiveTenant::from_notes)
 }
 
 /// Parses a URI for this client.

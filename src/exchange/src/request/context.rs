@@ -74,7 +74,7 @@ impl Exchange {
         CallContext {
             cancel: cancel.token(&self.session.ended),
             progress: self.progress(progress_token),
-            session: self.notes().cloned(),
+            session_notes: self.notes().cloned(),
             ..CallContext::new(self.identity.principal.clone())
         }
     }

@@ -41,7 +41,7 @@ pub fn to_cel_value(name: &str, json: &Value) -> Result<cel::Value, Fault> {
 pub fn pick_value(
     tool: &str,
     result: &ToolResult,
-    (pick, shown): (&ResultSelector, DisplayFormat),
+    (pick, display_format): (&ResultSelector, DisplayFormat),
     arguments: &cel::Value,
 ) -> Result<Value, Fault> {
     let pointer = if pick.pointer.is_empty() { FIRST_TEXT } else { &pick.pointer };
@@ -63,7 +63,7 @@ pub fn pick_value(
         let Value::String(text) = &picked else {
             return Err(Fault::new("pointer", format!("what the answer of {tool} has at {pointer} is not text")));
         };
-        picked = super::path_filter::filter_by_paths(text, &paths, shown).into();
+        picked = super::path_filter::filter_by_paths(text, &paths, display_format).into();
     }
     picked.sort_all_objects();
     Ok(picked)

@@ -13,7 +13,7 @@ use countersign_protocol::{McpError, arguments::canonical_text_hash, json};
 /// Returns a preview with the arguments of the call, because only the upstream knows its effect.
 ///
 /// # Errors
-/// None: a call that cannot run fails when it runs.
+/// Never fails; the `Result` is that of [`crate::Provider::preview`], which calls it.
 pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> Result<Preview, McpError> {
     let mut diff = DiffBuilder::new();
     for json::Member { key, value, .. } in json::members(arguments.get()) {

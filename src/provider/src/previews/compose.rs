@@ -27,7 +27,7 @@ pub struct Observation {
     pub label: String,
     /// `None` if the target does not exist.
     pub value: Option<Value>,
-    pub shown: DisplayFormat,
+    pub display_format: DisplayFormat,
     /// Set if policy does not let the proposer read the value without review.
     pub restricted: bool,
 }
@@ -156,7 +156,7 @@ fn add_comparison(
 fn add_observation(builder: &mut DiffBuilder, field: &str, observation: Observation) {
     let fields = builder.len();
     let text = observation.value.and_then(answers::display_text);
-    match (&text, observation.shown) {
+    match (&text, observation.display_format) {
         (None, _) => builder.add_lines(field, &observation.label, [(LineOp::Note, "(nothing is there)".into())]),
         (Some(text), _) if text.trim().is_empty() => {
             builder.add_lines(field, &observation.label, [(LineOp::Note, "(empty)".into())]);

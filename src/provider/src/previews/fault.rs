@@ -6,6 +6,9 @@ use countersign_protocol::{ErrorKind, McpError, redact::redact};
 /// Maximum characters of a server's message.
 const MAX_MESSAGE_CHARS: usize = 300;
 
+/// The kind of all transient faults. The text is part of stored fingerprints, so it must not change.
+const TRANSIENT_KIND: &str = "passing";
+
 /// The reason why a recipe gave no preview.
 #[derive(Debug)]
 pub struct Fault {
@@ -27,7 +30,7 @@ impl Fault {
     pub fn from_call_error(tool: &str, error: McpError) -> Self {
         let reason = format!("{tool} could not be called: {}", redacted_line(&error.message));
         if error.kind.is_transient() {
-            return Self { kind: "passing", reason, transient_error: Some(error) };
+            return Self { kind: TRANSIENT_KIND, reason, transient_error: Some(error) };
         }
         Self::new("call", reason)
     }
@@ -35,7 +38,7 @@ impl Fault {
     /// Creates the fault for calls that took longer than `seconds`.
     pub fn timed_out(seconds: u64) -> Self {
         let error = McpError::new(ErrorKind::Timeout, "The preview took too long");
-        Self { kind: "passing", reason: format!("it took longer than {seconds} s"), transient_error: Some(error) }
+        Self { kind: TRANSIENT_KIND, reason: format!("it took longer than {seconds} s"), transient_error: Some(error) }
     }
 
     /// Creates the fault for a tool that answered with an error.

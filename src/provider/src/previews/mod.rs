@@ -41,8 +41,8 @@ pub async fn preview(
     Ok(compute(directory, provider, tool, arguments, context).await?.preview)
 }
 
-/// Previews a change again that was shown with the fingerprint `shown`. If the target cannot be read right now, this
-/// fails instead of returning a different preview.
+/// Previews again a change that was shown with `shown_fingerprint`. If the target cannot be read right now, this fails
+/// instead of returning a different preview.
 ///
 /// # Errors
 /// As [`preview`], and transient errors of the recipe's calls such as `UPSTREAM_UNAVAILABLE` and `TIMEOUT`.
@@ -52,11 +52,11 @@ pub async fn recheck(
     tool: &str,
     arguments: &RawValue,
     context: &CallContext,
-    shown: &str,
+    shown_fingerprint: &str,
 ) -> Result<Preview, McpError> {
     let ComputedPreview { preview, transient_error } = compute(directory, provider, tool, arguments, context).await?;
     match transient_error {
-        Some(error) if preview.fingerprint != shown => Err(error),
+        Some(error) if preview.fingerprint != shown_fingerprint => Err(error),
         _ => Ok(preview),
     }
 }

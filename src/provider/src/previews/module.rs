@@ -15,8 +15,8 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Previews a module's call. If the proposer may not read the data behind the preview and the call cannot be previewed,
-/// it becomes a change that shows reviewers the reason, because a refusal would reveal the data.
+/// Previews a module's call. If the preview fails and the proposer may not read its data, the failure is shown to
+/// reviewers as a preview, because its reason could reveal the data to the proposer.
 pub(super) async fn preview_module_call(
     directory: &dyn ProviderDirectory,
     provider: &Arc<dyn Provider>,

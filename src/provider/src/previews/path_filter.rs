@@ -6,11 +6,11 @@ use countersign_domain::recipes::DisplayFormat;
 
 /// Returns the parts that concern these paths, or the whole text if one of them is not a plain path inside the folder
 /// (a pattern, the folder itself, a path that leaves it).
-pub(super) fn filter_by_paths(text: &str, paths: &[String], shown: DisplayFormat) -> String {
+pub(super) fn filter_by_paths(text: &str, paths: &[String], display_format: DisplayFormat) -> String {
     let Some(paths) = paths.iter().map(|path| normalized_path(path)).collect::<Option<Vec<_>>>() else {
         return text.to_owned();
     };
-    match shown {
+    match display_format {
         DisplayFormat::Diff => filter_diff(text, &paths),
         DisplayFormat::Text => filter_status(text, &paths),
     }

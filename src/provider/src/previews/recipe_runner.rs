@@ -156,7 +156,7 @@ impl<'a> RecipeRunner<'a> {
         }
         let value = answers::pick_value("the dry run", &result, (&dry.pick, dry.shown), arguments)?;
         let label = dry.label.clone().unwrap_or_else(|| "Dry run".to_owned());
-        Ok(Observation { label, value: Some(value), shown: dry.shown, restricted })
+        Ok(Observation { label, value: Some(value), display_format: dry.shown, restricted })
     }
 
     async fn read(&self, read: &PreviewRead, tools: &[ToolDef], arguments: &cel::Value) -> Result<Observation, Fault> {
@@ -184,7 +184,7 @@ impl<'a> RecipeRunner<'a> {
             }
             Ok(result) => Some(answers::pick_value(&tool, &result, (&read.pick, read.shown), arguments)?),
         };
-        Ok(Observation { label: read.label.clone(), value, shown: read.shown, restricted })
+        Ok(Observation { label: read.label.clone(), value, display_format: read.shown, restricted })
     }
 
     /// Returns the tool's definition if it is offered and pinned.

@@ -211,7 +211,7 @@ impl Endpoints {
             Box::new(move || {
                 rebuild_routes();
                 async {}.boxed()
-            }) as countersign_rulings::tool_acceptance::RebuildRoutes
+            }) as countersign_rulings::tool_acceptance::RouteRebuilder
         };
         let standing = StandingRules::new(StandingRulesDeps {
             store,

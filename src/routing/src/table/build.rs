@@ -191,7 +191,7 @@ fn build_tool_route(
         validator.get_or_init(|| compile_schema(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
     }
     let hash = ruling::definition_hash(&def);
-    let (standing, ruling) = ruling::tool_ruling(policy, provider, &def, &hash);
+    let (definition_status, ruling) = ruling::tool_ruling(policy, provider, &def, &hash);
     let read_ruling = def.read_only_when.filter(|_| provider.is_module()).map(|_| {
         let mut reader = def.clone();
         reader.annotations.read_only_hint = true;
@@ -204,7 +204,7 @@ fn build_tool_route(
         provider: provider.clone(),
         def,
         hash,
-        standing,
+        definition_status,
         ruling,
         read_ruling,
         param_headers,

@@ -6,7 +6,7 @@ use serde_json::{to_value, value::RawValue};
 
 use super::{
     RouteTarget,
-    listing::{entry, prompt_entry},
+    module_entries::{entry, prompt_entry},
     revision_filter::{filter_prompt, filter_resource},
 };
 use countersign_protocol::Revision;

@@ -3,7 +3,7 @@
 mod aliases;
 mod build;
 pub mod list_entries;
-pub mod listing;
+pub mod module_entries;
 mod name_conflicts;
 mod reserved_names;
 pub mod resources;
@@ -118,7 +118,7 @@ pub struct ToolRoute {
     /// approved.
     pub hash: String,
     /// The reviewers' decision about this definition.
-    pub standing: DefinitionStatus,
+    pub definition_status: DefinitionStatus,
     /// The policy's ruling on calls.
     pub ruling: Ruling,
     /// The policy's ruling on calls that only read, if a writing tool of a module has such calls.
@@ -141,7 +141,7 @@ impl ToolRoute {
             revision,
             self.def.raw.as_ref(),
             |raw, revision| revision_filter::filter_tool(raw, pending_schema, revision),
-            || listing::tool_entry(&self.def, &self.name, pending_schema, revision),
+            || module_entries::tool_entry(&self.def, &self.name, pending_schema, revision),
         )
     }
 
@@ -155,7 +155,7 @@ impl ToolRoute {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.def.annotations.read_only_hint
-            && self.standing.trusts_annotations(self.provider.as_provider().trust_annotations())
+            && self.definition_status.trusts_annotations(self.provider.as_provider().trust_annotations())
     }
 
     /// Returns the policy's ruling on a call with these arguments.
@@ -282,17 +282,17 @@ impl RouteTable {
         self.tool_of_provider(&fallback.as_provider().exposed_name(own), fallback.name())
     }
 
-    /// Returns `true` if the policy allows the method for the requester (see [`Policy::allows_method`]). A server is also gated
-    /// if its configuration hides some of its tools.
+    /// Returns `true` if the policy allows the method for the requester (see [`Policy::allows_method`]). Tools that the
+    /// configuration of the server hides count as denied.
     #[must_use]
     pub fn allows_method(&self, upstream: &Upstream, method: &str, requester: &Requester<'_>) -> bool {
         let server = upstream.config.name.as_str();
         let hides_tools = !upstream.config.tools_allow.is_empty() || !upstream.config.tools_deny.is_empty();
-        let is_gated = || {
+        let may_block_tools = || {
             let mut tools = self.tools().iter().filter(|route| route.provider.name() == server);
             hides_tools || tools.any(|route| route.ruling.may_block(requester.principal))
         };
-        self.policy.as_ref().is_some_and(|policy| policy.allows_method(server, method, requester, is_gated))
+        self.policy.as_ref().is_some_and(|policy| policy.allows_method(server, method, requester, may_block_tools))
     }
 
     /// Returns the policy if it could refuse a resource or prompt to some principal.
@@ -402,7 +402,7 @@ impl RouteTable {
 
     /// Returns `true` if every upstream had been reached when the table was built.
     #[must_use]
-    pub fn was_built_complete(&self) -> bool {
+    pub fn was_complete_when_built(&self) -> bool {
         self.unreached.servers.is_empty()
     }
 

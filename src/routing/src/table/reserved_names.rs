@@ -1,10 +1,10 @@
 //! Names that are reserved for one provider, whether it is available or not.
 //!
-//! Names with the prefix of a configured server, with `<provider>.` or with `<module>__` are reserved for that
-//! provider. So are the names that modules offer and, until a server is reached for the first time, the names pinned
-//! for it. Otherwise a server without a prefix could offer `good__query`, and the server that connects first would
-//! receive the calls. The longest prefix decides. Providers that are both in `routes.priority` may share names, because
-//! the operator has ranked them.
+//! A provider owns all names that begin with its configured prefix, with `<provider>.` or, for a module, with
+//! `<module>__`; the longest prefix decides. It also owns the names that a module offers, and the tools that are pinned
+//! for a server until that server is reached. Without this rule, a server without a prefix could offer `good__query` and
+//! receive the calls if it connects first. Providers that are both in `routes.priority` may share names, because the
+//! operator has ranked them.
 
 use std::collections::HashSet;
 
@@ -32,10 +32,10 @@ impl<'a> ReservedNames<'a> {
         }
         for provider in providers.iter().filter(|provider| !BUILT_IN_PROVIDERS.contains(&provider.name())) {
             let prefix = provider.upstream().map_or("", |upstream| upstream.names.prefix());
-            let start = [prefix.to_owned(), format!("{}.", provider.name())];
-            prefixes.extend(start.into_iter().filter(|start| !start.is_empty()).map(|start| (start, provider.name())));
+            let own = [prefix.to_owned(), format!("{}.", provider.name())];
+            prefixes.extend(own.into_iter().filter(|own| !own.is_empty()).map(|own| (own, provider.name())));
         }
-        prefixes.sort_by_key(|(start, _)| std::cmp::Reverse(start.len()));
+        prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         let modules = || providers.iter().filter(|provider| provider.is_module()).map(RouteTarget::as_provider);
         let module_names = [
             modules().flat_map(|module| module.tools()).map(|def| def.name).collect(),
@@ -52,11 +52,11 @@ impl<'a> ReservedNames<'a> {
         }
         let claimant = provider.name();
         let what = if is_tool { "tool" } else { "prompt" };
-        if let Some((start, first)) = self.prefixes.iter().find(|(start, _)| name.starts_with(start.as_str())) {
-            let mut same_start = self.prefixes.iter().filter(|(other, _)| other == start);
-            if !same_start.any(|(_, owner)| *owner == claimant) && !self.are_ranked(first, claimant) {
+        if let Some((prefix, owner)) = self.prefixes.iter().find(|(prefix, _)| name.starts_with(prefix.as_str())) {
+            let mut same_prefix = self.prefixes.iter().filter(|(other, _)| other == prefix);
+            if !same_prefix.any(|(_, owner)| *owner == claimant) && !self.are_ranked(owner, claimant) {
                 return Some(format!(
-                    "the {what} {name:?} is left out: names that begin with {start:?} are those of {first}"
+                    "the {what} {name:?} is left out: names that begin with {prefix:?} are reserved for {owner}"
                 ));
             }
         }

@@ -103,7 +103,7 @@ impl Resources {
         // A URI with another provider's scheme can never be reached, even if that provider is absent.
         let conflict_warning = |uri: &str, what: &'static str| {
             let other = self.scheme_owner(uri).filter(|_| names.is_identity())?;
-            Some(format!("{what} {uri:?} is left out: such URIs are those of {}", other.name()))
+            Some(format!("{what} {uri:?} is left out: such URIs are reserved for {}", other.name()))
         };
         for raw in &catalog.resources {
             // A malformed resource was already reported by the upstream's catalog.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::{RouteTable, RouteTarget, ToolRoute};
 use countersign_domain::{changes::visible::is_hidden, policy::Verdict, principal::Principal};
 
-/// Maximum bytes of one server's text.
+/// Maximum number of bytes of one server's text.
 pub const MAX_SERVER_BYTES: usize = 2 << 10;
-/// Maximum bytes of all servers' sections together.
+/// Maximum number of bytes of all servers' sections together.
 pub const MAX_TOTAL_BYTES: usize = 16 << 10;
 /// Marks a truncated text.
 const TRUNCATION_MARK: &str = " […]";
-const OMISSION_NOTE: &str = "\n\nWhat further servers say of themselves is left out.";
+const OMISSION_NOTE: &str = "\n\nThe instructions of further servers are left out.";
 
 /// The instructions of all servers, built with the route table.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use regex::{Regex, RegexBuilder};
 
 /// Maximum length of a template in bytes. Longer templates match nothing.
 const MAX_TEMPLATE_LEN: usize = 8192;
-/// Maximum bytes of a compiled template.
+/// Maximum number of bytes of a compiled template.
 const MAX_COMPILED_BYTES: usize = 1 << 20;
 
 /// A URI template that is compiled when a URI with its literal beginning is matched.

@@ -66,12 +66,12 @@ pub enum NameKind {
 }
 
 impl RouteTable {
-    /// Returns the unreached upstream that may own a tool or prompt of that name. The prefix of the name or an alias leads to
-    /// this upstream, the tool is pinned for it, or it has no prefix and its names are unknown. The caller must only ask for
-    /// names that the table does not contain.
+    /// Returns the unreached upstream that may own a tool or prompt of that name. It owns the name by the prefix, by a pinned
+    /// tool or by an alias, or it may own it because it has no prefix and its names are unknown. The table must not contain
+    /// the name.
     #[must_use]
     pub fn unreached_upstream(&self, name: &str, kind: NameKind) -> Option<AwaitedUpstream> {
-        if self.was_built_complete() {
+        if self.was_complete_when_built() {
             return None;
         }
         let is_tool = kind == NameKind::Tool;
@@ -136,7 +136,7 @@ impl RouteTable {
     /// upstreams that may turn out to serve it.
     #[must_use]
     pub fn unreached_upstream_of_uri(&self, uri: &str) -> Option<AwaitedUpstream> {
-        if self.was_built_complete() {
+        if self.was_complete_when_built() {
             return None;
         }
         match self.resources.claimant(uri) {

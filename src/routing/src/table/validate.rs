@@ -10,11 +10,11 @@ use countersign_provider::{ToolDef, schema_cost};
 
 /// Maximum number of failures reported.
 const MAX_FAULTS: usize = 10;
-/// Maximum characters of a message, and of the list of allowed values in it.
+/// Maximum number of characters of a message, and of the list of allowed values in it.
 const MAX_MESSAGE_CHARS: usize = 300;
 const MAX_CHOICES_CHARS: usize = 8000;
 
-/// Maximum bytes of a compiled pattern of a schema.
+/// Maximum number of bytes of a compiled pattern of a schema.
 const MAX_PATTERN_BYTES: usize = 1 << 20;
 
 /// Compiles the input schema of a tool; `None` if checking it could take too long ([`ToolRoute::validator`]).

@@ -24,8 +24,8 @@ impl StandingRules {
     /// # Errors
     /// `NOT_FOUND` for an unknown server, `VERSION_CONFLICT` if a tool is gone or differs from the one shown, `FORBIDDEN`
     /// (its definition is not accepted yet, a rule of the configuration decides on it, or its reviews need more than this
-    /// reviewer's approval), `POLICY_DENIED`, `VALIDATION_FAILED` if it runs without review anyway,
-    /// `RATE_LIMITED`, `STORE_UNAVAILABLE`. All name the tools in `details.tools`.
+    /// reviewer's approval), `POLICY_DENIED`, `VALIDATION_FAILED` if it runs without review anyway, `RATE_LIMITED`,
+    /// `STORE_UNAVAILABLE`. An error about a tool names it in `data.tools`.
     pub async fn allow_tools(
         &self,
         provider: &str,
@@ -90,11 +90,9 @@ impl StandingRules {
 
     fn check_may_allow(&self, route: &Arc<ToolRoute>, by: &Principal) -> Result<(), McpError> {
         let refuse = |kind, message: &str| Err(tool_error(kind, message, &route.name));
-        if route.standing.mark().is_some() {
-            return refuse(
-                ErrorKind::Forbidden,
-                "the tool is new, or its definition has changed: accept the definition first",
-            );
+        if route.definition_status.mark().is_some() {
+            let message = "the tool is new, or its definition has changed: accept the definition first";
+            return refuse(ErrorKind::Forbidden, message);
         }
         let Some(decision) = route.ruling.default_decision() else {
             let rules: Vec<&str> = route.ruling.rules().filter(|rule| !rule.starts_with("srl_")).collect();

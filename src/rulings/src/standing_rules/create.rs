@@ -21,7 +21,7 @@ use countersign_runtime::crash::crash_point;
 /// The longest validity of rules that allow, and of rules that deny.
 const MAX_ALLOW_SECONDS: u64 = 30 * 86_400;
 const MAX_DENY_SECONDS: u64 = 366 * 86_400;
-/// The maximum bytes of arguments that are kept for display.
+/// The maximum number of bytes of arguments that are kept for display.
 const MAX_KEPT_ARGUMENTS_BYTES: usize = 64 << 10;
 /// The arguments to which a rule applies: exactly those of its change, or any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
@@ -35,7 +35,8 @@ pub enum ArgumentScope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CallerScope {
-    Same,
+    #[serde(rename = "same")]
+    Proposer,
     Any,
 }
 
@@ -44,7 +45,7 @@ pub enum CallerScope {
 pub struct NewRule {
     pub verdict: StandingVerdict,
     pub arguments: ArgumentScope,
-    pub principal: CallerScope,
+    pub callers: CallerScope,
     /// Seconds from now; `None` means no end.
     pub valid_for_seconds: Option<u64>,
     pub comment: Option<String>,
@@ -68,7 +69,7 @@ impl StandingRules {
         let text = change.arguments.get();
         let rule = StandingRule {
             served_by: Some(change.served_by.fingerprint.clone()),
-            principal: (new.principal == CallerScope::Same).then(|| change.proposer.principal.clone()),
+            principal: (new.callers == CallerScope::Proposer).then(|| change.proposer.principal.clone()),
             proposer: Some(AccountRef {
                 name: change.proposer.principal.clone(),
                 owner: change.proposer.owner.clone(),

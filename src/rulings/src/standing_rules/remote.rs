@@ -10,7 +10,7 @@ use countersign_domain::{
 };
 use countersign_store::{AuditSearch, StoreError};
 
-/// The maximum audit entries that are searched for the comment on a revocation.
+/// The maximum number of audit entries that are searched for the comment on a revocation.
 const MAX_SEARCHED_ENTRIES: usize = 50;
 
 /// A change of a rule by another node: the feed event, the actor and the comment.

@@ -27,7 +27,7 @@ use countersign_routing::{
     RouteTable, RouteTarget,
     actor::{Subscribe, Unsubscribe},
     list_entries::{ResourceRoute, TemplateRoute},
-    listing,
+    module_entries,
 };
 
 /// The bytes that a subscription takes in addition to its URI. The session, the router and the request to an upstream
@@ -77,7 +77,8 @@ pub async fn list(
         match limits.in_time(provider.as_provider().resources(&context)).await {
             Ok(resources) => {
                 let shown = resources.iter().filter(|r| filter.shows(provider, Subject::Resource(&r.uri)));
-                items.extend(shown.map(|r| ListedResource::Module(listing::entry(serde_json::to_value(r), revision))));
+                let entry = |r| ListedResource::Module(module_entries::entry(serde_json::to_value(r), revision));
+                items.extend(shown.map(entry));
             }
             // The failure of one provider must not hide the resources of the others.
             Err(error) => {

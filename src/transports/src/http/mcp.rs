@@ -117,7 +117,7 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
 async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpError> {
     let (endpoint, text) = (post.endpoint.clone(), body.clone());
     let table = endpoint.server.routing.routes.load_full();
-    let headers = (table.mirrors_arguments || !table.was_built_complete()).then(|| post.request.headers().clone());
+    let headers = (table.mirrors_arguments || !table.was_complete_when_built()).then(|| post.request.headers().clone());
     let large_messages = Arc::clone(&endpoint.server.large_messages);
     let parse = move || async move {
         let Incoming::Single(message) = envelope::parse(&text, &endpoint.server.limits.envelope)? else {

@@ -187,7 +187,7 @@ pub fn check_param_headers(
     view: &HeaderView<'_>,
     request: &Request<'_>,
 ) -> Result<MirrorCheck, McpError> {
-    if request.method != "tools/call" || !table.mirrors_arguments && table.was_built_complete() {
+    if request.method != "tools/call" || !table.mirrors_arguments && table.was_complete_when_built() {
         return Ok(MirrorCheck::Passed);
     }
     let params = request.outlined_params().object;
@@ -197,7 +197,7 @@ pub fn check_param_headers(
             let arguments = params.member("arguments").and_then(|raw| serde_json::from_str(raw).ok());
             check_params(view, &route.param_headers, arguments.as_ref()).map(|()| MirrorCheck::Passed)
         }
-        None if !table.was_built_complete() => Ok(MirrorCheck::UnknownTool),
+        None if !table.was_complete_when_built() => Ok(MirrorCheck::UnknownTool),
         _ => Ok(MirrorCheck::Passed),
     }
 }

@@ -126,7 +126,7 @@ fn reserved_prefix_of_other_server_is_refused() {
     assert_eq!(listed, ["good_query", "own", "good__deep__y"]);
     let warnings = table.warnings("evil");
     assert_eq!(warnings.len(), 5, "{warnings:?}");
-    assert!(warnings[2].contains(r#"begin with "good__deep__" are those of deep"#), "{warnings:?}");
+    assert!(warnings[2].contains(r#"begin with "good__deep__" are reserved for deep"#), "{warnings:?}");
     // Ranked providers share names.
     fixture.aliases.priority = vec!["good".into(), "evil".into()];
     assert_eq!(serving_tool(&fixture.table(), "good__query"), routed_tool("evil", "good__query"));
@@ -302,7 +302,7 @@ fn uri_resolves_by_scheme_owner_then_by_lists() {
     // A URI with another server's scheme cannot be offered.
     let thief = UpstreamFixture::new("thief", "", LEGACY, resources(&["fs+file:///b", "own:x"], &[]));
     let table = TableFixture::new(&[&fs, &thief]).table();
-    let warning = r#"a resource "fs+file:///b" is left out: such URIs are those of fs"#;
+    let warning = r#"a resource "fs+file:///b" is left out: such URIs are reserved for fs"#;
     assert_eq!(table.warnings("thief"), [warning]);
     assert_eq!(provider_of(&table, "fs+file:///b").as_deref(), Some("fs"));
     assert_eq!(table.resources().len(), 2);
