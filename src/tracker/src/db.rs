@@ -14,7 +14,7 @@ use countersign_store::{sqlite::sql, tables::Session};
 use super::words;
 
 /// The result of reading a row.
-pub(super) type Parsed<T> = Result<T, StoreError>;
+pub(super) type RowResult<T> = Result<T, StoreError>;
 /// The result of a statement.
 pub(super) type DbResult<T> = Result<T, DbError>;
 
@@ -38,7 +38,7 @@ pub(super) enum Db<'a> {
 }
 
 impl Db<'_> {
-    fn rows(self, sql: &str, values: &[Value<'_>]) -> Parsed<Vec<Row>> {
+    fn rows(self, sql: &str, values: &[Value<'_>]) -> RowResult<Vec<Row>> {
         match self {
             Self::Sqlite(conn) => sql::rows(conn, sql, values),
             Self::Postgres(session) => session.rows(&prefix_tables(sql), values),
@@ -50,9 +50,9 @@ impl Db<'_> {
         self,
         sql: &str,
         values: &[Value<'_>],
-        read: impl FnMut(&Row) -> Parsed<T>,
+        read: impl FnMut(&Row) -> RowResult<T>,
     ) -> DbResult<Vec<T>> {
-        Ok(self.rows(sql, values)?.iter().map(read).collect::<Parsed<_>>()?)
+        Ok(self.rows(sql, values)?.iter().map(read).collect::<RowResult<_>>()?)
     }
 
     /// Reads the first row, if there is one.
@@ -60,13 +60,13 @@ impl Db<'_> {
         self,
         sql: &str,
         values: &[Value<'_>],
-        read: impl FnOnce(&Row) -> Parsed<T>,
+        read: impl FnOnce(&Row) -> RowResult<T>,
     ) -> DbResult<Option<T>> {
         Ok(self.rows(sql, values)?.first().map(read).transpose()?)
     }
 
     /// Reads the first row, which must exist.
-    pub fn query_one<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> Parsed<T>) -> DbResult<T> {
+    pub fn query_one<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> RowResult<T>) -> DbResult<T> {
         self.query_optional(sql, values, read)?.ok_or_else(missing_row)
     }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{
     arguments::EntityRef,
-    db::{Db, DbResult, Parsed, Row, values},
+    db::{Db, DbResult, Row, RowResult, values},
     model::{Comment, Issue, IssueKey, IssueLine, IssueType, Parent, Person, Project, Uuid},
     workflow::Workflow,
 };
@@ -26,12 +26,12 @@ impl EntityRef {
     }
 }
 
-fn read_person(row: &Row, first_column: usize) -> Parsed<Option<Person>> {
+fn read_person(row: &Row, first_column: usize) -> RowResult<Option<Person>> {
     let Some(id) = row.get(first_column)? else { return Ok(None) };
     Ok(Some(Person { row: id, id: row.get(first_column + 1)?, name: row.get(first_column + 2)? }))
 }
 
-fn read_parent(row: &Row, first_column: usize) -> Parsed<Option<Parent>> {
+fn read_parent(row: &Row, first_column: usize) -> RowResult<Option<Parent>> {
     let Some(id) = row.get(first_column)? else { return Ok(None) };
     Ok(Some(Parent {
         row: id,
@@ -82,7 +82,7 @@ pub(super) const PROJECT_QUERY: &str =
     "SELECT id, uuid, key, name, description, issue_count, open_count, created_at, created_by FROM projects";
 
 /// Reads a project from a row of [`PROJECT_QUERY`].
-pub(super) fn read_project(row: &Row) -> Parsed<Project> {
+pub(super) fn read_project(row: &Row) -> RowResult<Project> {
     Ok(Project {
         row: row.get(0)?,
         id: row.get(1)?,
@@ -128,7 +128,7 @@ pub(super) fn line_query(columns: &str, source: &str) -> String {
 pub(super) const LINE_COLUMNS: usize = 14;
 
 /// Reads a line from a row of [`line_query`].
-pub(super) fn read_line(row: &Row) -> Parsed<IssueLine> {
+pub(super) fn read_line(row: &Row) -> RowResult<IssueLine> {
     Ok(IssueLine {
         row: row.get(0)?,
         id: row.get(1)?,

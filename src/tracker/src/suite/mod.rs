@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Tracker,
-    db::{Parsed, Row},
+    db::{Row, RowResult},
     storage::ReadKind,
 };
 use countersign_config::TrackerConfig;
@@ -111,8 +111,8 @@ impl Fixture {
         ];
         let mut all = Vec::new();
         for (table, names) in columns {
-            let read = move |row: &Row| -> Parsed<String> {
-                let cells: Parsed<Vec<String>> =
+            let read = move |row: &Row| -> RowResult<String> {
+                let cells: RowResult<Vec<String>> =
                     (0..names.split(", ").count()).map(|index| Ok(format!("{:?}", row.value(index)?))).collect();
                 Ok(format!("{table}: {}", cells?.join(", ")))
             };
@@ -125,7 +125,7 @@ impl Fixture {
     pub async fn rows<T: Send + 'static>(
         &self,
         sql: &str,
-        read: impl FnMut(&Row) -> Parsed<T> + Send + 'static,
+        read: impl FnMut(&Row) -> RowResult<T> + Send + 'static,
     ) -> Vec<T> {
         let sql = sql.to_owned();
         self.tracker
