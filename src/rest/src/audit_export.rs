@@ -63,18 +63,17 @@ pub async fn export(
         let chunk = export.next().await?;
         Ok::<_, McpError>(chunk.map(|chunk| (chunk, export)))
     });
-    let name = format!("attachment; filename=\"countersign-audit-{}.{}\"", today(), format.extension());
+    let name = format!(
+        "attachment; filename=\"countersign-audit-{}.{}\"",
+        Timestamp::now().strftime("%F"),
+        format.extension()
+    );
     Ok(HttpResponse::Ok()
         .content_type(format.media_type())
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
         .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
         .insert_header((CONTENT_DISPOSITION, name))
         .streaming(body))
-}
-
-/// Returns the date as `2026-07-28`.
-fn today() -> String {
-    Timestamp::now().to_string().chars().take(10).collect()
 }
 
 impl Export {

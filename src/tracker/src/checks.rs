@@ -68,7 +68,8 @@ pub(super) fn check_parent(kind: IssueType, project: (i64, &str), parent: Option
     let allowed: Vec<&str> = kind.parents().iter().map(|kind| kind.as_str()).collect();
     let refused = |message: String| Err(invalid_argument("/parentId", "parent", message));
     let Some(parent) = parent else {
-        if kind.needs_parent() {
+        // A Task belongs to a Story or an Epic; issues of other types may have no parent.
+        if kind == IssueType::Task {
             return refused(format!("A {kind} needs a parent that is a Story or an Epic."))
                 .map_err(|error: McpError| error.with("allowed", allowed));
         }

@@ -72,12 +72,6 @@ impl IssueType {
             Self::Bug => Self::ALL,
         }
     }
-
-    /// Returns `true` for a Task, which belongs to a Story or an Epic; issues of other types may have no parent.
-    #[must_use]
-    pub const fn needs_parent(self) -> bool {
-        matches!(self, Self::Task)
-    }
 }
 
 impl Status {

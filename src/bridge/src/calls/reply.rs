@@ -225,7 +225,7 @@ async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Res
     let task_request = TaskRequest::new(exchange, task)?;
     let mut cancel_guard = legacy::CancelOnDrop::new(&task_request);
     let result = legacy::extension_result(&task_request, None).await;
-    cancel_guard.disarm();
+    cancel_guard.task_request = None;
     prepared.call.bridge.tasks.forget(&task_request.task.alias);
     let result = result?;
     let failed = member(&result, "isError") == Some("true");

@@ -130,16 +130,13 @@ pub async fn extension_result(
 
 /// Cancels a task when the request that waits for it is dropped before the task has ended.
 pub struct CancelOnDrop<'a> {
-    task_request: Option<&'a TaskRequest<'a>>,
+    /// The request of the task, or `None` once the task has ended.
+    pub task_request: Option<&'a TaskRequest<'a>>,
 }
 
 impl<'a> CancelOnDrop<'a> {
     pub fn new(task_request: &'a TaskRequest<'a>) -> Self {
         Self { task_request: Some(task_request) }
-    }
-
-    pub fn disarm(&mut self) {
-        self.task_request = None;
     }
 }
 

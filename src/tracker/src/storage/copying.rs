@@ -23,12 +23,6 @@ const TABLES: [(&str, &str); 6] = [
     ("runs", "change_id, tool, at, content, structured"),
 ];
 
-/// Replaces NUL characters in the same way as the store. Older files may contain them, and PostgreSQL does not accept
-/// them.
-fn without_nul(text: &str) -> String {
-    text.replace('\0', "\u{2400}")
-}
-
 /// Receives the number of copied rows and the total.
 pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 
@@ -111,9 +105,10 @@ fn fingerprint(db: Db<'_>) -> DbResult<String> {
 fn hash_row(row: &Row) -> [u8; 32] {
     let mut hasher = PartHasher::new("countersign.tracker.row.1");
     for value in &row.0 {
-        // Texts are compared without NUL characters, which a server never has.
+        // NUL characters in texts of older files are replaced in the same way as by the store, because PostgreSQL does not
+        // accept them.
         let value = match value {
-            Cell::Text(text) => Cell::Text(without_nul(text).into()),
+            Cell::Text(text) => Cell::Text(text.replace('\0', "\u{2400}").into()),
             value => value.clone(),
         };
         hasher.add_part(format!("{value:?}").as_bytes());
