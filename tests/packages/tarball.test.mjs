@@ -82,6 +82,16 @@ after(async () => {
     await rm(work, { recursive: true, force: true });
 });
 
+test('programs that need a newer glibc than 2.34 are refused', async () => {
+    const source = path.join(work, 'newer.c');
+    await writeFile(source, 'int zero; int *pointer = &zero; int main(void) { return *pointer; }');
+    await run('cc', ['-pie', '-Wl,-z,pack-relative-relocs', '-o', path.join(work, 'newer'), source]);
+    // Another target folder, so that the packages of the other tests stay.
+    const env = { ...process.env, CARGO_TARGET_DIR: path.join(work, 'target') };
+    const outcome = run(path.join(repository, 'scripts/package'), ['--program', path.join(work, 'newer'), 'tarball'], { env });
+    await assert.rejects(outcome, error => /newer C library than glibc 2\.34: GLIBC_ABI_DT_RELR/.test(error.stderr));
+});
+
 test('the tarball contains what it promises, and building it again gives the same files', async () => {
     const { stdout } = await run('tar', ['--numeric-owner', '-tvf', path.join(output, `${name}.tar.gz`)]);
     const entries = stdout.trim().split('\n').map(line => line.split(/\s+/));
@@ -115,9 +125,12 @@ test('the tarball contains what it promises, and building it again gives the sam
 
 test('the bill of materials is valid CycloneDX and lists the crates of the program', async () => {
     const file = path.join(output, `${name}.cdx.json`);
+    // Checking the syntax of 400 addresses takes half a minute.
     const check = `import sys
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from jsonschema import Draft7Validator
+Draft7Validator.FORMAT_CHECKER.checkers.pop("iri-reference", None)
 error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(sys.argv[1]).read())
 sys.exit(error and str(error)[:2000])`;
     await run(path.join(repository, 'tests/.cache/venv-packages/bin/python'), ['-c', check, file]);
