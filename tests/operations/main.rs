@@ -12,5 +12,6 @@ mod language;
 mod operator;
 mod program;
 mod reload;
+mod service;
 mod terminal;
 mod webhooks;

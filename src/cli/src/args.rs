@@ -22,6 +22,7 @@ use self::{
     servers::ServersArgs,
     storage::{AuditArgs, BackupArgs, KeysArgs, StoreCommand},
 };
+use crate::version::VERSION;
 use countersign_config::Flags;
 
 const LONG_ABOUT: &str = "\
@@ -67,7 +68,7 @@ Exit codes:
 #[derive(Debug, Parser)]
 #[command(
     name = "countersign",
-    version,
+    version = VERSION,
     about = "An MCP gateway that puts a person between an AI agent and every write",
     long_about = LONG_ABOUT,
     after_long_help = EXAMPLES,
@@ -142,6 +143,15 @@ pub enum Command {
     /// declare themselves read-only are called.
     #[command(after_long_help = check::HELP)]
     Check(CheckArgs),
+    /// Print the version, the commit, and what the program supports
+    ///
+    /// With --json: version, commit, date of the commit, features, revisions of the protocol, and the schema versions of a
+    /// store, up to which this program reads and migrates one.
+    Version {
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a completion script for a shell
     ///
     /// For bash: `countersign completions bash > ~/.local/share/bash-completion/completions/countersign`

@@ -27,6 +27,7 @@ mod providers;
 mod recipes;
 mod rules;
 mod store;
+mod version;
 mod webhooks;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -101,6 +102,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Config(ConfigCommand::Pending(args)) => config::pending(&args, &mut out),
         Command::Config(ConfigCommand::Consent(args)) => config::consent(&args, &mut out),
         Command::Check(args) => check::run(&args, &mut out),
+        Command::Version { json } => version::run(json, &mut out),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "countersign", &mut text);

@@ -28,6 +28,7 @@ mod queue;
 mod retention;
 mod reviewer_records;
 mod rows;
+mod schema_versions;
 mod search;
 pub mod sql;
 pub mod sqlite;
@@ -68,6 +69,7 @@ pub use policy_snapshots::{PolicySnapshot, PolicySnapshots};
 pub use postgres::tables;
 pub use retention::{Deletion, PrunableRecords, Pruning, PruningCutoffs, Redaction};
 pub use reviewer_records::ReviewerRecords;
+pub use schema_versions::SchemaVersions;
 pub use search::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry};
 pub use verify::{VerifiedTrail, VerifyError};
 

@@ -21,7 +21,7 @@ mod node_rows;
 mod nodes;
 mod policies;
 mod rows;
-mod schema;
+pub(crate) mod schema;
 mod silence;
 mod sql;
 pub mod tables;

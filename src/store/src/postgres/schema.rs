@@ -30,6 +30,11 @@ const MIGRATIONS: &[&str] = &[
 /// migration.
 const FIRST_SHARED_SCHEMA: i64 = 2;
 
+/// Returns the schema version of this program.
+pub(crate) fn known_version() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
 impl PgConnector {
     /// Opens a connection that marks the database as served while the connection lives, exclusively if `alone` is set.
     /// Waits at most `patience`, because the server may release the lock of a killed gateway with a delay.
@@ -85,7 +90,7 @@ impl PgConnector {
         for sql in MIGRATIONS.iter().skip(usize::try_from(found.unwrap_or(0)).unwrap_or(0)) {
             tx.batch_execute(sql).await?;
         }
-        let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+        let known = known_version();
         if found.is_none() {
             tx.batch_execute("CREATE TABLE countersign_schema (version BIGINT NOT NULL)").await?;
             tx.execute("INSERT INTO countersign_schema (version) VALUES ($1)", &[&known]).await?;
@@ -124,7 +129,7 @@ pub(super) async fn read_version(client: &Client) -> Result<Option<i64>, StoreEr
         return Ok(None);
     }
     let found: i64 = client.query_one("SELECT version FROM countersign_schema", &[]).await?.get(0);
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let known = known_version();
     if found > known { Err(StoreError::NewerDatabase { found, known }) } else { Ok(Some(found)) }
 }
 

@@ -143,7 +143,8 @@ fn check_identity(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
     Ok(version)
 }
 
-fn known_version() -> i64 {
+/// Returns the schema version of this program.
+pub(crate) fn known_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
