@@ -9,7 +9,12 @@ use std::{
 
 use regex::Regex;
 use serde_json::Value;
-use support::cli::Home;
+use support::{
+    DeadPort, Gateway, Options, Process,
+    cli::Home,
+    fake::{FakeGateway, json},
+    tls::TlsGateway,
+};
 
 use crate::docs::ROOT;
 
@@ -112,4 +117,67 @@ fn build_takes_the_commit_from_git_or_the_environment() {
     let told = script.run(&[]).unwrap();
     assert!(told.contains("/.git/HEAD\n") && told.contains("/.git/refs/heads/"), "{told}");
     assert_eq!(version(&script.run(&vars).unwrap()), "1.2.3 (0123456789ab 2026-11-26)");
+}
+
+#[test]
+fn health_is_one_line_and_zero_or_one() {
+    let home = Home::new();
+    let health = |arguments: &[&str], code: i32, says: &str| {
+        let result = home.run(&[&["health"], arguments].concat()).ends(code);
+        let (used, unused) = match code {
+            0 => (result.stdout(), result.stderr()),
+            _ => (result.stderr(), result.stdout()),
+        };
+        assert!(used.contains(says) && used.lines().count() == 1 && unused.is_empty(), "{used}{unused}");
+    };
+    let gateway = Gateway::start();
+    let (data, url) = (gateway.data(), format!("http://127.0.0.1:{}", gateway.port));
+    let data = data.to_str().unwrap();
+    health(&["--data", data], 0, &format!("the gateway at {url} is ready"));
+    health(&["--url", &url], 0, &url);
+    home.run_with(&[("COUNTERSIGN_URL", &url)], &["health"]).ends(0).says(&[&url]);
+    let body = home.run(&["health", "--data", data, "--json"]).ends(0).stdout();
+    assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["ready"], true, "{body}");
+
+    health(&[], 1, "no gateway serves");
+    health(&["--url", "nonsense"], 1, "is not the URL of a gateway");
+    health(&["--config", "/none.yaml"], 1, "/none.yaml");
+    health(&["--url", &format!("http://{}", DeadPort::new().address)], 1, "does not answer");
+    let other = FakeGateway::start(|_, _| json("200 OK", &serde_json::json!({"status": "ok"})));
+    health(&["--url", &other.url], 1, "is not from a Countersign gateway");
+    // Another program may have taken the port of the gateway of a data directory.
+    let mut file: Value =
+        serde_json::from_str(&fs::read_to_string(gateway.data().join("gateway.json")).unwrap()).unwrap();
+    let taken = tempfile::tempdir().unwrap();
+    file["url"] = other.url.as_str().into();
+    fs::write(taken.path().join("gateway.json"), file.to_string()).unwrap();
+    health(&["--data", taken.path().to_str().unwrap()], 1, "is not the gateway of");
+}
+
+/// Starts a gateway that may lack a required server, and returns when it listens.
+fn start_unready(home: &Path, env: Vec<(&str, &str)>, config: &str) -> (Process, u16) {
+    let mut process = Gateway::spawn(home, &Options { env, config: Some(config) });
+    let address = support::published_address(&mut process, &home.join("data"));
+    (process, address.expect("it listens").port())
+}
+
+#[test]
+fn health_names_what_is_missing() {
+    let config = "mcpServers:\n  files: { command: /nonexistent, required: true }\n";
+    let (dir, home) = (tempfile::tempdir().unwrap(), Home::new());
+    let (_process, _) = start_unready(dir.path(), Vec::new(), config);
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    home.run(&["health", "--data", data]).ends(1).complains(&["is not ready: no connection to files"]);
+    home.run(&["health", "--data", data, "--json"]).ends(1).says(&[r#""ready":false"#, r#""missing":["files"]"#]);
+}
+
+/// The certificate is not one for the local address that a probe in a container uses.
+#[test]
+fn health_reaches_a_gateway_with_tls_by_its_data() {
+    let tls = TlsGateway::start_with("public_url: https://gateway.example\n");
+    let home = Home::new();
+    home.run(&["health", "--data", tls.data().to_str().unwrap()]).ends(0).says(&["https://127.0.0.1:"]);
+    home.run(&["health", "--url", &tls.base]).ends(1).complains(&["does not answer"]);
+    tls.stop();
 }

@@ -116,6 +116,11 @@ pub enum Command {
     Webhooks(WebhooksArgs),
     /// List the gateways that serve one store side by side
     Nodes(ConnectArgs),
+    /// Ask whether the gateway can take work, for containers and probes
+    ///
+    /// Prints one line. Exits with 0 if the gateway of the data directory, or the one at --url, is ready, and with 1
+    /// otherwise. Needs no key.
+    Health(ConnectArgs),
     /// Create, list and revoke API keys
     Keys(KeysArgs),
     /// Back up the store to a file, even while its gateway runs

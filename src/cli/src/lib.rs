@@ -16,6 +16,7 @@ mod client;
 mod config;
 pub mod exit;
 mod gateway;
+mod health;
 mod keys;
 mod moment;
 mod nodes;
@@ -102,6 +103,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Config(ConfigCommand::Pending(args)) => config::pending(&args, &mut out),
         Command::Config(ConfigCommand::Consent(args)) => config::consent(&args, &mut out),
         Command::Check(args) => check::run(&args, &mut out),
+        Command::Health(args) => health::run(&args, &mut out),
         Command::Version { json } => version::run(json, &mut out),
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -38,6 +38,26 @@ pub struct LocalGateway {
 /// # Errors
 /// Fails if no gateway serves it.
 pub fn find(dir: &Path) -> Result<LocalGateway, Failure> {
+    let (file, data) = read(dir)?;
+    let url = match file {
+        // A certificate is issued for the public name, if there is one.
+        GatewayFile { public_url: Some(ref public), ref url, .. } if url.starts_with("https:") => public,
+        ref file => &file.url,
+    };
+    LocalGateway::new(url, &file, data)
+}
+
+/// Reads which gateway serves a data directory, with its address on this machine, for which its certificate may not be valid.
+///
+/// # Errors
+/// Fails if no gateway serves it.
+pub fn find_locally(dir: &Path) -> Result<LocalGateway, Failure> {
+    let (file, data) = read(dir)?;
+    LocalGateway::new(&file.url, &file, data)
+}
+
+/// Returns the gateway file, and the data directory for messages.
+fn read(dir: &Path) -> Result<(GatewayFile, String), Failure> {
     let data = one_line(&dir.display().to_string()).into_owned();
     let Some(file) = GatewayFile::read(dir) else {
         return Err(Failure::new(
@@ -48,15 +68,15 @@ pub fn find(dir: &Path) -> Result<LocalGateway, Failure> {
             ),
         ));
     };
-    let url = match file {
-        // A certificate is issued for the public name, if there is one.
-        GatewayFile { public_url: Some(ref public), ref url, .. } if url.starts_with("https:") => public,
-        ref file => &file.url,
-    };
-    Ok(LocalGateway { url: address::parse(url)?, link_base: file.link_base().to_owned(), secret: file.proof, data })
+    Ok((file, data))
 }
 
 impl LocalGateway {
+    fn new(url: &str, file: &GatewayFile, data: String) -> Result<Self, Failure> {
+        let (link_base, secret) = (file.link_base().to_owned(), file.proof.clone());
+        Ok(Self { url: address::parse(url)?, link_base, secret, data })
+    }
+
     /// Verifies that the program that listens at the address is this gateway.
     ///
     /// # Errors

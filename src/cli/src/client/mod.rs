@@ -3,11 +3,7 @@
 mod address;
 pub mod local_gateway;
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use actix_web::http::{Method, StatusCode, header};
 use awc::{ClientRequest, ClientResponse};
@@ -111,14 +107,8 @@ impl Client {
     /// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory.
     fn new(args: &ConnectArgs) -> Result<Self, Failure> {
         let env = Environment::from_process();
-        let variable = |name: &str| {
-            env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
-        };
-        let explicit_url = match &args.url {
-            Some(url) => Some(url.clone()),
-            None => variable("COUNTERSIGN_URL")?.map(str::to_owned),
-        };
-        let Some(key) = variable("COUNTERSIGN_KEY")?.map(str::trim).filter(|key| !key.is_empty()) else {
+        let key = variable(&env, "COUNTERSIGN_KEY")?.map(str::trim).filter(|key| !key.is_empty());
+        let Some(key) = key else {
             return Err(Failure::new(
                 Exit::NotAuthorized,
                 "COUNTERSIGN_KEY is not set: seeing and deciding on changes needs a reviewer's key. Create one on \
@@ -131,11 +121,8 @@ impl Client {
                 "COUNTERSIGN_KEY has characters that are not allowed in a key",
             ));
         }
-        let (gateway, url) = match explicit_url {
-            Some(url) => {
-                let url = address::parse(&url)?;
-                (GatewayLocation::Explicit(url.clone()), url)
-            }
+        let (gateway, url) = match explicit_url(args)? {
+            Some(url) => (GatewayLocation::Explicit(url.clone()), url),
             None => {
                 let data = data_dir(&args.data)?;
                 let url = local_gateway::find(&data)?.url;
@@ -149,8 +136,7 @@ impl Client {
         if url.scheme() == "http" && !is_local {
             print_note(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
         }
-        let tls = args.ca.as_deref().map_or_else(|| Ok(tls::public_config()), tls_config_with_ca)?;
-        Ok(Self { http: net::client(tls), gateway, key: key.to_owned(), json: args.json })
+        Ok(Self { http: net::client(tls_config(args)?), gateway, key: key.to_owned(), json: args.json })
     }
 
     /// Prints an answer: unchanged with `--json`, else as `print` formats it.
@@ -281,8 +267,23 @@ fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
     Refusal { status: status.as_u16(), problem }
 }
 
-/// Returns the TLS configuration that trusts the public authorities and those of the file.
-fn tls_config_with_ca(file: &Path) -> Result<Arc<rustls::ClientConfig>, Failure> {
+fn variable<'a>(env: &'a Environment, name: &str) -> Result<Option<&'a str>, Failure> {
+    env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
+}
+
+/// Returns the address of the gateway that the user gave: `--url`, or `COUNTERSIGN_URL`.
+pub fn explicit_url(args: &ConnectArgs) -> Result<Option<Url>, Failure> {
+    let env = Environment::from_process();
+    let url = match &args.url {
+        Some(url) => Some(url.as_str()),
+        None => variable(&env, "COUNTERSIGN_URL")?,
+    };
+    url.map(address::parse).transpose()
+}
+
+/// Returns the TLS configuration that trusts the public authorities and those of `--ca`.
+pub fn tls_config(args: &ConnectArgs) -> Result<Arc<rustls::ClientConfig>, Failure> {
+    let Some(file) = &args.ca else { return Ok(tls::public_config()) };
     let authorities = tls::read_authorities(file)
         .map_err(|why| Failure::new(Exit::Usage, format!("--ca {}: {why}", file.display())))?;
     Ok(tls::client_config(tls::roots_with(authorities), &[tls::HTTP_2, tls::HTTP_1_1]))

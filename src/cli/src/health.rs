@@ -1,0 +1,99 @@
+//! `health`: asks the gateway whether it can take work, for containers and probes.
+
+use std::time::Duration;
+
+use actix_web::http::StatusCode;
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::{
+    args::ConnectArgs,
+    client::{self, local_gateway},
+    data_dir,
+    exit::{Exit, Failure},
+    output::{Output, one_line},
+};
+use countersign_net::{self as net, tls};
+
+/// The time limit of the whole command.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The size limit of the response, in bytes.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
+
+/// The part of the response to `GET /health` that is shown.
+#[derive(Deserialize)]
+struct Health {
+    status: String,
+    ready: bool,
+    checks: Checks,
+}
+
+#[derive(Deserialize)]
+struct Checks {
+    store: String,
+    upstreams: RequiredServers,
+}
+
+/// `ok`, or the required servers that are missing.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RequiredServers {
+    Missing { missing: Vec<String> },
+    Ok(IgnoredAny),
+}
+
+/// Prints the health. Every failure gives the exit code 1, because probes and containers know no other one.
+pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let failed = |why: String| {
+        let line: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        Failure::new(Exit::Failed, line.join(" "))
+    };
+    let (url, status, body) = actix_web::rt::System::new()
+        .block_on(async {
+            let timeout = || failed(format!("the gateway has not answered within {} s", TIMEOUT.as_secs()));
+            tokio::time::timeout(TIMEOUT, request(args)).await.unwrap_or_else(|_| Err(timeout()))
+        })
+        .map_err(|failure| failed(failure.message))?;
+    let health: Health = serde_json::from_slice(&body)
+        .map_err(|_| failed(format!("the response of {url} ({status}) is not from a Countersign gateway")))?;
+    let is_ready = status == StatusCode::OK && health.ready;
+    if args.json {
+        out.write_json(&String::from_utf8_lossy(&body))?;
+    } else if is_ready {
+        out.write_line(&format!("the gateway at {url} is ready"))?;
+    } else {
+        return Err(failed(format!("the gateway at {url} is not ready: {}", describe(&health))));
+    }
+    Ok(if is_ready { Exit::Ok } else { Exit::Failed })
+}
+
+/// Sends `GET /health` to the gateway; returns its address, the status and the body. Needs no key.
+async fn request(args: &ConnectArgs) -> Result<(String, StatusCode, Vec<u8>), Failure> {
+    let (http, url) = if let Some(url) = client::explicit_url(args)? {
+        (net::client(client::tls_config(args)?), url)
+    } else {
+        // The certificate may be issued for another name than the local address. The proof identifies the gateway anyway.
+        let accept_any = tls::pinned_config(|_| true, &[tls::HTTP_1_1])
+            .map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+        let gateway = local_gateway::find_locally(&data_dir(&args.data)?)?;
+        let http = net::client(accept_any);
+        gateway.verify(&http).await.map_err(|why| Failure::new(Exit::Unavailable, why))?;
+        (http, gateway.url)
+    };
+    let url = one_line(url.as_str().trim_end_matches('/')).into_owned();
+    let unanswered = |why: String| {
+        Failure::new(Exit::Unavailable, format!("the gateway at {url} does not answer ({})", one_line(&why)))
+    };
+    let mut response = http.get(format!("{url}/health")).send().await.map_err(|error| unanswered(error.to_string()))?;
+    let body = response.body().limit(MAX_RESPONSE_BYTES).await.map_err(|error| unanswered(error.to_string()))?;
+    Ok((url, response.status(), body.to_vec()))
+}
+
+fn describe(health: &Health) -> String {
+    let store = (health.checks.store != "ok").then(|| format!("store {}", one_line(&health.checks.store)));
+    let servers = match &health.checks.upstreams {
+        RequiredServers::Missing { missing } => Some(format!("no connection to {}", one_line(&missing.join(", ")))),
+        RequiredServers::Ok(_) => None,
+    };
+    let reasons: Vec<String> = store.into_iter().chain(servers).collect();
+    if reasons.is_empty() { one_line(&health.status).into_owned() } else { reasons.join("; ") }
+}
