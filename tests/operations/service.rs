@@ -2,6 +2,7 @@
 //! credentials of systemd.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -180,4 +181,39 @@ fn health_reaches_a_gateway_with_tls_by_its_data() {
     home.run(&["health", "--data", tls.data().to_str().unwrap()]).ends(0).says(&["https://127.0.0.1:"]);
     home.run(&["health", "--url", &tls.base]).ends(1).complains(&["does not answer"]);
     tls.stop();
+}
+
+#[test]
+fn manual_has_a_page_for_each_command() {
+    let home = Home::new();
+    let folder = home.path().join("man");
+    let write = || {
+        home.run(&["man", folder.to_str().unwrap()]).ends(0);
+        let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+        files.map(|file| (file.clone(), fs::read_to_string(file).unwrap())).collect::<BTreeSet<_>>()
+    };
+    let pages = write();
+    assert_eq!(write(), pages, "the same program writes the same pages");
+    let page = |name: &str| {
+        let found = pages.iter().find(|(file, _)| file.file_name().unwrap() == name);
+        found.unwrap_or_else(|| panic!("there is no {name}")).1.as_str()
+    };
+    let main = page("countersign.1");
+    for part in
+        [".TH COUNTERSIGN 1", ".SH EXAMPLES", ".SH ENVIRONMENT", ".SH \"EXIT CODES\"", "countersign\\-changes(1)"]
+    {
+        assert!(main.contains(part), "{part} is not in {main}");
+    }
+    assert!(page("countersign-changes-approve.1").contains("SEE ALSO"));
+    for (file, text) in &pages {
+        let name = file.file_stem().unwrap().to_str().unwrap();
+        assert_ne!(name, "countersign-man", "a hidden command has no page");
+        assert!(!text.contains("detached"), "{name} shows a hidden option");
+        let synopsis =
+            text.split(".SH SYNOPSIS\n\\fB").nth(1).unwrap().split("\\fR").next().unwrap().replace("\\-", "-");
+        assert_eq!(synopsis.replace(' ', "-"), name);
+        home.run(&synopsis.split(' ').skip(1).chain(["--help"]).collect::<Vec<_>>()).ends(0);
+    }
+    let file = home.write("file", "");
+    home.run(&["man", file.join("man").to_str().unwrap()]).ends(69).complains(&["cannot be written to"]);
 }

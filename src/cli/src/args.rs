@@ -161,6 +161,12 @@ pub enum Command {
     ///
     /// For bash: `countersign completions bash > ~/.local/share/bash-completion/completions/countersign`
     Completions { shell: Shell },
+    /// Write the manual pages into a folder, for packages
+    #[command(hide = true)]
+    Man {
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
 }
 
 /// The configuration file, and the flags that override it.

@@ -18,6 +18,7 @@ pub mod exit;
 mod gateway;
 mod health;
 mod keys;
+mod man;
 mod moment;
 mod nodes;
 mod offline;
@@ -104,6 +105,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Config(ConfigCommand::Consent(args)) => config::consent(&args, &mut out),
         Command::Check(args) => check::run(&args, &mut out),
         Command::Health(args) => health::run(&args, &mut out),
+        Command::Man { folder } => man::run(&folder),
         Command::Version { json } => version::run(json, &mut out),
         Command::Completions { shell } => {
             let mut text = Vec::new();
