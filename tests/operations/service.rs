@@ -4,6 +4,10 @@
 use std::{
     collections::BTreeSet,
     fs,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
     path::{Path, PathBuf},
     process::Command,
 };
@@ -12,7 +16,8 @@ use regex::Regex;
 use serde_json::Value;
 use support::{
     DeadPort, Gateway, Options, Process,
-    cli::Home,
+    cli::{Home, Lines},
+    eventually,
     fake::{FakeGateway, json},
     tls::TlsGateway,
 };
@@ -216,4 +221,107 @@ fn manual_has_a_page_for_each_command() {
     }
     let file = home.write("file", "");
     home.run(&["man", file.join("man").to_str().unwrap()]).ends(69).complains(&["cannot be written to"]);
+}
+
+/// The socket of a service manager.
+struct NotifySocket {
+    socket: UnixDatagram,
+    /// The value of `NOTIFY_SOCKET`.
+    name: String,
+}
+
+impl NotifySocket {
+    fn at_path(path: &Path) -> Self {
+        Self { socket: UnixDatagram::bind(path).unwrap(), name: path.to_str().unwrap().to_owned() }.with_timeout()
+    }
+
+    fn with_abstract_name() -> Self {
+        let name = format!("countersign-test-{}", std::process::id());
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        Self { socket, name: format!("@{name}") }.with_timeout()
+    }
+
+    fn with_timeout(self) -> Self {
+        self.socket.set_read_timeout(Some(support::MAX_WAIT)).unwrap();
+        self
+    }
+
+    fn receive(&self) -> String {
+        let mut bytes = [0; 4096];
+        let size = self.socket.recv(&mut bytes).expect("a message arrives");
+        String::from_utf8(bytes[..size].to_vec()).unwrap()
+    }
+
+    /// Returns the messages up to the first one that contains the text.
+    fn receive_until(&self, text: &str) -> Vec<String> {
+        let mut messages = Vec::new();
+        while !messages.last().is_some_and(|message: &String| message.contains(text)) {
+            messages.push(self.receive());
+        }
+        messages
+    }
+}
+
+/// Writes a server that stores its environment in a file and then waits.
+fn recording_server(name: &str, file: &Path, more: &str) -> String {
+    let script = format!("env > {0}.new; mv {0}.new {0}; echo using $TOKEN >&2; exec cat", file.display());
+    format!("  {name}: {{ command: sh, args: [-c, '{script}'], {more} }}\n")
+}
+
+#[test]
+fn service_manager_learns_the_state_of_the_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = NotifySocket::at_path(&dir.path().join("notify"));
+    let environment = dir.path().join("environment");
+    let recording = recording_server("recording", &environment, "");
+    let config = format!("mcpServers:\n  files: {{ command: /nonexistent, required: true }}\n{recording}");
+    let env = vec![("NOTIFY_SOCKET", socket.name.as_str()), ("WATCHDOG_USEC", "100000")];
+    let (mut gateway, port) = start_unready(dir.path(), env, &config);
+    assert_eq!(socket.receive(), "READY=1\nSTATUS=Not ready: no connection to files");
+    // A restart would not bring the missing server back, so the watchdog is kept quiet.
+    assert_eq!([socket.receive(), socket.receive()], ["WATCHDOG=1", "WATCHDOG=1"]);
+    fs::write(dir.path().join("countersign.yaml"), format!("mcpServers:\n{recording}")).unwrap();
+    let serving = format!("STATUS=Serving http://127.0.0.1:{port}/");
+    let messages = socket.receive_until("STATUS=");
+    assert_eq!(messages.last(), Some(&serving));
+
+    let inherited = eventually("the server runs", || fs::read_to_string(&environment).ok());
+    assert!(
+        inherited.contains("PATH=") && !inherited.contains("NOTIFY_") && !inherited.contains("WATCHDOG_"),
+        "{inherited}"
+    );
+    gateway.terminate();
+    assert_eq!(gateway.wait_for_exit().code(), Some(0));
+    let messages = socket.receive_until("STOPPING=1");
+    assert!(messages.iter().rev().skip(1).all(|message| message == "WATCHDOG=1"), "{messages:?}");
+}
+
+#[test]
+fn watchdog_of_another_process_gets_no_message() {
+    let socket = NotifySocket::with_abstract_name();
+    let env = vec![("NOTIFY_SOCKET", socket.name.as_str()), ("WATCHDOG_USEC", "2000"), ("WATCHDOG_PID", "1")];
+    let gateway = Gateway::with_options(&Options { env, config: None });
+    for _ in 0..10 {
+        assert_eq!(gateway.request("GET", "/health", &[], b"").status, 200);
+    }
+    gateway.process.terminate();
+    let messages = socket.receive_until("STOPPING=1");
+    assert!(messages.len() == 2 && messages[0].starts_with("READY=1\nSTATUS=Serving "), "{messages:?}");
+}
+
+#[test]
+fn background_gateway_does_not_notify() {
+    let home = Home::new();
+    let socket = NotifySocket::at_path(&home.path().join("notify"));
+    let mut command = home.command(&["stdio", "--listen", support::LISTEN]);
+    command.env("NOTIFY_SOCKET", &socket.name).env("WATCHDOG_USEC", "2000").env("KEPT", "1");
+    let mut agent = Lines::spawn(command);
+    agent.ping("1");
+    let environment = fs::read_to_string(format!("/proc/{}/environ", home.gateway_pid().unwrap())).unwrap();
+    assert!(environment.contains("KEPT=1"), "{environment}");
+    assert!(!environment.contains("NOTIFY_") && !environment.contains("WATCHDOG_"), "{environment}");
+    agent.close();
+    assert_eq!(agent.finish().0, 0);
+    socket.socket.set_nonblocking(true).unwrap();
+    assert!(socket.socket.recv(&mut [0]).is_err(), "nothing was sent");
 }

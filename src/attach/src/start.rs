@@ -41,6 +41,9 @@ const MAX_LOG_TAIL_BYTES: u64 = 4096;
 /// The exit code of a gateway whose data directory is already served. Another starter was faster, so this is not a failure.
 pub const DATA_DIR_TAKEN_EXIT_CODE: u8 = 75;
 
+/// The variables of `sd_notify(3)`.
+const NOTIFY_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
+
 /// An open connection after the handshake.
 #[derive(Debug)]
 pub struct Connection {
@@ -160,6 +163,10 @@ fn spawn(command: &GatewayCommand, stderr: File) -> Result<Child, AttachError> {
     let mut child = Command::new(&command.program);
     // The key identifies this process, not the gateway.
     for name in hello::KEY_VARIABLES {
+        child.env_remove(name);
+    }
+    // A service manager waits for notifications of this process, not of the gateway.
+    for name in NOTIFY_VARIABLES {
         child.env_remove(name);
     }
     child

@@ -3,6 +3,7 @@
 //! At the end another node takes the lead, no new work is accepted, streams get their final event, running calls get a
 //! deadline, sessions are closed, and then the store.
 
+mod notify;
 mod start;
 mod stdio;
 
@@ -18,7 +19,7 @@ use actix_web::dev::ServerHandle;
 use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
 
-use self::start::start;
+use self::{notify::ServiceManager, start::start};
 use countersign_attach::{Users, gateway_file, hello, socket};
 use countersign_auth::{codes, stored_credentials::StoredCredentials};
 use countersign_config::{Config, Environment, Flags, LoadedConfig};
@@ -29,6 +30,7 @@ use countersign_review::StartError;
 use countersign_routing::table::RouteError;
 use countersign_rulings::standing_rules::StandingRules;
 use countersign_runtime::data_dir::{DataLock, LockError};
+use countersign_session::McpServer;
 use countersign_store::StoreError;
 use countersign_telemetry::Metrics;
 use countersign_tracker::TrackerError;
@@ -122,8 +124,11 @@ impl Running {
     ///
     /// # Errors
     /// [`ServeError::CoreEnded`] if a core part failed.
-    async fn run_until_end(mut self) -> Result<(), ServeError> {
+    async fn run_until_end(mut self, manager: Arc<ServiceManager>) -> Result<(), ServeError> {
+        manager.notify_ready(&notify::describe(&self.endpoint.server));
+        actix::spawn(notify::run(Arc::clone(&manager), Arc::clone(&self.endpoint)));
         let ended = self.wait_for_end().await;
+        manager.notify_stopping();
         self.shut_down().await;
         ended
     }
@@ -145,7 +150,7 @@ impl Running {
         let core_failure = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                if !endpoint.server.reviews.changes.is_healthy() || !endpoint.server.routing.router.connected() {
+                if !is_working(&endpoint.server) {
                     return;
                 }
             }
@@ -194,6 +199,11 @@ impl Running {
     }
 }
 
+/// Returns `true` while the core parts of the gateway work.
+fn is_working(server: &McpServer) -> bool {
+    server.reviews.changes.is_healthy() && server.routing.router.connected()
+}
+
 /// Waits for SIGTERM or SIGINT, and returns its name.
 async fn wait_for_signal() -> &'static str {
     use tokio::signal::unix::signal;
@@ -216,6 +226,7 @@ async fn wait_for_signal() -> &'static str {
 pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metrics) -> Result<(), ServeError> {
     let system = actix::System::new();
     let ended = system.block_on(async move {
+        let manager = Arc::new(ServiceManager::from_process());
         let running = start(loaded, ConfigSource::from_process(flags), options, metrics).await?;
         let is_attended = !options.stdio && !options.detached;
         if is_attended && std::io::stderr().is_terminal() {
@@ -230,7 +241,7 @@ pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metric
         } else if is_attended {
             tracing::info!("`countersign open` signs you in to the dashboard");
         }
-        running.run_until_end().await
+        running.run_until_end(manager).await
     });
     // Dropping the runtime would wait for a thread that may still read stdin.
     std::mem::forget(system);

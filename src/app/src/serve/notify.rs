@@ -1,0 +1,121 @@
+//! Tells the service manager about the state of the gateway, with the protocol of `sd_notify(3)`.
+//!
+//! A notification never fails the gateway: an error is logged. Children never inherit the variables of the protocol.
+
+use std::{
+    ffi::OsStr,
+    io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::is_working;
+use countersign_session::McpServer;
+use countersign_transports::endpoint::McpEndpoint;
+
+/// The longest interval of checks whether the status has changed.
+const STATUS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The connection to the service manager, if one started this process and waits for notifications.
+pub struct ServiceManager {
+    socket: Option<UnixDatagram>,
+    /// The interval of watchdog messages: half of the time after which the manager ends a silent process.
+    watchdog: Option<Duration>,
+}
+
+impl ServiceManager {
+    /// Connects to the socket that the environment names.
+    pub fn from_process() -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let socket = variable("NOTIFY_SOCKET").and_then(|path| {
+            let connected = connect(&path);
+            connected.inspect_err(|error| tracing::warn!(?path, %error, "the service manager is not notified")).ok()
+        });
+        let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
+        // The variables of the watchdog may have been inherited by a process that is not the service.
+        let is_watched =
+            variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(std::process::id().into());
+        let watchdog = number("WATCHDOG_USEC").filter(|timeout| socket.is_some() && is_watched && *timeout > 0);
+        Self { socket, watchdog: watchdog.map(|timeout| Duration::from_micros(timeout) / 2) }
+    }
+
+    /// Reports that the gateway serves.
+    pub fn notify_ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    /// Reports that the gateway has begun to end.
+    pub fn notify_stopping(&self) {
+        self.send("STOPPING=1\nSTATUS=Ending");
+    }
+
+    fn send(&self, message: &str) {
+        if let Some(socket) = &self.socket
+            && let Err(error) = socket.send(message.as_bytes())
+        {
+            // The manager may be busy, and the next message may reach it.
+            tracing::debug!(%error, "the service manager could not be notified");
+        }
+    }
+}
+
+/// Reports changes of the status, and that the gateway still works, until the process ends.
+///
+/// The watchdog gets no message once a core part has failed, or while this thread hangs. A gateway that lacks its database or
+/// a server still works: a restart would not help it. While the gateway ends, the manager's time limit for that applies.
+pub async fn run(manager: Arc<ServiceManager>, endpoint: Arc<McpEndpoint>) {
+    if manager.socket.is_none() {
+        return;
+    }
+    let interval = manager.watchdog.map_or(STATUS_INTERVAL, |watchdog| watchdog.min(STATUS_INTERVAL));
+    let mut reported = describe(&endpoint.server);
+    loop {
+        tokio::time::sleep(interval).await;
+        let is_ending = endpoint.shutdown.is_cancelled();
+        if manager.watchdog.is_some() && (is_ending || is_working(&endpoint.server)) {
+            manager.send("WATCHDOG=1");
+        }
+        let status = describe(&endpoint.server);
+        if !is_ending && status != reported {
+            manager.send(&format!("STATUS={status}"));
+            reported = status;
+        }
+    }
+}
+
+/// Describes the state of the gateway in one line, which `systemctl status` shows.
+pub fn describe(server: &McpServer) -> String {
+    let health = server.status.health();
+    if health["ready"] == true {
+        return format!("Serving {}", server.reviews.address.dashboard().trim_end_matches("#/"));
+    }
+    let checks = &health["checks"];
+    let store = checks["store"].as_str().filter(|store| *store != "ok").map(|store| format!("store {store}"));
+    let missing = checks["upstreams"]["missing"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let missing = missing.map(|server| format!("no connection to {server}"));
+    let reasons: Vec<String> = store.into_iter().chain(missing).collect();
+    format!("Not ready: {}", reasons.join("; "))
+}
+
+/// Connects to a socket by its path, or by its abstract name, which `@` begins.
+fn connect(path: &OsStr) -> io::Result<UnixDatagram> {
+    let address = match path.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        [b'/', ..] => SocketAddr::from_pathname(path)?,
+        _ => return Err(io::Error::other("NOTIFY_SOCKET is neither an absolute path nor an abstract name")),
+    };
+    let socket = UnixDatagram::unbound()?;
+    // A full queue of the manager must not stop the gateway.
+    socket.set_nonblocking(true)?;
+    socket.connect_addr(&address)?;
+    Ok(socket)
+}
