@@ -205,15 +205,20 @@ fn documented_yaml_is_valid_configuration() {
     for name in ["cert.pem", "key.pem"] {
         fs::write(home.path().join(name), "").unwrap();
     }
+    let credentials = ("CREDENTIALS_DIRECTORY", home.path().to_str().unwrap());
     for page in pages() {
         for block in page.blocks.iter().filter(|block| block.language == "yaml") {
             fs::write(&file, &block.text).unwrap();
             let variables = block.text.split("${").skip(1).map(|rest| rest.split('}').next().unwrap());
-            let filled = variables.map(|name| {
+            let (files, variables): (Vec<_>, Vec<_>) = variables.partition(|name| name.starts_with("credential:"));
+            for name in files {
+                fs::write(home.path().join(name.trim_start_matches("credential:")), "x").unwrap();
+            }
+            let filled = variables.into_iter().map(|name| {
                 let url = name.ends_with("_URL");
                 (name, if url { "https://chat.example/x" } else { "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA" })
             });
-            let mut command = support::command(&filled.collect::<Vec<_>>());
+            let mut command = support::command(&filled.chain([credentials]).collect::<Vec<_>>());
             let output = command.args(["config", "check", "--config"]).arg(&file).output().unwrap();
             let err = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(0), "{}:\n{}\n{err}", page.name, block.text);

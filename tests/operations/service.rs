@@ -325,3 +325,37 @@ fn background_gateway_does_not_notify() {
     socket.socket.set_nonblocking(true).unwrap();
     assert!(socket.socket.recv(&mut [0]).is_err(), "nothing was sent");
 }
+
+#[test]
+fn credentials_of_systemd_are_read_and_kept_secret() {
+    let dir = tempfile::tempdir().unwrap();
+    let environment = dir.path().join("environment");
+    let server = recording_server("files", &environment, r#"env: { TOKEN: "${credential:files.token}" }"#);
+    let config = format!("mcpServers:\n{server}");
+    let file = dir.path().join("countersign.yaml");
+    fs::write(&file, &config).unwrap();
+    let folder = dir.path().join("credentials");
+    fs::create_dir(&folder).unwrap();
+
+    let home = Home::new();
+    let check = ["config", "check", "--config", file.to_str().unwrap()];
+    let folder_variable = [("CREDENTIALS_DIRECTORY", folder.to_str().unwrap())];
+    let location = ["countersign.yaml:2", "mcpServers.files.env.TOKEN", "LoadCredential=files.token:FILE"];
+    home.run(&check).ends(78).complains(&location).complains(&["CREDENTIALS_DIRECTORY is not set"]);
+    home.run_with(&folder_variable, &check).ends(78).complains(&location).complains(&["files.token does not exist"]);
+    fs::write(folder.join("files.token"), "secret-of-the-token\n").unwrap();
+    home.run_with(&folder_variable, &check).ends(0);
+    let shown =
+        home.run_with(&folder_variable, &["config", "show", "--config", file.to_str().unwrap()]).ends(0).stdout();
+    assert!(shown.contains("${credential:files.token}") && !shown.contains("secret-of-the-token"), "{shown}");
+
+    let gateway = Gateway::with_options(&Options { env: folder_variable.to_vec(), config: Some(&config) });
+    let inherited = eventually("the server runs", || fs::read_to_string(&environment).ok());
+    assert!(inherited.contains("\nTOKEN=secret-of-the-token\n") || inherited.starts_with("TOKEN="), "{inherited}");
+    assert!(!inherited.contains("CREDENTIALS_DIRECTORY"), "{inherited}");
+    let log = eventually("the gateway has logged what the server wrote", || {
+        Some(gateway.log()).filter(|log| log.contains("using "))
+    });
+    let (_, state) = gateway.api("GET", "/api/servers/files", None);
+    assert!(!log.contains("secret-of-the-token") && !state.to_string().contains("secret-of-the-token"), "{log}{state}");
+}

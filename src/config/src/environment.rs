@@ -93,11 +93,18 @@ impl Environment {
         self.absolute_path("XDG_CONFIG_HOME").or_else(|| Some(self.home()?.join(".config")))
     }
 
+    /// Returns the folder of the credentials that systemd passes to the service.
+    #[must_use]
+    pub fn credentials_directory(&self) -> Option<PathBuf> {
+        self.absolute_path("CREDENTIALS_DIRECTORY")
+    }
+
     fn absolute_path(&self, name: &str) -> Option<PathBuf> {
         self.vars.get(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// Expands a leading `~`, `$HOME`, `$XDG_STATE_HOME` or `$XDG_CONFIG_HOME`, and resolves a relative path against `base`.
+    /// Expands a leading `~`, `$HOME`, `$XDG_STATE_HOME`, `$XDG_CONFIG_HOME` or `$CREDENTIALS_DIRECTORY`, and resolves a
+    /// relative path against `base`.
     ///
     /// # Errors
     /// A message and a remedy.
@@ -114,10 +121,20 @@ impl Environment {
             ("~", _) | (_, Some("HOME")) => self.home(),
             (_, Some("XDG_STATE_HOME")) => self.state_home(),
             (_, Some("XDG_CONFIG_HOME")) => self.config_home(),
+            (_, Some("CREDENTIALS_DIRECTORY")) => {
+                let folder = self.credentials_directory().ok_or_else(|| {
+                    (
+                        "CREDENTIALS_DIRECTORY is not set to an absolute path".to_owned(),
+                        "Let systemd start the gateway with LoadCredential=, or write the path out.".to_owned(),
+                    )
+                })?;
+                return Ok(if rest.is_empty() { folder } else { folder.join(rest) });
+            }
             (_, Some(other)) => {
                 return Err((
                     format!("${other} cannot stand in a path here"),
-                    "Known are ~, $HOME, $XDG_STATE_HOME and $XDG_CONFIG_HOME; or write the path out.".to_owned(),
+                    "Known are ~, $HOME, $XDG_STATE_HOME, $XDG_CONFIG_HOME and $CREDENTIALS_DIRECTORY; or write the path out."
+                        .to_owned(),
                 ));
             }
             (head, None) if head.starts_with('~') => {
@@ -159,6 +176,12 @@ mod tests {
         for text in ["", "~bob/x", "$OTHER/x", "a\0b"] {
             assert!(env.expand(text, Path::new("/base")).is_err(), "{text}");
         }
+        let service = Environment::new(Path::new("/w"), &[("CREDENTIALS_DIRECTORY", "/run/c")]);
+        assert_eq!(
+            service.expand("$CREDENTIALS_DIRECTORY/key.pem", Path::new("/")),
+            Ok(PathBuf::from("/run/c/key.pem"))
+        );
+        assert!(env.expand("$CREDENTIALS_DIRECTORY/x", Path::new("/")).unwrap_err().1.contains("LoadCredential"));
         let bare = Environment::new(Path::new("/w"), &[("XDG_STATE_HOME", "/state")]);
         assert_eq!(bare.expand("$XDG_STATE_HOME/c", Path::new("/")), Ok(PathBuf::from("/state/c")));
         assert!(bare.expand("~/c", Path::new("/")).unwrap_err().1.contains("--data"));

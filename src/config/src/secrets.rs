@@ -2,7 +2,7 @@
 
 use url::Url;
 
-use super::{Config, Secret, UpstreamTarget, environment::Environment};
+use super::{Config, Secret, UpstreamTarget, environment::Environment, variables::CREDENTIAL_PREFIX};
 
 /// Parts of a name that mark its value as a secret.
 const SECRET_NAME_PARTS: [&str; 9] =
@@ -15,7 +15,7 @@ const PLAIN_VARIABLE_SUFFIXES: [&str; 8] = ["_HOST", "_PORT", "_DIR", "_PATH", "
 /// Minimum bytes of a webhook's path to be treated as a credential.
 const MIN_SECRET_PATH_LEN: usize = 16;
 
-/// Returns the values of variables that the configuration uses, and all values whose keys or names indicate
+/// Returns the values of variables and credentials that the configuration uses, and all values whose keys or names indicate
 /// credentials.
 pub(super) fn collect_secrets(config: &Config, env: &Environment) -> Vec<Secret> {
     let mut all: Vec<String> =
@@ -51,6 +51,9 @@ pub(super) fn collect_secrets(config: &Config, env: &Environment) -> Vec<Secret>
 }
 
 fn is_plain_variable(name: &str) -> bool {
+    if name.starts_with(CREDENTIAL_PREFIX) {
+        return false;
+    }
     PLAIN_VARIABLES.contains(&name)
         || name.starts_with("XDG_")
         || PLAIN_VARIABLE_SUFFIXES.iter().any(|end| name.ends_with(end))

@@ -1,24 +1,34 @@
-//! Expands `${VAR}` and `${VAR:-default}` in texts of the configuration file.
+//! Expands `${VAR}`, `${VAR:-default}` and `${credential:NAME}` in texts of the configuration file.
 
-use super::{environment::Environment, error::ValueError};
+use std::{
+    borrow::Cow,
+    fs::File,
+    io::{ErrorKind, Read},
+};
 
-/// Expands `${VAR}`, `${VAR:-default}` and `${env:VAR}`, which some clients write. The default is used verbatim if the
-/// variable is unset or empty. `$${` is an escaped `${`, and any other `$` is unchanged.
+use super::{
+    environment::Environment,
+    error::{ValueError, quoted},
+};
+
+/// Expands `${VAR}`, `${VAR:-default}`, `${env:VAR}`, which some clients write, and `${credential:NAME}`, a file of the
+/// service manager. The default is used verbatim if the variable or the file is unset or empty. `$${` is an escaped `${`, and
+/// any other `$` is unchanged.
 ///
 /// # Errors
-/// A variable is unset or not Unicode, a name is invalid, or a brace is not closed.
+/// A variable is unset or not Unicode, a credential cannot be read, a name is invalid, or a brace is not closed.
 pub fn expand(text: &str, env: &Environment) -> Result<String, ValueError> {
     let mut out = String::with_capacity(text.len());
     for piece in parse_pieces(text)? {
         match piece {
             Piece::Literal(text) => out.push_str(text),
-            Piece::Variable { name, default } => out.push_str(resolve(name, default, env)?),
+            Piece::Value { source, default } => out.push_str(&resolve(source, default, env)?),
         }
     }
     Ok(out)
 }
 
-/// Returns `true` if the text consists only of variables without defaults, and optionally the scheme of a credential.
+/// Returns `true` if the text consists only of variables and credentials without defaults, and optionally the scheme of a credential.
 /// Such a text reveals no secret.
 #[must_use]
 pub fn is_safe_to_show(text: &str) -> bool {
@@ -26,28 +36,64 @@ pub fn is_safe_to_show(text: &str) -> bool {
     let mut found = false;
     for (index, piece) in pieces.iter().enumerate() {
         match piece {
-            Piece::Variable { default: None, .. } => found = true,
+            Piece::Value { default: None, .. } => found = true,
             Piece::Literal("Bearer " | "Basic " | "Token " | "bearer " | "token ") if index == 0 => {}
-            Piece::Variable { .. } | Piece::Literal(_) => return false,
+            Piece::Value { .. } | Piece::Literal(_) => return false,
         }
     }
     found || text.is_empty()
 }
 
-/// Returns the text with the names of its variables, without their values and defaults.
+/// Returns the text with the names of its variables and credentials, without their values and defaults.
 #[must_use]
 pub fn hide_values(text: &str) -> String {
     let Ok(pieces) = parse_pieces(text) else { return text.to_owned() };
     let parts = pieces.iter().map(|piece| match piece {
         Piece::Literal(text) => (*text).to_owned(),
-        Piece::Variable { name, .. } => format!("${{{name}}}"),
+        Piece::Value { source: Source::Variable(name), .. } => format!("${{{name}}}"),
+        Piece::Value { source: Source::Credential(name), .. } => format!("${{{CREDENTIAL_PREFIX}{name}}}"),
     });
     parts.collect()
 }
 
+/// The beginning of a reference to a credential.
+pub(super) const CREDENTIAL_PREFIX: &str = "credential:";
+
+/// The size limit of a credential, which is also that of systemd for all credentials of a unit.
+const MAX_CREDENTIAL_BYTES: u64 = 1 << 20;
+
 enum Piece<'a> {
     Literal(&'a str),
-    Variable { name: &'a str, default: Option<&'a str> },
+    Value { source: Source<'a>, default: Option<&'a str> },
+}
+
+/// The name of a value outside of the configuration.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Variable(&'a str),
+    Credential(&'a str),
+}
+
+impl<'a> Source<'a> {
+    fn parse(text: &'a str) -> Result<Self, ValueError> {
+        if let Some(name) = text.strip_prefix(CREDENTIAL_PREFIX) {
+            let is_name = !name.is_empty()
+                && !name.starts_with('.')
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+            let remedy = "Write ${credential:NAME} with the name that LoadCredential= gives it: letters, digits, and . _ - \
+                          after the first character.";
+            let problem = || (format!("{} is not the name of a credential", quoted(name)), remedy.to_owned());
+            return is_name.then_some(Self::Credential(name)).ok_or_else(problem);
+        }
+        let name = text.strip_prefix("env:").unwrap_or(text);
+        let first = |c: char| c.is_ascii_alphabetic() || c == '_';
+        if !name.starts_with(first) || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            let remedy = "Write ${NAME}, ${NAME:-default} or ${credential:NAME}, or $${ for the characters; nothing else is \
+                          filled in here.";
+            return Err((format!("{} is not the name of a variable", quoted(name)), remedy.to_owned()));
+        }
+        Ok(Self::Variable(name))
+    }
 }
 
 fn parse_pieces(text: &str) -> Result<Vec<Piece<'_>>, ValueError> {
@@ -76,14 +122,7 @@ fn parse_pieces(text: &str) -> Result<Vec<Piece<'_>>, ValueError> {
             Some((name, default)) => (name, Some(default)),
             None => (inside, None),
         };
-        let name = name.strip_prefix("env:").unwrap_or(name);
-        let first = |c: char| c.is_ascii_alphabetic() || c == '_';
-        if !name.starts_with(first) || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-            let remedy =
-                "Write ${NAME} or ${NAME:-default}, or $${ for the characters; nothing else is filled in here.";
-            return Err((format!("{} is not the name of a variable", super::error::quoted(name)), remedy.to_owned()));
-        }
-        pieces.push(Piece::Variable { name, default });
+        pieces.push(Piece::Value { source: Source::parse(name)?, default });
     }
     if !rest.is_empty() {
         pieces.push(Piece::Literal(rest));
@@ -91,7 +130,45 @@ fn parse_pieces(text: &str) -> Result<Vec<Piece<'_>>, ValueError> {
     Ok(pieces)
 }
 
-fn resolve<'a>(name: &str, default: Option<&'a str>, env: &'a Environment) -> Result<&'a str, ValueError> {
+fn resolve<'a>(source: Source<'_>, default: Option<&'a str>, env: &'a Environment) -> Result<Cow<'a, str>, ValueError> {
+    match source {
+        Source::Variable(name) => resolve_variable(name, default, env).map(Cow::Borrowed),
+        Source::Credential(name) => resolve_credential(name, default, env),
+    }
+}
+
+/// Reads a credential of the service manager without the line break at its end.
+fn resolve_credential<'a>(name: &str, default: Option<&'a str>, env: &Environment) -> Result<Cow<'a, str>, ValueError> {
+    let failed = |problem: String, remedy: &str| {
+        default.map(Cow::Borrowed).ok_or((format!("there is no credential {name}: {problem}"), remedy.to_owned()))
+    };
+    let unusable = |problem: &str| (format!("the credential {name} {problem}"), "Correct its source.".to_owned());
+    let Some(folder) = env.credentials_directory() else {
+        let remedy = format!("Let systemd start the gateway with LoadCredential={name}:FILE.");
+        return failed("CREDENTIALS_DIRECTORY is not set to an absolute path".to_owned(), &remedy);
+    };
+    let mut bytes = Vec::new();
+    let path = folder.join(name);
+    let read = File::open(&path).and_then(|file| file.take(MAX_CREDENTIAL_BYTES + 1).read_to_end(&mut bytes));
+    match read {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let remedy = format!("Add LoadCredential={name}:FILE to the unit of the gateway.");
+            return failed(format!("{} does not exist", path.display()), &remedy);
+        }
+        Err(error) => return Err(unusable(&format!("cannot be read: {error}"))),
+        Ok(size) if size as u64 > MAX_CREDENTIAL_BYTES => return Err(unusable("is longer than 1 MiB")),
+        Ok(_) => {}
+    }
+    let value = String::from_utf8(bytes).map_err(|_| unusable("is not text in UTF-8"))?;
+    let value = value.strip_suffix('\n').map_or(value.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    if let (true, Some(default)) = (value.is_empty(), default) {
+        return Ok(Cow::Borrowed(default));
+    }
+    env.record_use(&format!("{CREDENTIAL_PREFIX}{name}"), value);
+    Ok(Cow::Owned(value.to_owned()))
+}
+
+fn resolve_variable<'a>(name: &str, default: Option<&'a str>, env: &'a Environment) -> Result<&'a str, ValueError> {
     let not_unicode =
         || (format!("the environment variable {name} is not Unicode"), "Set it again, or unset it.".to_owned());
     let set = env.var_or_empty(name).map_err(|_| not_unicode())?;
@@ -113,6 +190,45 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn credentials_are_read_from_their_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+        for (name, bytes) in [("db-1.key", "one two\n\r\n"), ("bare", "x"), ("empty", "\n")] {
+            write(name, bytes.as_bytes());
+        }
+        write("binary", b"\xff");
+        std::fs::File::create(dir.path().join("large")).unwrap().set_len(MAX_CREDENTIAL_BYTES + 1).unwrap();
+        let env = Environment::new(Path::new("/"), &[("CREDENTIALS_DIRECTORY", dir.path().to_str().unwrap())]);
+        for (text, expected) in [
+            ("${credential:db-1.key}", "one two\n"),
+            ("a${credential:bare}b", "axb"),
+            ("${credential:empty}", ""),
+            ("${credential:empty:-d}", "d"),
+            ("${credential:none:-d}", "d"),
+            ("$${credential:bare}", "${credential:bare}"),
+        ] {
+            assert_eq!(expand(text, &env).as_deref(), Ok(expected), "{text}");
+        }
+        let other = Environment::default();
+        for (text, env, part) in [
+            ("${credential:none}", &env, "/none does not exist"),
+            ("${credential:binary:-d}", &env, "not text"),
+            ("${credential:large}", &env, "longer than"),
+            ("${credential:a/b}", &env, "`a/b` is not the name of a credential"),
+            ("${credential:..}", &env, "`..` is not the name of a credential"),
+            ("${credential:}", &env, "`` is not the name of a credential"),
+            ("${credential:bare}", &other, "CREDENTIALS_DIRECTORY is not set"),
+        ] {
+            let (message, remedy) = expand(text, env).unwrap_err();
+            assert!(message.contains(part), "{text}: {message}");
+            assert!(!remedy.is_empty());
+        }
+        assert_eq!(expand("${credential:bare:-d}", &other).as_deref(), Ok("d"));
+        let used: Vec<String> = env.used_variables().into_keys().collect();
+        assert_eq!(used, ["credential:bare", "credential:db-1.key", "credential:empty"]);
+    }
 
     fn env() -> Environment {
         Environment::new(Path::new("/"), &[("A", "one"), ("EMPTY", ""), ("B_2", "${A}")])
@@ -157,15 +273,18 @@ mod tests {
     #[test]
     fn hide_values_keeps_variable_names() {
         assert_eq!(hide_values("a${A}-${B:-x}$${C}"), "a${A}-${B}${C}");
+        assert_eq!(hide_values("${credential:a:-x}"), "${credential:a}");
         assert_eq!(hide_values("${A"), "${A");
     }
 
     #[test]
     fn only_plain_variables_are_safe_to_show() {
-        for text in ["", "${A}", "Bearer ${A}", "${A}${B}"] {
+        for text in ["", "${A}", "Bearer ${A}", "${A}${B}", "${credential:a}"] {
             assert!(is_safe_to_show(text), "{text}");
         }
-        for text in ["x", "x${A}", "${A}x", "${A:-x}", "Bearer x", "${A}Bearer ", "${A", "Bearer "] {
+        for text in
+            ["x", "x${A}", "${A}x", "${A:-x}", "Bearer x", "${A}Bearer ", "${credential:a:-x}", "${A", "Bearer "]
+        {
             assert!(!is_safe_to_show(text), "{text}");
         }
     }
