@@ -1,0 +1,182 @@
+// Tests the container image: what it says about itself, and the gateway in it, started as a container runtime starts it.
+//
+// A runtime such as podman needs more rights than a test machine may have. Therefore the root file system is unpacked and
+// mounted read-only in a mount namespace of its own, and the program runs in it as the user of the image.
+import assert from 'node:assert/strict';
+import { execFile, spawn } from 'node:child_process';
+import { chown, mkdir, mkdtemp, readFile, readdir, rm, stat } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+import { PermanentError, binary, eventually } from '../clients/gateway.mjs';
+import { approveFirstWrite } from './first-write.mjs';
+
+const run = promisify(execFile);
+const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+const USER = 65532;
+const MEGABYTE = 1_000_000;
+
+// Mounts a root file system and its volume like a container runtime, then runs the rest of its arguments.
+const RUN_IN_ROOT = `set -e
+root=$1 data=$2 user=$3
+shift 3
+mount --make-rprivate /
+mount --bind "$root" "$root"
+mount --bind "$data" "$root/data"
+mount -t proc proc "$root/proc"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+mount -o remount,bind,ro "$root"
+exec chroot --userspec="$user:$user" "$root" "$@"
+`;
+
+let folder;
+let bundle;
+let image;
+let dockerImage;
+
+before(async () => {
+    folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-image-'));
+    await run(path.join(repository, 'scripts/package'), ['--program', binary, 'image'], {
+        env: { ...process.env, COUNTERSIGN_FAST_PACKAGES: '1' }
+    });
+    const packages = path.join(process.env.CARGO_TARGET_DIR ?? path.join(repository, 'target'), 'packages/image');
+    const files = await readdir(packages);
+    const ending = text => path.join(packages, files.find(name => name.endsWith(text)));
+
+    const layout = path.join(folder, 'oci');
+    await mkdir(layout);
+    await run('tar', ['--extract', '--file', ending('.oci.tar'), '--directory', layout]);
+    const blob = async digest => JSON.parse(await readFile(path.join(layout, 'blobs', digest.replace(':', '/')), 'utf8'));
+    const index = JSON.parse(await readFile(path.join(layout, 'index.json'), 'utf8'));
+    const manifest = await blob(index.manifests[0].digest);
+    image = (await blob(manifest.config.digest)).config;
+    image.layers = manifest.layers;
+    image.tag = index.manifests[0].annotations['org.opencontainers.image.ref.name'];
+
+    const docker = path.join(folder, 'docker');
+    await mkdir(docker);
+    await run('tar', ['--extract', '--gzip', '--file', ending('.docker.tar.gz'), '--directory', docker]);
+    const [description] = JSON.parse(await readFile(path.join(docker, 'manifest.json'), 'utf8'));
+    dockerImage = JSON.parse(await readFile(path.join(docker, description.Config), 'utf8')).config;
+    dockerImage.tags = description.RepoTags;
+
+    bundle = path.join(folder, 'bundle');
+    await run('umoci', ['unpack', '--image', `${layout}:${image.tag}`, bundle]);
+});
+
+after(() => rm(folder, { recursive: true, force: true }));
+
+/** Creates an empty volume with the owner that a runtime copies from the image. */
+async function emptyVolume(name) {
+    const data = path.join(folder, name);
+    await mkdir(data, { mode: 0o700 });
+    await chown(data, USER, USER);
+    return data;
+}
+
+/** Returns the program and the arguments that run a command of the image on a volume. */
+function inContainer(data, command, env = {}) {
+    const namespaces = ['--mount', '--pid', '--fork', '--kill-child', 'sh', '-c', RUN_IN_ROOT, 'sh'];
+    const variables = { ...Object.fromEntries(image.Env.map(entry => entry.split(/=(.*)/s).slice(0, 2))), ...env };
+    return ['unshare', [...namespaces, path.join(bundle, 'rootfs'), data, String(USER), ...command], { env: variables }];
+}
+
+/** Starts the gateway in the image. Its process is the first of a PID namespace, as in a container. */
+async function startContainer(data, args) {
+    const [program, parameters, options] = inContainer(data, [...image.Entrypoint, ...args]);
+    const child = spawn(program, parameters, { ...options, stdio: ['ignore', 'ignore', 'pipe'] });
+    let log = '';
+    child.stderr.on('data', chunk => (log += chunk));
+    const exited = new Promise(resolve => child.once('exit', resolve));
+    const pid = Number(await eventually('the container starts', () => readFile(`/proc/${child.pid}/task/${child.pid}/children`, 'utf8')));
+    return {
+        /** Waits until the gateway has published its address. */
+        url: () =>
+            eventually('the gateway listens', async () => {
+                if (child.exitCode !== null) throw new PermanentError(log);
+                return JSON.parse(await readFile(path.join(data, 'gateway.json'), 'utf8').catch(() => '{}')).url;
+            }),
+        /** Runs a command like `docker exec`. */
+        exec: (...command) =>
+            run('nsenter', ['--target', pid, '--mount', '--pid', '--root', '--wd', '--setuid', USER, '--setgid', USER, ...command].map(String), options),
+        /** Stops the gateway as a runtime does, and returns its exit code. */
+        async stop() {
+            if (child.exitCode !== null) return child.exitCode;
+            process.kill(pid, 'SIGTERM');
+            const timer = setTimeout(() => process.kill(pid, 'SIGKILL'), 5_000);
+            const code = await exited;
+            clearTimeout(timer);
+            return code;
+        }
+    };
+}
+
+test('image describes its program, user, volume and health check', async () => {
+    const version = (await readFile(path.join(repository, 'Cargo.toml'), 'utf8')).match(/^version = "(.*)"/m)[1];
+    assert.equal(image.tag, version);
+    assert.deepEqual(dockerImage.tags, [`ghcr.io/countersign/countersign:${version}`]);
+    for (const config of [image, dockerImage]) {
+        assert.equal(config.User, `${USER}:${USER}`);
+        assert.deepEqual(config.Volumes, { '/data': {} });
+        assert.deepEqual(config.ExposedPorts, { '8080/tcp': {} });
+        assert.deepEqual([...config.Entrypoint, ...config.Cmd], ['countersign', 'serve']);
+        assert.equal(config.Labels['org.opencontainers.image.source'], 'https://github.com/countersign/countersign');
+        assert.equal(config.Labels['org.opencontainers.image.version'], version);
+        assert.equal(config.Labels['org.opencontainers.image.licenses'], 'Apache-2.0');
+        assert.equal(config.Labels['io.modelcontextprotocol.server.name'], 'io.github.countersign/countersign');
+    }
+    assert.deepEqual(dockerImage.Healthcheck.Test, ['CMD', 'countersign', 'health', '--data', '/data']);
+});
+
+test('image adds at most 12 MB to the program and contains no shell', async () => {
+    const root = path.join(bundle, 'rootfs');
+    const { stdout } = await run('du', ['--summarize', '--bytes', root]);
+    const program = await stat(path.join(root, 'usr/bin/countersign'));
+    assert.ok(Number(stdout.split('\t')[0]) - program.size < 12 * MEGABYTE, stdout);
+    assert.ok(image.layers.reduce((sum, layer) => sum + layer.size, 0) < 60 * MEGABYTE);
+    await assert.rejects(stat(path.join(root, 'bin/sh')));
+    for (const package_ of ['countersign', 'libc6', 'libgcc-s1', 'ca-certificates', 'tzdata']) {
+        await readdir(path.join(root, 'usr/share/doc', package_));
+    }
+});
+
+test('both targets of the Dockerfile end with the same instructions', async () => {
+    const dockerfile = await readFile(path.join(repository, 'config/packages/image/Dockerfile'), 'utf8');
+    const [gateway, tools] = ['gateway', 'tools'].map(target => {
+        const stage = dockerfile.split(/^(?=FROM )/m).find(text => text.split('\n')[0].endsWith(` AS ${target}`));
+        const instructions = stage.replace(/\\\n\s*/g, '').split('\n');
+        return instructions.filter(line => /^(LABEL|ENV|USER|WORKDIR|VOLUME|EXPOSE|HEALTHCHECK|ENTRYPOINT|CMD) /.test(line));
+    });
+    // The base of the target with Node sets PATH.
+    const expected = gateway.map(line => line.replace(/PATH=\S* /, '').replace('title="Countersign"', 'title="Countersign with Node and uv"'));
+    assert.equal(gateway.length, 9);
+    assert.deepEqual(tools, expected);
+});
+
+test('container serves up to the first approved write with a read-only root', async () => {
+    const data = await emptyVolume('first-write');
+    const container = await startContainer(data, ['serve', '--listen', '127.0.0.1:0']);
+    try {
+        const url = await container.url();
+        await eventually('the gateway is healthy', async () => (await fetch(`${url}/health`)).ok);
+        await container.exec(...dockerImage.Healthcheck.Test.slice(1));
+        const createKey = async (role, name) => (await container.exec('countersign', 'keys', 'create', '--role', role, '--name', name)).stdout.trim();
+        const key = await createKey('reviewer', 'alice');
+        await approveFirstWrite(url, key, await createKey('agent', 'ci'));
+        await container.exec('countersign', 'audit', 'verify');
+        assert.equal((await stat(path.join(data, 'countersign.db'))).uid, USER);
+    } finally {
+        assert.equal(await container.stop(), 0);
+    }
+    const [program, parameters, options] = inContainer(data, dockerImage.Healthcheck.Test.slice(1));
+    await assert.rejects(run(program, parameters, options), { code: 1 });
+});
+
+test('container refuses an address without keys', async () => {
+    const data = await emptyVolume('open');
+    const [program, parameters, options] = inContainer(data, ['countersign', 'serve'], { COUNTERSIGN_AUTH__MODE: 'local' });
+    await assert.rejects(run(program, parameters, options), { code: 78 });
+});
