@@ -1,0 +1,445 @@
+// Tests the Helm chart and the compose files: their form by the schemas of Kubernetes, of compose and of the chart itself, and
+// the commands and configurations in them, started as processes.
+import assert from 'node:assert/strict';
+import { execFile, spawn } from 'node:child_process';
+import { mkdir, mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises';
+import net from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { createInterface } from 'node:readline';
+import { after, before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+import { binary, environment, eventually, stopChild } from '../clients/gateway.mjs';
+import { approveFirstWrite } from './first-write.mjs';
+
+const run = promisify(execFile);
+const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+const programs = path.join(repository, 'tests/.cache/venv-packages/bin');
+const packages = path.join(process.env.CARGO_TARGET_DIR ?? path.join(repository, 'target'), 'packages');
+
+const POSTGRESQL = { store: { type: 'postgresql', postgresql: { existingSecret: 'database' } } };
+const ACCEPTED = {
+    'one node on SQLite': {},
+    'one node with servers and another image': {
+        image: { tools: true, tag: '9.9.9' },
+        config: { mcpServers: { files: { command: 'npx', args: ['-y', 'server', '/srv'] } }, policy: { default: 'review_all' } },
+        envFrom: [{ secretRef: { name: 'tickets' } }],
+        extraVolumes: [{ name: 'srv', persistentVolumeClaim: { claimName: 'srv' } }],
+        extraVolumeMounts: [{ name: 'srv', mountPath: '/srv' }],
+        nodeSelector: { disktype: 'ssd' },
+        tolerations: [{ key: 'dedicated', operator: 'Exists', effect: 'NoSchedule' }],
+        persistence: { storageClass: 'fast', size: '10Gi' }
+    },
+    'one node with TLS behind a load balancer': {
+        tls: { existingSecret: 'certificate' },
+        publicUrl: 'https://gateway.example.com',
+        port: 8443,
+        service: { type: 'LoadBalancer', port: 443, annotations: { 'example.com/internal': 'true' } }
+    },
+    'three nodes on PostgreSQL behind an ingress': {
+        ...POSTGRESQL,
+        replicas: 3,
+        publicUrl: 'https://gateway.example.com',
+        ingress: { enabled: true, className: 'nginx', tlsSecret: 'gateway-tls', annotations: { 'nginx.ingress.kubernetes.io/proxy-read-timeout': '330' } }
+    },
+    'nodes with a password in a secret and without volumes': {
+        store: {
+            type: 'postgresql',
+            postgresql: { existingSecret: 'database', url: 'postgres://countersign:${DB_PASSWORD}@db/countersign', caSecret: 'authority' }
+        },
+        replicas: 2,
+        persistence: { enabled: false },
+        podDisruptionBudget: { enabled: false },
+        preStopSleepSeconds: 0
+    },
+    'nodes with metrics and closed networks': {
+        ...POSTGRESQL,
+        replicas: 2,
+        fullnameOverride: 'gateway',
+        metrics: { serviceMonitor: { enabled: true, keySecret: 'prometheus', labels: { release: 'prometheus' } } },
+        networkPolicy: {
+            from: [{ namespaceSelector: { matchLabels: { 'kubernetes.io/metadata.name': 'ingress-nginx' } } }],
+            egress: [{ to: [{ ipBlock: { cidr: '10.0.0.0/8' } }], ports: [{ port: 5432, protocol: 'TCP' }] }]
+        }
+    },
+    'TLS with metrics, without policies': {
+        tls: { existingSecret: 'certificate' },
+        networkPolicy: { enabled: false },
+        metrics: { serviceMonitor: { enabled: true, keySecret: 'prometheus', interval: '1m' } },
+        serviceAccountName: 'gateway',
+        priorityClassName: 'high',
+        imagePullSecrets: [{ name: 'registry' }]
+    }
+};
+const REFUSED = {
+    'two nodes on SQLite': [{ replicas: 2 }, /replicas/],
+    'SQLite without a volume': [{ persistence: { enabled: false } }, /persistence/],
+    'PostgreSQL without a secret': [{ store: { type: 'postgresql' } }, /existingSecret/],
+    'an unknown key': [{ replica: 2 }, /replica/],
+    'a key of the configuration that another value sets': [{ config: { listen: '0.0.0.0:1' } }, /'listen'/],
+    'another store': [{ store: { type: 'mysql' } }, /store/],
+    'a port below 1024': [{ port: 443 }, /port/],
+    'a public address with a path': [{ publicUrl: 'https://gateway.example.com/countersign' }, /publicUrl/],
+    'metrics without a key': [{ metrics: { serviceMonitor: { enabled: true } } }, /keySecret/],
+    'an ingress without a host': [{ ingress: { enabled: true } }, /name the host/]
+};
+
+let folder;
+let answer;
+
+before(async () => {
+    folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-chart-'));
+    await run(path.join(repository, 'scripts/package'), ['--program', binary, 'chart', 'compose'], {
+        env: { ...process.env, COUNTERSIGN_FAST_PACKAGES: '1' }
+    });
+    const [chart] = (await readdir(path.join(packages, 'chart'))).filter(name => name.endsWith('.tgz'));
+    answer = await askPython([], {
+        chart: path.join(packages, 'chart', chart),
+        source: path.join(repository, 'config/packages/chart'),
+        versions: ['1.30', '1.37'],
+        accepted: ACCEPTED,
+        refused: Object.fromEntries(Object.entries(REFUSED).map(([name, [values]]) => [name, values]))
+    });
+});
+
+after(() => rm(folder, { recursive: true, force: true }));
+
+async function askPython(parameters, request) {
+    const running = run(path.join(programs, 'python'), [path.join(repository, 'tests/packages/render.py'), ...parameters], { maxBuffer: 1 << 26 });
+    running.child.stdin.end(request && JSON.stringify(request));
+    return JSON.parse((await running).stdout);
+}
+
+const documentsOf = (name, kind) => answer.rendered[name].filter(document => document.kind === kind);
+const only = (name, kind) => {
+    const documents = documentsOf(name, kind);
+    assert.equal(documents.length, 1, `${name}: ${kind}`);
+    return documents[0];
+};
+
+async function freePort() {
+    const server = net.createServer();
+    await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
+    const { port } = server.address();
+    await new Promise(resolve => server.close(resolve));
+    return port;
+}
+
+/** Starts a PostgreSQL for a test, and returns its address and a function that stops it. */
+async function startPostgres() {
+    const server = spawn(path.join(repository, 'scripts/postgres'), ['-c', 'fsync=off'], { stdio: ['pipe', 'pipe', 'inherit'] });
+    const address = await new Promise((resolve, reject) => {
+        server.once('error', reject).once('exit', code => reject(new Error(`scripts/postgres ended with ${code}`)));
+        createInterface({ input: server.stdout }).once('line', resolve);
+    });
+    const ended = new Promise(resolve => server.once('exit', resolve));
+    return {
+        address,
+        stop() {
+            server.stdin.end();
+            return ended;
+        }
+    };
+}
+
+/** A gateway that runs with the environment and the files of a container, but on loopback. */
+class Container {
+    constructor(root, env) {
+        this.root = root;
+        this.env = environment({ ...env, HOME: `${root}/data` });
+    }
+
+    /** Writes a file of the container. Paths in it lead to the container's other files. */
+    async write(file, text) {
+        await mkdir(path.dirname(this.root + file), { recursive: true });
+        await writeFile(this.root + file, text.replaceAll('/etc/countersign/', `${this.root}/etc/countersign/`));
+    }
+
+    async run(...args) {
+        return (await run(binary, args, { env: this.env })).stdout.trim();
+    }
+
+    start(args, port) {
+        this.url = `http://127.0.0.1:${port}`;
+        this.log = '';
+        this.child = spawn(binary, [...args, '--listen', `127.0.0.1:${port}`], { env: this.env, stdio: ['ignore', 'ignore', 'pipe'] });
+        this.child.stderr.on('data', chunk => (this.log += chunk));
+    }
+
+    async health() {
+        return eventually(
+            'the gateway is ready',
+            async () => {
+                assert.equal(this.child.exitCode, null, this.log);
+                const response = await fetch(`${this.url}/health`);
+                return response.ok && response.json();
+            },
+            60_000
+        );
+    }
+
+    async createKey(role, name) {
+        return this.run('keys', 'create', '--role', role, '--name', name);
+    }
+
+    stop() {
+        return stopChild(this.child);
+    }
+}
+
+/** Creates the container of a pod from the rendered documents, with the values of secrets that Kubernetes would fill in. */
+async function podContainer(name, documents, secrets) {
+    const { spec } = documents.find(({ kind }) => kind === 'StatefulSet').spec.template;
+    const [container] = spec.containers;
+    const root = path.join(folder, name);
+    const env = {};
+    for (const { name: variable, value, valueFrom } of container.env) {
+        if (valueFrom?.secretKeyRef) env[variable] = secrets[valueFrom.secretKeyRef.name][valueFrom.secretKeyRef.key];
+        else if (valueFrom?.fieldRef.fieldPath === 'status.podIP') env[variable] = '127.0.0.1';
+        else env[variable] = value.replace(/\$\((\w+)\)/g, (_, used) => env[used]).replace(/^\/(data|etc)\//, `${root}/$1/`);
+    }
+    const created = new Container(root, env);
+    await mkdir(`${root}/data`, { recursive: true });
+    for (const { name: volume, mountPath } of container.volumeMounts) {
+        const { configMap, secret } = spec.volumes.find(candidate => candidate.name === volume) ?? {};
+        const files = configMap ? documents.find(({ kind, metadata }) => kind === 'ConfigMap' && metadata.name === configMap.name).data : secrets[secret?.secretName];
+        for (const [file, text] of Object.entries(files ?? {})) await created.write(`${mountPath}/${file}`, text);
+    }
+    return { container: created, args: container.args };
+}
+
+test('chart passes strict lint', () => {
+    assert.deepEqual(answer.lint.errors, []);
+});
+
+for (const name of Object.keys(ACCEPTED)) {
+    test(`chart renders valid resources: ${name}`, () => {
+        assert.deepEqual(answer.faults[name], []);
+        const { replicas, template, serviceName, volumeClaimTemplates } = only(name, 'StatefulSet').spec;
+        const { spec } = template;
+        const [container] = spec.containers;
+        assert.ok(spec.securityContext.runAsNonRoot && container.securityContext.readOnlyRootFilesystem);
+        assert.equal(container.securityContext.allowPrivilegeEscalation, false);
+        assert.deepEqual(container.securityContext.capabilities, { drop: ['ALL'] });
+        assert.deepEqual([container.readinessProbe.httpGet.path, container.readinessProbe.httpGet.port], ['/health', container.ports[0].name]);
+        assert.ok(documentsOf(name, 'Service').some(({ metadata }) => metadata.name === serviceName));
+        // Every mounted volume exists.
+        const volumes = [...spec.volumes, ...(volumeClaimTemplates ?? []).map(({ metadata }) => metadata)].map(volume => volume.name);
+        for (const mount of container.volumeMounts) assert.ok(volumes.includes(mount.name), mount.name);
+        // Selectors fit the pods.
+        const selectors = [
+            ...documentsOf(name, 'Service').map(({ spec }) => spec.selector),
+            ...documentsOf(name, 'PodDisruptionBudget').map(({ spec }) => spec.selector.matchLabels),
+            ...documentsOf(name, 'NetworkPolicy').map(({ spec }) => spec.podSelector.matchLabels)
+        ];
+        for (const selector of selectors) {
+            for (const [label, value] of Object.entries(selector)) assert.equal(template.metadata.labels[label], value);
+        }
+        const budgets = replicas > 1 && ACCEPTED[name].podDisruptionBudget?.enabled !== false ? 1 : 0;
+        assert.equal(documentsOf(name, 'PodDisruptionBudget').length, budgets);
+        assert.equal(documentsOf(name, 'NetworkPolicy').length, ACCEPTED[name].networkPolicy?.enabled === false ? 0 : 1);
+        const image = only(name, 'StatefulSet').spec.template.spec.containers[0].image;
+        assert.match(image, ACCEPTED[name].image ? /:9\.9\.9-tools$/ : /^ghcr\.io\/countersign\/countersign:\d+\.\d+\.\d+$/);
+    });
+}
+
+for (const [name, [, message]] of Object.entries(REFUSED)) {
+    test(`chart refuses ${name}`, () => assert.match(answer.refused[name] ?? 'accepted', message));
+}
+
+test('ServiceMonitor selects the service of the nodes and shows a key', () => {
+    for (const [name, values] of Object.entries(ACCEPTED)) {
+        const wanted = values.metrics?.serviceMonitor;
+        if (!wanted) {
+            assert.deepEqual(documentsOf(name, 'ServiceMonitor'), []);
+            continue;
+        }
+        const { apiVersion, metadata, spec } = only(name, 'ServiceMonitor');
+        assert.equal(apiVersion, 'monitoring.coreos.com/v1');
+        for (const [label, value] of Object.entries(wanted.labels ?? {})) assert.equal(metadata.labels[label], value);
+        const fits = ({ metadata: { labels } }) => Object.entries(spec.selector.matchLabels).every(([label, value]) => labels[label] === value);
+        const selected = documentsOf(name, 'Service').filter(fits);
+        assert.deepEqual(selected.map(service => service.spec.clusterIP), ['None']);
+        const [endpoint] = spec.endpoints;
+        assert.ok(selected[0].spec.ports.some(port => port.name === endpoint.port));
+        assert.equal(endpoint.path, '/metrics');
+        assert.equal(endpoint.interval, wanted.interval ?? '30s');
+        assert.equal(endpoint.scheme, values.tls && 'https');
+        assert.deepEqual(endpoint.authorization, { credentials: { name: 'prometheus', key: 'key' } });
+    }
+});
+
+test('gateway accepts all rendered configurations', async () => {
+    const [certificate, key] = ['tls.crt', 'tls.key'].map(file => path.join(folder, file));
+    const names = ['-subj', '/CN=gateway.example.com', '-keyout', key, '-out', certificate];
+    await run('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', ...names]);
+    const pem = await readFile(certificate, 'utf8');
+    const secrets = {
+        database: { url: 'postgres://countersign:secret@db/countersign', password: 'secret' },
+        authority: { 'ca.crt': pem },
+        certificate: { 'tls.crt': pem, 'tls.key': await readFile(key, 'utf8') }
+    };
+    for (const [index, documents] of Object.values(answer.rendered).entries()) {
+        const { container } = await podContainer(`check-${index}`, documents, secrets);
+        await container.run('config', 'check');
+    }
+});
+
+/** Renders the chart with a free port. */
+async function renderWith(values) {
+    const request = { accepted: { values }, refused: {}, versions: [], source: path.join(repository, 'config/packages/chart') };
+    const [chart] = await readdir(path.join(packages, 'chart'));
+    return (await askPython([], { ...request, chart: path.join(packages, 'chart', chart) })).rendered.values;
+}
+
+test('rendered node on SQLite runs up to the first approved write', async () => {
+    const port = await freePort();
+    const { container, args } = await podContainer('sqlite', await renderWith({ port }), {});
+    container.start(args, port);
+    try {
+        await container.health();
+        const key = await container.createKey('reviewer', 'alice');
+        await approveFirstWrite(container.url, key, await container.createKey('agent', 'ci'));
+        const metrics = await fetch(`${container.url}/metrics`, { headers: { authorization: `Bearer ${await container.createKey('viewer', 'prometheus')}` } });
+        assert.equal(metrics.status, 200);
+        // A service is called by its name.
+        const named = await new Promise((resolve, reject) => {
+            const socket = net.connect(port, '127.0.0.1', () => socket.write('GET /health HTTP/1.1\r\nHost: demo-countersign.prod.svc:8080\r\nConnection: close\r\n\r\n'));
+            socket.once('data', data => resolve(String(data))).once('error', reject);
+        });
+        assert.match(named, /^HTTP\/1.1 200/);
+    } finally {
+        assert.equal(await container.stop(), 0);
+    }
+});
+
+test('two rendered nodes share a PostgreSQL', async () => {
+    const database = await startPostgres();
+    const nodes = [];
+    try {
+        const started = [0, 1].map(async ordinal => {
+            const port = await freePort();
+            const documents = await renderWith({ ...POSTGRESQL, replicas: 2, port });
+            const { container, args } = await podContainer(`node-${ordinal}`, documents, { database: { url: database.address } });
+            container.start(args, port);
+            nodes.push(container);
+        });
+        // Both start at once, as the pods of the StatefulSet do.
+        await Promise.all(started);
+        await eventually('both nodes know of each other', async () => {
+            const live = await Promise.all(nodes.map(async node => (await node.health()).checks.nodes.live));
+            return live.every(count => count === 2);
+        });
+        const [first, second] = nodes;
+        const key = await first.createKey('reviewer', 'alice');
+        const agentKey = await second.createKey('agent', 'ci');
+        await eventually('both nodes know the keys', async () => {
+            const answers = await Promise.all(nodes.flatMap(node => [key, agentKey].map(credential => fetch(`${node.url}/info`, { headers: { authorization: `Bearer ${credential}` } }))));
+            return answers.every(response => response.ok);
+        });
+        await approveFirstWrite(second.url, key, agentKey);
+        await approveFirstWrite(first.url, key, agentKey);
+        first.env.COUNTERSIGN_KEY = key;
+        // Nodes reach each other at the addresses of their pods.
+        const listed = JSON.parse(await first.run('nodes', '--json', '--url', first.url));
+        assert.deepEqual(listed.nodes.map(({ url }) => url).sort(), nodes.map(({ url }) => url).sort());
+    } finally {
+        for (const node of nodes) await node.stop();
+        await database.stop();
+    }
+});
+
+/** Reads the compose files, with their variables filled in. */
+async function composeServices(file, variables) {
+    const read = await askPython([path.join(packages, 'compose', file)]);
+    const fill = (_, name, fallback) => variables[name] ?? fallback ?? assert.fail(`${name} is not set`);
+    return JSON.parse(JSON.stringify(Object.values(read)[0].services).replace(/\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}/g, fill));
+}
+
+/** Creates the container of a service, with other values for some of its variables. */
+async function serviceContainer(name, { environment: variables, volumes, command, healthcheck }, changed = {}) {
+    const root = path.join(folder, name);
+    const env = { ...variables, ...changed, COUNTERSIGN_CONFIG: `${root}/etc/countersign/countersign.yaml`, COUNTERSIGN_DATA: `${root}/data` };
+    const container = new Container(root, env);
+    await mkdir(`${root}/data`, { recursive: true });
+    const [source, target] = volumes.find(volume => volume.startsWith('./config')).split(':');
+    await container.write(`${target}/countersign.yaml`, await readFile(path.join(packages, 'compose', source, 'countersign.yaml'), 'utf8'));
+    assert.deepEqual(healthcheck.test, ['CMD', 'countersign', 'health', '--data', '/data']);
+    return { container, args: command };
+}
+
+test('compose files are valid and name the version of the image', async () => {
+    const version = (await readFile(path.join(repository, 'Cargo.toml'), 'utf8')).match(/^version = "(.*)"/m)[1];
+    for (const file of ['compose.yaml', 'compose.cluster.yaml']) {
+        await run(path.join(programs, 'check-jsonschema'), ['--builtin-schema', 'vendor.compose-spec', path.join(packages, 'compose', file)]);
+        const services = await composeServices(file, { DB_PASSWORD: 'secret' });
+        for (const [name, service] of Object.entries(services).filter(([key]) => key.startsWith('gateway'))) {
+            assert.equal(service.image, `ghcr.io/countersign/countersign:${version}`, name);
+            assert.ok(service.read_only && service.cap_drop.includes('ALL'), name);
+        }
+    }
+});
+
+test('compose file with one gateway runs up to the first approved write', async () => {
+    const { gateway } = await composeServices('compose.yaml', {});
+    const { container, args } = await serviceContainer('compose', gateway);
+    await container.run('config', 'check');
+    container.start(args, await freePort());
+    try {
+        await container.health();
+        const key = await container.createKey('reviewer', 'alice');
+        await approveFirstWrite(container.url, key, await container.createKey('agent', 'ci'));
+    } finally {
+        assert.equal(await container.stop(), 0);
+    }
+});
+
+test('compose file with several gateways serves through its balancer', async () => {
+    const database = await startPostgres();
+    const { db, balancer, ...gateways } = await composeServices('compose.cluster.yaml', { DB_PASSWORD: 'secret' });
+    assert.equal(new URL(gateways['gateway-1'].environment.COUNTERSIGN_STORE__URL).password, db.environment.POSTGRES_PASSWORD);
+    assert.deepEqual(balancer.depends_on, Object.keys(gateways));
+    const port = await freePort();
+    let proxy = (await readFile(path.join(packages, 'compose/haproxy.cfg'), 'utf8')).replace('bind :8080', `bind 127.0.0.1:${port}`);
+    const nodes = [];
+    let haproxy;
+    try {
+        for (const [name, service] of Object.entries(gateways)) {
+            const nodePort = await freePort();
+            const address = `127.0.0.1:${nodePort}`;
+            assert.equal(service.environment.COUNTERSIGN_STORE__NODE_URL, `http://${name}:8080`);
+            proxy = proxy.replaceAll(`${name}:8080`, address);
+            const changed = { COUNTERSIGN_STORE__URL: database.address, COUNTERSIGN_STORE__NODE_URL: `http://${address}` };
+            const { container, args } = await serviceContainer(name, service, changed);
+            container.start(args, nodePort);
+            nodes.push(container);
+        }
+        // Nothing stands for the shipped configuration's addresses any more.
+        assert.doesNotMatch(proxy, /10\.0\.0\.|gateway\.example|gateway-\d:/);
+        await Promise.all(nodes.map(node => node.health()));
+        const file = path.join(folder, 'haproxy.cfg');
+        await writeFile(file, proxy);
+        haproxy = spawn('haproxy', ['-f', file, '-db'], {
+            stdio: ['ignore', 'ignore', 'pipe'],
+            env: { ...process.env, PATH: `${process.env.PATH}:/usr/sbin` }
+        });
+        let log = '';
+        haproxy.stderr.on('data', chunk => (log += chunk));
+        const key = await nodes[0].createKey('reviewer', 'alice');
+        const agentKey = await nodes[0].createKey('agent', 'ci');
+        const url = `http://127.0.0.1:${port}`;
+        const knows = credential => fetch(`${url}/info`, { headers: { authorization: `Bearer ${credential}` } });
+        await eventually('all nodes know the keys', async () => {
+            assert.equal(haproxy.exitCode, null, log);
+            const answers = await Promise.all([key, agentKey].flatMap(credential => nodes.map(() => knows(credential))));
+            return answers.every(response => response.ok);
+        });
+        await approveFirstWrite(url, key, agentKey);
+    } finally {
+        await stopChild(haproxy);
+        for (const node of nodes) await node.stop();
+        await database.stop();
+    }
+});
