@@ -19,3 +19,4 @@ mod nodes;
 mod nodes_that_differ;
 mod postgres;
 mod store_faults;
+mod upgrade;

@@ -21,6 +21,11 @@ pub enum StoreError {
          run that version, or choose another --data"
     )]
     NewerFile { path: PathBuf, found: i64, known: i64 },
+    #[error(
+        "{path} was written by a newer Countersign (format {found}, this one knows up to {known}); \
+         run that version, or choose another --data"
+    )]
+    NewerIdentity { path: PathBuf, found: u32, known: u32 },
     #[error("{path} is damaged ({detail}); stop the gateway and restore it from a backup")]
     Corrupt { path: PathBuf, detail: String },
     #[error(

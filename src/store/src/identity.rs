@@ -22,6 +22,21 @@ pub(crate) const STORE_ID: &str = "store_id";
 /// The name of the file in the data directory.
 pub const IDENTITY_FILE: &str = "identity.json";
 
+/// The version of the file's format. It increases when an older program must not use the directory any more.
+const FORMAT: u32 = 1;
+
+/// Returns the format of a file that was written before the format was recorded.
+const fn first_format() -> u32 {
+    1
+}
+
+/// The only member that every format has.
+#[derive(Deserialize)]
+struct Format {
+    #[serde(default = "first_format")]
+    format: u32,
+}
+
 /// Returns a new random id.
 pub(crate) fn new_id() -> String {
     nanoid::nanoid!(24)
@@ -50,12 +65,18 @@ impl StoreIdentity {
     /// Reads the file of a data directory. Returns `None` if the directory belongs to no store yet.
     ///
     /// # Errors
-    /// [`StoreError::DataDir`] if the file cannot be read.
+    /// [`StoreError::DataDir`] if the file cannot be read, [`StoreError::NewerIdentity`] if it has a newer format.
     pub fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(IDENTITY_FILE);
         let failed = |source: std::io::Error| StoreError::data_dir(&path, source);
         match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
+            Ok(text) => {
+                let Format { format } = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+                if format > FORMAT {
+                    return Err(StoreError::NewerIdentity { path, found: format, known: FORMAT });
+                }
+                serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into()))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(error)),
         }
@@ -158,5 +179,9 @@ mod tests {
         assert!(server(&id("a")), "the store was moved to the server");
         fs::write(dir.path().join(IDENTITY_FILE), "{").unwrap();
         assert!(check_embedded(dir.path()).is_err(), "an unreadable file is refused");
+        let newer = format!(r#"{{"format": {}, "backend": "sqlite", "id": "a"}}"#, FORMAT + 1);
+        fs::write(dir.path().join(IDENTITY_FILE), newer).unwrap();
+        let refused = check_embedded(dir.path());
+        assert!(matches!(refused, Err(StoreError::NewerIdentity { found: 2, known: 1, .. })), "{refused:?}");
     }
 }

@@ -135,6 +135,12 @@ fn prepare(path: &Path) -> Result<Connection, IndexError> {
         }
         tracing::warn!(path = %path.display(), check, "an index of documents is damaged");
     }
+    if version > SCHEMA_VERSION {
+        tracing::warn!(
+            path = %path.display(), found = version, known = SCHEMA_VERSION,
+            "an index of documents was written by a newer Countersign and is built again"
+        );
+    }
     if tables > 0 || version != 0 {
         drop(writer);
         Index::delete(path)?;

@@ -36,9 +36,15 @@ pub enum TrackerError {
     Io { path: PathBuf, source: std::io::Error },
     #[error("{path}: {source}")]
     Database { path: PathBuf, source: rusqlite::Error },
-    #[error("{path} was written by a newer version (schema {found}, this version knows up to {known})")]
+    #[error(
+        "{path} was written by a newer Countersign (schema {found}, this one knows up to {known}); \
+         run that version, or choose another --data"
+    )]
     Newer { path: PathBuf, found: usize, known: usize },
-    #[error("the tracker's tables were written by a newer version (schema {found}, this version knows up to {known})")]
+    #[error(
+        "the tracker's tables were written by a newer Countersign (schema {found}, this one knows up to {known}); \
+         run that version"
+    )]
     NewerTables { found: usize, known: usize },
     #[error("the tracker's tables: {0}")]
     Store(#[from] StoreError),
