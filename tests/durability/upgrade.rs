@@ -126,7 +126,7 @@ fn contents(data: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     // The lock names the last process. SQLite's shared memory and an empty log are no data.
     let is_data = |(path, content): &(PathBuf, Vec<u8>)| {
         let name = path.to_string_lossy();
-        !name.ends_with("/lock") && !name.ends_with("-shm") && !(name.ends_with("-wal") && content.is_empty())
+        !(name.ends_with("/lock") || name.ends_with("-shm") || name.ends_with("-wal") && content.is_empty())
     };
     files.map(|path| (path.clone(), fs::read(path).unwrap())).filter(is_data).collect()
 }
