@@ -1,0 +1,149 @@
+// Builds packages for tests, and uses an installed program in an empty home.
+import assert from 'node:assert/strict';
+import { execFile, spawn } from 'node:child_process';
+import { mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+import { Client } from '@modelcontextprotocol/client';
+import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
+
+import { Reviewer, binary, eventually } from '../clients/gateway.mjs';
+
+export const run = promisify(execFile);
+export const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+/** The programs of tests/packages/requirements.txt. */
+export const pythonPrograms = path.join(repository, 'tests/.cache/venv-packages/bin');
+
+/** Creates an empty folder that the test removes. If it was used as a home, the gateway that runs there ends before. */
+export async function temporaryFolder(t) {
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-package-'));
+    t.after(async () => {
+        await endGateway(folder);
+        await rm(folder, { recursive: true, force: true, maxRetries: 3 });
+    });
+    return folder;
+}
+
+/**
+ * Builds packages of the program under test into a folder of this test, so that tests can run side by side. Returns the paths
+ * of the files by kind.
+ */
+export async function buildPackages(t, ...kinds) {
+    const target = await temporaryFolder(t);
+    const env = { COUNTERSIGN_FAST_PACKAGES: '1', ...process.env, CARGO_TARGET_DIR: target };
+    await run(path.join(repository, 'scripts/package'), ['--program', binary, ...kinds], { env });
+    const files = {};
+    for (const kind of kinds) {
+        const folder = path.join(target, 'packages', kind);
+        files[kind] = (await readdir(folder)).sort().map(name => path.join(folder, name));
+    }
+    return files;
+}
+
+/** Returns an environment with an empty home and nothing of the developer's configuration. */
+export function emptyEnvironment(home, extra = {}) {
+    return { HOME: home, PATH: process.env.PATH, ...extra };
+}
+
+const readGatewayFile = async home =>
+    JSON.parse(await readFile(path.join(home, '.local/state/countersign/gateway.json'), 'utf8').catch(() => '{}'));
+
+/** Waits until a gateway with its data in the home listens. Returns its `{ url, pid }`. */
+export function runningGateway(home) {
+    return eventually(
+        'a gateway listens',
+        async () => {
+            const { url, pid } = await readGatewayFile(home);
+            return url && (await fetch(`${url}/health`)).ok && { url: url.replace(/\/$/, ''), pid };
+        },
+        60_000
+    );
+}
+
+export function isRunning(pid) {
+    try {
+        process.kill(pid, 0);
+        return true;
+    } catch {
+        return false;
+    }
+}
+
+/** Ends the gateway of a home, which a stdio session has started in the background. */
+async function endGateway(home) {
+    const { pid } = await readGatewayFile(home);
+    if (!pid || !isRunning(pid)) return;
+    process.kill(pid, 'SIGTERM');
+    await eventually(`gateway ${pid} has ended`, () => !isRunning(pid));
+}
+
+/** Starts a process whose standard output and error are kept. `ended` resolves with `{ code, signal }`. */
+export function start(command, args, options) {
+    const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'pipe'], ...options });
+    const output = { stdout: '', stderr: '' };
+    for (const name of ['stdout', 'stderr']) child[name].setEncoding('utf8').on('data', text => (output[name] += text));
+    const ended = new Promise((resolve, reject) => child.once('close', (code, signal) => resolve({ code, signal })).once('error', reject));
+    return { child, output, ended };
+}
+
+/** Returns the last line that a command has printed, such as a new key. */
+export async function lastLine(command, args, env) {
+    const { stdout } = await run(command, args, { env });
+    return stdout.trim().split('\n').at(-1);
+}
+
+/**
+ * Uses an installed program as a desktop agent does: starts it with `stdio` in an empty home, lists tools, proposes a write and
+ * waits until a reviewer's approval has applied it. `command` and `args` start the program without a subcommand. Returns `{ url, key, pid, seconds }`, where `seconds` is the time until the answer
+ * to the first `tools/list`.
+ */
+export async function useOverStdio(command, args, env, sessionArguments = ['stdio']) {
+    const began = performance.now();
+    const client = new Client({ name: 'package-test', version: '1.0.0' }, { capabilities: {}, versionNegotiation: { mode: 'legacy' } });
+    const transport = new StdioClientTransport({ command, args: [...args, ...sessionArguments], env, stderr: 'pipe' });
+    let log = '';
+    transport.stderr.on('data', chunk => (log += chunk));
+    try {
+        await client.connect(transport);
+        const { tools } = await client.listTools();
+        const seconds = (performance.now() - began) / 1000;
+        assert.equal(client.getServerVersion().name, 'countersign');
+        assert.ok(tools.some(tool => tool.name === 'create_issue'));
+
+        const { structuredContent: list } = await client.callTool({ name: 'list_projects', arguments: {} });
+        const issue = { projectId: list.projects[0].id, title: 'Proposed over stdio', type: 'Story' };
+        const { structuredContent: proposal } = await client.callTool({ name: 'create_issue', arguments: issue });
+        assert.equal(proposal.status, 'pending');
+
+        const { url, pid } = await runningGateway(env.HOME);
+        const key = await lastLine(command, [...args, 'keys', 'create', '--role', 'reviewer', '--name', 'alice'], env);
+        const reviewer = new Reviewer(url, key);
+        await reviewer.approve(proposal.changeId);
+        await reviewer.reached(proposal.changeId, 'applied');
+        return { url, key, pid, seconds };
+    } catch (error) {
+        throw new Error(`${error.message}\n--- stderr of the session ---\n${log}`, { cause: error });
+    } finally {
+        await client.close();
+    }
+}
+
+/** The request with which a session begins. */
+export const INITIALIZE = `${JSON.stringify({
+    jsonrpc: '2.0',
+    id: 1,
+    method: 'initialize',
+    params: { protocolVersion: '2025-06-18', capabilities: {}, clientInfo: { name: 'package-test', version: '1.0.0' } }
+})}\n`;
+
+/** Starts a stdio session whose client closes its input after the first answer. Returns the exit code and the signal. */
+export async function endInputOfSession(command, args, env) {
+    const session = start(command, [...args, 'stdio'], { env });
+    session.child.stdin.write(INITIALIZE);
+    await eventually('the session answers', () => session.output.stdout.includes('"serverInfo"'), 60_000);
+    session.child.stdin.end();
+    return session.ended;
+}
