@@ -85,7 +85,9 @@ export function start(command, args, options) {
     const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'pipe'], ...options });
     const output = { stdout: '', stderr: '' };
     for (const name of ['stdout', 'stderr']) child[name].setEncoding('utf8').on('data', text => (output[name] += text));
-    const ended = new Promise((resolve, reject) => child.once('close', (code, signal) => resolve({ code, signal })).once('error', reject));
+    const ended = new Promise((resolve, reject) => {
+        child.once('close', (code, signal) => resolve({ code, signal })).once('error', reject);
+    });
     return { child, output, ended };
 }
 
@@ -97,12 +99,13 @@ export async function lastLine(command, args, env) {
 
 /**
  * Uses an installed program as a desktop agent does: starts it with `stdio` in an empty home, lists tools, proposes a write and
- * waits until a reviewer's approval has applied it. `command` and `args` start the program without a subcommand. Returns `{ url, key, pid, seconds }`, where `seconds` is the time until the answer
- * to the first `tools/list`.
+ * waits until a reviewer's approval has applied it. `command` and `args` start the program without a subcommand. Returns
+ * `{ url, key, pid, seconds }`, where `seconds` is the time until the answer to the first `tools/list`.
  */
 export async function useOverStdio(command, args, env, sessionArguments = ['stdio']) {
     const began = performance.now();
-    const client = new Client({ name: 'package-test', version: '1.0.0' }, { capabilities: {}, versionNegotiation: { mode: 'legacy' } });
+    const versionNegotiation = { mode: 'legacy' };
+    const client = new Client({ name: 'package-test', version: '1.0.0' }, { capabilities: {}, versionNegotiation });
     const transport = new StdioClientTransport({ command, args: [...args, ...sessionArguments], env, stderr: 'pipe' });
     let log = '';
     transport.stderr.on('data', chunk => (log += chunk));
@@ -132,18 +135,17 @@ export async function useOverStdio(command, args, env, sessionArguments = ['stdi
 }
 
 /** The request with which a session begins. */
-export const INITIALIZE = `${JSON.stringify({
+const INITIALIZE = `${JSON.stringify({
     jsonrpc: '2.0',
     id: 1,
     method: 'initialize',
     params: { protocolVersion: '2025-06-18', capabilities: {}, clientInfo: { name: 'package-test', version: '1.0.0' } }
 })}\n`;
 
-/** Starts a stdio session whose client closes its input after the first answer. Returns the exit code and the signal. */
-export async function endInputOfSession(command, args, env) {
+/** Starts a stdio session and waits for its first answer. */
+export async function startSession(command, args, env) {
     const session = start(command, [...args, 'stdio'], { env });
     session.child.stdin.write(INITIALIZE);
     await eventually('the session answers', () => session.output.stdout.includes('"serverInfo"'), 60_000);
-    session.child.stdin.end();
-    return session.ended;
+    return session;
 }

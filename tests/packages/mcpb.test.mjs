@@ -11,7 +11,7 @@ import { buildPackages, emptyEnvironment, pythonPrograms, repository, run, tempo
 const readJson = async file => JSON.parse(await readFile(file, 'utf8'));
 
 /** Runs the official tool for bundles. */
-const mcpb = (...args) => run(process.execPath, [path.join(repository, 'tests/packages/node_modules/@anthropic-ai/mcpb/dist/cli/cli.js'), ...args]);
+const mcpb = (...args) => run(process.execPath, [path.join(repository, 'tests/packages/node_modules/.bin/mcpb'), ...args]);
 
 test('MCPB bundle and server.json', async t => {
     const {
@@ -30,7 +30,8 @@ test('MCPB bundle and server.json', async t => {
         // A desktop client replaces the variable and runs the command.
         const replace = text => text.replaceAll('${__dirname}', folder);
         const env = emptyEnvironment(await temporaryFolder(t), server.mcp_config.env);
-        const { url, key, seconds } = await useOverStdio(replace(server.mcp_config.command), [], env, server.mcp_config.args.map(replace));
+        const { command, args } = server.mcp_config;
+        const { url, key, seconds } = await useOverStdio(replace(command), [], env, args.map(replace));
         t.diagnostic(`${seconds.toFixed(1)} s from the start of the bundle to the answer to tools/list`);
         await approveFirstWrite(url, key);
     });

@@ -10,13 +10,13 @@ import { approveFirstWrite } from './first-write.mjs';
 import {
     buildPackages,
     emptyEnvironment,
-    endInputOfSession,
     isRunning,
     lastLine,
     repository,
     run,
     runningGateway,
     start,
+    startSession,
     temporaryFolder,
     useOverStdio
 } from './installed.mjs';
@@ -89,7 +89,13 @@ test('npm packages', async t => {
         const { url, key, pid, seconds } = await useOverStdio('npx', npx, env);
         t.diagnostic(`${seconds.toFixed(1)} s from npx in an empty home to the answer to tools/list`);
         await approveFirstWrite(url, key);
-        assert.deepEqual(await endInputOfSession('npx', npx, env), { code: 0, signal: null });
+        const ended = await startSession('npx', npx, env);
+        ended.child.stdin.end();
+        assert.deepEqual(await ended.ended, { code: 0, signal: null });
+        // The streams are closed when no process of the session runs any more.
+        const killed = await startSession('npx', npx, env);
+        killed.child.kill('SIGTERM');
+        await killed.ended;
         assert.ok(isRunning(pid), 'the gateway in the background serves other sessions');
     });
 

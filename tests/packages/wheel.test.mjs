@@ -11,13 +11,13 @@ import { approveFirstWrite } from './first-write.mjs';
 import {
     buildPackages,
     emptyEnvironment,
-    endInputOfSession,
     isRunning,
     lastLine,
     pythonPrograms,
     run,
     runningGateway,
     start,
+    startSession,
     temporaryFolder,
     useOverStdio
 } from './installed.mjs';
@@ -72,7 +72,13 @@ test('wheel', async t => {
         const { url, key, pid, seconds } = await useOverStdio(uvx, ['countersign-gateway'], env);
         t.diagnostic(`${seconds.toFixed(1)} s from uvx in an empty home to the answer to tools/list`);
         await approveFirstWrite(url, key);
-        assert.deepEqual(await endInputOfSession(uvx, ['countersign-gateway'], env), { code: 0, signal: null });
+        const ended = await startSession(uvx, ['countersign-gateway'], env);
+        ended.child.stdin.end();
+        assert.deepEqual(await ended.ended, { code: 0, signal: null });
+        // The streams are closed when no process of the session runs any more.
+        const killed = await startSession(uvx, ['countersign-gateway'], env);
+        killed.child.kill('SIGTERM');
+        await killed.ended;
         assert.ok(isRunning(pid), 'the gateway in the background serves other sessions');
     });
 
@@ -105,7 +111,11 @@ test('wheel', async t => {
         }
         assert.ok((await readdir(path.join(env.HOME, '.local/share/man/man1'))).includes('countersign.1'));
         const files = await readdir(path.join(env.HOME, '.local/share/pipx/venvs/countersign-gateway/share'), { recursive: true });
-        const completions = ['bash-completion/completions/countersign', 'zsh/site-functions/_countersign', 'fish/vendor_completions.d/countersign.fish'];
+        const completions = [
+            'bash-completion/completions/countersign',
+            'zsh/site-functions/_countersign',
+            'fish/vendor_completions.d/countersign.fish'
+        ];
         for (const file of completions) assert.ok(files.includes(file), file);
     });
 });

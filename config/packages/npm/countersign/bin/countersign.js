@@ -49,7 +49,7 @@ if (process.env.npm_lifecycle_event === 'npx') {
         if (process.ppid === shell) return;
         clearInterval(timer);
         child.kill('SIGTERM');
-    }, PARENT_POLL_INTERVAL_MS);
+    }, PARENT_POLL_INTERVAL_MS).unref();
 }
 child.on('error', error => {
     // The file exists, so what is missing is the dynamic loader that it names.
