@@ -138,6 +138,9 @@ test('image adds at most 12 MB to the program and contains no shell', async () =
     assert.ok(Number(stdout.split('\t')[0]) - program.size < 12 * MEGABYTE, stdout);
     assert.ok(image.layers.reduce((sum, layer) => sum + layer.size, 0) < 60 * MEGABYTE);
     await assert.rejects(stat(path.join(root, 'bin/sh')));
+    const volume = await stat(path.join(root, 'data'));
+    assert.deepEqual([volume.uid, volume.gid, volume.mode & 0o777], [USER, USER, 0o700]);
+    assert.equal((await stat(root)).uid, 0);
     for (const package_ of ['countersign', 'libc6', 'libgcc-s1', 'ca-certificates', 'tzdata']) {
         await readdir(path.join(root, 'usr/share/doc', package_));
     }
