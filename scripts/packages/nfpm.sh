@@ -32,5 +32,5 @@ build_with_nfpm() {
     sed "s/@ARCH@/$architecture/; s/@VERSION@/${version:?}/; s/@COMPRESSION@/$compression/" config/packages/nfpm.yaml >"$stage/nfpm.yaml"
     venv packages tests/packages/requirements.txt
     find "$stage" -exec touch -h -d "@${SOURCE_DATE_EPOCH:?}" {} +
-    (cd "$stage" && "$cache/venv-packages/bin/nfpm" package --config nfpm.yaml --packager "$1" --target "${output:?}/" >/dev/null)
+    (cd "$stage" && "${cache:?}/venv-packages/bin/nfpm" package --config nfpm.yaml --packager "$1" --target "${output:?}/" >/dev/null)
 }

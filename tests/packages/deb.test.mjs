@@ -1,0 +1,169 @@
+// Builds the deb and the apt repository, installs from it in a booted Debian system, and uses, upgrades and removes it there.
+import assert from 'node:assert/strict';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+
+import { binary } from '../clients/gateway.mjs';
+import { System, command, reasonToSkip, repository } from './system.mjs';
+
+const URL_OF_SERVICE = 'http://127.0.0.1:8080';
+
+describe('deb', () => {
+    let target, packages, lintian;
+
+    before(async () => {
+        target = await mkdtemp(path.join(os.tmpdir(), 'countersign-deb-'));
+        packages = path.join(target, 'packages');
+        const env = { ...process.env, CARGO_TARGET_DIR: target, COUNTERSIGN_FAST_PACKAGES: '1' };
+        await command('scripts/package', ['--program', binary, 'deb'], { env });
+        const deb = path.join(packages, 'deb', (await readdir(path.join(packages, 'deb')))[0]);
+        const program = path.join(packages, 'program/countersign');
+        const output = path.join(packages, 'deb');
+        await command('scripts/packages/deb', [], { env: { ...env, program, output, packages, version: '0.0.9', SOURCE_DATE_EPOCH: '1700000000' } });
+        await command('scripts/package', ['--program', binary, 'apt'], { env });
+        await command('bash', ['-c', '. scripts/lib.sh && need lintian lintian']);
+        // It takes long for a debug program, so it runs beside the other tests. The packages of tests are not compressed.
+        const options = ['--allow-root', '--tag-display-limit=0', '--fail-on=error,warning', '--suppress-tags=uses-no-compression-for-data-tarball'];
+        lintian = command('lintian', [...options, deb]).then(({ stdout }) => stdout, String);
+    });
+    after(() => rm(target, { recursive: true, force: true }));
+
+    describe('in a system', { skip: reasonToSkip() }, () => {
+        let system, key, process_;
+
+        before(async () => {
+            system = await System.unpack();
+            await system.boot({
+                '/srv/apt': path.join(packages, 'apt'),
+                '/usr/local/bin/node': process.execPath,
+                '/opt/servers/node_modules': path.join(repository, 'tests/fixtures/node_modules')
+            });
+        });
+        after(() => system?.remove());
+
+        const show = async property => (await system.run(`systemctl show --value -p ${property} countersign`)).trim();
+        const waitUntilHealthy = () =>
+            system.script(`await eventually('healthy', async () => (await fetch('${URL_OF_SERVICE}/health')).ok);`);
+
+        /** Puts lines of the example at the head of the unit into force. */
+        const addExample = (name, ...keys) =>
+            system.run(`
+                mkdir -p /etc/systemd/system/countersign.service.d
+                (echo '[Service]'; sed -nE 's/^# +((${keys.join('|')})=)/\\1/p' /usr/lib/systemd/system/countersign.service) \\
+                    >/etc/systemd/system/countersign.service.d/${name}.conf
+                systemctl daemon-reload
+                systemctl restart countersign`);
+
+        test('installs from the signed repository', async () => {
+            await system.run(`
+                rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*
+                cp /srv/apt/countersign.asc /etc/apt/keyrings/
+                printf 'Types: deb\\nURIs: file:/srv/apt\\nSuites: stable\\nComponents: main\\nSigned-By: /etc/apt/keyrings/countersign.asc\\n' \\
+                    >/etc/apt/sources.list.d/countersign.sources
+                apt-get update -q -o APT::Update::Error-Mode=any`);
+            const output = await system.run('apt-get install -q -y countersign=0.0.9-1');
+            assert.match(output, /countersign-admin open --print/);
+        });
+
+        test('the service runs as its own user', async () => {
+            await waitUntilHealthy();
+            assert.equal(await show('ActiveState'), 'active');
+            assert.equal((await system.run('systemctl is-enabled countersign')).trim(), 'enabled');
+            process_ = await show('MainPID');
+            assert.equal((await system.run(`stat -c %U /proc/${process_}`)).trim(), 'countersign');
+            const status = await system.run(`cat /proc/${process_}/status`);
+            assert.match(status, /^CapEff:\s0+$/m);
+            assert.match(status, /^NoNewPrivs:\s1$/m);
+            assert.match(status, /^Seccomp:\s2$/m);
+            const modes = await system.run('stat -c "%a %U %G" /var/lib/countersign /etc/countersign/countersign.yaml');
+            await system.run('systemctl reload countersign');
+            assert.equal(modes, '700 countersign countersign\n640 root countersign\n');
+        });
+
+        test('systemd accepts the unit and rates its exposure at most 2.0', async () => {
+            const unit = '/usr/lib/systemd/system/countersign.service';
+            assert.equal(await system.run(`systemd-analyze verify --man=no ${unit} 2>&1`), '');
+            const rating = await system.run('systemd-analyze security --no-pager --threshold=20 countersign.service | tail -n 1');
+            assert.match(rating, /Overall exposure level for countersign\.service: [01]\.\d|: 2\.0/);
+        });
+
+        test('prints the link of the first reviewer', async () => {
+            const link = (await system.run('countersign-admin open --print')).trim();
+            const [url, code] = link.split('/#code=');
+            assert.equal(url, URL_OF_SERVICE);
+            await system.script(`
+                const response = await fetch('${url}/api/sign-in', {
+                    method: 'POST', headers: { origin: '${url}', 'content-type': 'application/json' }, body: JSON.stringify({ code: '${code}' })
+                });
+                const answer = await response.text();
+                if (!response.ok || !answer.includes('"reviewer"')) throw new Error(answer);`);
+        });
+
+        test('applies the first approved write', async () => {
+            key = (await system.run('countersign-admin keys create --role reviewer --name alice')).trim();
+            await system.script(`await approveFirstWrite('${URL_OF_SERVICE}', '${key}');`);
+        });
+
+        test('a server on Node writes under the restrictions of the service', async () => {
+            await system.run(`
+                install -d -o countersign -g countersign /srv/documents
+                cat >>/etc/countersign/countersign.yaml <<'END'
+mcpServers:
+  files:
+    command: node
+    args: [/opt/servers/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js, /srv/documents]
+END`);
+            await addExample('documents', 'ReadWritePaths');
+            await system.script(`
+                const reviewer = new Reviewer('${URL_OF_SERVICE}', '${key}');
+                const id = await eventually('the server takes the write', async () => {
+                    const response = await fetch('${URL_OF_SERVICE}/tools/files__write_file', {
+                        method: 'POST', headers: { 'content-type': 'application/json' },
+                        body: JSON.stringify({ path: '/srv/documents/hello', content: 'hello' })
+                    });
+                    return (await response.text()).match(/chg_\\w+/)?.[0];
+                });
+                await reviewer.approve(id);
+                await reviewer.reached(id, 'applied');`);
+            assert.equal(await system.run('cat /srv/documents/hello'), 'hello');
+        });
+
+        test('a private key that only root can read reaches the service as a credential', async () => {
+            await system.run(`
+                cd /etc/countersign
+                openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost -keyout tls.key -out tls.crt 2>/dev/null
+                chmod 600 tls.key`);
+            await addExample('tls', 'LoadCredential', 'Environment');
+            await system.script(`
+                process.env.NODE_TLS_REJECT_UNAUTHORIZED = '0';
+                await eventually('healthy', async () => (await fetch('https://127.0.0.1:8080/health')).ok);`);
+            await system.run('rm /etc/systemd/system/countersign.service.d/tls.conf; systemctl daemon-reload; systemctl restart countersign');
+            await waitUntilHealthy();
+        });
+
+        test('an upgrade restarts the service and keeps its data and its configuration', async () => {
+            process_ = await show('MainPID');
+            await system.run('apt-get install -q -y countersign');
+            assert.notEqual((await system.run("dpkg-query -W -f '${Version}' countersign")), '0.0.9-1');
+            await waitUntilHealthy();
+            assert.equal(await show('ActiveState'), 'active');
+            assert.notEqual(await show('MainPID'), process_);
+            assert.match(await system.run('cat /etc/countersign/countersign.yaml'), /^mcpServers:$/m);
+            await system.script(`
+                const { status, body } = await new Reviewer('${URL_OF_SERVICE}', '${key}').api('GET', '/changes');
+                if (status !== 200 || body.changes.filter(change => change.state === 'applied').length !== 2) throw new Error(JSON.stringify(body));`);
+        });
+
+        test('a removal stops the service and keeps its data, and a purge deletes them', async () => {
+            await system.run('apt-get remove -q -y countersign');
+            assert.equal(await show('ActiveState'), 'inactive');
+            await system.run('test -e /var/lib/countersign/countersign.db -a -e /etc/countersign/countersign.yaml');
+            await system.run('rm /etc/countersign/tls.*; apt-get purge -q -y countersign');
+            await system.run('! test -e /var/lib/countersign -o -e /etc/countersign -o -e /var/cache/countersign');
+        });
+    });
+
+    test('lintian finds no error and no warning', async () => assert.equal(await lintian, ''));
+});
