@@ -6,7 +6,7 @@ stage_files() {
     stage=$(mktemp -d)
     trap 'rm -rf "$stage"' EXIT
     scripts/packages/files "$stage"
-    cp config/packages/system/countersign-admin.8 "$stage/man/"
+    sed "s/@DATE@/$(date -u -d "@${SOURCE_DATE_EPOCH:?}" +%F)/" config/packages/system/countersign-admin.8 >"$stage/man/countersign-admin.8"
     gzip -9n "$stage"/man/*
     cp config/packages/system/countersign{.service,.sysusers,.yaml,-admin} LICENSE "$stage/"
     cp "${program:?}" "$stage/countersign"
@@ -17,18 +17,22 @@ stage_files() {
 
 # build_with_nfpm KIND: builds the package from $stage into $output.
 build_with_nfpm() {
-    local architecture compression=zstd
+    local architecture compression
     case $(uname -m) in
     x86_64) architecture=amd64 ;;
     aarch64) architecture=arm64 ;;
     *) warn "no $1 for $(uname -m)"; exit 1 ;;
     esac
-    [ "$1" = deb ] || compression=zstd:19
+    case $1 in
+    # lintian of Debian 12 refuses zstd.
+    deb) compression=xz ;;
+    rpm) compression=zstd:19 ;;
+    esac
     # Tests do not need small packages.
-    if [ "${COUNTERSIGN_FAST_PACKAGES:-}" = 1 ]; then
-        compression=none
-        [ "$1" = deb ] || compression=zstd:1
-    fi
+    case ${COUNTERSIGN_FAST_PACKAGES:-}$1 in
+    1deb) compression=none ;;
+    1rpm) compression=zstd:1 ;;
+    esac
     sed "s/@ARCH@/$architecture/; s/@VERSION@/${version:?}/; s/@COMPRESSION@/$compression/" config/packages/nfpm.yaml >"$stage/nfpm.yaml"
     venv packages tests/packages/requirements.txt
     find "$stage" -exec touch -h -d "@${SOURCE_DATE_EPOCH:?}" {} +

@@ -1,6 +1,6 @@
 // Builds the deb and the apt repository, installs from it in a booted Debian system, and uses, upgrades and removes it there.
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm, symlink } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -8,6 +8,8 @@ import { after, before, describe, test } from 'node:test';
 import { binary } from '../clients/gateway.mjs';
 import { System, command, reasonToSkip, repository } from './system.mjs';
 
+/** The version of npm that belongs to Node 22. */
+const NPM = '10.9.9';
 const URL_OF_SERVICE = 'http://127.0.0.1:8080';
 
 describe('deb', () => {
@@ -18,11 +20,12 @@ describe('deb', () => {
         packages = path.join(target, 'packages');
         const env = { ...process.env, CARGO_TARGET_DIR: target, COUNTERSIGN_FAST_PACKAGES: '1' };
         await command('scripts/package', ['--program', binary, 'deb'], { env });
-        const deb = path.join(packages, 'deb', (await readdir(path.join(packages, 'deb')))[0]);
-        const program = path.join(packages, 'program/countersign');
-        const output = path.join(packages, 'deb');
-        await command('scripts/packages/deb', [], { env: { ...env, program, output, packages, version: '0.0.9', SOURCE_DATE_EPOCH: '1700000000' } });
-        await command('scripts/package', ['--program', binary, 'apt'], { env });
+        const folder = kind => path.join(packages, kind);
+        const deb = path.join(folder('deb'), (await readdir(folder('deb')))[0]);
+        const variables = { ...env, packages, program: path.join(folder('program'), 'countersign'), version: '0.0.9', SOURCE_DATE_EPOCH: '1700000000' };
+        await command('scripts/packages/deb', [], { env: { ...variables, output: folder('deb') } });
+        await mkdir(folder('apt'));
+        await command('scripts/packages/apt', [], { env: { ...variables, output: folder('apt') } });
         await command('bash', ['-c', '. scripts/lib.sh && need lintian lintian']);
         // It takes long for a debug program, so it runs beside the other tests. The packages of tests are not compressed.
         const options = ['--allow-root', '--tag-display-limit=0', '--fail-on=error,warning', '--suppress-tags=uses-no-compression-for-data-tarball'];
@@ -31,13 +34,19 @@ describe('deb', () => {
     after(() => rm(target, { recursive: true, force: true }));
 
     describe('in a system', { skip: reasonToSkip() }, () => {
-        let system, key, process_;
+        let system, key, mainPid;
 
         before(async () => {
             system = await System.unpack();
+            const npm = await command('bash', ['-c', `. scripts/lib.sh
+                home=$cache/npm-${NPM}
+                [ -e "$home/node_modules/npm" ] || npm install --prefix "$home" --no-save --no-package-lock npm@${NPM} >/dev/null
+                echo "$home/node_modules/npm"`]);
+            await symlink('/opt/npm/bin/npx-cli.js', path.join(system.root, 'usr/local/bin/npx'));
             await system.boot({
                 '/srv/apt': path.join(packages, 'apt'),
                 '/usr/local/bin/node': process.execPath,
+                '/opt/npm': npm.stdout.trim(),
                 '/opt/servers/node_modules': path.join(repository, 'tests/fixtures/node_modules')
             });
         });
@@ -71,9 +80,11 @@ describe('deb', () => {
             await waitUntilHealthy();
             assert.equal(await show('ActiveState'), 'active');
             assert.equal((await system.run('systemctl is-enabled countersign')).trim(), 'enabled');
-            process_ = await show('MainPID');
-            assert.equal((await system.run(`stat -c %U /proc/${process_}`)).trim(), 'countersign');
-            const status = await system.run(`cat /proc/${process_}/status`);
+            assert.equal(await show('Type'), 'notify');
+            assert.notEqual(await show('StatusText'), '');
+            mainPid = await show('MainPID');
+            assert.equal((await system.run(`stat -c %U /proc/${mainPid}`)).trim(), 'countersign');
+            const status = await system.run(`cat /proc/${mainPid}/status`);
             assert.match(status, /^CapEff:\s0+$/m);
             assert.match(status, /^NoNewPrivs:\s1$/m);
             assert.match(status, /^Seccomp:\s2$/m);
@@ -106,14 +117,16 @@ describe('deb', () => {
             await system.script(`await approveFirstWrite('${URL_OF_SERVICE}', '${key}');`);
         });
 
-        test('a server on Node writes under the restrictions of the service', async () => {
+        test('a server under npx writes under the restrictions of the service', async () => {
             await system.run(`
                 install -d -o countersign -g countersign /srv/documents
                 cat >>/etc/countersign/countersign.yaml <<'END'
 mcpServers:
   files:
-    command: node
-    args: [/opt/servers/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js, /srv/documents]
+    # npx finds the installed package in this folder and downloads nothing.
+    cwd: /opt/servers
+    command: npx
+    args: [-y, "@modelcontextprotocol/server-filesystem", /srv/documents]
 END`);
             await addExample('documents', 'ReadWritePaths');
             await system.script(`
@@ -128,28 +141,42 @@ END`);
                 await reviewer.approve(id);
                 await reviewer.reached(id, 'applied');`);
             assert.equal(await system.run('cat /srv/documents/hello'), 'hello');
+            await system.run('test -d /var/cache/countersign/npm/_logs');
+            // Later starts are faster without it.
+            await system.run("sed -i 's/^  files:/&\\n    disabled: true/' /etc/countersign/countersign.yaml");
         });
 
-        test('a private key that only root can read reaches the service as a credential', async () => {
+        test('a private key and an environment that only root can read reach the service', async () => {
+            // systemd and countersign-admin take the values of the file as they are.
             await system.run(`
                 cd /etc/countersign
+                umask 077
                 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost -keyout tls.key -out tls.crt 2>/dev/null
-                chmod 600 tls.key`);
-            await addExample('tls', 'LoadCredential', 'Environment');
+                chmod 644 tls.crt
+                cat >environment <<'END'
+# HTTPS
+COUNTERSIGN_TLS__CERT="/etc/countersign/tls.crt"
+COUNTERSIGN_TLS__KEY=$CREDENTIALS_DIRECTORY/tls.key
+END`);
+            await addExample('tls', 'LoadCredential');
             await system.script(`
                 process.env.NODE_TLS_REJECT_UNAUTHORIZED = '0';
                 await eventually('healthy', async () => (await fetch('https://127.0.0.1:8080/health')).ok);`);
-            await system.run('rm /etc/systemd/system/countersign.service.d/tls.conf; systemctl daemon-reload; systemctl restart countersign');
+            assert.match(await system.run('countersign-admin open --print'), /^https:/);
+            await system.run(`
+                rm /etc/countersign/tls.* /etc/countersign/environment /etc/systemd/system/countersign.service.d/tls.conf
+                systemctl daemon-reload
+                systemctl restart countersign`);
             await waitUntilHealthy();
         });
 
         test('an upgrade restarts the service and keeps its data and its configuration', async () => {
-            process_ = await show('MainPID');
+            mainPid = await show('MainPID');
             await system.run('apt-get install -q -y countersign');
             assert.notEqual((await system.run("dpkg-query -W -f '${Version}' countersign")), '0.0.9-1');
             await waitUntilHealthy();
             assert.equal(await show('ActiveState'), 'active');
-            assert.notEqual(await show('MainPID'), process_);
+            assert.notEqual(await show('MainPID'), mainPid);
             assert.match(await system.run('cat /etc/countersign/countersign.yaml'), /^mcpServers:$/m);
             await system.script(`
                 const { status, body } = await new Reviewer('${URL_OF_SERVICE}', '${key}').api('GET', '/changes');
@@ -160,7 +187,7 @@ END`);
             await system.run('apt-get remove -q -y countersign');
             assert.equal(await show('ActiveState'), 'inactive');
             await system.run('test -e /var/lib/countersign/countersign.db -a -e /etc/countersign/countersign.yaml');
-            await system.run('rm /etc/countersign/tls.*; apt-get purge -q -y countersign');
+            await system.run('apt-get purge -q -y countersign');
             await system.run('! test -e /var/lib/countersign -o -e /etc/countersign -o -e /var/cache/countersign');
         });
     });

@@ -48,7 +48,8 @@ export class System {
     async boot(binds = {}) {
         const mounts = Object.entries(binds).map(([inside, outside]) => `--bind-ro=${outside}:${inside}`);
         const parameters = ['--quiet', '--register=no', '--keep-unit', '--private-network', '--boot', `--directory=${this.root}`, ...mounts];
-        this.container = spawn('systemd-nspawn', parameters, { stdio: ['ignore', 'pipe', 'pipe'] });
+        // The system ends with this process, even if that is killed.
+        this.container = spawn('setpriv', ['--pdeathsig', 'TERM', 'systemd-nspawn', ...parameters], { stdio: ['ignore', 'pipe', 'pipe'] });
         let console = '';
         for (const stream of [this.container.stdout, this.container.stderr]) stream.on('data', data => (console += data));
         const children = `/proc/${this.container.pid}/task/${this.container.pid}/children`;
