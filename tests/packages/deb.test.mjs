@@ -22,14 +22,14 @@ describe('deb', () => {
         await command('scripts/package', ['--program', binary, 'deb'], { env });
         const folder = kind => path.join(packages, kind);
         const deb = path.join(folder('deb'), (await readdir(folder('deb')))[0]);
-        const variables = { ...env, packages, program: path.join(folder('program'), 'countersign'), version: '0.0.9', SOURCE_DATE_EPOCH: '1700000000' };
-        await command('scripts/packages/deb', [], { env: { ...variables, output: folder('deb') } });
-        await mkdir(folder('apt'));
-        await command('scripts/packages/apt', [], { env: { ...variables, output: folder('apt') } });
         await command('bash', ['-c', '. scripts/lib.sh && need lintian lintian']);
         // It takes long for a debug program, so it runs beside the other tests. The packages of tests are not compressed.
         const options = ['--allow-root', '--tag-display-limit=0', '--fail-on=error,warning', '--suppress-tags=uses-no-compression-for-data-tarball'];
         lintian = command('lintian', [...options, deb]).then(({ stdout }) => stdout, String);
+        const variables = { ...env, packages, program: path.join(folder('program'), 'countersign'), version: '0.0.9', SOURCE_DATE_EPOCH: '1700000000' };
+        await command('scripts/packages/deb', [], { env: { ...variables, output: folder('deb') } });
+        await mkdir(folder('apt'));
+        await command('scripts/packages/apt', [], { env: { ...variables, output: folder('apt') } });
     });
     after(() => rm(target, { recursive: true, force: true }));
 
@@ -37,7 +37,7 @@ describe('deb', () => {
         let system, key, mainPid;
 
         before(async () => {
-            system = await System.unpack();
+            system = await System.create();
             const npm = await command('bash', ['-c', `. scripts/lib.sh
                 home=$cache/npm-${NPM}
                 [ -e "$home/node_modules/npm" ] || npm install --prefix "$home" --no-save --no-package-lock npm@${NPM} >/dev/null

@@ -47,7 +47,7 @@ describe('rpm', () => {
     describe('in a system', { skip: reasonToSkip() }, () => {
         let system, key;
 
-        before(async () => (system = await System.unpack()));
+        before(async () => (system = await System.create()));
         after(() => system?.remove());
 
         const owners = async () => (await command('chroot', [system.root, 'stat', '-c', '%a %U %G', '/var/lib/countersign', '/etc/countersign/countersign.yaml'])).stdout;

@@ -1,7 +1,7 @@
 // Boots a small Debian system in a container, with a real systemd and a network of its own, so that packages can be installed
 // and their services run.
 import { execFile, execFileSync, spawn } from 'node:child_process';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -34,13 +34,24 @@ export async function command(program, parameters, options = {}) {
 }
 
 export class System {
-    /** Unpacks the system without booting it. */
-    static async unpack() {
+    /** Prepares the files of a new system without booting it. */
+    static async create() {
         await command('bash', ['-c', '. scripts/lib.sh && need systemd-nspawn systemd-container']);
-        const archive = (await command('tests/packages/debian-system', [])).stdout.trim();
+        const original = (await command('tests/packages/debian-system', [])).stdout.trim();
         const system = new System();
-        system.root = await mkdtemp(path.join(os.tmpdir(), 'countersign-system-'));
-        await command('tar', ['-I', 'zstd', '-xf', archive, '-C', system.root]);
+        system.folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-system-'));
+        system.root = path.join(system.folder, 'root');
+        for (const part of ['root', 'changes', 'work']) await mkdir(path.join(system.folder, part));
+        // An overlay takes no time. Not every file system can hold its changes, and then the files are copied.
+        const layers = `lowerdir=${original},upperdir=${system.folder}/changes,workdir=${system.folder}/work`;
+        try {
+            await command('mount', ['-t', 'overlay', '-o', layers, 'overlay', system.root]);
+            system.isMounted = true;
+        } catch {
+            await command('cp', ['-a', `${original}/.`, system.root]);
+        }
+        // dpkg need not survive a crash of this machine.
+        await writeFile(path.join(system.root, 'etc/dpkg/dpkg.cfg.d/test'), 'force-unsafe-io\n');
         return system;
     }
 
@@ -99,6 +110,7 @@ export class System {
 
     async remove() {
         await this.shutDown();
-        await rm(this.root, { recursive: true, force: true });
+        if (this.isMounted) await command('umount', [this.root]);
+        await rm(this.folder, { recursive: true, force: true });
     }
 }
