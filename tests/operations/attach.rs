@@ -3,6 +3,7 @@
 use std::{io::Write, os::unix::fs::PermissionsExt, thread};
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use support::cli::{Home, Lines, alive, signal, wait_until};
 
 /// Any port, so that tests collide neither with each other nor with a gateway of the machine's user.
@@ -309,22 +310,71 @@ fn unread_logs_stall_nothing() {
     assert!(first["timestamp"].is_string() && first["level"].is_string(), "{first}");
 }
 
-/// Starts a session whose `wait_for_change` is held, because nobody decides.
-fn with_a_held_call(home: &Home, arguments: &[&str]) -> Lines {
+/// Returns the request for a call of a tool.
+pub fn call(name: &str, arguments: &Value) -> String {
+    let params = json!({"name": name, "arguments": arguments});
+    json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}).to_string()
+}
+
+/// Starts an agent with a session.
+pub fn start_session(home: &Home, arguments: &[&str]) -> Lines {
     let mut agent = Lines::start(home, arguments);
     agent.ask(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#);
     agent.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-    let call = |name: &str, arguments: &serde_json::Value| {
-        let params = serde_json::json!({"name": name, "arguments": arguments});
-        serde_json::json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}).to_string()
-    };
-    let projects = agent.ask(&call("list_projects", &serde_json::json!({})));
+    agent
+}
+
+/// Proposes an issue and returns the result of the call.
+pub fn propose_issue(agent: &mut Lines, title: &str) -> Value {
+    let projects = agent.ask(&call("list_projects", &json!({})));
     let project = &projects["result"]["structuredContent"]["projects"][0]["id"];
-    let issue = serde_json::json!({"projectId": project, "title": "x", "type": "Story"});
-    let change = agent.ask(&call("create_issue", &issue));
-    let change = &change["result"]["structuredContent"]["changeId"];
-    assert!(change.is_string(), "{change}");
-    agent.send(&call("wait_for_change", &serde_json::json!({"changeId": change})));
+    let answer = agent.ask(&call("create_issue", &json!({"projectId": project, "title": title, "type": "Story"})));
+    assert!(answer["result"]["structuredContent"]["changeId"].is_string(), "{answer}");
+    answer["result"].clone()
+}
+
+#[test]
+fn first_pending_result_says_how_to_open_dashboard() {
+    let home = home();
+    for arguments in [&["stdio"][..], &["stdio"], &["stdio", "--standalone"]] {
+        if arguments.len() == 2 {
+            let pid = home.gateway_pid().unwrap();
+            signal(pid, Signal::TERM);
+            wait_until("the gateway ends", || !alive(pid));
+        }
+        let mut agent = start_session(&home, arguments);
+        let first = propose_issue(&mut agent, &format!("first of {arguments:?}"));
+        let change = first["structuredContent"]["changeId"].as_str().unwrap();
+        let url = home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
+        let page = format!("{url}/#/inbox/{change}");
+        for text in [&first["content"][0]["text"], &first["structuredContent"]["nextStep"]] {
+            let text = text.as_str().unwrap();
+            assert!(text.contains(&page) && text.contains("`countersign open`"), "{text}");
+            assert!(text.contains("wait_for_change"), "{text}");
+        }
+        assert!(!first.to_string().contains("code="), "an agent must not get a sign-in code: {first}");
+        let second = propose_issue(&mut agent, "second");
+        assert!(!second.to_string().contains("countersign open"), "{second}");
+        agent.close();
+        assert_eq!(agent.finish().0, 0);
+    }
+    // Plain HTTP has no sessions.
+    let mut agent = start_session(&home, &["stdio"]);
+    let issue = propose_issue(&mut agent, "third");
+    let project = home.ask("POST", "/tools/list_projects", None, "{}").1;
+    let project = support::cli::object_in(&project).to_string();
+    let id = project.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
+    let body = json!({"projectId": id, "title": "fourth", "type": "Story"}).to_string();
+    let (_, answer) = home.ask("POST", "/tools/create_issue", None, &body);
+    assert!(answer.contains("changeId") && !answer.contains("countersign open"), "{answer}");
+    assert!(issue.to_string().contains("countersign open"));
+}
+
+/// Starts a session whose `wait_for_change` is held, because nobody decides.
+fn with_a_held_call(home: &Home, arguments: &[&str]) -> Lines {
+    let mut agent = start_session(home, arguments);
+    let change = propose_issue(&mut agent, "x");
+    agent.send(&call("wait_for_change", &json!({"changeId": change["structuredContent"]["changeId"]})));
     // It is in flight, and other requests are answered in the meantime.
     agent.ping("3");
     agent

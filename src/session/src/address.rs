@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, sync::OnceLock};
 
-use countersign_config::{Config, local_url};
+use countersign_config::{Config, Environment, local_url};
+use countersign_runtime::installation::Installation;
 
 /// The address at which people reach the gateway.
 pub struct GatewayAddress {
@@ -10,6 +11,8 @@ pub struct GatewayAddress {
     public_url: Option<String>,
     has_tls: bool,
     configured: SocketAddr,
+    /// The command with which a person on this machine signs in to the dashboard.
+    pub open_command: String,
     /// The address that the listener is bound to; empty until it is bound.
     bound: OnceLock<SocketAddr>,
 }
@@ -21,6 +24,7 @@ impl GatewayAddress {
             public_url: config.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
             has_tls: config.tls.is_some(),
             configured: config.listen,
+            open_command: open_command(config),
             bound: OnceLock::new(),
         }
     }
@@ -59,6 +63,19 @@ impl GatewayAddress {
     }
 }
 
+/// Returns the command that signs in to the dashboard of the gateway, with the data directory unless it is the default.
+fn open_command(config: &Config) -> String {
+    let command = Installation::of_this_program().command("open");
+    let default = Environment::from_process().state_home().map(|state| state.join("countersign"));
+    if default.as_ref() == Some(&config.data) {
+        return command;
+    }
+    let data = config.data.to_string_lossy();
+    let is_plain = data.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    let data = if is_plain { data.into_owned() } else { format!("'{}'", data.replace('\'', r"'\''")) };
+    format!("{command} --data {data}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +89,12 @@ mod tests {
         let address = GatewayAddress::new(&Config::default());
         address.set_listen_address("[::]:80".parse().unwrap());
         assert_eq!(address.dashboard(), "http://[::1]:80/#/");
+    }
+
+    #[test]
+    fn open_command_names_other_data_directory() {
+        let config = Config { data: "/srv/my data".into(), ..Config::default() };
+        assert_eq!(GatewayAddress::new(&config).open_command, "countersign open --data '/srv/my data'");
     }
 
     #[test]

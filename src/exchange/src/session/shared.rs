@@ -61,6 +61,8 @@ pub struct SessionShared {
     pub notes: Arc<SessionNotes>,
     facts: RwLock<Option<StoredFacts>>,
     initialized: AtomicBool,
+    /// `true` once the session was told how to open the dashboard.
+    has_dashboard_hint: AtomicBool,
     /// The time, by [`eviction::now`], at which the client last sent a message or read a stream.
     last_active: AtomicU64,
     /// The time, by [`eviction::now`], at which the client last sent a message.
@@ -172,6 +174,7 @@ impl SessionShared {
             notes: Arc::default(),
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),
+            has_dashboard_hint: AtomicBool::new(false),
             last_active: AtomicU64::new(eviction::now()),
             last_message: AtomicU64::new(eviction::now()),
             log_level: AtomicU8::new(NO_LOG_LEVEL),
@@ -225,6 +228,11 @@ impl SessionShared {
 
     pub fn is_initialized(&self) -> bool {
         self.initialized.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` once: for the first result of the session that waits for approval.
+    pub fn begin_dashboard_hint(&self) -> bool {
+        !self.has_dashboard_hint.swap(true, Ordering::Relaxed)
     }
 
     /// Notes that the client has sent a message.

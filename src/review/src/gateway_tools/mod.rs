@@ -17,7 +17,10 @@ use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use tools::tools as tool_definitions;
-pub use view::{edits_note, pending_output_schema, pending_result, pending_text, state_message, status_text};
+pub use view::{
+    edits_note, pending_output_schema, pending_result, pending_result_with_hint, pending_text, state_message,
+    status_text,
+};
 
 use crate::Changes;
 use countersign_domain::changes::Preview;

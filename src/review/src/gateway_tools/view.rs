@@ -228,6 +228,16 @@ pub fn pending_result(change: &Change) -> ToolResult {
     tool_result(&text, &ChangeView::new(change)).unwrap_or_else(|_| ToolResult::text(&text, None))
 }
 
+/// Like [`pending_result`], with a hint for the agent's user after the next step. Some clients show a model only the text,
+/// and others only the structured content, so both contain the hint.
+#[must_use]
+pub fn pending_result_with_hint(change: &Change, hint: &str) -> ToolResult {
+    let text = format!("{}\n{hint}", pending_text(change));
+    let mut view = ChangeView::new(change);
+    view.next_step = format!("{} {hint}", view.next_step);
+    tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
+}
+
 /// Describes how reviewers changed the arguments and what they are now; `None` if nobody changed them.
 #[must_use]
 pub fn edits_note(change: &Change) -> Option<String> {

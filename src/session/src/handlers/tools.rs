@@ -9,6 +9,7 @@ use super::{
     lists::{hint_for_tools, page},
     reviewed::{
         self,
+        dashboard_hint::dashboard_hint,
         finished_call::FinishedCall,
         missing_arguments::{self, MissingArguments},
     },
@@ -35,7 +36,7 @@ use countersign_protocol::{
     params,
 };
 use countersign_provider::{CallContext, ToolResult};
-use countersign_review::gateway_tools::pending_result;
+use countersign_review::gateway_tools::{pending_result, pending_result_with_hint};
 use countersign_routing::{RouteTable, ToolRoute, validate};
 use countersign_telemetry::metrics::Transport;
 
@@ -243,8 +244,19 @@ async fn run_or_review(
         ToolOutcome::Pending(change) if call.task => {
             Ok(Reply { pending: true, ..tasks::created(exchange, reviews, &change, call.progress_token) })
         }
+        ToolOutcome::Pending(change) => {
+            let result = match dashboard_hint(exchange, reviews, &change) {
+                Some(hint) => pending_result_with_hint(&change, &hint),
+                None => pending_result(&change),
+            };
+            Ok(pending_reply(&change, &result, exchange.revision()))
+        }
         outcome => outcome.into_reply(exchange.revision()),
     }
+}
+
+fn pending_reply(change: &Change, result: &ToolResult, revision: Revision) -> Reply {
+    Reply { pending: true, change_id: Some(change.id.clone()), ..Reply::new(encode(result, revision, true)) }
 }
 
 impl ToolOutcome {
@@ -254,9 +266,7 @@ impl ToolOutcome {
             Self::Finished(FinishedCall { result, failure, structured }, change_id) => {
                 Reply { failure, change_id, ..encode(&result, structured) }
             }
-            Self::Pending(change) => {
-                Reply { pending: true, change_id: Some(change.id.clone()), ..encode(&pending_result(&change), true) }
-            }
+            Self::Pending(change) => pending_reply(&change, &pending_result(&change), revision),
             Self::NeedsInput { question, pending } => Reply { pending, ..Reply::passed_on(question) },
             Self::Failed(error) => return Err(error),
         })

@@ -5,6 +5,7 @@
 
 pub mod approval_page;
 pub mod ask_client;
+pub mod dashboard_hint;
 pub mod finished_call;
 pub mod long_poll;
 pub mod missing_arguments;
