@@ -12,6 +12,7 @@ mod language;
 mod operator;
 mod program;
 mod reload;
+mod replacement;
 mod service;
 mod terminal;
 mod webhooks;

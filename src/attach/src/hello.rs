@@ -1,11 +1,17 @@
 //! The handshake on the socket: the process sends one line with its version and optional key, and the gateway answers
 //! with a welcome or a refusal. All further lines are MCP messages.
+//!
+//! Programs and gateways of different versions meet here, so both sides ignore members that they do not know, and a member
+//! never changes its meaning. A gateway sends a member beyond those of the first version only to a program that has sent
+//! one, too.
 
 use std::{io, time::Duration};
 
 use countersign_config::Environment;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::version::{OWN_VERSION, is_newer};
 
 /// Maximum bytes of a handshake line.
 const MAX_LINE_BYTES: u64 = 8192;
@@ -43,6 +49,10 @@ pub struct Hello {
     /// The key from the first of [`KEY_VARIABLES`] that is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// `true` asks a gateway in the background to end if it is older than this program. A program that does not know
+    /// replacement has no such member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replace: Option<bool>,
 }
 
 impl std::fmt::Debug for Hello {
@@ -56,21 +66,49 @@ impl Hello {
     /// Creates the hello of this process.
     #[must_use]
     pub fn from_process(key: Option<String>) -> Self {
-        Self { handshake_version: 1, version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), key }
+        let version = OWN_VERSION.to_owned();
+        Self { handshake_version: 1, version, pid: std::process::id(), key, replace: Some(false) }
     }
 }
 
 /// The answer of the gateway.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelloAnswer {
-    /// MCP messages follow. Contains the version of the gateway.
-    Welcome(String),
+    /// MCP messages follow.
+    Welcome { version: String, is_background: bool },
     /// The connection is closed. Contains the reason for people.
     Refused(String),
+    /// The gateway ends, because the program is newer. Running calls get `limits.drain`.
+    Leaving,
 }
 
-/// Performs the gateway's side of the handshake: reads the hello, lets `admit` decide, and answers.
+/// The line with the answer of the gateway. One of the first three members is present.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct AnswerLine {
+    /// The version of the gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    welcome: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    /// The version of the gateway that ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leaving: Option<String>,
+    /// The gateway was started in the background.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    background: bool,
+}
+
+/// What the gateway does with a process that it has admitted.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission<T> {
+    Serve(T),
+    /// The gateway ends. Contains the version of the program that replaces it.
+    Leave(String),
+}
+
+/// Performs the gateway's side of the handshake: reads the hello, lets `admit` decide, and answers. Only a gateway in the
+/// background leaves for a newer program: what a person or a service has started is theirs to end.
 ///
 /// Returns `Ok(None)` if the connection was refused, sent nothing in time, or was closed.
 ///
@@ -79,29 +117,40 @@ pub enum HelloAnswer {
 pub async fn receive<R, W, T>(
     reader: &mut R,
     writer: &mut W,
-    admit: impl FnOnce(Hello) -> Result<T, String>,
-) -> io::Result<Option<T>>
+    is_background: bool,
+    admit: impl FnOnce(&Hello) -> Result<T, String>,
+) -> io::Result<Option<Admission<T>>>
 where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let Ok(line) = tokio::time::timeout(HELLO_TIMEOUT, read_line(reader)).await else { return Ok(None) };
     let Some(line) = line? else { return Ok(None) };
-    let admitted = match serde_json::from_slice::<Hello>(&line) {
+    let hello = serde_json::from_slice::<Hello>(&line).map_err(|_| "the first line is not that of `countersign stdio`");
+    let admitted = match &hello {
         Ok(hello) if hello.handshake_version == 1 => admit(hello),
-        Ok(hello) => Err(format!(
-            "this gateway ({}) does not know attach version {}",
-            env!("CARGO_PKG_VERSION"),
-            hello.handshake_version
-        )),
-        Err(_) => Err("the first line is not that of `countersign stdio`".to_owned()),
+        Ok(hello) => {
+            let version = hello.handshake_version;
+            Err(format!("this gateway ({OWN_VERSION}) does not know attach version {version}"))
+        }
+        Err(why) => Err((*why).to_owned()),
     };
-    let answer = match &admitted {
-        Ok(_) => HelloAnswer::Welcome(env!("CARGO_PKG_VERSION").to_owned()),
-        Err(why) => HelloAnswer::Refused(why.clone()),
+    let replace = hello.as_ref().ok().and_then(|hello| hello.replace);
+    let newer = hello.ok().map(|hello| hello.version).filter(|version| is_newer(version, OWN_VERSION));
+    let (admission, answer) = match (admitted, newer) {
+        (Err(why), _) => (None, AnswerLine { refused: Some(why), ..AnswerLine::default() }),
+        (Ok(_), Some(version)) if is_background && replace == Some(true) => {
+            let answer = AnswerLine { leaving: Some(OWN_VERSION.to_owned()), ..AnswerLine::default() };
+            (Some(Admission::Leave(version)), answer)
+        }
+        (Ok(admitted), _) => {
+            let background = is_background && replace.is_some();
+            let answer = AnswerLine { welcome: Some(OWN_VERSION.to_owned()), background, ..AnswerLine::default() };
+            (Some(Admission::Serve(admitted)), answer)
+        }
     };
     write_line(writer, &answer).await?;
-    Ok(admitted.ok())
+    Ok(admission)
 }
 
 /// Performs the process's side of the handshake. Returns `None` if the gateway closed the connection without an answer,
@@ -116,9 +165,15 @@ where
 {
     write_line(writer, hello).await?;
     let Some(line) = read_line(reader).await? else { return Ok(None) };
-    serde_json::from_slice(&line)
-        .map(Some)
-        .map_err(|_| io::Error::other("the process that answers on the socket is not a gateway"))
+    let answer: AnswerLine = serde_json::from_slice(&line).unwrap_or_default();
+    match answer {
+        AnswerLine { refused: Some(why), .. } => Ok(Some(HelloAnswer::Refused(why))),
+        AnswerLine { leaving: Some(_), .. } => Ok(Some(HelloAnswer::Leaving)),
+        AnswerLine { welcome: Some(version), background, .. } => {
+            Ok(Some(HelloAnswer::Welcome { version, is_background: background }))
+        }
+        _ => Err(io::Error::other("the process that answers on the socket is not a gateway")),
+    }
 }
 
 /// Reads a line without its terminator. Returns `None` if the stream ended before one.
@@ -142,13 +197,21 @@ mod tests {
     use super::*;
 
     async fn exchange(first: &[u8]) -> (Option<Hello>, String) {
+        match exchange_with(false, first).await {
+            (Some(Admission::Serve(hello)), answer) => (Some(hello), answer),
+            (None, answer) => (None, answer),
+            (Some(Admission::Leave(version)), _) => panic!("the gateway leaves for {version}"),
+        }
+    }
+
+    async fn exchange_with(is_background: bool, first: &[u8]) -> (Option<Admission<Hello>>, String) {
         let (near, far) = duplex(1 << 16);
         let (near_read, mut near_write) = split(near);
         let (far_read, mut far_write) = split(far);
         near_write.write_all(first).await.unwrap();
         near_write.shutdown().await.unwrap();
-        let admitted = receive(&mut BufReader::new(far_read), &mut far_write, |hello| {
-            if hello.key.as_deref() == Some("bad") { Err("unknown key".to_owned()) } else { Ok(hello) }
+        let admitted = receive(&mut BufReader::new(far_read), &mut far_write, is_background, |hello| {
+            if hello.key.as_deref() == Some("bad") { Err("unknown key".to_owned()) } else { Ok(hello.clone()) }
         })
         .await
         .unwrap();
@@ -175,6 +238,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn background_gateway_leaves_only_for_newer_program() {
+        let own = OWN_VERSION;
+        for (is_background, version, replace, answer) in [
+            (true, "99.0.0", ",\"replace\":true", format!("{{\"leaving\":\"{own}\"}}\n")),
+            (true, "99.0.0", ",\"replace\":false", format!("{{\"welcome\":\"{own}\",\"background\":true}}\n")),
+            (true, "99.0.0", "", format!("{{\"welcome\":\"{own}\"}}\n")),
+            (true, own, ",\"replace\":true", format!("{{\"welcome\":\"{own}\",\"background\":true}}\n")),
+            (true, "0.0.1", ",\"replace\":true", format!("{{\"welcome\":\"{own}\",\"background\":true}}\n")),
+            (false, "99.0.0", ",\"replace\":true", format!("{{\"welcome\":\"{own}\"}}\n")),
+            (true, "99.0.0", ",\"replace\":true,\"key\":\"bad\"", "{\"refused\":\"unknown key\"}\n".to_owned()),
+        ] {
+            let hello = format!("{{\"attach\":1,\"version\":\"{version}\",\"pid\":1,\"later\":[1]{replace}}}\n");
+            let (admission, line) = exchange_with(is_background, hello.as_bytes()).await;
+            assert_eq!(line, answer, "{hello}");
+            assert_eq!(matches!(admission, Some(Admission::Leave(_))), answer.contains("leaving"), "{hello}");
+        }
+    }
+
+    #[tokio::test]
     async fn malformed_hello_is_refused_in_bounded_memory() {
         for first in [&b"GET / HTTP/1.1\r\n"[..], b"{}\n", b"\n", b"\xff\xfe\n"] {
             let (hello, answer) = exchange(first).await;
@@ -197,10 +279,10 @@ mod tests {
         let mut far_reader = BufReader::new(far_read);
         let (sent, received) = tokio::join!(
             send(&mut near_reader, &mut near_write, &hello),
-            receive(&mut far_reader, &mut far_write, |h| Ok(h.pid)),
+            receive(&mut far_reader, &mut far_write, true, |h| Ok(h.pid)),
         );
-        assert!(matches!(sent.unwrap(), Some(HelloAnswer::Welcome(_))));
-        assert_eq!(received.unwrap(), Some(std::process::id()));
+        assert!(matches!(sent.unwrap(), Some(HelloAnswer::Welcome { is_background: true, .. })));
+        assert_eq!(received.unwrap(), Some(Admission::Serve(std::process::id())));
         assert!(!format!("{:?}", Hello::from_process(Some("csk_secret".into()))).contains("secret"));
     }
 }

@@ -1,12 +1,14 @@
 //! Lets programs on this machine, above all `countersign stdio`, find and share the one gateway of a data directory.
 //!
-//! This crate never interprets MCP: lines pass through unchanged, and stdout carries only lines of the gateway.
+//! This crate reads only the envelope of messages, and only so that a session goes on when its gateway ends
+//! ([`conversation`]). stdout carries only messages.
 //!
 //! The gateway listens on `<data>/gateway.sock` ([`socket`]); each connection begins with one line each way ([`hello`])
 //! and then carries messages ([`proxy`]). If no gateway runs, [`start`] starts a detached one under a lock; it ends some
-//! time after its last user ([`users`]). [`gateway_file`] publishes its addresses and the secret with which it proves its
+//! time after its last user ([`users`]), or for a newer program ([`version`]) that replaces it. [`gateway_file`] publishes its addresses and the secret with which it proves its
 //! identity ([`proof`]).
 
+pub mod conversation;
 pub mod gateway_file;
 pub mod hello;
 pub mod proof;
@@ -14,6 +16,7 @@ pub mod proxy;
 pub mod socket;
 pub mod start;
 pub mod users;
+pub mod version;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -29,6 +32,8 @@ pub enum AttachError {
     Data(#[from] DataDirError),
     #[error("the gateway refused this connection: {0}")]
     Refused(String),
+    #[error("the next gateway does not continue this session ({0}); start this agent's server again")]
+    NotResumed(String),
     #[error("the gateway at {socket} accepted the connection but did not answer within {}s; is it stopped or overloaded?", within.as_secs())]
     NoAnswer { socket: PathBuf, within: Duration },
     #[error("the lock {path} cannot be used: {source}")]

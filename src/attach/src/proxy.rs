@@ -1,11 +1,22 @@
-//! Carries bytes between an agent and the gateway. Only whole lines are written to stdout, so that a gateway that dies in
-//! the middle of a message leaves no partial line.
+//! Carries lines between an agent and the gateway, and between the agent and the next gateway if one ends. Only whole
+//! lines are written to stdout, so that a gateway that dies in the middle of a message leaves no partial line.
 
-use std::{future::Future, io, time::Duration};
+use std::{
+    cell::RefCell,
+    future::Future,
+    io,
+    time::{Duration, Instant},
+};
 
 use tokio::{
-    io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    time::timeout,
+    io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
+    sync::Notify,
+    time::{sleep, timeout},
+};
+
+use super::{
+    AttachError,
+    conversation::{self, Conversation, GatewayLine},
 };
 
 /// The time within which answers are still forwarded after the end of stdin, so that the process ends within a second
@@ -14,6 +25,17 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Maximum bytes of a line from the gateway. It is far above all limits on messages, so a longer line is a fault.
 const MAX_LINE_BYTES: u64 = 256 << 20;
+/// Maximum bytes of a line from the agent that are kept together. A longer line goes through in parts.
+const MAX_KEPT_LINE_BYTES: usize = 64 << 20;
+/// The time that a person or a service gets to restart a gateway that they started, before one starts in the background.
+const RESTART_TIME: Duration = Duration::from_secs(10);
+/// The first and the longest interval between attempts to find a gateway.
+const FIRST_SEARCH_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_SEARCH_INTERVAL: Duration = Duration::from_millis(500);
+/// A gateway that ends within this time counts as one that cannot serve this agent.
+const SHORT_LIFE: Duration = Duration::from_secs(2);
+/// The number of such gateways in a row after which the process gives up.
+const MAX_SHORT_LIVES: u32 = 4;
 
 /// The reason why a connection ended.
 #[derive(Debug)]
@@ -24,19 +46,31 @@ pub enum ProxyOutcome {
     OutputClosed,
     /// The gateway closed the connection before the agent did.
     GatewayGone,
+    /// No other gateway could be reached after the end of the gateway.
+    NoGateway(AttachError),
     /// Reading stdin or writing stdout failed.
     Failed(io::Error),
 }
 
-/// Forwards lines until one side ends or `terminate` is ready.
+/// An open connection to a gateway, after the handshake.
+#[derive(Debug)]
+pub struct Connection<R, W> {
+    pub reader: R,
+    pub writer: W,
+    /// `true` if the gateway was started in the background by a program like this one.
+    pub is_background: bool,
+}
+
+/// Forwards lines until the agent ends or `terminate` is ready. If the gateway ends, the session goes on with the next one.
+/// `connect` connects to a running gateway, or starts one if it is called with `true` and none runs.
 ///
 /// At the end of stdin, and on `terminate`, the gateway's input is closed, and everything that it still sends within
 /// [`DRAIN_TIMEOUT`] is written.
 pub async fn run<I, O, R, W>(
     input: I,
-    output: O,
-    gateway_read: R,
-    gateway_write: W,
+    mut output: O,
+    mut connection: Connection<R, W>,
+    mut connect: impl AsyncFnMut(bool) -> Result<Option<Connection<R, W>>, AttachError>,
     terminate: impl Future<Output = ()>,
 ) -> ProxyOutcome
 where
@@ -45,10 +79,93 @@ where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let download = download(gateway_read, output);
-    tokio::pin!(download);
-    let mut upload = Box::pin(upload(input, gateway_write));
+    let mut input = Input::new(input);
+    let conversation = RefCell::new(Conversation::default());
     tokio::pin!(terminate);
+    let mut short_lives = 0;
+    loop {
+        let (began, is_background) = (Instant::now(), connection.is_background);
+        match carry(&mut input, &mut output, connection, &conversation, &mut terminate).await {
+            ProxyOutcome::GatewayGone => {}
+            ended => return ended,
+        }
+        short_lives = if began.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
+        if short_lives >= MAX_SHORT_LIVES {
+            return ProxyOutcome::GatewayGone;
+        }
+        let lines = conversation.borrow_mut().note_gateway_end();
+        if let Err(ended) = write_lines(&mut output, &lines).await {
+            return ended;
+        }
+        tracing::info!("the gateway has ended; the session goes on with the next one");
+        let found = find_gateway(&mut input, &conversation, &mut connect, is_background);
+        connection = tokio::select! {
+            found = found => match found {
+                Ok(Some(found)) => found,
+                Ok(None) => return ProxyOutcome::Done,
+                Err(ended) => return ended,
+            },
+            () = &mut terminate => return ProxyOutcome::Done,
+        };
+    }
+}
+
+/// Waits for another gateway. Starts one only when the agent needs it, and only after [`RESTART_TIME`] if a person or a
+/// service had started the last one. Returns `None` if the agent ends.
+async fn find_gateway<I, R, W>(
+    input: &mut Input<I>,
+    conversation: &RefCell<Conversation>,
+    connect: &mut impl AsyncFnMut(bool) -> Result<Option<Connection<R, W>>, AttachError>,
+    was_background: bool,
+) -> Result<Option<Connection<R, W>>, ProxyOutcome>
+where
+    I: AsyncRead + Unpin,
+{
+    let may_start_at = Instant::now() + if was_background { Duration::ZERO } else { RESTART_TIME };
+    let mut interval = FIRST_SEARCH_INTERVAL;
+    loop {
+        let is_needed = input.has_line() || conversation.borrow().has_repeatable_requests();
+        let may_start = is_needed && Instant::now() >= may_start_at;
+        let search = async {
+            let found = connect(may_start).await;
+            if matches!(found, Ok(None)) {
+                sleep(interval).await;
+            }
+            found
+        };
+        tokio::select! {
+            found = search => match found {
+                Ok(Some(found)) => return Ok(Some(found)),
+                Ok(None) => interval = (interval * 2).min(MAX_SEARCH_INTERVAL),
+                Err(error) => return Err(ProxyOutcome::NoGateway(error)),
+            },
+            filled = input.fill(), if !input.has_line() => match filled {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(error) => return Err(ProxyOutcome::Failed(error)),
+            },
+        }
+    }
+}
+
+/// Carries lines between the agent and one gateway.
+async fn carry<I, O, R, W>(
+    input: &mut Input<I>,
+    output: &mut O,
+    connection: Connection<R, W>,
+    conversation: &RefCell<Conversation>,
+    terminate: &mut (impl Future<Output = ()> + Unpin),
+) -> ProxyOutcome
+where
+    I: AsyncRead + Unpin,
+    O: AsyncWrite + Unpin,
+    R: AsyncBufRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let resumed = Notify::new();
+    let download = download(connection.reader, output, conversation, &resumed);
+    tokio::pin!(download);
+    let mut upload = Box::pin(upload(input, connection.writer, conversation, &resumed));
     let writer = tokio::select! {
         ended = &mut download => return ended,
         (writer, result) = &mut upload => match result {
@@ -62,7 +179,7 @@ where
                 };
             }
         },
-        () = &mut terminate => None,
+        () = terminate => None,
     };
     match writer {
         Some(mut writer) => {
@@ -71,7 +188,7 @@ where
                 Ok(ProxyOutcome::Failed(error)) => ProxyOutcome::Failed(error),
                 Ok(ProxyOutcome::OutputClosed) => ProxyOutcome::OutputClosed,
                 // The gateway closes after its answers; unfinished answers are abandoned.
-                Ok(ProxyOutcome::Done | ProxyOutcome::GatewayGone) | Err(_) => ProxyOutcome::Done,
+                Ok(_) | Err(_) => ProxyOutcome::Done,
             }
         }
         // After termination, further input of the agent is ignored. Dropping the write half closes the gateway's input.
@@ -83,34 +200,121 @@ where
     }
 }
 
+/// The lines of the agent. A line that a gateway did not take completely stays for the next one.
+struct Input<I> {
+    reader: BufReader<I>,
+    line: Vec<u8>,
+    /// `true` if `line` can be sent: it is complete, or the last bytes before the end, or a part of a line that is too long.
+    is_ready: bool,
+    /// `true` if `line` continues a line that is too long.
+    is_continuation: bool,
+    /// `true` if the conversation has noted `line`.
+    is_noted: bool,
+}
+
+impl<I: AsyncRead + Unpin> Input<I> {
+    fn new(input: I) -> Self {
+        let reader = BufReader::with_capacity(64 << 10, input);
+        Self { reader, line: Vec::new(), is_ready: false, is_continuation: false, is_noted: false }
+    }
+
+    fn has_line(&self) -> bool {
+        self.is_ready
+    }
+
+    /// Reads until a line can be sent. Returns `false` at the end of the input. Cancel-safe: `line` keeps what was read.
+    async fn fill(&mut self) -> io::Result<bool> {
+        while !self.is_ready {
+            let left = MAX_KEPT_LINE_BYTES.saturating_sub(self.line.len());
+            let limit = u64::try_from(left).unwrap_or(u64::MAX);
+            match (&mut self.reader).take(limit).read_until(b'\n', &mut self.line).await {
+                Ok(0) if self.line.is_empty() => return Ok(false),
+                Ok(_) => self.is_ready = true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends the line, which must be ready, and forgets it.
+    async fn send(
+        &mut self,
+        gateway: &mut (impl AsyncWrite + Unpin),
+        conversation: &RefCell<Conversation>,
+    ) -> io::Result<()> {
+        let is_whole = !self.is_continuation && self.line.len() < MAX_KEPT_LINE_BYTES;
+        let sent = match is_whole && !self.is_noted {
+            true => {
+                self.is_noted = true;
+                let line = conversation.borrow_mut().note_agent_line(&self.line);
+                match line {
+                    Some(line) => gateway.write_all(&line).await,
+                    None => Ok(()),
+                }
+            }
+            // An answer to the gateway that has ended is for no other.
+            false if self.is_noted && conversation::is_answer(&self.line) => Ok(()),
+            false => gateway.write_all(&self.line).await,
+        };
+        sent?;
+        conversation.borrow_mut().mark_sent();
+        self.is_continuation = self.line.last() != Some(&b'\n');
+        self.line.clear();
+        // A large line must not keep its memory for the lifetime of the session.
+        self.line.shrink_to(1 << 20);
+        (self.is_ready, self.is_noted) = (false, false);
+        Ok(())
+    }
+}
+
 enum UploadError {
     Input(io::Error),
     Gateway,
 }
 
-async fn upload<I, W>(mut input: I, mut gateway: W) -> (W, Result<(), UploadError>)
+async fn upload<I, W>(
+    input: &mut Input<I>,
+    mut gateway: W,
+    conversation: &RefCell<Conversation>,
+    resumed: &Notify,
+) -> (W, Result<(), UploadError>)
 where
     I: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut buffer = vec![0; 64 << 10];
-    let result = loop {
-        match input.read(&mut buffer).await {
-            Ok(0) => break Ok(()),
-            Ok(count) => {
-                let sent = gateway.write_all(buffer.get(..count).unwrap_or_default()).await;
-                if sent.is_err() {
-                    break Err(UploadError::Gateway);
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => break Err(UploadError::Input(error)),
+    let handshake = conversation.borrow().handshake_request();
+    if let Some(request) = handshake {
+        if gateway.write_all(&request).await.is_err() {
+            return (gateway, Err(UploadError::Gateway));
         }
-    };
-    (gateway, result)
+        // A session takes other requests only after its handshake.
+        resumed.notified().await;
+    }
+    let lines = conversation.borrow_mut().resuming_lines();
+    for line in lines {
+        if gateway.write_all(&line).await.is_err() {
+            return (gateway, Err(UploadError::Gateway));
+        }
+    }
+    loop {
+        match input.fill().await {
+            Ok(true) => {}
+            Ok(false) => return (gateway, Ok(())),
+            Err(error) => return (gateway, Err(UploadError::Input(error))),
+        }
+        if input.send(&mut gateway, conversation).await.is_err() {
+            return (gateway, Err(UploadError::Gateway));
+        }
+    }
 }
 
-async fn download<R, O>(mut gateway: R, mut output: O) -> ProxyOutcome
+async fn download<R, O>(
+    mut gateway: R,
+    output: &mut O,
+    conversation: &RefCell<Conversation>,
+    resumed: &Notify,
+) -> ProxyOutcome
 where
     R: AsyncBufRead + Unpin,
     O: AsyncWrite + Unpin,
@@ -124,16 +328,34 @@ where
         if read.is_err() || line.last() != Some(&b'\n') {
             return ProxyOutcome::GatewayGone;
         }
-        let written = async {
-            output.write_all(&line).await?;
-            output.flush().await
+        let noted = conversation.borrow_mut().note_gateway_line(&line);
+        let written = match noted {
+            GatewayLine::Forward(line) => write_lines(output, &[line]).await,
+            GatewayLine::Drop => Ok(()),
+            GatewayLine::Resumed(lines) => {
+                resumed.notify_one();
+                write_lines(output, &lines).await
+            }
+            GatewayLine::NotResumed(error) => return ProxyOutcome::NoGateway(AttachError::NotResumed(error)),
         };
-        match written.await {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ProxyOutcome::OutputClosed,
-            Err(error) => return ProxyOutcome::Failed(error),
+        if let Err(ended) = written {
+            return ended;
         }
     }
+}
+
+/// Writes lines for the agent.
+async fn write_lines<O: AsyncWrite + Unpin>(output: &mut O, lines: &[impl AsRef<[u8]>]) -> Result<(), ProxyOutcome> {
+    let written = async {
+        for line in lines {
+            output.write_all(line.as_ref()).await?;
+        }
+        output.flush().await
+    };
+    written.await.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => ProxyOutcome::OutputClosed,
+        _ => ProxyOutcome::Failed(error),
+    })
 }
 
 #[cfg(test)]
@@ -156,11 +378,23 @@ mod tests {
         write.shutdown().await.unwrap();
     }
 
+    type Half = (tokio::io::ReadHalf<DuplexStream>, tokio::io::WriteHalf<DuplexStream>);
+    type TestConnection = Connection<BufReader<tokio::io::ReadHalf<DuplexStream>>, tokio::io::WriteHalf<DuplexStream>>;
+
+    fn connection((read, writer): Half) -> TestConnection {
+        Connection { reader: BufReader::new(read), writer, is_background: true }
+    }
+
+    /// Finds no other gateway.
+    async fn no_gateway(_may_start: bool) -> Result<Option<TestConnection>, AttachError> {
+        Err(AttachError::Refused("no gateway".to_owned()))
+    }
+
     async fn run_proxy(input: &[u8]) -> (ProxyOutcome, Vec<u8>) {
         let (near, far) = duplex(4096);
-        let (read, write) = split(near);
         let mut output = Vec::new();
-        let (outcome, ()) = tokio::join!(run(input, &mut output, BufReader::new(read), write, pending()), echo(far));
+        let proxy = run(input, &mut output, connection(split(near)), no_gateway, pending());
+        let (outcome, ()) = tokio::join!(proxy, echo(far));
         (outcome, output)
     }
 
@@ -181,25 +415,23 @@ mod tests {
     #[tokio::test]
     async fn partial_line_never_reaches_stdout() {
         let (near, mut far) = duplex(4096);
-        let (read, write) = split(near);
         let mut output = Vec::new();
         far.write_all(b"{\"whole\":1}\n{\"ha").await.unwrap();
         drop(far);
         let (input, _open) = duplex(64);
-        let ended = run(input, &mut output, BufReader::new(read), write, pending()).await;
-        assert!(matches!(ended, ProxyOutcome::GatewayGone), "{ended:?}");
+        let ended = run(input, &mut output, connection(split(near)), no_gateway, pending()).await;
+        assert!(matches!(ended, ProxyOutcome::NoGateway(_)), "{ended:?}");
         assert_eq!(output, b"{\"whole\":1}\n");
     }
 
     #[tokio::test]
     async fn terminate_closes_gateway_input() {
         let (near, mut far) = duplex(4096);
-        let (read, write) = split(near);
         let mut output = Vec::new();
         far.write_all(b"answer\n").await.unwrap();
         let (input, _open) = duplex(64);
         let terminate = async {};
-        let ended = run(input, &mut output, BufReader::new(read), write, terminate).await;
+        let ended = run(input, &mut output, connection(split(near)), no_gateway, terminate).await;
         assert!(matches!(ended, ProxyOutcome::Done), "{ended:?}");
         assert_eq!(output, b"answer\n", "finished answers are flushed");
         let mut rest = Vec::new();
@@ -209,12 +441,62 @@ mod tests {
     #[tokio::test]
     async fn closed_stdout_ends_proxy() {
         let (near, mut far) = duplex(4096);
-        let (read, write) = split(near);
         far.write_all(b"answer\n").await.unwrap();
         let (output, gone) = duplex(1);
         drop(gone);
         let (input, _open) = duplex(64);
-        let ended = run(input, output, BufReader::new(read), write, pending()).await;
+        let ended = run(input, output, connection(split(near)), no_gateway, pending()).await;
         assert!(matches!(ended, ProxyOutcome::OutputClosed), "{ended:?}");
+    }
+
+    #[tokio::test]
+    async fn session_goes_on_with_next_gateway() {
+        let (agent, mut input) = duplex(4096);
+        let (agent_read, _agent_write) = split(agent);
+        let (output, agent_output) = duplex(4096);
+        let mut agent_output = BufReader::new(agent_output);
+        let (near, mut far) = duplex(4096);
+        let (next_near, next_far) = duplex(4096);
+        let mut next = Some(next_near);
+        let connect = async |_| Ok(next.take().map(|near| connection(split(near))));
+        let proxy = run(agent_read, output, connection(split(near)), connect, pending());
+        let client = async {
+            let mut next_far = BufReader::new(next_far);
+            let mut line = String::new();
+            input.write_all(b"{\"id\":1,\"method\":\"initialize\",\"params\":{}}\n").await.unwrap();
+            let mut far_reader = BufReader::new(&mut far);
+            far_reader.read_line(&mut line).await.unwrap();
+            assert!(line.contains("initialize"), "{line}");
+            far.write_all(b"{\"id\":1,\"result\":{\"protocolVersion\":\"2025-11-25\"}}\n").await.unwrap();
+            line.clear();
+            agent_output.read_line(&mut line).await.unwrap();
+            input.write_all(b"{\"method\":\"notifications/initialized\"}\n").await.unwrap();
+            input.write_all(b"{\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"write\"}}\n").await.unwrap();
+            let mut far_reader = BufReader::new(&mut far);
+            for _ in 0..2 {
+                far_reader.read_line(&mut line).await.unwrap();
+            }
+            drop(far);
+            line.clear();
+            agent_output.read_line(&mut line).await.unwrap();
+            assert!(line.contains("OUTCOME_UNKNOWN"), "{line}");
+            input.write_all(b"{\"id\":3,\"method\":\"ping\"}\n").await.unwrap();
+            line.clear();
+            next_far.read_line(&mut line).await.unwrap();
+            assert!(line.contains("countersign-replay-initialize"), "{line}");
+            next_far.write_all(b"{\"id\":\"countersign-replay-initialize\",\"result\":{}}\n").await.unwrap();
+            line.clear();
+            for _ in 0..2 {
+                next_far.read_line(&mut line).await.unwrap();
+            }
+            assert!(line.contains("initialized") && line.ends_with("{\"id\":3,\"method\":\"ping\"}\n"), "{line}");
+            next_far.write_all(b"{\"id\":3,\"result\":{}}\n").await.unwrap();
+            line.clear();
+            agent_output.read_line(&mut line).await.unwrap();
+            assert_eq!(line, "{\"id\":3,\"result\":{}}\n");
+            drop(input);
+        };
+        let (ended, ()) = tokio::join!(proxy, client);
+        assert!(matches!(ended, ProxyOutcome::Done), "{ended:?}");
     }
 }

@@ -1,5 +1,8 @@
 //! Connects to the gateway of a data directory, or starts a detached one. Of two concurrent starters, the holder of the
 //! start lock starts the gateway, and the other waits and connects to it.
+//!
+//! A detached gateway of an older version is asked to end first. The start lock is held until the new one listens, so that
+//! no agent that has lost its gateway starts the older program again.
 
 use std::{
     ffi::OsString,
@@ -21,9 +24,11 @@ use tokio::{
 use super::{
     AttachError,
     hello::{self, Hello, HelloAnswer},
+    proxy::Connection as ProxyConnection,
     socket,
+    version::{OWN_VERSION, is_newer},
 };
-use countersign_runtime::data_dir::ensure_data_dir;
+use countersign_runtime::data_dir::{ensure_data_dir, is_locked};
 use countersign_telemetry::logs::open_log;
 
 /// The lock file of a starter. It is not the lock of the gateway.
@@ -32,6 +37,9 @@ const START_LOCK_FILE: &str = "start.lock";
 pub const LOG_FILE: &str = "gateway.log";
 /// The time that a gateway may take from its start to its first answer.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time that a gateway which holds the data directory without a socket may take: it is ending (`limits.drain`), or it is
+/// starting and waits for its database.
+const HELD_TIMEOUT: Duration = Duration::from_secs(90);
 /// The time that a listening gateway may take for its welcome.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts.
@@ -45,10 +53,15 @@ pub const DATA_DIR_TAKEN_EXIT_CODE: u8 = 75;
 const NOTIFY_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// An open connection after the handshake.
-#[derive(Debug)]
-pub struct Connection {
-    pub reader: BufReader<OwnedReadHalf>,
-    pub writer: OwnedWriteHalf,
+pub type Connection = ProxyConnection<BufReader<OwnedReadHalf>, OwnedWriteHalf>;
+
+/// The answer of a gateway that runs.
+enum Found {
+    Connection(Connection),
+    /// The gateway serves, but was started in the background by an older program.
+    Older(Connection),
+    /// The gateway is ending, because this program is newer.
+    Leaving,
 }
 
 /// The command that starts a gateway.
@@ -60,34 +73,52 @@ pub struct GatewayCommand {
     pub arguments: Vec<OsString>,
 }
 
-/// Connects to the gateway of the data directory, and starts one if there is none.
+/// Connects to the gateway of the data directory, and starts one if there is none, or if the one in the background is older
+/// than this program.
 ///
 /// # Errors
 /// See [`AttachError`]; each error names a remedy or a log.
 pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<Connection, AttachError> {
     ensure_data_dir(data)?;
-    let deadline = Instant::now() + START_TIMEOUT;
+    let deadline = Instant::now() + HELD_TIMEOUT + START_TIMEOUT;
     loop {
-        if let Some(connection) = connect(data, hello).await? {
+        if let Some(Found::Connection(connection)) = ask(data, hello).await? {
             return Ok(connection);
         }
         let Some(_lock) = try_start_lock(data)? else {
             if Instant::now() > deadline {
-                return Err(AttachError::StartTimeout { within: START_TIMEOUT, log: data.join(LOG_FILE) });
+                return Err(AttachError::StartTimeout {
+                    within: HELD_TIMEOUT + START_TIMEOUT,
+                    log: data.join(LOG_FILE),
+                });
             }
             sleep(POLL_INTERVAL).await;
             continue;
         };
-        // Another process may have started a gateway before the lock was taken.
-        if let Some(connection) = connect(data, hello).await? {
-            return Ok(connection);
+        // Another process may have started a gateway before the lock was taken. An older one ends from here on.
+        let replacing = Hello { replace: Some(true), ..hello.clone() };
+        match ask(data, &replacing).await? {
+            Some(Found::Connection(connection) | Found::Older(connection)) => return Ok(connection),
+            Some(Found::Leaving) => tracing::info!(data = %data.display(), "an older gateway ends for this program"),
+            None => {}
         }
-        return start_gateway(data, hello, command, deadline).await;
+        return start_gateway(data, hello, command).await;
     }
 }
 
+/// Connects to the gateway of the data directory if one runs, whatever its version.
+///
+/// # Errors
+/// See [`AttachError`].
+pub async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, AttachError> {
+    Ok(match ask(data, hello).await? {
+        Some(Found::Connection(connection) | Found::Older(connection)) => Some(connection),
+        Some(Found::Leaving) | None => None,
+    })
+}
+
 /// Connects and performs the handshake. Returns `None` if nobody listens.
-async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, AttachError> {
+async fn ask(data: &Path, hello: &Hello) -> Result<Option<Found>, AttachError> {
     let no_answer = || AttachError::NoAnswer { socket: socket::path(data), within: WELCOME_TIMEOUT };
     let stream = timeout(WELCOME_TIMEOUT, socket::connect(data)).await.map_err(|_| no_answer())??;
     let Some(stream) = stream else { return Ok(None) };
@@ -95,7 +126,12 @@ async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, Attac
     let mut reader = BufReader::with_capacity(64 << 10, reader);
     match timeout(WELCOME_TIMEOUT, hello::send(&mut reader, &mut writer, hello)).await {
         Err(_) => Err(no_answer()),
-        Ok(Ok(Some(HelloAnswer::Welcome(_)))) => Ok(Some(Connection { reader, writer })),
+        Ok(Ok(Some(HelloAnswer::Welcome { version, is_background }))) => {
+            let connection = Connection { reader, writer, is_background };
+            let is_older = is_background && is_newer(OWN_VERSION, &version);
+            Ok(Some(if is_older { Found::Older(connection) } else { Found::Connection(connection) }))
+        }
+        Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(Found::Leaving)),
         Ok(Ok(Some(HelloAnswer::Refused(why)))) => Err(AttachError::Refused(why)),
         // The gateway closed the connection because it is ending.
         Ok(Ok(None)) => Ok(None),
@@ -108,8 +144,11 @@ async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, Attac
     }
 }
 
-/// Takes the start lock. Returns `None` if another starter holds it.
-fn try_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
+/// Takes the start lock, which is held until the file is dropped. Returns `None` if another starter holds it.
+///
+/// # Errors
+/// [`AttachError::Lock`]
+pub fn try_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
     let path = data.join(START_LOCK_FILE);
     let fail = |source| AttachError::Lock { path: path.clone(), source };
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(fail)?;
@@ -120,42 +159,48 @@ fn try_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
     }
 }
 
-async fn start_gateway(
-    data: &Path,
-    hello: &Hello,
-    command: &GatewayCommand,
-    deadline: Instant,
-) -> Result<Connection, AttachError> {
+async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<Connection, AttachError> {
     let log = data.join(LOG_FILE);
-    let stderr = open_log(&log).map_err(AttachError::Spawn)?;
-    let log_start = stderr.metadata().map_or(0, |meta| meta.len());
-    let mut child = spawn(command, stderr)?;
-    let mut exit_status = None;
+    let held_until = Instant::now() + HELD_TIMEOUT;
     loop {
-        if let Some(connection) = connect(data, hello).await? {
-            return Ok(connection);
+        // A gateway that is ending, or that is starting without this lock, holds the data directory.
+        while is_locked(data)? {
+            if let Some(connection) = connect(data, hello).await? {
+                return Ok(connection);
+            }
+            if Instant::now() > held_until {
+                let reason = "another gateway holds the data directory but does not open its socket".to_owned();
+                return Err(AttachError::StartFailed { reason, log_tail: String::new(), log });
+            }
+            sleep(POLL_INTERVAL).await;
         }
-        let failed = |reason: String| AttachError::StartFailed {
-            reason,
-            log_tail: read_log_tail(&log, log_start),
-            log: log.clone(),
-        };
-        if exit_status.is_none() {
-            exit_status = child.try_wait().map_err(AttachError::Spawn)?;
+        let stderr = open_log(&log).map_err(AttachError::Spawn)?;
+        let log_start = stderr.metadata().map_or(0, |meta| meta.len());
+        let mut child = spawn(command, stderr)?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            if let Some(connection) = connect(data, hello).await? {
+                return Ok(connection);
+            }
+            let failed = |reason: String| AttachError::StartFailed {
+                reason,
+                log_tail: read_log_tail(&log, log_start),
+                log: log.clone(),
+            };
+            match child.try_wait().map_err(AttachError::Spawn)? {
+                // Another gateway has taken the data directory meanwhile.
+                Some(status)
+                    if status.code() == Some(i32::from(DATA_DIR_TAKEN_EXIT_CODE)) && Instant::now() < held_until =>
+                {
+                    break;
+                }
+                Some(status) => return Err(failed(status.to_string())),
+                None if Instant::now() > deadline => {
+                    return Err(failed(format!("it did not open its socket within {}s", START_TIMEOUT.as_secs())));
+                }
+                None => sleep(POLL_INTERVAL).await,
+            }
         }
-        if let Some(status) = exit_status
-            && status.code() != Some(i32::from(DATA_DIR_TAKEN_EXIT_CODE))
-        {
-            return Err(failed(status.to_string()));
-        }
-        // If the data directory is taken, another gateway is starting, and the loop waits for it.
-        if Instant::now() > deadline {
-            return Err(failed(match exit_status {
-                Some(_) => "another gateway holds the data directory but does not open its socket".to_owned(),
-                None => format!("it did not open its socket within {}s", START_TIMEOUT.as_secs()),
-            }));
-        }
-        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -261,8 +306,8 @@ mod tests {
         let serve = async {
             for welcome in [true, false] {
                 let (reader, mut writer) = listener.accept().await.unwrap().into_split();
-                let admit = |_| if welcome { Ok(()) } else { Err("no such key".to_owned()) };
-                hello::receive(&mut BufReader::new(reader), &mut writer, admit).await.unwrap();
+                let admit = |_: &Hello| if welcome { Ok(()) } else { Err("no such key".to_owned()) };
+                hello::receive(&mut BufReader::new(reader), &mut writer, true, admit).await.unwrap();
             }
         };
         let starter = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };

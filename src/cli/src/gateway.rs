@@ -18,13 +18,13 @@ use countersign_attach::{
     AttachError, GatewayFile, ProxyOutcome,
     hello::{Hello, agent_key},
     proxy,
-    start::{self, Connection, GatewayCommand},
+    start::{self, GatewayCommand},
 };
 use countersign_config::{
     Environment, Flags, LoadedConfig,
     load::{data_dir, find_config_file, log_config},
 };
-use countersign_runtime::data_dir::LockError;
+use countersign_runtime::{data_dir::LockError, installation::program_path};
 use countersign_store::StoreError;
 use countersign_telemetry::{
     Metrics,
@@ -88,7 +88,7 @@ fn start_logging(config: &LogConfig, log_file: Option<std::path::PathBuf>) -> Re
 
 /// Builds the command that starts the gateway of this data directory, with all paths made absolute.
 fn gateway_command(flags: &Flags, data: &Path, file: Option<&Path>) -> Result<GatewayCommand, Failure> {
-    let program = std::env::current_exe()
+    let program = program_path()
         .map_err(|error| Failure::new(Exit::Unavailable, format!("this program's own path is not known: {error}")))?;
     let mut arguments: Vec<OsString> = vec!["serve".into(), "--detached".into()];
     let mut flag = |name: &str, value: &OsStr| arguments.extend([name.into(), value.to_owned()]);
@@ -108,14 +108,21 @@ async fn attach(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<
         connected = start::connect_or_start(data, hello, command) => connected?,
         () = terminate.wait() => return Ok(Exit::Ok),
     };
-    let Connection { reader, writer } = connected;
-    let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-    match proxy::run(stdin, stdout, reader, writer, terminate.wait()).await {
+    let connect = async |may_start| match may_start {
+        true => start::connect_or_start(data, hello, command).await.map(Some),
+        false => start::connect(data, hello).await,
+    };
+    match proxy::run(tokio::io::stdin(), tokio::io::stdout(), connected, connect, terminate.wait()).await {
         ProxyOutcome::Done | ProxyOutcome::OutputClosed => Ok(Exit::Ok),
         ProxyOutcome::GatewayGone => Err(Failure::new(
             Exit::Unavailable,
-            format!("the gateway of {} has ended; start this agent's server again", data.display()),
+            format!(
+                "the gateway of {} ends again and again; look at {}",
+                data.display(),
+                data.join(start::LOG_FILE).display()
+            ),
         )),
+        ProxyOutcome::NoGateway(error) => Err(error.into()),
         ProxyOutcome::Failed(error) => Err(AttachError::Io(error).into()),
     }
 }

@@ -68,6 +68,25 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     }
 }
 
+/// Returns `true` if a process holds the lock.
+///
+/// # Errors
+/// The lock file cannot be used.
+pub fn is_locked(dir: &Path) -> Result<bool, DataDirError> {
+    let path = dir.join(LOCK_FILE);
+    let fail = |source| DataDirError { path: path.clone(), source: Arc::new(source) };
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(fail(error)),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => file.unlock().map(|()| false).map_err(fail),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(source)) => Err(fail(source)),
+    }
+}
+
 /// Reads the holder's description from the file.
 fn read_holder(file: &File) -> String {
     let mut holder = String::new();
@@ -126,7 +145,9 @@ mod tests {
         first.describe("pid 7 at http://127.0.0.1:1").unwrap();
         let Err(LockError::Held(holder)) = lock_data_dir(dir.path()) else { panic!("two holders") };
         assert_eq!(holder, "pid 7 at http://127.0.0.1:1");
+        assert!(is_locked(dir.path()).unwrap());
         drop(first);
+        assert!(!is_locked(dir.path()).unwrap());
         lock_data_dir(dir.path()).unwrap();
     }
 

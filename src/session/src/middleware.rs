@@ -75,7 +75,8 @@ impl RequestEnd {
 /// `SHUTTING_DOWN`, `UNAUTHORIZED`, `FORBIDDEN`, or `RATE_LIMITED` with `retryAfter` (seconds).
 fn admit(identity: &Identity, requests: &LongRequests, limiter: &Limiter, size: usize) -> Result<(), McpError> {
     if requests.shutdown.is_cancelled() {
-        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+        // `countersign stdio` sends a request that was not begun to the next gateway.
+        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down").with("started", false));
     }
     // A connection may outlive the key that opened it.
     requests.authenticator.check(identity)?;

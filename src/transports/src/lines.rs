@@ -152,11 +152,20 @@ where
             wait_for_last_answers(&shared).await;
         }
         () = shared.ended.cancelled() => {}
-        () = endpoint.shutdown.cancelled() => wait_for_last_answers(&shared).await,
+        () = wait_for_drain(&endpoint, &shared) => {}
     }
     let _ = session.send(Disconnected { pump_id, farewell: true }).await;
     if tokio::time::timeout(FLUSH_TIMEOUT, writing).await.is_err() {
         tracing::debug!("the peer of a line transport did not read its last answers");
+    }
+}
+
+/// Waits until the gateway drains and has answered the session's requests. The session ends at the latest when the drain
+/// does (`limits.drain`). Until then the input is read, because a running call may wait for an answer of its client.
+async fn wait_for_drain(endpoint: &McpEndpoint, shared: &SessionShared) {
+    endpoint.shutdown.cancelled().await;
+    while shared.in_flight() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

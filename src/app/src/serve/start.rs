@@ -287,7 +287,7 @@ pub async fn start(
     actix::spawn(Arc::clone(&standing_rules).run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
-    stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone());
+    stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone(), options.detached);
     let gateway_file = GatewayFile::from_process(&config, address, options.detached, proof_secret);
     actix::spawn(follower.run(shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", gateway_file.pid, gateway_file.url)) {

@@ -4,14 +4,26 @@ use std::sync::Arc;
 
 use actix::Arbiter;
 
-use countersign_attach::{Users, hello, socket};
+use countersign_attach::{
+    Users,
+    hello::{self, Admission},
+    socket,
+};
 use countersign_auth::Authenticator;
 use countersign_domain::principal::{Identity, Principal};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_transports::{endpoint::McpEndpoint, lines};
 
 /// Serves the attach socket on its own thread. Each connection is a session of a local process.
-pub fn serve_socket(thread: &Arbiter, endpoint: Arc<McpEndpoint>, listener: socket::Listener, users: Users) {
+///
+/// A gateway in the background ends when a newer program asks for it.
+pub fn serve_socket(
+    thread: &Arbiter,
+    endpoint: Arc<McpEndpoint>,
+    listener: socket::Listener,
+    users: Users,
+    is_background: bool,
+) {
     thread.spawn(async move {
         loop {
             let stream = tokio::select! {
@@ -30,12 +42,18 @@ pub fn serve_socket(thread: &Arbiter, endpoint: Arc<McpEndpoint>, listener: sock
             actix::spawn(async move {
                 let (reader, mut writer) = stream.into_split();
                 let mut reader = tokio::io::BufReader::with_capacity(64 << 10, reader);
-                let admit = |hello: hello::Hello| {
+                let admit = |hello: &hello::Hello| {
                     stdio_identity(&endpoint.server.long_requests.authenticator, hello.key.as_deref())
                         .map_err(|e| e.to_string())
                 };
-                match hello::receive(&mut reader, &mut writer, admit).await {
-                    Ok(Some(identity)) => lines::serve(Arc::clone(&endpoint), identity, reader, writer).await,
+                match hello::receive(&mut reader, &mut writer, is_background, admit).await {
+                    Ok(Some(Admission::Serve(identity))) => {
+                        lines::serve(Arc::clone(&endpoint), identity, reader, writer).await;
+                    }
+                    Ok(Some(Admission::Leave(version))) => {
+                        tracing::info!(version, "a newer program replaces this gateway");
+                        endpoint.shutdown.cancel();
+                    }
                     Ok(None) => {}
                     Err(error) => tracing::debug!(%error, "the handshake of an attached process failed"),
                 }

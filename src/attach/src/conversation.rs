@@ -1,0 +1,569 @@
+//! Remembers what a new gateway must know so that an agent's session goes on when the old gateway has ended: the handshake,
+//! the log level, the subscriptions and the requests in flight.
+//!
+//! Only the envelope of a message is read. A message goes through unchanged, except for the ids of questions after the
+//! first gateway: each gateway numbers its questions from 1, so the ids of a later one get a prefix.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+};
+
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+/// The prefix of the ids of requests that the proxy itself sends to a new gateway.
+const REPLAY_PREFIX: &str = "countersign-replay-";
+/// The methods that change nothing, so that a request may be sent again.
+const READ_METHODS: [&str; 15] = [
+    "ping",
+    "server/discover",
+    "tools/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+    "prompts/list",
+    "prompts/get",
+    "completion/complete",
+    "subscriptions/listen",
+    "tasks/get",
+    "tasks/list",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "logging/setLevel",
+];
+/// The gateway's own tools that change nothing.
+const READ_TOOLS: [&str; 3] = ["wait_for_change", "get_change", "list_changes"];
+/// Maximum bytes of requests in flight that are kept to be sent again. The outcome of a request beyond it is unknown
+/// when its gateway ends.
+const MAX_KEPT_BYTES: usize = 32 << 20;
+/// Maximum number of subscriptions that a new gateway is told. The gateway's own limit is lower by default.
+const MAX_SUBSCRIPTIONS: usize = 1024;
+
+/// The members of a message that the proxy reads.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// The parameters that the proxy reads.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Params<'a> {
+    #[serde(borrow, rename = "requestId")]
+    request_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    uri: Option<Cow<'a, str>>,
+}
+
+impl<'a> Params<'a> {
+    fn new(params: Option<&'a RawValue>) -> Self {
+        params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default()
+    }
+}
+
+/// A request of the agent without an answer.
+struct Pending {
+    /// The order in which the agent sent the requests.
+    number: u64,
+    is_initialize: bool,
+    /// `true` if the request may be sent again, whatever happened to it.
+    is_read: bool,
+    /// The whole line, unless the requests in flight are too large.
+    line: Option<Vec<u8>>,
+    /// `true` once the request was sent completely.
+    is_sent: bool,
+    /// `true` once the request was sent again. It is not sent a third time, because it may be what ends the gateways.
+    is_repeated: bool,
+    /// `true` once an ending gateway refused to begin with the request.
+    is_refused: bool,
+}
+
+/// A question of a gateway that the agent has not answered.
+struct Question {
+    gateway: u32,
+    /// The id that the gateway gave it, as JSON.
+    id: String,
+}
+
+/// The handshake of a session.
+struct Handshake {
+    /// The agent's request.
+    request: Vec<u8>,
+    protocol_version: String,
+    /// The lists whose changes the gateway announces.
+    announced_lists: Vec<&'static str>,
+    /// `true` once the agent has sent `notifications/initialized`.
+    is_complete: bool,
+}
+
+/// What to do with a line of the gateway.
+#[derive(Debug, PartialEq, Eq)]
+pub enum GatewayLine<'a> {
+    Forward(Cow<'a, [u8]>),
+    /// The line answers a request of the proxy, or a request that is sent again to the next gateway.
+    Drop,
+    /// The new gateway knows the session now. The lines are for the agent.
+    Resumed(Vec<Vec<u8>>),
+    /// The new gateway does not continue the session. Contains its answer.
+    NotResumed(String),
+}
+
+/// The conversation of one agent with one gateway after the other.
+#[derive(Default)]
+pub struct Conversation {
+    /// The number of gateways that have ended.
+    gateway: u32,
+    handshake: Option<Handshake>,
+    log_level: Option<String>,
+    subscriptions: BTreeSet<String>,
+    /// By id, as JSON.
+    pending: HashMap<String, Pending>,
+    kept_bytes: usize,
+    last_number: u64,
+    /// By the id that the agent sees, as JSON.
+    questions: HashMap<String, Question>,
+}
+
+impl Conversation {
+    /// Notes a line of the agent, and returns the line for the gateway, or `None` if no gateway waits for it any more.
+    pub fn note_agent_line<'a>(&mut self, line: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        if line.trim_ascii_start().first() == Some(&b'[') {
+            let batch: Vec<&RawValue> = serde_json::from_slice(line).unwrap_or_default();
+            for message in batch {
+                self.note_agent_message(message.get().as_bytes());
+            }
+            return Some(line.into());
+        }
+        self.note_agent_message(line)
+    }
+
+    fn note_agent_message<'a>(&mut self, line: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        let Ok(message) = serde_json::from_slice::<Envelope<'_>>(line) else { return Some(line.into()) };
+        match (&message.method, message.id) {
+            (Some(method), Some(id)) => self.note_request(line, method, id.get(), message.params),
+            (Some(method), None) if method == "notifications/initialized" => {
+                if let Some(handshake) = &mut self.handshake {
+                    handshake.is_complete = true;
+                }
+            }
+            (Some(method), None) if method == "notifications/cancelled" => {
+                // A cancelled request gets no answer.
+                if let Some(id) = Params::new(message.params).request_id {
+                    self.remove(id.get());
+                }
+            }
+            (Some(_), None) | (None, None) => {}
+            (None, Some(id)) => {
+                if let Some(question) = self.questions.remove(id.get()) {
+                    if question.gateway != self.gateway {
+                        return None;
+                    }
+                    return Some(splice(line, id, &question.id));
+                }
+            }
+        }
+        Some(line.into())
+    }
+
+    fn note_request(&mut self, line: &[u8], method: &str, id: &str, params: Option<&RawValue>) {
+        let params_text = params;
+        let params = Params::new(params);
+        match method {
+            "logging/setLevel" => self.log_level = params_text.map(|params| params.get().to_owned()),
+            "resources/subscribe" if self.subscriptions.len() < MAX_SUBSCRIPTIONS => {
+                self.subscriptions.extend(params.uri.map(Cow::into_owned));
+            }
+            "resources/unsubscribe" => drop(params.uri.map(|uri| self.subscriptions.remove(&*uri))),
+            _ => {}
+        }
+        let is_read = READ_METHODS.contains(&method)
+            || (method == "tools/call" && params.name.is_some_and(|name| READ_TOOLS.contains(&&*name)));
+        self.last_number += 1;
+        let line = (self.kept_bytes + line.len() <= MAX_KEPT_BYTES).then(|| [line.trim_ascii_end(), b"\n"].concat());
+        self.kept_bytes += line.as_ref().map_or(0, Vec::len);
+        let pending = Pending {
+            number: self.last_number,
+            is_initialize: method == "initialize",
+            is_read,
+            line,
+            is_sent: false,
+            is_repeated: false,
+            is_refused: false,
+        };
+        self.remove(id);
+        self.pending.insert(id.to_owned(), pending);
+    }
+
+    /// Notes that all lines so far were sent to the gateway.
+    pub fn mark_sent(&mut self) {
+        self.pending.values_mut().for_each(|pending| pending.is_sent = true);
+    }
+
+    /// Notes a line of the gateway, and returns what to do with it.
+    pub fn note_gateway_line<'a>(&mut self, line: &'a [u8]) -> GatewayLine<'a> {
+        if line.trim_ascii_start().first() == Some(&b'[') {
+            let batch: Vec<Envelope<'_>> = serde_json::from_slice(line).unwrap_or_default();
+            for answer in batch.iter().filter(|message| message.method.is_none()) {
+                if let Some(id) = answer.id {
+                    self.remove(id.get());
+                }
+            }
+            return GatewayLine::Forward(line.into());
+        }
+        let Ok(message) = serde_json::from_slice::<Envelope<'_>>(line) else {
+            return GatewayLine::Forward(line.into());
+        };
+        match (&message.method, message.id) {
+            (Some(_), Some(id)) => {
+                let visible = self.visible_id(id.get());
+                let question = Question { gateway: self.gateway, id: id.get().to_owned() };
+                let out = splice(line, id, &visible);
+                self.questions.insert(visible, question);
+                GatewayLine::Forward(out)
+            }
+            (Some(method), None) if method == "notifications/cancelled" => {
+                match Params::new(message.params).request_id {
+                    Some(id) => {
+                        let visible = self.visible_id(id.get());
+                        self.questions.remove(&visible);
+                        GatewayLine::Forward(splice(line, id, &visible))
+                    }
+                    None => GatewayLine::Forward(line.into()),
+                }
+            }
+            (None, Some(id)) => self.note_answer(line, id.get(), &message),
+            _ => GatewayLine::Forward(line.into()),
+        }
+    }
+
+    fn note_answer<'a>(&mut self, line: &'a [u8], id: &str, message: &Envelope<'_>) -> GatewayLine<'a> {
+        if let Some(what) = id.strip_prefix('"').and_then(|id| id.strip_prefix(REPLAY_PREFIX)) {
+            return match (what.trim_end_matches('"'), message.error) {
+                ("initialize", Some(error)) => GatewayLine::NotResumed(error.get().to_owned()),
+                ("initialize", None) => GatewayLine::Resumed(self.announcements()),
+                _ => GatewayLine::Drop,
+            };
+        }
+        let Some(pending) = self.pending.get_mut(id) else { return GatewayLine::Forward(line.into()) };
+        if let Some(error) = message.error
+            && pending.line.is_some()
+            && !pending.is_repeated
+            && was_not_begun(error, pending.is_read)
+        {
+            pending.is_refused = true;
+            return GatewayLine::Drop;
+        }
+        if let Some(pending) = self.remove(id)
+            && pending.is_initialize
+            && let (Some(request), Some(result)) = (pending.line, message.result)
+        {
+            self.handshake = handshake(request, result);
+        }
+        GatewayLine::Forward(line.into())
+    }
+
+    fn remove(&mut self, id: &str) -> Option<Pending> {
+        let pending = self.pending.remove(id)?;
+        self.kept_bytes -= pending.line.as_ref().map_or(0, Vec::len);
+        Some(pending)
+    }
+
+    /// Returns the id under which the agent knows a question of the current gateway.
+    fn visible_id(&self, id: &str) -> String {
+        match (self.gateway, id.strip_prefix('"')) {
+            (0, _) => id.to_owned(),
+            (gateway, Some(text)) => format!("\"gateway-{gateway}-{text}"),
+            (gateway, None) => format!("\"gateway-{gateway}-{id}\""),
+        }
+    }
+
+    /// Notes that the gateway has ended. Returns the lines for the agent: an error for each request whose outcome is unknown
+    /// now, and the withdrawal of each open question.
+    pub fn note_gateway_end(&mut self) -> Vec<Vec<u8>> {
+        let mut lines = Vec::new();
+        let lost: Vec<String> = self
+            .pending
+            .iter()
+            .filter(|(_, request)| request.is_sent && !request.may_repeat())
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in lost {
+            self.remove(&id);
+            lines.push(outcome_unknown(&id));
+        }
+        for (id, _) in self.questions.iter().filter(|(_, question)| question.gateway == self.gateway) {
+            let params = format!(r#"{{"requestId":{id},"reason":"the gateway has ended"}}"#);
+            lines.push(notification("notifications/cancelled", Some(&params)));
+        }
+        self.gateway += 1;
+        lines
+    }
+
+    /// Returns `true` if requests wait for the next gateway.
+    #[must_use]
+    pub fn has_repeatable_requests(&self) -> bool {
+        self.pending.values().any(|request| request.is_sent)
+    }
+
+    /// Returns the request that opens the session at a new gateway, or `None` if there is no session. Its answer is
+    /// [`GatewayLine::Resumed`] or [`GatewayLine::NotResumed`].
+    #[must_use]
+    pub fn handshake_request(&self) -> Option<Vec<u8>> {
+        let handshake = self.handshake.as_ref().filter(|_| self.gateway > 0)?;
+        let mut request: Value = serde_json::from_slice(&handshake.request).ok()?;
+        request["id"] = format!("{REPLAY_PREFIX}initialize").into();
+        // The agent goes on in the revision that it knows, even if this gateway has a newer one.
+        request["params"]["protocolVersion"] = handshake.protocol_version.as_str().into();
+        Some(line_of(&request))
+    }
+
+    /// Returns the lines that follow the handshake with a new gateway: the state of the session and the requests that are
+    /// sent again, in their order.
+    pub fn resuming_lines(&mut self) -> Vec<Vec<u8>> {
+        let mut lines = Vec::new();
+        if self.gateway == 0 {
+            return lines;
+        }
+        if let Some(handshake) = &self.handshake
+            && handshake.is_complete
+        {
+            lines.push(notification("notifications/initialized", None));
+            if let Some(level) = &self.log_level {
+                lines.push(
+                    format!(
+                        "{{\"jsonrpc\":\"2.0\",\"id\":\"{REPLAY_PREFIX}level\",\"method\":\"logging/setLevel\",\"params\":{level}}}\n"
+                    )
+                    .into_bytes(),
+                );
+            }
+            for (number, uri) in self.subscriptions.iter().enumerate() {
+                let id = format!("{REPLAY_PREFIX}subscription-{number}");
+                let params = json!({ "uri": uri });
+                lines.push(line_of(
+                    &json!({ "jsonrpc": "2.0", "id": id, "method": "resources/subscribe", "params": params }),
+                ));
+            }
+        }
+        let mut repeated: Vec<_> = self.pending.values_mut().filter(|request| request.is_sent).collect();
+        repeated.sort_by_key(|request| request.number);
+        for request in repeated {
+            request.is_refused = false;
+            request.is_repeated = true;
+            lines.extend(request.line.clone());
+        }
+        lines
+    }
+
+    /// Returns the announcements that the lists may have changed, because another gateway serves them.
+    fn announcements(&self) -> Vec<Vec<u8>> {
+        let handshake = self.handshake.iter().filter(|handshake| handshake.is_complete);
+        handshake.flat_map(|handshake| &handshake.announced_lists).map(|method| notification(method, None)).collect()
+    }
+}
+
+impl Pending {
+    fn may_repeat(&self) -> bool {
+        let is_certain = self.is_refused || ((self.is_read || self.is_initialize) && !self.is_repeated);
+        is_certain && self.line.is_some()
+    }
+}
+
+/// Returns `true` if the line is an answer to a question.
+pub fn is_answer(line: &[u8]) -> bool {
+    serde_json::from_slice::<Envelope<'_>>(line).is_ok_and(|message| message.method.is_none() && message.id.is_some())
+}
+
+/// Returns `true` if an ending gateway has refused the request before it began with it. A read may have begun.
+fn was_not_begun(error: &RawValue, is_read: bool) -> bool {
+    let error: Value = serde_json::from_str(error.get()).unwrap_or_default();
+    let data = &error["data"];
+    data["code"] == "SHUTTING_DOWN" && (is_read || data["started"] == false)
+}
+
+fn handshake(request: Vec<u8>, result: &RawValue) -> Option<Handshake> {
+    let result: Value = serde_json::from_str(result.get()).ok()?;
+    let lists = [
+        ("tools", "notifications/tools/list_changed"),
+        ("resources", "notifications/resources/list_changed"),
+        ("prompts", "notifications/prompts/list_changed"),
+    ];
+    let announced = |(list, _): &(&str, _)| result["capabilities"][*list]["listChanged"] == true;
+    Some(Handshake {
+        request,
+        protocol_version: result["protocolVersion"].as_str()?.to_owned(),
+        announced_lists: lists.into_iter().filter(announced).map(|(_, method)| method).collect(),
+        is_complete: false,
+    })
+}
+
+fn outcome_unknown(id: &str) -> Vec<u8> {
+    let message = "The gateway has ended before it answered this request, so its outcome is unknown: it may have been done. \
+                   Read the live state, or call list_changes, before you repeat it.";
+    format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":-32603,\"message\":\"{message}\",\"data\":{{\"code\":\"OUTCOME_UNKNOWN\"}}}}}}\n"
+    )
+    .into_bytes()
+}
+
+fn notification(method: &str, params: Option<&str>) -> Vec<u8> {
+    let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
+    format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\"{params}}}\n").into_bytes()
+}
+
+fn line_of(message: &Value) -> Vec<u8> {
+    format!("{message}\n").into_bytes()
+}
+
+/// Replaces a part of the line, which borrows from it.
+fn splice<'a>(line: &'a [u8], part: &RawValue, with: &str) -> Cow<'a, [u8]> {
+    let part = part.get();
+    let start = (part.as_ptr() as usize).wrapping_sub(line.as_ptr() as usize);
+    match (line.get(..start), line.get(start.wrapping_add(part.len())..)) {
+        (Some(before), Some(after)) if part != with => [before, with.as_bytes(), after].concat().into(),
+        _ => line.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INITIALIZE: &[u8] =
+        b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{\"protocolVersion\":\"2099-01-01\"}}\n";
+
+    /// Returns a conversation whose session is open.
+    fn session() -> Conversation {
+        let mut conversation = Conversation::default();
+        send(&mut conversation, std::str::from_utf8(INITIALIZE).unwrap());
+        let answer =
+            br#"{"id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}}}}"#;
+        assert!(matches!(conversation.note_gateway_line(answer), GatewayLine::Forward(_)));
+        send(&mut conversation, r#"{"method":"notifications/initialized"}"#);
+        conversation
+    }
+
+    fn send(conversation: &mut Conversation, line: &str) -> String {
+        let out = conversation.note_agent_line(line.as_bytes()).unwrap_or_default().into_owned();
+        conversation.mark_sent();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn texts(lines: Vec<Vec<u8>>) -> Vec<String> {
+        lines.into_iter().map(|line| String::from_utf8(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn session_is_opened_again_in_its_revision() {
+        let mut conversation = session();
+        send(&mut conversation, r#"{"id":2,"method":"logging/setLevel","params":{"level":"debug"}}"#);
+        send(&mut conversation, r#"{"id":3,"method":"resources/subscribe","params":{"uri":"a:1"}}"#);
+        send(&mut conversation, r#"{"id":4,"method":"resources/subscribe","params":{"uri":"a:2"}}"#);
+        send(&mut conversation, r#"{"id":5,"method":"resources/unsubscribe","params":{"uri":"a:1"}}"#);
+        for id in 2..=5 {
+            let answer = format!(r#"{{"id":{id},"result":{{}}}}"#);
+            assert!(matches!(conversation.note_gateway_line(answer.as_bytes()), GatewayLine::Forward(_)));
+        }
+        assert!(conversation.handshake_request().is_none() && conversation.resuming_lines().is_empty());
+        assert!(conversation.note_gateway_end().is_empty());
+        let request = String::from_utf8(conversation.handshake_request().unwrap()).unwrap();
+        assert!(request.contains("2025-11-25") && request.contains("countersign-replay-initialize"), "{request}");
+        let answer = br#"{"id":"countersign-replay-initialize","result":{}}"#;
+        let GatewayLine::Resumed(lines) = conversation.note_gateway_line(answer) else { panic!("not resumed") };
+        assert_eq!(texts(lines), ["{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n"]);
+        let lines = texts(conversation.resuming_lines());
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(
+            lines[0].contains("initialized") && lines[1].contains("debug") && lines[2].contains("a:2"),
+            "{lines:?}"
+        );
+        assert_eq!(
+            conversation.note_gateway_line(br#"{"id":"countersign-replay-level","result":{}}"#),
+            GatewayLine::Drop
+        );
+    }
+
+    #[test]
+    fn write_is_never_sent_again_and_read_once() {
+        let mut conversation = session();
+        send(&mut conversation, r#"{"id":"w","method":"tools/call","params":{"name":"create_issue"}}"#);
+        send(&mut conversation, r#"{"id":"r","method":"tools/call","params":{"name":"wait_for_change"}}"#);
+        send(&mut conversation, r#"{"id":"l","method":"tools/list"}"#);
+        send(&mut conversation, r#"{"id":"c","method":"tools/list"}"#);
+        send(&mut conversation, r#"{"method":"notifications/cancelled","params":{"requestId":"c"}}"#);
+        let lines = texts(conversation.note_gateway_end());
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains(r#""id":"w""#) && lines[0].contains("OUTCOME_UNKNOWN"), "{lines:?}");
+        let lines = texts(conversation.resuming_lines());
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[1].contains("wait_for_change") && lines[2].contains("tools/list"), "{lines:?}");
+        // A gateway that ends again gets none of them a third time.
+        assert_eq!(conversation.note_gateway_end().len(), 2);
+        assert!(!conversation.has_repeatable_requests());
+    }
+
+    #[test]
+    fn refused_request_is_sent_again() {
+        let mut conversation = session();
+        for (id, data, is_repeated) in [
+            ("1", r#"{"code":"SHUTTING_DOWN","started":false}"#, true),
+            ("2", r#"{"code":"SHUTTING_DOWN"}"#, false),
+            ("3", r#"{"code":"OVERLOADED","started":false}"#, false),
+        ] {
+            send(
+                &mut conversation,
+                &format!(r#"{{"id":{id},"method":"tools/call","params":{{"name":"create_issue"}}}}"#),
+            );
+            let answer = format!(r#"{{"id":{id},"error":{{"code":1,"message":"","data":{data}}}}}"#);
+            assert_eq!(conversation.note_gateway_line(answer.as_bytes()) == GatewayLine::Drop, is_repeated, "{data}");
+        }
+        assert!(conversation.note_gateway_end().is_empty());
+        assert_eq!(conversation.resuming_lines().len(), 2);
+    }
+
+    #[test]
+    fn unsent_request_is_neither_lost_nor_repeated() {
+        let mut conversation = session();
+        conversation.note_agent_line(br#"{"id":7,"method":"tools/call","params":{"name":"create_issue"}}"#);
+        assert!(conversation.note_gateway_end().is_empty());
+        assert_eq!(conversation.resuming_lines().len(), 1);
+    }
+
+    #[test]
+    fn answer_to_ended_gateway_reaches_no_other() {
+        let mut conversation = session();
+        let question = br#"{"id":1,"method":"elicitation/create"}"#;
+        assert_eq!(conversation.note_gateway_line(question), GatewayLine::Forward(question[..].into()));
+        let lines = texts(conversation.note_gateway_end());
+        assert!(lines.len() == 1 && lines[0].contains(r#""requestId":1,"#), "{lines:?}");
+        let GatewayLine::Forward(second) = conversation.note_gateway_line(question) else { panic!("dropped") };
+        assert_eq!(&*second, br#"{"id":"gateway-1-1","method":"elicitation/create"}"#);
+        assert_eq!(send(&mut conversation, r#"{"id":1,"result":{}}"#), "", "the first gateway has ended");
+        assert_eq!(send(&mut conversation, r#"{ "id": "gateway-1-1", "result": {} }"#), r#"{ "id": 1, "result": {} }"#);
+    }
+
+    #[test]
+    fn other_lines_pass_unchanged() {
+        let mut conversation = session();
+        for line in ["", "\n", "nonsense", "[1,{}]", r#"{"id":9,"result":{}}"#, "\"x\"", "{\"id\":null}"] {
+            assert_eq!(send(&mut conversation, line), line);
+            assert_eq!(conversation.note_gateway_line(line.as_bytes()), GatewayLine::Forward(line.as_bytes().into()));
+        }
+        // The requests of a batch are answered in one line.
+        send(&mut conversation, r#"[{"id":1,"method":"ping"},{"id":2,"method":"tools/call"}]"#);
+        assert!(conversation.has_repeatable_requests());
+        conversation.note_gateway_line(br#"[{"id":1,"result":{}},{"id":2,"result":{}}]"#);
+        assert!(!conversation.has_repeatable_requests());
+    }
+}
