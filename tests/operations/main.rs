@@ -15,4 +15,5 @@ mod reload;
 mod replacement;
 mod service;
 mod terminal;
+mod user_service;
 mod webhooks;

@@ -5,6 +5,7 @@ pub mod check;
 pub mod config;
 pub mod policy;
 pub mod servers;
+pub mod service;
 pub mod storage;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use self::{
     config::ConfigCommand,
     policy::{PolicyArgs, RulesArgs},
     servers::ServersArgs,
+    service::ServiceArgs,
     storage::{AuditArgs, BackupArgs, KeysArgs, StoreCommand},
 };
 use crate::version::VERSION;
@@ -101,6 +103,9 @@ pub enum Command {
     ///
     /// The link is opened with xdg-open on a desktop. It works once, within ten minutes.
     Open(OpenArgs),
+    /// Run the gateway as a systemd service of this user
+    #[command(after_long_help = service::HELP)]
+    Service(ServiceArgs),
     /// List, show and decide on changes in the terminal
     #[command(after_long_help = changes::HELP)]
     Changes(ChangesArgs),

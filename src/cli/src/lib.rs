@@ -28,6 +28,7 @@ mod policy;
 mod providers;
 mod recipes;
 mod rules;
+mod service;
 mod store;
 mod version;
 mod webhooks;
@@ -89,6 +90,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Serve(args) => return gateway::serve(&args),
         Command::Stdio(args) => return gateway::stdio(&args),
         Command::Open(args) => open::run(&args, &mut out),
+        Command::Service(args) => service::run(&args, &mut out),
         Command::Changes(args) => changes::run(&args, &mut out),
         Command::Servers(args) => providers::run(&args, &mut out),
         Command::Rules(args) => rules::run(&args, &mut out),

@@ -1,0 +1,385 @@
+//! `service`: runs the gateway as a unit of the user's systemd, for people who installed the program for themselves.
+//!
+//! The unit records in comments what `install` has created, so that `uninstall` removes that and nothing else. A unit of
+//! this name without these comments belongs to somebody else and is never touched.
+
+use std::{
+    fmt::Write as _,
+    fs, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{
+    args::{
+        DataArgs,
+        service::{ServiceArgs, ServiceCommand},
+    },
+    configuration,
+    exit::{Exit, Failure},
+    output::{Output, print_note},
+};
+use countersign_attach::{GatewayFile, socket, start};
+use countersign_config::Environment;
+use countersign_domain::changes::digest::hex;
+use countersign_runtime::{
+    data_dir::is_locked,
+    installation::{Installation, program_path},
+    secret,
+};
+
+const UNIT: &str = "countersign.service";
+/// The first line of a unit that `install` has written.
+const MARK: &str = "# Written by `countersign service install`. `countersign service uninstall` removes it.";
+const FOLDER_COMMENT: &str = "# Created folder: ";
+const COPY_COMMENT: &str = "# Copied program: ";
+/// The time that a gateway in the background may take to end.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// The time that the service may take to listen.
+const MAX_START_WAIT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+pub fn run(args: &ServiceArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let env = Environment::from_process();
+    let (Some(home), Some(config)) = (env.home(), env.config_home()) else {
+        return Err(Failure::new(Exit::Unavailable, "HOME is not set, so the folder of the user's units is not known"));
+    };
+    let service = Service { home, unit: config.join("systemd/user").join(UNIT) };
+    match args.command {
+        ServiceCommand::Install => service.install(&args.data, out),
+        ServiceCommand::Uninstall => service.uninstall(out),
+        ServiceCommand::Status => service.status(out),
+    }
+}
+
+struct Service {
+    home: PathBuf,
+    /// The path of the unit.
+    unit: PathBuf,
+}
+
+/// What `install` has created besides the unit.
+#[derive(Clone, Default)]
+struct Created {
+    /// The outermost folder comes first.
+    folders: Vec<PathBuf>,
+    /// The copy of the program, with the SHA-256 of its content.
+    copy: Option<(PathBuf, String)>,
+}
+
+impl Created {
+    fn from_unit(unit: &str) -> Self {
+        let mut created = Self::default();
+        for line in unit.lines() {
+            if let Some(folder) = line.strip_prefix(FOLDER_COMMENT) {
+                created.folders.push(folder.into());
+            } else if let Some(copy) = line.strip_prefix(COPY_COMMENT) {
+                created.copy = copy.split_once(' ').map(|(hash, path)| (path.into(), hash.to_owned()));
+            }
+        }
+        created
+    }
+}
+
+impl Service {
+    /// Returns the unit that `install` has written, or `None` if there is no unit.
+    fn read_unit(&self) -> Result<Option<String>, Failure> {
+        match fs::read_to_string(&self.unit) {
+            Ok(unit) if unit.starts_with(MARK) => Ok(Some(unit)),
+            Ok(_) => {
+                let message = format!(
+                    "{} was not written by `countersign service install`, so it stays as it is; move it away first",
+                    self.unit.display()
+                );
+                Err(Failure::new(Exit::Failed, message))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(cannot("read", &self.unit, &error)),
+        }
+    }
+
+    fn install(&self, args: &DataArgs, out: &mut Output) -> Result<Exit, Failure> {
+        // A service with an invalid configuration would not start.
+        let data = configuration(&args.flags())?.config.data;
+        let before = self.read_unit()?;
+        let mut created = before.as_deref().map(Created::from_unit).unwrap_or_default();
+        let program = self.stable_program(&mut created)?;
+        if let Some(folder) = self.unit.parent() {
+            create_folders(folder, &mut created)?;
+        }
+        let unit = unit_text(&program, args, &created)?;
+        let is_changed = before.as_deref() != Some(unit.as_str());
+        if is_changed {
+            write_file(&self.unit, unit.as_bytes(), 0o644)?;
+        }
+        out.write_line(&self.unit.display().to_string())?;
+        out.finish()?;
+        if let Err(why) = systemctl(&["daemon-reload"]) {
+            print_note(&format!(
+                "The user manager of systemd cannot be reached ({why}). Run these commands where it can:\n  \
+                 systemctl --user daemon-reload\n  systemctl --user enable --now {UNIT}"
+            ));
+            return Ok(Exit::Ok);
+        }
+        // Agents that lose the gateway in the background must not start another one before the service runs.
+        let lock = end_background_gateway(&data)?;
+        let enable = match (is_changed, before.is_some()) {
+            (true, true) => systemctl(&["enable", UNIT]).and_then(|_| systemctl(&["restart", UNIT])),
+            _ => systemctl(&["enable", "--now", UNIT]),
+        };
+        enable.map_err(|why| Failure::new(Exit::Failed, format!("{UNIT} could not be started: {why}")))?;
+        if lock.is_some() {
+            wait_for_gateway(&data);
+        }
+        print_note(&format!(
+            "The gateway runs as {UNIT} and starts at each login. `{}` signs you in to its dashboard, `journalctl --user \
+             -u {UNIT}` shows its log, and `loginctl enable-linger` keeps it running while you are logged out.",
+            Installation::Stable.command("open")
+        ));
+        Ok(Exit::Ok)
+    }
+
+    /// Returns the path of the program for the unit. A program in a cache is copied, because the cache may go at any time.
+    fn stable_program(&self, created: &mut Created) -> Result<PathBuf, Failure> {
+        let program = program_path().map_err(|error| {
+            Failure::new(Exit::Unavailable, format!("this program's own path is not known: {error}"))
+        })?;
+        if Installation::from_path(&program) == Installation::Stable {
+            return Ok(program);
+        }
+        let folder = self.home.join(".local/bin");
+        let copy = folder.join("countersign");
+        let bytes = fs::read(&program).map_err(|error| cannot("read", &program, &error))?;
+        let wanted = hex(&secret::hash(&bytes));
+        let present = hash_of(&copy)?;
+        let is_ours = created.copy.as_ref().is_some_and(|(path, hash)| *path == copy && present.as_ref() == Some(hash));
+        match present {
+            Some(present) if present == wanted => return Ok(copy),
+            Some(_) if !is_ours => {
+                let message = format!(
+                    "this program runs from a cache ({}), and {1} is another program; use that one for the service \
+                     (`{1} service install`), or move it away",
+                    program.display(),
+                    copy.display()
+                );
+                return Err(Failure::new(Exit::Failed, message));
+            }
+            _ => {}
+        }
+        create_folders(&folder, created)?;
+        write_file(&copy, &bytes, 0o755)?;
+        created.copy = Some((copy.clone(), wanted));
+        Ok(copy)
+    }
+
+    fn uninstall(&self, out: &mut Output) -> Result<Exit, Failure> {
+        let Some(unit) = self.read_unit()? else {
+            print_note(&format!("{} does not exist, so there is nothing to remove.", self.unit.display()));
+            return Ok(Exit::Ok);
+        };
+        let created = Created::from_unit(&unit);
+        if let Err(why) = systemctl(&["disable", "--now", UNIT]) {
+            print_note(&format!(
+                "The user manager of systemd cannot be reached ({why}). If the gateway still runs there, stop it with \
+                 `systemctl --user stop {UNIT}`."
+            ));
+            if let Some(folder) = self.unit.parent() {
+                let link = folder.join("default.target.wants").join(UNIT);
+                if fs::read_link(&link).is_ok_and(|target| target == self.unit) {
+                    remove(&link, fs::remove_file, out)?;
+                }
+            }
+        }
+        remove(&self.unit, fs::remove_file, out)?;
+        // The manager cannot be reached, or forgets the unit.
+        let _ = systemctl(&["daemon-reload"]);
+        if let Some((copy, hash)) = &created.copy {
+            match hash_of(copy)? {
+                Some(present) if present == *hash => remove(copy, fs::remove_file, out)?,
+                Some(_) => print_note(&format!("{} has been changed since, so it stays.", copy.display())),
+                None => {}
+            }
+        }
+        for folder in created.folders.iter().rev() {
+            if fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none()) {
+                remove(folder, fs::remove_dir, out)?;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+
+    fn status(&self, out: &mut Output) -> Result<Exit, Failure> {
+        let Some(unit) = self.read_unit()? else {
+            out.write_line(&format!("not installed ({} does not exist)", self.unit.display()))?;
+            return Ok(Exit::NotFound);
+        };
+        let state = |command| match systemctl(&[command, UNIT]) {
+            Ok(state) => state,
+            Err(state) if state.is_empty() => "unknown".to_owned(),
+            Err(state) => state,
+        };
+        let active = state("is-active");
+        let program = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap_or_default();
+        out.write_line(&format!("unit:    {}", self.unit.display()))?;
+        out.write_line(&format!("command: {program}"))?;
+        out.write_line(&format!("enabled: {}", state("is-enabled")))?;
+        out.write_line(&format!("state:   {active}"))?;
+        Ok(if active == "active" { Exit::Ok } else { Exit::Failed })
+    }
+}
+
+/// Ends the gateway that runs in the background, and returns the lock that keeps others from starting one.
+fn end_background_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
+    let Some(file) = GatewayFile::read(data).filter(|file| file.detached) else { return Ok(None) };
+    let deadline = Instant::now() + MAX_WAIT;
+    let locked = || is_locked(data).map_err(|error| Failure::new(Exit::Unavailable, error.to_string()));
+    let lock = loop {
+        if let Some(lock) = start::try_start_lock(data)? {
+            break lock;
+        }
+        if Instant::now() > deadline {
+            return Err(Failure::new(Exit::Unavailable, "another program has been starting a gateway for too long"));
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    };
+    let pid = i32::try_from(file.pid).ok().and_then(Pid::from_raw);
+    // A file without a listening gateway is left from a crash, and its pid may belong to another program.
+    if let Some(pid) = pid
+        && locked()?
+        && std::os::unix::net::UnixStream::connect(socket::path(data)).is_ok()
+    {
+        let _ = kill_process(pid, Signal::TERM);
+        while locked()? && Instant::now() < deadline {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+    Ok(Some(lock))
+}
+
+/// Waits until the service listens. If it does not start, agents may start a gateway in the background again.
+fn wait_for_gateway(data: &Path) {
+    let deadline = Instant::now() + MAX_START_WAIT;
+    while std::os::unix::net::UnixStream::connect(socket::path(data)).is_err() && Instant::now() < deadline {
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Runs a command of the user manager and returns its output. The error is the first line that explains it.
+fn systemctl(arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new("systemctl")
+        .arg("--user")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("systemctl: {error}"))?;
+    let first_line = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().trim().to_owned();
+    let text = first_line(&output.stdout);
+    match output.status.success() {
+        true => Ok(text),
+        false if text.is_empty() => Err(first_line(&output.stderr)),
+        false => Err(text),
+    }
+}
+
+/// Returns the text of the unit.
+fn unit_text(program: &Path, args: &DataArgs, created: &Created) -> Result<String, Failure> {
+    let mut command = quote(program)?;
+    command.push_str(" serve");
+    for (flag, path) in [("--config", &args.config), ("--data", &args.data)] {
+        if let Some(path) = path {
+            let path = std::path::absolute(path).map_err(|error| cannot("find", path, &error))?;
+            let _ = write!(command, " {flag} {}", quote(&path)?);
+        }
+    }
+    // A dollar sign is special in commands only.
+    let command = command.replace('$', "$$");
+    let mut text = format!("{MARK}\n");
+    for folder in &created.folders {
+        let _ = writeln!(text, "{FOLDER_COMMENT}{}", folder.display());
+    }
+    if let Some((copy, hash)) = &created.copy {
+        let _ = writeln!(text, "{COPY_COMMENT}{hash} {}", copy.display());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = quote(Path::new(&format!("PATH={}", path.to_string_lossy())))?;
+    let _ = write!(
+        text,
+        "
+[Unit]
+Description=Countersign MCP gateway
+Documentation=https://github.com/countersign/countersign
+
+[Service]
+Type=exec
+ExecStart={command}
+ExecReload=/bin/kill -HUP $MAINPID
+Environment={path}
+Restart=on-failure
+RestartSec=2s
+RestartPreventExitStatus=75 78
+TimeoutStopSec=90s
+UMask=0077
+
+[Install]
+WantedBy=default.target
+"
+    );
+    Ok(text)
+}
+
+/// Quotes a path for a unit.
+fn quote(path: &Path) -> Result<String, Failure> {
+    match path.to_str() {
+        Some(text) if !text.chars().any(char::is_control) => {
+            Ok(format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%")))
+        }
+        _ => {
+            let message = format!("{} cannot stand in a unit; use a path of plain text", path.display());
+            Err(Failure::new(Exit::Usage, message))
+        }
+    }
+}
+
+/// Creates a folder and those above it, and records which were missing.
+fn create_folders(folder: &Path, created: &mut Created) -> Result<(), Failure> {
+    let missing: Vec<_> = folder.ancestors().take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
+    fs::create_dir_all(folder).map_err(|error| cannot("create", folder, &error))?;
+    created.folders.extend(missing.into_iter().rev());
+    Ok(())
+}
+
+/// Writes a file under another name first, so that a running program of this name can be replaced.
+fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let written = fs::write(&new, bytes)
+        .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(mode)))
+        .and_then(|()| fs::rename(&new, path));
+    written.map_err(|error| cannot("write", path, &error))
+}
+
+fn remove(path: &Path, remove: fn(PathBuf) -> io::Result<()>, out: &mut Output) -> Result<(), Failure> {
+    match remove(path.to_owned()) {
+        Ok(()) => Ok(out.write_line(&format!("removed {}", path.display()))?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(cannot("remove", path, &error)),
+    }
+}
+
+/// Returns the SHA-256 of a file, or `None` if it does not exist.
+fn hash_of(path: &Path) -> Result<Option<String>, Failure> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(hex(&secret::hash(&bytes)))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(cannot("read", path, &error)),
+    }
+}
+
+fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Exit::Unavailable, format!("cannot {what} {}: {error}", path.display()))
+}
