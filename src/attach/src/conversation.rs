@@ -108,7 +108,7 @@ struct Handshake {
     is_complete: bool,
 }
 
-/// What to do with a line of the gateway.
+/// Tells the proxy how to handle a line of the gateway.
 #[derive(Debug, PartialEq, Eq)]
 pub enum GatewayLine<'a> {
     Forward(Cow<'a, [u8]>),

@@ -99,7 +99,7 @@ struct AnswerLine {
     background: bool,
 }
 
-/// What the gateway does with a process that it has admitted.
+/// Tells the gateway how to go on with a process that it has admitted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission<T> {
     Serve(T),

@@ -56,7 +56,7 @@ const NOTIFY_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG
 pub type Connection = ProxyConnection<BufReader<OwnedReadHalf>, OwnedWriteHalf>;
 
 /// The answer of a gateway that runs.
-enum Found {
+enum GatewayReply {
     Connection(Connection),
     /// The gateway serves, but was started in the background by an older program.
     Older(Connection),
@@ -82,7 +82,7 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayComma
     ensure_data_dir(data)?;
     let deadline = Instant::now() + HELD_TIMEOUT + START_TIMEOUT;
     loop {
-        if let Some(Found::Connection(connection)) = ask(data, hello).await? {
+        if let Some(GatewayReply::Connection(connection)) = ask(data, hello).await? {
             return Ok(connection);
         }
         let Some(_lock) = try_start_lock(data)? else {
@@ -98,8 +98,10 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayComma
         // Another process may have started a gateway before the lock was taken. An older one ends from here on.
         let replacing = Hello { replace: Some(true), ..hello.clone() };
         match ask(data, &replacing).await? {
-            Some(Found::Connection(connection) | Found::Older(connection)) => return Ok(connection),
-            Some(Found::Leaving) => tracing::info!(data = %data.display(), "an older gateway ends for this program"),
+            Some(GatewayReply::Connection(connection) | GatewayReply::Older(connection)) => return Ok(connection),
+            Some(GatewayReply::Leaving) => {
+                tracing::info!(data = %data.display(), "an older gateway ends for this program")
+            }
             None => {}
         }
         return start_gateway(data, hello, command).await;
@@ -112,13 +114,13 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayComma
 /// See [`AttachError`].
 pub async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, AttachError> {
     Ok(match ask(data, hello).await? {
-        Some(Found::Connection(connection) | Found::Older(connection)) => Some(connection),
-        Some(Found::Leaving) | None => None,
+        Some(GatewayReply::Connection(connection) | GatewayReply::Older(connection)) => Some(connection),
+        Some(GatewayReply::Leaving) | None => None,
     })
 }
 
 /// Connects and performs the handshake. Returns `None` if nobody listens.
-async fn ask(data: &Path, hello: &Hello) -> Result<Option<Found>, AttachError> {
+async fn ask(data: &Path, hello: &Hello) -> Result<Option<GatewayReply>, AttachError> {
     let no_answer = || AttachError::NoAnswer { socket: socket::path(data), within: WELCOME_TIMEOUT };
     let stream = timeout(WELCOME_TIMEOUT, socket::connect(data)).await.map_err(|_| no_answer())??;
     let Some(stream) = stream else { return Ok(None) };
@@ -129,9 +131,9 @@ async fn ask(data: &Path, hello: &Hello) -> Result<Option<Found>, AttachError> {
         Ok(Ok(Some(HelloAnswer::Welcome { version, is_background }))) => {
             let connection = Connection { reader, writer, is_background };
             let is_older = is_background && is_newer(OWN_VERSION, &version);
-            Ok(Some(if is_older { Found::Older(connection) } else { Found::Connection(connection) }))
+            Ok(Some(if is_older { GatewayReply::Older(connection) } else { GatewayReply::Connection(connection) }))
         }
-        Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(Found::Leaving)),
+        Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(GatewayReply::Leaving)),
         Ok(Ok(Some(HelloAnswer::Refused(why)))) => Err(AttachError::Refused(why)),
         // The gateway closed the connection because it is ending.
         Ok(Ok(None)) => Ok(None),

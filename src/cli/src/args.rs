@@ -96,6 +96,8 @@ pub enum Command {
     /// disconnected. stdout carries one JSON message per line and nothing else; logs go to stderr, those of the
     /// background gateway to gateway.log in the data directory. Exits with 0 at the end of stdin and on SIGTERM.
     ///
+    /// Replaces a background gateway of an older version, and goes on with the next gateway if its own one ends.
+    ///
     /// The agent's key is read from COUNTERSIGN_AGENT_KEY, or else from COUNTERSIGN_KEY; `auth.mode: keys` requires one. A
     /// key that may decide on changes is refused with exit code 5: an agent needs its own key with the role agent.
     Stdio(StdioArgs),

@@ -62,16 +62,16 @@ struct Service {
     unit: PathBuf,
 }
 
-/// What `install` has created besides the unit.
+/// Lists the files and folders that `install` has created besides the unit.
 #[derive(Clone, Default)]
-struct Created {
+struct InstalledFiles {
     /// The outermost folder comes first.
     folders: Vec<PathBuf>,
     /// The copy of the program, with the SHA-256 of its content.
     copy: Option<(PathBuf, String)>,
 }
 
-impl Created {
+impl InstalledFiles {
     fn from_unit(unit: &str) -> Self {
         let mut created = Self::default();
         for line in unit.lines() {
@@ -106,7 +106,7 @@ impl Service {
         // A service with an invalid configuration would not start.
         let data = configuration(&args.flags())?.config.data;
         let before = self.read_unit()?;
-        let mut created = before.as_deref().map(Created::from_unit).unwrap_or_default();
+        let mut created = before.as_deref().map(InstalledFiles::from_unit).unwrap_or_default();
         let program = self.stable_program(&mut created)?;
         if let Some(folder) = self.unit.parent() {
             create_folders(folder, &mut created)?;
@@ -144,7 +144,7 @@ impl Service {
     }
 
     /// Returns the path of the program for the unit. A program in a cache is copied, because the cache may go at any time.
-    fn stable_program(&self, created: &mut Created) -> Result<PathBuf, Failure> {
+    fn stable_program(&self, created: &mut InstalledFiles) -> Result<PathBuf, Failure> {
         let program = program_path().map_err(|error| {
             Failure::new(Exit::Unavailable, format!("this program's own path is not known: {error}"))
         })?;
@@ -181,7 +181,7 @@ impl Service {
             print_note(&format!("{} does not exist, so there is nothing to remove.", self.unit.display()));
             return Ok(Exit::Ok);
         };
-        let created = Created::from_unit(&unit);
+        let created = InstalledFiles::from_unit(&unit);
         if let Err(why) = systemctl(&["disable", "--now", UNIT]) {
             print_note(&format!(
                 "The user manager of systemd cannot be reached ({why}). If the gateway still runs there, stop it with \
@@ -286,7 +286,7 @@ fn systemctl(arguments: &[&str]) -> Result<String, String> {
 }
 
 /// Returns the text of the unit.
-fn unit_text(program: &Path, args: &DataArgs, created: &Created) -> Result<String, Failure> {
+fn unit_text(program: &Path, args: &DataArgs, created: &InstalledFiles) -> Result<String, Failure> {
     let mut command = quote(program)?;
     command.push_str(" serve");
     for (flag, path) in [("--config", &args.config), ("--data", &args.data)] {
@@ -345,7 +345,7 @@ fn quote(path: &Path) -> Result<String, Failure> {
 }
 
 /// Creates a folder and those above it, and records which were missing.
-fn create_folders(folder: &Path, created: &mut Created) -> Result<(), Failure> {
+fn create_folders(folder: &Path, created: &mut InstalledFiles) -> Result<(), Failure> {
     let missing: Vec<_> = folder.ancestors().take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
     fs::create_dir_all(folder).map_err(|error| cannot("create", folder, &error))?;
     created.folders.extend(missing.into_iter().rev());

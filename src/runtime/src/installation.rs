@@ -1,4 +1,5 @@
-//! How this program was installed: at a path that stays, or in a cache of a package runner that deletes it at any time.
+//! Finds out whether this program was installed at a path that stays, or runs from a cache of a package runner, which may
+//! delete it at any time.
 
 use std::path::{Path, PathBuf};
 

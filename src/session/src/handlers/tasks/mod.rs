@@ -14,6 +14,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{
     reviewed::{
         approval_page, ask_client,
+        dashboard_hint::dashboard_hint,
         finished_call::{ChangeOutcome, outcome_of},
         long_poll::{self, WaitOutcome},
     },
@@ -130,7 +131,10 @@ pub fn created(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Change, pro
         return Reply::passed_on(edit(&task, &[meta]));
     }
     notify_of_transitions(exchange, reviews, change, progress_token);
-    let text = countersign_review::gateway_tools::pending_text(change);
+    let mut text = countersign_review::gateway_tools::pending_text(change);
+    if let Some(hint) = dashboard_hint(exchange, reviews, change) {
+        text = format!("{text}\n{hint}");
+    }
     let meta = json!({ "io.modelcontextprotocol/model-immediate-response": text }).to_string();
     Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, reviews, change)))
 }
