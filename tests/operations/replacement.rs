@@ -109,7 +109,7 @@ fn newer_program_replaces_background_gateway() {
     thread::sleep(Duration::from_millis(200));
     assert_eq!(home.gateway_pid(), None, "the attached agent waits for the newer program");
     let mut command = home.command(&["serve", "--detached"]);
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut gateway = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the next gateway listens", || home.gateway_pid().is_some());
     drop(lock);
     let next = home.gateway_pid().unwrap();
@@ -123,6 +123,8 @@ fn newer_program_replaces_background_gateway() {
     assert_eq!(home.gateway_pid(), Some(next));
     agent.close();
     assert_eq!(agent.finish().0, 0);
+    signal(next, Signal::TERM);
+    assert_eq!(gateway.wait().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -314,7 +314,7 @@ Description=Countersign MCP gateway
 Documentation=https://github.com/countersign/countersign
 
 [Service]
-Type=exec
+Type=notify
 ExecStart={command}
 ExecReload=/bin/kill -HUP $MAINPID
 Environment={path}
