@@ -458,6 +458,18 @@ fn each_crate_has_a_short_header() {
 }
 
 #[test]
+fn no_file_of_rust_exceeds_500_lines() {
+    for folder in ["src", "tests"] {
+        for_each_file(&Path::new(ROOT).join(folder), &mut |file| {
+            if file.extension().is_some_and(|extension| extension == "rs") {
+                let lines = fs::read_to_string(file).unwrap().lines().count();
+                assert!(lines <= 500, "{}: {lines} lines", file.display());
+            }
+        });
+    }
+}
+
+#[test]
 fn deliberately_absent_features_are_absent() {
     let mut rust = String::new();
     sources(&Path::new(ROOT).join("src"), &mut rust, &mut String::new());

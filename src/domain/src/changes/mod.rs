@@ -264,8 +264,7 @@ impl Proposer {
     }
 }
 
-/// The server that runs the calls of a provider. Approvals are bound to it, so another server with the same name cannot
-/// use them.
+/// The server that runs a provider's calls. Approvals are bound to it; another server of the same name cannot use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ServedBy)]
@@ -476,8 +475,7 @@ pub struct Change {
     /// Questions that the tool may ask the proposer's client during the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dialogue: Option<Dialogue>,
-    /// The result of the tool after the call: its `content`, and where the tool returned them, `structuredContent` and
-    /// `isError`.
+    /// The result of the tool after the call: `content`, and if it returned them, `structuredContent` and `isError`.
     // A `countersign_provider::ToolResult`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
