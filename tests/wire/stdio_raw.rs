@@ -196,13 +196,15 @@ fn attached_agents_share_one_gateway_with_the_dashboard() {
 }
 
 #[test]
-fn attached_agent_ends_with_the_gateway() {
+fn attached_agent_outlives_the_gateway() {
     let gateway = Gateway::start();
     let mut agent = Agent::start(gateway.home.path(), &[], &[]);
     agent.initialize("2025-11-25");
     let (status, _home) = gateway.stop();
     assert_eq!(status.code(), Some(0));
-    agent.process.wait_for_exit();
+    let since = Instant::now();
+    agent.close();
+    check_clean_exit(&mut agent, since);
     assert!(
         agent.read_remaining().iter().all(|line| serde_json::from_str::<Value>(line).is_ok()),
         "nothing but JSON on stdout"

@@ -3,7 +3,7 @@
 
 use std::{
     cell::RefCell,
-    future::Future,
+    future::{Future, pending},
     io,
     time::{Duration, Instant},
 };
@@ -139,7 +139,7 @@ where
                 Ok(None) => interval = (interval * 2).min(MAX_SEARCH_INTERVAL),
                 Err(error) => return Err(ProxyOutcome::NoGateway(error)),
             },
-            filled = input.fill(), if !input.has_line() => match filled {
+            waited = input.wait_for_line_or_end() => match waited {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
                 Err(error) => return Err(ProxyOutcome::Failed(error)),
@@ -235,6 +235,18 @@ impl<I: AsyncRead + Unpin> Input<I> {
             }
         }
         Ok(true)
+    }
+
+    /// Waits for a line that can be sent, or for the end of the input if one is ready already. Returns `false` at the end.
+    /// Never returns if further lines follow the one that is ready. Cancel-safe.
+    async fn wait_for_line_or_end(&mut self) -> io::Result<bool> {
+        if !self.is_ready {
+            return self.fill().await;
+        }
+        if self.reader.fill_buf().await?.is_empty() {
+            return Ok(false);
+        }
+        pending().await
     }
 
     /// Sends the line, which must be ready, and forgets it.

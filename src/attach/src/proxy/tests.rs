@@ -1,5 +1,3 @@
-use std::future::pending;
-
 use tokio::io::{BufReader, DuplexStream, duplex, split};
 
 use super::*;
