@@ -2,19 +2,16 @@
 //
 // Tests in other languages run `node cluster.mjs NODES [CONFIG]`, where CONFIG is a JSON file. It prints one line of JSON with
 // the addresses and stops everything when its standard input ends.
-import { execFile, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 
-import { Gateway, eventually, startGateway, stopChild } from './gateway.mjs';
+import { Gateway, eventually, repository, run, startGateway, stopChild } from './gateway.mjs';
 
-const run = promisify(execFile);
-const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 
 /** Returns the shipped configuration with its addresses and servers replaced. */
 async function nginxConfiguration(folder, port, ports) {
@@ -40,15 +37,13 @@ class Cluster extends Gateway {
     async stop() {
         for (const node of this.nodes) await node.stop();
         await stopChild(this.nginx);
-        this.server.stdin.end();
-        await new Promise(resolve => (this.server.exitCode === null ? this.server.once('exit', resolve) : resolve()));
+        await this.postgres.stop();
         await rm(this.folder, { recursive: true, force: true });
     }
 }
 
-/** Starts `size` gateways with that configuration; the result is as that of `startGateway`, with `nodes`. */
-export async function startCluster(size, { env = {}, config } = {}) {
-    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-cluster-'));
+/** Starts a PostgreSQL. Returns its address, and `stop`, which ends it. */
+export async function startPostgres() {
     const server = spawn(path.join(repository, 'scripts/postgres'), ['-c', 'fsync=off', '-c', 'max_connections=200'], {
         stdio: ['pipe', 'pipe', 'inherit']
     });
@@ -56,10 +51,22 @@ export async function startCluster(size, { env = {}, config } = {}) {
         server.once('error', reject).once('exit', code => reject(new Error(`scripts/postgres ended with ${code}`)));
         createInterface({ input: server.stdout }).once('line', resolve);
     });
-    const cluster = new Cluster({ port: 0, folder, server, nodes: [] });
+    const ended = new Promise(resolve => server.once('exit', resolve));
+    const stop = () => {
+        server.stdin.end();
+        return ended;
+    };
+    return { address, stop };
+}
+
+/** Starts `size` gateways with that configuration; the result is as that of `startGateway`, with `nodes`. */
+export async function startCluster(size, { env = {}, config } = {}) {
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-cluster-'));
+    const postgres = await startPostgres();
+    const cluster = new Cluster({ port: 0, folder, postgres, nodes: [] });
     try {
-        await run('psql', ['--quiet', '--dbname', address, '--command', 'CREATE DATABASE cluster']);
-        cluster.env = { ...env, COUNTERSIGN_STORE__URL: address.replace(/postgres$/, 'cluster') };
+        await run('psql', ['--quiet', '--dbname', postgres.address, '--command', 'CREATE DATABASE cluster']);
+        cluster.env = { ...env, COUNTERSIGN_STORE__URL: postgres.address.replace(/postgres$/, 'cluster') };
         for (let n = 0; n < size; n++) {
             cluster.nodes.push(await startGateway({ env: cluster.env, config, nodes: 1 }));
         }

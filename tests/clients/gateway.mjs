@@ -7,8 +7,10 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
-const run = promisify(execFile);
-const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+/** Runs a program to its end; resolves with `{ stdout, stderr }`. */
+export const run = promisify(execFile);
+/** The folder of the repository. */
+export const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 
 /** The program under test. */
 export const binary = path.resolve(repository, process.env.COUNTERSIGN_BIN ?? 'target/debug/countersign');
@@ -116,6 +118,15 @@ export async function listeningPort(pid) {
             }
         }
     });
+}
+
+/** Returns a port that is free now. A program that can choose its port itself needs no such port. */
+export async function freePort() {
+    const server = net.createServer();
+    await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
+    const { port } = server.address();
+    await new Promise(resolve => server.close(resolve));
+    return port;
 }
 
 /** Reserves a port and closes every connection to it, as if no server were there. */

@@ -1,15 +1,11 @@
 // Real servers, and calls of each of their tools.
-import { execFile, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 
 import { command, packageFile } from './fixture.mjs';
-import { environment, eventually, listeningPort, stopChild } from './gateway.mjs';
+import { environment, eventually, listeningPort, repository, run, stopChild } from './gateway.mjs';
 
-const run = promisify(execFile);
-const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 /** The Python of the environment in which `scripts/test` installs the Python servers. */
 const python = path.join(repository, 'tests/.cache/venv-servers/bin/python');
 

@@ -1,21 +1,17 @@
 // Tests the Helm chart and the compose files: their form by the schemas of Kubernetes, of compose and of the chart itself, and
 // the commands and configurations in them, started as processes.
 import assert from 'node:assert/strict';
-import { execFile, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { mkdir, mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
-import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 
-import { binary, environment, eventually, stopChild } from '../clients/gateway.mjs';
+import { startPostgres } from '../clients/cluster.mjs';
+import { binary, environment, eventually, freePort, repository, run, stopChild } from '../clients/gateway.mjs';
 import { approveFirstWrite } from './first-write.mjs';
 
-const run = promisify(execFile);
-const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 const programs = path.join(repository, 'tests/.cache/venv-packages/bin');
 const packages = path.join(process.env.CARGO_TARGET_DIR ?? path.join(repository, 'target'), 'packages');
 
@@ -118,31 +114,6 @@ const only = (name, kind) => {
     assert.equal(documents.length, 1, `${name}: ${kind}`);
     return documents[0];
 };
-
-async function freePort() {
-    const server = net.createServer();
-    await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
-    const { port } = server.address();
-    await new Promise(resolve => server.close(resolve));
-    return port;
-}
-
-/** Starts a PostgreSQL for a test, and returns its address and a function that stops it. */
-async function startPostgres() {
-    const server = spawn(path.join(repository, 'scripts/postgres'), ['-c', 'fsync=off'], { stdio: ['pipe', 'pipe', 'inherit'] });
-    const address = await new Promise((resolve, reject) => {
-        server.once('error', reject).once('exit', code => reject(new Error(`scripts/postgres ended with ${code}`)));
-        createInterface({ input: server.stdout }).once('line', resolve);
-    });
-    const ended = new Promise(resolve => server.once('exit', resolve));
-    return {
-        address,
-        stop() {
-            server.stdin.end();
-            return ended;
-        }
-    };
-}
 
 /** A gateway that runs with the environment and the files of a container, but on loopback. */
 class Container {

@@ -5,8 +5,8 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
-import { binary } from '../clients/gateway.mjs';
-import { System, command, reasonToSkip, repository } from './system.mjs';
+import { binary, repository } from '../clients/gateway.mjs';
+import { System, command, reasonToSkip } from './system.mjs';
 
 /** The version of npm that belongs to Node 22. */
 const NPM = '10.9.9';

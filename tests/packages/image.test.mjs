@@ -3,19 +3,15 @@
 // A runtime such as podman needs more rights than a test machine may have. Therefore the root file system is unpacked and
 // mounted read-only in a mount namespace of its own, and the program runs in it as the user of the image.
 import assert from 'node:assert/strict';
-import { execFile, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { chown, mkdir, mkdtemp, readFile, readdir, rm, stat } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 
-import { PermanentError, binary, eventually } from '../clients/gateway.mjs';
+import { PermanentError, binary, eventually, repository, run } from '../clients/gateway.mjs';
 import { approveFirstWrite } from './first-write.mjs';
 
-const run = promisify(execFile);
-const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 const USER = 65532;
 const MEGABYTE = 1_000_000;
 

@@ -1,19 +1,15 @@
 // Builds packages for tests, and uses an installed program in an empty home.
 import assert from 'node:assert/strict';
-import { execFile, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 
 import { Client } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 
-import { Reviewer, binary, eventually } from '../clients/gateway.mjs';
+import { Reviewer, binary, eventually, repository, run } from '../clients/gateway.mjs';
 
-export const run = promisify(execFile);
-export const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 /** The programs of tests/packages/requirements.txt. */
 export const pythonPrograms = path.join(repository, 'tests/.cache/venv-packages/bin');
 

@@ -5,8 +5,9 @@ import { access, readFile, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
 
+import { repository, run } from '../clients/gateway.mjs';
 import { approveFirstWrite } from './first-write.mjs';
-import { buildPackages, emptyEnvironment, pythonPrograms, repository, run, temporaryFolder, useOverStdio } from './installed.mjs';
+import { buildPackages, emptyEnvironment, pythonPrograms, temporaryFolder, useOverStdio } from './installed.mjs';
 
 const readJson = async file => JSON.parse(await readFile(file, 'utf8'));
 

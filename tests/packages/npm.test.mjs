@@ -1,33 +1,22 @@
 // Installs the npm packages from a local registry into empty homes and uses them up to the first approved write.
 import assert from 'node:assert/strict';
 import { readdir, rm, writeFile } from 'node:fs/promises';
-import net from 'node:net';
 import path from 'node:path';
 import { test } from 'node:test';
 
-import { eventually } from '../clients/gateway.mjs';
+import { eventually, freePort, repository, run } from '../clients/gateway.mjs';
 import { approveFirstWrite } from './first-write.mjs';
 import {
     buildPackages,
     emptyEnvironment,
     isRunning,
     lastLine,
-    repository,
-    run,
     runningGateway,
     start,
     startSession,
     temporaryFolder,
     useOverStdio
 } from './installed.mjs';
-
-async function freePort() {
-    const server = net.createServer();
-    await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
-    const { port } = server.address();
-    await new Promise(resolve => server.close(resolve));
-    return port;
-}
 
 /** Starts a registry that has no packages and asks no other registry. */
 async function startRegistry(t, folder) {

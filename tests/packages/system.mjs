@@ -1,16 +1,12 @@
 // Boots a small Debian system in a container, with a real systemd and a network of its own, so that packages can be installed
 // and their services run.
-import { execFile, execFileSync, spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 
-import { eventually, PermanentError, stopChild } from '../clients/gateway.mjs';
+import { eventually, PermanentError, repository, run, stopChild } from '../clients/gateway.mjs';
 
-const runFile = promisify(execFile);
-export const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 
 /** Returns why no system can be booted here, or `false`. */
 export function reasonToSkip() {
@@ -26,7 +22,7 @@ export function reasonToSkip() {
 /** Runs a command on this machine and resolves with its output. */
 export async function command(program, parameters, options = {}) {
     try {
-        const { stdout, stderr } = await runFile(program, parameters, { cwd: repository, maxBuffer: 64 << 20, ...options });
+        const { stdout, stderr } = await run(program, parameters, { cwd: repository, maxBuffer: 64 << 20, ...options });
         return { stdout, stderr };
     } catch (error) {
         throw new Error(`${program} ${parameters.join(' ')}: ${error.code}\n${error.stdout}\n${error.stderr}`);

@@ -1,19 +1,15 @@
 // Installs the program from a release folder with the install script, and uses it up to the first approved write.
 import assert from 'node:assert/strict';
-import { execFile, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { createServer } from 'node:http';
 import { access, cp, mkdir, mkdtemp, readFile, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 
-import { binary, LISTEN, publishedPort, stopChild } from '../clients/gateway.mjs';
+import { binary, LISTEN, publishedPort, repository, run, stopChild } from '../clients/gateway.mjs';
 import { approveFirstWrite } from './first-write.mjs';
 
-const run = promisify(execFile);
-const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 const output = path.join(process.env.CARGO_TARGET_DIR ?? path.join(repository, 'target'), 'packages/tarball');
 /** Everything that the install script needs, except for curl or wget. */
 const TOOLS = ['sh', 'chmod', 'cut', 'getconf', 'gzip', 'mkdir', 'mktemp', 'mv', 'rm', 'sed', 'sha256sum', 'tar', 'uname'];

