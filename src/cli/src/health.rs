@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use actix_web::http::StatusCode;
-use serde::{Deserialize, de::IgnoredAny};
+use serde_json::Value;
 
 use super::{
     args::ConnectArgs,
@@ -12,34 +12,13 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, one_line},
 };
+use countersign_app::serve::unready_reasons;
 use countersign_net::{self as net, tls};
 
 /// The time limit of the whole command.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The size limit of the response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
-
-/// The part of the response to `GET /health` that is shown.
-#[derive(Deserialize)]
-struct Health {
-    status: String,
-    ready: bool,
-    checks: Checks,
-}
-
-#[derive(Deserialize)]
-struct Checks {
-    store: String,
-    upstreams: RequiredServers,
-}
-
-/// `ok`, or the required servers that are missing.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum RequiredServers {
-    Missing { missing: Vec<String> },
-    Ok(IgnoredAny),
-}
 
 /// Prints the health. Every failure gives the exit code 1, because probes and containers know no other one.
 pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -53,15 +32,20 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
             tokio::time::timeout(TIMEOUT, request(args)).await.unwrap_or_else(|_| Err(timeout()))
         })
         .map_err(|failure| failed(failure.message))?;
-    let health: Health = serde_json::from_slice(&body)
-        .map_err(|_| failed(format!("the response of {url} ({status}) is not from a Countersign gateway")))?;
-    let is_ready = status == StatusCode::OK && health.ready;
+    let health: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let store = health["checks"]["store"].as_str();
+    let (Some(summary), Some(ready), Some(_)) = (health["status"].as_str(), health["ready"].as_bool(), store) else {
+        return Err(failed(format!("the response of {url} ({status}) is not from a Countersign gateway")));
+    };
+    let is_ready = status == StatusCode::OK && ready;
     if args.json {
         out.write_json(&String::from_utf8_lossy(&body))?;
     } else if is_ready {
         out.write_line(&format!("the gateway at {url} is ready"))?;
     } else {
-        return Err(failed(format!("the gateway at {url} is not ready: {}", describe(&health))));
+        let reasons = unready_reasons(&health).join("; ");
+        let reasons = if reasons.is_empty() { summary } else { &reasons };
+        return Err(failed(format!("the gateway at {url} is not ready: {}", one_line(reasons))));
     }
     Ok(if is_ready { Exit::Ok } else { Exit::Failed })
 }
@@ -86,14 +70,4 @@ async fn request(args: &ConnectArgs) -> Result<(String, StatusCode, Vec<u8>), Fa
     let mut response = http.get(format!("{url}/health")).send().await.map_err(|error| unanswered(error.to_string()))?;
     let body = response.body().limit(MAX_RESPONSE_BYTES).await.map_err(|error| unanswered(error.to_string()))?;
     Ok((url, response.status(), body.to_vec()))
-}
-
-fn describe(health: &Health) -> String {
-    let store = (health.checks.store != "ok").then(|| format!("store {}", one_line(&health.checks.store)));
-    let servers = match &health.checks.upstreams {
-        RequiredServers::Missing { missing } => Some(format!("no connection to {}", one_line(&missing.join(", ")))),
-        RequiredServers::Ok(_) => None,
-    };
-    let reasons: Vec<String> = store.into_iter().chain(servers).collect();
-    if reasons.is_empty() { one_line(&health.status).into_owned() } else { reasons.join("; ") }
 }

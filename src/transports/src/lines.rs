@@ -164,18 +164,18 @@ where
 /// does (`limits.drain`). Until then the input is read, because a running call may wait for an answer of its client.
 async fn wait_for_drain(endpoint: &McpEndpoint, shared: &SessionShared) {
     endpoint.shutdown.cancelled().await;
-    while shared.in_flight() > 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_for_answers(shared).await;
 }
 
 async fn wait_for_last_answers(shared: &SessionShared) {
-    let done = async {
-        while shared.in_flight() > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, done).await;
+    let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, wait_for_answers(shared)).await;
+}
+
+/// Waits until no request of the session is in flight.
+async fn wait_for_answers(shared: &SessionShared) {
+    while shared.in_flight() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 async fn read<R: AsyncRead + Unpin>(

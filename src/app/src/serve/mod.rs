@@ -19,6 +19,7 @@ use actix_web::dev::ServerHandle;
 use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
 
+pub use self::notify::unready_reasons;
 use self::{notify::ServiceManager, start::start};
 use countersign_attach::{Users, gateway_file, hello, socket};
 use countersign_auth::{codes, stored_credentials::StoredCredentials};

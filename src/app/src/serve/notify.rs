@@ -98,12 +98,19 @@ pub fn describe(server: &McpServer) -> String {
     if health["ready"] == true {
         return format!("Serving {}", server.reviews.address.dashboard().trim_end_matches("#/"));
     }
+    format!("Not ready: {}", unready_reasons(&health).join("; "))
+}
+
+/// Returns the checks of a response to `GET /health` that failed, in words.
+#[must_use]
+pub fn unready_reasons(health: &Value) -> Vec<String> {
     let checks = &health["checks"];
     let store = checks["store"].as_str().filter(|store| *store != "ok").map(|store| format!("store {store}"));
-    let missing = checks["upstreams"]["missing"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let missing = missing.map(|server| format!("no connection to {server}"));
-    let reasons: Vec<String> = store.into_iter().chain(missing).collect();
-    format!("Not ready: {}", reasons.join("; "))
+    let missing = checks["upstreams"]["missing"].as_array().map(|missing| {
+        let servers: Vec<&str> = missing.iter().filter_map(Value::as_str).collect();
+        format!("no connection to {}", servers.join(", "))
+    });
+    store.into_iter().chain(missing).collect()
 }
 
 /// Connects to a socket by its path, or by its abstract name, which `@` begins.
