@@ -269,7 +269,7 @@ impl Conversation {
             && pending.is_initialize
             && let (Some(request), Some(result)) = (pending.line, message.result)
         {
-            self.handshake = handshake(request, result);
+            self.handshake = Handshake::new(request, result);
         }
         GatewayLine::Forward(line.into())
     }
@@ -301,11 +301,11 @@ impl Conversation {
             .collect();
         for id in lost {
             self.remove(&id);
-            lines.push(outcome_unknown(&id));
+            lines.push(format_unknown_outcome(&id));
         }
         for (id, _) in self.questions.iter().filter(|(_, question)| question.gateway == self.gateway) {
             let params = format!(r#"{{"requestId":{id},"reason":"the gateway has ended"}}"#);
-            lines.push(notification("notifications/cancelled", Some(&params)));
+            lines.push(format_notification("notifications/cancelled", Some(&params)));
         }
         self.gateway += 1;
         lines
@@ -326,7 +326,7 @@ impl Conversation {
         request["id"] = format!("{REPLAY_PREFIX}initialize").into();
         // The agent goes on in the revision that it knows, even if this gateway has a newer one.
         request["params"]["protocolVersion"] = handshake.protocol_version.as_str().into();
-        Some(line_of(&request))
+        Some(format!("{request}\n").into_bytes())
     }
 
     /// Returns the lines that follow the handshake with a new gateway: the state of the session and the requests that are
@@ -339,21 +339,17 @@ impl Conversation {
         if let Some(handshake) = &self.handshake
             && handshake.is_complete
         {
-            lines.push(notification("notifications/initialized", None));
+            lines.push(format_notification("notifications/initialized", None));
+            let replay = |id: &str, method: &str, params: &str| {
+                format!(r#"{{"jsonrpc":"2.0","id":"{REPLAY_PREFIX}{id}","method":"{method}","params":{params}}}"#)
+                    + "\n"
+            };
             if let Some(level) = &self.log_level {
-                lines.push(
-                    format!(
-                        "{{\"jsonrpc\":\"2.0\",\"id\":\"{REPLAY_PREFIX}level\",\"method\":\"logging/setLevel\",\"params\":{level}}}\n"
-                    )
-                    .into_bytes(),
-                );
+                lines.push(replay("level", "logging/setLevel", level).into_bytes());
             }
             for (number, uri) in self.subscriptions.iter().enumerate() {
-                let id = format!("{REPLAY_PREFIX}subscription-{number}");
-                let params = json!({ "uri": uri });
-                lines.push(line_of(
-                    &json!({ "jsonrpc": "2.0", "id": id, "method": "resources/subscribe", "params": params }),
-                ));
+                let params = json!({ "uri": uri }).to_string();
+                lines.push(replay(&format!("subscription-{number}"), "resources/subscribe", &params).into_bytes());
             }
         }
         let mut repeated: Vec<_> = self.pending.values_mut().filter(|request| request.is_sent).collect();
@@ -369,7 +365,10 @@ impl Conversation {
     /// Returns the announcements that the lists may have changed, because another gateway serves them.
     fn announcements(&self) -> Vec<Vec<u8>> {
         let handshake = self.handshake.iter().filter(|handshake| handshake.is_complete);
-        handshake.flat_map(|handshake| &handshake.announced_lists).map(|method| notification(method, None)).collect()
+        handshake
+            .flat_map(|handshake| &handshake.announced_lists)
+            .map(|method| format_notification(method, None))
+            .collect()
     }
 }
 
@@ -392,23 +391,26 @@ fn was_not_begun(error: &RawValue, is_read: bool) -> bool {
     data["code"] == "SHUTTING_DOWN" && (is_read || data["started"] == false)
 }
 
-fn handshake(request: Vec<u8>, result: &RawValue) -> Option<Handshake> {
-    let result: Value = serde_json::from_str(result.get()).ok()?;
-    let lists = [
-        ("tools", "notifications/tools/list_changed"),
-        ("resources", "notifications/resources/list_changed"),
-        ("prompts", "notifications/prompts/list_changed"),
-    ];
-    let announced = |(list, _): &(&str, _)| result["capabilities"][*list]["listChanged"] == true;
-    Some(Handshake {
-        request,
-        protocol_version: result["protocolVersion"].as_str()?.to_owned(),
-        announced_lists: lists.into_iter().filter(announced).map(|(_, method)| method).collect(),
-        is_complete: false,
-    })
+impl Handshake {
+    /// Returns the handshake of a request and its result, or `None` if the result has no revision.
+    fn new(request: Vec<u8>, result: &RawValue) -> Option<Self> {
+        let result: Value = serde_json::from_str(result.get()).ok()?;
+        let lists = [
+            ("tools", "notifications/tools/list_changed"),
+            ("resources", "notifications/resources/list_changed"),
+            ("prompts", "notifications/prompts/list_changed"),
+        ];
+        let announced = |(list, _): &(&str, _)| result["capabilities"][*list]["listChanged"] == true;
+        Some(Self {
+            request,
+            protocol_version: result["protocolVersion"].as_str()?.to_owned(),
+            announced_lists: lists.into_iter().filter(announced).map(|(_, method)| method).collect(),
+            is_complete: false,
+        })
+    }
 }
 
-fn outcome_unknown(id: &str) -> Vec<u8> {
+fn format_unknown_outcome(id: &str) -> Vec<u8> {
     let message = "The gateway has ended before it answered this request, so its outcome is unknown: it may have been done. \
                    Read the live state, or call list_changes, before you repeat it.";
     format!(
@@ -417,13 +419,9 @@ fn outcome_unknown(id: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-fn notification(method: &str, params: Option<&str>) -> Vec<u8> {
+fn format_notification(method: &str, params: Option<&str>) -> Vec<u8> {
     let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
     format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\"{params}}}\n").into_bytes()
-}
-
-fn line_of(message: &Value) -> Vec<u8> {
-    format!("{message}\n").into_bytes()
 }
 
 /// Replaces a part of the line, which borrows from it.

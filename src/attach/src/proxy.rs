@@ -112,15 +112,12 @@ where
 
 /// Waits for another gateway. Starts one only when the agent needs it, and only after [`RESTART_TIME`] if a person or a
 /// service had started the last one. Returns `None` if the agent ends.
-async fn find_gateway<I, R, W>(
-    input: &mut Input<I>,
+async fn find_gateway<R, W>(
+    input: &mut Input<impl AsyncRead + Unpin>,
     conversation: &RefCell<Conversation>,
     connect: &mut impl AsyncFnMut(bool) -> Result<Option<Connection<R, W>>, AttachError>,
     was_background: bool,
-) -> Result<Option<Connection<R, W>>, ProxyOutcome>
-where
-    I: AsyncRead + Unpin,
-{
+) -> Result<Option<Connection<R, W>>, ProxyOutcome> {
     let may_start_at = Instant::now() + if was_background { Duration::ZERO } else { RESTART_TIME };
     let mut interval = FIRST_SEARCH_INTERVAL;
     loop {
@@ -149,19 +146,13 @@ where
 }
 
 /// Carries lines between the agent and one gateway.
-async fn carry<I, O, R, W>(
-    input: &mut Input<I>,
-    output: &mut O,
-    connection: Connection<R, W>,
+async fn carry(
+    input: &mut Input<impl AsyncRead + Unpin>,
+    output: &mut (impl AsyncWrite + Unpin),
+    connection: Connection<impl AsyncBufRead + Unpin, impl AsyncWrite + Unpin>,
     conversation: &RefCell<Conversation>,
     terminate: &mut (impl Future<Output = ()> + Unpin),
-) -> ProxyOutcome
-where
-    I: AsyncRead + Unpin,
-    O: AsyncWrite + Unpin,
-    R: AsyncBufRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
+) -> ProxyOutcome {
     let resumed = Notify::new();
     let download = download(connection.reader, output, conversation, &resumed);
     tokio::pin!(download);

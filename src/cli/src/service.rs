@@ -6,7 +6,7 @@
 use std::{
     fmt::Write as _,
     fs, io,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -98,7 +98,7 @@ impl Service {
                 Err(Failure::new(Exit::Failed, message))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(cannot("read", &self.unit, &error)),
+            Err(error) => Err(path_failure("read", &self.unit, &error)),
         }
     }
 
@@ -153,9 +153,9 @@ impl Service {
         }
         let folder = self.home.join(".local/bin");
         let copy = folder.join("countersign");
-        let bytes = fs::read(&program).map_err(|error| cannot("read", &program, &error))?;
+        let bytes = fs::read(&program).map_err(|error| path_failure("read", &program, &error))?;
         let wanted = hex(&secret::hash(&bytes));
-        let present = hash_of(&copy)?;
+        let present = hash_file(&copy)?;
         let is_ours = created.copy.as_ref().is_some_and(|(path, hash)| *path == copy && present.as_ref() == Some(hash));
         match present {
             Some(present) if present == wanted => return Ok(copy),
@@ -198,7 +198,7 @@ impl Service {
         // The manager cannot be reached, or forgets the unit.
         let _ = systemctl(&["daemon-reload"]);
         if let Some((copy, hash)) = &created.copy {
-            match hash_of(copy)? {
+            match hash_file(copy)? {
                 Some(present) if present == *hash => remove(copy, fs::remove_file, out)?,
                 Some(_) => print_note(&format!("{} has been changed since, so it stays.", copy.display())),
                 None => {}
@@ -236,7 +236,7 @@ impl Service {
 fn end_background_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
     let Some(file) = GatewayFile::read(data).filter(|file| file.detached) else { return Ok(None) };
     let deadline = Instant::now() + MAX_WAIT;
-    let locked = || is_locked(data).map_err(|error| Failure::new(Exit::Unavailable, error.to_string()));
+    let is_held = || is_locked(data).map_err(|error| Failure::new(Exit::Unavailable, error.to_string()));
     let lock = loop {
         if let Some(lock) = start::try_start_lock(data)? {
             break lock;
@@ -249,11 +249,11 @@ fn end_background_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
     let pid = i32::try_from(file.pid).ok().and_then(Pid::from_raw);
     // A file without a listening gateway is left from a crash, and its pid may belong to another program.
     if let Some(pid) = pid
-        && locked()?
-        && std::os::unix::net::UnixStream::connect(socket::path(data)).is_ok()
+        && is_held()?
+        && is_listening(data)
     {
         let _ = kill_process(pid, Signal::TERM);
-        while locked()? && Instant::now() < deadline {
+        while is_held()? && Instant::now() < deadline {
             std::thread::sleep(POLL_INTERVAL);
         }
     }
@@ -263,9 +263,13 @@ fn end_background_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
 /// Waits until the service listens. If it does not start, agents may start a gateway in the background again.
 fn wait_for_gateway(data: &Path) {
     let deadline = Instant::now() + MAX_START_WAIT;
-    while std::os::unix::net::UnixStream::connect(socket::path(data)).is_err() && Instant::now() < deadline {
+    while !is_listening(data) && Instant::now() < deadline {
         std::thread::sleep(POLL_INTERVAL);
     }
+}
+
+fn is_listening(data: &Path) -> bool {
+    UnixStream::connect(socket::path(data)).is_ok()
 }
 
 /// Runs a command of the user manager and returns its output. The error is the first line that explains it.
@@ -291,7 +295,7 @@ fn unit_text(program: &Path, args: &DataArgs, created: &InstalledFiles) -> Resul
     command.push_str(" serve");
     for (flag, path) in [("--config", &args.config), ("--data", &args.data)] {
         if let Some(path) = path {
-            let path = std::path::absolute(path).map_err(|error| cannot("find", path, &error))?;
+            let path = std::path::absolute(path).map_err(|error| path_failure("find", path, &error))?;
             let _ = write!(command, " {flag} {}", quote(&path)?);
         }
     }
@@ -347,7 +351,7 @@ fn quote(path: &Path) -> Result<String, Failure> {
 /// Creates a folder and those above it, and records which were missing.
 fn create_folders(folder: &Path, created: &mut InstalledFiles) -> Result<(), Failure> {
     let missing: Vec<_> = folder.ancestors().take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
-    fs::create_dir_all(folder).map_err(|error| cannot("create", folder, &error))?;
+    fs::create_dir_all(folder).map_err(|error| path_failure("create", folder, &error))?;
     created.folders.extend(missing.into_iter().rev());
     Ok(())
 }
@@ -360,26 +364,27 @@ fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
     let written = fs::write(&new, bytes)
         .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(mode)))
         .and_then(|()| fs::rename(&new, path));
-    written.map_err(|error| cannot("write", path, &error))
+    written.map_err(|error| path_failure("write", path, &error))
 }
 
 fn remove(path: &Path, remove: fn(PathBuf) -> io::Result<()>, out: &mut Output) -> Result<(), Failure> {
     match remove(path.to_owned()) {
         Ok(()) => Ok(out.write_line(&format!("removed {}", path.display()))?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(cannot("remove", path, &error)),
+        Err(error) => Err(path_failure("remove", path, &error)),
     }
 }
 
 /// Returns the SHA-256 of a file, or `None` if it does not exist.
-fn hash_of(path: &Path) -> Result<Option<String>, Failure> {
+fn hash_file(path: &Path) -> Result<Option<String>, Failure> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(hex(&secret::hash(&bytes)))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(cannot("read", path, &error)),
+        Err(error) => Err(path_failure("read", path, &error)),
     }
 }
 
-fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::new(Exit::Unavailable, format!("cannot {what} {}: {error}", path.display()))
+/// Returns the failure of an action on a path, which `action` names as a verb.
+fn path_failure(action: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Exit::Unavailable, format!("cannot {action} {}: {error}", path.display()))
 }
