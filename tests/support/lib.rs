@@ -146,6 +146,19 @@ pub fn signal(pid: u32, signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(pid, signal);
 }
 
+/// Stops one of our processes, and waits until each of its threads has stopped: until then, they answer requests.
+pub fn freeze(pid: u32) {
+    signal(pid, rustix::process::Signal::STOP);
+    eventually("its threads stop", || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let stopped = |stat: &str| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
+        threads
+            .flatten()
+            .all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| stopped(&stat)))
+            .then_some(())
+    });
+}
+
 /// A child process that does not outlive its test.
 pub struct Process(pub Child);
 

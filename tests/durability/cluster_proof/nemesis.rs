@@ -184,7 +184,7 @@ impl<'a> Nemesis<'a> {
     /// Freezes a node with calls in flight for longer than a lease, then lets it continue.
     fn freeze_node(&mut self, n: usize) {
         let pid = self.nodes[n].process.as_ref().unwrap().0.id();
-        support::signal(pid, Signal::STOP);
+        support::freeze(pid);
         let port = self.world.ports[n].swap(0, Ordering::SeqCst);
         std::thread::sleep(LONGER_THAN_LEASE);
         self.pause(1500);

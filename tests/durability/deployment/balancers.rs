@@ -249,7 +249,7 @@ fn freeze_one(machines: &Machines, reviewer: &str, agent: &str) {
     for balancer in [BALANCER, HAPROXY] {
         eventually("it serves", || (Ask::Read.send(balancer, reviewer).0 == 200).then_some(()));
     }
-    support::signal(machines.gateways[0].0.id(), rustix::process::Signal::STOP);
+    support::freeze(machines.gateways[0].0.id());
     for (ask, key) in [(Ask::Post, reviewer), (Ask::Call, agent)] {
         eventually("nginx gives up", || (ask.send(BALANCER, key).0 == 504).then_some(()));
         // HAProxy checks the node, and then skips it.

@@ -109,7 +109,7 @@ fn frozen_node_reports_a_late_result() {
     let pid = cluster.node(0).process.0.id();
     assert_eq!(cluster.decide(0, &id, "approve").0, 200);
     eventually("it was called", || cluster.upstream.has_applied("z").then_some(()));
-    support::signal(pid, rustix::process::Signal::STOP);
+    support::freeze(pid);
     // Its answer arrives while nobody can read it.
     cluster.upstream.release();
     let change = eventually("the other node notices", || {

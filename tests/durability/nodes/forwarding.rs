@@ -221,7 +221,7 @@ fn forwarded_streams_share_connections() {
 
     // The node freezes: once its lease has expired, requests are told that it is gone, and its streams end.
     let pid = cluster.node(0).process.0.id();
-    support::signal(pid, rustix::process::Signal::STOP);
+    support::freeze(pid);
     let ping = request(2, "ping", json!({})).to_string();
     let answer = cluster.node(1).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
     assert_eq!(answer.status, 404, "{}", answer.text());
