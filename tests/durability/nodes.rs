@@ -56,7 +56,10 @@ impl Cluster {
     }
 
     /// Starts nodes with extra configuration and environment for each.
-    fn with_config_and_env<'a>(more: &[&str], environment: impl Fn(usize) -> Vec<(&'a str, &'a str)>) -> Self {
+    pub(crate) fn with_config_and_env<'a>(
+        more: &[&str],
+        environment: impl Fn(usize) -> Vec<(&'a str, &'a str)>,
+    ) -> Self {
         Self::start_nodes(more, environment, |_, _| None)
     }
 

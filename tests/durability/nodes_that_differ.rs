@@ -1,4 +1,5 @@
-//! Tests of nodes that differ: in the configuration file, in the server behind a name, or in the version of the schema.
+//! Tests of nodes that differ: in the home directory, in the configuration file, in the server behind a name, or in the
+//! version of the schema.
 
 use std::sync::Arc;
 
@@ -30,6 +31,14 @@ fn start(cluster: &mut Cluster, n: usize, home: tempfile::TempDir, config: &str)
         let tools = cluster.node(n).request("GET", "/tools", &[], b"").text();
         tools.contains("count__apply").then_some(())
     });
+}
+
+#[test]
+fn home_directory_is_not_part_of_the_configuration() {
+    let homes = ["/nonexistent/a", "/nonexistent/b"];
+    let cluster = Cluster::with_config_and_env(&["", ""], |n| vec![("HOME", homes[n])]);
+    let nodes = cluster.nodes(0);
+    assert!(nodes.iter().all(|node| node["sameConfiguration"] == true), "{nodes:?}");
 }
 
 #[test]

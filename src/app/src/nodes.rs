@@ -1,6 +1,6 @@
 //! Introduces this gateway to the others on the same store, and follows what they write there.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use metrics::gauge;
 use serde_json::Value;
@@ -36,7 +36,8 @@ fn configuration_fingerprint(config: &Config) -> String {
     let defaults = Config::default();
     let shared = Config {
         listen: defaults.listen,
-        data: defaults.data,
+        // The default depends on the home directory of this machine's user.
+        data: PathBuf::new(),
         store: None,
         tls: None,
         transports: defaults.transports,
