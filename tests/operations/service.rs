@@ -10,6 +10,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use regex::Regex;
@@ -19,6 +20,7 @@ use support::{
     cli::{Home, Lines},
     eventually,
     fake::{FakeGateway, json},
+    mcp,
     tls::TlsGateway,
 };
 
@@ -294,6 +296,23 @@ fn service_manager_learns_the_state_of_the_gateway() {
     assert_eq!(gateway.wait_for_exit().code(), Some(0));
     let messages = socket.receive_until("STOPPING=1");
     assert!(messages.iter().rev().skip(1).all(|message| message == "WATCHDOG=1"), "{messages:?}");
+}
+
+#[test]
+fn watchdog_gets_no_message_while_a_core_thread_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = NotifySocket::at_path(&dir.path().join("notify"));
+    let mut env = vec![("NOTIFY_SOCKET", socket.name.as_str()), ("WATCHDOG_USEC", "100000")];
+    env.extend([("COUNTERSIGN_CRASH_AT", "between_commit_and_announce"), ("COUNTERSIGN_CRASH_HANGS", "1")]);
+    let gateway = Gateway::with_options(&Options { env, config: None });
+    let arguments = serde_json::json!({"projectId": gateway.project(), "title": "a", "type": "Story"}).to_string();
+    socket.receive_until("WATCHDOG=1");
+    let mut proposal = gateway.connect();
+    proposal.request("POST", "/tools/create_issue", &[mcp::JSON], arguments.as_bytes());
+    // Ten intervals are long enough for a message that was on its way.
+    socket.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    eventually("no message comes", || socket.socket.recv(&mut [0]).is_err().then_some(()));
+    assert_eq!(gateway.request("GET", "/info", &[], b"").status, 200, "other threads still work");
 }
 
 #[test]

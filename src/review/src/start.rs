@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::{Actor, Arbiter, AsyncContext, System};
+use actix::{Actor, Arbiter, ArbiterHandle, AsyncContext, System};
 use tokio::sync::{Notify, mpsc};
 
 use super::{
@@ -134,6 +134,12 @@ impl Changes {
     pub fn is_healthy(&self) -> bool {
         let Inner { queue, shutdown, store, .. } = &*self.inner;
         queue.addr.connected() && !shutdown.executor_ended.is_cancelled() && store.is_open()
+    }
+
+    /// Returns the threads of the actor and of the Executor.
+    #[must_use]
+    pub fn threads(&self) -> [ArbiterHandle; 2] {
+        [self.inner.writer.clone(), self.inner.executor.clone()]
     }
 
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.

@@ -1,7 +1,8 @@
 //! Named points at which a test can end the process at once, like a crash or a power cut.
 //!
 //! A point ends the process only if `COUNTERSIGN_CRASH_AT` names it, and in release builds only if they were compiled with
-//! `--cfg crash_points`. With `COUNTERSIGN_CRASH_AFTER=n`, the process ends when it reaches the point for the n-th time.
+//! `--cfg crash_points`. With `COUNTERSIGN_CRASH_AFTER=n`, the process ends when it reaches the point for the n-th time. With
+//! `COUNTERSIGN_CRASH_HANGS=1`, the thread hangs at the point instead.
 //! The crash proof (`tests/durability/crash_proof/points.rs`) lists all points and ends a gateway at each.
 
 use std::sync::{
@@ -25,6 +26,9 @@ pub fn crash_point(point: &str) {
         && armed_point == point
         && remaining.fetch_sub(1, Ordering::Relaxed) == 1
     {
+        while std::env::var_os("COUNTERSIGN_CRASH_HANGS").is_some() {
+            std::thread::park();
+        }
         // `exit` would flush, unlock and close files, which a crash does not.
         std::process::abort();
     }

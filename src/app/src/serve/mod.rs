@@ -127,7 +127,9 @@ impl Running {
     /// [`ServeError::CoreEnded`] if a core part failed.
     async fn run_until_end(mut self, manager: Arc<ServiceManager>) -> Result<(), ServeError> {
         manager.notify_ready(&notify::describe(&self.endpoint.server));
-        actix::spawn(notify::run(Arc::clone(&manager), Arc::clone(&self.endpoint)));
+        let mut threads: Vec<_> = self.threads.iter().map(Arbiter::handle).collect();
+        threads.extend(self.endpoint.server.reviews.changes.threads());
+        actix::spawn(notify::run(Arc::clone(&manager), Arc::clone(&self.endpoint), threads));
         let ended = self.wait_for_end().await;
         manager.notify_stopping();
         self.shut_down().await;

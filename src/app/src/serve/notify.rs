@@ -16,7 +16,9 @@ use std::{
     time::Duration,
 };
 
+use actix::ArbiterHandle;
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 use super::is_working;
 use countersign_session::McpServer;
@@ -70,9 +72,10 @@ impl ServiceManager {
 
 /// Reports changes of the status, and that the gateway still works, until the process ends.
 ///
-/// The watchdog gets no message once a core part has failed, or while this thread hangs. A gateway that lacks its database or
-/// a server still works: a restart would not help it. While the gateway ends, the manager's time limit for that applies.
-pub async fn run(manager: Arc<ServiceManager>, endpoint: Arc<McpEndpoint>) {
+/// The watchdog gets no message once a core part has failed, or while this thread or one of `threads` hangs. A gateway that
+/// lacks its database or a server still works: a restart would not help it. While the gateway ends, the manager's time limit
+/// for that applies.
+pub async fn run(manager: Arc<ServiceManager>, endpoint: Arc<McpEndpoint>, threads: Vec<ArbiterHandle>) {
     if manager.socket.is_none() {
         return;
     }
@@ -80,6 +83,7 @@ pub async fn run(manager: Arc<ServiceManager>, endpoint: Arc<McpEndpoint>) {
     let mut reported = describe(&endpoint.server);
     loop {
         tokio::time::sleep(interval).await;
+        wait_for_threads(&threads).await;
         let is_ending = endpoint.shutdown.is_cancelled();
         if manager.watchdog.is_some() && (is_ending || is_working(&endpoint.server)) {
             manager.send("WATCHDOG=1");
@@ -89,6 +93,15 @@ pub async fn run(manager: Arc<ServiceManager>, endpoint: Arc<McpEndpoint>) {
             manager.send(&format!("STATUS={status}"));
             reported = status;
         }
+    }
+}
+
+/// Waits until each thread has run a task or has ended. A thread that hangs does neither.
+async fn wait_for_threads(threads: &[ArbiterHandle]) {
+    for thread in threads {
+        let (sender, ran) = oneshot::channel::<()>();
+        thread.spawn(async move { drop(sender) });
+        let _ = ran.await;
     }
 }
 
