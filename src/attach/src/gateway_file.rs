@@ -2,10 +2,8 @@
 //! and `open` and `changes` read it. It may be out of date, so readers must expect that nobody listens there.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     net::SocketAddr,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -13,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::proof::ProofSecret;
 use countersign_config::Config;
-use countersign_runtime::data_dir::DataLock;
+use countersign_runtime::{data_dir::DataLock, files::replace_file};
 
 /// The name of the file in the data directory.
 pub const GATEWAY_FILE: &str = "gateway.json";
@@ -70,15 +68,7 @@ impl GatewayFile {
     /// Errors of the file system.
     pub fn publish(&self, data: &Path, _lock: &DataLock) -> io::Result<PublishedFile> {
         let path = data.join(GATEWAY_FILE);
-        let new = data.join("gateway.json.new");
-        // A leftover file might be readable by others, so it is never reused for the proof secret.
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec_pretty(self)?)?;
-        fs::rename(&new, &path)?;
+        replace_file(&path, &serde_json::to_vec_pretty(self)?, 0o600)?;
         Ok(PublishedFile { path })
     }
 }

@@ -6,17 +6,13 @@
 //! and no other request can use it. The key is stored in the data directory, so that the state of an upstream survives
 //! a restart of the gateway.
 
-use std::{
-    fs,
-    io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+use std::{fs, io, path::Path};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::files::replace_file;
 
 /// The name of the key file in the data directory.
 const KEY_FILE: &str = "state.key";
@@ -93,40 +89,27 @@ impl StateSealer {
     }
 }
 
-/// Returns the key of a data directory. It is created if there is none, and only the directory's gateway knows it.
+/// Returns the key of a data directory. It is created if there is none, and only the directory's gateway knows it. The
+/// caller holds the lock of the directory.
 ///
 /// # Errors
 /// The errors of the file system; `InvalidData` if the file holds no key.
 pub fn load_or_create_key(data: &Path) -> io::Result<[u8; KEY_LEN]> {
     let path = data.join(KEY_FILE);
-    let read = |mut file: fs::File| {
-        let mut key = Vec::new();
-        file.read_to_end(&mut key).map(|_| key)
-    };
-    let key = match fs::File::open(&path) {
-        Ok(file) => read(file)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create_key_file(data, &path)?,
-        Err(error) => return Err(error),
+    let key = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut key = vec![0; KEY_LEN];
+            getrandom::fill(&mut key).map_err(io::Error::other)?;
+            replace_file(&path, &key, 0o600)?;
+            key
+        }
+        key => key?,
     };
     key.try_into().map_err(|_| {
         let path = path.display();
         let message = format!("{path} holds no key; delete it, and the gateway makes a new one");
         io::Error::new(io::ErrorKind::InvalidData, message)
     })
-}
-
-/// Creates the key file. The caller holds the lock of the data directory. The file gets its name only once it is
-/// complete.
-fn create_key_file(data: &Path, path: &Path) -> io::Result<Vec<u8>> {
-    let mut key = vec![0; KEY_LEN];
-    getrandom::fill(&mut key).map_err(io::Error::other)?;
-    let new = data.join("state.key.new");
-    let mut file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(&key)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    fs::File::open(data)?.sync_all()?;
-    Ok(key)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::{
     fmt::Write as _,
     fs, io,
-    os::unix::{fs::PermissionsExt, net::UnixStream},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -28,6 +28,7 @@ use countersign_config::Environment;
 use countersign_domain::changes::digest::hex;
 use countersign_runtime::{
     data_dir::is_locked,
+    files::replace_file,
     installation::{Installation, program_path},
     secret,
 };
@@ -114,7 +115,8 @@ impl Service {
         let unit = unit_text(&program, args, &created)?;
         let is_changed = before.as_deref() != Some(unit.as_str());
         if is_changed {
-            write_file(&self.unit, unit.as_bytes(), 0o644)?;
+            replace_file(&self.unit, unit.as_bytes(), 0o644)
+                .map_err(|error| path_failure("write", &self.unit, &error))?;
         }
         out.write_line(&self.unit.display().to_string())?;
         out.finish()?;
@@ -171,7 +173,8 @@ impl Service {
             _ => {}
         }
         create_folders(&folder, created)?;
-        write_file(&copy, &bytes, 0o755)?;
+        // A program that runs under this name is not written to, but replaced.
+        replace_file(&copy, &bytes, 0o755).map_err(|error| path_failure("write", &copy, &error))?;
         created.copy = Some((copy.clone(), wanted));
         Ok(copy)
     }
@@ -354,17 +357,6 @@ fn create_folders(folder: &Path, created: &mut InstalledFiles) -> Result<(), Fai
     fs::create_dir_all(folder).map_err(|error| path_failure("create", folder, &error))?;
     created.folders.extend(missing.into_iter().rev());
     Ok(())
-}
-
-/// Writes a file under another name first, so that a running program of this name can be replaced.
-fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let written = fs::write(&new, bytes)
-        .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(mode)))
-        .and_then(|()| fs::rename(&new, path));
-    written.map_err(|error| path_failure("write", path, &error))
 }
 
 fn remove(path: &Path, remove: fn(PathBuf) -> io::Result<()>, out: &mut Output) -> Result<(), Failure> {

@@ -7,14 +7,14 @@
 
 use std::{
     fs,
-    io::{ErrorKind, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
 use super::StoreError;
+use countersign_runtime::files::replace_file;
 
 /// The name of the fact that holds the store's id.
 pub(crate) const STORE_ID: &str = "store_id";
@@ -88,14 +88,8 @@ impl StoreIdentity {
         if matches!(Self::read(dir), Ok(Some(known)) if known == *self) {
             return Ok(());
         }
-        let draft = path.with_extension("json.part");
-        let write = || -> std::io::Result<()> {
-            let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-            file.write_all(&serde_json::to_vec_pretty(self)?)?;
-            file.sync_all()?;
-            fs::rename(&draft, &path)
-        };
-        write().map_err(|source| StoreError::data_dir(&path, source))
+        let text = serde_json::to_vec_pretty(self).map_err(std::io::Error::from);
+        text.and_then(|text| replace_file(&path, &text, 0o600)).map_err(|source| StoreError::data_dir(&path, source))
     }
 
     /// Returns the error for using this store's data directory with a store on the backend `configured`.

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::{StoreError, StoreFuture};
 use countersign_domain::changes::Claimant;
-use countersign_runtime::data_dir::ensure_data_dir;
+use countersign_runtime::{data_dir::ensure_data_dir, files::replace_file};
 
 /// The name of the file in the data directory that holds the node's id.
 const NODE_ID_FILE: &str = "node";
@@ -55,7 +55,7 @@ fn load_or_create_id(dir: &Path) -> Result<String, StoreError> {
         Err(error) => return Err(failed(error)),
     }
     let id = nanoid::nanoid!(10, &nanoid::alphabet::SAFE[2..]);
-    std::fs::write(&path, &id).map_err(failed)?;
+    replace_file(&path, id.as_bytes(), 0o600).map_err(failed)?;
     Ok(id)
 }
 

@@ -2,22 +2,19 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, OpenOptions},
+    fs::File,
     io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
     path::PathBuf,
 };
 
+use tempfile::NamedTempFile;
 use tokio::process::Command;
 
 /// The size limit of edited arguments, in bytes: more than any gateway accepts.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// A file that only this user can read, removed on drop unless it is kept.
-pub struct Draft {
-    path: PathBuf,
-    is_kept: bool,
-}
+pub struct Draft(NamedTempFile);
 
 impl Draft {
     /// Writes the text to a new file.
@@ -25,13 +22,9 @@ impl Draft {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn new(text: &str) -> io::Result<Self> {
-        let name = nanoid::nanoid!(12, &nanoid::alphabet::SAFE[2..]);
-        let path = std::env::temp_dir().join(format!("countersign-{name}.json"));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        let draft = Self { path, is_kept: false };
-        file.write_all(text.as_bytes())?;
-        file.write_all(b"\n")?;
-        Ok(draft)
+        let mut file = tempfile::Builder::new().prefix("countersign-").suffix(".json").tempfile()?;
+        writeln!(file, "{text}")?;
+        Ok(Self(file))
     }
 
     /// Runs the user's editor, which may have arguments of its own, as git does, and returns the new content.
@@ -42,7 +35,7 @@ impl Draft {
         let mut script = chosen_editor().unwrap_or_else(|| OsString::from("vi"));
         script.push(" \"$1\"");
         let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(script).arg("sh").arg(&self.path);
+        command.arg("-c").arg(script).arg("sh").arg(self.0.path());
         // The editor does not need the gateway's key.
         let command = command.env_remove("COUNTERSIGN_KEY").env_remove("COUNTERSIGN_AGENT_KEY").kill_on_drop(true);
         let status = command.spawn()?.wait().await?;
@@ -50,22 +43,14 @@ impl Draft {
             return Err(io::Error::other(format!("it ended with {status}")));
         }
         let mut text = String::new();
-        fs::File::open(&self.path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+        File::open(self.0.path())?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
         if text.len() as u64 > MAX_FILE_BYTES { Err(io::Error::other("the text is too large")) } else { Ok(text) }
     }
 
     /// Keeps the file, and returns its path.
     pub fn keep(mut self) -> PathBuf {
-        self.is_kept = true;
-        self.path.clone()
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            let _ = fs::remove_file(&self.path);
-        }
+        self.0.disable_cleanup(true);
+        self.0.path().to_owned()
     }
 }
 
