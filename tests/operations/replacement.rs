@@ -40,7 +40,7 @@ fn hello(version: &str, replace: bool) -> Value {
 /// Returns the next message with this id. Announcements may come first.
 fn answer_to(agent: &mut Lines, id: i64) -> Value {
     loop {
-        let message: Value = serde_json::from_str(&agent.line()).unwrap();
+        let message = agent.message();
         if message["id"] == id {
             return message;
         }

@@ -206,20 +206,23 @@ impl Lines {
     /// Sends a ping and checks the answer.
     #[track_caller]
     pub fn ping(&mut self, id: &str) {
-        self.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
+        let answer = self.ask(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
+        assert_eq!(answer["id"].to_string(), id, "{answer}");
+        assert!(answer["result"].is_object(), "{answer}");
+    }
+
+    /// Returns the next line as a message.
+    #[track_caller]
+    pub fn message(&mut self) -> serde_json::Value {
         let line = self.line();
-        let answer: serde_json::Value =
-            serde_json::from_str(&line).unwrap_or_else(|e| self.dead(&format!("{e}: {line:?}")));
-        assert_eq!(answer["id"].to_string(), id, "{line}");
-        assert!(answer["result"].is_object(), "{line}");
+        serde_json::from_str(&line).unwrap_or_else(|e| self.dead(&format!("{e}: {line:?}")))
     }
 
     /// Sends a line and parses the next one as its answer.
     #[track_caller]
     pub fn ask(&mut self, line: &str) -> serde_json::Value {
         self.send(line);
-        let answer = self.line();
-        serde_json::from_str(&answer).unwrap_or_else(|e| self.dead(&format!("{e}: {answer:?}")))
+        self.message()
     }
 
     fn dead(&mut self, what: &str) -> ! {
