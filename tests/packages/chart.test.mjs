@@ -2,7 +2,7 @@
 // the commands and configurations in them, started as processes.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { mkdir, mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
@@ -11,9 +11,8 @@ import { after, before, test } from 'node:test';
 import { startPostgres } from '../clients/cluster.mjs';
 import { binary, environment, eventually, freePort, repository, run, stopChild } from '../clients/gateway.mjs';
 import { approveFirstWrite } from './first-write.mjs';
+import { buildPackages, pythonPrograms } from './installed.mjs';
 
-const programs = path.join(repository, 'tests/.cache/venv-packages/bin');
-const packages = path.join(process.env.CARGO_TARGET_DIR ?? path.join(repository, 'target'), 'packages');
 
 const POSTGRESQL = { store: { type: 'postgresql', postgresql: { existingSecret: 'database' } } };
 const ACCEPTED = {
@@ -83,16 +82,14 @@ const REFUSED = {
 };
 
 let folder;
+let packages;
 let answer;
 
 before(async () => {
     folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-chart-'));
-    await run(path.join(repository, 'scripts/package'), ['--program', binary, 'chart', 'compose'], {
-        env: { ...process.env, COUNTERSIGN_FAST_PACKAGES: '1' }
-    });
-    const [chart] = (await readdir(path.join(packages, 'chart'))).filter(name => name.endsWith('.tgz'));
+    packages = await buildPackages(path.join(folder, 'build'), 'chart', 'compose');
     answer = await askPython([], {
-        chart: path.join(packages, 'chart', chart),
+        chart: packages.chart[0],
         source: path.join(repository, 'config/packages/chart'),
         versions: ['1.30', '1.37'],
         accepted: ACCEPTED,
@@ -103,7 +100,7 @@ before(async () => {
 after(() => rm(folder, { recursive: true, force: true }));
 
 async function askPython(parameters, request) {
-    const running = run(path.join(programs, 'python'), [path.join(repository, 'tests/packages/render.py'), ...parameters], { maxBuffer: 1 << 26 });
+    const running = run(path.join(pythonPrograms, 'python'), [path.join(repository, 'tests/packages/render.py'), ...parameters], { maxBuffer: 1 << 26 });
     running.child.stdin.end(request && JSON.stringify(request));
     return JSON.parse((await running).stdout);
 }
@@ -261,8 +258,7 @@ test('gateway accepts all rendered configurations', async () => {
 /** Renders the chart with a free port. */
 async function renderWith(values) {
     const request = { accepted: { values }, refused: {}, versions: [], source: path.join(repository, 'config/packages/chart') };
-    const [chart] = await readdir(path.join(packages, 'chart'));
-    return (await askPython([], { ...request, chart: path.join(packages, 'chart', chart) })).rendered.values;
+    return (await askPython([], { ...request, chart: packages.chart[0] })).rendered.values;
 }
 
 test('rendered node on SQLite runs up to the first approved write', async () => {
@@ -324,7 +320,7 @@ test('two rendered nodes share a PostgreSQL', async () => {
 
 /** Reads the compose files, with their variables filled in. */
 async function composeServices(file, variables) {
-    const read = await askPython([path.join(packages, 'compose', file)]);
+    const read = await askPython([path.join(packages.folder, 'compose', file)]);
     const fill = (_, name, fallback) => variables[name] ?? fallback ?? assert.fail(`${name} is not set`);
     return JSON.parse(JSON.stringify(Object.values(read)[0].services).replace(/\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}/g, fill));
 }
@@ -336,7 +332,7 @@ async function serviceContainer(name, { environment: variables, volumes, command
     const container = new Container(root, env);
     await mkdir(`${root}/data`, { recursive: true });
     const [source, target] = volumes.find(volume => volume.startsWith('./config')).split(':');
-    await container.write(`${target}/countersign.yaml`, await readFile(path.join(packages, 'compose', source, 'countersign.yaml'), 'utf8'));
+    await container.write(`${target}/countersign.yaml`, await readFile(path.join(packages.folder, 'compose', source, 'countersign.yaml'), 'utf8'));
     assert.deepEqual(healthcheck.test, ['CMD', 'countersign', 'health', '--data', '/data']);
     return { container, args: command };
 }
@@ -344,7 +340,7 @@ async function serviceContainer(name, { environment: variables, volumes, command
 test('compose files are valid and name the version of the image', async () => {
     const version = (await readFile(path.join(repository, 'Cargo.toml'), 'utf8')).match(/^version = "(.*)"/m)[1];
     for (const file of ['compose.yaml', 'compose.cluster.yaml']) {
-        await run(path.join(programs, 'check-jsonschema'), ['--builtin-schema', 'vendor.compose-spec', path.join(packages, 'compose', file)]);
+        await run(path.join(pythonPrograms, 'check-jsonschema'), ['--builtin-schema', 'vendor.compose-spec', path.join(packages.folder, 'compose', file)]);
         const services = await composeServices(file, { DB_PASSWORD: 'secret' });
         for (const [name, service] of Object.entries(services).filter(([key]) => key.startsWith('gateway'))) {
             assert.equal(service.image, `ghcr.io/countersign/countersign:${version}`, name);
@@ -373,7 +369,7 @@ test('compose file with several gateways serves through its balancer', async () 
     assert.equal(new URL(gateways['gateway-1'].environment.COUNTERSIGN_STORE__URL).password, db.environment.POSTGRES_PASSWORD);
     assert.deepEqual(balancer.depends_on, Object.keys(gateways));
     const port = await freePort();
-    let proxy = (await readFile(path.join(packages, 'compose/haproxy.cfg'), 'utf8')).replace('bind :8080', `bind 127.0.0.1:${port}`);
+    let proxy = (await readFile(path.join(packages.folder, 'compose/haproxy.cfg'), 'utf8')).replace('bind :8080', `bind 127.0.0.1:${port}`);
     const nodes = [];
     let haproxy;
     try {

@@ -1,11 +1,12 @@
 // Builds the deb and the apt repository, installs from it in a booted Debian system, and uses, upgrades and removes it there.
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, readdir, rm, symlink } from 'node:fs/promises';
+import { mkdtemp, rm, symlink } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
-import { binary, repository } from '../clients/gateway.mjs';
+import { repository } from '../clients/gateway.mjs';
+import { buildOlderVersion, buildPackages } from './installed.mjs';
 import { System, command, reasonToSkip } from './system.mjs';
 
 /** The version of npm that belongs to Node 22. */
@@ -17,19 +18,13 @@ describe('deb', () => {
 
     before(async () => {
         target = await mkdtemp(path.join(os.tmpdir(), 'countersign-deb-'));
-        packages = path.join(target, 'packages');
-        const env = { ...process.env, CARGO_TARGET_DIR: target, COUNTERSIGN_FAST_PACKAGES: '1' };
-        await command('scripts/package', ['--program', binary, 'deb'], { env });
-        const folder = kind => path.join(packages, kind);
-        const deb = path.join(folder('deb'), (await readdir(folder('deb')))[0]);
+        packages = await buildPackages(target, 'deb');
         await command('bash', ['-c', '. scripts/lib.sh && need lintian lintian']);
         // It takes long for a debug program, so it runs beside the other tests. The packages of tests are not compressed.
         const options = ['--allow-root', '--tag-display-limit=0', '--fail-on=error,warning', '--suppress-tags=uses-no-compression-for-data-tarball'];
-        lintian = command('lintian', [...options, deb]).then(({ stdout }) => stdout, String);
-        const variables = { ...env, packages, program: path.join(folder('program'), 'countersign'), version: '0.0.9', SOURCE_DATE_EPOCH: '1700000000' };
-        await command('scripts/packages/deb', [], { env: { ...variables, output: folder('deb') } });
-        await mkdir(folder('apt'));
-        await command('scripts/packages/apt', [], { env: { ...variables, output: folder('apt') } });
+        lintian = command('lintian', [...options, packages.deb[0]]).then(({ stdout }) => stdout, String);
+        await buildOlderVersion(packages, 'deb');
+        await buildOlderVersion(packages, 'apt');
     });
     after(() => rm(target, { recursive: true, force: true }));
 
@@ -44,7 +39,7 @@ describe('deb', () => {
                 echo "$home/node_modules/npm"`]);
             await symlink('/opt/npm/bin/npx-cli.js', path.join(system.root, 'usr/local/bin/npx'));
             await system.boot({
-                '/srv/apt': path.join(packages, 'apt'),
+                '/srv/apt': path.join(packages.folder, 'apt'),
                 '/usr/local/bin/node': process.execPath,
                 '/opt/npm': npm.stdout.trim(),
                 '/opt/servers/node_modules': path.join(repository, 'tests/fixtures/node_modules')

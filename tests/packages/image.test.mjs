@@ -9,8 +9,9 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 
-import { PermanentError, binary, eventually, repository, run } from '../clients/gateway.mjs';
+import { PermanentError, eventually, repository, run } from '../clients/gateway.mjs';
 import { approveFirstWrite } from './first-write.mjs';
+import { buildPackages } from './installed.mjs';
 
 const USER = 65532;
 const MEGABYTE = 1_000_000;
@@ -35,12 +36,8 @@ let dockerImage;
 
 before(async () => {
     folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-image-'));
-    await run(path.join(repository, 'scripts/package'), ['--program', binary, 'image'], {
-        env: { ...process.env, COUNTERSIGN_FAST_PACKAGES: '1' }
-    });
-    const packages = path.join(process.env.CARGO_TARGET_DIR ?? path.join(repository, 'target'), 'packages/image');
-    const files = await readdir(packages);
-    const ending = text => path.join(packages, files.find(name => name.endsWith(text)));
+    const packages = await buildPackages(path.join(folder, 'build'), 'image');
+    const ending = text => packages.image.find(name => name.endsWith(text));
 
     const layout = path.join(folder, 'oci');
     await mkdir(layout);

@@ -1,7 +1,7 @@
 // Builds packages for tests, and uses an installed program in an empty home.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 
@@ -24,19 +24,30 @@ export async function temporaryFolder(t) {
 }
 
 /**
- * Builds packages of the program under test into a folder of this test, so that tests can run side by side. Returns the paths
- * of the files by kind.
+ * Builds packages of the program under test in a new folder, so that tests can run side by side. `target` is a folder of the
+ * test, which removes it. Returns the paths of the files by kind, and the folder of all packages as `folder`.
  */
-export async function buildPackages(t, ...kinds) {
-    const target = await temporaryFolder(t);
-    const env = { COUNTERSIGN_FAST_PACKAGES: '1', ...process.env, CARGO_TARGET_DIR: target };
-    await run(path.join(repository, 'scripts/package'), ['--program', binary, ...kinds], { env });
-    const files = {};
-    for (const kind of kinds) {
-        const folder = path.join(target, 'packages', kind);
-        files[kind] = (await readdir(folder)).sort().map(name => path.join(folder, name));
-    }
-    return files;
+export async function buildPackages(target, ...kinds) {
+    const env = { ...process.env, COUNTERSIGN_FAST_PACKAGES: '1', CARGO_TARGET_DIR: target };
+    await run(path.join(repository, 'scripts/package'), ['--program', binary, ...kinds], { env, maxBuffer: 64 << 20 });
+    const packages = { folder: path.join(target, 'packages') };
+    for (const kind of kinds) packages[kind] = await filesOf(path.join(packages.folder, kind));
+    return packages;
+}
+
+const filesOf = async folder => (await readdir(folder)).sort().map(name => path.join(folder, name));
+
+/**
+ * Builds a kind as if the program were version 0.0.9, beside the packages of `buildPackages`. Returns all files of the kind,
+ * sorted by version.
+ */
+export async function buildOlderVersion({ folder }, kind) {
+    const output = path.join(folder, kind);
+    await mkdir(output, { recursive: true });
+    const program = path.join(folder, 'program/countersign');
+    const variables = { program, packages: folder, output, version: '0.0.9', SOURCE_DATE_EPOCH: '1700000000', COUNTERSIGN_FAST_PACKAGES: '1' };
+    await run(path.join(repository, 'scripts/packages', kind), [], { env: { ...process.env, ...variables }, maxBuffer: 64 << 20 });
+    return filesOf(output);
 }
 
 /** Returns an environment with an empty home and nothing of the developer's configuration. */

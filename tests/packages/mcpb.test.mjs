@@ -18,7 +18,7 @@ test('MCPB bundle and server.json', async t => {
     const {
         mcpb: [bundle],
         'server-json': [entry]
-    } = await buildPackages(t, 'mcpb', 'server-json');
+    } = await buildPackages(await temporaryFolder(t), 'mcpb', 'server-json');
 
     await t.test('the unpacked bundle is valid and serves a desktop agent', async t => {
         const folder = path.join(await temporaryFolder(t), 'unpacked');

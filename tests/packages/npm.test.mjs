@@ -47,7 +47,7 @@ async function startRegistry(t, folder) {
 
 test('npm packages', async t => {
     const folder = await temporaryFolder(t);
-    const [{ npm: packages }, registry] = await Promise.all([buildPackages(t, 'npm'), startRegistry(t, folder)]);
+    const [{ npm: packages }, registry] = await Promise.all([buildPackages(await temporaryFolder(t), 'npm'), startRegistry(t, folder)]);
     const launcherPackage = packages.find(file => !file.includes('linux-x64'));
     const platformPackage = packages.find(file => file.includes('linux-x64'));
     const npmrc = path.join(folder, 'npmrc');

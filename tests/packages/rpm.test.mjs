@@ -1,11 +1,11 @@
 // Builds the rpm, installs it with its scripts into a system that is then booted, and into an empty folder without them.
 import assert from 'node:assert/strict';
-import { lstat, mkdtemp, readdir, rm, stat } from 'node:fs/promises';
+import { lstat, mkdtemp, rm, stat } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
-import { binary } from '../clients/gateway.mjs';
+import { buildOlderVersion, buildPackages } from './installed.mjs';
 import { System, command, reasonToSkip } from './system.mjs';
 
 const URL_OF_SERVICE = 'http://127.0.0.1:8080';
@@ -20,13 +20,8 @@ describe('rpm', () => {
     before(async () => {
         await command('bash', ['-c', '. scripts/lib.sh && need rpm rpm']);
         target = await mkdtemp(path.join(os.tmpdir(), 'countersign-rpm-'));
-        const packages = path.join(target, 'packages');
-        const env = { ...process.env, CARGO_TARGET_DIR: target, COUNTERSIGN_FAST_PACKAGES: '1' };
-        await command('scripts/package', ['--program', binary, 'rpm'], { env });
-        const program = path.join(packages, 'program/countersign');
-        const output = path.join(packages, 'rpm');
-        await command('scripts/packages/rpm', [], { env: { ...env, program, output, packages, version: '0.0.9', SOURCE_DATE_EPOCH: '1700000000' } });
-        [olderFile, file] = (await readdir(output)).sort().map(name => path.join(output, name));
+        const packages = await buildPackages(target, 'rpm');
+        [olderFile, file] = await buildOlderVersion(packages, 'rpm');
     });
     after(() => rm(target, { recursive: true, force: true }));
 

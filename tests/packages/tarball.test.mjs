@@ -7,14 +7,16 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 
-import { binary, LISTEN, publishedPort, repository, run, stopChild } from '../clients/gateway.mjs';
+import { LISTEN, publishedPort, repository, run, stopChild } from '../clients/gateway.mjs';
 import { approveFirstWrite } from './first-write.mjs';
+import { buildPackages } from './installed.mjs';
 
-const output = path.join(process.env.CARGO_TARGET_DIR ?? path.join(repository, 'target'), 'packages/tarball');
 /** Everything that the install script needs, except for curl or wget. */
 const TOOLS = ['sh', 'chmod', 'cut', 'getconf', 'gzip', 'mkdir', 'mktemp', 'mv', 'rm', 'sed', 'sha256sum', 'tar', 'uname'];
 
 let work;
+/** The folder of the tarball and what is released with it. */
+let output;
 let server;
 let base;
 let version;
@@ -62,12 +64,9 @@ const tree = async folder => (await readdir(folder, { recursive: true })).sort()
 before(async () => {
     work = await mkdtemp(path.join(tmpdir(), 'countersign-tarball-'));
     await mkdir(path.join(work, 'tmp'));
-    await run(path.join(repository, 'scripts/package'), ['--program', binary, 'tarball'], {
-        env: { ...process.env, COUNTERSIGN_FAST_PACKAGES: '1' },
-        maxBuffer: 16 << 20
-    });
-    const tarball = (await readdir(output)).find(file => file.endsWith('.tar.gz'));
-    name = tarball.replace(/\.tar\.gz$/, '');
+    const packages = await buildPackages(path.join(work, 'build'), 'tarball');
+    output = path.join(packages.folder, 'tarball');
+    name = path.basename(packages.tarball.find(file => file.endsWith('.tar.gz')), '.tar.gz');
     version = name.match(/^countersign-(.+)-x86_64-unknown-linux-gnu$/)[1];
     await cp(output, path.join(work, 'released'), { recursive: true });
     await startServer();
@@ -82,7 +81,6 @@ test('programs that need a newer glibc than 2.34 are refused', async () => {
     const source = path.join(work, 'newer.c');
     await writeFile(source, 'int zero; int *pointer = &zero; int main(void) { return *pointer; }');
     await run('cc', ['-pie', '-Wl,-z,pack-relative-relocs', '-o', path.join(work, 'newer'), source]);
-    // Another target folder, so that the packages of the other tests stay.
     const env = { ...process.env, CARGO_TARGET_DIR: path.join(work, 'target') };
     const outcome = run(path.join(repository, 'scripts/package'), ['--program', path.join(work, 'newer'), 'tarball'], { env });
     await assert.rejects(outcome, error => /newer C library than glibc 2\.34: GLIBC_ABI_DT_RELR/.test(error.stderr));

@@ -50,7 +50,7 @@ async function startIndex(t, wheel) {
 test('wheel', async t => {
     const {
         wheel: [wheel]
-    } = await buildPackages(t, 'wheel');
+    } = await buildPackages(await temporaryFolder(t), 'wheel');
     const index = await startIndex(t, wheel);
 
     const userEnvironment = async t => {
