@@ -5,7 +5,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
-import { repository } from '../clients/gateway.mjs';
+import { eventually, repository } from '../clients/gateway.mjs';
 import { buildOlderVersion, buildPackages } from './installed.mjs';
 import { System, command, reasonToSkip } from './system.mjs';
 
@@ -86,6 +86,34 @@ describe('deb', () => {
             const modes = await system.run('stat -c "%a %U %G" /var/lib/countersign /etc/countersign/countersign.yaml');
             await system.run('systemctl reload countersign');
             assert.equal(modes, '700 countersign countersign\n640 root countersign\n');
+        });
+
+        test('a user runs a service of their own', async () => {
+            await system.run('useradd --create-home bob; loginctl enable-linger bob; systemctl start user@$(id -u bob)');
+            const asBob = script =>
+                system.run(`runuser -u bob -- env -i HOME=/home/bob PATH=/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/$(id -u bob) sh -e <<'END'\ncd\n${script}\nEND`);
+            // The service of the system has the port of the defaults.
+            await asBob("mkdir -p .config/countersign; echo 'listen: 127.0.0.1:8081' >.config/countersign/countersign.yaml");
+            const status = () => asBob('countersign service status || echo "exit code $?"');
+            const files = () => asBob('find . -path ./.local -prune -o -print | sort');
+            const before = await files();
+            assert.match(await status(), /^not installed .*\nexit code 3\n$/);
+
+            await asBob('countersign service install');
+            assert.match(await status(), /^enabled: enabled\nstate: {3}active\n$/m);
+            assert.match(await asBob('countersign health'), /127\.0\.0\.1:8081 is ready/);
+            assert.equal(await asBob('stat -c %U /proc/$(systemctl --user show --value -p MainPID countersign)'), 'bob\n');
+
+            // After a boot, the service starts before the user has logged in.
+            await system.run('systemctl restart user@$(id -u bob)');
+            await eventually('healthy', () => asBob('countersign health'));
+            assert.match(await status(), /^state: {3}active\n$/m);
+
+            assert.match(await asBob('countersign service uninstall'), /^removed .*countersign\.service$/m);
+            assert.match(await status(), /^not installed/);
+            await asBob('! countersign health 2>/dev/null');
+            assert.equal(await files(), before);
+            await system.run('loginctl disable-linger bob');
         });
 
         test('systemd accepts the unit and rates its exposure at most 2.0', async () => {
