@@ -7,10 +7,8 @@ import { after, before, describe, test } from 'node:test';
 
 import { eventually, repository } from '../clients/gateway.mjs';
 import { buildOlderVersion, buildPackages } from './installed.mjs';
-import { System, command, reasonToSkip } from './system.mjs';
+import { System, command, npmFolder, reasonToSkip } from './system.mjs';
 
-/** The version of npm that belongs to Node 22. */
-const NPM = '10.9.9';
 const URL_OF_SERVICE = 'http://127.0.0.1:8080';
 
 describe('deb', () => {
@@ -33,15 +31,11 @@ describe('deb', () => {
 
         before(async () => {
             system = await System.create();
-            const npm = await command('bash', ['-c', `. scripts/lib.sh
-                home=$cache/npm-${NPM}
-                [ -e "$home/node_modules/npm" ] || npm install --prefix "$home" --no-save --no-package-lock npm@${NPM} >/dev/null
-                echo "$home/node_modules/npm"`]);
             await symlink('/opt/npm/bin/npx-cli.js', path.join(system.root, 'usr/local/bin/npx'));
             await system.boot({
                 '/srv/apt': path.join(packages.folder, 'apt'),
                 '/usr/local/bin/node': process.execPath,
-                '/opt/npm': npm.stdout.trim(),
+                '/opt/npm': await npmFolder(),
                 '/opt/servers/node_modules': path.join(repository, 'tests/fixtures/node_modules')
             });
         });

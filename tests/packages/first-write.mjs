@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { Reviewer } from '../clients/gateway.mjs';
 
 /** Calls a tool as an agent. */
-async function callTool(url, tool, parameters, key) {
+export async function callTool(url, tool, parameters, key) {
     const response = await fetch(`${url}/tools/${tool}`, {
         method: 'POST',
         headers: { 'content-type': 'application/json', ...(key && { authorization: `Bearer ${key}` }) },

@@ -1,36 +1,18 @@
 // Tests the container image: what it says about itself, and the gateway in it, started as a container runtime starts it.
-//
-// A runtime such as podman needs more rights than a test machine may have. Therefore the root file system is unpacked and
-// mounted read-only in a mount namespace of its own, and the program runs in it as the user of the image.
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { chown, mkdir, mkdtemp, readFile, readdir, rm, stat } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, readdir, rm, stat } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 
-import { PermanentError, eventually, repository, run } from '../clients/gateway.mjs';
+import { repository, run } from '../clients/gateway.mjs';
+import { Image, USER, emptyVolume } from './container.mjs';
 import { approveFirstWrite } from './first-write.mjs';
 import { buildPackages } from './installed.mjs';
 
-const USER = 65532;
 const MEGABYTE = 1_000_000;
 
-// Mounts a root file system and its volume like a container runtime, then runs the rest of its arguments.
-const RUN_IN_ROOT = `set -e
-root=$1 data=$2 user=$3
-shift 3
-mount --make-rprivate /
-mount --bind "$root" "$root"
-mount --bind "$data" "$root/data"
-mount -t proc proc "$root/proc"
-mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
-mount -o remount,bind,ro "$root"
-exec chroot --userspec="$user:$user" "$root" "$@"
-`;
-
 let folder;
-let bundle;
 let image;
 let dockerImage;
 
@@ -45,7 +27,8 @@ before(async () => {
     const blob = async digest => JSON.parse(await readFile(path.join(layout, 'blobs', digest.replace(':', '/')), 'utf8'));
     const index = JSON.parse(await readFile(path.join(layout, 'index.json'), 'utf8'));
     const manifest = await blob(index.manifests[0].digest);
-    image = (await blob(manifest.config.digest)).config;
+    const bundle = path.join(folder, 'bundle');
+    image = new Image(path.join(bundle, 'rootfs'), (await blob(manifest.config.digest)).config);
     image.layers = manifest.layers;
     image.tag = index.manifests[0].annotations['org.opencontainers.image.ref.name'];
 
@@ -56,56 +39,10 @@ before(async () => {
     dockerImage = JSON.parse(await readFile(path.join(docker, description.Config), 'utf8')).config;
     dockerImage.tags = description.RepoTags;
 
-    bundle = path.join(folder, 'bundle');
     await run('umoci', ['unpack', '--image', `${layout}:${image.tag}`, bundle]);
 });
 
 after(() => rm(folder, { recursive: true, force: true }));
-
-/** Creates an empty volume with the owner that a runtime copies from the image. */
-async function emptyVolume(name) {
-    const data = path.join(folder, name);
-    await mkdir(data, { mode: 0o700 });
-    await chown(data, USER, USER);
-    return data;
-}
-
-/** Returns the program and the arguments that run a command of the image on a volume. */
-function inContainer(data, command, env = {}) {
-    const namespaces = ['--mount', '--pid', '--fork', '--kill-child', 'sh', '-c', RUN_IN_ROOT, 'sh'];
-    const variables = { ...Object.fromEntries(image.Env.map(entry => entry.split(/=(.*)/s).slice(0, 2))), ...env };
-    return ['unshare', [...namespaces, path.join(bundle, 'rootfs'), data, String(USER), ...command], { env: variables }];
-}
-
-/** Starts the gateway in the image. Its process is the first of a PID namespace, as in a container. */
-async function startContainer(data, args) {
-    const [program, parameters, options] = inContainer(data, [...image.Entrypoint, ...args]);
-    const child = spawn(program, parameters, { ...options, stdio: ['ignore', 'ignore', 'pipe'] });
-    let log = '';
-    child.stderr.on('data', chunk => (log += chunk));
-    const exited = new Promise(resolve => child.once('exit', resolve));
-    const pid = Number(await eventually('the container starts', () => readFile(`/proc/${child.pid}/task/${child.pid}/children`, 'utf8')));
-    return {
-        /** Waits until the gateway has published its address. */
-        url: () =>
-            eventually('the gateway listens', async () => {
-                if (child.exitCode !== null) throw new PermanentError(log);
-                return JSON.parse(await readFile(path.join(data, 'gateway.json'), 'utf8').catch(() => '{}')).url;
-            }),
-        /** Runs a command like `docker exec`. */
-        exec: (...command) =>
-            run('nsenter', ['--target', pid, '--mount', '--pid', '--root', '--wd', '--setuid', USER, '--setgid', USER, ...command].map(String), options),
-        /** Stops the gateway as a runtime does, and returns its exit code. */
-        async stop() {
-            if (child.exitCode !== null) return child.exitCode;
-            process.kill(pid, 'SIGTERM');
-            const timer = setTimeout(() => process.kill(pid, 'SIGKILL'), 5_000);
-            const code = await exited;
-            clearTimeout(timer);
-            return code;
-        }
-    };
-}
 
 test('image describes its program, user, volume and health check', async () => {
     const version = (await readFile(path.join(repository, 'Cargo.toml'), 'utf8')).match(/^version = "(.*)"/m)[1];
@@ -125,7 +62,7 @@ test('image describes its program, user, volume and health check', async () => {
 });
 
 test('image adds at most 12 MB to the program and contains no shell', async () => {
-    const root = path.join(bundle, 'rootfs');
+    const { root } = image;
     const { stdout } = await run('du', ['--summarize', '--bytes', root]);
     const program = await stat(path.join(root, 'usr/bin/countersign'));
     assert.ok(Number(stdout.split('\t')[0]) - program.size < 12 * MEGABYTE, stdout);
@@ -153,11 +90,10 @@ test('both targets of the Dockerfile end with the same instructions', async () =
 });
 
 test('container serves up to the first approved write with a read-only root', async () => {
-    const data = await emptyVolume('first-write');
-    const container = await startContainer(data, ['serve', '--listen', '127.0.0.1:0']);
+    const data = await emptyVolume(path.join(folder, 'first-write'));
+    const container = await image.start(data, ['serve', '--listen', '127.0.0.1:0']);
     try {
         const url = await container.url();
-        await eventually('the gateway is healthy', async () => (await fetch(`${url}/health`)).ok);
         await container.exec(...dockerImage.Healthcheck.Test.slice(1));
         const createKey = async (role, name) => (await container.exec('countersign', 'keys', 'create', '--role', role, '--name', name)).stdout.trim();
         const key = await createKey('reviewer', 'alice');
@@ -167,12 +103,12 @@ test('container serves up to the first approved write with a read-only root', as
     } finally {
         assert.equal(await container.stop(), 0);
     }
-    const [program, parameters, options] = inContainer(data, dockerImage.Healthcheck.Test.slice(1));
+    const [program, parameters, options] = image.inContainer(data, dockerImage.Healthcheck.Test.slice(1));
     await assert.rejects(run(program, parameters, options), { code: 1 });
 });
 
 test('container refuses an address without keys', async () => {
-    const data = await emptyVolume('open');
-    const [program, parameters, options] = inContainer(data, ['countersign', 'serve'], { COUNTERSIGN_AUTH__MODE: 'local' });
+    const data = await emptyVolume(path.join(folder, 'open'));
+    const [program, parameters, options] = image.inContainer(data, ['countersign', 'serve'], { COUNTERSIGN_AUTH__MODE: 'local' });
     await assert.rejects(run(program, parameters, options), { code: 78 });
 });

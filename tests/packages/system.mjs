@@ -29,6 +29,18 @@ export async function command(program, parameters, options = {}) {
     }
 }
 
+/** The version of npm that belongs to Node 22. */
+const NPM = '10.9.9';
+
+/** Returns the folder of npm, which is installed once. */
+export async function npmFolder() {
+    const { stdout } = await command('bash', ['-c', `. scripts/lib.sh
+        home=$cache/npm-${NPM}
+        [ -e "$home/node_modules/npm" ] || npm install --prefix "$home" --no-save --no-package-lock npm@${NPM} >/dev/null
+        echo "$home/node_modules/npm"`]);
+    return stdout.trim();
+}
+
 export class System {
     /** Prepares the files of a new system without booting it. */
     static async create() {
