@@ -38,22 +38,25 @@ use countersign_routing::table::PublishedTable;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{Nodes, Record, Store, StoreError, WriteRequest, standing_rules::RULE_USED, write};
 
-/// The maximum number of active rules of one owner, and of all owners together.
+/// The maximum number of active rules of one owner.
 pub const MAX_RULES_PER_OWNER: usize = 200;
+/// The maximum number of active rules of all owners together.
 pub const MAX_RULES: usize = 2000;
-/// The interval between checks for expired rules, and the number of checks between records of uses.
+/// The interval between checks for expired rules.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
+/// The number of checks after which the uses of rules are recorded.
 const TICKS_BETWEEN_USE_RECORDS: u32 = 60;
 
-/// The comments on rules whose creator may no longer decide: for rules that allow, and for rules that deny.
+/// The comment on a rule that allows and whose creator may no longer decide.
 const ALLOW_RULE_ENDED: &str = "the key of the rule's creator was revoked or may no longer decide";
+/// The comment on a rule that denies and whose creator may no longer decide.
 const DENY_RULE_ORPHANED: &str =
     "the key of the rule's creator was revoked or may no longer decide; the rule denies until a reviewer revokes it";
 
 /// The current rules, which the route table reads when it is built.
 pub struct StandingRuleCache {
     rules: ArcSwap<Vec<Arc<StandingRule>>>,
-    /// This node is cut off from the other nodes, and would miss a revocation.
+    /// `true` while this node is cut off from the other nodes and would miss a revocation.
     is_cut_off: AtomicBool,
     nodes: Arc<dyn Nodes>,
 }
@@ -202,8 +205,8 @@ impl StandingRules {
     /// Revokes a rule. Any reviewer may do so, since the configuration decides again afterwards.
     ///
     /// # Errors
-    /// `NOT_FOUND`, `VERSION_CONFLICT` for a rule that is over, `SELF_APPROVAL` for a rule that denies the reviewer's own
-    /// calls, `STORE_UNAVAILABLE`.
+    /// `NOT_FOUND`, `VERSION_CONFLICT` for a rule that has ended, `SELF_APPROVAL` for a rule that denies the reviewer's
+    /// own calls, `STORE_UNAVAILABLE`.
     pub async fn revoke(&self, id: &str, by: &Principal, comment: Option<&str>) -> Result<Arc<StandingRule>, McpError> {
         let _one_at_a_time = self.change_lock.lock().await;
         let rules = self.deps.cache.rules();

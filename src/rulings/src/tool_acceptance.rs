@@ -26,7 +26,7 @@ pub type RouteRebuilder = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 /// The maximum number of tools in one acceptance.
 pub const MAX_TOOLS_PER_ACCEPTANCE: usize = 20_000;
 
-/// A tool as people see it.
+/// A tool as the API and the dashboard show it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ProviderTool)]
@@ -114,14 +114,14 @@ pub struct ToolAcceptances {
     feed: Feed,
 }
 
-/// Returns the feed event about definitions. `what` is `accepted` or `revoked`.
+/// Returns the feed event about definitions. `action` is `accepted` or `revoked`.
 #[must_use]
-pub fn acceptance_event(provider: &str, what: &str, tools: &[&str], by: Option<&str>) -> Value {
+pub fn acceptance_event(provider: &str, action: &str, tools: &[&str], by: Option<&str>) -> Value {
     /// The maximum number of tool names in one event, which also contains the total number.
     const MAX_NAMED_TOOLS: usize = 20;
     json!({
         "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider,
-        "actor": by, "what": what, "tools": tools.get(..MAX_NAMED_TOOLS).unwrap_or(tools), "count": tools.len(),
+        "actor": by, "what": action, "tools": tools.get(..MAX_NAMED_TOOLS).unwrap_or(tools), "count": tools.len(),
     })
 }
 
@@ -162,8 +162,8 @@ impl ToolAcceptances {
     /// Accepts definitions as they were shown: all of them or none.
     ///
     /// # Errors
-    /// `NOT_FOUND` for an unknown provider or a module, `VERSION_CONFLICT` if a definition has changed since (with the names
-    /// of the tools in `data.tools`), `STORE_UNAVAILABLE`.
+    /// `NOT_FOUND` for an unknown provider, `VERSION_CONFLICT` if a definition has changed since or the tool belongs to a
+    /// module (with the names of the tools in `data.tools`), `STORE_UNAVAILABLE`.
     pub async fn accept(
         &self,
         provider: &str,
@@ -176,7 +176,7 @@ impl ToolAcceptances {
             .await
             .map_err(|error| write_failed(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
-        self.announce(provider, "accepted", shown, reviewer).await;
+        self.publish(provider, "accepted", shown, reviewer).await;
         Ok(())
     }
 
@@ -193,14 +193,14 @@ impl ToolAcceptances {
         let (_, definitions) = self.current_definitions(provider, shown)?;
         self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| write_failed(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "acceptances were revoked");
-        self.announce(provider, "revoked", shown, reviewer).await;
+        self.publish(provider, "revoked", shown, reviewer).await;
         Ok(())
     }
 
-    async fn announce(&self, provider: &str, what: &str, shown: &[ShownDefinition], reviewer: &Principal) {
+    async fn publish(&self, provider: &str, action: &str, shown: &[ShownDefinition], reviewer: &Principal) {
         (self.rebuild)().await;
         let tools: Vec<&str> = shown.iter().map(|shown| shown.name.as_str()).collect();
-        self.feed.publish_session(&acceptance_event(provider, what, &tools, Some(&reviewer.name)));
+        self.feed.publish_session(&acceptance_event(provider, action, &tools, Some(&reviewer.name)));
     }
 
     /// Returns the target of the provider, and the definitions that were shown. Fails if a definition has changed
@@ -230,7 +230,7 @@ impl ToolAcceptances {
             return Ok((current_provider.as_provider().target_fingerprint().to_owned(), definitions));
         }
         outdated.truncate(20);
-        let message = "a tool's definition is another than the one that was shown, or the tool is gone";
+        let message = "a tool's definition differs from the one that was shown, or the tool is gone";
         Err(McpError::new(ErrorKind::VersionConflict, message).with("tools", outdated))
     }
 

@@ -18,7 +18,7 @@ pub struct DataLock {
     file: File,
 }
 
-/// A directory, or a file in it, cannot be used.
+/// The error of a data directory that cannot be used, or of a file in it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot use the data directory {path}: {source}")]
 pub struct DataDirError {
@@ -43,7 +43,7 @@ pub enum LockError {
 pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     ensure_data_dir(dir)?;
     let path = dir.join(LOCK_FILE);
-    let fail = |source| DataDirError { path: path.clone(), source: Arc::new(source) };
+    let to_error = |source| DataDirError { path: path.clone(), source: Arc::new(source) };
     loop {
         let file = fs::OpenOptions::new()
             .read(true)
@@ -52,17 +52,17 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .map_err(fail)?;
+            .map_err(to_error)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(LockError::Held(read_holder(&file))),
-            Err(TryLockError::Error(source)) => return Err(fail(source).into()),
+            Err(TryLockError::Error(source)) => return Err(to_error(source).into()),
         }
         // If the file was removed in between, the next process would create and lock a new file.
-        let mine = file.metadata().map_err(fail)?;
-        if fs::metadata(&path).is_ok_and(|now| (now.dev(), now.ino()) == (mine.dev(), mine.ino())) {
+        let locked = file.metadata().map_err(to_error)?;
+        if fs::metadata(&path).is_ok_and(|current| (current.dev(), current.ino()) == (locked.dev(), locked.ino())) {
             let mut lock = DataLock { file };
-            lock.describe(&format!("pid {}", std::process::id())).map_err(fail)?;
+            lock.describe(&format!("pid {}", std::process::id())).map_err(to_error)?;
             return Ok(lock);
         }
     }
@@ -74,23 +74,23 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
 /// The lock file cannot be used.
 pub fn is_locked(dir: &Path) -> Result<bool, DataDirError> {
     let path = dir.join(LOCK_FILE);
-    let fail = |source| DataDirError { path: path.clone(), source: Arc::new(source) };
+    let to_error = |source| DataDirError { path: path.clone(), source: Arc::new(source) };
     let file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(fail(error)),
+        Err(error) => return Err(to_error(error)),
     };
     match file.try_lock_shared() {
-        Ok(()) => file.unlock().map(|()| false).map_err(fail),
+        Ok(()) => file.unlock().map(|()| false).map_err(to_error),
         Err(TryLockError::WouldBlock) => Ok(true),
-        Err(TryLockError::Error(source)) => Err(fail(source)),
+        Err(TryLockError::Error(source)) => Err(to_error(source)),
     }
 }
 
 /// Reads the holder's description from the file.
 fn read_holder(file: &File) -> String {
     let mut holder = String::new();
-    // The holder may be writing now, so an empty or partial text is no error.
+    // The text may be empty or incomplete, because the holder may be writing it now.
     let _ = file.take(4096).read_to_string(&mut holder);
     let holder = holder.trim();
     if holder.is_empty() { "unknown".into() } else { holder.to_owned() }
@@ -124,9 +124,9 @@ impl Drop for DataLock {
 /// # Errors
 /// [`DataDirError`]
 pub fn ensure_data_dir(dir: &Path) -> Result<(), DataDirError> {
-    let fail = |source| DataDirError { path: dir.to_owned(), source: Arc::new(source) };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
-    let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();
+    let to_error = |source| DataDirError { path: dir.to_owned(), source: Arc::new(source) };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(to_error)?;
+    let mode = fs::metadata(dir).map_err(to_error)?.permissions().mode();
     if mode & 0o077 != 0 {
         // Other programs may use the directory too, so its mode is not changed.
         tracing::warn!(dir = %dir.display(), mode = format!("{:o}", mode & 0o777), "the data directory is open to others; chmod 700 it");

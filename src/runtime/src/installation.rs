@@ -1,4 +1,4 @@
-//! Finds out whether this program was installed at a path that stays, or runs from a cache of a package runner, which may
+//! Finds out whether this program was installed at a permanent path, or runs from a cache of a package runner, which may
 //! delete it at any time.
 
 use std::path::{Path, PathBuf};
@@ -52,8 +52,8 @@ impl Installation {
     }
 }
 
-/// Returns the path of the running program. The kernel marks the path of a program that was replaced while it ran, as a
-/// package manager does; the mark is removed.
+/// Returns the path of the running program. If a package manager replaced the program while it ran, the
+/// kernel appends ` (deleted)` to its path. This suffix is removed.
 ///
 /// # Errors
 /// The path is unknown.

@@ -1,6 +1,4 @@
-//! Threads, memory, secrets and the data directory: utilities that have nothing to do with MCP.
-//!
-//! This crate knows none of its users: no session, no change, no provider.
+//! Threads, memory, secrets and the data directory: utilities that know no session, no change and no provider.
 //!
 //! [`large_messages`] has the threads for large messages, [`reclaim`] returns freed memory to the system, [`secret`]
 //! generates and compares secrets, [`files`] replaces files, [`data_dir`] locks the data directory, [`installation`]

@@ -14,7 +14,7 @@ use actix::Arbiter;
 /// returns memory.
 const ROUND_INTERVAL: Duration = Duration::from_millis(150);
 
-/// The size in bytes above which an allocation causes a round.
+/// The size in bytes above which an allocation starts the collection rounds.
 const MIN_TRACKED_BYTES: usize = 256 << 10;
 
 /// The number of rounds after a large value: the first collects freed memory, and the second returns it to the system.
@@ -39,7 +39,7 @@ thread_local! {
     /// The number of remaining rounds.
     static ROUNDS_LEFT: Cell<u8> = const { Cell::new(0) };
     /// `true` while a task runs the rounds.
-    static HAS_TASK: Cell<bool> = const { Cell::new(false) };
+    static IS_SCHEDULED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Collects freed memory of this thread in a fraction of a millisecond.
@@ -58,13 +58,13 @@ pub fn collect_after_large() {
     // The task is spawned with the handle, because some callers run where `spawn_local` is not possible.
     let Some(thread) = Arbiter::try_current() else { return };
     ROUNDS_LEFT.set(COLLECTION_ROUNDS);
-    if !HAS_TASK.replace(true) {
+    if !IS_SCHEDULED.replace(true) {
         thread.spawn(async {
             while let Some(pause) = time_to_next_round() {
                 tokio::time::sleep(pause).await;
                 run_round();
             }
-            HAS_TASK.set(false);
+            IS_SCHEDULED.set(false);
             tokio::time::sleep(POOL_THREAD_LIFETIME).await;
             collect();
         });

@@ -36,7 +36,8 @@ pub fn is_same_hash(a: &[u8; 32], b: &[u8; 32]) -> bool {
     a.ct_eq(b).into()
 }
 
-/// Returns `true` if a text has the format of [`generate`]`(prefix)`, whether or not it exists.
+/// Returns `true` if a text has the format of [`generate`]`(prefix)`, whether or not such a secret was
+/// ever issued.
 #[must_use]
 pub fn is_well_formed(prefix: &str, text: &str) -> bool {
     text.strip_prefix(prefix).is_some_and(|rest| {

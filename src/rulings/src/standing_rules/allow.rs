@@ -45,7 +45,7 @@ impl StandingRules {
                 .iter()
                 .find(|route| route.provider.name() == provider && route.name == *name && route.hash == *hash);
             let Some(route) = route else {
-                let message = "a tool's definition is another than the one that was shown, or the tool is gone";
+                let message = "a tool's definition differs from the one that was shown, or the tool is gone";
                 return Err(tool_error(ErrorKind::VersionConflict, message, name));
             };
             if self.has_allowed(route, &target, by) || rules.iter().any(|rule| rule.tool == *name) {

@@ -18,11 +18,13 @@ use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
 use countersign_routing::table::ToolRoute;
 use countersign_runtime::crash::crash_point;
 
-/// The longest validity of rules that allow, and of rules that deny.
+/// The longest validity of a rule that allows.
 const MAX_ALLOW_SECONDS: u64 = 30 * 86_400;
+/// The longest validity of a rule that denies.
 const MAX_DENY_SECONDS: u64 = 366 * 86_400;
 /// The maximum number of bytes of arguments that are kept for display.
 const MAX_KEPT_ARGUMENTS_BYTES: usize = 64 << 10;
+
 /// The arguments to which a rule applies: exactly those of its change, or any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -111,7 +113,7 @@ impl StandingRules {
             return invalid("the change requires a comment, so a rule on it requires one too".to_owned());
         }
         if !reviewers.may_decide(&change.terms, by) {
-            return forbidden("the change asks for other reviewers");
+            return forbidden("the change requires other reviewers");
         }
         if new.verdict == StandingVerdict::Deny {
             return Ok(());

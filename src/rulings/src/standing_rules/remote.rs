@@ -27,9 +27,9 @@ fn diff_rules(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteR
     let mut changes = Vec::new();
     for rule in read {
         let previous = known.iter().find(|known| known.id == rule.id);
-        let mut push = |feed, by: &str, comment: Option<&str>| {
+        let mut push = |feed_event, by: &str, comment: Option<&str>| {
             let (by, comment) = (by.to_owned(), comment.map(str::to_owned));
-            changes.push(RemoteRuleChange { rule: rule.clone(), feed_event: feed, by, comment });
+            changes.push(RemoteRuleChange { rule: rule.clone(), feed_event, by, comment });
         };
         if previous.is_none() {
             push("rule.created", &rule.created_by, rule.comment.as_deref());
@@ -82,12 +82,12 @@ impl StandingRules {
         if self.deps.cache.merge(read) {
             (self.deps.rebuild)().await;
         }
-        for RemoteRuleChange { rule, feed_event: feed, by, comment } in changes {
+        for RemoteRuleChange { rule, feed_event, by, comment } in changes {
             let comment = match comment {
-                None if feed == "rule.revoked" => self.find_revocation_comment(&rule).await,
+                None if feed_event == "rule.revoked" => self.find_revocation_comment(&rule).await,
                 comment => comment,
             };
-            self.announce(&rule, feed, &by, comment.as_deref());
+            self.announce(&rule, feed_event, &by, comment.as_deref());
         }
         Ok(())
     }
