@@ -43,20 +43,21 @@ const QUESTION_GATHER_TIME: Duration = Duration::from_millis(30);
 /// Returns the error for a client that comes back too late.
 #[must_use]
 pub fn ended_call_error() -> McpError {
-    invalid_state("the call has ended (a client has 5 minutes to answer), and its outcome is unknown")
+    let minutes = MAX_CLIENT_WAIT.as_secs() / 60;
+    invalid_state(&format!("the call has ended (a client has {minutes} minutes to answer), and its outcome is unknown"))
 }
 
 /// Answers by the keys of their questions.
 pub type Answers = HashMap<String, Box<RawValue>>;
 
-/// The answers and the state that a request carries in addition to its own parameters.
+/// The answers and the state that a retry carries in addition to its own parameters.
 #[derive(Debug, Default)]
-pub struct Input {
+pub struct RetryParams {
     pub answers: Answers,
     pub state: Option<String>,
 }
 
-impl Input {
+impl RetryParams {
     /// Reads the answers and the state from the parameters of a request.
     ///
     /// # Errors
@@ -65,29 +66,31 @@ impl Input {
         let invalid = |member: &str, problem: &str| {
             Err(McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {problem}")).with("member", member))
         };
-        let mut input = Self::default();
+        let mut retry_params = Self::default();
         for found in members(params) {
             match found.key.as_ref() {
-                "requestState" if input.state.is_some() => return invalid("requestState", "is given more than once"),
+                "requestState" if retry_params.state.is_some() => {
+                    return invalid("requestState", "is given more than once");
+                }
                 "requestState" => match string(found.value) {
-                    Some(state) => input.state = Some(state.into_owned()),
+                    Some(state) => retry_params.state = Some(state.into_owned()),
                     None => return invalid("requestState", "must be a string"),
                 },
                 "inputResponses" if !found.value.starts_with('{') => {
                     return invalid("inputResponses", "must be an object");
                 }
                 "inputResponses" => {
-                    // An answer that is no object is ignored, so its question is asked again.
+                    // An answer that is not an object is ignored, so its question is asked again.
                     for answer in members(found.value).filter(|answer| answer.value.starts_with('{')) {
                         if let Ok(value) = RawValue::from_string(answer.value.to_owned()) {
-                            input.answers.insert(answer.key.into_owned(), value);
+                            retry_params.answers.insert(answer.key.into_owned(), value);
                         }
                     }
                 }
                 _ => {}
             }
         }
-        Ok(input)
+        Ok(retry_params)
     }
 }
 
@@ -102,7 +105,7 @@ pub struct ClientQuestion {
 /// The next event of a call.
 pub enum Event {
     Done(Result<Response, McpError>),
-    Input(Vec<ClientQuestion>),
+    InputRequired(Vec<ClientQuestion>),
 }
 
 /// A question of the upstream without an answer.
@@ -120,11 +123,11 @@ pub struct RunningCall {
     /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
     declared: Arc<str>,
     /// The name of the upstream.
-    server: String,
+    upstream: String,
     declined: DeclinedQuestions,
     open: Vec<OpenQuestion>,
     outcome: Option<Result<Response, McpError>>,
-    finished: bool,
+    is_finished: bool,
     /// Answers that the client sent before the upstream asked for them.
     early_answers: Answers,
 }
@@ -137,7 +140,7 @@ impl RunningCall {
         requests: mpsc::Receiver<UpstreamRequest>,
         capabilities: ClientCapabilities,
         declared: Arc<str>,
-        server: String,
+        upstream: String,
         early_answers: Answers,
     ) -> Self {
         let (declined, open) = (DeclinedQuestions::default(), Vec::new());
@@ -146,11 +149,11 @@ impl RunningCall {
             requests,
             capabilities,
             declared,
-            server,
+            upstream,
             declined,
             open,
             outcome: None,
-            finished: false,
+            is_finished: false,
             early_answers,
         }
     }
@@ -179,7 +182,7 @@ impl RunningCall {
         match self.open_questions() {
             // All questions were cancelled in the meantime.
             questions if questions.is_empty() => Box::pin(self.advance()).await,
-            questions => Event::Input(questions),
+            questions => Event::InputRequired(questions),
         }
     }
 
@@ -193,14 +196,14 @@ impl RunningCall {
     async fn step(&mut self) {
         tokio::select! {
             biased;
-            outcome = &mut self.work, if !self.finished => {
-                self.finished = true;
+            outcome = &mut self.work, if !self.is_finished => {
+                self.is_finished = true;
                 // Questions that arrived just before the end still count as asked.
                 while let Ok(request) = self.requests.try_recv() {
                     self.take_question(request);
                 }
                 self.outcome = Some(outcome.and_then(|response| {
-                    match self.declined.capability_error(&response, &self.declared, &self.server) {
+                    match self.declined.capability_error(&response, &self.declared, &self.upstream) {
                         Some(error) => Err(error),
                         None => Ok(response),
                     }
@@ -216,30 +219,30 @@ impl RunningCall {
         if let Err(refused) =
             questions::check_capabilities(&self.capabilities, &method, params.as_deref().map(RawValue::get))
         {
-            self.declined.note(&method, params);
+            self.declined.record(&method, params);
             return reply.answer(Err(refused));
         }
-        let (key, is_name) = self.question_key(&id);
-        // A numeric id does not identify a question, but the client may know a textual id from an earlier call.
-        if let Some(answer) = is_name.then(|| self.early_answers.remove(&key)).flatten() {
+        let (key, is_string) = self.question_key(&id);
+        // A numeric id does not identify a question, but the client may know a string id from an earlier call.
+        if let Some(answer) = is_string.then(|| self.early_answers.remove(&key)).flatten() {
             return reply.answer(Ok(answer));
         }
         let params = params.as_deref().map(RawValue::get);
         let params =
-            questions::params_for_client(&self.server, &method, params, countersign_protocol::Revision::MODERN, None);
+            questions::params_for_client(&self.upstream, &method, params, countersign_protocol::Revision::MODERN, None);
         self.open.push(OpenQuestion { content: ClientQuestion { key, method, params }, reply, cancelled });
     }
 
-    /// Returns the key of a question, which is its request id, and whether that id is a text.
+    /// Returns the key of a question, which is its request id, and whether that id is a string.
     fn question_key(&self, id: &RequestId) -> (String, bool) {
-        let (mut key, is_name) = match string(id.as_json()) {
+        let (mut key, is_string) = match string(id.as_json()) {
             Some(text) => (text.into_owned(), true),
             None => (id.as_json().to_owned(), false),
         };
         while self.open.iter().any(|question| question.content.key == key) {
             key.push('\'');
         }
-        (key, is_name)
+        (key, is_string)
     }
 
     fn answer(&mut self, mut answers: Answers) {
@@ -254,11 +257,11 @@ impl RunningCall {
     }
 }
 
-/// A retry of the client, which resumes its call.
-pub struct Resume {
+/// A retry of the client, which retries its call.
+pub struct Retry {
     pub answers: Answers,
     pub recipient: MessageRecipient,
-    /// Gets the next event and the ticket for the next resume.
+    /// Gets the next event and the ticket for the next retry.
     pub reply: oneshot::Sender<(Event, u64)>,
 }
 
@@ -267,14 +270,14 @@ pub async fn run_parked(
     mut running_call: RunningCall,
     relay: Arc<Relay>,
     mut slot: Slot,
-    mut resumes: mpsc::Receiver<Resume>,
+    mut retries: mpsc::Receiver<Retry>,
 ) {
     loop {
         let mut timeout = std::pin::pin!(tokio::time::sleep_until(slot.deadline));
-        let resume = loop {
+        let retry = loop {
             tokio::select! {
                 biased;
-                resume = resumes.recv() => break resume,
+                retry = retries.recv() => break retry,
                 () = &mut timeout => {
                     tracing::debug!("a parked call was not resumed in time and is cancelled");
                     return;
@@ -287,13 +290,13 @@ pub async fn run_parked(
                 () = running_call.step() => {}
             }
         };
-        let Some(Resume { answers, recipient, mut reply }) = resume else { return };
+        let Some(Retry { answers, recipient, mut reply }) = retry else { return };
         let before = running_call.open.len();
         running_call.answer(answers);
         let has_answered = before == 0 || running_call.open.len() < before;
         let event = if running_call.outcome.is_none() && !running_call.open_questions().is_empty() {
             // Some questions have no answer yet, so they are asked again.
-            Event::Input(running_call.open_questions())
+            Event::InputRequired(running_call.open_questions())
         } else {
             relay.redirect_to(Some(recipient));
             let event = tokio::select! {
@@ -317,7 +320,7 @@ pub async fn run_parked(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParkedCallRef {
     pub call: CallId,
-    /// The number of the resume. Each ticket can be used only once.
+    /// Numbers the retries. Each ticket can be used only once.
     pub ticket: u64,
 }
 
@@ -340,7 +343,7 @@ struct ParkedCall {
     /// Numbers increase with each parked call.
     number: u64,
     evicted: CancellationToken,
-    resumes: mpsc::Sender<Resume>,
+    retries: mpsc::Sender<Retry>,
     /// The ticket that is valid now; `None` while the client's retry is in progress.
     ticket: Option<u64>,
 }
@@ -363,7 +366,7 @@ impl ParkedCalls {
         self.len() == 0
     }
 
-    /// Returns the `requestState` that resumes a call once, together with the same request. If several gateways may
+    /// Returns the `requestState` that retries a call once, together with the same request. If several gateways may
     /// serve the store, it begins with the name of this gateway and a dot, because the call waits here.
     ///
     /// # Errors
@@ -402,7 +405,7 @@ impl ParkedCalls {
         principal: &str,
         upstream: &str,
         limit: usize,
-    ) -> Result<(Slot, mpsc::Receiver<Resume>), McpError> {
+    ) -> Result<(Slot, mpsc::Receiver<Retry>), McpError> {
         let call = *uuid::Uuid::new_v4().as_bytes();
         let mut calls = self.calls.lock();
         let is_same = |parked: &ParkedCall| parked.principal == principal && parked.upstream == upstream;
@@ -417,14 +420,14 @@ impl ParkedCalls {
             let message = "too many calls wait for input already; answer one or let it expire";
             return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", MAX_PER_PRINCIPAL));
         }
-        let (resumes, receiver) = mpsc::channel(1);
+        let (retries, receiver) = mpsc::channel(1);
         let evicted = CancellationToken::new();
         let parked = ParkedCall {
             principal: principal.to_owned(),
             upstream: upstream.to_owned(),
             number: self.next_number.fetch_add(1, Ordering::Relaxed),
             evicted: evicted.clone(),
-            resumes,
+            retries,
             ticket: Some(1),
         };
         calls.insert(call, parked);
@@ -436,14 +439,14 @@ impl ParkedCalls {
     ///
     /// # Errors
     /// `-32602` for a ticket that is no longer valid.
-    pub fn redeem(&self, reference: &ParkedCallRef) -> Result<mpsc::Sender<Resume>, McpError> {
+    pub fn redeem(&self, reference: &ParkedCallRef) -> Result<mpsc::Sender<Retry>, McpError> {
         let mut calls = self.calls.lock();
         let parked = calls.get_mut(&reference.call).ok_or_else(ended_call_error)?;
         if parked.ticket != Some(reference.ticket) {
             return Err(invalid_state("it has been used already"));
         }
         parked.ticket = None;
-        Ok(parked.resumes.clone())
+        Ok(parked.retries.clone())
     }
 }
 

@@ -84,8 +84,8 @@ fn rpc_error(object: &str) -> RpcError {
     RpcError { code, message, data, status: None }
 }
 
-/// Converts the outcome of a question into the answer for the upstream. A dialogue that failed counts as cancelled. Any
-/// other missing answer is an error.
+/// Converts the outcome of a question into the answer for the upstream. An elicitation that failed counts as cancelled.
+/// Any other missing answer is an error.
 ///
 /// # Errors
 /// `NOT_BRIDGEABLE` if a question other than an elicitation has no answer.
@@ -111,7 +111,7 @@ fn no_answer_error(method: &str, error: &AskError) -> McpError {
 pub struct ClientAsker<'a> {
     pub exchange: &'a Exchange,
     /// The name of the upstream.
-    pub server: &'a str,
+    pub upstream: &'a str,
     pub capabilities: &'a ClientCapabilities,
     /// The task that the questions belong to, under the client's id.
     pub task: Option<&'a str>,
@@ -146,7 +146,7 @@ impl ClientAsker<'_> {
             return reply.answer(Err(refused));
         }
         let exchange = self.exchange;
-        let mut params = params_for_client(self.server, &method, params, exchange.revision(), None);
+        let mut params = params_for_client(self.upstream, &method, params, exchange.revision(), None);
         if let Some(task) = self.task {
             params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
         }
@@ -172,7 +172,7 @@ pub struct MessageRecipient {
     log_level: Option<LoggingLevel>,
     revision: Revision,
     /// `true` if the client understands `notifications/elicitation/complete` (2025-11-25/client/elicitation).
-    wants_completions: bool,
+    understands_url_completion: bool,
 }
 
 impl MessageRecipient {
@@ -187,7 +187,8 @@ impl MessageRecipient {
             token: token.map(Into::into),
             log_level,
             revision,
-            wants_completions: !exchange.is_modern() && revision.rules().icons,
+            // Icons and this notification came with the same revision.
+            understands_url_completion: !exchange.is_modern() && revision.rules().icons,
         }
     }
 }
@@ -196,11 +197,17 @@ impl MessageRecipient {
 impl MessageRecipient {
     pub(crate) fn none() -> Self {
         let revision = Revision::MODERN;
-        Self { related: RelatedChannel::Nowhere, token: None, log_level: None, revision, wants_completions: false }
+        Self {
+            related: RelatedChannel::Nowhere,
+            token: None,
+            log_level: None,
+            revision,
+            understands_url_completion: false,
+        }
     }
 }
 
-struct State {
+struct Delivery {
     recipient: Option<MessageRecipient>,
     /// The last progress that the client got.
     progress: f64,
@@ -218,7 +225,7 @@ type DeclinedQuestion = (String, Option<Box<RawValue>>);
 const MAX_DECLINED: usize = 8;
 
 impl DeclinedQuestions {
-    pub fn note(&self, method: &str, params: Option<Box<RawValue>>) {
+    pub fn record(&self, method: &str, params: Option<Box<RawValue>>) {
         let mut all = self.0.get_or_init(Mutex::default).lock();
         if all.len() < MAX_DECLINED {
             all.push((method.chars().take(64).collect(), params));
@@ -253,7 +260,7 @@ impl DeclinedQuestions {
     /// succeeded without an answer. `declared` is the complete declaration of the client as JSON text, including
     /// capabilities that the configuration withholds.
     #[must_use]
-    pub fn capability_error(&self, response: &Response, declared: &str, server: &str) -> Option<McpError> {
+    pub fn capability_error(&self, response: &Response, declared: &str, upstream: &str) -> Option<McpError> {
         // Nearly always nothing was declined, so nothing has to be parsed.
         if self.is_empty() {
             return None;
@@ -265,9 +272,9 @@ impl DeclinedQuestions {
             return None;
         }
         let message =
-            format!("the server {server} cannot do this without a capability that the client did not declare");
+            format!("the server {upstream} cannot do this without a capability that the client did not declare");
         let error = McpError::new(ErrorKind::MissingCapability, message).with("requiredCapabilities", missing);
-        Some(error.with("upstream", server))
+        Some(error.with("upstream", upstream))
     }
 }
 
@@ -282,29 +289,32 @@ fn merge(into: &mut Value, more: Value) {
 
 /// Relays the messages of one call to its client.
 pub struct Relay {
-    state: Mutex<State>,
+    delivery: Mutex<Delivery>,
     /// The channel for questions. Without it, all questions are declined.
     questions: Option<mpsc::Sender<UpstreamRequest>>,
     /// The questions that were declined because the client cannot be asked.
     declined: DeclinedQuestions,
     /// `true` if both sides belong to the same era, so that the client may understand methods that the gateway does not
     /// know.
-    same_era: bool,
+    is_same_era: bool,
 }
 
 impl Relay {
     #[must_use]
-    pub fn new(recipient: MessageRecipient, same_era: bool) -> Arc<Self> {
-        let (state, declined) = (Mutex::new(State::new(recipient)), DeclinedQuestions::default());
-        Arc::new(Self { state, questions: None, declined, same_era })
+    pub fn new(recipient: MessageRecipient, is_same_era: bool) -> Arc<Self> {
+        let (delivery, declined) = (Mutex::new(Delivery::new(recipient)), DeclinedQuestions::default());
+        Arc::new(Self { delivery, questions: None, declined, is_same_era })
     }
 
     /// Creates a relay that passes the upstream's questions to the returned receiver.
     #[must_use]
-    pub fn with_questions(recipient: MessageRecipient, same_era: bool) -> (Arc<Self>, mpsc::Receiver<UpstreamRequest>) {
+    pub fn with_questions(
+        recipient: MessageRecipient,
+        is_same_era: bool,
+    ) -> (Arc<Self>, mpsc::Receiver<UpstreamRequest>) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_QUESTIONS);
-        let (state, declined) = (Mutex::new(State::new(recipient)), DeclinedQuestions::default());
-        let relay = Self { state, questions: Some(sender), declined, same_era };
+        let (delivery, declined) = (Mutex::new(Delivery::new(recipient)), DeclinedQuestions::default());
+        let relay = Self { delivery, questions: Some(sender), declined, is_same_era };
         (Arc::new(relay), receiver)
     }
 
@@ -316,11 +326,11 @@ impl Relay {
 
     /// Redirects further messages to another request of the client, or discards them if there is none.
     pub fn redirect_to(&self, recipient: Option<MessageRecipient>) {
-        *self.state.lock() = State { recipient, progress: f64::NEG_INFINITY };
+        *self.delivery.lock() = Delivery { recipient, progress: f64::NEG_INFINITY };
     }
 }
 
-impl State {
+impl Delivery {
     fn new(recipient: MessageRecipient) -> Self {
         Self { recipient: Some(recipient), progress: f64::NEG_INFINITY }
     }
@@ -328,8 +338,8 @@ impl State {
 
 impl Listener for Relay {
     fn notification(&self, notification: UpstreamNotification) {
-        let mut state = self.state.lock();
-        let State { recipient: Some(recipient), progress } = &mut *state else { return };
+        let mut delivery = self.delivery.lock();
+        let Delivery { recipient: Some(recipient), progress } = &mut *delivery else { return };
         let params = notification.params.as_deref().map(RawValue::get);
         match notification.method.as_str() {
             "notifications/progress" => {
@@ -351,14 +361,14 @@ impl Listener for Relay {
                     recipient.related.send(encode::notification(&notification.method, params));
                 }
             }
-            "notifications/elicitation/complete" if recipient.wants_completions => {
+            "notifications/elicitation/complete" if recipient.understands_url_completion => {
                 recipient.related.send(encode::notification(&notification.method, params));
             }
             known
                 if countersign_protocol::Method::parse(known).is_some()
                     || known == "notifications/elicitation/complete" => {}
             // The notification may belong to an extension that both sides declare; other clients ignore it.
-            unknown if self.same_era && unknown.starts_with("notifications/") => {
+            unknown if self.is_same_era && unknown.starts_with("notifications/") => {
                 recipient.related.send(encode::notification(unknown, params));
             }
             _ => {}
@@ -368,7 +378,7 @@ impl Listener for Relay {
     fn request(&self, request: UpstreamRequest) {
         // A request that is dropped without an answer counts as declined.
         match &self.questions {
-            None => self.declined.note(&request.method, request.params),
+            None => self.declined.record(&request.method, request.params),
             Some(questions) if questions.try_send(request).is_err() => {
                 tracing::debug!("a question of an upstream is declined because too many of its call are waiting");
             }
@@ -378,8 +388,8 @@ impl Listener for Relay {
 }
 
 /// Notifies a client that the action at a URL is complete.
-pub fn notify_url_completed(related: &RelatedChannel, elicitation: &str) {
-    let params = format!(r#"{{"elicitationId":{}}}"#, Value::from(elicitation));
+pub fn notify_url_completed(related: &RelatedChannel, elicitation_id: &str) {
+    let params = format!(r#"{{"elicitationId":{}}}"#, Value::from(elicitation_id));
     related.send(encode::notification("notifications/elicitation/complete", Some(&params)));
 }
 

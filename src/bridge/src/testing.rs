@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{Bridge, Call, CallPlan, Verb, call, request::RequestedItem, request_state::StateSealer};
+use crate::{Bridge, Call, CallPlan, RequestKind, call, request::RequestedItem, request_state::StateSealer};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{
     context::Exchange,
@@ -62,7 +62,7 @@ impl Fixture {
         let request = request(&text);
         let plan = CallPlan::for_tool(exchange, &request.outlined_params().object, Some((&self.upstream, None)));
         let item = RequestedItem::Name("echo");
-        let base = Call::new(exchange, &self.bridge, &self.upstream, Verb::Tool, item, &request);
+        let base = Call::new(exchange, &self.bridge, &self.upstream, RequestKind::Tool, item, &request);
         call(Call { plan, ..base }).await
     }
 

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    Call, Verb, call,
+    Call, RequestKind, call,
     request::RequestedItem,
     testing::{ELICITATION_CAPABILITIES, Fixture, answer, next_question, value},
 };
@@ -359,6 +359,7 @@ async fn parameters_and_result_of_extension_pass_unchanged() {
     let exchange = modern(&fixture, r#"{"extensions":{"acme/x":{}}}"#);
     let request = request(r#"{"jsonrpc":"2.0","id":1,"method":"acme/do","params":{"n":1,"name":"s__x"}}"#);
     let (item, upstream) = (RequestedItem::Method("acme/do"), &fixture.upstream);
-    let reply = call(Call::new(&exchange, &fixture.bridge, upstream, Verb::Extension, item, &request)).await.unwrap();
+    let reply =
+        call(Call::new(&exchange, &fixture.bridge, upstream, RequestKind::Extension, item, &request)).await.unwrap();
     assert_eq!(value(&reply), json!({ "method": "acme/do", "n": 1, "name": "s__x" }));
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use countersign_bridge::{
     self, Bridge, Call,
-    request::{RequestedItem, Verb},
+    request::{RequestKind, RequestedItem},
     tasks,
 };
 use countersign_domain::policy::Requester;
@@ -71,7 +71,7 @@ pub fn target(
 }
 
 /// Extensions that the gateway serves itself. Their methods are never passed on.
-pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
+pub const SERVED_HERE: &[&str] = &[tasks::request::EXTENSION];
 
 /// Returns `true` if client and server both declare an extension or experimental capability that the gateway does not
 /// serve itself.
@@ -100,7 +100,7 @@ pub async fn call(
     }
     tracing::debug!(upstream = %upstream.config.name, "a request of an extension is passed on");
     let item = RequestedItem::Method(&request.method);
-    countersign_bridge::call(Call::new(exchange, bridge, &upstream, Verb::Extension, item, request)).await
+    countersign_bridge::call(Call::new(exchange, bridge, &upstream, RequestKind::Extension, item, request)).await
 }
 
 #[cfg(test)]

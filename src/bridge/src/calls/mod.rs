@@ -14,7 +14,7 @@ use crate::{
     questions::{self, ClientAsker, MessageRecipient, Relay},
     request_state::StateSealer,
     tasks::{self, Tasks},
-    translation::request::{RequestedItem, Verb},
+    translation::request::{RequestKind, RequestedItem},
 };
 use countersign_config::UpstreamConfig;
 use countersign_exchange::{context::Exchange, memory::Memory, reply::Reply};
@@ -30,7 +30,7 @@ const DEFAULT_LOG_LEVEL: LoggingLevel = LoggingLevel::Info;
 
 /// The state that the bridge keeps from one request to the next.
 pub struct Bridge {
-    /// The tasks of upstreams that clients may request.
+    /// The tasks that upstreams run for clients.
     pub tasks: Tasks,
     /// Calls that wait for the answers of their stateless clients.
     pub parked: Arc<ParkedCalls>,
@@ -50,13 +50,13 @@ impl Bridge {
     }
 }
 
-/// The properties of a call that determine how it is handled. They are found out once, without side effects, before the
+/// The properties of a call that determine how it is handled. They are determined once, without side effects, before the
 /// policy is asked, and the admitted call keeps them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallPlan {
     /// `true` if the client continues a call for which it was asked for input.
     pub is_retry: bool,
-    /// `true` if the request resumes a parked call or is refused, so that no new call is made.
+    /// `true` if the request retries a parked call or is refused, so that no new call is made.
     pub resumes_parked_call: bool,
     /// `true` if a client of 2025-11-25 requests the call as a task.
     pub wants_task: bool,
@@ -65,7 +65,7 @@ pub struct CallPlan {
 }
 
 impl CallPlan {
-    /// Classifies a request that is no tool call.
+    /// Classifies a request that is not a tool call.
     #[must_use]
     pub fn new(params: &OutlinedObject<'_>) -> Self {
         let is_retry = params.members().any(|member| matches!(&*member.key, "inputResponses" | "requestState"));
@@ -99,7 +99,7 @@ pub struct Call<'a> {
     pub exchange: &'a Exchange,
     pub bridge: &'a Arc<Bridge>,
     pub upstream: &'a Arc<Upstream>,
-    pub verb: Verb,
+    pub request_kind: RequestKind,
     /// The requested item, under the upstream's own name.
     pub item: RequestedItem<'a>,
     /// The URI that the client named, if it reads a resource.
@@ -116,22 +116,23 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Creates a call that is no tool call. Requests of extensions count as writes.
+    /// Creates a call that is not a tool call. Requests of extensions count as writes.
     #[must_use]
     pub fn new(
         exchange: &'a Exchange,
         bridge: &'a Arc<Bridge>,
         upstream: &'a Arc<Upstream>,
-        verb: Verb,
+        request_kind: RequestKind,
         item: RequestedItem<'a>,
         request: &'a Request<'a>,
     ) -> Self {
-        let (plan, is_read_only) = (CallPlan::new(&request.outlined_params().object), verb != Verb::Extension);
+        let (plan, is_read_only) =
+            (CallPlan::new(&request.outlined_params().object), request_kind != RequestKind::Extension);
         Self {
             exchange,
             bridge,
             upstream,
-            verb,
+            request_kind,
             item,
             uri: None,
             request,
@@ -170,15 +171,15 @@ pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
 
 /// Returns the caller for an upstream, and whether the configuration withholds some of the client's capabilities.
 fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
-    let stateless = exchange.is_modern();
+    let is_modern = exchange.is_modern();
     let (capabilities, is_restricted) = questions::capabilities(exchange, config);
     let level =
-        if stateless { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LOG_LEVEL)) };
+        if is_modern { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LOG_LEVEL)) };
     let caller = Caller {
         principal: exchange.identity.principal.clone(),
-        session: (!stateless).then(|| Arc::clone(&exchange.session.id)),
+        session: (!is_modern).then(|| Arc::clone(&exchange.session.id)),
         capabilities,
-        stateless,
+        is_modern,
         log_level: level,
         link_choice: LinkChoice::default(),
     };
@@ -218,8 +219,12 @@ async fn call_in_handshake_era(prepared: &PreparedCall<'_>) -> Result<Response, 
         return upstream.call(&prepared.caller, &outgoing, Relay::new(prepared.recipient(), true)).await;
     }
     let (relay, requests) = Relay::with_questions(prepared.recipient(), true);
-    let (exchange, server) = (prepared.call.exchange, prepared.call.upstream.config.name.as_str());
-    let asker = ClientAsker { exchange, server, capabilities: &prepared.caller.capabilities, task: None };
+    let asker = ClientAsker {
+        exchange: prepared.call.exchange,
+        upstream: &upstream.config.name,
+        capabilities: &prepared.caller.capabilities,
+        task: None,
+    };
     // Boxed, because the future would otherwise be stored twice.
     asker.run(Box::pin(upstream.call(&prepared.caller, &outgoing, relay)), requests).await
 }

@@ -1,5 +1,5 @@
 //! Calls of stateless clients to handshake-era upstreams. When the upstream asks a question, its call goes on in a
-//! separate task, and the client is told that input is needed. Its retry brings the answers and resumes the call
+//! separate task, and the client is told that input is needed. Its retry brings the answers and retries the call
 //! (2026-07-28/basic/patterns/mrtr; 2025-11-25/client/*).
 
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 use super::prepared_call::PreparedCall;
 use crate::{
     parked_calls::{
-        Answers, ClientQuestion, Event, Input, ParkedCallRef, Resume, RunningCall, ended_call_error, run_parked,
+        Answers, ClientQuestion, Event, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error, run_parked,
     },
     questions::Relay,
     request_state::Binding,
-    translation::{request::Verb, result::input_result},
+    translation::{request::RequestKind, result::input_result},
 };
 use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::reply::Reply;
@@ -32,9 +32,9 @@ const PARKED_CALL_BYTES: usize = 4096;
 /// The errors of [`super::call`]; `-32602` for a `requestState` of another request; `OVERLOADED` if the principal has
 /// too many parked calls.
 pub async fn call(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
-    let input = Input::parse(prepared.params())?;
-    if let Some(state) = input.state {
-        return resume(prepared, &state, input.answers).await;
+    let retry_params = RetryParams::parse(prepared.params())?;
+    if let Some(state) = retry_params.state {
+        return resume(prepared, &state, retry_params.answers).await;
     }
     let outgoing = prepared.outgoing(&[]);
     let upstream = Arc::clone(prepared.call.upstream);
@@ -55,22 +55,22 @@ pub async fn call(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
         prepared.caller.capabilities.clone(),
         Arc::clone(&prepared.call.exchange.facts.capabilities),
         prepared.call.upstream.config.name.clone(),
-        input.answers,
+        retry_params.answers,
     );
     match running_call.advance().await {
         Event::Done(response) => prepared.reply(response?),
-        Event::Input(questions) => {
+        Event::InputRequired(questions) => {
             relay.redirect_to(None);
             let parked_calls = &prepared.call.bridge.parked;
             let upstream = prepared.call.upstream;
             let limit = if upstream.needs_exclusive_links() { MAX_ON_EXCLUSIVE_LINKS } else { usize::MAX };
             let bytes = PARKED_CALL_BYTES + 2 * prepared.call.request.params.map_or(0, |params| params.get().len());
             let share = prepared.call.bridge.memory.take(&prepared.caller.principal.name, bytes)?;
-            let (slot, resumes) = parked_calls.admit(&prepared.caller.principal.name, &upstream.config.name, limit)?;
+            let (slot, retries) = parked_calls.admit(&prepared.caller.principal.name, &upstream.config.name, limit)?;
             let answer = input_required(prepared, slot.reference, &questions)?;
             actix::spawn(async move {
                 let _share = share;
-                run_parked(running_call, relay, slot, resumes).await;
+                run_parked(running_call, relay, slot, retries).await;
             });
             Ok(answer)
         }
@@ -81,14 +81,16 @@ pub async fn call(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
 async fn resume(prepared: &PreparedCall<'_>, state: &str, answers: Answers) -> Result<Reply, McpError> {
     let parked_calls = &prepared.call.bridge.parked;
     let call_ref = parked_calls.unseal_reference(state, &binding(prepared))?;
-    let resumes = parked_calls.redeem(&call_ref)?;
+    let retries = parked_calls.redeem(&call_ref)?;
     let (reply, event) = oneshot::channel();
-    let resume = Resume { answers, recipient: prepared.recipient(), reply };
+    let retry = Retry { answers, recipient: prepared.recipient(), reply };
     // A call that is ending closes its channel.
-    resumes.send(resume).await.map_err(|_| ended_call_error())?;
+    retries.send(retry).await.map_err(|_| ended_call_error())?;
     match event.await.map_err(|_| ended_call_error())? {
         (Event::Done(response), _) => prepared.reply(response?),
-        (Event::Input(questions), ticket) => input_required(prepared, ParkedCallRef { ticket, ..call_ref }, &questions),
+        (Event::InputRequired(questions), ticket) => {
+            input_required(prepared, ParkedCallRef { ticket, ..call_ref }, &questions)
+        }
     }
 }
 
@@ -108,9 +110,9 @@ fn input_required(
 pub(super) fn binding(prepared: &PreparedCall<'_>) -> Binding {
     let call = &prepared.call;
     // The hash does not depend on the order of the arguments.
-    let arguments = match call.verb {
+    let arguments = match call.request_kind {
         // An unknown method has no known arguments, so all of its parameters count.
-        Verb::Extension => {
+        RequestKind::Extension => {
             let parts = ["_meta", "inputResponses", "requestState"].map(|key| (key, MemberEdit::Drop));
             canonical_text_hash(&prepared.params.object.edit(&parts))
         }
@@ -119,7 +121,7 @@ pub(super) fn binding(prepared: &PreparedCall<'_>) -> Binding {
     let parts = [
         prepared.caller.principal.name.as_str(),
         call.upstream.config.name.as_str(),
-        call.verb.method().unwrap_or_default(),
+        call.request_kind.method().unwrap_or_default(),
         call.item.text(),
         &arguments,
     ];

@@ -8,7 +8,7 @@ use crate::{
     questions::MessageRecipient,
     tasks,
     translation::{
-        request::{self, DeclaredClient, Draft, Verb, client_info},
+        request::{self, DeclaredClient, Draft, RequestKind, client_info},
         result::{self, Kind, ResultMembers},
     },
 };
@@ -25,8 +25,8 @@ use countersign_upstream::{
     cache::{CacheLookup, CacheRequest, FreshResult},
 };
 
-/// The members of a request's `_meta` that have no effect on its result, apart from those in the key.
-const META_WITHOUT_EFFECT: [&str; 7] = [
+/// The members of a request's `_meta` that do not affect its result, or that the cache's key covers.
+const IGNORED_META: [&str; 7] = [
     keys::PROTOCOL_VERSION,
     keys::CLIENT_INFO,
     keys::CLIENT_CAPABILITIES,
@@ -44,7 +44,7 @@ pub struct PreparedCall<'a> {
     pub(super) params: OutlinedParams<'a>,
     pub(super) declared_client: DeclaredClient<'a>,
     /// The member that makes the upstream run the call as a task, if the client cannot ask for one itself.
-    pub(super) task: Option<(&'static str, &'static str)>,
+    pub(super) task_member: Option<(&'static str, &'static str)>,
     /// The cache lookup for the call; `None` if its result must not be cached.
     pub(super) cache_lookup: Option<CacheLookup>,
 }
@@ -57,19 +57,20 @@ impl<'a> PreparedCall<'a> {
                 .with("outcome", "not_applied")
         })?;
         let exchange = call.exchange;
-        let modern = exchange.is_modern();
+        let is_modern = exchange.is_modern();
         let (caller, is_restricted) = caller(exchange, config);
         let params = call.request.outlined_params();
         let declared_client = DeclaredClient {
-            modern,
+            is_modern,
             info: exchange.facts.client_info.as_deref().unwrap_or(client_info()).into(),
             capabilities: None,
             log_level: caller.log_level,
         };
         countersign_protocol::outline::check_key_case(&params)?;
-        let mut prepared = Self { call, negotiated, caller, params, declared_client, task: None, cache_lookup: None };
+        let mut prepared =
+            Self { call, negotiated, caller, params, declared_client, task_member: None, cache_lookup: None };
         prepared.declared_client.capabilities = prepared.capabilities_to_declare(is_restricted);
-        prepared.task = prepared.added_task_member()?;
+        prepared.task_member = prepared.added_task_member()?;
         Ok(prepared)
     }
 
@@ -81,13 +82,13 @@ impl<'a> PreparedCall<'a> {
         let capabilities = &self.caller.capabilities;
         if tasks::declares_extension_for(self.call.exchange.revision(), &self.negotiated) {
             let capabilities = capabilities.to_json(self.negotiated.revision).to_string();
-            return Some(tasks::ask::with_extension(&capabilities).into());
+            return Some(tasks::request::with_extension(&capabilities).into());
         }
         let facts = &self.call.exchange.facts;
         if *facts.capabilities == *"{}" {
-            return (!self.declared_client.modern).then_some("{}".into());
+            return (!self.declared_client.is_modern).then_some("{}".into());
         }
-        if self.declared_client.modern && !is_restricted {
+        if self.declared_client.is_modern && !is_restricted {
             return None;
         }
         Some(capabilities.to_json(self.negotiated.revision).to_string().into())
@@ -99,7 +100,7 @@ impl<'a> PreparedCall<'a> {
     /// `-32601` if a client requests a task from an upstream without tasks; `-32021` if a tool requires a task and its
     /// stateless client does not declare the extension.
     fn added_task_member(&self) -> Result<Option<(&'static str, &'static str)>, McpError> {
-        if self.call.verb != Verb::Tool {
+        if self.call.request_kind != RequestKind::Tool {
             return Ok(None);
         }
         if self.call.plan.wants_task {
@@ -108,15 +109,15 @@ impl<'a> PreparedCall<'a> {
                 false => Err(McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")),
             };
         }
-        let stateless = self.call.exchange.is_modern();
-        if !stateless || self.negotiated.revision.era() == Era::Modern || !tasks::has_tasks(&self.negotiated) {
+        let is_modern = self.call.exchange.is_modern();
+        if !is_modern || self.negotiated.revision.era() == Era::Modern || !tasks::has_tasks(&self.negotiated) {
             return Ok(None);
         }
         let support = self.call.definition.and_then(|definition| tasks::task_support(definition.get()));
         if support.is_none_or(|support| support != "required") {
             return Ok(None);
         }
-        if tasks::declares(&self.call.exchange.facts.capabilities) {
+        if tasks::is_extension_declared(&self.call.exchange.facts.capabilities) {
             Ok(Some(("task", "{}")))
         } else {
             Err(tasks::missing_extension())
@@ -126,20 +127,23 @@ impl<'a> PreparedCall<'a> {
     /// Returns the request for the upstream, with a new id for each use.
     pub(super) fn outgoing(&self, extra: &[(&'static str, &str)]) -> Outgoing {
         let with_task: Vec<_>;
-        let extra = match self.task {
+        let extra = match self.task_member {
             None => extra,
-            Some(task) => {
-                with_task = extra.iter().copied().chain([task]).collect();
+            Some(member) => {
+                with_task = extra.iter().copied().chain([member]).collect();
                 &with_task
             }
         };
         let revision = self.negotiated.revision;
-        if self.call.verb == Verb::Extension && self.call.request.params.is_none() && revision.era() == Era::Legacy {
+        if self.call.request_kind == RequestKind::Extension
+            && self.call.request.params.is_none()
+            && revision.era() == Era::Legacy
+        {
             // The client sent no parameters, so the upstream gets none.
             return Outgoing::new(self.call.upstream.next_request_id(), self.call.item.text(), None);
         }
         let draft = Draft {
-            method: self.call.verb.method().unwrap_or_else(|| self.call.item.text()),
+            method: self.call.request_kind.method().unwrap_or_else(|| self.call.item.text()),
             params: self.params,
             item: self.call.item,
             declared_client: self.declared_client.clone(),
@@ -169,7 +173,7 @@ impl<'a> PreparedCall<'a> {
 
     /// Returns `true` if the gateway requests a task on the client's behalf.
     pub(super) fn requests_task(&self) -> bool {
-        self.task.is_some()
+        self.task_member.is_some()
     }
 
     pub(super) fn recipient(&self) -> MessageRecipient {
@@ -180,7 +184,7 @@ impl<'a> PreparedCall<'a> {
     /// Returns the adapter for results of this call.
     pub(super) fn result_adapter(&self) -> result::ResultAdapter<'_> {
         result::ResultAdapter {
-            verb: self.call.verb,
+            request_kind: self.call.request_kind,
             client: self.call.exchange.revision(),
             upstream: &self.negotiated,
             scheme: self.call.upstream.names.scheme(),
@@ -197,7 +201,7 @@ impl<'a> PreparedCall<'a> {
 
     /// Returns `true` if a result may be a task or must become one. Other results are not checked for tasks.
     pub(super) fn may_be_task(&self) -> bool {
-        match (self.negotiated.revision.era(), self.declared_client.modern) {
+        match (self.negotiated.revision.era(), self.declared_client.is_modern) {
             (_, false) => self.call.plan.wants_task,
             (Era::Legacy, true) => self.requests_task(),
             (Era::Modern, true) => self.shares_an_extension(),
@@ -218,22 +222,22 @@ impl<'a> PreparedCall<'a> {
     /// on more than its key is never cached: answers to questions, tasks, calls with progress, and calls with an unknown
     /// member in `_meta`.
     pub(super) fn prepare_lookup(&self) -> Option<CacheLookup> {
-        let Call { upstream, verb, item, is_read_only, .. } = self.call;
+        let Call { upstream, request_kind, item, is_read_only, .. } = self.call;
         let cache = upstream.cache()?;
         let is_cacheable = is_read_only
-            && matches!(verb, Verb::Tool | Verb::Resource)
+            && matches!(request_kind, RequestKind::Tool | RequestKind::Resource)
             && self.negotiated.revision.era() == Era::Modern
             && !self.requests_task()
             && !self.call.plan.is_retry;
         let mut meta = self.params.meta.into_iter().flat_map(|meta| meta.members());
         if !is_cacheable
             || self.params.object.members().any(|member| member.key == "task")
-            || meta.any(|member| !META_WITHOUT_EFFECT.contains(&&*member.key))
+            || meta.any(|member| !IGNORED_META.contains(&&*member.key))
         {
             return None;
         }
         // The key contains the item under the upstream's own name. The client may use another name.
-        let item_member = if verb == Verb::Tool { "name" } else { "uri" };
+        let item_member = if request_kind == RequestKind::Tool { "name" } else { "uri" };
         let mut digest = canonical_text_hash(
             &self.params.object.edit(&[("_meta", MemberEdit::Drop), (item_member, MemberEdit::Drop)]),
         );
@@ -241,7 +245,7 @@ impl<'a> PreparedCall<'a> {
             digest.push_str(&format!("\n{name}:{value}"));
         }
         Some(cache.prepare(CacheRequest {
-            method: verb.method()?,
+            method: request_kind.method()?,
             subject: item.text(),
             digest,
             capabilities: &self.caller.capabilities,

@@ -9,14 +9,14 @@ use super::{prepared_call::PreparedCall, tool_error_reply};
 use crate::{
     questions,
     tasks::{
-        ask::TaskRequest,
         awaited_task::AwaitedTask,
         legacy,
+        request::TaskRequest,
         table::{Task, TaskKind},
     },
     translation::{
         error,
-        request::Verb,
+        request::RequestKind,
         result::{ResultMembers, input_result},
         task_shape::{self, Status, Times},
     },
@@ -43,20 +43,20 @@ impl PreparedCall<'_> {
             Response::Result(result) => self.result_adapter().reply(result),
             Response::Error(rpc) => {
                 if rpc.code == error::URL_ELICITATION_REQUIRED
-                    && let Some(reply) = self.urls_as_input(&rpc)
+                    && let Some(reply) = self.elicitations_as_input(&rpc)
                 {
                     return Ok(reply);
                 }
                 let attributed = self.attribute_urls(&rpc)?;
                 let rpc = attributed.unwrap_or(rpc);
                 let eras = (client, self.negotiated.revision);
-                let scheme = match self.call.verb {
-                    Verb::Extension => "",
+                let scheme = match self.call.request_kind {
+                    RequestKind::Extension => "",
                     _ => self.call.upstream.names.scheme(),
                 };
-                let error = error::for_client(&rpc, self.call.verb, eras, self.call.uri, scheme);
+                let error = error::for_client(&rpc, self.call.request_kind, eras, self.call.uri, scheme);
                 // No error code of the client's era expresses this, but a tool result at least reaches the model.
-                if error.kind == ErrorKind::NotBridgeable && self.call.verb == Verb::Tool {
+                if error.kind == ErrorKind::NotBridgeable && self.call.request_kind == RequestKind::Tool {
                     return Ok(tool_error_reply(&error));
                 }
                 Err(error)
@@ -67,34 +67,37 @@ impl PreparedCall<'_> {
     /// Turns the error with which a handshake-era upstream asks for pages to be opened first into a result that asks a
     /// stateless client for input. Returns `None` for any other error. The upstream runs the call only when the client
     /// retries it (2025-11-25/client/elicitation).
-    fn urls_as_input(&self, error: &RpcError) -> Option<Reply> {
+    fn elicitations_as_input(&self, error: &RpcError) -> Option<Reply> {
         let (client, upstream) = (self.call.exchange.revision(), self.negotiated.revision);
         if (upstream.era(), client.era()) != (Era::Legacy, Era::Modern)
-            || self.call.verb == Verb::Complete
+            || self.call.request_kind == RequestKind::Completion
             || !self.caller.capabilities.elicitation_url
         {
             return None;
         }
-        let urls = member(error.data.as_deref()?.get(), "elicitations")?;
-        let is_allowed = |url: &str| {
-            questions::is_url_elicitation(questions::ELICITATION, Some(url))
-                && questions::check_capabilities(&self.caller.capabilities, questions::ELICITATION, Some(url)).is_ok()
+        let elicitations = member(error.data.as_deref()?.get(), "elicitations")?;
+        let is_allowed = |elicitation: &str| {
+            questions::is_url_elicitation(questions::ELICITATION, Some(elicitation))
+                && questions::check_capabilities(&self.caller.capabilities, questions::ELICITATION, Some(elicitation))
+                    .is_ok()
         };
-        let server = self.call.upstream.config.name.as_str();
-        let urls: Vec<(String, String)> = elements(urls)
+        let upstream_name = &self.call.upstream.config.name;
+        let elicitations: Vec<(String, String)> = elements(elicitations)
             .enumerate()
-            .filter(|(_, (_, url))| is_allowed(url))
-            .map(|(index, (_, url))| {
-                let name = member(url, "elicitationId").and_then(string);
-                let name = name.map_or_else(|| format!("url-{}", index + 1), std::borrow::Cow::into_owned);
-                let url = questions::attribute_params(server, questions::ELICITATION, Some(url)).unwrap_or_default();
-                (name, edit(&url, &[("elicitationId", MemberEdit::Drop)]))
+            .filter(|(_, (_, elicitation))| is_allowed(elicitation))
+            .map(|(index, (_, elicitation))| {
+                let id = member(elicitation, "elicitationId").and_then(string);
+                let id = id.map_or_else(|| format!("url-{}", index + 1), std::borrow::Cow::into_owned);
+                let attributed = questions::attribute_params(upstream_name, questions::ELICITATION, Some(elicitation));
+                (id, edit(&attributed.unwrap_or_default(), &[("elicitationId", MemberEdit::Drop)]))
             })
             .collect();
-        if urls.is_empty() {
+        if elicitations.is_empty() {
             return None;
         }
-        let requests = urls.iter().map(|(name, url)| (name.as_str(), questions::ELICITATION, Some(url.as_str())));
+        let requests = elicitations
+            .iter()
+            .map(|(id, elicitation)| (id.as_str(), questions::ELICITATION, Some(elicitation.as_str())));
         Some(Reply::passed_on(input_result(requests, None, &self.server_meta())))
     }
 
@@ -102,24 +105,24 @@ impl PreparedCall<'_> {
     /// Returns `None` for any other error.
     ///
     /// # Errors
-    /// [`ErrorKind::NotBridgeable`] if one of the URLs is no web page.
+    /// [`ErrorKind::NotBridgeable`] if one of the URLs is not a web page.
     fn attribute_urls(&self, error: &RpcError) -> Result<Option<RpcError>, McpError> {
         if error.code != error::URL_ELICITATION_REQUIRED {
             return Ok(None);
         }
         let Some(data) = error.data.as_deref().map(RawValue::get) else { return Ok(None) };
-        let Some(urls) = member(data, "elicitations") else { return Ok(None) };
+        let Some(elicitations) = member(data, "elicitations") else { return Ok(None) };
         let mut attributed = Vec::new();
-        for (_, url) in elements(urls) {
-            if let Err(reason) = countersign_domain::questions::elicitation::checked_url(url) {
+        for (_, elicitation) in elements(elicitations) {
+            if let Err(reason) = countersign_domain::questions::elicitation::checked_url(elicitation) {
                 let message =
                     format!("the upstream asks that a page be opened first, which the gateway refuses: {reason}");
                 return Err(McpError::new(ErrorKind::NotBridgeable, message));
             }
-            let url = edit(url, &[("mode", MemberEdit::Set(r#""url""#))]);
-            let server = self.call.upstream.config.name.as_str();
-            attributed
-                .extend(questions::attribute_params(server, questions::ELICITATION, Some(&url)).map(String::from));
+            let elicitation = edit(elicitation, &[("mode", MemberEdit::Set(r#""url""#))]);
+            let upstream = &self.call.upstream.config.name;
+            let named = questions::attribute_params(upstream, questions::ELICITATION, Some(&elicitation));
+            attributed.extend(named.map(String::from));
         }
         let data = edit(data, &[("elicitations", MemberEdit::Set(&format!("[{}]", attributed.join(","))))]);
         Ok(Some(RpcError { data: RawValue::from_string(data).ok(), ..error.clone() }))
@@ -131,51 +134,53 @@ impl PreparedCall<'_> {
 /// # Errors
 /// [`ErrorKind::NotBridgeable`] for a task without an id.
 fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Option<Reply>, McpError> {
-    if prepared.call.verb != Verb::Tool {
+    if prepared.call.request_kind != RequestKind::Tool {
         return Ok(None);
     }
     let text = result.get();
-    let stateless = prepared.call.exchange.is_modern();
+    let is_modern = prepared.call.exchange.is_modern();
     match prepared.negotiated.revision.era() {
         Era::Modern if is_task(text) => {
-            if stateless {
+            if is_modern {
                 let task = register(prepared, text, TaskKind::SameEra)?;
                 let renamed = task_shape::with_task_id(text, &task.alias);
                 // `tasks/get` contains the questions and the name of the server that asks them.
                 return Ok(Some(Reply::passed_on(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
             }
-            let task = register(prepared, text, TaskKind::Extension { is_cancelled: parking_lot::Mutex::new(false) })?;
+            let task =
+                register(prepared, text, TaskKind::ModernUpstream { is_cancelled: parking_lot::Mutex::new(false) })?;
             let status = Status::parse(text).unwrap_or(Status::Working);
-            Ok(Some(create_task_reply(&task_shape::legacy(text, &task.alias, status))))
+            Ok(Some(create_task_reply(&task_shape::to_legacy(text, &task.alias, status))))
         }
-        Era::Modern if !stateless && prepared.call.plan.wants_task => {
+        Era::Modern if !is_modern && prepared.call.plan.wants_task => {
             // The upstream answered at once without a task, but the client has requested one.
             let times = Times::now();
-            let kind = TaskKind::Done(Ok(result.to_owned()), times);
+            let kind = TaskKind::Finished(Ok(result.to_owned()), times);
             let task = Task::new(String::new(), prepared.call.upstream, prepared.caller.clone(), kind, None);
             let task = insert(prepared, task);
-            Ok(Some(create_task_reply(&task_shape::local(&task.alias, Status::Working, &times))))
+            Ok(Some(create_task_reply(&task_shape::local_task(&task.alias, Status::Working, &times))))
         }
         Era::Modern => Ok(None),
         Era::Legacy => {
             let Some(created) = member(text, "task").filter(|task| task_shape::task_id(task).is_some()) else {
                 return Ok(None);
             };
-            if !stateless && prepared.call.plan.wants_task {
+            if !is_modern && prepared.call.plan.wants_task {
                 let task = register(prepared, created, TaskKind::SameEra)?;
                 let renamed = task_shape::with_task_id(created, &task.alias);
                 let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
                 return Ok(Some(Reply::passed_on(json)));
             }
-            if !stateless || !prepared.requests_task() {
+            if !is_modern || !prepared.requests_task() {
                 return Ok(None);
             }
             let declared = Arc::clone(&prepared.call.exchange.facts.capabilities);
-            let server = prepared.call.upstream.config.name.clone();
-            let awaited = AwaitedTask::new(created, prepared.caller.capabilities.clone(), declared, server);
-            let task = register(prepared, created, TaskKind::AwaitedTask(awaited.clone()))?;
-            awaited.wait(&task, prepared.call.upstream);
-            let described = task_shape::modern(created, &task.alias, Status::Working, None);
+            let upstream = prepared.call.upstream;
+            let capabilities = prepared.caller.capabilities.clone();
+            let awaited = AwaitedTask::new(created, capabilities, declared, upstream.config.name.clone());
+            let task = register(prepared, created, TaskKind::LegacyUpstream(awaited.clone()))?;
+            awaited.wait(&task, upstream);
+            let described = task_shape::to_modern(created, &task.alias, Status::Working, None);
             let json = task_shape::with_result_type(&described, "task");
             let meta = ("_meta", MemberEdit::Set(SERVER_META));
             Ok(Some(Reply::passed_on(edit(&json, &[meta]))))
@@ -221,7 +226,7 @@ pub async fn reply_for_legacy_client(prepared: &PreparedCall<'_>, response: Resp
 /// Waits for the result of a task, for a handshake-era client that did not request one.
 async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Result<Reply, McpError> {
     let exchange = prepared.call.exchange;
-    let task = register(prepared, created, TaskKind::Extension { is_cancelled: parking_lot::Mutex::new(false) })?;
+    let task = register(prepared, created, TaskKind::ModernUpstream { is_cancelled: parking_lot::Mutex::new(false) })?;
     let task_request = TaskRequest::new(exchange, task)?;
     let mut cancel_guard = legacy::CancelOnDrop::new(&task_request);
     let result = legacy::extension_result(&task_request, None).await;

@@ -12,7 +12,7 @@ use crate::{
     request_state::{StateKind, invalid_state},
     tasks,
     translation::{
-        request::Verb,
+        request::RequestKind,
         result::{Kind, ResultMembers},
     },
 };
@@ -36,7 +36,7 @@ pub async fn pass_through(prepared: &PreparedCall<'_>) -> Result<Reply, McpError
     let Response::Result(result) = &response else { return prepared.reply(response) };
     let parsed = ResultMembers::parse(result.get());
     match parsed.kind() {
-        Kind::Complete if prepared.may_be_task() || prepared.call.verb == Verb::Extension => {
+        Kind::Complete if prepared.may_be_task() || prepared.call.request_kind == RequestKind::Extension => {
             prepared.cache(&response);
             prepared.reply(response)
         }
@@ -97,7 +97,7 @@ fn seal_input_result(prepared: &PreparedCall<'_>, result: &str) -> Result<Box<Ra
 pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
     let relay = Relay::new(prepared.recipient(), false);
     let mut rounds = InputRounds::default();
-    let mut opened_urls: Vec<String> = Vec::new();
+    let mut elicitation_ids: Vec<String> = Vec::new();
     loop {
         let answer_members = rounds.extra_params();
         let outgoing = prepared.outgoing(&answer_members);
@@ -105,8 +105,8 @@ pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpErro
         let Response::Result(result) = &response else { return prepared.reply(response) };
         match ResultMembers::parse(result.get()).kind() {
             Kind::Complete => {
-                for elicitation in &opened_urls {
-                    notify_url_completed(&prepared.call.exchange.related, elicitation);
+                for elicitation_id in &elicitation_ids {
+                    notify_url_completed(&prepared.call.exchange.related, elicitation_id);
                 }
                 if answer_members.is_empty() {
                     prepared.cache(&response);
@@ -123,9 +123,10 @@ pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpErro
             Kind::InputRequired => {}
         }
         check_input(prepared, result.get())?;
-        let next =
-            rounds.next(result.get(), async |requests| ask_client(prepared, requests, &mut opened_urls).await).await;
-        next.map_err(|stop| match stop {
+        let next = rounds
+            .next(result.get(), async |requests| ask_client(prepared, requests, &mut elicitation_ids).await)
+            .await;
+        next.map_err(|error| match error {
             RoundError::Unanswered(error) => error,
             RoundError::TooManyRounds => McpError::new(
                 ErrorKind::NotBridgeable,
@@ -138,22 +139,23 @@ pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpErro
     }
 }
 
-/// Asks the client all questions at once. The ids of its URL elicitations are added to `opened_urls`.
+/// Asks the client all questions at once. The ids of its URL elicitations are added to `elicitation_ids`.
 async fn ask_client(
     prepared: &PreparedCall<'_>,
     requests: &[Member<'_>],
-    opened_urls: &mut Vec<String>,
+    elicitation_ids: &mut Vec<String>,
 ) -> Result<Vec<Box<RawValue>>, McpError> {
     let exchange = prepared.call.exchange;
     let questions = requests.iter().map(|request| {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        let elicitation = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
-        if let Some(elicitation) = &elicitation {
-            opened_urls.push(elicitation.clone());
+        let elicitation_id = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
+        if let Some(elicitation_id) = &elicitation_id {
+            elicitation_ids.push(elicitation_id.clone());
         }
-        let server = &prepared.call.upstream.config.name;
-        let params = questions::params_for_client(server, &method, params, exchange.revision(), elicitation.as_deref());
+        let upstream = &prepared.call.upstream.config.name;
+        let params =
+            questions::params_for_client(upstream, &method, params, exchange.revision(), elicitation_id.as_deref());
         async move {
             let answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()).await;
             (method, answer)
@@ -176,7 +178,7 @@ fn not_bridgeable(message: impl Into<Cow<'static, str>>) -> McpError {
 /// `NOT_BRIDGEABLE` for requests other than elicitation, sampling and roots, for a result with neither questions nor
 /// state, and for questions that the client's declared capabilities do not cover.
 fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError> {
-    if prepared.call.verb == Verb::Complete {
+    if prepared.call.request_kind == RequestKind::Completion {
         return Err(not_bridgeable("the upstream needs input for a completion, which the protocol does not have"));
     }
     let requests = member(result, "inputRequests");
@@ -185,9 +187,9 @@ fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError
     }
     for (index, request) in requests.into_iter().flat_map(members).enumerate() {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
-        let allowed =
+        let check =
             questions::check_capabilities(&prepared.caller.capabilities, &method, member(request.value, "params"));
-        if let Err(refused) = allowed {
+        if let Err(refused) = check {
             return Err(not_bridgeable(format!(
                 "the upstream needs what this client cannot give: {}",
                 refused.message

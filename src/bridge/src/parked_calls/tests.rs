@@ -40,11 +40,11 @@ fn running_call() -> (RunningCall, mpsc::Sender<UpstreamRequest>, oneshot::Sende
         requests,
         capabilities: ALL_EXCEPT_ROOTS,
         declared: r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#.into(),
-        server: "s".to_owned(),
+        upstream: "s".to_owned(),
         declined: DeclinedQuestions::default(),
         open: Vec::new(),
         outcome: None,
-        finished: false,
+        is_finished: false,
         early_answers: Answers::new(),
     };
     (running_call, questions, end)
@@ -66,13 +66,13 @@ async fn failed_call_names_missing_capability_of_late_question() {
 
 fn keys(event: &Event) -> Vec<String> {
     match event {
-        Event::Input(questions) => questions.iter().map(|question| question.key.clone()).collect(),
+        Event::InputRequired(questions) => questions.iter().map(|question| question.key.clone()).collect(),
         Event::Done(_) => Vec::new(),
     }
 }
 
 fn input(params: &str) -> Answers {
-    Input::parse(params).unwrap().answers
+    RetryParams::parse(params).unwrap().answers
 }
 
 #[actix::test]
@@ -89,7 +89,7 @@ async fn simultaneous_questions_reach_client_together() {
     }
     let event = running_call.advance().await;
     assert_eq!(keys(&event), ["user_name", "7", "7'"]);
-    let Event::Input(asked_questions) = event else { unreachable!() };
+    let Event::InputRequired(asked_questions) = event else { unreachable!() };
     assert_eq!(
         asked_questions[0].params.as_deref(),
         Some(r#"{"message":"The server \"s\" asks, not Countersign: ?"}"#)
@@ -122,16 +122,16 @@ async fn cancelled_question_is_not_asked() {
     assert!(matches!(running_call.advance().await, Event::Done(Ok(_))));
 }
 
-fn resume(answers: &str) -> (Resume, oneshot::Receiver<(Event, u64)>) {
+fn resume(answers: &str) -> (Retry, oneshot::Receiver<(Event, u64)>) {
     let (reply, event) = oneshot::channel();
-    (Resume { answers: input(answers), recipient: MessageRecipient::none(), reply }, event)
+    (Retry { answers: input(answers), recipient: MessageRecipient::none(), reply }, event)
 }
 
-fn spawn_parked(running_call: RunningCall, parked_calls: &Arc<ParkedCalls>) -> mpsc::Sender<Resume> {
+fn spawn_parked(running_call: RunningCall, parked_calls: &Arc<ParkedCalls>) -> mpsc::Sender<Retry> {
     let (relay, _requests) = Relay::with_questions(MessageRecipient::none(), false);
-    let (slot, resumes) = parked_calls.admit("alice", "u", usize::MAX).unwrap();
-    let sender = parked_calls.calls.lock()[&slot.reference.call].resumes.clone();
-    actix::spawn(run_parked(running_call, relay, slot, resumes));
+    let (slot, retries) = parked_calls.admit("alice", "u", usize::MAX).unwrap();
+    let sender = parked_calls.calls.lock()[&slot.reference.call].retries.clone();
+    actix::spawn(run_parked(running_call, relay, slot, retries));
     sender
 }
 
@@ -142,15 +142,15 @@ async fn parked_call_asks_repeatedly_until_its_result() {
     questions.try_send(first).ok().unwrap();
     running_call.advance().await;
     let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
-    let resumes = spawn_parked(running_call, &parked_calls);
+    let retries = spawn_parked(running_call, &parked_calls);
 
     let (incomplete, event) = resume("{}");
-    resumes.send(incomplete).await.ok().unwrap();
+    retries.send(incomplete).await.ok().unwrap();
     let (event, ticket) = event.await.unwrap();
     assert_eq!((keys(&event), ticket), (vec!["a".to_owned()], 2));
 
     let (answered, event) = resume(r#"{"inputResponses":{"a":{}}}"#);
-    resumes.send(answered).await.ok().unwrap();
+    retries.send(answered).await.ok().unwrap();
     assert_eq!(first_answer.await.unwrap().unwrap().get(), "{}");
     let (second, _second_answer, _) = question("\"b\"", "sampling/createMessage", None);
     questions.try_send(second).ok().unwrap();
@@ -160,10 +160,10 @@ async fn parked_call_asks_repeatedly_until_its_result() {
     // The upstream continues without the answer while the client is away.
     end.send(Ok(Response::Result(raw(r#"{"n":1.0}"#)))).ok().unwrap();
     let (late, event) = resume(r#"{"inputResponses":{"b":{}}}"#);
-    resumes.send(late).await.ok().unwrap();
+    retries.send(late).await.ok().unwrap();
     let (Event::Done(Ok(Response::Result(result))), _) = event.await.unwrap() else { unreachable!() };
     assert_eq!(result.get(), r#"{"n":1.0}"#);
-    resumes.closed().await;
+    retries.closed().await;
     assert!(parked_calls.is_empty());
 }
 
@@ -174,11 +174,11 @@ async fn dropped_retry_cancels_parked_call() {
     questions.try_send(first).ok().unwrap();
     running_call.advance().await;
     let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
-    let resumes = spawn_parked(running_call, &parked_calls);
+    let retries = spawn_parked(running_call, &parked_calls);
     let (answered, event) = resume(r#"{"inputResponses":{"a":{}}}"#);
-    resumes.send(answered).await.ok().unwrap();
+    retries.send(answered).await.ok().unwrap();
     drop(event);
-    resumes.closed().await;
+    retries.closed().await;
     assert!(end.is_closed() && parked_calls.is_empty());
 }
 
@@ -236,9 +236,9 @@ fn malformed_retry_members_are_refused_or_ignored() {
         r#"{"requestState":1}"#,
         r#"{"requestState":"a","requestState":"b"}"#,
     ] {
-        assert_eq!(Input::parse(bad).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
+        assert_eq!(RetryParams::parse(bad).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
     }
-    let input = Input::parse(r#"{"requestState":"\u0061","inputResponses":{"\u0061":{ },"b":1}}"#).unwrap();
+    let input = RetryParams::parse(r#"{"requestState":"\u0061","inputResponses":{"\u0061":{ },"b":1}}"#).unwrap();
     assert_eq!(input.state.as_deref(), Some("a"));
     assert_eq!(input.answers.keys().collect::<Vec<_>>(), ["a"]);
 }

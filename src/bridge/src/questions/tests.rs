@@ -47,7 +47,7 @@ fn relay(token: Option<&str>, level: Option<LoggingLevel>, revision: Revision) -
         token: token.map(Into::into),
         log_level: level,
         revision,
-        wants_completions: revision == Revision::V2025_11_25,
+        understands_url_completion: revision == Revision::V2025_11_25,
     };
     (Relay::new(recipient, true), queue)
 }
@@ -66,17 +66,17 @@ fn declined_questions_name_missing_capabilities() {
     let declined = DeclinedQuestions::default();
     let sampling = ClientCapabilities { sampling: true, ..ClientCapabilities::default() };
     assert_eq!(declined.missing_capabilities(&sampling), None);
-    declined.note("vendor/ask", None);
-    declined.note("sampling/createMessage", None);
+    declined.record("vendor/ask", None);
+    declined.record("sampling/createMessage", None);
     assert_eq!(
         declined.missing_capabilities(&sampling),
         None,
         "the client declares sampling, so it was declined for another reason"
     );
     for params in [r#"{"mode":"url"}"#, "{}"] {
-        declined.note("elicitation/create", RawValue::from_string(params.to_owned()).ok());
+        declined.record("elicitation/create", RawValue::from_string(params.to_owned()).ok());
     }
-    declined.note("roots/list", None);
+    declined.record("roots/list", None);
     let missing_capabilities = declined.missing_capabilities(&sampling).unwrap();
     assert_eq!(missing_capabilities, json!({ "elicitation": { "form": {}, "url": {} }, "roots": {} }));
     let missing_capabilities = declined.missing_capabilities(&ClientCapabilities::default()).unwrap();
@@ -99,7 +99,7 @@ fn progress_uses_clients_token_and_only_rises() {
     };
     assert_eq!(take_sent(&queue), ["0", "1.50", "2e0"].map(message));
     // Another request of the client has another token, and its progress starts again.
-    let mut next = relay.state.lock().recipient.clone().unwrap();
+    let mut next = relay.delivery.lock().recipient.clone().unwrap();
     next.token = Some("2".into());
     next.revision = Revision::V2024_11_05;
     relay.redirect_to(Some(next));

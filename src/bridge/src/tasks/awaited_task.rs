@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use super::{ask, table::Task};
+use super::{request, table::Task};
 use crate::{
     questions::{self, DeclinedQuestions},
     translation::task_shape::{self, Status},
@@ -23,7 +23,7 @@ use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::{Listener, Response, Upstream, UpstreamNotification};
 
 /// The maximum number of open questions of one task.
-const MAX_OPEN_QUESTIONS: usize = 64;
+pub const MAX_OPEN_QUESTIONS: usize = 64;
 
 struct Question {
     /// The key of the answer: the upstream's own request id, which is never used again.
@@ -51,23 +51,24 @@ pub struct AwaitedTask {
     /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
     declared: Arc<str>,
     /// The name of the upstream.
-    server: String,
+    upstream: String,
     declined: DeclinedQuestions,
-    pub stop: CancellationToken,
+    /// Ends the wait for the result.
+    cancelled: CancellationToken,
 }
 
 impl AwaitedTask {
     #[must_use]
-    pub fn new(task: &str, capabilities: ClientCapabilities, declared: Arc<str>, server: String) -> Arc<Self> {
+    pub fn new(task: &str, capabilities: ClientCapabilities, declared: Arc<str>, upstream: String) -> Arc<Self> {
         Arc::new(Self {
             task: Mutex::new(task.into()),
             open: Mutex::default(),
             outcome: Mutex::default(),
             capabilities,
             declared,
-            server,
+            upstream,
             declined: DeclinedQuestions::default(),
-            stop: CancellationToken::new(),
+            cancelled: CancellationToken::new(),
         })
     }
 
@@ -75,27 +76,27 @@ impl AwaitedTask {
     pub fn wait(self: &Arc<Self>, task: &Arc<Task>, upstream: &Arc<Upstream>) {
         let (this, task, upstream) = (Arc::clone(self), Arc::clone(task), Arc::clone(upstream));
         actix::spawn(async move {
-            let outgoing = ask::outgoing(&upstream, &task, "tasks/result", "{}", true);
+            let outgoing = request::outgoing(&upstream, &task, "tasks/result", "{}", true);
             let listener: Arc<dyn Listener> = Arc::clone(&this) as _;
             let outcome = tokio::select! {
-                response = upstream.call(&task.caller, &outgoing, listener) => match this.check_capabilities(response) {
+                response = upstream.call(&task.caller, &outgoing, listener) => match this.with_capability_error(response) {
                     Ok(Response::Result(result)) => TaskOutcome::Result(result),
                     Ok(Response::Error(error)) => TaskOutcome::Error(error),
                     Err(error) => TaskOutcome::Error(RpcError::new(-32603, error.message.to_string())),
                 },
-                () = this.stop.cancelled() => TaskOutcome::Cancelled,
+                () = this.cancelled.cancelled() => TaskOutcome::Cancelled,
             };
             this.open.lock().clear();
             this.outcome.lock().get_or_insert(outcome);
         });
     }
 
-    /// Replaces the response of a failed task by `-32021` if its server asked for something that the client did not
+    /// Replaces the response of a failed task with `-32021` if its upstream asked for something that the client did not
     /// declare.
-    fn check_capabilities(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
+    fn with_capability_error(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
         match &response {
             Ok(answer) => {
-                self.declined.capability_error(answer, &self.declared, &self.server).map_or(response, |error| {
+                self.declined.capability_error(answer, &self.declared, &self.upstream).map_or(response, |error| {
                     let data = RawValue::from_string(error.data().to_string()).ok();
                     let code = error.kind.number();
                     Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }))
@@ -108,7 +109,7 @@ impl AwaitedTask {
     /// Marks the task as cancelled by its client.
     pub fn cancel(&self) {
         self.outcome.lock().get_or_insert(TaskOutcome::Cancelled);
-        self.stop.cancel();
+        self.cancelled.cancel();
     }
 
     /// Describes the task like `tasks/get` of the extension, without `resultType`. `adapt` adapts its result to the
@@ -118,17 +119,17 @@ impl AwaitedTask {
         match &*self.outcome.lock() {
             Some(TaskOutcome::Result(result)) => {
                 let result = adapt(&task_shape::without_related_task(result.get()));
-                task_shape::modern(&task, alias, Status::Completed, Some(("result", &result)))
+                task_shape::to_modern(&task, alias, Status::Completed, Some(("result", &result)))
             }
             Some(TaskOutcome::Error(error)) => {
-                task_shape::modern(&task, alias, Status::Failed, Some(("error", &rpc_object(error))))
+                task_shape::to_modern(&task, alias, Status::Failed, Some(("error", &error_object(error))))
             }
-            Some(TaskOutcome::Cancelled) => task_shape::modern(&task, alias, Status::Cancelled, None),
+            Some(TaskOutcome::Cancelled) => task_shape::to_modern(&task, alias, Status::Cancelled, None),
             None => {
                 let mut open = self.open.lock();
                 open.retain(|question| !question.cancelled.is_cancelled());
                 if open.is_empty() {
-                    return task_shape::modern(&task, alias, Status::Working, None);
+                    return task_shape::to_modern(&task, alias, Status::Working, None);
                 }
                 let mut requests = String::from("{");
                 for question in open.iter() {
@@ -140,7 +141,7 @@ impl AwaitedTask {
                     requests.push_str(&question.text);
                 }
                 requests.push('}');
-                task_shape::modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests)))
+                task_shape::to_modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests)))
             }
         }
     }
@@ -176,13 +177,13 @@ impl Listener for AwaitedTask {
         if let Err(refused) =
             questions::check_capabilities(&self.capabilities, &method, params.as_deref().map(RawValue::get))
         {
-            self.declined.note(&method, params);
+            self.declined.record(&method, params);
             return reply.answer(Err(refused));
         }
         let params = params.as_deref().map(RawValue::get);
         let key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
         let method_text = Value::from(method.as_str()).to_string();
-        let text = match questions::params_for_client(&self.server, &method, params, Revision::MODERN, None) {
+        let text = match questions::params_for_client(&self.upstream, &method, params, Revision::MODERN, None) {
             Some(params) => {
                 format!(r#"{{"method":{method_text},"params":{}}}"#, task_shape::without_related_task(&params))
             }
@@ -196,7 +197,7 @@ impl Listener for AwaitedTask {
 }
 
 /// Returns an error of the upstream as JSON text.
-fn rpc_object(error: &RpcError) -> String {
+fn error_object(error: &RpcError) -> String {
     let mut object = Map::new();
     object.insert("code".into(), error.code.into());
     object.insert("message".into(), error.message.clone().into());

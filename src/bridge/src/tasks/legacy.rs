@@ -8,7 +8,8 @@ use serde_json::value::RawValue;
 
 use super::{
     Tasks,
-    ask::TaskRequest,
+    awaited_task::MAX_OPEN_QUESTIONS,
+    request::TaskRequest,
     table::{Task, TaskKind},
 };
 use crate::{
@@ -38,18 +39,18 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>) -> Result<Reply, McpError
 }
 
 async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpError> {
-    if let TaskKind::Done(outcome, times) = &task.kind {
-        return Ok(task_shape::local(&task.alias, status_of_outcome(outcome), times));
+    if let TaskKind::Finished(outcome, times) = &task.kind {
+        return Ok(task_shape::local_task(&task.alias, status_of_outcome(outcome), times));
     }
     let task_request = TaskRequest::new(exchange, task)?;
     let alias = &task_request.task.alias;
-    let described = task_request.ask_or_fail("tasks/get", "{}").await?;
+    let described = task_request.send_or_fail("tasks/get", "{}").await?;
     let status = status(described.get())?;
     Ok(match &task_request.task.kind {
-        TaskKind::Extension { is_cancelled } => {
+        TaskKind::ModernUpstream { is_cancelled } => {
             // A cancelled task stays cancelled, even if its work continues (2025-11-25, "Task Cancellation").
             let status = if *is_cancelled.lock() { Status::Cancelled } else { status };
-            task_shape::legacy(described.get(), alias, status)
+            task_shape::to_legacy(described.get(), alias, status)
         }
         _ => task_shape::with_task_id(described.get(), alias),
     })
@@ -75,16 +76,20 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
     let task_request = TaskRequest::new(exchange, task)?;
     let alias = &task_request.task.alias;
     let result = match &task_request.task.kind {
-        TaskKind::Done(Ok(result), _) => task_request.adapted_result(result.get())?,
-        TaskKind::Done(Err(error), _) => return Err(task_request.error(error)),
-        TaskKind::Extension { is_cancelled } => extension_result(&task_request, Some(is_cancelled)).await?,
-        TaskKind::SameEra | TaskKind::AwaitedTask(_) => {
+        TaskKind::Finished(Ok(result), _) => task_request.adapted_result(result.get())?,
+        TaskKind::Finished(Err(error), _) => return Err(task_request.error(error)),
+        TaskKind::ModernUpstream { is_cancelled } => extension_result(&task_request, Some(is_cancelled)).await?,
+        TaskKind::SameEra | TaskKind::LegacyUpstream(_) => {
             let outgoing = task_request.outgoing("tasks/result", params);
             let (relay, requests) =
                 Relay::with_questions(task_request.recipient(task_request.task.caller.log_level), true);
             let work = task_request.upstream.call(&task_request.task.caller, &outgoing, relay);
-            let (server, task) = (task_request.upstream.config.name.as_str(), Some(alias.as_str()));
-            let asker = ClientAsker { exchange, server, capabilities: &task_request.task.caller.capabilities, task };
+            let asker = ClientAsker {
+                exchange,
+                upstream: &task_request.upstream.config.name,
+                capabilities: &task_request.task.caller.capabilities,
+                task: Some(alias),
+            };
             match asker.run(work, requests).await? {
                 Response::Result(result) => task_request.adapted_result(result.get())?,
                 Response::Error(error) => return Err(task_request.error(&error)),
@@ -104,12 +109,12 @@ pub async fn extension_result(
     task_request: &TaskRequest<'_>,
     is_cancelled: Option<&parking_lot::Mutex<bool>>,
 ) -> Result<String, McpError> {
-    let mut answered: HashSet<String> = HashSet::new();
+    let mut asked: HashSet<String> = HashSet::new();
     loop {
         if is_cancelled.is_some_and(|is_cancelled| *is_cancelled.lock()) {
             return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled"));
         }
-        let task = task_request.ask_or_fail("tasks/get", "{}").await?;
+        let task = task_request.send_or_fail("tasks/get", "{}").await?;
         let text = task.get();
         match status(text)? {
             Status::Completed => return task_request.adapted_result(member(text, "result").unwrap_or("{}")),
@@ -117,8 +122,8 @@ pub async fn extension_result(
             Status::Cancelled => return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled")),
             Status::InputRequired => {
                 let requests = member(text, "inputRequests").unwrap_or("{}");
-                if let Some(responses) = ask_client(task_request, requests, &mut answered).await? {
-                    task_request.ask_or_fail("tasks/update", &format!(r#"{{"inputResponses":{responses}}}"#)).await?;
+                if let Some(responses) = ask_client(task_request, requests, &mut asked).await? {
+                    task_request.send_or_fail("tasks/update", &format!(r#"{{"inputResponses":{responses}}}"#)).await?;
                     continue;
                 }
             }
@@ -159,11 +164,11 @@ impl Drop for CancelOnDrop<'_> {
 async fn ask_client(
     task_request: &TaskRequest<'_>,
     requests: &str,
-    answered: &mut HashSet<String>,
+    asked: &mut HashSet<String>,
 ) -> Result<Option<String>, McpError> {
     let mut responses = String::new();
-    for request in members(requests).take(64) {
-        if !answered.insert(request.key.clone().into_owned()) {
+    for request in members(requests).take(MAX_OPEN_QUESTIONS) {
+        if !asked.insert(request.key.clone().into_owned()) {
             continue;
         }
         let exchange = task_request.exchange;
@@ -173,9 +178,10 @@ async fn ask_client(
             let message = format!("the upstream needs what this client cannot give: {}", refused.message);
             return Err(McpError::new(ErrorKind::NotBridgeable, message));
         }
-        let elicitation = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
-        let server = &task_request.upstream.config.name;
-        let params = questions::params_for_client(server, &method, params, exchange.revision(), elicitation.as_deref());
+        let elicitation_id = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
+        let upstream = &task_request.upstream.config.name;
+        let params =
+            questions::params_for_client(upstream, &method, params, exchange.revision(), elicitation_id.as_deref());
         let params = task_shape::with_related_task(params.as_deref().unwrap_or("{}"), &task_request.task.alias);
         let answer = ask(&exchange.session, &exchange.related, &method, Some(&params)).await;
         let answer = questions::answer_or_error(&method, answer)?;
@@ -205,18 +211,18 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
     let task_request = TaskRequest::new(exchange, task)?;
     let alias = &task_request.task.alias;
     match &task_request.task.kind {
-        TaskKind::Done(..) => Err(ended()),
-        TaskKind::Extension { is_cancelled } => {
-            let task = task_request.ask_or_fail("tasks/get", "{}").await?;
+        TaskKind::Finished(..) => Err(ended()),
+        TaskKind::ModernUpstream { is_cancelled } => {
+            let task = task_request.send_or_fail("tasks/get", "{}").await?;
             if status(task.get())?.is_terminal() || *is_cancelled.lock() {
                 return Err(ended());
             }
-            task_request.ask_or_fail("tasks/cancel", params).await?;
+            task_request.send_or_fail("tasks/cancel", params).await?;
             *is_cancelled.lock() = true;
-            Ok(Reply::new(task_shape::legacy(task.get(), alias, Status::Cancelled)))
+            Ok(Reply::new(task_shape::to_legacy(task.get(), alias, Status::Cancelled)))
         }
-        TaskKind::SameEra | TaskKind::AwaitedTask(_) => {
-            let task = task_request.ask_or_fail("tasks/cancel", params).await?;
+        TaskKind::SameEra | TaskKind::LegacyUpstream(_) => {
+            let task = task_request.send_or_fail("tasks/cancel", params).await?;
             Ok(Reply::new(task_shape::with_task_id(task.get(), alias)))
         }
     }

@@ -3,15 +3,15 @@
 //!
 //! | | upstream of 2025-11-25 | stateless upstream |
 //! |---|---|---|
-//! | client of 2025-11-25 | passed on under another id | the methods of 2025-11-25 over the extension; a client that requests no task gets the result once it is there |
+//! | client of 2025-11-25 | passed on under another id | the methods of 2025-11-25 over the extension; a client that requests no task gets the result once it is available |
 //! | stateless client | the gateway requests the task if the tool requires one, and waits for its result ([`awaited_task`]) | passed on under another id |
 //!
 //! Clients see ids of the gateway, which are unguessable and valid for one principal only ([`table`]).
 
-pub mod ask;
 pub mod awaited_task;
 pub mod legacy;
 pub mod modern;
+pub mod request;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,6 @@ mod tests;
 use serde_json::{json, value::RawValue};
 
 use crate::translation::task_shape;
-use ask::EXTENSION;
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Method, Revision,
@@ -29,11 +28,12 @@ use countersign_protocol::{
 };
 use countersign_upstream::{NegotiatedSession, Upstream};
 pub use legacy::list;
+use request::EXTENSION;
 pub use table::Tasks;
 
 /// Returns `true` if capabilities, as JSON text, declare the extension.
 #[must_use]
-pub fn declares(capabilities: &str) -> bool {
+pub fn is_extension_declared(capabilities: &str) -> bool {
     member(capabilities, "extensions").is_some_and(|extensions| member(extensions, EXTENSION).is_some())
 }
 
@@ -42,7 +42,7 @@ pub fn declares(capabilities: &str) -> bool {
 pub fn has_tasks(negotiated: &NegotiatedSession) -> bool {
     let capabilities = negotiated.capabilities.get();
     match negotiated.revision.era() {
-        Era::Modern => declares(capabilities),
+        Era::Modern => is_extension_declared(capabilities),
         Era::Legacy => {
             let requests = member(capabilities, "tasks").and_then(|tasks| member(tasks, "requests"));
             requests.and_then(|requests| member(requests, "tools")).is_some_and(|tools| member(tools, "call").is_some())
@@ -89,7 +89,7 @@ pub fn missing_extension() -> McpError {
 /// # Errors
 /// `-32021` for a stateless client that does not declare the extension.
 pub fn check_declared(exchange: &Exchange) -> Result<(), McpError> {
-    if exchange.is_modern() && !declares(&exchange.facts.capabilities) {
+    if exchange.is_modern() && !is_extension_declared(&exchange.facts.capabilities) {
         return Err(missing_extension());
     }
     Ok(())
@@ -118,7 +118,7 @@ pub async fn handle(
 ) -> Result<Reply, McpError> {
     let task = tasks.find(&exchange.identity.principal.name, alias)?;
     // A task of one era is unknown to clients of the other era.
-    if task.caller.stateless != exchange.is_modern() {
+    if task.caller.is_modern != exchange.is_modern() {
         return Err(McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", alias.to_owned()));
     }
     match (method, exchange.is_modern()) {

@@ -7,9 +7,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::{
-    Tasks,
-    ask::TaskRequest,
-    awaited_task, declares, missing_extension,
+    Tasks, awaited_task, is_extension_declared, missing_extension,
+    request::TaskRequest,
     table::{Task, TaskKind},
 };
 use crate::{
@@ -37,12 +36,12 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) ->
 /// The errors of [`get`].
 pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<String, McpError> {
     let alias = &task_request.task.alias;
-    if let TaskKind::AwaitedTask(awaited) = &task_request.task.kind {
+    if let TaskKind::LegacyUpstream(awaited) = &task_request.task.kind {
         return Ok(
             awaited.describe(alias, |result| task_request.adapted_result(result).unwrap_or_else(|_| result.to_owned()))
         );
     }
-    let task = task_request.ask_or_fail("tasks/get", params).await?;
+    let task = task_request.send_or_fail("tasks/get", params).await?;
     if Status::parse(task.get()).is_none() {
         return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no state"));
     }
@@ -50,11 +49,10 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
         Some(result) => Some(task_request.adapted_result(result)?),
         None => None,
     };
-    let server = task_request.upstream.config.name.as_str();
     let input_requests = match member(task.get(), "inputRequests") {
         Some(requests) => {
             check_url_questions(task_request, requests)?;
-            questions::attribute_requests(server, requests)
+            questions::attribute_requests(&task_request.upstream.config.name, requests)
         }
         None => None,
     };
@@ -98,10 +96,10 @@ pub async fn update(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
         return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
             .with("member", "params.inputResponses"));
     };
-    if let TaskKind::AwaitedTask(awaited) = &task.kind {
+    if let TaskKind::LegacyUpstream(awaited) = &task.kind {
         awaited.update(responses);
     } else {
-        TaskRequest::new(exchange, task)?.ask_or_fail("tasks/update", params).await?;
+        TaskRequest::new(exchange, task)?.send_or_fail("tasks/update", params).await?;
     }
     Ok(Reply::new("{}".into()))
 }
@@ -114,29 +112,29 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
     let params = request.params.map_or("{}", |params| params.get());
     let task_request = TaskRequest::new(exchange, task)?;
     match &task_request.task.kind {
-        TaskKind::AwaitedTask(awaited) => {
+        TaskKind::LegacyUpstream(awaited) => {
             // The upstream refuses to cancel a task that has ended, but the client gets an acknowledgement.
-            if let Err(error) = task_request.ask("tasks/cancel", params).await? {
+            if let Err(error) = task_request.send("tasks/cancel", params).await? {
                 tracing::debug!(code = error.code, "the upstream does not cancel a task");
             } else {
                 awaited.cancel();
             }
         }
         _ => {
-            task_request.ask_or_fail("tasks/cancel", params).await?;
+            task_request.send_or_fail("tasks/cancel", params).await?;
         }
     }
     Ok(Reply::new("{}".into()))
 }
 
 /// The maximum number of tasks in one subscription.
-const MAX_TASKS: usize = 100;
+const MAX_PER_SUBSCRIPTION: usize = 100;
 
 /// Returns the named tasks that this client may observe, each once.
 ///
 /// # Errors
 /// `-32021` for a client that names tasks but does not declare the extension.
-pub fn permitted(
+pub fn find_observable(
     tasks: &Tasks,
     exchange: &Exchange,
     named: &[std::borrow::Cow<'_, str>],
@@ -144,15 +142,15 @@ pub fn permitted(
     if named.is_empty() {
         return Ok(Vec::new());
     }
-    if !declares(&exchange.facts.capabilities) {
+    if !is_extension_declared(&exchange.facts.capabilities) {
         return Err(missing_extension());
     }
     let mut seen: HashSet<&str> = HashSet::new();
     let known = named.iter().map(AsRef::as_ref).filter(|alias: &&str| seen.insert(alias)).filter_map(|alias| {
         let task = tasks.find(&exchange.identity.principal.name, alias).ok()?;
-        task.caller.stateless.then_some(task)
+        task.caller.is_modern.then_some(task)
     });
-    Ok(known.take(MAX_TASKS).collect())
+    Ok(known.take(MAX_PER_SUBSCRIPTION).collect())
 }
 
 /// Sends every change of the tasks to `sink` until each has ended, and then never returns. `subscription` is the id of

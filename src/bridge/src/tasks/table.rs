@@ -15,7 +15,7 @@ use countersign_protocol::{ErrorKind, McpError, rpc_error::RpcError};
 use countersign_upstream::{Caller, Upstream};
 
 /// The maximum number of tasks of one principal that are remembered. Beyond it, the oldest one is forgotten.
-const MAX_TASKS: usize = 1000;
+const MAX_PER_PRINCIPAL: usize = 1000;
 
 /// The longest time for which a task is remembered, including a task without a `ttl`.
 const MAX_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -26,12 +26,12 @@ pub enum TaskKind {
     SameEra,
     /// The task runs at a stateless upstream, for a client of 2025-11-25. `is_cancelled` is set by the client's
     /// cancellation.
-    Extension { is_cancelled: Mutex<bool> },
+    ModernUpstream { is_cancelled: Mutex<bool> },
     /// The task runs at an upstream of 2025-11-25, for a stateless client. The gateway waits for its result.
-    AwaitedTask(Arc<AwaitedTask>),
+    LegacyUpstream(Arc<AwaitedTask>),
     /// The gateway keeps the outcome: a client of 2025-11-25 requested a task, and the stateless upstream answered at
     /// once.
-    Done(Result<Box<RawValue>, RpcError>, Times),
+    Finished(Result<Box<RawValue>, RpcError>, Times),
 }
 
 /// One task.
@@ -83,7 +83,7 @@ impl Task {
     }
 }
 
-/// The tasks of upstreams that clients may request. They are kept in memory only, so after a restart their ids are
+/// The tasks that upstreams run for clients. They are kept in memory only, so after a restart their ids are
 /// unknown.
 #[derive(Default)]
 pub struct Tasks {
@@ -118,7 +118,7 @@ impl Tasks {
             }
             other.expires_at > now
         });
-        if count >= MAX_TASKS
+        if count >= MAX_PER_PRINCIPAL
             && let Some((_, alias)) = oldest
         {
             self.by_alias.remove(&alias);
@@ -179,7 +179,7 @@ mod tests {
             principal: Arc::new(Principal { name: principal.into(), ..Principal::local_agent() }),
             session: None,
             capabilities: ClientCapabilities::default(),
-            stateless: false,
+            is_modern: false,
             log_level: None,
             link_choice: LinkChoice::default(),
         };
@@ -225,10 +225,10 @@ mod tests {
         let of_bob = tasks.insert(task(&upstream, "bob", None));
         let oldest = tasks.insert(task(&upstream, "ann", None));
         let next = tasks.insert(task(&upstream, "ann", None));
-        for _ in 2..=MAX_TASKS {
+        for _ in 2..=MAX_PER_PRINCIPAL {
             tasks.insert(task(&upstream, "ann", None));
         }
-        assert_eq!(tasks.all_of("ann").len(), MAX_TASKS);
+        assert_eq!(tasks.all_of("ann").len(), MAX_PER_PRINCIPAL);
         assert!(tasks.find("ann", &oldest.alias).is_err() && tasks.find("ann", &next.alias).is_ok());
         assert!(tasks.find("bob", &of_bob.alias).is_ok());
     }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::request::Verb;
+use super::request::RequestKind;
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
     json::{MemberEdit, edit, member, string},
@@ -22,15 +22,15 @@ pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 #[must_use]
 pub fn for_client(
     error: &RpcError,
-    verb: Verb,
+    request_kind: RequestKind,
     (client, upstream): (Revision, Revision),
     uri: Option<&str>,
     scheme: &str,
 ) -> McpError {
     let data = error.data.as_deref().map(|data| with_exposed_uri(data.get(), scheme));
     let data = data.as_deref();
-    let foreign = |kind, code| McpError::from_upstream(kind, code, error.message.clone(), data);
-    let is_read = verb == Verb::Resource;
+    let passthrough = |kind, code| McpError::from_upstream(kind, code, error.message.clone(), data);
+    let is_read = request_kind == RequestKind::Resource;
     match (upstream.era(), client.era(), error.code) {
         (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) if is_read => {
             let uri = Value::from(uri.unwrap_or_default()).to_string();
@@ -45,9 +45,9 @@ pub fn for_client(
             McpError::from_upstream(ErrorKind::MissingCapability, MISSING_CAPABILITY, message, Some(data))
         }
         // The stateless era must not use this code, which means a missing resource only for `resources/read`.
-        (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) => foreign(ErrorKind::UpstreamError, INTERNAL),
+        (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) => passthrough(ErrorKind::UpstreamError, INTERNAL),
         (Era::Modern, Era::Legacy, INVALID_PARAMS) if is_read => {
-            foreign(ErrorKind::ResourceNotFound, RESOURCE_NOT_FOUND)
+            passthrough(ErrorKind::ResourceNotFound, RESOURCE_NOT_FOUND)
         }
         // The client has no part in the negotiation between gateway and upstream.
         (Era::Modern, _, HEADER_MISMATCH | UNSUPPORTED_VERSION) => {
@@ -58,9 +58,9 @@ pub fn for_client(
             McpError::new(ErrorKind::Internal, format!("the upstream refuses the gateway's request: {}", error.message))
                 .with("upstreamCode", error.code)
         }
-        (_, Era::Modern, MISSING_CAPABILITY) => foreign(ErrorKind::MissingCapability, MISSING_CAPABILITY),
-        (Era::Modern, Era::Legacy, MISSING_CAPABILITY) => foreign(ErrorKind::NotBridgeable, INTERNAL),
-        (_, _, code) => foreign(ErrorKind::UpstreamError, code),
+        (_, Era::Modern, MISSING_CAPABILITY) => passthrough(ErrorKind::MissingCapability, MISSING_CAPABILITY),
+        (Era::Modern, Era::Legacy, MISSING_CAPABILITY) => passthrough(ErrorKind::NotBridgeable, INTERNAL),
+        (_, _, code) => passthrough(ErrorKind::UpstreamError, code),
     }
 }
 
@@ -92,33 +92,38 @@ mod tests {
     #[test]
     fn only_codes_with_another_meaning_are_translated() {
         use ErrorKind as K;
-        for (verb, client, upstream, code, kind, number) in [
-            (Verb::Resource, MODERN, LEGACY, -32002, K::ResourceNotFound, -32602),
-            (Verb::Tool, MODERN, LEGACY, -32002, K::UpstreamError, -32603),
-            (Verb::Resource, LEGACY, MODERN, -32602, K::ResourceNotFound, -32002),
-            (Verb::Tool, LEGACY, MODERN, -32602, K::UpstreamError, -32602),
-            (Verb::Tool, LEGACY, MODERN, -32021, K::NotBridgeable, -32603),
-            (Verb::Tool, MODERN, MODERN, -32021, K::MissingCapability, -32021),
-            (Verb::Tool, MODERN, LEGACY, -32042, K::MissingCapability, -32021),
-            (Verb::Tool, LEGACY, LEGACY, -32042, K::UpstreamError, -32042),
-            (Verb::Resource, LEGACY, LEGACY, -32002, K::UpstreamError, -32002),
-            (Verb::Tool, MODERN, MODERN, 4711, K::UpstreamError, 4711),
+        for (request_kind, client, upstream, code, kind, number) in [
+            (RequestKind::Resource, MODERN, LEGACY, -32002, K::ResourceNotFound, -32602),
+            (RequestKind::Tool, MODERN, LEGACY, -32002, K::UpstreamError, -32603),
+            (RequestKind::Resource, LEGACY, MODERN, -32602, K::ResourceNotFound, -32002),
+            (RequestKind::Tool, LEGACY, MODERN, -32602, K::UpstreamError, -32602),
+            (RequestKind::Tool, LEGACY, MODERN, -32021, K::NotBridgeable, -32603),
+            (RequestKind::Tool, MODERN, MODERN, -32021, K::MissingCapability, -32021),
+            (RequestKind::Tool, MODERN, LEGACY, -32042, K::MissingCapability, -32021),
+            (RequestKind::Tool, LEGACY, LEGACY, -32042, K::UpstreamError, -32042),
+            (RequestKind::Resource, LEGACY, LEGACY, -32002, K::UpstreamError, -32002),
+            (RequestKind::Tool, MODERN, MODERN, 4711, K::UpstreamError, 4711),
         ] {
-            let translated = for_client(&error(code, None), verb, (client, upstream), Some("s+a:b"), "");
+            let translated = for_client(&error(code, None), request_kind, (client, upstream), Some("s+a:b"), "");
             let shown = (translated.kind, translated.number(client), &*translated.message);
-            assert_eq!(shown, (kind, number, "theirs"), "{verb:?} {code} {client:?}");
+            assert_eq!(shown, (kind, number, "theirs"), "{request_kind:?} {code} {client:?}");
         }
     }
 
     #[test]
     fn negotiation_errors_become_internal_errors() {
         for code in [-32020, -32022] {
-            let translated =
-                for_client(&error(code, Some(json!({ "supported": [] }))), Verb::Tool, (MODERN, MODERN), None, "");
+            let translated = for_client(
+                &error(code, Some(json!({ "supported": [] }))),
+                RequestKind::Tool,
+                (MODERN, MODERN),
+                None,
+                "",
+            );
             assert_eq!((translated.kind, &translated.data["upstreamCode"]), (ErrorKind::Internal, &json!(code)));
             assert!(translated.passthrough.is_none());
         }
-        let legacy = for_client(&error(-32020, None), Verb::Tool, (MODERN, LEGACY), None, "");
+        let legacy = for_client(&error(-32020, None), RequestKind::Tool, (MODERN, LEGACY), None, "");
         assert_eq!(legacy.number(MODERN), -32020, "the handshake era does not define the code, so it passes unchanged");
     }
 
@@ -128,13 +133,18 @@ mod tests {
             serde_json::from_str(error.passthrough.as_ref().unwrap().data.as_ref().unwrap()).unwrap()
         };
         let error_with_uri = error(1, Some(json!({ "uri": "a:b", "more": 1 })));
-        let translated = for_client(&error_with_uri, Verb::Resource, (MODERN, MODERN), Some("s+a:b"), "s+");
+        let translated = for_client(&error_with_uri, RequestKind::Resource, (MODERN, MODERN), Some("s+a:b"), "s+");
         assert_eq!(data(&translated), json!({ "uri": "s+a:b", "more": 1 }));
-        assert_eq!(data(&for_client(&error_with_uri, Verb::Resource, (MODERN, MODERN), None, ""))["uri"], "a:b");
+        assert_eq!(data(&for_client(&error_with_uri, RequestKind::Resource, (MODERN, MODERN), None, ""))["uri"], "a:b");
         // A missing resource is named even if the server did not name it.
         for data_of_server in [None, Some(json!("text")), Some(json!({ "more": 1 }))] {
-            let translated =
-                for_client(&error(-32002, data_of_server), Verb::Resource, (MODERN, LEGACY), Some("s+a:b"), "s+");
+            let translated = for_client(
+                &error(-32002, data_of_server),
+                RequestKind::Resource,
+                (MODERN, LEGACY),
+                Some("s+a:b"),
+                "s+",
+            );
             assert_eq!(data(&translated)["uri"], "s+a:b");
         }
     }

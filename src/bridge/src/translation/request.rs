@@ -16,16 +16,16 @@ use countersign_upstream::Outgoing;
 
 /// The kind of a request to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum RequestKind {
     Tool,
     Prompt,
     Resource,
-    Complete,
+    Completion,
     /// A request of an extension, which the gateway does not know. Its method is the item.
     Extension,
 }
 
-impl Verb {
+impl RequestKind {
     /// Returns the method, or `None` for a request of an extension.
     #[must_use]
     pub const fn method(self) -> Option<&'static str> {
@@ -33,7 +33,7 @@ impl Verb {
             Self::Tool => Some("tools/call"),
             Self::Prompt => Some("prompts/get"),
             Self::Resource => Some("resources/read"),
-            Self::Complete => Some("completion/complete"),
+            Self::Completion => Some("completion/complete"),
             Self::Extension => None,
         }
     }
@@ -71,7 +71,7 @@ impl<'a> RequestedItem<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct DeclaredClient<'a> {
     /// `true` if the client's `params` contain the facts that the stateless era requires.
-    pub modern: bool,
+    pub is_modern: bool,
     /// `clientInfo` as JSON text, if the client's request does not contain it.
     pub info: Cow<'a, str>,
     /// `clientCapabilities` as JSON text, if they differ from those in the client's request.
@@ -119,7 +119,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
     for (key, value) in draft.extra {
         edits.push((key, MemberEdit::Set(value)));
     }
-    if draft.declared_client.modern && revision.era() == Era::Legacy {
+    if draft.declared_client.is_modern && revision.era() == Era::Legacy {
         // These members answer the gateway, which asked the questions on the upstream's behalf.
         for key in ["inputResponses", "requestState"] {
             edits.push((key, MemberEdit::Drop));
@@ -188,7 +188,7 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
             let info: &str = &declared_client.info;
             edits.push((
                 keys::CLIENT_INFO,
-                if declared_client.modern { MemberEdit::Default(info) } else { MemberEdit::Set(info) },
+                if declared_client.is_modern { MemberEdit::Default(info) } else { MemberEdit::Set(info) },
             ));
             edits.push((
                 keys::CLIENT_CAPABILITIES,
@@ -197,7 +197,7 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
                     None => MemberEdit::Default("{}"),
                 },
             ));
-            if !declared_client.modern {
+            if !declared_client.is_modern {
                 level = declared_client.log_level.map(|level| quoted(level.as_str()));
                 edits.push((
                     keys::LOG_LEVEL,
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn stateless_facts_are_removed_for_handshake_upstream() {
-        let declared_client = DeclaredClient { modern: true, ..DeclaredClient::default() };
+        let declared_client = DeclaredClient { is_modern: true, ..DeclaredClient::default() };
         let draft = Draft { item: RequestedItem::Name("a"), ..draft(MODERN, declared_client) };
         assert_eq!(
             body(Revision::V2025_11_25, &draft),
@@ -261,13 +261,13 @@ mod tests {
             )
         );
         let bare = r#"{"name":"a","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
-        let draft = super::tests::draft(bare, DeclaredClient { modern: true, ..DeclaredClient::default() });
+        let draft = super::tests::draft(bare, DeclaredClient { is_modern: true, ..DeclaredClient::default() });
         assert!(body(Revision::V2025_11_25, &draft).ends_with(r#""params":{"name":"a"}}"#));
     }
 
     #[test]
     fn only_progress_token_changes_between_stateless_peers() {
-        let declared_client = DeclaredClient { modern: true, info: "{}".into(), ..DeclaredClient::default() };
+        let declared_client = DeclaredClient { is_modern: true, info: "{}".into(), ..DeclaredClient::default() };
         let whole =
             |params: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{params}}}");
         let got = body(Revision::V2026_07_28, &draft(MODERN, declared_client.clone()));

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, value::RawValue};
 
-use super::request::Verb;
+use super::request::RequestKind;
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
@@ -74,7 +74,7 @@ impl<'a> ResultMembers<'a> {
 
 /// Adapts results of an upstream to a client's revision.
 pub struct ResultAdapter<'a> {
-    pub verb: Verb,
+    pub request_kind: RequestKind,
     pub client: Revision,
     pub upstream: &'a NegotiatedSession,
     /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
@@ -93,7 +93,7 @@ impl<'a> ResultAdapter<'a> {
     /// [`ErrorKind::NotBridgeable`] for a result that is no JSON object.
     pub fn reply(&self, result: Box<RawValue>) -> Result<Reply, McpError> {
         let text = result.get();
-        if self.verb == Verb::Extension && text.starts_with('{') {
+        if self.request_kind == RequestKind::Extension && text.starts_with('{') {
             // Only the two sides know what the members mean.
             return Ok(Reply::passed_on(String::from(Box::<str>::from(result))));
         }
@@ -109,7 +109,7 @@ impl<'a> ResultAdapter<'a> {
         if !text.starts_with('{') {
             return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
         }
-        let failure = (self.verb == Verb::Tool && parsed.is_error).then_some(ErrorKind::ToolExecution);
+        let failure = (self.request_kind == RequestKind::Tool && parsed.is_error).then_some(ErrorKind::ToolExecution);
         Ok(AdaptedResult { changed: self.changed_text(text, parsed), failure })
     }
 
@@ -154,7 +154,7 @@ impl<'a> ResultAdapter<'a> {
             }
             (Era::Legacy, Era::Modern) => {
                 edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
-                if self.verb == Verb::Resource {
+                if self.request_kind == RequestKind::Resource {
                     edits.push(("ttlMs", MemberEdit::Default("0")));
                     edits.push(("cacheScope", MemberEdit::Default(r#""private""#)));
                 }

@@ -106,7 +106,7 @@ pub fn with_task_id(task: &str, alias: &str) -> String {
 /// Converts a task of the extension into one of 2025-11-25: renames its times and removes its result, error and
 /// questions. A completed task with an error result counts as failed there.
 #[must_use]
-pub fn legacy(task: &str, alias: &str, status: Status) -> String {
+pub fn to_legacy(task: &str, alias: &str, status: Status) -> String {
     let failed = status == Status::Completed
         && member(task, "result").and_then(|result| member(result, "isError")) == Some("true");
     let status = if failed { Status::Failed } else { status };
@@ -134,7 +134,7 @@ pub fn legacy(task: &str, alias: &str, status: Status) -> String {
 /// Converts a task of 2025-11-25 into one of the extension with a status and one more member (`result`, `error` or
 /// `inputRequests`, as JSON text).
 #[must_use]
-pub fn modern(task: &str, alias: &str, status: Status, detail: Option<(&'static str, &str)>) -> String {
+pub fn to_modern(task: &str, alias: &str, status: Status, detail: Option<(&'static str, &str)>) -> String {
     let (id, status) = (quoted(alias), quoted(status.as_str()));
     let ttl = member(task, "ttl").unwrap_or("null");
     let mut edits = vec![
@@ -156,7 +156,7 @@ pub fn modern(task: &str, alias: &str, status: Status, detail: Option<(&'static 
 
 /// Returns a task of 2025-11-25 that the gateway itself keeps.
 #[must_use]
-pub fn local(alias: &str, status: Status, times: &Times) -> String {
+pub fn local_task(alias: &str, status: Status, times: &Times) -> String {
     json!({
         "taskId": alias,
         "status": status.as_str(),
@@ -204,18 +204,18 @@ mod tests {
     #[test]
     fn extension_task_converts_to_2025_task() {
         assert_eq!(
-            legacy(EXTENSION, "a", Status::Completed),
+            to_legacy(EXTENSION, "a", Status::Completed),
             r#"{"taskId":"a","status":"failed","statusMessage":"ok","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:01Z","vendor":12345678901234567890123,"ttl":60000,"pollInterval":250}"#
         );
         let succeeded = EXTENSION.replace("true", "false");
-        assert!(legacy(&succeeded, "a", Status::Completed).contains(r#""status":"completed""#));
+        assert!(to_legacy(&succeeded, "a", Status::Completed).contains(r#""status":"completed""#));
     }
 
     #[test]
     fn task_of_2025_converts_to_extension_task() {
         let task = r#"{"taskId":"own","status":"working","ttl":null,"pollInterval":5,"createdAt":"x","_meta":{}}"#;
         assert_eq!(
-            modern(task, "a", Status::Completed, Some(("result", r#"{"content":[1e400]}"#))),
+            to_modern(task, "a", Status::Completed, Some(("result", r#"{"content":[1e400]}"#))),
             r#"{"taskId":"a","status":"completed","createdAt":"x","ttlMs":null,"pollIntervalMs":5,"result":{"content":[1e400]}}"#
         );
     }

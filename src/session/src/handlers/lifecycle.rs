@@ -47,7 +47,7 @@ fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> St
         let mut shared: Vec<(String, String)> = Vec::new();
         // Every client gets this: it declares the extension only in the requests for which it wants tasks.
         if kind == "extensions" && with_tasks && revision == Revision::MODERN {
-            shared.push((tasks::ask::EXTENSION.to_owned(), "{}".to_owned()));
+            shared.push((tasks::request::EXTENSION.to_owned(), "{}".to_owned()));
         }
         for negotiated in table.providers().iter().filter_map(|p| p.upstream()?.negotiated()) {
             let offered = json::member(negotiated.capabilities.get(), kind).unwrap_or("{}");

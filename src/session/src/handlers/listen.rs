@@ -81,7 +81,7 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
     remove_unreadable(exchange, limits, &table, &mut uris, cancel).await;
     drop(table);
     let _share = reserve_memory(memory, &exchange.identity.principal.name, uris.iter().map(String::as_str))?;
-    let tasks = tasks::permitted(exchange, sources, &requested.task_ids).await?;
+    let tasks = tasks::find_observable(exchange, sources, &requested.task_ids).await?;
     let filter = ListenFilter {
         tools_list_changed: requested.tools_list_changed,
         prompts_list_changed: requested.prompts_list_changed,

@@ -9,7 +9,7 @@ use super::{
     lists::{self, page},
 };
 use crate::policy::{ListFilter, admit};
-use countersign_bridge::{self, Bridge, Call, Verb, request};
+use countersign_bridge::{self, Bridge, Call, RequestKind, request};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{context::Exchange, facts::check_uri, reply::Reply};
 use countersign_protocol::{
@@ -51,7 +51,8 @@ pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, M
         RouteTarget::Upstream(upstream) => {
             let item =
                 request::RequestedItem::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name));
-            return countersign_bridge::call(Call::new(exchange, bridge, upstream, Verb::Prompt, item, request)).await;
+            return countersign_bridge::call(Call::new(exchange, bridge, upstream, RequestKind::Prompt, item, request))
+                .await;
         }
         RouteTarget::Module(module) => module,
     };
@@ -160,7 +161,7 @@ async fn complete_upstream(
     let own_params = request.params.map(|params| upstream.names.own_params(params));
     let reference = own_params.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
     let item = request::RequestedItem::Reference(reference);
-    let call = Call::new(exchange, bridge, upstream, Verb::Complete, item, request);
+    let call = Call::new(exchange, bridge, upstream, RequestKind::Completion, item, request);
     let reply = countersign_bridge::call(call).await?;
     Ok(match cut_values(&reply.json) {
         Some(json) => Reply { json, ..reply },

@@ -13,7 +13,7 @@ use crate::{
     policy::{ListFilter, admit},
     server::Routing,
 };
-use countersign_bridge::{self, Bridge, Call, Verb, request};
+use countersign_bridge::{self, Bridge, Call, RequestKind, request};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     context::Exchange,
@@ -130,7 +130,7 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
             let item = request::RequestedItem::Uri(upstream.names.own_uri(&params.uri).unwrap_or(&params.uri));
-            let call = Call::new(exchange, bridge, upstream, Verb::Resource, item, request);
+            let call = Call::new(exchange, bridge, upstream, RequestKind::Resource, item, request);
             return countersign_bridge::call(Call { uri: Some(&params.uri), ..call }).await;
         }
         RouteTarget::Module(module) => module,

@@ -24,7 +24,7 @@ use crate::{
 };
 use countersign_bridge::{
     self, CallPlan,
-    request::{RequestedItem, Verb},
+    request::{RequestKind, RequestedItem},
     tasks as foreign,
 };
 use countersign_domain::{changes::Change, policy::Verdict};
@@ -73,7 +73,7 @@ impl<'a> ToolCall<'a> {
         let modern = exchange.is_modern();
         let retry_member = |key: &str| if modern { object.member(key) } else { None };
         let task = match modern {
-            true => foreign::declares(&exchange.facts.capabilities),
+            true => foreign::is_extension_declared(&exchange.facts.capabilities),
             false => foreign::is_requested(exchange, &object),
         };
         let meta = request.meta()?;
@@ -213,7 +213,7 @@ pub async fn call_admitted(
         exchange,
         bridge: &runner.bridge,
         upstream,
-        verb: Verb::Tool,
+        request_kind: RequestKind::Tool,
         item: RequestedItem::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name)),
         uri: None,
         request,

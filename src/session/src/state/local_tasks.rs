@@ -166,7 +166,7 @@ impl LocalTask {
     pub fn describe(&self) -> String {
         let status = self.status();
         let times = self.state.borrow().1;
-        task_shape::local(&self.id, status, &times)
+        task_shape::local_task(&self.id, status, &times)
     }
 
     /// Answers `tasks/get`, `tasks/result` and `tasks/cancel`.

@@ -74,7 +74,7 @@ async fn call_tool(
         principal: Arc::clone(&context.principal),
         session: None,
         capabilities,
-        stateless: true,
+        is_modern: true,
         log_level: None,
         link_choice: LinkChoice::default(),
     };

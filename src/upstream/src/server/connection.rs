@@ -226,7 +226,7 @@ pub struct Caller {
     /// The client's capabilities, reduced by the configured `sampling` and `elicitation`.
     pub capabilities: ClientCapabilities,
     /// `true` if the client is stateless, so that questions to it are parked (2026-07-28/basic/patterns/mrtr).
-    pub stateless: bool,
+    pub is_modern: bool,
     /// The minimum severity of log messages that the client wants; `None` for no messages.
     pub log_level: Option<LoggingLevel>,
     /// The choice among the links that the client may use.

@@ -58,7 +58,7 @@ fn agent(name: &str) -> Caller {
         principal: Arc::new(Principal { name: name.into(), ..Principal::local_agent() }),
         session: None,
         capabilities: ClientCapabilities::default(),
-        stateless: true,
+        is_modern: true,
         log_level: None,
         link_choice: LinkChoice::default(),
     }
@@ -70,7 +70,7 @@ fn askable(name: &str) -> Caller {
 }
 
 fn in_session(caller: Caller, session: &str) -> Caller {
-    Caller { session: Some(session.into()), stateless: false, ..caller }
+    Caller { session: Some(session.into()), is_modern: false, ..caller }
 }
 
 fn request(upstream: &Upstream, method: &str) -> Outgoing {

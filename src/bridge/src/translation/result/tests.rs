@@ -8,36 +8,46 @@ use countersign_upstream::testing::negotiated;
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::MODERN;
 
-fn translate(verb: Verb, (client, upstream): (Revision, Revision), result: &str) -> String {
+fn translate(request_kind: RequestKind, (client, upstream): (Revision, Revision), result: &str) -> String {
     let upstream = negotiated(upstream);
-    let adapter = ResultAdapter { verb, client, upstream: &upstream, scheme: "" };
+    let adapter = ResultAdapter { request_kind, client, upstream: &upstream, scheme: "" };
     adapter.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json
 }
 
 #[test]
 fn only_differences_between_eras_are_changed() {
     let meta = &SERVER_META[1..];
-    for (verb, eras, result, expected) in [
-        (Verb::Tool, (LEGACY, LEGACY), r#"{ "content":[ ],"n":1e2 }"#, r#"{ "content":[ ],"n":1e2 }"#.to_owned()),
+    for (request_kind, eras, result, expected) in [
         (
-            Verb::Tool,
+            RequestKind::Tool,
+            (LEGACY, LEGACY),
+            r#"{ "content":[ ],"n":1e2 }"#,
+            r#"{ "content":[ ],"n":1e2 }"#.to_owned(),
+        ),
+        (
+            RequestKind::Tool,
             (MODERN, MODERN),
             r#"{"resultType":"complete","x":1}"#,
             r#"{"resultType":"complete","x":1}"#.into(),
         ),
-        (Verb::Tool, (MODERN, MODERN), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
-        (Verb::Tool, (LEGACY, MODERN), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
+        (RequestKind::Tool, (MODERN, MODERN), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
+        (RequestKind::Tool, (LEGACY, MODERN), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
         // A server of the client's own era may use the member for its own purpose.
-        (Verb::Tool, (LEGACY, LEGACY), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
-        (Verb::Tool, (MODERN, LEGACY), r#"{"x":1}"#, format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#)),
+        (RequestKind::Tool, (LEGACY, LEGACY), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
         (
-            Verb::Resource,
+            RequestKind::Tool,
+            (MODERN, LEGACY),
+            r#"{"x":1}"#,
+            format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#),
+        ),
+        (
+            RequestKind::Resource,
             (MODERN, LEGACY),
             r#"{"contents":[],"ttlMs":7}"#,
             format!(r#"{{"contents":[],"ttlMs":7,"_meta":{{{meta},"resultType":"complete","cacheScope":"private"}}"#),
         ),
     ] {
-        assert_eq!(translate(verb, eras, result), expected, "{eras:?}");
+        assert_eq!(translate(request_kind, eras, result), expected, "{eras:?}");
     }
 }
 
@@ -45,7 +55,7 @@ fn only_differences_between_eras_are_changed() {
 fn server_info_is_added_unless_result_has_one() {
     let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
     let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(LEGACY) };
-    let adapter = ResultAdapter { verb: Verb::Tool, client: MODERN, upstream: &upstream, scheme: "" };
+    let adapter = ResultAdapter { request_kind: RequestKind::Tool, client: MODERN, upstream: &upstream, scheme: "" };
     let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
     assert_eq!(adapter.adapt_nested("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
     let with_server_info = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
@@ -66,15 +76,15 @@ fn unsupported_structured_content_becomes_text_if_alone() {
         (LEGACY, r#"{"content":[],"structuredContent":{"a":1}}"#, r#"{"content":[],"structuredContent":{"a":1}}"#),
         (MODERN, without_blocks, r#"{"content":[],"structuredContent":[1,2],"resultType":"complete"}"#),
     ] {
-        assert_eq!(translate(Verb::Tool, (client, MODERN), result), expected, "{client:?}");
+        assert_eq!(translate(RequestKind::Tool, (client, MODERN), result), expected, "{client:?}");
     }
 }
 
 #[test]
 fn only_tool_results_fail_and_results_are_objects() {
     let upstream = negotiated(MODERN);
-    for (verb, failure) in [(Verb::Tool, Some(ErrorKind::ToolExecution)), (Verb::Prompt, None)] {
-        let adapter = ResultAdapter { verb, client: MODERN, upstream: &upstream, scheme: "" };
+    for (request_kind, failure) in [(RequestKind::Tool, Some(ErrorKind::ToolExecution)), (RequestKind::Prompt, None)] {
+        let adapter = ResultAdapter { request_kind, client: MODERN, upstream: &upstream, scheme: "" };
         let reply = |text: &str| adapter.reply(RawValue::from_string(text.to_owned()).unwrap());
         assert_eq!(reply(r#"{"isError":true}"#).unwrap().failure, failure);
         assert_eq!(reply(r#"{"isError":"true"}"#).unwrap().failure, None);

@@ -33,13 +33,13 @@ impl Tasks {
 ///
 /// # Errors
 /// `-32021` for a client that names tasks but does not declare the extension; the errors of the store.
-pub async fn permitted(
+pub async fn find_observable(
     exchange: &Exchange,
     sources: TaskSources<'_>,
     named: &[std::borrow::Cow<'_, str>],
 ) -> Result<Tasks, McpError> {
     let TaskSources { reviews, upstream, .. } = sources;
-    let upstream = foreign::modern::permitted(upstream, exchange, named)?;
+    let upstream = foreign::modern::find_observable(upstream, exchange, named)?;
     let mut changes = HashMap::new();
     // The feed is read from before the tasks are: a transition in between is then sent twice rather than not at all.
     let change_ids = || named.iter().filter(|id| id.starts_with("chg_"));

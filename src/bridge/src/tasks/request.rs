@@ -9,7 +9,7 @@ use crate::{
     questions::{MessageRecipient, Relay},
     translation::{
         error,
-        request::{self, DeclaredClient, Draft, RequestedItem, Verb, client_info},
+        request::{self, DeclaredClient, Draft, RequestKind, RequestedItem, client_info},
         result::ResultAdapter,
     },
 };
@@ -58,7 +58,7 @@ impl<'a> TaskRequest<'a> {
     ///
     /// # Errors
     /// The errors of [`Upstream::call`].
-    pub async fn ask(&self, method: &str, params: &str) -> Result<Result<Box<RawValue>, RpcError>, McpError> {
+    pub async fn send(&self, method: &str, params: &str) -> Result<Result<Box<RawValue>, RpcError>, McpError> {
         let relay: Arc<dyn Listener> = Relay::new(self.recipient(None), false);
         match self.upstream.call(&self.task.caller, &self.outgoing(method, params), relay).await? {
             Response::Result(result) if result.get().starts_with('{') => Ok(Ok(result)),
@@ -69,26 +69,26 @@ impl<'a> TaskRequest<'a> {
         }
     }
 
-    /// Sends a request like [`Self::ask`], and translates an error of the upstream into the client's era.
+    /// Sends a request like [`Self::send`], and translates an error of the upstream into the client's era.
     ///
     /// # Errors
-    /// The errors of [`Self::ask`] and those of the upstream.
-    pub async fn ask_or_fail(&self, method: &str, params: &str) -> Result<Box<RawValue>, McpError> {
-        self.ask(method, params).await?.map_err(|error| self.error(&error))
+    /// The errors of [`Self::send`] and those of the upstream.
+    pub async fn send_or_fail(&self, method: &str, params: &str) -> Result<Box<RawValue>, McpError> {
+        self.send(method, params).await?.map_err(|error| self.error(&error))
     }
 
     pub fn error(&self, error: &RpcError) -> McpError {
         let eras = (self.exchange.revision(), self.negotiated.revision);
-        error::for_client(error, Verb::Tool, eras, None, self.upstream.names.scheme())
+        error::for_client(error, RequestKind::Tool, eras, None, self.upstream.names.scheme())
     }
 
     /// Adapts a tool result to the client.
     ///
     /// # Errors
-    /// [`ErrorKind::NotBridgeable`] for a result that is no object.
+    /// [`ErrorKind::NotBridgeable`] for a result that is not an object.
     pub fn adapted_result(&self, result: &str) -> Result<String, McpError> {
         ResultAdapter {
-            verb: Verb::Tool,
+            request_kind: RequestKind::Tool,
             client: self.exchange.revision(),
             upstream: &self.negotiated,
             scheme: self.upstream.names.scheme(),
@@ -98,7 +98,7 @@ impl<'a> TaskRequest<'a> {
 }
 
 /// Returns a request about a task in the form that its upstream gets.
-pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, modern: bool) -> Outgoing {
+pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, is_modern: bool) -> Outgoing {
     let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
     let capabilities = with_extension(&task.caller.capabilities.to_json(revision).to_string());
     let outline = Outline::new(params);
@@ -107,9 +107,9 @@ pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, mo
         params: outline.params(params),
         item: RequestedItem::Task(&task.upstream_id),
         declared_client: DeclaredClient {
-            modern: modern && revision.era() == Era::Modern,
+            is_modern: is_modern && revision.era() == Era::Modern,
             info: client_info().into(),
-            capabilities: (revision.era() == Era::Modern && !modern).then(|| capabilities.into()),
+            capabilities: (revision.era() == Era::Modern && !is_modern).then(|| capabilities.into()),
             log_level: None,
         },
         extra: &[],
